@@ -1,0 +1,118 @@
+//! The runner's binary: `muster-runner hold --dir DIR` holds one worker group; called as `muster-shim` it wraps one
+//! rank.
+
+mod control;
+mod group;
+mod hold;
+mod logs;
+mod poll;
+mod ranks;
+mod served;
+mod shim;
+mod steps;
+mod sys;
+mod time;
+mod tree;
+mod why;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Holds one node's worker group of one training job: starts it, drains its output, keeps the exit status of every rank,
+stops it and proves that nothing of it lives.
+
+Usage:
+  muster-runner hold --dir DIR [--foreground]
+
+Options:
+  --dir DIR      Directory with hold.json; sockets, records and logs are made in it
+  --foreground   Stay in the foreground (the default as PID 1)
+  --version      Print the version and the commit it was built from
+  --help         Print this text
+
+Exit status: 0 the runner is ready (foreground: it has ended in order), 1 it could not start, 2 wrong usage,
+3 another runner holds the directory or has held it.
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_default();
+    if Path::new(&name).file_name().is_some_and(|n| n == "muster-shim") {
+        return shim::run(args.collect());
+    }
+    match parse(args.collect()) {
+        Ok(Invocation::Help) => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        Ok(Invocation::Version) => {
+            println!("muster-runner {}", version());
+            ExitCode::SUCCESS
+        }
+        Ok(Invocation::Hold { dir, foreground }) => hold::run(&dir, foreground),
+        Err(wrong) => {
+            eprintln!("muster-runner: {wrong}\nSee muster-runner --help.");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Version and commit, as in `runner.json`.
+fn version() -> String {
+    let commit = option_env!("MUSTER_COMMIT").unwrap_or("unknown");
+    format!("{} ({commit})", env!("CARGO_PKG_VERSION"))
+}
+
+#[derive(Debug, PartialEq)]
+enum Invocation {
+    Help,
+    Version,
+    Hold { dir: PathBuf, foreground: bool },
+}
+
+fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
+    let mut args = args.into_iter();
+    match args.next().as_ref().and_then(|a| a.to_str()) {
+        None => return Err("a command is missing".into()),
+        Some("--help" | "-h" | "help") => return Ok(Invocation::Help),
+        Some("--version" | "-V") => return Ok(Invocation::Version),
+        Some("hold") => {}
+        Some(other) => return Err(format!("unknown command {other:?}")),
+    }
+    let (mut dir, mut foreground) = (None, false);
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("--help" | "-h") => return Ok(Invocation::Help),
+            Some("--foreground") => foreground = true,
+            Some("--dir") => dir = Some(PathBuf::from(args.next().ok_or("--dir needs a directory")?)),
+            Some(text) if text.starts_with("--dir=") => dir = Some(PathBuf::from(&text["--dir=".len()..])),
+            _ => return Err(format!("unknown argument {arg:?}")),
+        }
+    }
+    Ok(Invocation::Hold { dir: dir.ok_or("--dir is missing")?, foreground })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> Result<Invocation, String> {
+        parse(args.iter().map(Into::into).collect())
+    }
+
+    #[test]
+    fn invocations() {
+        let hold = |foreground| Ok(Invocation::Hold { dir: "/d".into(), foreground });
+        assert_eq!(parsed(&["hold", "--dir", "/d"]), hold(false));
+        assert_eq!(parsed(&["hold", "--dir=/d", "--foreground"]), hold(true));
+        assert_eq!(parsed(&["--version"]), Ok(Invocation::Version));
+        assert_eq!(parsed(&["hold", "--help"]), Ok(Invocation::Help));
+        assert_eq!(parsed(&[]), Err("a command is missing".into()));
+        assert_eq!(parsed(&["hold"]), Err("--dir is missing".into()));
+        assert_eq!(parsed(&["hold", "--dir"]), Err("--dir needs a directory".into()));
+        assert_eq!(parsed(&["hold", "x"]), Err("unknown argument \"x\"".into()));
+        assert_eq!(parsed(&["run"]), Err("unknown command \"run\"".into()));
+    }
+}

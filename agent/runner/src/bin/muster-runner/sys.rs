@@ -1,0 +1,119 @@
+//! The system calls that need `unsafe`: fork, the signal mask, signalfd, and what runs between fork and exec.
+//!
+//! Both programs in this binary have exactly one thread, which is what makes all of this sound.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{DumpableBehavior, Pid, Signal};
+
+/// Which side of [`fork`] this is.
+pub enum Fork {
+    Parent,
+    Child,
+}
+
+/// Forks the calling process, which must have one thread.
+pub fn fork() -> io::Result<Fork> {
+    // SAFETY: this process has one thread, so the child inherits no lock that nobody will release.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Fork::Child),
+        _ => Ok(Fork::Parent),
+    }
+}
+
+/// Blocks `signals` and returns a descriptor that reads as readable when one is pending.
+pub fn signal_fd(signals: &[i32]) -> io::Result<OwnedFd> {
+    let set = signal_set(signals);
+    // SAFETY: `set` is initialised; the old mask is not asked for.
+    if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `set` is initialised; -1 asks for a new descriptor.
+    let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `fd` was just opened and belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn signal_set(signals: &[i32]) -> libc::sigset_t {
+    // SAFETY: all zeroes is a valid sigset_t, and the calls only write into it.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in signals {
+            libc::sigaddset(&mut set, *signal);
+        }
+        set
+    }
+}
+
+/// The next pending signal of a [`signal_fd`]: its number, or none.
+pub fn next_signal(fd: &OwnedFd) -> Option<i32> {
+    // signalfd(2): a read gives whole 128-byte records; ssi_signo is the first word.
+    let mut record = [0u8; 128];
+    match rustix::io::read(fd, &mut record) {
+        Ok(128) => Some(i32::from_ne_bytes([record[0], record[1], record[2], record[3]])),
+        _ => None,
+    }
+}
+
+/// What a child does before it becomes its program.
+#[derive(Default)]
+pub struct Child {
+    /// The child enters this cgroup: an open `cgroup.procs`.
+    pub cgroup: Option<File>,
+    /// The child leads a session of its own.
+    pub session: bool,
+    /// The child leads a process group of its own.
+    pub group: bool,
+}
+
+/// Starts `command` so that it is killed when the calling process ends. The standard library has by then emptied the
+/// signal mask and made SIGPIPE default again.
+pub fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
+    let parent = rustix::process::getpid();
+    let mut cgroup = child.cgroup;
+    let before_exec = move || {
+        if let Some(procs) = &mut cgroup {
+            procs.write_all(b"0")?;
+        }
+        if child.session {
+            rustix::process::setsid()?;
+        }
+        if child.group {
+            rustix::process::setpgid(None, None)?;
+        }
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // A parent that ended before the line above sends nothing.
+        if rustix::process::getppid() != Some(parent) && rustix::process::getppid().is_some() {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls only; it neither allocates nor locks.
+    unsafe { command.pre_exec(before_exec) };
+    let child = command.spawn()?;
+    Ok(Pid::from_raw(child.id() as i32).expect("a started child has a pid"))
+}
+
+/// Ends this process by `signal`, as its child ended, without a core dump of its own.
+pub fn end_by(signal: i32) -> ! {
+    let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    let set = signal_set(&[signal]);
+    // SAFETY: default disposition, empty mask for this signal, then the signal itself; no memory is touched.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::raise(signal);
+    }
+    // Signals whose default is to ignore or stop cannot have ended the child, but the shell's convention still says it.
+    std::process::exit(128 + signal)
+}

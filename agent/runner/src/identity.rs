@@ -1,0 +1,77 @@
+//! Who a runner is, beyond its pid: pids come again, (boot id, pid, start time) does not.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use crate::procfs::{self, Stat};
+use crate::wire;
+
+/// The content of `runner.json`, written when the runner is ready to be talked to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunnerIdentity {
+    pub v: u32,
+    pub pid: i32,
+    /// Clock ticks since boot.
+    pub start_time: u64,
+    pub boot_id: String,
+    /// Version and commit of the binary.
+    pub version: String,
+    /// Version of the control protocol.
+    pub control_version: u32,
+    /// Port of the served store.
+    #[serde(default)]
+    pub store_port: Option<u16>,
+    /// Directory of the worker group's cgroup, where one could be made.
+    #[serde(default)]
+    pub cgroup: Option<std::path::PathBuf>,
+}
+
+impl RunnerIdentity {
+    /// The identity of the calling process.
+    pub fn own(version: String) -> io::Result<Self> {
+        let stat = Stat::of(std::process::id() as i32)?;
+        Ok(Self {
+            v: wire::VERSION,
+            pid: stat.pid,
+            start_time: stat.start_time,
+            boot_id: procfs::boot_id()?,
+            version,
+            control_version: wire::VERSION,
+            store_port: None,
+            cgroup: None,
+        })
+    }
+}
+
+/// Whether this very runner lives: same boot, same pid, same start time, and not a zombie.
+pub fn alive(identity: &RunnerIdentity) -> bool {
+    procfs::boot_id().is_ok_and(|boot| boot == identity.boot_id)
+        && Stat::of(identity.pid).is_ok_and(|s| s.start_time == identity.start_time && s.state != b'Z')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_pid_of_another_time_or_boot_is_another() {
+        let me = RunnerIdentity::own("test".into()).unwrap();
+        assert!(alive(&me));
+        assert!(!alive(&RunnerIdentity { start_time: me.start_time + 1, ..me.clone() }));
+        assert!(!alive(&RunnerIdentity { boot_id: "another".into(), ..me.clone() }));
+    }
+
+    #[test]
+    fn a_zombie_is_not_alive() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let stat = Stat::of(child.id() as i32).unwrap();
+        let me = RunnerIdentity::own("test".into()).unwrap();
+        let child_identity = RunnerIdentity { pid: stat.pid, start_time: stat.start_time, ..me };
+        while Stat::of(stat.pid).unwrap().state != b'Z' {
+            std::thread::yield_now();
+        }
+        assert!(!alive(&child_identity));
+        child.wait().unwrap();
+    }
+}

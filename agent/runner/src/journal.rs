@@ -1,0 +1,103 @@
+//! `exits.jsonl`: one line per process that ended, `<crc32 of the JSON, 8 hex digits> <JSON>`, appended and fsynced
+//! before anybody is told.
+//!
+//! A line without its newline at the very end was torn by a crash and is left out: its exit was never told to anybody.
+//! Damage anywhere else is an error with its offset, for it means that a record is lost.
+
+use std::io::{self, Write};
+
+use crate::crc32::crc32;
+use crate::wire::ExitRecord;
+
+/// The line of one record.
+pub fn line(record: &ExitRecord) -> String {
+    let json = serde_json::to_string(record).expect("numbers and strings always serialize");
+    format!("{:08x} {json}\n", crc32(json.as_bytes()))
+}
+
+/// Appends records with one sync for all.
+pub fn append(file: &mut std::fs::File, records: &[ExitRecord]) -> io::Result<()> {
+    let text: String = records.iter().map(line).collect();
+    file.write_all(text.as_bytes())?;
+    file.sync_data()
+}
+
+/// What a journal holds.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Journal {
+    pub records: Vec<ExitRecord>,
+    /// Bytes of a torn last line that were left out.
+    pub torn: usize,
+}
+
+/// A damaged line.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Damage {
+    pub offset: usize,
+    pub what: String,
+}
+
+pub fn read(text: &[u8]) -> Result<Journal, Damage> {
+    let mut journal = Journal::default();
+    let mut offset = 0;
+    while offset < text.len() {
+        let rest = &text[offset..];
+        let Some(end) = rest.iter().position(|b| *b == b'\n') else {
+            journal.torn = rest.len();
+            break;
+        };
+        let record = read_line(&rest[..end]).map_err(|what| Damage { offset, what })?;
+        journal.records.push(record);
+        offset += end + 1;
+    }
+    Ok(journal)
+}
+
+fn read_line(line: &[u8]) -> Result<ExitRecord, String> {
+    let (sum, json) = match line.split_at_checked(8) {
+        Some((sum, [b' ', json @ ..])) => (sum, json),
+        _ => return Err("the line does not begin with a checksum".into()),
+    };
+    let sum = std::str::from_utf8(sum).ok().and_then(|s| u32::from_str_radix(s, 16).ok());
+    if sum != Some(crc32(json)) {
+        return Err("the checksum does not match".into());
+    }
+    serde_json::from_slice(json).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Exit;
+
+    fn record(rank: u32) -> ExitRecord {
+        let exit = Exit::Signal { signal: 11, core: false };
+        ExitRecord { v: 1, rank: Some(rank), pid: 9, start_time: 3, started_us: 1, exit, exited_us: 2 }
+    }
+
+    #[test]
+    fn torn_at_every_byte_keeps_every_whole_line() {
+        let lines: Vec<String> = (0..3).map(|r| line(&record(r))).collect();
+        let text = lines.concat();
+        for cut in 0..=text.len() {
+            let journal = read(&text.as_bytes()[..cut]).unwrap();
+            let whole = (1..=3).filter(|n| lines[..*n].concat().len() <= cut).count();
+            assert_eq!(journal.records, (0..whole as u32).map(record).collect::<Vec<_>>(), "cut at {cut}");
+            assert_eq!(journal.torn, cut - lines[..whole].concat().len(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_anywhere_is_seen_with_its_offset() {
+        let first = line(&record(0));
+        let text = first.clone() + &line(&record(1));
+        for at in 0..text.len() - 1 {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            let damage = read(&bytes).unwrap_err();
+            // A newline that turned into something else joins the two lines.
+            let offset = if at < first.len() { 0 } else { first.len() };
+            assert_eq!(damage.offset, offset, "bit flipped at {at}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The few facts about processes that only `/proc` tells.
+
+use std::fs;
+use std::io;
+
+/// What `/proc/PID/stat` says of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    pub pid: i32,
+    /// `Z` is dead but not yet reaped.
+    pub state: u8,
+    pub ppid: i32,
+    /// Clock ticks since boot.
+    pub start_time: u64,
+}
+
+impl Stat {
+    pub fn of(pid: i32) -> io::Result<Stat> {
+        Self::parse(&fs::read(format!("/proc/{pid}/stat"))?)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat: not understood")))
+    }
+
+    /// The command's name stands in parentheses and may hold anything, so fields are counted from the last `)`.
+    fn parse(text: &[u8]) -> Option<Stat> {
+        let open = text.iter().position(|b| *b == b'(')?;
+        let close = text.iter().rposition(|b| *b == b')')?;
+        let pid = std::str::from_utf8(&text[..open]).ok()?.trim().parse().ok()?;
+        let mut fields = std::str::from_utf8(&text[close + 1..]).ok()?.split_ascii_whitespace();
+        let state = *fields.next()?.as_bytes().first()?;
+        let ppid = fields.next()?.parse().ok()?;
+        // proc(5): starttime is field 22; state is 3, ppid is 4.
+        let start_time = fields.nth(22 - 5)?.parse().ok()?;
+        Some(Stat { pid, state, ppid, start_time })
+    }
+}
+
+/// All processes of this PID namespace.
+pub fn all() -> io::Result<Vec<Stat>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        if let Some(pid) = name.to_str().and_then(|n| n.parse().ok())
+            && let Ok(stat) = Stat::of(pid)
+        {
+            found.push(stat);
+        }
+    }
+    Ok(found)
+}
+
+/// The id of this boot: pids and start times mean nothing across two boots.
+pub fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_hold_parentheses_and_spaces() {
+        let text = b"42 (a) b ((c) S 7 42 42 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 1 0 98765 1000 200";
+        assert_eq!(Stat::parse(text), Some(Stat { pid: 42, state: b'S', ppid: 7, start_time: 98765 }));
+        assert_eq!(Stat::parse(b"42 (short) S"), None);
+    }
+
+    #[test]
+    fn own_process_is_there() {
+        let me = std::process::id() as i32;
+        let stat = Stat::of(me).unwrap();
+        assert_eq!(stat.ppid, std::os::unix::process::parent_id() as i32);
+        assert!(all().unwrap().iter().any(|s| s.pid == me && s.start_time == stat.start_time));
+    }
+}

@@ -1,0 +1,112 @@
+//! The files of a runner's directory, as an agent reads them after a restart of either.
+//!
+//! `hold.json` is the agent's; `runner.json`, `exits.jsonl` and `outcome.json` are the runner's. Whole files are
+//! replaced atomically, so each is either absent or complete; anything else is damage and is said so, never guessed.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::identity::RunnerIdentity;
+use crate::journal;
+use crate::wire::{ExitRecord, Hold, Status};
+
+pub const HOLD: &str = "hold.json";
+pub const RUNNER: &str = "runner.json";
+pub const EXITS: &str = "exits.jsonl";
+pub const OUTCOME: &str = "outcome.json";
+pub const LOGS: &str = "logs";
+pub const LAUNCHER_LOG: &str = "launcher.log";
+
+/// Name of a rank's log inside [`LOGS`]; the older half has `.1` appended.
+pub fn rank_log(rank: u32) -> String {
+    format!("rank-{rank}.log")
+}
+
+/// Everything a runner has written down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    pub hold: Hold,
+    /// None: the runner never became ready, so nothing was ever started.
+    pub runner: Option<RunnerIdentity>,
+    pub exits: Vec<ExitRecord>,
+    /// Set once the group was proven dead.
+    pub outcome: Option<Status>,
+}
+
+impl Record {
+    pub fn read(dir: &Path) -> Result<Record, ReadError> {
+        let hold: Hold = json(dir, HOLD)?.ok_or_else(|| ReadError::Missing { file: dir.join(HOLD) })?;
+        hold.check().map_err(|what| ReadError::Damaged { file: dir.join(HOLD), offset: 0, what })?;
+        let exits = match read_file(dir, EXITS)? {
+            None => Vec::new(),
+            Some(text) => {
+                let journal = journal::read(&text).map_err(|d| ReadError::Damaged {
+                    file: dir.join(EXITS),
+                    offset: d.offset,
+                    what: d.what,
+                })?;
+                journal.records
+            }
+        };
+        Ok(Record { hold, runner: json(dir, RUNNER)?, exits, outcome: json(dir, OUTCOME)? })
+    }
+}
+
+/// Why a directory could not be read. The text says what to do, for a person must.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("{}: missing: this is not a runner's directory; remove the directory or restore the file", file.display())]
+    Missing { file: PathBuf },
+    #[error(
+        "{}: damaged at byte {offset}: {what}; make sure that nothing of this worker group runs, then move the \
+         directory away",
+        file.display()
+    )]
+    Damaged { file: PathBuf, offset: usize, what: String },
+    #[error("{}", file.display())]
+    Io {
+        file: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn read_file(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, ReadError> {
+    match fs::read(dir.join(name)) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(ReadError::Io { file: dir.join(name), source }),
+    }
+}
+
+fn json<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option<T>, ReadError> {
+    let Some(text) = read_file(dir, name)? else { return Ok(None) };
+    let value = serde_json::from_slice(&text).map_err(|e| ReadError::Damaged {
+        file: dir.join(name),
+        offset: offset(&text, e.line(), e.column()),
+        what: e.to_string(),
+    })?;
+    Ok(Some(value))
+}
+
+/// Byte of a (1-based line, column); serde_json reports those.
+fn offset(text: &[u8], line: usize, column: usize) -> usize {
+    let before: usize = text.split(|b| *b == b'\n').take(line.saturating_sub(1)).map(|l| l.len() + 1).sum();
+    (before + column.saturating_sub(1)).min(text.len())
+}
+
+/// Replaces `dir/name` by the JSON of `value`: after a crash there is the old file or the new one, never a mixture.
+pub fn write_atomic<T: Serialize>(dir: &Path, name: &str, value: &T) -> io::Result<()> {
+    let temporary = dir.join(format!("{name}.tmp"));
+    let mut file = File::create(&temporary)?;
+    let mut text = serde_json::to_vec(value)?;
+    text.push(b'\n');
+    file.write_all(&text)?;
+    file.sync_all()?;
+    fs::rename(&temporary, dir.join(name))?;
+    File::open(dir)?.sync_all()
+}

@@ -1,0 +1,27 @@
+//! Reaching a runner's sockets whatever the length of its directory's path.
+//!
+//! A socket address holds 108 bytes of path. Going through `/proc/self/fd/N/` makes every path short.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+pub const CONTROL: &str = "control.sock";
+pub const RANKS: &str = "ranks.sock";
+
+/// Connects to the control socket of the runner in `dir`.
+pub fn connect(dir: &Path) -> io::Result<UnixStream> {
+    connect_to(dir, CONTROL)
+}
+
+/// Connects to the socket `name` in `dir`.
+pub fn connect_to(dir: &Path, name: &str) -> io::Result<UnixStream> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = File::options().read(true).custom_flags(flags.bits() as i32).open(dir)?;
+    UnixStream::connect(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))
+}

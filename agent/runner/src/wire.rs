@@ -1,0 +1,410 @@
+//! The messages of a runner: what the agent says on `control.sock`, what it hears, and the files in between.
+//!
+//! One JSON object per line, version 1. Unknown fields are ignored in both directions, an unknown command is answered
+//! with an error and the connection goes on, so an older runner can be driven by a newer agent. All times named `_us`
+//! are microseconds of `CLOCK_BOOTTIME`: they go on while the machine sleeps and never jump.
+//!
+//! Nothing in here acts. A [`Status`] is the whole truth each time, never a difference.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Version of this protocol, in every message and file.
+pub const VERSION: u32 = 1;
+
+/// Longest request line: a [`StartSpec`] carries a whole environment (Linux allows 128 KiB per string), and 1 MiB is
+/// eight such strings.
+pub const MAX_REQUEST: usize = 1 << 20;
+
+/// Most ranks of one worker group: the largest nodes have 16 accelerators; CPU jobs go to the core count.
+pub const MAX_RANKS: u32 = 256;
+
+/// Smallest [`Hold::log_bytes`]: one write to a log is at most 64 KiB and must fit between two rotations.
+pub const MIN_LOG_BYTES: u64 = 128 << 10;
+
+/// What a runner is started for: the content of `hold.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    pub v: u32,
+    /// Unique id of the job.
+    pub job: String,
+    pub name: String,
+    pub namespace: String,
+    pub generation: u64,
+    pub node: String,
+    pub node_rank: u32,
+    pub nnodes: u32,
+    pub world_size: u32,
+    /// Set on the one member that serves the TCPStore of this generation.
+    #[serde(default)]
+    pub store: Option<StoreSpec>,
+    /// Cap of each log file in bytes; a full one is kept once more as `.1`.
+    #[serde(default = "default_log_bytes")]
+    pub log_bytes: u64,
+    /// Regular expression whose first capture group is the step; without it `step` followed by a number.
+    #[serde(default)]
+    pub step_pattern: Option<String>,
+    /// A runner that nobody started and nobody talks to ends after this long.
+    #[serde(default = "default_idle_timeout_ms")]
+    pub idle_timeout_ms: u64,
+    /// Grace of the stop that SIGTERM asks for, where the runner is PID 1 of a pod.
+    #[serde(default = "default_term_grace_ms")]
+    pub term_grace_ms: u64,
+}
+
+fn default_log_bytes() -> u64 {
+    64 << 20
+}
+
+fn default_idle_timeout_ms() -> u64 {
+    300_000
+}
+
+/// The stop grace of the design: 10 s.
+fn default_term_grace_ms() -> u64 {
+    10_000
+}
+
+impl Hold {
+    /// Says what is wrong with the content, by field.
+    pub fn check(&self) -> Result<(), String> {
+        if self.v != VERSION {
+            return Err(format!("v: {} is not a version this runner knows ({VERSION})", self.v));
+        }
+        if self.job.is_empty() {
+            return Err("job: is empty".into());
+        }
+        if self.nnodes == 0 || self.node_rank >= self.nnodes {
+            return Err(format!("node_rank: {} is not below nnodes {}", self.node_rank, self.nnodes));
+        }
+        if self.world_size < self.nnodes {
+            return Err(format!("world_size: {} is below nnodes {}", self.world_size, self.nnodes));
+        }
+        if self.log_bytes < MIN_LOG_BYTES {
+            return Err(format!("log_bytes: {} is below {MIN_LOG_BYTES}", self.log_bytes));
+        }
+        if let Some(store) = &self.store
+            && let Err(e) = store.bind.parse::<std::net::SocketAddr>()
+        {
+            return Err(format!("store.bind: {:?}: {e}", store.bind));
+        }
+        Ok(())
+    }
+}
+
+/// Where the store listens, as `ip:port`; port 0 lets the kernel choose.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreSpec {
+    pub bind: String,
+}
+
+/// One line from the agent. `id` comes back in the answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    pub v: u32,
+    #[serde(default)]
+    pub id: u64,
+    #[serde(flatten)]
+    pub command: Command,
+}
+
+impl Request {
+    pub fn new(id: u64, command: Command) -> Self {
+        Self { v: VERSION, id, command }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cmd", rename_all = "snake_case")]
+pub enum Command {
+    /// Starts the worker group. The same content again is fine, other content is a conflict.
+    Start(StartSpec),
+    /// TERM, `grace_ms`, kill of everything. May be repeated with a shorter grace. Before `Start`: never start.
+    Stop { grace_ms: u64, reason: String },
+    Status,
+    /// From now on every change is pushed as a whole [`Status`], the latest only.
+    Subscribe,
+    /// Puts a key into the served store.
+    StoreSet { key: String, value: String },
+    /// Arrives at torchrun's exit barrier in the name of a lost node.
+    CompleteExitBarrier { node_rank: u32 },
+    /// The agent has recorded the outcome: a dead group's runner may go.
+    Release,
+}
+
+/// What to run. The environment is complete: nothing of the runner's own reaches the workers.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartSpec {
+    pub program: String,
+    pub args: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub cwd: PathBuf,
+    /// Ranks expected on this node.
+    pub ranks: u32,
+    /// Global rank of the first of them.
+    pub first_rank: u32,
+}
+
+/// Leaves the environment out: it holds secrets.
+impl std::fmt::Debug for StartSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StartSpec")
+            .field("program", &self.program)
+            .field("args", &self.args)
+            .field("cwd", &self.cwd)
+            .field("ranks", &self.ranks)
+            .field("first_rank", &self.first_rank)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One line from the runner: exactly one of `ok`, `status`, `error` is set. A push has no `id`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    pub v: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ok: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Box<Status>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Refusal>,
+}
+
+impl Reply {
+    pub fn ok(id: u64) -> Self {
+        Self { v: VERSION, id: Some(id), ok: Some(true), status: None, error: None }
+    }
+
+    pub fn status(id: Option<u64>, status: Status) -> Self {
+        Self { v: VERSION, id, ok: None, status: Some(Box::new(status)), error: None }
+    }
+
+    pub fn refused(id: Option<u64>, error: Refusal) -> Self {
+        Self { v: VERSION, id, ok: None, status: None, error: Some(error) }
+    }
+}
+
+/// A "no" with its reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub kind: RefusalKind,
+    pub text: String,
+}
+
+impl Refusal {
+    pub fn new(kind: RefusalKind, text: impl Into<String>) -> Self {
+        Self { kind, text: text.into() }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// Not a request; the connection is closed.
+    Malformed,
+    /// Another protocol version; the connection is closed.
+    Version,
+    /// A command this runner does not know.
+    UnknownCommand,
+    /// The content cannot be right.
+    Invalid,
+    /// Started before with other content.
+    Conflict,
+    /// Stopped, never to start again.
+    Stopped,
+    /// The program could not be started; nothing runs.
+    Spawn,
+    /// This runner serves no store.
+    NoStore,
+    /// The store said no.
+    Store,
+    /// Released while something lives.
+    NotDead,
+    /// No room for another connection; it is closed.
+    Busy,
+    /// A kind of a newer runner.
+    #[serde(other)]
+    Other,
+}
+
+/// Reads one request line, or says what is wrong with it and whether the connection can go on.
+pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
+    let malformed = |text: String| Refused { id: None, close: true, error: Refusal::new(RefusalKind::Malformed, text) };
+    let value: serde_json::Value =
+        serde_json::from_slice(line).map_err(|e| malformed(format!("not a JSON line: {e}")))?;
+    let Some(object) = value.as_object() else {
+        return Err(malformed("a request is a JSON object".into()));
+    };
+    let id = object.get("id").and_then(serde_json::Value::as_u64);
+    match object.get("v").map(serde_json::Value::as_u64) {
+        Some(Some(v)) if v == u64::from(VERSION) => {}
+        Some(Some(v)) => {
+            let text = format!("v: {v} is not a version this runner speaks ({VERSION})");
+            return Err(Refused { id, close: true, error: Refusal::new(RefusalKind::Version, text) });
+        }
+        _ => return Err(malformed("v: the protocol version is missing".into())),
+    }
+    let Some(command) = object.get("cmd").and_then(serde_json::Value::as_str).map(str::to_owned) else {
+        return Err(malformed("cmd: the command is missing".into()));
+    };
+    const KNOWN: [&str; 7] =
+        ["start", "stop", "status", "subscribe", "store_set", "complete_exit_barrier", "release"];
+    if !KNOWN.contains(&command.as_str()) {
+        let text = format!("cmd: {:?} is not a command of this runner", command.chars().take(64).collect::<String>());
+        return Err(Refused { id, close: false, error: Refusal::new(RefusalKind::UnknownCommand, text) });
+    }
+    serde_json::from_value(value).map_err(|e| malformed(format!("{command}: {e}")))
+}
+
+/// A request that was not one.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub id: Option<u64>,
+    pub close: bool,
+    pub error: Refusal,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Exit {
+    Code { code: i32 },
+    Signal { signal: i32, core: bool },
+}
+
+impl Exit {
+    pub fn success(self) -> bool {
+        self == Exit::Code { code: 0 }
+    }
+}
+
+/// Where a worker group is. `Holding` until started, `Running` until a stop is asked or the first process fails,
+/// `Stopping` until nothing lives, then `Dead`, which is final.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    Holding,
+    Running,
+    Stopping,
+    Dead,
+}
+
+/// Everything a runner knows, each time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    pub v: u32,
+    pub job: String,
+    pub generation: u64,
+    pub phase: Phase,
+    pub now_us: u64,
+    #[serde(default)]
+    pub launcher: Option<LauncherStatus>,
+    #[serde(default)]
+    pub ranks: Vec<RankStatus>,
+    #[serde(default)]
+    pub store: Option<StoreStatus>,
+    #[serde(default)]
+    pub stop: Option<StopStatus>,
+    #[serde(default)]
+    pub dead: Option<DeathProof>,
+    /// Processes that still live 60 s after they were killed (waiting in the kernel, as a rule).
+    #[serde(default)]
+    pub stuck: Vec<i32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LauncherStatus {
+    pub pid: i32,
+    /// Clock ticks since boot, from `/proc/PID/stat`: with the pid it names one process of this boot.
+    pub start_time: u64,
+    pub started_us: u64,
+    #[serde(default)]
+    pub exit: Option<Exit>,
+    #[serde(default)]
+    pub exited_us: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankStatus {
+    pub rank: u32,
+    pub local_rank: u32,
+    pub pid: i32,
+    pub start_time: u64,
+    pub started_us: u64,
+    #[serde(default)]
+    pub exit: Option<Exit>,
+    #[serde(default)]
+    pub exited_us: Option<u64>,
+    #[serde(default)]
+    pub last_step: Option<u64>,
+    #[serde(default)]
+    pub last_step_us: Option<u64>,
+    #[serde(default)]
+    pub first_step: Option<u64>,
+    #[serde(default)]
+    pub first_step_us: Option<u64>,
+    /// Last lines of stderr, only of a rank that failed.
+    #[serde(default)]
+    pub tail: Vec<String>,
+    /// The line of stderr that says why, where one could be found.
+    #[serde(default)]
+    pub first_error: Option<String>,
+    /// Bytes this rank has written to stdout and stderr.
+    #[serde(default)]
+    pub log_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreStatus {
+    pub addr: String,
+    pub clients: usize,
+    pub joined_ranks: Vec<u32>,
+    pub missing_ranks: Vec<u32>,
+    #[serde(default)]
+    pub all_joined_us: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopStatus {
+    pub reason: String,
+    pub asked_us: u64,
+    pub grace_ms: u64,
+    /// When everything that was left was killed; none if all ended by themselves.
+    #[serde(default)]
+    pub killed_us: Option<u64>,
+}
+
+/// Nothing of the group lives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeathProof {
+    pub at_us: u64,
+    pub how: ProofKind,
+    /// Always 0: written so that a reader need not infer it.
+    pub survivors: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProofKind {
+    /// The group's own cgroup is empty and the runner, a subreaper, has no child left.
+    Cgroup,
+    /// The runner, a subreaper, has no child left; no cgroup could be made.
+    Reaped,
+}
+
+/// One line of `exits.jsonl`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitRecord {
+    pub v: u32,
+    /// None: the launcher.
+    pub rank: Option<u32>,
+    pub pid: i32,
+    pub start_time: u64,
+    pub started_us: u64,
+    pub exit: Exit,
+    pub exited_us: u64,
+}

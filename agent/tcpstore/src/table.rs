@@ -1,0 +1,412 @@
+//! What the keys are and who waits for what: one request in, answers out. No sockets, no time.
+//!
+//! Semantics are those of torch's libuv server (`TCPStoreLibUvBackend.cpp`), which every torch 2.x client is tested
+//! against, with its three known slips put right: an item pushed to a queue lets its waiter go for good, a wait that
+//! names a key twice ends, and a number that is none closes only the client that asked.
+//!
+//! A client is either free or waiting. WAIT with keys missing and BARRIER before it is full make it wait; the arrival
+//! of the last missing key, CANCEL_WAIT, another WAIT or its departure make it free. A key counts as arrived once it
+//! was written, even if it is deleted before the other keys of the same wait have come.
+
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+
+use crate::meter::{ENTRY_BYTES, Meter, Value};
+use crate::protocol::{Reply, Request};
+use crate::{ClientId, Key, Limits};
+
+/// What one waiting (client, key) pair costs: the key's reference in the client's list, the client in the key's list,
+/// both vectors at worst half full.
+const WAIT_BYTES: usize = 2 * (size_of::<Key>() + size_of::<ClientId>());
+
+/// The keys, the queues and the waiters of one store.
+#[derive(Debug)]
+pub struct Table {
+    limits: Limits,
+    meter: Meter,
+    values: BTreeMap<Key, Value>,
+    queues: BTreeMap<Key, VecDeque<Value>>,
+    queued: usize,
+    /// Who waits for a key, in the order of arrival.
+    awaited: BTreeMap<Key, Vec<ClientId>>,
+    /// What a client still waits for; never empty.
+    waiting: BTreeMap<ClientId, Vec<Key>>,
+}
+
+/// What one request caused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// This client is sent this, in this order.
+    Reply(ClientId, Reply),
+    /// A key was written.
+    Set(Key),
+    /// A counter was moved to this value.
+    Added(Key, i64),
+    /// The client waits; for what, [`Table::awaited_by`] says.
+    Waiting,
+}
+
+/// Why a request cannot be obeyed. The client is closed, as torch's server does where it throws.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum Denied {
+    #[error("{} is not a number", .key.escape_ascii())]
+    NotANumber { key: Key },
+    #[error("the store holds {limit} keys, its limit")]
+    TooManyKeys { limit: usize },
+    #[error("the store holds {limit} bytes, its limit")]
+    StoreFull { limit: usize },
+    #[error("an answer of {bytes} bytes, at most {limit}")]
+    ReplyTooLong { bytes: usize, limit: usize },
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(limits: Limits) -> Table {
+        Table::metered(limits, Meter::default())
+    }
+
+    pub(crate) fn metered(limits: Limits, meter: Meter) -> Table {
+        Table {
+            limits,
+            meter,
+            values: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            queued: 0,
+            awaited: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+        }
+    }
+
+    /// Obeys one request of `client`; what follows from it is appended to `out`.
+    ///
+    /// # Errors
+    /// The request is refused and, MULTI_SET's earlier keys aside, had no effect.
+    pub fn apply(&mut self, client: ClientId, request: Request, out: &mut Vec<Outcome>) -> Result<(), Denied> {
+        match request {
+            Request::Ping { nonce } => out.push(Outcome::Reply(client, Reply::Nonce(nonce))),
+            Request::Set { key, value } => self.store(key, value, out)?,
+            Request::MultiSet { pairs } => {
+                for (key, value) in pairs {
+                    self.store(key, value, out)?;
+                }
+            }
+            Request::CompareSet { key, expected, desired } => {
+                let reply = self.compare_set(key, expected, desired, out)?;
+                out.push(Outcome::Reply(client, reply));
+            }
+            Request::Get { key } => {
+                let reply = Reply::Value(self.values.get(&key).cloned());
+                out.push(Outcome::Reply(client, reply));
+            }
+            Request::MultiGet { keys } => {
+                let values = keys.iter().map(|key| self.values.get(key).cloned()).collect();
+                self.reply_within(client, Reply::Values(values), out)?;
+            }
+            Request::Add { key, by } => {
+                let sum = number(&key, self.values.get(&key))?.wrapping_add(by);
+                self.room_for(&key, sum.to_string().len())?;
+                self.put(key, sum, true, out);
+                out.push(Outcome::Reply(client, Reply::Number(sum)));
+            }
+            Request::Append { key, value } => {
+                self.room_for(&key, value.len())?;
+                self.append(key, value, out)?;
+            }
+            Request::DeleteKey { key } => {
+                let deleted = self.delete(&key);
+                out.push(Outcome::Reply(client, Reply::Number(i64::from(deleted))));
+            }
+            Request::Check { keys } => {
+                let ready = keys.iter().all(|key| self.has(key));
+                out.push(Outcome::Reply(client, Reply::Ready(ready)));
+            }
+            Request::Wait { keys } => self.wait(client, keys, out)?,
+            Request::CancelWait => {
+                self.forget_wait(client);
+                out.push(Outcome::Reply(client, Reply::WaitCanceled));
+            }
+            Request::NumKeys => out.push(Outcome::Reply(client, Reply::Number(self.values.len() as i64))),
+            Request::ListKeys => {
+                let keys = self.values.keys().cloned().collect();
+                self.reply_within(client, Reply::Keys(keys), out)?;
+            }
+            Request::QueuePush { key, value } => self.push(key, value, out)?,
+            Request::QueuePop { key } => {
+                let reply = self.pop(&key);
+                out.push(Outcome::Reply(client, reply));
+            }
+            Request::QueueLen { key } => {
+                let len = self.queues.get(&key).map_or(0, |q| q.len() as i64);
+                out.push(Outcome::Reply(client, Reply::Number(len)));
+            }
+            Request::Barrier { key, world_size } => self.barrier(client, key, world_size, out)?,
+        }
+        Ok(())
+    }
+
+    /// A write of the host itself, who is not limited.
+    pub fn set(&mut self, key: &[u8], value: &[u8], out: &mut Vec<Outcome>) {
+        let value = Value::new(value.to_vec(), &self.meter);
+        self.insert(key.into(), value);
+        self.arrived(key, out);
+    }
+
+    /// An addition of the host itself. A value that is no number counts as 0.
+    pub fn add(&mut self, key: &[u8], by: i64, out: &mut Vec<Outcome>) -> i64 {
+        let key = Key::from(key);
+        let sum = number(&key, self.values.get(&key)).unwrap_or(0).wrapping_add(by);
+        self.put(key, sum, true, out);
+        sum
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        self.values.get(key).map(|value| &**value)
+    }
+
+    /// Who waits, and for which missing keys.
+    pub fn waiting(&self) -> impl Iterator<Item = (ClientId, &[Key])> {
+        self.waiting.iter().map(|(client, keys)| (*client, keys.as_slice()))
+    }
+
+    /// The missing keys one client waits for; empty if it is free.
+    pub fn awaited_by(&self, client: ClientId) -> &[Key] {
+        self.waiting.get(&client).map_or(&[], |keys| keys)
+    }
+
+    /// Forgets a client that has gone.
+    pub fn leave(&mut self, client: ClientId) {
+        self.forget_wait(client);
+    }
+
+    /// Bytes counted against [`Limits::total_bytes`].
+    pub fn held(&self) -> usize {
+        self.meter.used()
+    }
+
+    fn store(&mut self, key: Key, value: Vec<u8>, out: &mut Vec<Outcome>) -> Result<(), Denied> {
+        self.room_for(&key, value.len())?;
+        let value = Value::new(value, &self.meter);
+        self.insert(key.clone(), value);
+        self.arrived(&key, out);
+        out.push(Outcome::Set(key));
+        Ok(())
+    }
+
+    /// A missing key is written where nothing was expected; otherwise the expectation comes back and nothing is
+    /// written. A present key is written where it is as expected; its value, new or old, comes back.
+    fn compare_set(
+        &mut self,
+        key: Key,
+        expected: Vec<u8>,
+        desired: Vec<u8>,
+        out: &mut Vec<Outcome>,
+    ) -> Result<Reply, Denied> {
+        match self.values.get(&key) {
+            None if !expected.is_empty() => return Ok(Reply::Echo(expected)),
+            Some(now) if **now != *expected => return Ok(Reply::Value(Some(now.clone()))),
+            _ => {}
+        }
+        self.store(key.clone(), desired, out)?;
+        Ok(Reply::Value(self.values.get(&key).cloned()))
+    }
+
+    fn append(&mut self, key: Key, more: Vec<u8>, out: &mut Vec<Outcome>) -> Result<(), Denied> {
+        match self.values.get_mut(&key) {
+            Some(value) => {
+                // A value that could never be fetched again must not grow.
+                let (bytes, limit) = (value.len() + more.len(), self.limits.pending_out_bytes);
+                if bytes > limit {
+                    return Err(Denied::ReplyTooLong { bytes, limit });
+                }
+                value.append(&more);
+            }
+            None => self.insert(key.clone(), Value::new(more, &self.meter)),
+        }
+        self.arrived(&key, out);
+        out.push(Outcome::Set(key));
+        Ok(())
+    }
+
+    fn wait(&mut self, client: ClientId, mut keys: Vec<Key>, out: &mut Vec<Outcome>) -> Result<(), Denied> {
+        self.forget_wait(client);
+        keys.sort_unstable();
+        keys.dedup();
+        keys.retain(|key| !self.has(key));
+        if keys.is_empty() {
+            out.push(Outcome::Reply(client, Reply::StopWaiting));
+            return Ok(());
+        }
+        self.enroll(client, keys, out)
+    }
+
+    /// Counts the client in; the one who fills the barrier frees all. The counter is an ordinary key.
+    fn barrier(&mut self, client: ClientId, key: Key, size: i64, out: &mut Vec<Outcome>) -> Result<(), Denied> {
+        self.forget_wait(client);
+        let count = number(&key, self.values.get(&key))?.wrapping_add(1);
+        self.room_for(&key, count.to_string().len() + WAIT_BYTES)?;
+        let full = count >= size;
+        self.put(key.clone(), count, full, out);
+        if full {
+            out.push(Outcome::Reply(client, Reply::StopWaiting));
+            return Ok(());
+        }
+        self.enroll(client, vec![key], out)
+    }
+
+    fn push(&mut self, key: Key, value: Vec<u8>, out: &mut Vec<Outcome>) -> Result<(), Denied> {
+        self.room(value.len() + key.len() + 2 * ENTRY_BYTES)?;
+        if self.keys_held() >= self.limits.keys {
+            return Err(Denied::TooManyKeys { limit: self.limits.keys });
+        }
+        let value = Value::new(value, &self.meter);
+        if !self.queues.contains_key(&key) {
+            self.meter.charge(key.len() + ENTRY_BYTES);
+        }
+        self.queues.entry(key.clone()).or_default().push_back(value);
+        self.queued += 1;
+        // One item frees one client: the first for whom it is the last missing key.
+        let first = self.awaited.get(&key).and_then(|waiters| {
+            waiters.iter().copied().find(|c| self.waiting.get(c).is_some_and(|missing| missing.len() == 1))
+        });
+        if let Some(waiter) = first {
+            self.forget_wait(waiter);
+            out.push(Outcome::Reply(waiter, Reply::StopWaiting));
+        }
+        Ok(())
+    }
+
+    fn pop(&mut self, key: &Key) -> Reply {
+        let Some(queue) = self.queues.get_mut(key) else { return Reply::Popped(0, None) };
+        let len = queue.len() as i64;
+        let item = queue.pop_front();
+        self.queued -= usize::from(item.is_some());
+        if queue.is_empty() {
+            self.queues.remove(key);
+            self.meter.release(key.len() + ENTRY_BYTES);
+        }
+        Reply::Popped(len, item)
+    }
+
+    fn delete(&mut self, key: &Key) -> bool {
+        let deleted = self.values.remove(key).is_some();
+        if deleted {
+            self.meter.release(key.len() + ENTRY_BYTES);
+        }
+        deleted
+    }
+
+    fn has(&self, key: &Key) -> bool {
+        self.values.contains_key(key) || self.queues.contains_key(key)
+    }
+
+    fn put(&mut self, key: Key, number: i64, wake: bool, out: &mut Vec<Outcome>) {
+        let value = Value::new(number.to_string().into_bytes(), &self.meter);
+        self.insert(key.clone(), value);
+        if wake {
+            self.arrived(&key, out);
+        }
+        out.push(Outcome::Added(key, number));
+    }
+
+    fn insert(&mut self, key: Key, value: Value) {
+        let bytes = key.len() + ENTRY_BYTES;
+        if self.values.insert(key, value).is_none() {
+            self.meter.charge(bytes);
+        }
+    }
+
+    /// A key was written: whoever waited for it alone is free.
+    fn arrived(&mut self, key: &[u8], out: &mut Vec<Outcome>) {
+        let Some((key, waiters)) = self.awaited.remove_entry(key) else { return };
+        self.meter.release(key.len() + ENTRY_BYTES + waiters.len() * WAIT_BYTES);
+        for client in waiters {
+            let Some(missing) = self.waiting.get_mut(&client) else { continue };
+            if let Some(at) = missing.iter().position(|k| **k == *key) {
+                missing.swap_remove(at);
+            }
+            if missing.is_empty() {
+                self.waiting.remove(&client);
+                out.push(Outcome::Reply(client, Reply::StopWaiting));
+            }
+        }
+    }
+
+    fn enroll(&mut self, client: ClientId, keys: Vec<Key>, out: &mut Vec<Outcome>) -> Result<(), Denied> {
+        let new: usize = keys.iter().filter(|k| !self.awaited.contains_key(*k)).map(|k| k.len() + ENTRY_BYTES).sum();
+        let cost = new + keys.len() * WAIT_BYTES;
+        self.room(cost)?;
+        self.meter.charge(cost);
+        let mut missing = Vec::with_capacity(keys.len());
+        for key in keys {
+            // One copy of the key, whoever waits for it.
+            let key = self.awaited.get_key_value(&key).map_or(key, |(shared, _)| shared.clone());
+            missing.push(key.clone());
+            self.awaited.entry(key).or_default().push(client);
+        }
+        self.waiting.insert(client, missing);
+        out.push(Outcome::Waiting);
+        Ok(())
+    }
+
+    fn forget_wait(&mut self, client: ClientId) {
+        let Some(missing) = self.waiting.remove(&client) else { return };
+        for key in missing {
+            let Some(waiters) = self.awaited.get_mut(&key) else { continue };
+            waiters.retain(|c| *c != client);
+            self.meter.release(WAIT_BYTES);
+            if waiters.is_empty() {
+                self.awaited.remove(&key);
+                self.meter.release(key.len() + ENTRY_BYTES);
+            }
+        }
+    }
+
+    fn keys_held(&self) -> usize {
+        self.values.len() + self.queued
+    }
+
+    /// Is there room for a value of `bytes` under this key?
+    fn room_for(&self, key: &Key, bytes: usize) -> Result<(), Denied> {
+        if !self.values.contains_key(key) && self.keys_held() >= self.limits.keys {
+            return Err(Denied::TooManyKeys { limit: self.limits.keys });
+        }
+        self.room(key.len() + bytes + 2 * ENTRY_BYTES)
+    }
+
+    fn room(&self, bytes: usize) -> Result<(), Denied> {
+        let limit = self.limits.total_bytes;
+        if self.meter.used().saturating_add(bytes) > limit {
+            return Err(Denied::StoreFull { limit });
+        }
+        Ok(())
+    }
+
+    fn reply_within(&self, client: ClientId, reply: Reply, out: &mut Vec<Outcome>) -> Result<(), Denied> {
+        let (bytes, limit) = (reply.wire_len(), self.limits.pending_out_bytes);
+        if bytes > limit {
+            return Err(Denied::ReplyTooLong { bytes, limit });
+        }
+        out.push(Outcome::Reply(client, reply));
+        Ok(())
+    }
+}
+
+/// The number a value starts with, read as C++'s `std::stoll` does: white space, a sign, digits, and no look at what
+/// follows. A missing key is 0.
+fn number(key: &Key, value: Option<&Value>) -> Result<i64, Denied> {
+    let Some(value) = value else { return Ok(0) };
+    let text: &[u8] = value;
+    let start = text.iter().position(|b| !matches!(b, b' ' | b'\t'..=b'\r')).unwrap_or(text.len());
+    let text = &text[start..];
+    let sign = usize::from(matches!(text.first(), Some(b'+' | b'-')));
+    let digits = text[sign..].iter().take_while(|b| b.is_ascii_digit()).count();
+    std::str::from_utf8(&text[..sign + digits])
+        .ok()
+        .and_then(|digits| digits.parse().ok())
+        .ok_or_else(|| Denied::NotANumber { key: key.clone() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! How a process ended, and what that says about who is to blame.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The kernel's own account of a process's end (`waitpid(2)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+}
+
+impl Exit {
+    pub fn is_success(self) -> bool {
+        self == Exit::Code(0)
+    }
+
+    /// What the end alone says, before anything else is known.
+    pub fn class(self, first_error: Option<&str>) -> ExitClass {
+        if self.is_success() {
+            ExitClass::Success
+        } else if first_error.is_some_and(names_a_lost_peer) {
+            ExitClass::PeerLost
+        } else {
+            match self {
+                Exit::Signal(SIGKILL | SIGTERM | SIGINT | SIGHUP) => ExitClass::Killed,
+                _ => ExitClass::Fault,
+            }
+        }
+    }
+}
+
+const SIGHUP: i32 = 1;
+const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
+/// The meaning of one rank's end, in the order in which blame prefers them: a rank that failed by itself explains the
+/// others, a rank that says its peer went away explains nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ExitClass {
+    /// The program failed: non-zero code, segmentation fault, abort.
+    Fault,
+    /// Somebody ended it from outside: an operator, the kernel's out-of-memory killer.
+    Killed,
+    /// Its last words are about a lost connection to a peer.
+    PeerLost,
+    Success,
+}
+
+/// Whether an error line is what gloo, NCCL or torch's store print when a *peer* went away, so that the line's author is a
+/// victim. Texts as printed by torch 2.4 to 2.15.
+fn names_a_lost_peer(line: &str) -> bool {
+    const SIGNS: [&str; 8] = [
+        "Connection closed by peer",
+        "Connection reset by peer",
+        "Broken pipe",
+        "remote process exited",
+        "ncclRemoteError",
+        "failed to recv, got 0 bytes",
+        "Connection refused",
+        "DistBackendError",
+    ];
+    SIGNS.iter().any(|sign| line.contains(sign))
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exit::Code(code) => write!(f, "exit code {code}"),
+            Exit::Signal(signal) => match signal_name(*signal) {
+                Some(name) => write!(f, "signal {signal} ({name})"),
+                None => write!(f, "signal {signal}"),
+            },
+        }
+    }
+}
+
+/// Names of the signals that end training processes (`signal(7)`, x86 and arm numbering).
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_victim_is_told_from_a_culprit() {
+        let victim = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:35093";
+        assert_eq!(Exit::Code(1).class(Some(victim)), ExitClass::PeerLost);
+        assert_eq!(Exit::Code(1).class(Some("ValueError: bad shape")), ExitClass::Fault);
+        assert_eq!(Exit::Code(1).class(None), ExitClass::Fault);
+        assert_eq!(Exit::Signal(11).class(None), ExitClass::Fault);
+        assert_eq!(Exit::Signal(9).class(None), ExitClass::Killed);
+        assert_eq!(Exit::Code(0).class(Some(victim)), ExitClass::Success);
+    }
+
+    #[test]
+    fn reads_like_a_shell() {
+        assert_eq!(Exit::Signal(9).to_string(), "signal 9 (SIGKILL)");
+        assert_eq!(Exit::Code(7).to_string(), "exit code 7");
+    }
+}

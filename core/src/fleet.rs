@@ -1,0 +1,278 @@
+//! The coordinator's brain. [`Fleet::turn`] is its only door: one input in, changes to commit and effects to execute out.
+//!
+//! The shell commits [`Turn::changes`] in one transaction first and only then executes [`Turn::effects`] (DESIGN R1). If the
+//! commit fails, the process ends and the state in memory with it: nobody has heard of a decision that is not stored.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `registry` | who is alive: sessions, silence, Suspect, Lost |
+//! | `job` | a job's durable record and its phases |
+//! | `resize` | how many nodes a generation shall have, or why none |
+//! | `placement` | which nodes, in which rank order |
+//! | `rendezvous` | one generation's way from decided to running to proven dead |
+//! | `blame` | who broke a generation, and who pays |
+//! | `budget` | restarts a job may have; cordons the fleet may have |
+//! | `receipt` | what an incident cost, phase by phase |
+//! | `desired` | each node's whole desired state |
+//! | `view` | what users see |
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::{Generation, JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
+    node_report::NodeReport,
+    run::{Desired, RunReport},
+    spec::JobSpec,
+    time::Timestamp,
+};
+
+pub mod job;
+pub mod receipt;
+pub mod view;
+
+use job::JobRecord;
+use view::{JobView, NodeView};
+
+/// One thing the coordinator learnt or was asked.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// An agent opened a session. Answered with [`Effect::Welcome`] or [`Effect::Refuse`].
+    Connected { session: SessionId, hello: Hello },
+    /// The agent's facts changed.
+    Report { session: SessionId, report: NodeReport },
+    /// All runs the node holds, after any change of them.
+    Runs { session: SessionId, runs: Vec<RunReport> },
+    Heartbeat { session: SessionId },
+    /// The session's stream ended, for whatever reason.
+    Disconnected { session: SessionId },
+    /// A user's request; answered exactly once with [`Effect::Answer`].
+    Request { id: RequestId, request: Request },
+    /// Time passed. The shell sends one at least every [`Policy::tick`], and at the moment [`Turn::wake_at`] asks for.
+    Tick,
+}
+
+#[derive(Clone, Debug)]
+pub struct Hello {
+    pub node: NodeName,
+    pub boot_id: String,
+    pub incarnation: u64,
+    pub term_seen: Term,
+    pub epoch_seen: NodeEpoch,
+    pub report: NodeReport,
+    pub runs: Vec<RunReport>,
+}
+
+/// Pairs an answer with the caller that waits for it; given out by the shell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// `uid` is a fresh UUID from the shell; not used if the job exists already.
+    Submit { name: JobName, spec: JobSpec, uid: JobUid, request_id: String, validate_only: bool },
+    Scale { name: JobName, nodes: u32 },
+    Cancel { name: JobName },
+    Delete { name: JobName },
+    Cordon { node: NodeName, by: String, reason: String },
+    Uncordon { node: NodeName },
+    /// The operator's word that a node is dead for good.
+    DeleteNode { node: NodeName },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    Job { job: Box<JobView>, existed: bool },
+    Node(Box<NodeView>),
+    Done,
+    Refused(Refusal),
+}
+
+/// Why a request was refused. Each maps to one gRPC code.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("job {0} not found")]
+    NoSuchJob(JobName),
+    #[error("node {0} not found")]
+    NoSuchNode(NodeName),
+    /// Same name or request id, other content; the fields that differ.
+    #[error("job {name} exists already with other content: {fields} differ; delete it first or use another name")]
+    JobExists { name: JobName, fields: String },
+    #[error("{field}: {message}")]
+    Invalid { field: String, message: String },
+    /// The object's state does not allow it; the message says what to do.
+    #[error("{0}")]
+    Precondition(String),
+    #[error("{what}: at most {limit} are allowed; delete jobs that are over")]
+    TooMany { what: &'static str, limit: usize },
+}
+
+/// What one turn decided.
+#[derive(Clone, Debug, Default)]
+pub struct Turn {
+    /// To be committed in one transaction before any effect is executed.
+    pub changes: Vec<Change>,
+    pub effects: Vec<Effect>,
+    /// When the next [`Input::Tick`] is due at the latest.
+    pub wake_at: Option<Timestamp>,
+}
+
+/// One change of the stored state.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    PutJob(Box<JobRecord>),
+    DeleteJob(JobUid),
+    PutNode(Box<NodeRecord>),
+    DeleteNode(NodeName),
+    Event(Box<Event>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// The session is accepted; `Publish` follows.
+    Welcome { session: SessionId, term: Term, epoch: NodeEpoch, heartbeat: Duration },
+    /// End this session; the text is for the agent's log.
+    Refuse { session: SessionId, why: String },
+    /// The node's whole desired state has changed.
+    Publish { session: SessionId, desired: Desired },
+    Answer { id: RequestId, answer: Answer },
+    /// What users see of this job has changed; `None`: it is gone.
+    JobChanged { uid: JobUid, view: Option<Box<JobView>> },
+    NodeChanged { node: NodeName, view: Option<Box<NodeView>> },
+}
+
+/// A node as stored: what must survive a restart of the coordinator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRecord {
+    pub name: NodeName,
+    pub epoch: NodeEpoch,
+    pub boot_id: String,
+    pub first_seen: Timestamp,
+    pub cordon: Option<Cordon>,
+    /// Failures whose primary culprit was on this node, newest last, bounded; evidence for a cordon.
+    pub marks: Vec<Mark>,
+    /// The last report, so that a node not yet back after a restart is still described.
+    pub report: NodeReport,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cordon {
+    pub by: String,
+    pub reason: String,
+    pub at: Timestamp,
+}
+
+/// One failure that began on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    pub at: Timestamp,
+    pub job: JobUid,
+}
+
+/// Something that happened, for people. Numbered by the fleet, in the order of decisions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    pub sequence: u64,
+    pub at: Timestamp,
+    pub warning: bool,
+    /// CamelCase, as `WorldFormed`.
+    pub reason: String,
+    pub message: String,
+    pub job: Option<(JobUid, JobName)>,
+    pub node: Option<NodeName>,
+    pub generation: Option<Generation>,
+}
+
+/// Everything stored, as read at start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stored {
+    pub jobs: Vec<JobRecord>,
+    pub nodes: Vec<NodeRecord>,
+    /// Highest event number given out.
+    pub last_event: u64,
+}
+
+/// All timings and bounds of the fleet, in one place (DESIGN 6).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    pub heartbeat: Duration,
+    /// Missed heartbeats until Suspect, and until Lost.
+    pub suspect_missed: u32,
+    pub lost_missed: u32,
+    /// How long failures are gathered before they are judged together: failures arrive in bursts.
+    pub coalesce: Duration,
+    /// How long a started coordinator listens before silence means anything (R8).
+    pub listen: Duration,
+    /// A member that is not ready for its generation within this is left out.
+    pub prepare_timeout: Duration,
+    pub backoff_first: Duration,
+    pub backoff_max: Duration,
+    /// A job that trained this long starts again without back-off.
+    pub backoff_reset: Duration,
+    /// Failures that began on one node within `storm_window`, from at least two jobs, that make it a storm.
+    pub storm_failures: usize,
+    pub storm_window: Duration,
+    /// Cordons by Muster per `cordon_window`: at most this share of the fleet in percent, and at least one.
+    pub cordon_percent: u32,
+    pub cordon_window: Duration,
+    /// Cordons by Muster outstanding, in percent of the fleet (at least one), beyond which it stops and asks a person.
+    pub cordon_breaker_percent: u32,
+    pub jobs_max: usize,
+    pub tick: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            heartbeat: Duration::from_secs(1),
+            suspect_missed: 3,
+            lost_missed: 5,
+            coalesce: Duration::from_millis(50),
+            listen: Duration::from_secs(10),
+            prepare_timeout: Duration::from_secs(30),
+            backoff_first: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(300),
+            backoff_reset: Duration::from_secs(600),
+            storm_failures: 3,
+            storm_window: Duration::from_secs(1800),
+            cordon_percent: 2,
+            cordon_window: Duration::from_secs(600),
+            cordon_breaker_percent: 10,
+            jobs_max: 10_000,
+            tick: Duration::from_millis(250),
+        }
+    }
+}
+
+/// The whole fleet as one coordinator knows it.
+#[derive(Debug)]
+pub struct Fleet {
+    pub(crate) policy: Policy,
+    pub(crate) term: Term,
+    pub(crate) jobs: BTreeMap<JobUid, ()>,
+}
+
+impl Fleet {
+    /// The fleet as stored, under a new term. For [`Policy::listen`] from `now`, silence means nothing.
+    pub fn new(policy: Policy, term: Term, stored: Stored, now: Timestamp) -> Self {
+        let _ = (stored, now);
+        Self { policy, term, jobs: BTreeMap::new() }
+    }
+
+    /// Takes one input and decides.
+    pub fn turn(&mut self, now: Timestamp, input: Input) -> Turn {
+        let _ = (now, input);
+        Turn::default()
+    }
+
+    pub fn job_views(&self) -> Vec<JobView> {
+        Vec::new()
+    }
+
+    pub fn node_views(&self) -> Vec<NodeView> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,82 @@
+//! Incident receipts: what one change of a job's world cost, phase by phase, measured.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::{Generation, NodeName},
+    time::Timestamp,
+};
+
+/// Why a generation was opened. The order is that of severity, for "which cause explains this re-form".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Cause {
+    FirstStart,
+    WorkerFailed,
+    WorkerKilled,
+    NodeLost,
+    NodeRebooted,
+    NodeDeleted,
+    StartFailed,
+    StartTimeout,
+    NodeJoined,
+    Scaled,
+    Resumed,
+}
+
+/// Whose account a failure goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Charged {
+    Job,
+    Node,
+    Nobody,
+}
+
+/// One re-formation. Points in time are on the coordinator's clock; those not reached, or not measurable, are `None`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Incident {
+    pub cause: Cause,
+    pub message: String,
+    pub charged: Charged,
+    /// Rank or node that broke first.
+    pub culprit: Option<String>,
+    /// Ranks and nodes that fell because of it.
+    pub collateral: Vec<String>,
+    pub from: Option<Generation>,
+    pub to: Option<Generation>,
+    pub from_nodes: u32,
+    pub to_nodes: u32,
+    /// When it happened: a rank's exit as its node's kernel saw it; for a silent node, when it was last heard.
+    pub event_at: Timestamp,
+    /// The coordinator knew.
+    pub detected_at: Timestamp,
+    /// The next generation was stored.
+    pub decided_at: Option<Timestamp>,
+    /// The last member of the old generation that could be asked was proven dead.
+    pub stopped_at: Option<Timestamp>,
+    /// The last member's first worker process was started.
+    pub launched_at: Option<Timestamp>,
+    /// All ranks had entered the process group, as the store saw it.
+    pub joined_at: Option<Timestamp>,
+    /// The first line of output with a step.
+    pub first_step_at: Option<Timestamp>,
+    pub last_step_before: Option<u64>,
+    pub first_step_after: Option<u64>,
+    /// Node whose loss or failure it was, if one.
+    pub node: Option<NodeName>,
+}
+
+impl Incident {
+    /// Steps trained again because they were later than the last checkpoint.
+    pub fn steps_lost(&self) -> Option<u64> {
+        Some((self.last_step_before? + 1).saturating_sub(self.first_step_after?))
+    }
+
+    /// From the event to the first step of the new world.
+    pub fn total(&self) -> Option<Duration> {
+        Some(self.first_step_at.or(self.joined_at)?.since(self.event_at))
+    }
+}

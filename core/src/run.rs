@@ -1,0 +1,178 @@
+//! What crosses the session between coordinator and agent about worker groups: desired state down, reports up.
+//!
+//! A *run* is one worker group of one generation of one job on one node. The coordinator sends each node its whole
+//! [`Desired`] state (level, not edge), stamped with term and node epoch; the agent answers with a [`RunReport`] for every
+//! run it knows, alive or not. Nobody says "do X now"; both say "this is so".
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    exit::Exit,
+    id::{Generation, JobName, JobUid, NodeEpoch, NodeName, Term},
+    period::serde_period,
+    spec::Launch,
+    time::Timestamp,
+};
+
+/// Everything one node shall run, at one moment, by one coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Desired {
+    pub term: Term,
+    pub epoch: NodeEpoch,
+    pub runs: Vec<DesiredRun>,
+}
+
+/// A run's name on its node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RunId {
+    pub job: JobUid,
+    pub generation: Generation,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DesiredRun {
+    pub run: RunId,
+    pub target: Target,
+}
+
+/// What a run shall be. A run the node holds and the coordinator does not mention is left alone: silence never kills.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Target {
+    /// Have the runner up (serving the store, if this node hosts it), every older generation of the job dead; then wait.
+    Ready(Box<Assignment>),
+    /// Train. Reached only over `Ready`, once the store answers at this address and the older generation is inert.
+    Running(Box<Assignment>, Endpoint),
+    /// Be dead and prove it.
+    Stopped { grace: Duration, reason: String },
+    /// The coordinator has recorded this run's end. The runner may go; logs stay unless `purge`.
+    Gone { purge: bool },
+}
+
+/// Where a TCP service listens.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Endpoint {
+    pub host: String,
+    pub port: u16,
+}
+
+/// One node's share of one sealed generation: all that is needed to start its workers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Assignment {
+    pub run: RunId,
+    pub name: JobName,
+    /// Rendezvous id, new for every generation, so that members of two generations can never meet.
+    pub rendezvous: String,
+    pub node_rank: u32,
+    pub node_count: u32,
+    pub proc_per_node: u32,
+    /// Global rank of this node's local rank 0.
+    pub first_rank: u32,
+    pub world_size: u32,
+    /// The member whose runner serves the TCPStore.
+    pub store_host: NodeName,
+    /// This node is `store_host`.
+    pub hosts_store: bool,
+    pub command: Vec<String>,
+    pub args: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub working_dir: Option<String>,
+    pub gpus: Vec<String>,
+    pub launch: Launch,
+    #[serde(with = "serde_period")]
+    pub stop_grace: Duration,
+    pub step_pattern: Option<String>,
+    /// Restarts this job has had before this generation, for scripts that read `TORCHELASTIC_RESTART_COUNT`.
+    pub restart_count: u32,
+}
+
+/// What an agent says about one run. Times are on the sender's clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunReport {
+    pub run: RunId,
+    /// The term under which the agent accepted the run.
+    pub term: Term,
+    pub phase: RunPhase,
+    /// Where this node's runner serves the generation's store, if it does.
+    pub store: Option<Endpoint>,
+    /// Global ranks that entered the process group, as the store saw it; only from the node that serves it.
+    pub joined_ranks: Vec<u32>,
+    pub all_joined_at: Option<Timestamp>,
+    pub launched_at: Option<Timestamp>,
+    /// How torchrun itself ended. Its code is 1 for every failure: the ranks have the truth.
+    pub launcher_exit: Option<Exit>,
+    pub dead_at: Option<Timestamp>,
+    pub ranks: Vec<RankReport>,
+}
+
+/// The life of a run on its node: `Preparing -> Ready -> Running -> Stopping -> Dead`; every state may go to `Dead`, and
+/// `Preparing` may end in `Refused`, when the node cannot start it and says why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RunPhase {
+    Preparing,
+    Ready,
+    Running,
+    Stopping,
+    /// Proven: no process of the run is left on the node.
+    Dead,
+    /// Never started; the reason is for the user.
+    Refused(String),
+}
+
+impl RunPhase {
+    /// No process of this run lives, and none will.
+    pub fn is_over(&self) -> bool {
+        matches!(self, RunPhase::Dead | RunPhase::Refused(_))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RankReport {
+    pub rank: u32,
+    pub local_rank: u32,
+    pub pid: u32,
+    pub started_at: Option<Timestamp>,
+    pub exit: Option<Exit>,
+    pub exited_at: Option<Timestamp>,
+    /// The line that says what went wrong, as far as one can be told from the rest.
+    pub first_error: Option<String>,
+    /// Last lines of stderr of a rank that failed.
+    pub tail: Vec<String>,
+    pub first_step: Option<u64>,
+    pub first_step_at: Option<Timestamp>,
+    pub last_step: Option<u64>,
+    pub last_step_at: Option<Timestamp>,
+}
+
+impl RunReport {
+    /// A run just accepted, of which nothing has been seen yet.
+    pub fn preparing(run: RunId, term: Term) -> Self {
+        Self {
+            run,
+            term,
+            phase: RunPhase::Preparing,
+            store: None,
+            joined_ranks: Vec::new(),
+            all_joined_at: None,
+            launched_at: None,
+            launcher_exit: None,
+            dead_at: None,
+            ranks: Vec::new(),
+        }
+    }
+
+    /// The run ended by itself and well: torchrun says 0 and no rank says otherwise.
+    pub fn succeeded(&self) -> bool {
+        self.launcher_exit.is_some_and(Exit::is_success) && self.ranks.iter().all(|rank| rank.exit.is_none_or(Exit::is_success))
+    }
+
+    /// All ranks have ended well, torchrun may still wait for others at its exit barrier.
+    pub fn ranks_finished(&self, expected: u32) -> bool {
+        self.ranks.len() == expected as usize && self.ranks.iter().all(|rank| rank.exit.is_some_and(Exit::is_success))
+    }
+}

@@ -1,0 +1,400 @@
+//! What a user asks for: the `MusterJob` document, and the checked [`JobSpec`] made from it.
+//!
+//! [`JobDocument`] is the shape people write (YAML, JSON, the Kubernetes object, the gRPC message): nearly every field may be
+//! left out. [`JobDocument::check`] is the only way to a [`JobSpec`], and finds all that is wrong at once, each with the
+//! field's path. Command line, coordinator and, later, the Kubernetes controller use this one function.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::{JobName, label_error},
+    period::{self, serde_period},
+};
+
+mod limits;
+#[cfg(test)]
+mod tests;
+
+pub use limits::*;
+
+pub const API_VERSION: &str = "muster.dev/v1alpha1";
+pub const KIND: &str = "MusterJob";
+pub const DEFAULT_NAMESPACE: &str = "default";
+
+/// A `MusterJob` as written by a person or a program, not yet checked.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct JobDocument {
+    #[serde(default)]
+    pub api_version: String,
+    #[serde(default)]
+    pub kind: String,
+    #[serde(default)]
+    pub metadata: Metadata,
+    #[serde(default)]
+    pub spec: SpecDocument,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Metadata {
+    #[serde(default)]
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+}
+
+/// The `spec` of a document. Numbers are wide and signed so that a wrong one reaches [`JobDocument::check`] and is named there.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SpecDocument {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_replicas: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_replicas: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proc_per_node: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_node: Option<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<EnvVar>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_policy: Option<RestartPolicyDocument>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_grace_period: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale_up_cooldown: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_pattern: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EnvVar {
+    pub name: String,
+    #[serde(default)]
+    pub value: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RestartPolicyDocument {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_restarts: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<String>,
+}
+
+/// A job as the rules use it: every default filled in, every bound kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobSpec {
+    /// Nodes wanted; `min_replicas <= replicas <= max_replicas`.
+    pub replicas: u32,
+    pub min_replicas: u32,
+    pub max_replicas: u32,
+    pub proc_per_node: u32,
+    pub gpus_per_node: u32,
+    /// The interpreter (or program) and its own options.
+    pub command: Vec<String>,
+    pub args: Vec<String>,
+    pub env: Vec<EnvVar>,
+    pub working_dir: Option<String>,
+    pub priority: i32,
+    pub restart_policy: RestartPolicy,
+    #[serde(with = "serde_period")]
+    pub stop_grace_period: Duration,
+    /// How long a generation trains at least before it is stopped to make it larger.
+    #[serde(with = "serde_period")]
+    pub scale_up_cooldown: Duration,
+    pub progress: Progress,
+    pub launch: Launch,
+    /// Regular expression whose first group is the optimizer step in a line of output; `None` finds `step 12`, `step=12`.
+    pub step_pattern: Option<String>,
+}
+
+/// How many failures of its own a job survives: at most `max_restarts` within any `window`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestartPolicy {
+    pub max_restarts: u32,
+    #[serde(with = "serde_period")]
+    pub window: Duration,
+}
+
+/// Whether a generation can make a step without one of its members. DDP, FSDP and Megatron cannot; replicas that average now
+/// and then can. Decides whether one proven death makes the whole generation inert (DESIGN R5, ring-break).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Progress {
+    #[default]
+    Synchronous,
+    Independent,
+}
+
+/// How workers are started. `Cold` executes torchrun; the faster lanes have their seam here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Launch {
+    #[default]
+    Cold,
+}
+
+/// One thing wrong with a document: where, as `spec.minReplicas` or `spec.env[2].name`, and what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    pub path: String,
+    pub message: String,
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.message)
+    }
+}
+
+impl JobDocument {
+    /// The job this document asks for, or everything that is wrong with it.
+    pub fn check(&self) -> Result<(JobName, JobSpec), Vec<FieldError>> {
+        let mut errors = Errors::default();
+        if self.api_version != API_VERSION {
+            errors.add("apiVersion", format!("is {:?}, must be {API_VERSION:?}", self.api_version));
+        }
+        if self.kind != KIND {
+            errors.add("kind", format!("is {:?}, must be {KIND:?}", self.kind));
+        }
+        let name = JobName {
+            namespace: self.metadata.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.into()),
+            name: self.metadata.name.clone(),
+        };
+        for (path, text) in [("metadata.name", &name.name), ("metadata.namespace", &name.namespace)] {
+            if let Some(message) = label_error(text) {
+                errors.add(path, message);
+            }
+        }
+        let spec = self.spec.check(&mut errors);
+        if errors.0.is_empty() { Ok((name, spec)) } else { Err(errors.0) }
+    }
+}
+
+#[derive(Default)]
+struct Errors(Vec<FieldError>);
+
+impl Errors {
+    fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.0.push(FieldError { path: path.into(), message: message.into() });
+    }
+
+    /// A whole number within bounds; the low bound stands in for a wrong one, so that checking can go on.
+    fn number(&mut self, path: &str, value: i64, low: i64, high: i64) -> i64 {
+        if (low..=high).contains(&value) {
+            value
+        } else {
+            self.add(path, format!("is {value}, must be between {low} and {high}"));
+            low
+        }
+    }
+
+    fn period(&mut self, path: &str, text: Option<&str>, default: Duration, low: Duration, high: Duration) -> Duration {
+        let Some(text) = text else { return default };
+        match period::parse(text) {
+            Ok(value) if value < low || value > high => {
+                self.add(path, format!("is {text}, must be between {} and {}", period::format(low), period::format(high)));
+                default
+            }
+            Ok(value) => value,
+            Err(message) => {
+                self.add(path, message);
+                default
+            }
+        }
+    }
+}
+
+impl SpecDocument {
+    fn check(&self, errors: &mut Errors) -> JobSpec {
+        let (replicas, min_replicas, max_replicas) = self.check_sizes(errors);
+        let gpus_per_node = errors.number("spec.gpusPerNode", self.gpus_per_node.unwrap_or(0), 0, PROCS_MAX) as u32;
+        let procs_default = i64::from(gpus_per_node.max(1));
+        let proc_per_node = errors.number("spec.procPerNode", self.proc_per_node.unwrap_or(procs_default), 1, PROCS_MAX) as u32;
+        self.check_command(errors);
+        self.check_env(errors);
+        if let Some(dir) = &self.working_dir
+            && !dir.starts_with('/')
+        {
+            errors.add("spec.workingDir", format!("is {dir:?}, must be an absolute path: it is opened on the nodes"));
+        }
+        if let Some(pattern) = &self.step_pattern
+            && (pattern.is_empty() || pattern.len() > STEP_PATTERN_MAX || !pattern.contains('('))
+        {
+            errors.add("spec.stepPattern", format!("must have a group for the step number and at most {STEP_PATTERN_MAX} bytes"));
+        }
+        let policy = self.restart_policy.clone().unwrap_or_default();
+        JobSpec {
+            replicas,
+            min_replicas,
+            max_replicas,
+            proc_per_node,
+            gpus_per_node,
+            command: if self.command.is_empty() { vec!["python3".into()] } else { self.command.clone() },
+            args: self.args.clone(),
+            env: self.env.clone(),
+            working_dir: self.working_dir.clone(),
+            priority: errors.number("spec.priority", self.priority.unwrap_or(0), -PRIORITY_MAX, PRIORITY_MAX) as i32,
+            restart_policy: RestartPolicy {
+                max_restarts: errors.number("spec.restartPolicy.maxRestarts", policy.max_restarts.unwrap_or(3), 0, RESTARTS_MAX) as u32,
+                window: errors.period(
+                    "spec.restartPolicy.window",
+                    policy.window.as_deref(),
+                    RESTART_WINDOW,
+                    Duration::from_secs(1),
+                    period::LONGEST,
+                ),
+            },
+            stop_grace_period: errors.period(
+                "spec.stopGracePeriod",
+                self.stop_grace_period.as_deref(),
+                STOP_GRACE,
+                Duration::ZERO,
+                STOP_GRACE_MAX,
+            ),
+            scale_up_cooldown: errors.period(
+                "spec.scaleUpCooldown",
+                self.scale_up_cooldown.as_deref(),
+                SCALE_UP_COOLDOWN,
+                Duration::ZERO,
+                period::LONGEST,
+            ),
+            progress: one_of(
+                errors,
+                "spec.progress",
+                self.progress.as_deref(),
+                &[("synchronous", Progress::Synchronous), ("independent", Progress::Independent)],
+            ),
+            launch: one_of(errors, "spec.launch", self.launch.as_deref(), &[("cold", Launch::Cold), ("auto", Launch::Cold)]),
+            step_pattern: self.step_pattern.clone(),
+        }
+    }
+
+    fn check_sizes(&self, errors: &mut Errors) -> (u32, u32, u32) {
+        let replicas = errors.number("spec.replicas", self.replicas.unwrap_or(1), 1, NODES_MAX);
+        let min = errors.number("spec.minReplicas", self.min_replicas.unwrap_or(replicas), 1, NODES_MAX);
+        let max = errors.number("spec.maxReplicas", self.max_replicas.unwrap_or(replicas.max(min)), 1, NODES_MAX);
+        if min > max {
+            errors.add("spec.minReplicas", format!("is {min}, must not be more than maxReplicas, which is {max}"));
+        } else if replicas < min {
+            errors.add("spec.replicas", format!("is {replicas}, must not be less than minReplicas, which is {min}"));
+        } else if replicas > max {
+            errors.add("spec.replicas", format!("is {replicas}, must not be more than maxReplicas, which is {max}"));
+        }
+        (replicas as u32, min as u32, max as u32)
+    }
+
+    fn check_command(&self, errors: &mut Errors) {
+        let mut bytes = 0;
+        for (field, list) in [("command", &self.command), ("args", &self.args)] {
+            if list.len() > ARGS_MAX {
+                errors.add(format!("spec.{field}"), format!("has {} items, at most {ARGS_MAX} are allowed", list.len()));
+            }
+            for (i, item) in list.iter().enumerate() {
+                bytes += item.len();
+                let path = || format!("spec.{field}[{i}]");
+                if item.len() > ARG_BYTES_MAX {
+                    errors.add(path(), format!("is {} bytes long, at most {ARG_BYTES_MAX} are allowed", item.len()));
+                } else if item.contains('\0') {
+                    errors.add(path(), "has a NUL byte");
+                } else if field == "command" && item.is_empty() {
+                    errors.add(path(), "must not be empty");
+                }
+            }
+        }
+        if bytes > ARGS_BYTES_MAX {
+            errors.add("spec.args", format!("command and args are {bytes} bytes long in all, at most {ARGS_BYTES_MAX} are allowed"));
+        }
+        if self.args.is_empty() && self.command.len() < 2 {
+            errors.add("spec.args", "names no script: give for example [train.py, --epochs, \"10\"] or [-m, package.module]");
+        } else if let Err(message) = crate::node::torchrun::Entry::read(&self.command, &self.args) {
+            errors.add("spec.args", message);
+        }
+    }
+
+    fn check_env(&self, errors: &mut Errors) {
+        if self.env.len() > ENV_MAX {
+            errors.add("spec.env", format!("has {} variables, at most {ENV_MAX} are allowed", self.env.len()));
+        }
+        let mut seen = BTreeMap::new();
+        let mut bytes = 0;
+        for (i, var) in self.env.iter().enumerate() {
+            bytes += var.name.len() + var.value.len();
+            let path = format!("spec.env[{i}].name");
+            if let Some(message) = env_name_error(&var.name) {
+                errors.add(path, message);
+            } else if let Some(first) = seen.insert(&var.name, i) {
+                errors.add(path, format!("{} is set already by spec.env[{first}]", var.name));
+            }
+            if var.value.contains('\0') {
+                errors.add(format!("spec.env[{i}].value"), "has a NUL byte");
+            }
+        }
+        if bytes > ENV_BYTES_MAX {
+            errors.add("spec.env", format!("is {bytes} bytes long in all, at most {ENV_BYTES_MAX} are allowed"));
+        }
+    }
+}
+
+/// Why a job may not set this variable: it is no name, or it is one that Muster or torchrun sets.
+fn env_name_error(name: &str) -> Option<String> {
+    const OURS: [&str; 12] = [
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_WORLD_SIZE",
+        "ROLE_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "PYTHON_EXEC",
+        "CUDA_VISIBLE_DEVICES",
+    ];
+    const OUR_PREFIXES: [&str; 4] = ["MUSTER_", "TORCHELASTIC_", "TORCH_ELASTIC_", "PET_"];
+    let well_formed = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && name.len() <= 256;
+    if !well_formed {
+        Some(format!("{name:?} is not the name of an environment variable (letters, digits and '_', not starting with a digit)"))
+    } else if OURS.contains(&name) || OUR_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        Some(format!("{name} is set by Muster for every rank and cannot be set by a job"))
+    } else {
+        None
+    }
+}
+
+fn one_of<T: Copy + Default>(errors: &mut Errors, path: &str, text: Option<&str>, choices: &[(&str, T)]) -> T {
+    let Some(text) = text else { return T::default() };
+    match choices.iter().find(|(name, _)| *name == text) {
+        Some((_, value)) => *value,
+        None => {
+            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+            errors.add(path, format!("is {text:?}, must be one of {}", names.join(", ")));
+            T::default()
+        }
+    }
+}

@@ -1,0 +1,82 @@
+use super::*;
+
+fn document() -> JobDocument {
+    JobDocument {
+        api_version: API_VERSION.into(),
+        kind: KIND.into(),
+        metadata: Metadata { name: "digits".into(), namespace: None },
+        spec: SpecDocument { args: vec!["train.py".into()], ..SpecDocument::default() },
+    }
+}
+
+fn paths(document: &JobDocument) -> Vec<String> {
+    document.check().expect_err("must be refused").into_iter().map(|error| error.path).collect()
+}
+
+#[test]
+fn defaults_are_filled_in() {
+    let (name, spec) = document().check().unwrap();
+    assert_eq!(name.to_string(), "default/digits");
+    assert_eq!((spec.replicas, spec.min_replicas, spec.max_replicas), (1, 1, 1));
+    assert_eq!((spec.proc_per_node, spec.gpus_per_node), (1, 0));
+    assert_eq!(spec.command, ["python3"]);
+    assert_eq!(spec.stop_grace_period, STOP_GRACE);
+}
+
+#[test]
+fn one_process_per_gpu_unless_said_otherwise() {
+    let mut doc = document();
+    doc.spec.gpus_per_node = Some(8);
+    assert_eq!(doc.check().unwrap().1.proc_per_node, 8);
+    doc.spec.proc_per_node = Some(2);
+    assert_eq!(doc.check().unwrap().1.proc_per_node, 2);
+}
+
+#[test]
+fn every_wrong_field_is_named() {
+    type Change = fn(&mut JobDocument);
+    let cases: [(&str, Change); 27] = [
+        ("apiVersion", |d| d.api_version = "v1".into()),
+        ("kind", |d| d.kind = "Job".into()),
+        ("metadata.name", |d| d.metadata.name = String::new()),
+        ("metadata.name", |d| d.metadata.name = "Digits".into()),
+        ("metadata.namespace", |d| d.metadata.namespace = Some("a/b".into())),
+        ("spec.replicas", |d| d.spec.replicas = Some(0)),
+        ("spec.replicas", |d| d.spec.replicas = Some(4097)),
+        ("spec.replicas", |d| (d.spec.replicas, d.spec.min_replicas, d.spec.max_replicas) = (Some(1), Some(2), Some(3))),
+        ("spec.replicas", |d| (d.spec.replicas, d.spec.min_replicas, d.spec.max_replicas) = (Some(4), Some(2), Some(3))),
+        ("spec.minReplicas", |d| (d.spec.min_replicas, d.spec.max_replicas) = (Some(3), Some(2))),
+        ("spec.minReplicas", |d| d.spec.min_replicas = Some(-1)),
+        ("spec.procPerNode", |d| d.spec.proc_per_node = Some(0)),
+        ("spec.gpusPerNode", |d| d.spec.gpus_per_node = Some(-1)),
+        ("spec.args", |d| d.spec.args.clear()),
+        ("spec.args", |d| d.spec.args = vec!["x".into(); 257]),
+        ("spec.args", |d| d.spec.args = vec!["-c".into(), "print()".into()]),
+        ("spec.args[0]", |d| d.spec.args[0] = "a\0b".into()),
+        ("spec.command[0]", |d| d.spec.command = vec![String::new()]),
+        ("spec.env[0].name", |d| d.spec.env = vec![EnvVar { name: "A B".into(), value: String::new() }]),
+        ("spec.env[0].name", |d| d.spec.env = vec![EnvVar { name: "RANK".into(), value: String::new() }]),
+        ("spec.env[1].name", |d| d.spec.env = vec![EnvVar { name: "A".into(), value: String::new() }; 2]),
+        ("spec.workingDir", |d| d.spec.working_dir = Some("work".into())),
+        ("spec.priority", |d| d.spec.priority = Some(i64::MAX)),
+        ("spec.restartPolicy.maxRestarts", |d| {
+            d.spec.restart_policy = Some(RestartPolicyDocument { max_restarts: Some(-1), window: None });
+        }),
+        ("spec.stopGracePeriod", |d| d.spec.stop_grace_period = Some("301s".into())),
+        ("spec.progress", |d| d.spec.progress = Some("sync".into())),
+        ("spec.launch", |d| d.spec.launch = Some("warm".into())),
+    ];
+    for (path, change) in cases {
+        let mut doc = document();
+        change(&mut doc);
+        assert_eq!(paths(&doc), [path]);
+    }
+}
+
+#[test]
+fn all_errors_come_at_once() {
+    let mut doc = document();
+    doc.kind = "Job".into();
+    doc.spec.priority = Some(i64::MIN);
+    assert_eq!(paths(&doc), ["kind", "spec.priority"]);
+}

@@ -1,0 +1,174 @@
+"""Proves that the example scripts run unmodified under plain torchrun, and that they survive being killed and being stopped.
+
+Part of the test suite; by hand: python examples/check.py. Exits non-zero at the first thing that is not so.
+"""
+
+import concurrent.futures
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+EXAMPLES = pathlib.Path(__file__).resolve().parent
+# A start takes 5 to 10 s on two quiet cores, nearly all of it imports; other tests may be running beside this one.
+START_TIMEOUT = 120
+
+
+class Failure(Exception):
+    pass
+
+
+class Torchrun:
+    """One torchrun on this host with a free port of its own choice. Its output is read as it comes."""
+
+    def __init__(self, ranks, script, *arguments):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        self.name = f"{script} with {ranks} ranks"
+        self.lines = []
+        self.changed = threading.Condition()
+        self.process = subprocess.Popen(
+            command + [str(EXAMPLES / script), *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(line.rstrip())
+                self.changed.notify_all()
+
+    def wait_for_line(self, pattern):
+        """The first match of the pattern in the output so far or to come."""
+        deadline = time.monotonic() + START_TIMEOUT
+        with self.changed:
+            while not (found := self.find(pattern)):
+                left = deadline - time.monotonic()
+                ended = not self.reader.is_alive()
+                if left <= 0 or ended:
+                    raise Failure(f"{self.name}: no line '{pattern}', it {'ended' if ended else 'is silent'}\n{self.tail()}")
+                # The end of the output wakes nobody, so look again now and then.
+                self.changed.wait(min(left, 0.5))
+        return found
+
+    def find(self, pattern):
+        return next((match for line in self.lines if (match := re.search(pattern, line))), None)
+
+    def steps(self):
+        """(step, world) of each step line, in order."""
+        found = (re.match(r"step=(\d+) .*world=(\d+)", line) for line in self.lines)
+        return [(int(match[1]), int(match[2])) for match in found if match]
+
+    def wait(self):
+        code = self.process.wait(START_TIMEOUT)
+        self.reader.join(START_TIMEOUT)
+        return code
+
+    def kill(self):
+        """A power cut: torchrun and its workers, which live in sessions of their own, with SIGKILL."""
+        workers = children(self.process.pid)
+        self.process.kill()
+        for pid in workers:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.wait()
+
+    def tail(self):
+        return "\n".join("    " + line for line in self.lines[-20:])
+
+
+def children(pid):
+    try:
+        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def check(so, what, run):
+    if not so:
+        raise Failure(f"{run.name}: {what}\n{run.tail()}")
+
+
+def digits(folder):
+    """Killed in the middle of an epoch with two ranks, goes on with one: loses that epoch only, still learns."""
+    arguments = ["digits/train.py", "--checkpoint-dir", folder, "--epochs", 15]
+    steps_per_epoch = 23  # 1,437 training images in batches of 64
+
+    first = Torchrun(2, *arguments, "--step-delay-ms", 30)
+    try:
+        first.wait_for_line(r"^step=\d+ epoch=2 ")
+    finally:
+        first.kill()
+    check(first.steps()[0] == (1, 2), "did not begin at step 1 with a world of 2", first)
+
+    second = Torchrun(1, *arguments)
+    try:
+        code = second.wait()
+    finally:
+        second.kill()
+    check(code == 0, f"exit code {code}", second)
+    resumed = int(second.wait_for_line(r"^resumed at step=(\d+) ")[1])
+    check(resumed == 2 * steps_per_epoch, f"resumed at step {resumed}, not after the two whole epochs", second)
+    expected = [(step, 1) for step in range(resumed + 1, 15 * steps_per_epoch + 1)]
+    check(second.steps() == expected, "steps are missing or doubled", second)
+    accuracy = float(second.wait_for_line(r"^test accuracy ([\d.]+) ")[1])
+    check(accuracy >= 0.95, f"test accuracy {accuracy}", second)
+    return f"killed at step {first.steps()[-1][0]}, resumed at {resumed} with another world size, test accuracy {accuracy}"
+
+
+def sigterm(folder):
+    """Stopped by SIGTERM to torchrun, goes on at the very next step."""
+    arguments = ["sigterm/train.py", "--checkpoint-dir", folder, "--steps"]
+
+    first = Torchrun(2, *arguments, 100_000, "--step-delay-ms", 20)
+    try:
+        first.wait_for_line(r"^step=20 ")
+        first.process.terminate()
+        code = first.wait()
+    finally:
+        first.kill()
+    check(code != 0, "a stopped run must not look like a finished one", first)
+    saved = int(first.wait_for_line(r"^stopped, saved at step=(\d+) ")[1])
+    check(first.steps()[-1][0] == saved, f"saved step {saved} is not the last one made", first)
+
+    last = saved + 20
+    second = Torchrun(2, *arguments, last, "--step-delay-ms", 0)
+    try:
+        code = second.wait()
+    finally:
+        second.kill()
+    check(code == 0, f"exit code {code}", second)
+    check(second.steps() == [(step, 2) for step in range(saved + 1, last + 1)], f"did not go on at step {saved + 1}", second)
+    return f"stopped after step {saved}, went on at {second.steps()[0][0]}"
+
+
+def main():
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="muster-examples-") as folder, concurrent.futures.ThreadPoolExecutor() as pool:
+        # Side by side: most of a start is waiting for files and sockets.
+        running = {name: pool.submit(run, pathlib.Path(folder, name)) for name, run in (("digits", digits), ("sigterm", sigterm))}
+        failed = False
+        for name, future in running.items():
+            try:
+                print(f"{name}: ok: {future.result()}")
+            except (Failure, subprocess.TimeoutExpired) as failure:
+                failed = True
+                print(f"{name}: FAILED: {failure}")
+    print(f"{time.monotonic() - began:.1f} s")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

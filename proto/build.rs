@@ -1,0 +1,14 @@
+//! Generates the wire code from the .proto files, with protox: no protoc is needed to build Muster.
+
+use std::{env, error::Error, path::PathBuf};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
+    let files = ["jobs", "nodes", "events", "session"].map(|name| root.join(format!("muster/v1/{name}.proto")));
+    for file in &files {
+        println!("cargo:rerun-if-changed={}", file.display());
+    }
+    let descriptors = protox::compile(files, [root])?;
+    tonic_prost_build::configure().btree_map(".").compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! Wire messages to core's types and back: the only place where both are known.
+//!
+//! To the wire cannot fail. From the wire can, and says which field of which message is wrong; nothing is guessed.
+
+pub mod jobs;
+pub mod session;
+
+/// A message that is not well-formed: the field's path and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct Malformed {
+    pub field: String,
+    pub message: String,
+}

@@ -1,0 +1,1 @@
+//! Jobs, nodes, events and receipts, as users see them.

@@ -1,0 +1,1 @@
+//! The agent session: hello, reports, desired state.

@@ -21,7 +21,7 @@ pub mod table;
 
 pub use limits::Limits;
 pub use sensor::Sensor;
-pub use server::{ClientId, Closed, Event, Store, StoreError};
+pub use server::{ClientId, Closed, Event, RefusedReason, Store, StoreError};
 
 /// A key as the client sent it (torch's `TCPStore` puts a `/` in front of every key but `init/`), shared between the
 /// table, the lists of waiters and the events.

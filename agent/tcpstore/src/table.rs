@@ -8,16 +8,15 @@
 //! of the last missing key, CANCEL_WAIT, another WAIT or its departure make it free. A key counts as arrived once it
 //! was written, even if it is deleted before the other keys of the same wait have come.
 
-use std::collections::BTreeMap;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::meter::{ENTRY_BYTES, Meter, Value};
 use crate::protocol::{Reply, Request};
 use crate::{ClientId, Key, Limits};
 
-/// What one waiting (client, key) pair costs: the key's reference in the client's list, the client in the key's list,
-/// both vectors at worst half full.
-const WAIT_BYTES: usize = 2 * (size_of::<Key>() + size_of::<ClientId>());
+/// What one waiting (client, key) pair costs: the key's reference in the client's list, the client's place in the key's
+/// queue, where tree nodes are at worst half full.
+const WAIT_BYTES: usize = size_of::<Key>() + 2 * size_of::<Place>();
 
 /// The keys, the queues and the waiters of one store.
 #[derive(Debug)]
@@ -27,10 +26,23 @@ pub struct Table {
     values: BTreeMap<Key, Value>,
     queues: BTreeMap<Key, VecDeque<Value>>,
     queued: usize,
-    /// Who waits for a key, in the order of arrival.
-    awaited: BTreeMap<Key, Vec<ClientId>>,
-    /// What a client still waits for; never empty.
-    waiting: BTreeMap<ClientId, Vec<Key>>,
+    /// Who waits for a key, first come first.
+    awaited: BTreeMap<Key, BTreeSet<Place>>,
+    waiting: BTreeMap<ClientId, Wait>,
+    /// Number of the next wait.
+    ticket: u64,
+}
+
+/// A client's place in a key's queue: the number of its wait, and itself.
+type Place = (u64, ClientId);
+
+#[derive(Debug)]
+struct Wait {
+    ticket: u64,
+    /// The keys that were missing when it began.
+    keys: Vec<Key>,
+    /// How many of them are missing still; never 0.
+    left: usize,
 }
 
 /// What one request caused.
@@ -75,6 +87,7 @@ impl Table {
             queued: 0,
             awaited: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            ticket: 0,
         }
     }
 
@@ -166,13 +179,16 @@ impl Table {
     }
 
     /// Who waits, and for which missing keys.
-    pub fn waiting(&self) -> impl Iterator<Item = (ClientId, &[Key])> {
-        self.waiting.iter().map(|(client, keys)| (*client, keys.as_slice()))
+    pub fn waiting(&self) -> impl Iterator<Item = (ClientId, Vec<Key>)> {
+        self.waiting.keys().map(|client| (*client, self.awaited_by(*client)))
     }
 
     /// The missing keys one client waits for; empty if it is free.
-    pub fn awaited_by(&self, client: ClientId) -> &[Key] {
-        self.waiting.get(&client).map_or(&[], |keys| keys)
+    pub fn awaited_by(&self, client: ClientId) -> Vec<Key> {
+        let Some(wait) = self.waiting.get(&client) else { return Vec::new() };
+        let place = (wait.ticket, client);
+        let missing = |key: &&Key| self.awaited.get(*key).is_some_and(|places| places.contains(&place));
+        wait.keys.iter().filter(missing).cloned().collect()
     }
 
     /// Forgets a client that has gone.
@@ -266,13 +282,12 @@ impl Table {
         }
         self.queues.entry(key.clone()).or_default().push_back(value);
         self.queued += 1;
-        // One item frees one client: the first for whom it is the last missing key.
-        let first = self.awaited.get(&key).and_then(|waiters| {
-            waiters.iter().copied().find(|c| self.waiting.get(c).is_some_and(|missing| missing.len() == 1))
-        });
-        if let Some(waiter) = first {
-            self.forget_wait(waiter);
-            out.push(Outcome::Reply(waiter, Reply::StopWaiting));
+        // One item frees one client: the first for whom this is the last missing key.
+        while let Some(place) = self.awaited.get(&key).and_then(|places| places.first().copied()) {
+            self.give_up_place(&key, place);
+            if self.key_came(place.1, out) {
+                break;
+            }
         }
         Ok(())
     }
@@ -319,18 +334,24 @@ impl Table {
 
     /// A key was written: whoever waited for it alone is free.
     fn arrived(&mut self, key: &[u8], out: &mut Vec<Outcome>) {
-        let Some((key, waiters)) = self.awaited.remove_entry(key) else { return };
-        self.meter.release(key.len() + ENTRY_BYTES + waiters.len() * WAIT_BYTES);
-        for client in waiters {
-            let Some(missing) = self.waiting.get_mut(&client) else { continue };
-            if let Some(at) = missing.iter().position(|k| **k == *key) {
-                missing.swap_remove(at);
-            }
-            if missing.is_empty() {
-                self.waiting.remove(&client);
-                out.push(Outcome::Reply(client, Reply::StopWaiting));
-            }
+        let Some(places) = self.awaited.remove(key) else { return };
+        self.meter.release(key.len() + ENTRY_BYTES);
+        for (_, client) in places {
+            self.key_came(client, out);
         }
+    }
+
+    /// One of the keys this client waits for has come; true if it was the last. Its place is given up already.
+    fn key_came(&mut self, client: ClientId, out: &mut Vec<Outcome>) -> bool {
+        let wait = self.waiting.get_mut(&client).expect("whoever has a place waits");
+        wait.left -= 1;
+        if wait.left > 0 {
+            return false;
+        }
+        self.meter.release(wait.keys.len() * WAIT_BYTES);
+        self.waiting.remove(&client);
+        out.push(Outcome::Reply(client, Reply::StopWaiting));
+        true
     }
 
     fn enroll(&mut self, client: ClientId, keys: Vec<Key>, out: &mut Vec<Outcome>) -> Result<(), Denied> {
@@ -338,28 +359,34 @@ impl Table {
         let cost = new + keys.len() * WAIT_BYTES;
         self.room(cost)?;
         self.meter.charge(cost);
-        let mut missing = Vec::with_capacity(keys.len());
+        let (ticket, left) = (self.ticket, keys.len());
+        self.ticket += 1;
+        let mut own = Vec::with_capacity(left);
         for key in keys {
             // One copy of the key, whoever waits for it.
             let key = self.awaited.get_key_value(&key).map_or(key, |(shared, _)| shared.clone());
-            missing.push(key.clone());
-            self.awaited.entry(key).or_default().push(client);
+            own.push(key.clone());
+            self.awaited.entry(key).or_default().insert((ticket, client));
         }
-        self.waiting.insert(client, missing);
+        self.waiting.insert(client, Wait { ticket, keys: own, left });
         out.push(Outcome::Waiting);
         Ok(())
     }
 
     fn forget_wait(&mut self, client: ClientId) {
-        let Some(missing) = self.waiting.remove(&client) else { return };
-        for key in missing {
-            let Some(waiters) = self.awaited.get_mut(&key) else { continue };
-            waiters.retain(|c| *c != client);
-            self.meter.release(WAIT_BYTES);
-            if waiters.is_empty() {
-                self.awaited.remove(&key);
-                self.meter.release(key.len() + ENTRY_BYTES);
-            }
+        let Some(wait) = self.waiting.remove(&client) else { return };
+        self.meter.release(wait.keys.len() * WAIT_BYTES);
+        for key in wait.keys {
+            self.give_up_place(&key, (wait.ticket, client));
+        }
+    }
+
+    fn give_up_place(&mut self, key: &Key, place: Place) {
+        let Some(places) = self.awaited.get_mut(key) else { return };
+        places.remove(&place);
+        if places.is_empty() {
+            self.awaited.remove(key);
+            self.meter.release(key.len() + ENTRY_BYTES);
         }
     }
 

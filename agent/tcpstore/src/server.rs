@@ -1,0 +1,487 @@
+//! The sockets: one listener, its clients and a timer in one epoll set. It moves bytes and keeps the bounds; what a
+//! request means is the table's business.
+//!
+//! A client is new (accepted, not validated, closed at its handshake deadline), served, or full (its unsent replies are
+//! above [`HIGH_WATER`]: it is not read from until it has read). Each turn looks at every ready client once and reads at
+//! most [`READ_BYTES`] from it, so no client can keep the others waiting; what is left over keeps the epoll set
+//! readable, so the next turn follows at once.
+//!
+//! No keep-alive probes: a client behind a broken network must find its connection alive when the network comes back,
+//! for its training may never have noticed (silence is not death).
+
+mod client;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+use self::client::{Client, READ_BYTES};
+use crate::meter::Meter;
+use crate::protocol::{Fault, Reply};
+use crate::table::{Denied, Outcome, Table};
+use crate::{Key, Limits};
+
+/// Connections the kernel may hold until they are accepted: every rank of a 4,096-member job at the same moment. The
+/// kernel cuts it to `net.core.somaxconn`, 4096 by default.
+const BACKLOG: i32 = 4096;
+
+/// Connections accepted in one turn, so that a storm of them does not starve those that are there.
+const ACCEPTS: usize = 256;
+
+/// Ready descriptors looked at in one turn.
+const EVENTS: usize = 1024;
+
+/// A client that holds no more than this is not closed for a full store: it is a reader, or one with an ordinary request.
+/// With 16,384 clients that is 128 MiB beyond [`Limits::total_bytes`] at worst.
+const INNOCENT_BYTES: usize = 8 * 1024;
+
+const LISTENER: u64 = u64::MAX;
+const TIMER: u64 = u64::MAX - 1;
+
+/// One connection, never used for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// What a turn saw. Writes of the host itself cause no event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Event {
+    Connected { client: ClientId, peer: SocketAddr },
+    /// The client is gone; the last event about it.
+    Closed { client: ClientId, why: Closed },
+    /// SET, MULTI_SET, APPEND or a COMPARE_SET that wrote.
+    Set { client: ClientId, key: Key },
+    /// ADD or BARRIER, and the counter after it.
+    Added { client: ClientId, key: Key, value: i64 },
+    /// The client waits for these keys, which are missing.
+    Waiting { client: ClientId, keys: Vec<Key> },
+    /// The client broke a rule and is closed; `Closed` follows.
+    Refused { client: ClientId, why: RefusedReason },
+}
+
+/// Why a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// The client closed it, or its process ended.
+    ByPeer,
+    /// The connection failed, with this `errno`.
+    Failed(i32),
+    /// The store closed it; a `Refused` came before.
+    Refused,
+}
+
+/// Which rule a client broke.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RefusedReason {
+    /// Its bytes are not the protocol.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// Its request could not be obeyed.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// Nothing valid came before the deadline.
+    #[error("not validated within {after:?}")]
+    Handshake {
+        /// The deadline, from the connection on.
+        after: Duration,
+    },
+    /// There is no room for another connection.
+    #[error("{limit} clients are connected, the limit")]
+    TooManyClients {
+        /// [`Limits::clients`].
+        limit: usize,
+    },
+    /// Its half-read request does not fit any more.
+    #[error("the store holds {limit} bytes, its limit")]
+    StoreFull {
+        /// [`Limits::total_bytes`].
+        limit: usize,
+    },
+}
+
+/// The store itself failed; no client can cause this.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum StoreError {
+    #[error("listen on {addr}")]
+    Listen { addr: SocketAddr, #[source] source: Errno },
+    #[error("{what} the store's epoll set")]
+    Epoll { what: &'static str, #[source] source: Errno },
+    #[error("set the store's timer")]
+    Timer { #[source] source: Errno },
+    #[error("accept a connection")]
+    Accept { #[source] source: Errno },
+}
+
+/// A TCPStore server. Dropping it closes the listener and every connection.
+#[derive(Debug)]
+pub struct Store {
+    limits: Limits,
+    table: Table,
+    meter: Meter,
+    clients: BTreeMap<ClientId, Client>,
+    next_client: u64,
+    /// When clients must have validated, soonest first: all have the same time, so the order is that of arrival.
+    handshakes: VecDeque<(Duration, ClientId)>,
+    /// Clients with something to send since they were last flushed.
+    unsent: BTreeSet<ClientId>,
+    local: SocketAddr,
+    listener: OwnedFd,
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    /// Given up to accept, and so to refuse, one more connection when the process has no descriptor left.
+    spare: Option<OwnedFd>,
+    scratch: Box<[u8]>,
+}
+
+impl Store {
+    /// Listens on `addr`; port 0 asks for a free one.
+    ///
+    /// # Errors
+    /// The address cannot be had, or the process has no descriptors left.
+    pub fn bind(addr: SocketAddr, limits: Limits) -> Result<Store, StoreError> {
+        let listen = |source| StoreError::Listen { addr, source };
+        let listener = listener(addr).map_err(listen)?;
+        let local = rustix::net::getsockname(&listener).map_err(listen)?;
+        let local = SocketAddr::try_from(local).map_err(listen)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|source| StoreError::Epoll { what: "make", source })?;
+        let timer = rustix::time::timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+        )
+        .map_err(|source| StoreError::Timer { source })?;
+        let meter = Meter::default();
+        let store = Store {
+            table: Table::metered(limits.clone(), meter.clone()),
+            limits,
+            meter,
+            clients: BTreeMap::new(),
+            next_client: 0,
+            handshakes: VecDeque::new(),
+            unsent: BTreeSet::new(),
+            local,
+            spare: spare(&listener),
+            listener,
+            epoll,
+            timer,
+            scratch: vec![0; READ_BYTES].into_boxed_slice(),
+        };
+        store.register(&store.listener, LISTENER)?;
+        store.register(&store.timer, TIMER)?;
+        Ok(store)
+    }
+
+    /// The address it listens on, with the real port.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Readable when [`Store::turn`] has work, its own deadlines included. For the caller's epoll set or `poll`.
+    pub fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Does what is ready and returns; never blocks. `now` is the caller's monotonic clock.
+    ///
+    /// # Errors
+    /// The store cannot go on. Nothing a client does ends here.
+    pub fn turn(&mut self, now: Duration, on: &mut dyn FnMut(Event)) -> Result<(), StoreError> {
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
+        let (ready, _) = match epoll::wait(&self.epoll, &mut events, Some(&Timespec::default())) {
+            Err(Errno::INTR) => return Ok(()),
+            other => other.map_err(|source| StoreError::Epoll { what: "read", source })?,
+        };
+        let mut rung = false;
+        for event in ready.iter() {
+            match event.data.u64() {
+                LISTENER => self.accept(now, on)?,
+                TIMER => rung = true,
+                id => self.serve(ClientId(id), event.flags, on),
+            }
+        }
+        if self.expire(now, on) || rung {
+            self.arm(now)?;
+        }
+        self.flush(on);
+        Ok(())
+    }
+
+    /// Writes a key on the host's behalf and lets those go who waited for it.
+    pub fn set(&mut self, key: &[u8], value: &[u8]) {
+        let mut out = Vec::new();
+        self.table.set(key, value, &mut out);
+        self.deliver_from_host(out);
+    }
+
+    /// Adds to a counter on the host's behalf; a missing key, or one that is no number, counts as 0.
+    pub fn add(&mut self, key: &[u8], by: i64) -> i64 {
+        let mut out = Vec::new();
+        let sum = self.table.add(key, by, &mut out);
+        self.deliver_from_host(out);
+        sum
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        self.table.get(key)
+    }
+
+    /// How many connections there are.
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Who waits, and for which missing keys.
+    pub fn waiting(&self) -> impl Iterator<Item = (ClientId, Vec<Key>)> {
+        self.table.waiting()
+    }
+
+    /// Bytes held now, as counted against [`Limits::total_bytes`].
+    pub fn held_bytes(&self) -> usize {
+        self.meter.used()
+    }
+
+    fn accept(&mut self, now: Duration, on: &mut dyn FnMut(Event)) -> Result<(), StoreError> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        for _ in 0..ACCEPTS {
+            match rustix::net::acceptfrom_with(&self.listener, flags) {
+                Ok((socket, peer)) => {
+                    let peer = peer.and_then(|p| SocketAddr::try_from(p).ok()).unwrap_or(self.local);
+                    self.admit(socket, peer, now, on)?;
+                }
+                Err(Errno::AGAIN) => break,
+                // The client gave up before it was accepted, or a signal came.
+                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO | Errno::PERM) => {}
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    // The connection must be taken off the queue, or the epoll set stays readable for nothing.
+                    if self.spare.take().is_none() {
+                        break;
+                    }
+                    let turned_away = rustix::net::acceptfrom_with(&self.listener, flags);
+                    drop(turned_away);
+                    self.spare = spare(&self.listener);
+                    let client = self.fresh_id();
+                    let limit = self.clients.len();
+                    on(Event::Refused { client, why: RefusedReason::TooManyClients { limit } });
+                    on(Event::Closed { client, why: Closed::Refused });
+                }
+                Err(Errno::NOMEM | Errno::NOBUFS) => break,
+                Err(source) => return Err(StoreError::Accept { source }),
+            }
+        }
+        Ok(())
+    }
+
+    fn admit(
+        &mut self,
+        socket: OwnedFd,
+        peer: SocketAddr,
+        now: Duration,
+        on: &mut dyn FnMut(Event),
+    ) -> Result<(), StoreError> {
+        let client = self.fresh_id();
+        if self.clients.len() >= self.limits.clients {
+            on(Event::Refused { client, why: RefusedReason::TooManyClients { limit: self.limits.clients } });
+            on(Event::Closed { client, why: Closed::Refused });
+            return Ok(());
+        }
+        // Answers are a few bytes that somebody waits for.
+        sockopt::set_tcp_nodelay(&socket, true).ok();
+        self.register(&socket, client.0)?;
+        self.clients.insert(client, Client::new(socket));
+        self.handshakes.push_back((now + self.limits.handshake, client));
+        if self.handshakes.len() == 1 {
+            self.arm(now)?;
+        }
+        on(Event::Connected { client, peer });
+        Ok(())
+    }
+
+    /// Reads from one ready client and obeys what it said.
+    fn serve(&mut self, id: ClientId, flags: epoll::EventFlags, on: &mut dyn FnMut(Event)) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        self.unsent.insert(id);
+        if let Err(errno) = client.flush() {
+            return self.close(id, Closed::Failed(errno.raw_os_error()), on);
+        }
+        if client.is_full() {
+            if flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+                self.close(id, Closed::ByPeer, on);
+            }
+            return;
+        }
+        // What was read earlier and held back comes first.
+        if let Err(why) = self.obey(id, on) {
+            return self.refuse(id, why, on);
+        }
+        let Some(client) = self.clients.get_mut(&id).filter(|c| !c.held_back) else { return };
+        match client.read(&mut self.scratch) {
+            Ok(0) => return self.close(id, Closed::ByPeer, on),
+            Ok(n) => client.decoder.push(&self.scratch[..n]),
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Err(Errno::CONNRESET) => return self.close(id, Closed::ByPeer, on),
+            Err(errno) => return self.close(id, Closed::Failed(errno.raw_os_error()), on),
+        }
+        if let Err(why) = self.obey(id, on) {
+            self.refuse(id, why, on);
+        }
+    }
+
+    /// Obeys the whole requests a client has sent, as long as its replies find room.
+    fn obey(&mut self, id: ClientId, on: &mut dyn FnMut(Event)) -> Result<(), RefusedReason> {
+        let mut out = Vec::new();
+        let done = loop {
+            let Some(client) = self.clients.get_mut(&id) else { break Ok(()) };
+            client.held_back = client.is_full();
+            if client.held_back {
+                break Ok(());
+            }
+            match client.decoder.next(&self.limits) {
+                Err(fault) => break Err(fault.into()),
+                Ok(None) => break Ok(()),
+                Ok(Some(request)) => {
+                    let applied = self.table.apply(id, request, &mut out);
+                    self.deliver(id, &mut out, on);
+                    if let Err(denied) = applied {
+                        break Err(denied.into());
+                    }
+                }
+            }
+        };
+        let Some(client) = self.clients.get_mut(&id) else { return done };
+        let held = client.settle(&self.meter);
+        let limit = self.limits.total_bytes;
+        if self.meter.used() > limit && held > INNOCENT_BYTES {
+            return done.and(Err(RefusedReason::StoreFull { limit }));
+        }
+        done
+    }
+
+    fn deliver(&mut self, by: ClientId, out: &mut Vec<Outcome>, on: &mut dyn FnMut(Event)) {
+        for outcome in out.drain(..) {
+            match outcome {
+                Outcome::Reply(to, reply) => self.queue(to, reply),
+                Outcome::Set(key) => on(Event::Set { client: by, key }),
+                Outcome::Added(key, value) => on(Event::Added { client: by, key, value }),
+                Outcome::Waiting => on(Event::Waiting { client: by, keys: self.table.awaited_by(by) }),
+            }
+        }
+    }
+
+    fn deliver_from_host(&mut self, out: Vec<Outcome>) {
+        for outcome in out {
+            if let Outcome::Reply(to, reply) = outcome {
+                self.queue(to, reply);
+            }
+        }
+        // A client whose socket fails here shows it to the next turn, which closes it.
+        for id in std::mem::take(&mut self.unsent) {
+            if let Some(client) = self.clients.get_mut(&id) {
+                let _ = client.flush();
+                client.settle(&self.meter);
+                let _ = client.watch(&self.epoll, id);
+            }
+        }
+    }
+
+    fn queue(&mut self, to: ClientId, reply: Reply) {
+        if let Some(client) = self.clients.get_mut(&to) {
+            reply.encode(&mut client.outbox);
+            self.unsent.insert(to);
+        }
+    }
+
+    /// Sends what this turn caused, once for each client however many replies it has.
+    fn flush(&mut self, on: &mut dyn FnMut(Event)) {
+        for id in std::mem::take(&mut self.unsent) {
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            let sent = client.flush().and_then(|()| client.watch(&self.epoll, id));
+            client.settle(&self.meter);
+            if let Err(errno) = sent {
+                let why = match errno {
+                    Errno::PIPE | Errno::CONNRESET => Closed::ByPeer,
+                    errno => Closed::Failed(errno.raw_os_error()),
+                };
+                self.close(id, why, on);
+            }
+        }
+    }
+
+    /// Closes those who did not validate in time; true if the soonest deadline is another now.
+    fn expire(&mut self, now: Duration, on: &mut dyn FnMut(Event)) -> bool {
+        let mut moved = false;
+        while let Some(&(at, id)) = self.handshakes.front() {
+            let settled = self.clients.get(&id).is_none_or(|c| c.decoder.validated());
+            if !settled && now < at {
+                break;
+            }
+            self.handshakes.pop_front();
+            moved = true;
+            if !settled {
+                self.refuse(id, RefusedReason::Handshake { after: self.limits.handshake }, on);
+            }
+        }
+        moved
+    }
+
+    /// Sets the timer to the soonest deadline; unset, if there is none. Setting also takes back an expiry not yet read.
+    fn arm(&self, now: Duration) -> Result<(), StoreError> {
+        let wait = self.handshakes.front().map(|(at, _)| at.saturating_sub(now).max(Duration::from_nanos(1)));
+        let wait = wait.unwrap_or_default();
+        let it_value = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+        let it = Itimerspec { it_interval: Timespec::default(), it_value };
+        rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &it)
+            .map(|_| ())
+            .map_err(|source| StoreError::Timer { source })
+    }
+
+    fn refuse(&mut self, client: ClientId, why: RefusedReason, on: &mut dyn FnMut(Event)) {
+        on(Event::Refused { client, why });
+        self.close(client, Closed::Refused, on);
+    }
+
+    fn close(&mut self, id: ClientId, why: Closed, on: &mut dyn FnMut(Event)) {
+        self.table.leave(id);
+        self.unsent.remove(&id);
+        if let Some(client) = self.clients.remove(&id) {
+            client.leave(&self.meter);
+            on(Event::Closed { client: id, why });
+        }
+        if self.spare.is_none() {
+            self.spare = spare(&self.listener);
+        }
+    }
+
+    fn fresh_id(&mut self) -> ClientId {
+        let id = ClientId(self.next_client);
+        self.next_client += 1;
+        id
+    }
+
+    fn register(&self, fd: &OwnedFd, data: u64) -> Result<(), StoreError> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
+            .map_err(|source| StoreError::Epoll { what: "add to", source })
+    }
+}
+
+fn listener(addr: SocketAddr) -> rustix::io::Result<OwnedFd> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+    // A store must be able to take a port whose last store closed its connections a moment ago.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &addr)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+fn spare(listener: &OwnedFd) -> Option<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(listener, 0).ok()
+}

@@ -1,0 +1,30 @@
+# Entry points. What each does stands in tools/ and examples/, readable on its own.
+.DEFAULT_GOAL := help
+.PHONY: help demo test build lint env completions clean-env
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## set up, build, and run the whole story on this machine: train, break things, recover, explain
+	@python="$$(tools/python-env)" && tools/build && exec "$$python" examples/demo.py
+
+test: ## set up, build, lint, and run all tests
+	@exec tools/test
+
+build: ## all programs, side by side in target/muster/bin
+	@exec tools/build
+
+lint: ## formatting, clippy, licences and sources of the dependencies
+	@exec tools/lint
+
+env: ## make (or find) the Python environment of the demo and the tests; prints its interpreter
+	@exec tools/python-env
+
+completions: build ## shell completions for bash and zsh, in target/muster/completions
+	@mkdir -p target/muster/completions
+	@target/muster/bin/muster completion bash > target/muster/completions/muster.bash
+	@target/muster/bin/muster completion zsh > target/muster/completions/_muster
+	@echo "written: target/muster/completions/muster.bash and _muster"
+
+clean-env: ## remove the Python environments made by this repository
+	@exec tools/python-env --clean

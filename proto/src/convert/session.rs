@@ -1,1 +1,97 @@
-//! The agent session: hello, reports, desired state.
+//! The agent session: hello and reports up, welcome and desired state down.
+//!
+//! Core's reports carry points in time on the sender's clock; the wire carries ages. So everything with a time in it takes `now`: the
+//! sender's on the way out, the receiver's on the way in. Whatever comes from the wire is bounded here, once, for both ends.
+
+use std::time::Duration;
+
+use muster_core::{
+    fleet::Hello,
+    id::{NodeEpoch, NodeName, Term, label_error},
+    time::Timestamp,
+};
+
+use super::Malformed;
+use crate::{limits::PROTOCOL, v1};
+
+mod bounds;
+mod desired;
+mod node_report;
+mod run_report;
+#[cfg(test)]
+mod tests;
+
+pub use desired::{desired_from_wire, desired_to_wire};
+pub use node_report::{node_report_from_wire, node_report_to_wire};
+pub use run_report::{RUNS_MAX, runs_from_wire, runs_to_wire};
+
+use bounds::{NAME_MAX, malformed, text};
+
+pub fn hello_to_wire(hello: &Hello, now: Timestamp) -> v1::Hello {
+    v1::Hello {
+        protocol: PROTOCOL,
+        node: hello.node.0.clone(),
+        boot_id: hello.boot_id.clone(),
+        incarnation: hello.incarnation,
+        term_seen: hello.term_seen.0,
+        epoch_seen: hello.epoch_seen.0,
+        report: Some(node_report_to_wire(&hello.report)),
+        runs: Some(runs_to_wire(&hello.runs, now)),
+    }
+}
+
+/// A hello of this protocol version or the one before.
+pub fn hello_from_wire(wire: v1::Hello, now: Timestamp) -> Result<Hello, Malformed> {
+    let oldest = (PROTOCOL - 1).max(1);
+    if !(oldest..=PROTOCOL).contains(&wire.protocol) {
+        return Err(malformed("hello.protocol", format!("is {}, this build speaks {oldest} to {PROTOCOL}", wire.protocol)));
+    }
+    if let Some(message) = label_error(&wire.node) {
+        return Err(malformed("hello.node", message));
+    }
+    if wire.boot_id.is_empty() {
+        return Err(malformed("hello.boot_id", "is empty"));
+    }
+    Ok(Hello {
+        node: NodeName(wire.node),
+        boot_id: text("hello.boot_id", wire.boot_id, NAME_MAX)?,
+        incarnation: wire.incarnation,
+        term_seen: Term(wire.term_seen),
+        epoch_seen: NodeEpoch(wire.epoch_seen),
+        report: node_report_from_wire(wire.report.ok_or_else(|| malformed("hello.report", "is missing"))?)?,
+        runs: runs_from_wire(wire.runs.ok_or_else(|| malformed("hello.runs", "is missing"))?, now)?,
+    })
+}
+
+/// The coordinator's answer to a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    pub term: Term,
+    pub epoch: NodeEpoch,
+    /// How often the agent shall speak.
+    pub heartbeat: Duration,
+}
+
+pub fn welcome_to_wire(welcome: &Welcome) -> v1::Welcome {
+    v1::Welcome {
+        term: welcome.term.0,
+        epoch: welcome.epoch.0,
+        heartbeat_interval_ms: u64::try_from(welcome.heartbeat.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+/// Heartbeats an agent accepts to send: a hundred a second is a flood, one a minute is as good as silence.
+const HEARTBEAT: std::ops::RangeInclusive<u64> = 10..=60_000;
+
+pub fn welcome_from_wire(wire: v1::Welcome) -> Result<Welcome, Malformed> {
+    if !HEARTBEAT.contains(&wire.heartbeat_interval_ms) {
+        let (low, high) = (HEARTBEAT.start(), HEARTBEAT.end());
+        let message = format!("is {}, must be between {low} and {high}", wire.heartbeat_interval_ms);
+        return Err(malformed("welcome.heartbeat_interval_ms", message));
+    }
+    Ok(Welcome {
+        term: Term(wire.term),
+        epoch: NodeEpoch(wire.epoch),
+        heartbeat: Duration::from_millis(wire.heartbeat_interval_ms),
+    })
+}

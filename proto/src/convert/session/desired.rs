@@ -1,0 +1,166 @@
+//! A node's whole desired state.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use muster_core::{
+    id::{JobName, NodeEpoch, NodeName, Term, label_error},
+    period,
+    run::{Assignment, Desired, DesiredRun, RunId, Target},
+    spec::Launch,
+};
+
+use super::{
+    bounds::{NAME_MAX, SENTENCE_MAX, between, count, malformed, optional_text, required_text, text, texts},
+    run_report::{RUNS_MAX, endpoint_from_wire, endpoint_to_wire, run_id_from_wire},
+};
+use crate::{convert::Malformed, v1, v1::desired_run};
+
+/// Bounds of a job (`core::spec::limits`), with room for what later versions may allow: the coordinator has checked the job, this
+/// only keeps a broken one from exhausting a node.
+const NODES_MAX: u32 = 4_096;
+const PROCS_MAX: u32 = 256;
+const ARGS_MAX: usize = 1_024;
+/// Linux takes no argument or variable longer than 128 KiB.
+const ARG_BYTES_MAX: usize = 128 << 10;
+const ENV_MAX: usize = 1_024;
+
+pub fn desired_to_wire(desired: &Desired) -> v1::Desired {
+    v1::Desired { term: desired.term.0, epoch: desired.epoch.0, runs: desired.runs.iter().map(run_to_wire).collect() }
+}
+
+fn run_to_wire(desired: &DesiredRun) -> v1::DesiredRun {
+    let target = match &desired.target {
+        Target::Ready(assignment) => desired_run::Target::Ready(assignment_to_wire(assignment)),
+        Target::Running(assignment, store) => desired_run::Target::Running(v1::Start {
+            assignment: Some(assignment_to_wire(assignment)),
+            store: Some(endpoint_to_wire(store)),
+        }),
+        Target::Stopped { grace, reason } => {
+            desired_run::Target::Stopped(v1::Stop { grace_ms: millis(*grace), reason: reason.clone() })
+        }
+        Target::Gone { purge } => desired_run::Target::Gone(v1::Gone { purge: *purge }),
+    };
+    v1::DesiredRun { job_uid: desired.run.job.0.clone(), generation: desired.run.generation.0, target: Some(target) }
+}
+
+fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
+    v1::Assignment {
+        namespace: assignment.name.namespace.clone(),
+        name: assignment.name.name.clone(),
+        rendezvous: assignment.rendezvous.clone(),
+        node_rank: assignment.node_rank,
+        node_count: assignment.node_count,
+        proc_per_node: assignment.proc_per_node,
+        first_rank: assignment.first_rank,
+        world_size: assignment.world_size,
+        store_host: assignment.store_host.0.clone(),
+        hosts_store: assignment.hosts_store,
+        command: assignment.command.clone(),
+        args: assignment.args.clone(),
+        env: assignment.env.clone(),
+        working_dir: assignment.working_dir.clone(),
+        gpus: assignment.gpus.clone(),
+        launch: match assignment.launch {
+            Launch::Cold => "cold".to_owned(),
+        },
+        stop_grace_ms: millis(assignment.stop_grace),
+        step_pattern: assignment.step_pattern.clone(),
+        restart_count: assignment.restart_count,
+    }
+}
+
+fn millis(period: Duration) -> u64 {
+    u64::try_from(period.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub fn desired_from_wire(wire: v1::Desired) -> Result<Desired, Malformed> {
+    count("desired.runs", wire.runs.len(), RUNS_MAX)?;
+    let mut seen = BTreeSet::new();
+    let mut runs = Vec::with_capacity(wire.runs.len());
+    for (i, run) in wire.runs.into_iter().enumerate() {
+        let field = format!("desired.runs[{i}]");
+        let desired = run_from_wire(&field, run)?;
+        if !seen.insert(desired.run.clone()) {
+            return Err(malformed(field, "names a run that is listed before"));
+        }
+        runs.push(desired);
+    }
+    Ok(Desired { term: Term(wire.term), epoch: NodeEpoch(wire.epoch), runs })
+}
+
+fn run_from_wire(field: &str, wire: v1::DesiredRun) -> Result<DesiredRun, Malformed> {
+    let run = run_id_from_wire(field, wire.job_uid, wire.generation)?;
+    let target = match wire.target.ok_or_else(|| malformed(format!("{field}.target"), "is missing"))? {
+        desired_run::Target::Ready(assignment) => {
+            Target::Ready(Box::new(assignment_from_wire(&format!("{field}.ready"), assignment, &run)?))
+        }
+        desired_run::Target::Running(start) => {
+            let field = format!("{field}.running");
+            let missing = |part: &str| malformed(format!("{field}.{part}"), "is missing");
+            let assignment = start.assignment.ok_or_else(|| missing("assignment"))?;
+            let store = start.store.ok_or_else(|| missing("store"))?;
+            let assignment = assignment_from_wire(&format!("{field}.assignment"), assignment, &run)?;
+            Target::Running(Box::new(assignment), endpoint_from_wire(&format!("{field}.store"), store)?)
+        }
+        desired_run::Target::Stopped(stop) => Target::Stopped {
+            grace: period_from_wire(&format!("{field}.stopped.grace_ms"), stop.grace_ms)?,
+            reason: text(&format!("{field}.stopped.reason"), stop.reason, SENTENCE_MAX)?,
+        },
+        desired_run::Target::Gone(gone) => Target::Gone { purge: gone.purge },
+    };
+    Ok(DesiredRun { run, target })
+}
+
+fn assignment_from_wire(field: &str, wire: v1::Assignment, run: &RunId) -> Result<Assignment, Malformed> {
+    let at = |part: &str| format!("{field}.{part}");
+    for (part, label) in [("namespace", &wire.namespace), ("name", &wire.name), ("store_host", &wire.store_host)] {
+        if let Some(message) = label_error(label) {
+            return Err(malformed(at(part), message));
+        }
+    }
+    let node_count = between(&at("node_count"), wire.node_count, 1, NODES_MAX)?;
+    let proc_per_node = between(&at("proc_per_node"), wire.proc_per_node, 1, PROCS_MAX)?;
+    let world_size = between(&at("world_size"), wire.world_size, node_count.max(proc_per_node), NODES_MAX * PROCS_MAX)?;
+    count(&at("env"), wire.env.len(), ENV_MAX)?;
+    for (name, value) in &wire.env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') || name.len() + value.len() > ARG_BYTES_MAX {
+            return Err(malformed(at("env"), format!("{name:.64?} is not a variable the system takes")));
+        }
+    }
+    Ok(Assignment {
+        run: run.clone(),
+        name: JobName { namespace: wire.namespace, name: wire.name },
+        rendezvous: required_text(&at("rendezvous"), wire.rendezvous, NAME_MAX)?,
+        node_rank: between(&at("node_rank"), wire.node_rank, 0, node_count - 1)?,
+        node_count,
+        proc_per_node,
+        first_rank: between(&at("first_rank"), wire.first_rank, 0, world_size - proc_per_node)?,
+        world_size,
+        store_host: NodeName(wire.store_host),
+        hosts_store: wire.hosts_store,
+        command: texts(&at("command"), wire.command, ARGS_MAX, ARG_BYTES_MAX)?,
+        args: texts(&at("args"), wire.args, ARGS_MAX, ARG_BYTES_MAX)?,
+        env: wire.env,
+        working_dir: wire.working_dir.map(|dir| required_text(&at("working_dir"), dir, SENTENCE_MAX)).transpose()?,
+        gpus: texts(&at("gpus"), wire.gpus, PROCS_MAX as usize, NAME_MAX)?,
+        launch: match wire.launch.as_str() {
+            "cold" => Launch::Cold,
+            other => return Err(malformed(at("launch"), format!("{other:.64?} is not a lane this agent knows"))),
+        },
+        stop_grace: period_from_wire(&at("stop_grace_ms"), wire.stop_grace_ms)?,
+        step_pattern: wire
+            .step_pattern
+            .map(|pattern| optional_text(&at("step_pattern"), pattern, SENTENCE_MAX))
+            .transpose()?
+            .flatten(),
+        restart_count: wire.restart_count,
+    })
+}
+
+fn period_from_wire(field: &str, ms: u64) -> Result<Duration, Malformed> {
+    let period = Duration::from_millis(ms);
+    if period > period::LONGEST {
+        return Err(malformed(field, format!("is {ms}, longer than 30 days")));
+    }
+    Ok(period)
+}

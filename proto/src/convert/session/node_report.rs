@@ -1,0 +1,76 @@
+//! A node's facts.
+
+use std::net::IpAddr;
+
+use muster_core::node_report::{Gpu, NodeReport};
+
+use super::bounds::{NAME_MAX, SENTENCE_MAX, count, malformed, optional_text, required_text, text};
+use crate::{convert::Malformed, v1};
+
+/// Kubernetes nodes carry a few dozen labels; a thousand of the longest are below 400 KiB.
+const LABELS_MAX: usize = 1_000;
+/// A Kubernetes label key: a prefix of 253, a slash and a name of 63.
+const LABEL_KEY_MAX: usize = 253 + 1 + 63;
+const LABEL_VALUE_MAX: usize = 63;
+/// The largest boxes have 16 GPUs; one cut into its 7 MIG slices each has 112.
+const GPUS_MAX: usize = 128;
+
+pub fn node_report_to_wire(report: &NodeReport) -> v1::NodeReport {
+    v1::NodeReport {
+        address: report.address.clone(),
+        agent_version: report.agent_version.clone(),
+        hostname: report.hostname.clone(),
+        kernel: report.kernel.clone(),
+        labels: report.labels.clone(),
+        slots: report.slots,
+        cpus: report.cpus,
+        memory_bytes: report.memory_bytes,
+        gpus: report.gpus.iter().map(gpu_to_wire).collect(),
+        gpu_error: report.gpu_error.clone().unwrap_or_default(),
+    }
+}
+
+fn gpu_to_wire(gpu: &Gpu) -> v1::Gpu {
+    v1::Gpu { uuid: gpu.uuid.clone(), index: gpu.index, model: gpu.model.clone(), memory_bytes: gpu.memory_bytes }
+}
+
+pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malformed> {
+    if let Err(e) = wire.address.parse::<IpAddr>() {
+        return Err(malformed("report.address", format!("{:?}: {e}", wire.address)));
+    }
+    count("report.labels", wire.labels.len(), LABELS_MAX)?;
+    for (key, value) in &wire.labels {
+        let field = || format!("report.labels[{key:.64?}]");
+        if key.is_empty() || key.len() > LABEL_KEY_MAX {
+            return Err(malformed(field(), format!("the key is {} bytes long, must be 1 to {LABEL_KEY_MAX}", key.len())));
+        }
+        if value.len() > LABEL_VALUE_MAX {
+            return Err(malformed(
+                field(),
+                format!("the value is {} bytes long, at most {LABEL_VALUE_MAX} are allowed", value.len()),
+            ));
+        }
+    }
+    count("report.gpus", wire.gpus.len(), GPUS_MAX)?;
+    Ok(NodeReport {
+        address: wire.address,
+        agent_version: text("report.agent_version", wire.agent_version, NAME_MAX)?,
+        hostname: text("report.hostname", wire.hostname, NAME_MAX)?,
+        kernel: text("report.kernel", wire.kernel, NAME_MAX)?,
+        labels: wire.labels,
+        slots: wire.slots,
+        cpus: wire.cpus,
+        memory_bytes: wire.memory_bytes,
+        gpus: wire.gpus.into_iter().enumerate().map(|(i, gpu)| gpu_from_wire(i, gpu)).collect::<Result<_, _>>()?,
+        gpu_error: optional_text("report.gpu_error", wire.gpu_error, SENTENCE_MAX)?,
+    })
+}
+
+fn gpu_from_wire(i: usize, wire: v1::Gpu) -> Result<Gpu, Malformed> {
+    Ok(Gpu {
+        uuid: required_text(&format!("report.gpus[{i}].uuid"), wire.uuid, NAME_MAX)?,
+        index: wire.index,
+        model: text(&format!("report.gpus[{i}].model"), wire.model, NAME_MAX)?,
+        memory_bytes: wire.memory_bytes,
+    })
+}

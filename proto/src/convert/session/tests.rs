@@ -1,0 +1,416 @@
+//! Round trips over real bytes, and one wrong message per bound.
+
+use std::collections::BTreeMap;
+
+use muster_core::{
+    exit::Exit,
+    id::{Generation, JobName, JobUid},
+    node_report::{Gpu, NodeReport},
+    run::{Assignment, Desired, DesiredRun, Endpoint, RankReport, RunId, RunPhase, RunReport, Target},
+    spec::Launch,
+};
+use proptest::{collection, option, prelude::*};
+use prost::Message;
+
+use super::*;
+use crate::v1::desired_run;
+
+const NOW: Timestamp = Timestamp(5_000_000_000);
+
+fn name() -> impl Strategy<Value = String> {
+    "[a-z][a-z0-9-]{0,12}[a-z0-9]"
+}
+
+fn run_id() -> impl Strategy<Value = RunId> {
+    ("[0-9a-f]{8}-[0-9a-f]{4}", 1..u64::MAX)
+        .prop_map(|(job, generation)| RunId { job: JobUid(job), generation: Generation(generation) })
+}
+
+fn exit() -> impl Strategy<Value = Exit> {
+    prop_oneof![(0..256i32).prop_map(Exit::Code), (1..65i32).prop_map(Exit::Signal)]
+}
+
+fn time() -> impl Strategy<Value = Option<Timestamp>> {
+    option::of((0..=NOW.0).prop_map(Timestamp))
+}
+
+fn endpoint() -> impl Strategy<Value = Endpoint> {
+    ("[a-z0-9.:]{1,20}", 1..=u16::MAX).prop_map(|(host, port)| Endpoint { host, port })
+}
+
+fn rank(number: u32) -> impl Strategy<Value = RankReport> {
+    let step = || option::of(any::<u64>());
+    let words = (option::of(".{1,40}".prop_filter("no NUL", |t| !t.contains('\0'))), collection::vec("[ -~]{0,20}", 0..4));
+    ((any::<u32>(), any::<u32>(), time(), option::of(exit()), time()), words, (step(), time(), step(), time())).prop_map(
+        move |(
+            (local_rank, pid, started_at, exit, exited_at),
+            (first_error, tail),
+            (first_step, first_step_at, last_step, last_step_at),
+        )| {
+            RankReport {
+                rank: number,
+                local_rank,
+                pid,
+                started_at,
+                exit,
+                exited_at,
+                first_error,
+                tail,
+                first_step,
+                first_step_at,
+                last_step,
+                last_step_at,
+            }
+        },
+    )
+}
+
+fn phase() -> impl Strategy<Value = RunPhase> {
+    prop_oneof![
+        Just(RunPhase::Preparing),
+        Just(RunPhase::Ready),
+        Just(RunPhase::Running),
+        Just(RunPhase::Stopping),
+        Just(RunPhase::Dead),
+        "[ -~]{0,40}".prop_map(RunPhase::Refused)
+    ]
+}
+
+fn run_report() -> impl Strategy<Value = RunReport> {
+    let ranks = (0..4u32).prop_flat_map(|ranks| (0..ranks).map(rank).collect::<Vec<_>>());
+    let first = (run_id(), any::<u64>(), phase(), option::of(endpoint()), collection::vec(any::<u32>(), 0..6));
+    (first, (time(), time(), option::of(exit()), time()), ranks).prop_map(
+        |((run, term, phase, store, joined_ranks), (all_joined_at, launched_at, launcher_exit, dead_at), ranks)| RunReport {
+            run,
+            term: Term(term),
+            phase,
+            store,
+            joined_ranks,
+            all_joined_at,
+            launched_at,
+            launcher_exit,
+            dead_at,
+            ranks,
+        },
+    )
+}
+
+/// Reports of different runs: one run twice is not well-formed.
+fn runs() -> impl Strategy<Value = Vec<RunReport>> {
+    collection::vec(run_report(), 0..5).prop_map(|mut runs| {
+        runs.sort_by(|a, b| a.run.cmp(&b.run));
+        runs.dedup_by(|a, b| a.run == b.run);
+        runs
+    })
+}
+
+fn node_report() -> impl Strategy<Value = NodeReport> {
+    let gpu = ("GPU-[0-9a-f]{8}", any::<u32>(), "[A-Za-z0-9 ]{0,20}", any::<u64>());
+    let gpus = collection::vec(gpu.prop_map(|(uuid, index, model, memory_bytes)| Gpu { uuid, index, model, memory_bytes }), 0..9);
+    let labels = collection::btree_map("[a-z.]{1,20}(/[a-z]{1,9})?", "[a-z0-9]{0,63}", 0..6);
+    let address =
+        prop_oneof![any::<[u8; 4]>().prop_map(std::net::IpAddr::from), any::<[u8; 16]>().prop_map(std::net::IpAddr::from)];
+    (
+        (address, "[ -~]{0,30}", name(), "[ -~]{0,30}", labels),
+        (any::<u32>(), any::<u32>(), any::<u64>()),
+        gpus,
+        option::of("[ -~]{1,40}"),
+    )
+        .prop_map(|((address, agent_version, hostname, kernel, labels), (slots, cpus, memory_bytes), gpus, gpu_error)| {
+            NodeReport {
+                address: address.to_string(),
+                agent_version,
+                hostname,
+                kernel,
+                labels,
+                slots,
+                cpus,
+                memory_bytes,
+                gpus,
+                gpu_error,
+            }
+        })
+}
+
+fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
+    let words = || collection::vec("[ -~]{0,20}", 0..5);
+    let env = collection::btree_map("[A-Z_]{1,9}", "[ -~]{0,20}", 0..5);
+    let rest = (
+        option::of("/[a-z]{1,9}"),
+        collection::vec("GPU-[0-9]{1,9}", 0..4),
+        0..3_000_000u64,
+        option::of("[ -~]{1,20}"),
+        any::<u32>(),
+    );
+    ((name(), name(), name(), "[ -~]{1,30}"), (1..9u32, 1..9u32, any::<bool>()), (words(), words(), env), rest).prop_map(
+        move |((namespace, job, store_host, rendezvous), (nodes, procs, hosts_store), (command, args, env), rest)| Assignment {
+            run: run.clone(),
+            name: JobName { namespace, name: job },
+            rendezvous,
+            node_rank: nodes - 1,
+            node_count: nodes,
+            proc_per_node: procs,
+            first_rank: (nodes - 1) * procs,
+            world_size: nodes * procs,
+            store_host: NodeName(store_host),
+            hosts_store,
+            command,
+            args,
+            env,
+            working_dir: rest.0,
+            gpus: rest.1,
+            launch: Launch::Cold,
+            stop_grace: Duration::from_millis(rest.2),
+            step_pattern: rest.3,
+            restart_count: rest.4,
+        },
+    )
+}
+
+fn target(run: RunId) -> impl Strategy<Value = Target> {
+    prop_oneof![
+        assignment(run.clone()).prop_map(|a| Target::Ready(Box::new(a))),
+        (assignment(run), endpoint()).prop_map(|(a, store)| Target::Running(Box::new(a), store)),
+        (0..1_000_000u64, "[ -~]{0,30}").prop_map(|(ms, reason)| Target::Stopped { grace: Duration::from_millis(ms), reason }),
+        any::<bool>().prop_map(|purge| Target::Gone { purge }),
+    ]
+}
+
+fn desired() -> impl Strategy<Value = Desired> {
+    let one = run_id().prop_flat_map(|run| target(run.clone()).prop_map(move |target| DesiredRun { run: run.clone(), target }));
+    (any::<u64>(), any::<u64>(), collection::vec(one, 0..5)).prop_map(|(term, epoch, mut runs)| {
+        runs.sort_by(|a, b| a.run.cmp(&b.run));
+        runs.dedup_by(|a, b| a.run == b.run);
+        Desired { term: Term(term), epoch: NodeEpoch(epoch), runs }
+    })
+}
+
+/// Through real bytes, so that a field missing on the wire is seen.
+fn over_the_wire<M: Message + Default>(message: &M) -> M {
+    M::decode(message.encode_to_vec().as_slice()).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn hello_comes_back(node in name(), ids in any::<(u64, u64, u64)>(), report in node_report(), runs in runs()) {
+        let hello = Hello {
+            node: NodeName(node),
+            boot_id: "boot".into(),
+            incarnation: ids.0,
+            term_seen: Term(ids.1),
+            epoch_seen: NodeEpoch(ids.2),
+            report,
+            runs,
+        };
+        let back = hello_from_wire(over_the_wire(&hello_to_wire(&hello, NOW)), NOW).unwrap();
+        prop_assert_eq!(format!("{back:?}"), format!("{hello:?}"));
+    }
+
+    #[test]
+    fn runs_come_back_shifted_by_the_clocks_difference(runs in runs(), ahead in 0..1_000_000u64) {
+        let wire = over_the_wire(&runs_to_wire(&runs, NOW));
+        prop_assert_eq!(&runs_from_wire(wire.clone(), NOW).unwrap(), &runs);
+        let there = runs_from_wire(wire, NOW + Duration::from_micros(ahead)).unwrap();
+        for (there, here) in there.iter().zip(&runs) {
+            prop_assert_eq!(there.dead_at, here.dead_at.map(|at| at + Duration::from_micros(ahead)));
+        }
+    }
+
+    #[test]
+    fn desired_comes_back(desired in desired()) {
+        prop_assert_eq!(desired_from_wire(over_the_wire(&desired_to_wire(&desired))).unwrap(), desired);
+    }
+
+    /// Hostile bytes are decoded or refused; what is accepted survives the way back.
+    #[test]
+    fn any_bytes_are_refused_or_understood(bytes in collection::vec(any::<u8>(), 0..400)) {
+        if let Ok(wire) = v1::Desired::decode(bytes.as_slice())
+            && let Ok(desired) = desired_from_wire(wire)
+        {
+            prop_assert_eq!(desired_from_wire(desired_to_wire(&desired)), Ok(desired));
+        }
+        if let Ok(wire) = v1::RunReports::decode(bytes.as_slice())
+            && let Ok(runs) = runs_from_wire(wire, NOW)
+        {
+            prop_assert_eq!(runs_from_wire(runs_to_wire(&runs, NOW), NOW), Ok(runs));
+        }
+    }
+}
+
+fn good_run() -> v1::RunReport {
+    let run = RunId { job: JobUid("0a".into()), generation: Generation(1) };
+    runs_to_wire(&[RunReport::preparing(run, Term(1))], NOW).runs.remove(0)
+}
+
+fn good_rank() -> v1::RankReport {
+    v1::RankReport { rank: 3, ..Default::default() }
+}
+
+#[test]
+fn every_wrong_run_report_is_refused_by_field() {
+    let cases: Vec<(v1::RunReport, &str)> = vec![
+        (v1::RunReport { job_uid: String::new(), ..good_run() }, "runs[0].job_uid: is empty"),
+        (
+            v1::RunReport { job_uid: "../x".into(), ..good_run() },
+            "runs[0].job_uid: has '.': only letters, digits and '-' are allowed",
+        ),
+        (v1::RunReport { generation: 0, ..good_run() }, "runs[0].generation: is 0, the first is 1"),
+        (v1::RunReport { phase: 0, ..good_run() }, "runs[0].phase: 0 is not a phase"),
+        (v1::RunReport { phase: 99, ..good_run() }, "runs[0].phase: 99 is not a phase"),
+        (v1::RunReport { refused: "a\0".into(), ..good_run() }, "runs[0].refused: has a NUL byte"),
+        (
+            v1::RunReport { store: Some(v1::Endpoint { host: "h".into(), port: 70_000 }), ..good_run() },
+            "runs[0].store.port: 70000 is not a port",
+        ),
+        (
+            v1::RunReport { store: Some(v1::Endpoint { host: String::new(), port: 7 }), ..good_run() },
+            "runs[0].store.host: is empty",
+        ),
+        (
+            v1::RunReport { launcher_exit: Some(v1::Exit { how: None }), ..good_run() },
+            "runs[0].launcher_exit: has neither a code nor a signal",
+        ),
+        (v1::RunReport { ranks: vec![good_rank(); 257], ..good_run() }, "runs[0].ranks: has 257 items, at most 256 are allowed"),
+        (v1::RunReport { ranks: vec![good_rank(); 2], ..good_run() }, "runs[0].ranks[1]: rank 3 is listed before"),
+        (
+            v1::RunReport { ranks: vec![v1::RankReport { tail: vec![String::new(); 65], ..good_rank() }], ..good_run() },
+            "runs[0].ranks[0].tail: has 65 items, at most 64 are allowed",
+        ),
+        (
+            v1::RunReport {
+                ranks: vec![v1::RankReport { exit: Some(v1::Exit { how: Some(v1::exit::How::Signal(0)) }), ..good_rank() }],
+                ..good_run()
+            },
+            "runs[0].ranks[0].exit.signal: 0 is not a signal",
+        ),
+    ];
+    for (wire, error) in cases {
+        assert_eq!(runs_from_wire(v1::RunReports { runs: vec![wire] }, NOW).unwrap_err().to_string(), error);
+    }
+    let twice = v1::RunReports { runs: vec![good_run(), good_run()] };
+    assert_eq!(runs_from_wire(twice, NOW).unwrap_err().to_string(), "runs[1]: names a run that is listed before");
+    let many = v1::RunReports { runs: vec![good_run(); 65] };
+    assert_eq!(runs_from_wire(many, NOW).unwrap_err().to_string(), "runs: has 65 items, at most 64 are allowed");
+}
+
+fn good_hello() -> v1::Hello {
+    let report = v1::NodeReport { address: "127.0.0.1".into(), ..Default::default() };
+    v1::Hello {
+        protocol: PROTOCOL,
+        node: "n1".into(),
+        boot_id: "b".into(),
+        report: Some(report),
+        runs: Some(v1::RunReports::default()),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn every_wrong_hello_is_refused_by_field() {
+    assert!(hello_from_wire(good_hello(), NOW).is_ok());
+    let report = |change: fn(&mut v1::NodeReport)| {
+        let mut hello = good_hello();
+        change(hello.report.as_mut().unwrap());
+        hello
+    };
+    let cases = [
+        (v1::Hello { protocol: 0, ..good_hello() }, "hello.protocol: is 0, this build speaks 1 to 1"),
+        (
+            v1::Hello { node: "Node".into(), ..good_hello() },
+            "hello.node: \"Node\" has 'N': only lower-case letters, digits and '-' are allowed",
+        ),
+        (v1::Hello { boot_id: String::new(), ..good_hello() }, "hello.boot_id: is empty"),
+        (v1::Hello { report: None, ..good_hello() }, "hello.report: is missing"),
+        (v1::Hello { runs: None, ..good_hello() }, "hello.runs: is missing"),
+        (report(|r| r.address = "node-2".into()), "report.address: \"node-2\": invalid IP address syntax"),
+        (
+            report(|r| r.labels = (0..1_001).map(|i| (format!("k{i}"), String::new())).collect()),
+            "report.labels: has 1001 items, at most 1000 are allowed",
+        ),
+        (report(|r| r.gpus = vec![v1::Gpu::default()]), "report.gpus[0].uuid: is empty"),
+        (report(|r| r.hostname = "h".repeat(257)), "report.hostname: is 257 bytes long, at most 256 are allowed"),
+    ];
+    for (wire, error) in cases {
+        assert_eq!(hello_from_wire(wire, NOW).unwrap_err().to_string(), error);
+    }
+}
+
+#[test]
+fn every_wrong_assignment_is_refused_by_field() {
+    let good = || v1::Assignment {
+        namespace: "default".into(),
+        name: "digits".into(),
+        rendezvous: "r".into(),
+        node_count: 2,
+        proc_per_node: 2,
+        world_size: 4,
+        store_host: "n1".into(),
+        launch: "cold".into(),
+        ..Default::default()
+    };
+    let read = |assignment: v1::Assignment| {
+        let target = Some(desired_run::Target::Ready(assignment));
+        let run = v1::DesiredRun { job_uid: "0a".into(), generation: 1, target };
+        desired_from_wire(v1::Desired { runs: vec![run], ..Default::default() })
+    };
+    assert!(read(good()).is_ok());
+    let env = BTreeMap::from([("A=B".to_owned(), String::new())]);
+    let cases = [
+        (v1::Assignment { name: String::new(), ..good() }, "name: must not be empty"),
+        (v1::Assignment { node_count: 0, ..good() }, "node_count: is 0, must be between 1 and 4096"),
+        (v1::Assignment { node_rank: 2, ..good() }, "node_rank: is 2, must be between 0 and 1"),
+        (v1::Assignment { proc_per_node: 257, ..good() }, "proc_per_node: is 257, must be between 1 and 256"),
+        (v1::Assignment { first_rank: 3, ..good() }, "first_rank: is 3, must be between 0 and 2"),
+        (v1::Assignment { world_size: 1, ..good() }, "world_size: is 1, must be between 2 and 1048576"),
+        (v1::Assignment { rendezvous: String::new(), ..good() }, "rendezvous: is empty"),
+        (v1::Assignment { env, ..good() }, "env: \"A=B\" is not a variable the system takes"),
+        (v1::Assignment { launch: "warp".into(), ..good() }, "launch: \"warp\" is not a lane this agent knows"),
+        (v1::Assignment { stop_grace_ms: u64::MAX, ..good() }, "stop_grace_ms: is 18446744073709551615, longer than 30 days"),
+    ];
+    for (wire, error) in cases {
+        assert_eq!(read(wire).unwrap_err().to_string(), format!("desired.runs[0].ready.{error}"));
+    }
+    let run = v1::DesiredRun { job_uid: "0a".into(), generation: 1, target: None };
+    let none = v1::Desired { runs: vec![run], ..Default::default() };
+    assert_eq!(desired_from_wire(none).unwrap_err().to_string(), "desired.runs[0].target: is missing");
+}
+
+#[test]
+fn a_welcome_has_a_bearable_heartbeat() {
+    let welcome = Welcome { term: Term(3), epoch: NodeEpoch(9), heartbeat: Duration::from_millis(500) };
+    assert_eq!(welcome_from_wire(welcome_to_wire(&welcome)), Ok(welcome));
+    let wire = v1::Welcome { heartbeat_interval_ms: 0, ..Default::default() };
+    let error = "welcome.heartbeat_interval_ms: is 0, must be between 10 and 60000";
+    assert_eq!(welcome_from_wire(wire).unwrap_err().to_string(), error);
+}
+
+/// The largest report an agent makes fits a message with a margin of half.
+#[test]
+fn the_largest_report_fits_a_message() {
+    let tail = vec!["x".repeat(500); 20];
+    let ranks = |failed: usize| {
+        (0..256)
+            .map(|rank| RankReport {
+                rank,
+                local_rank: rank,
+                pid: u32::MAX,
+                started_at: Some(NOW),
+                exit: Some(Exit::Signal(11)),
+                exited_at: Some(NOW),
+                first_error: Some("e".repeat(500)),
+                tail: if (rank as usize) < failed { tail.clone() } else { Vec::new() },
+                first_step: Some(u64::MAX),
+                first_step_at: Some(NOW),
+                last_step: Some(u64::MAX),
+                last_step_at: Some(NOW),
+            })
+            .collect::<Vec<_>>()
+    };
+    let runs: Vec<RunReport> = (1..=4)
+        .map(|generation| {
+            let run = RunId { job: JobUid("0a".into()), generation: Generation(generation) };
+            RunReport { ranks: ranks(16), joined_ranks: (0..65_536).collect(), ..RunReport::preparing(run, Term(1)) }
+        })
+        .collect();
+    assert!(runs_to_wire(&runs, NOW).encoded_len() < crate::limits::MESSAGE_MAX / 2);
+}

@@ -38,7 +38,9 @@ struct Shown<'a>(&'a Event);
 impl std::fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
-            Event::Set { client, key } => write!(f, "{:>4} set     {}", client.0, key.escape_ascii()),
+            Event::Set { client, key } => {
+                write!(f, "{:>4} set     {}", client.0, key.escape_ascii())
+            }
             Event::Added { client, key, value } => {
                 write!(f, "{:>4} add     {} = {value}", client.0, key.escape_ascii())
             }

@@ -54,11 +54,7 @@ impl Outbox {
     /// The next pieces, for one vectored write.
     pub(crate) fn slices(&self) -> Vec<IoSlice<'_>> {
         let mut skip = self.sent;
-        self.pieces
-            .iter()
-            .take(SLICES)
-            .map(|piece| IoSlice::new(&piece.bytes()[std::mem::take(&mut skip)..]))
-            .collect()
+        self.pieces.iter().take(SLICES).map(|piece| IoSlice::new(&piece.bytes()[std::mem::take(&mut skip)..])).collect()
     }
 
     /// Forgets the first `n` bytes: the socket took them.

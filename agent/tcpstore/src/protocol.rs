@@ -9,11 +9,13 @@
 //! Integers are 64-bit little-endian (the magic and the ping's nonce 32-bit), strings and values are length and bytes,
 //! lists are count and items. SET, MULTI_SET, APPEND and QUEUE_PUSH have no answer.
 
+mod client;
 mod decoder;
 
 use crate::Key;
 use crate::meter::Value;
 
+pub use client::hello;
 pub use decoder::{Decoder, Fault};
 
 /// What a client sends after VALIDATE.

@@ -1,2 +1,313 @@
-//! placeholder
-pub struct Sensor;
+//! What the keys mean: which node has arrived, which rank has joined, who has finished. Pure: fed with [`Event`]s.
+//!
+//! It reads what torch and torchrun write for themselves; nothing is asked of a training script. Keys, as seen on the
+//! wire with torch 2.15 (`RUN` is `--rdzv-id`, the leading `/` is the TCPStore client's):
+//!
+//! | key | written by | source in torch |
+//! |---|---|---|
+//! | `init/` | every launcher and every rank, one ADD when its TCPStore connects | `TCPStore.cpp`, `waitForWorkers` |
+//! | `/RUN/torchelastic/role_info/N` | launcher of node rank N; not with `TORCH_ELASTIC_WORKER_IDENTICAL=1` | `elastic/agent/server/api.py`, `_assign_worker_ranks` |
+//! | `/default_pg/0//DEVICE//0/R` | rank R in `init_process_group` with gloo | `distributed_c10d.py` (prefixes), `ProcessGroupGloo.cpp` (`0/`), gloo `rendezvous/context.cc` (R) |
+//! | `/default_pg/0//DEVICE//0` | rank 0 at the first NCCL communicator; other ranks wait for it | `ProcessGroupNCCL.cpp`, `broadcastUniqueNCCLID` |
+//! | `/RUN/torchelastic/agent/terminal_state/num_members` | each launcher whose workers have ended, one ADD | `elastic/utils/store.py`, `_barrier_nonblocking` |
+//! | `/RUN/torchelastic/agent/terminal_state/last_member` | the launcher that finds the count full; all wait for it | the same |
+//! | `/RUN/torchelastic/agent/terminal_stateN` | launcher of node rank N, in torch before that barrier had a counter | `elastic/utils/store.py`, `synchronize` |
+//!
+//! With gloo (also beside NCCL, where a script names no backend) the joined ranks are known by number. With NCCL alone
+//! a rank writes nothing that names it; what is known then is how many have entered ([`Sensor::entered`]), and from
+//! which addresses ([`Sensor::entered_from`]), which names the node that is missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::{ClientId, Event, Key, Store};
+
+const INIT: &[u8] = b"init/";
+const DEFAULT_GROUP: &str = "/default_pg/0//";
+const ROLE_INFO: &str = "/torchelastic/role_info/";
+const TERMINAL_STATE: &str = "/torchelastic/agent/terminal_state";
+const NUM_MEMBERS: &str = "/num_members";
+const LAST_MEMBER: &str = "/last_member";
+
+/// What one generation's store has told so far.
+#[derive(Debug, Clone)]
+pub struct Sensor {
+    world_size: u32,
+    nnodes: u32,
+    peers: BTreeMap<ClientId, IpAddr>,
+    /// Connections that announced themselves, launchers and ranks.
+    announced: Vec<(ClientId, Option<IpAddr>)>,
+    launchers: BTreeMap<u32, ClientId>,
+    joined: BTreeSet<u32>,
+    finished: BTreeSet<ClientId>,
+    finished_nodes: BTreeSet<u32>,
+    completed: BTreeSet<u32>,
+}
+
+/// What one key says.
+#[derive(Debug, PartialEq, Eq)]
+enum Meaning {
+    NodeArrived(u32),
+    RankJoined(u32),
+    NodeFinished(u32),
+    LauncherFinished,
+}
+
+impl Sensor {
+    /// For a generation of `world_size` ranks on `nnodes` nodes.
+    pub fn new(world_size: u32, nnodes: u32) -> Sensor {
+        Sensor {
+            world_size,
+            nnodes,
+            peers: BTreeMap::new(),
+            announced: Vec::new(),
+            launchers: BTreeMap::new(),
+            joined: BTreeSet::new(),
+            finished: BTreeSet::new(),
+            finished_nodes: BTreeSet::new(),
+            completed: BTreeSet::new(),
+        }
+    }
+
+    /// Takes one event of the store, in the order they came.
+    pub fn observe(&mut self, event: &Event) {
+        match event {
+            Event::Connected { client, peer } => {
+                self.peers.insert(*client, peer.ip());
+            }
+            Event::Closed { client, .. } => {
+                self.peers.remove(client);
+            }
+            Event::Added { client, key, .. } if **key == *INIT => {
+                // A job announces each launcher and rank once; more is a script's own doing and needs no memory.
+                if self.announced.len() < (self.nnodes + self.world_size) as usize {
+                    self.announced.push((*client, self.peers.get(client).copied()));
+                }
+            }
+            Event::Set { client, key } | Event::Added { client, key, .. } => self.learn(*client, key),
+            Event::Waiting { .. } | Event::Refused { .. } => {}
+        }
+    }
+
+    /// Global ranks that have joined the default process group, where the backend names them.
+    pub fn joined_ranks(&self) -> &BTreeSet<u32> {
+        &self.joined
+    }
+
+    /// The others, in order. With NCCL alone this says nothing: see [`Sensor::entered`].
+    pub fn missing_ranks(&self) -> Vec<u32> {
+        (0..self.world_size).filter(|rank| !self.joined.contains(rank)).collect()
+    }
+
+    /// Ranks that have reached `init_process_group`, by count. Launchers and ranks announce themselves alike, so until
+    /// every launcher is there this may be less than the truth; it is exact at the end, for no node's ranks come before
+    /// its launcher.
+    pub fn entered(&self) -> u32 {
+        let counted = (self.announced.len() as u32).saturating_sub(self.nnodes);
+        counted.max(self.joined.len() as u32)
+    }
+
+    /// How many launchers and ranks have connected from each address. Where every node has its own, a node is complete
+    /// at one more than its ranks.
+    pub fn entered_from(&self) -> BTreeMap<IpAddr, u32> {
+        let mut from = BTreeMap::new();
+        for peer in self.announced.iter().filter_map(|(_, peer)| *peer) {
+            *from.entry(peer).or_default() += 1;
+        }
+        from
+    }
+
+    /// Whether every rank has joined or, with a backend that names none, entered.
+    pub fn all_joined(&self) -> bool {
+        self.joined.len() as u32 == self.world_size || self.entered() == self.world_size
+    }
+
+    /// Node ranks whose launcher has arrived, where it says so (`TORCH_ELASTIC_WORKER_IDENTICAL` unset).
+    pub fn arrived_nodes(&self) -> BTreeSet<u32> {
+        self.launchers.keys().copied().collect()
+    }
+
+    /// Launchers that reached torchrun's exit barrier: all their workers have ended, well or not.
+    pub fn finished_launchers(&self) -> u32 {
+        self.finished.len().max(self.finished_nodes.len()) as u32
+    }
+
+    /// The same by node rank, as far as launchers are known by it.
+    pub fn finished_nodes(&self) -> BTreeSet<u32> {
+        let known = self.launchers.iter().filter(|(_, client)| self.finished.contains(client));
+        known.map(|(node, _)| *node).chain(self.finished_nodes.iter().copied()).collect()
+    }
+
+    /// Takes a lost node's part in torchrun's exit barrier, so that the other launchers do not wait 300 s for it. Once
+    /// for each node; nothing is done for a node that took its part itself. `run_id` is what `--rdzv-id` was.
+    pub fn complete_exit_barrier(&mut self, store: &mut Store, run_id: &str, node_rank: u32) {
+        if self.finished_nodes().contains(&node_rank) || !self.completed.insert(node_rank) {
+            return;
+        }
+        let prefix = format!("/{run_id}{TERMINAL_STATE}");
+        let members = store.add(format!("{prefix}{NUM_MEMBERS}").as_bytes(), 1);
+        if members >= i64::from(self.nnodes) {
+            // The launcher that would have been last is the lost one.
+            store.set(format!("{prefix}{LAST_MEMBER}").as_bytes(), b"1");
+        }
+        store.set(format!("{prefix}{node_rank}").as_bytes(), b"1");
+    }
+
+    fn learn(&mut self, client: ClientId, key: &Key) {
+        match meaning(key) {
+            Some(Meaning::NodeArrived(node)) if node < self.nnodes => {
+                self.launchers.insert(node, client);
+            }
+            Some(Meaning::RankJoined(rank)) if rank < self.world_size => {
+                self.joined.insert(rank);
+            }
+            Some(Meaning::NodeFinished(node)) if node < self.nnodes => {
+                self.finished_nodes.insert(node);
+            }
+            Some(Meaning::LauncherFinished) if self.finished.len() < self.nnodes as usize => {
+                self.finished.insert(client);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn meaning(key: &[u8]) -> Option<Meaning> {
+    let key = std::str::from_utf8(key).ok()?;
+    if let Some(rest) = key.strip_prefix(DEFAULT_GROUP) {
+        let (device, rest) = rest.split_once("//")?;
+        // A sub-group has its name, a number or a hash, where the default group has the device.
+        if !device.bytes().all(|b| b.is_ascii_lowercase()) {
+            return None;
+        }
+        // Gloo has a device number and the rank, NCCL a communicator's number alone: the first is set by rank 0.
+        return match rest.split_once('/') {
+            Some(("0", rank)) => number(rank.strip_prefix("rank_").unwrap_or(rank)).map(Meaning::RankJoined),
+            None if rest == "0" => Some(Meaning::RankJoined(0)),
+            _ => None,
+        };
+    }
+    if let Some((_, node)) = key.split_once(ROLE_INFO) {
+        return number(node).map(Meaning::NodeArrived);
+    }
+    match key.split_once(TERMINAL_STATE)?.1 {
+        NUM_MEMBERS => Some(Meaning::LauncherFinished),
+        node => number(node).map(Meaning::NodeFinished),
+    }
+}
+
+/// A plain decimal number, as torch writes it.
+fn number(text: &str) -> Option<u32> {
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Closed;
+
+    fn client(n: u64) -> ClientId {
+        ClientId(n)
+    }
+
+    fn set(n: u64, key: &str) -> Event {
+        Event::Set { client: client(n), key: key.as_bytes().into() }
+    }
+
+    fn added(n: u64, key: &str, value: i64) -> Event {
+        Event::Added { client: client(n), key: key.as_bytes().into(), value }
+    }
+
+    fn connected(n: u64, ip: [u8; 4]) -> Event {
+        Event::Connected { client: client(n), peer: (ip, 5000).into() }
+    }
+
+    fn fed(events: &[Event]) -> Sensor {
+        let mut sensor = Sensor::new(4, 2);
+        events.iter().for_each(|e| sensor.observe(e));
+        sensor
+    }
+
+    #[test]
+    fn gloo_names_the_missing_rank() {
+        let sensor = fed(&[
+            set(2, "/default_pg/0//cpu//0/3"),
+            set(3, "/default_pg/0//cpu//0/0"),
+            set(4, "/default_pg/0//cuda//0/rank_1"),
+            // Sub-groups, later communicators, point to point, other people's keys: none of them a rank.
+            set(4, "/default_pg/0//1//cpu//0/2"),
+            set(4, "/default_pg/0//cuda//2"),
+            set(4, "/default_pg/0//cuda//0:2"),
+            set(4, "/default_pg/0//cpu//1/2"),
+            set(4, "/default_pg/0//cpu//0/+2"),
+            set(4, "/default_pg/0//cpu//0/9"),
+            set(4, "/mine/2"),
+        ]);
+        assert_eq!(sensor.joined_ranks(), &BTreeSet::from([0, 1, 3]));
+        assert_eq!(sensor.missing_ranks(), [2]);
+        assert!(!sensor.all_joined());
+    }
+
+    #[test]
+    fn nccl_is_counted_by_connection_and_address() {
+        let mut events = vec![connected(0, [10, 0, 0, 1]), added(0, "init/", 1)];
+        for n in 1..=2 {
+            events.extend([connected(n, [10, 0, 0, 1]), added(n, "init/", n as i64 + 1)]);
+        }
+        events.extend([connected(3, [10, 0, 0, 2]), added(3, "init/", 4)]);
+        events.push(set(1, "/default_pg/0//cuda//0"));
+        let mut sensor = fed(&events);
+        assert_eq!(sensor.joined_ranks(), &BTreeSet::from([0]));
+        assert_eq!(sensor.entered(), 2, "two of four announcements are the launchers'");
+        let from: Vec<u32> = sensor.entered_from().into_values().collect();
+        assert_eq!(from, [3, 1], "the second node's ranks are missing");
+
+        for n in 4..=5 {
+            sensor.observe(&connected(n, [10, 0, 0, 2]));
+            sensor.observe(&added(n, "init/", n as i64 + 1));
+        }
+        assert!(sensor.all_joined());
+        for n in 6..100 {
+            sensor.observe(&added(n, "init/", n as i64 + 1));
+        }
+        assert_eq!(sensor.entered(), 4, "a script's own stores do not count");
+    }
+
+    #[test]
+    fn launchers_arrive_and_finish() {
+        let sensor = fed(&[
+            set(7, "/job-g1/torchelastic/role_info/1"),
+            set(8, "/job-g1/torchelastic/role_info/0"),
+            added(7, "/job-g1/torchelastic/agent/terminal_state/num_members", 1),
+            Event::Closed { client: client(7), why: Closed::ByPeer },
+        ]);
+        assert_eq!(sensor.arrived_nodes(), BTreeSet::from([0, 1]));
+        assert_eq!(sensor.finished_nodes(), BTreeSet::from([1]));
+        assert_eq!(sensor.finished_launchers(), 1);
+
+        let old = fed(&[set(7, "/job-g1/torchelastic/agent/terminal_state0")]);
+        assert_eq!(old.finished_nodes(), BTreeSet::from([0]));
+    }
+
+    #[test]
+    fn a_lost_nodes_part_is_taken_once() {
+        let mut store = Store::bind(([127, 0, 0, 1], 0).into(), crate::Limits::default()).expect("bind");
+        let mut sensor = fed(&[set(8, "/j/torchelastic/role_info/0"), set(7, "/j/torchelastic/role_info/1")]);
+        let (members, last) =
+            (b"/j/torchelastic/agent/terminal_state/num_members", b"/j/torchelastic/agent/terminal_state/last_member");
+
+        sensor.complete_exit_barrier(&mut store, "j", 1);
+        sensor.complete_exit_barrier(&mut store, "j", 1);
+        assert_eq!(store.get(members), Some(&b"1"[..]));
+        assert_eq!(store.get(last), None, "node 0 still works");
+
+        let mut late = sensor.clone();
+        late.observe(&added(8, "/j/torchelastic/agent/terminal_state/num_members", 2));
+        late.complete_exit_barrier(&mut store, "j", 0);
+        assert_eq!(store.get(members), Some(&b"1"[..]), "node 0 took its part itself");
+
+        sensor.complete_exit_barrier(&mut store, "j", 0);
+        assert_eq!(store.get(members), Some(&b"2"[..]));
+        assert!(store.get(last).is_some());
+    }
+}

@@ -53,17 +53,36 @@ pub struct ClientId(pub u64);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Event {
-    Connected { client: ClientId, peer: SocketAddr },
+    Connected {
+        client: ClientId,
+        peer: SocketAddr,
+    },
     /// The client is gone; the last event about it.
-    Closed { client: ClientId, why: Closed },
+    Closed {
+        client: ClientId,
+        why: Closed,
+    },
     /// SET, MULTI_SET, APPEND or a COMPARE_SET that wrote.
-    Set { client: ClientId, key: Key },
+    Set {
+        client: ClientId,
+        key: Key,
+    },
     /// ADD or BARRIER, and the counter after it.
-    Added { client: ClientId, key: Key, value: i64 },
+    Added {
+        client: ClientId,
+        key: Key,
+        value: i64,
+    },
     /// The client waits for these keys, which are missing.
-    Waiting { client: ClientId, keys: Vec<Key> },
+    Waiting {
+        client: ClientId,
+        keys: Vec<Key>,
+    },
     /// The client broke a rule and is closed; `Closed` follows.
-    Refused { client: ClientId, why: RefusedReason },
+    Refused {
+        client: ClientId,
+        why: RefusedReason,
+    },
 }
 
 /// Why a connection ended.
@@ -111,13 +130,27 @@ pub enum RefusedReason {
 #[allow(missing_docs)]
 pub enum StoreError {
     #[error("listen on {addr}")]
-    Listen { addr: SocketAddr, #[source] source: Errno },
+    Listen {
+        addr: SocketAddr,
+        #[source]
+        source: Errno,
+    },
     #[error("{what} the store's epoll set")]
-    Epoll { what: &'static str, #[source] source: Errno },
+    Epoll {
+        what: &'static str,
+        #[source]
+        source: Errno,
+    },
     #[error("set the store's timer")]
-    Timer { #[source] source: Errno },
+    Timer {
+        #[source]
+        source: Errno,
+    },
     #[error("accept a connection")]
-    Accept { #[source] source: Errno },
+    Accept {
+        #[source]
+        source: Errno,
+    },
 }
 
 /// A TCPStore server. Dropping it closes the listener and every connection.
@@ -152,11 +185,8 @@ impl Store {
         let local = rustix::net::getsockname(&listener).map_err(listen)?;
         let local = SocketAddr::try_from(local).map_err(listen)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|source| StoreError::Epoll { what: "make", source })?;
-        let timer = rustix::time::timerfd_create(
-            TimerfdClockId::Monotonic,
-            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
-        )
-        .map_err(|source| StoreError::Timer { source })?;
+        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)
+            .map_err(|source| StoreError::Timer { source })?;
         let meter = Meter::default();
         let store = Store {
             table: Table::metered(limits.clone(), meter.clone()),
@@ -279,13 +309,7 @@ impl Store {
         Ok(())
     }
 
-    fn admit(
-        &mut self,
-        socket: OwnedFd,
-        peer: SocketAddr,
-        now: Duration,
-        on: &mut dyn FnMut(Event),
-    ) -> Result<(), StoreError> {
+    fn admit(&mut self, socket: OwnedFd, peer: SocketAddr, now: Duration, on: &mut dyn FnMut(Event)) -> Result<(), StoreError> {
         let client = self.fresh_id();
         if self.clients.len() >= self.limits.clients {
             on(Event::Refused { client, why: RefusedReason::TooManyClients { limit: self.limits.clients } });
@@ -306,7 +330,9 @@ impl Store {
 
     /// Reads from one ready client and obeys what it said.
     fn serve(&mut self, id: ClientId, flags: epoll::EventFlags, on: &mut dyn FnMut(Event)) {
-        let Some(client) = self.clients.get_mut(&id) else { return };
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
         self.unsent.insert(id);
         if let Err(errno) = client.flush() {
             return self.close(id, Closed::Failed(errno.raw_os_error()), on);
@@ -321,7 +347,9 @@ impl Store {
         if let Err(why) = self.obey(id, on) {
             return self.refuse(id, why, on);
         }
-        let Some(client) = self.clients.get_mut(&id).filter(|c| !c.held_back) else { return };
+        let Some(client) = self.clients.get_mut(&id).filter(|c| !c.held_back) else {
+            return;
+        };
         match client.read(&mut self.scratch) {
             Ok(0) => return self.close(id, Closed::ByPeer, on),
             Ok(n) => client.decoder.push(&self.scratch[..n]),
@@ -338,7 +366,9 @@ impl Store {
     fn obey(&mut self, id: ClientId, on: &mut dyn FnMut(Event)) -> Result<(), RefusedReason> {
         let mut out = Vec::new();
         let done = loop {
-            let Some(client) = self.clients.get_mut(&id) else { break Ok(()) };
+            let Some(client) = self.clients.get_mut(&id) else {
+                break Ok(());
+            };
             client.held_back = client.is_full();
             if client.held_back {
                 break Ok(());
@@ -355,7 +385,9 @@ impl Store {
                 }
             }
         };
-        let Some(client) = self.clients.get_mut(&id) else { return done };
+        let Some(client) = self.clients.get_mut(&id) else {
+            return done;
+        };
         let held = client.settle(&self.meter);
         let limit = self.limits.total_bytes;
         if self.meter.used() > limit && held > INNOCENT_BYTES {
@@ -401,7 +433,9 @@ impl Store {
     /// Sends what this turn caused, once for each client however many replies it has.
     fn flush(&mut self, on: &mut dyn FnMut(Event)) {
         for id in std::mem::take(&mut self.unsent) {
-            let Some(client) = self.clients.get_mut(&id) else { continue };
+            let Some(client) = self.clients.get_mut(&id) else {
+                continue;
+            };
             let sent = client.flush().and_then(|()| client.watch(&self.epoll, id));
             client.settle(&self.meter);
             if let Err(errno) = sent {

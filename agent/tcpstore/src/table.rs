@@ -185,7 +185,9 @@ impl Table {
 
     /// The missing keys one client waits for; empty if it is free.
     pub fn awaited_by(&self, client: ClientId) -> Vec<Key> {
-        let Some(wait) = self.waiting.get(&client) else { return Vec::new() };
+        let Some(wait) = self.waiting.get(&client) else {
+            return Vec::new();
+        };
         let place = (wait.ticket, client);
         let missing = |key: &&Key| self.awaited.get(*key).is_some_and(|places| places.contains(&place));
         wait.keys.iter().filter(missing).cloned().collect()
@@ -212,13 +214,7 @@ impl Table {
 
     /// A missing key is written where nothing was expected; otherwise the expectation comes back and nothing is
     /// written. A present key is written where it is as expected; its value, new or old, comes back.
-    fn compare_set(
-        &mut self,
-        key: Key,
-        expected: Vec<u8>,
-        desired: Vec<u8>,
-        out: &mut Vec<Outcome>,
-    ) -> Result<Reply, Denied> {
+    fn compare_set(&mut self, key: Key, expected: Vec<u8>, desired: Vec<u8>, out: &mut Vec<Outcome>) -> Result<Reply, Denied> {
         match self.values.get(&key) {
             None if !expected.is_empty() => return Ok(Reply::Echo(expected)),
             Some(now) if **now != *expected => return Ok(Reply::Value(Some(now.clone()))),
@@ -293,7 +289,9 @@ impl Table {
     }
 
     fn pop(&mut self, key: &Key) -> Reply {
-        let Some(queue) = self.queues.get_mut(key) else { return Reply::Popped(0, None) };
+        let Some(queue) = self.queues.get_mut(key) else {
+            return Reply::Popped(0, None);
+        };
         let len = queue.len() as i64;
         let item = queue.pop_front();
         self.queued -= usize::from(item.is_some());
@@ -334,7 +332,9 @@ impl Table {
 
     /// A key was written: whoever waited for it alone is free.
     fn arrived(&mut self, key: &[u8], out: &mut Vec<Outcome>) {
-        let Some(places) = self.awaited.remove(key) else { return };
+        let Some(places) = self.awaited.remove(key) else {
+            return;
+        };
         self.meter.release(key.len() + ENTRY_BYTES);
         for (_, client) in places {
             self.key_came(client, out);
@@ -374,7 +374,9 @@ impl Table {
     }
 
     fn forget_wait(&mut self, client: ClientId) {
-        let Some(wait) = self.waiting.remove(&client) else { return };
+        let Some(wait) = self.waiting.remove(&client) else {
+            return;
+        };
         self.meter.release(wait.keys.len() * WAIT_BYTES);
         for key in wait.keys {
             self.give_up_place(&key, (wait.ticket, client));
@@ -382,7 +384,9 @@ impl Table {
     }
 
     fn give_up_place(&mut self, key: &Key, place: Place) {
-        let Some(places) = self.awaited.get_mut(key) else { return };
+        let Some(places) = self.awaited.get_mut(key) else {
+            return;
+        };
         places.remove(&place);
         if places.is_empty() {
             self.awaited.remove(key);

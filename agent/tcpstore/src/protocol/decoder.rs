@@ -118,7 +118,9 @@ impl Decoder {
         if rest.first().is_some_and(|&b| b != Opcode::Validate as u8) {
             return Err(Fault::NotValidated);
         }
-        let Some(magic) = rest.get(1..5) else { return Ok(false) };
+        let Some(magic) = rest.get(1..5) else {
+            return Ok(false);
+        };
         let got = u32::from_le_bytes(magic.try_into().expect("four bytes were asked for"));
         if got != MAGIC {
             return Err(Fault::BadMagic { got });
@@ -129,7 +131,9 @@ impl Decoder {
     }
 
     fn opcode(&mut self) -> Result<Option<Opcode>, Fault> {
-        let Some(&byte) = self.buf.get(self.read) else { return Ok(None) };
+        let Some(&byte) = self.buf.get(self.read) else {
+            return Ok(None);
+        };
         match Opcode::of(byte) {
             None | Some(Opcode::Validate) => Err(Fault::UnknownOpcode { opcode: byte }),
             Some(opcode) => {
@@ -181,7 +185,9 @@ impl Decoder {
                 if !self.keys(p, 1, limits)? {
                     return Ok(None);
                 }
-                let Some(number) = self.array().map(i64::from_le_bytes) else { return Ok(None) };
+                let Some(number) = self.array().map(i64::from_le_bytes) else {
+                    return Ok(None);
+                };
                 let key = p.key();
                 Ok(Some(match p.opcode {
                     Opcode::Add => Request::Add { key, by: number },
@@ -189,7 +195,9 @@ impl Decoder {
                 }))
             }
             Opcode::Check | Opcode::Wait | Opcode::MultiGet => {
-                let Some(count) = self.count(p, limits)? else { return Ok(None) };
+                let Some(count) = self.count(p, limits)? else {
+                    return Ok(None);
+                };
                 if !self.keys(p, count, limits)? {
                     return Ok(None);
                 }
@@ -201,7 +209,9 @@ impl Decoder {
                 }))
             }
             Opcode::MultiSet => {
-                let Some(count) = self.count(p, limits)? else { return Ok(None) };
+                let Some(count) = self.count(p, limits)? else {
+                    return Ok(None);
+                };
                 while p.values.len() < count {
                     let at = p.values.len() + 1;
                     if !self.keys(p, at, limits)? || !self.values(p, at, limits)? {
@@ -217,7 +227,9 @@ impl Decoder {
     /// Reads the count of a list, once.
     fn count(&mut self, p: &mut Partial, limits: &Limits) -> Result<Option<usize>, Fault> {
         if p.count.is_none() {
-            let Some(keys) = self.array().map(u64::from_le_bytes) else { return Ok(None) };
+            let Some(keys) = self.array().map(u64::from_le_bytes) else {
+                return Ok(None);
+            };
             let limit = limits.request_keys;
             p.count = Some(within(keys, limit).ok_or(Fault::TooManyKeys { opcode: p.opcode, keys, limit })?);
         }
@@ -228,10 +240,14 @@ impl Decoder {
     fn keys(&mut self, p: &mut Partial, want: usize, limits: &Limits) -> Result<bool, Fault> {
         let limit = limits.key_bytes;
         while p.keys.len() < want {
-            let Some(bytes) = self.length() else { return Ok(false) };
+            let Some(bytes) = self.length() else {
+                return Ok(false);
+            };
             let len = within(bytes, limit).ok_or(Fault::KeyTooLong { opcode: p.opcode, bytes, limit })?;
             p.grow(len, limits)?;
-            let Some(field) = self.field(len) else { return Ok(false) };
+            let Some(field) = self.field(len) else {
+                return Ok(false);
+            };
             p.keys.push(field.into());
             p.bytes += len + FIELD_BYTES;
         }
@@ -242,10 +258,14 @@ impl Decoder {
     fn values(&mut self, p: &mut Partial, want: usize, limits: &Limits) -> Result<bool, Fault> {
         let limit = limits.value_bytes;
         while p.values.len() < want {
-            let Some(bytes) = self.length() else { return Ok(false) };
+            let Some(bytes) = self.length() else {
+                return Ok(false);
+            };
             let len = within(bytes, limit).ok_or(Fault::ValueTooLong { opcode: p.opcode, bytes, limit })?;
             p.grow(len, limits)?;
-            let Some(field) = self.field(len) else { return Ok(false) };
+            let Some(field) = self.field(len) else {
+                return Ok(false);
+            };
             p.values.push(field.to_vec());
             p.bytes += len + FIELD_BYTES;
         }

@@ -98,6 +98,9 @@ impl Hold {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreSpec {
     pub bind: String,
+    /// The generation's `--rdzv-id`, part of the keys of torchrun's exit barrier.
+    #[serde(default)]
+    pub run_id: String,
 }
 
 /// One line from the agent. `id` comes back in the answer.
@@ -122,14 +125,22 @@ pub enum Command {
     /// Starts the worker group. The same content again is fine, other content is a conflict.
     Start(StartSpec),
     /// TERM, `grace_ms`, kill of everything. May be repeated with a shorter grace. Before `Start`: never start.
-    Stop { grace_ms: u64, reason: String },
+    Stop {
+        grace_ms: u64,
+        reason: String,
+    },
     Status,
     /// From now on every change is pushed as a whole [`Status`], the latest only.
     Subscribe,
     /// Puts a key into the served store.
-    StoreSet { key: String, value: String },
+    StoreSet {
+        key: String,
+        value: String,
+    },
     /// Arrives at torchrun's exit barrier in the name of a lost node.
-    CompleteExitBarrier { node_rank: u32 },
+    CompleteExitBarrier {
+        node_rank: u32,
+    },
     /// The agent has recorded the outcome: a dead group's runner may go.
     Release,
 }
@@ -234,8 +245,7 @@ pub enum RefusalKind {
 /// Reads one request line, or says what is wrong with it and whether the connection can go on.
 pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
     let malformed = |text: String| Refused { id: None, close: true, error: Refusal::new(RefusalKind::Malformed, text) };
-    let value: serde_json::Value =
-        serde_json::from_slice(line).map_err(|e| malformed(format!("not a JSON line: {e}")))?;
+    let value: serde_json::Value = serde_json::from_slice(line).map_err(|e| malformed(format!("not a JSON line: {e}")))?;
     let Some(object) = value.as_object() else {
         return Err(malformed("a request is a JSON object".into()));
     };
@@ -251,8 +261,7 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
     let Some(command) = object.get("cmd").and_then(serde_json::Value::as_str).map(str::to_owned) else {
         return Err(malformed("cmd: the command is missing".into()));
     };
-    const KNOWN: [&str; 7] =
-        ["start", "stop", "status", "subscribe", "store_set", "complete_exit_barrier", "release"];
+    const KNOWN: [&str; 7] = ["start", "stop", "status", "subscribe", "store_set", "complete_exit_barrier", "release"];
     if !KNOWN.contains(&command.as_str()) {
         let text = format!("cmd: {:?} is not a command of this runner", command.chars().take(64).collect::<String>());
         return Err(Refused { id, close: false, error: Refusal::new(RefusalKind::UnknownCommand, text) });

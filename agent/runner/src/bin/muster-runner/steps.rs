@@ -17,13 +17,13 @@ const PATTERN_LINES: u32 = 200;
 const WINDOW: Duration = Duration::from_millis(100);
 
 /// How lines are searched, one for all ranks.
-pub enum Pattern {
+pub(crate) enum Pattern {
     Word,
     Own(Box<Regex>),
 }
 
 impl Pattern {
-    pub fn new(pattern: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn new(pattern: Option<&str>) -> Result<Self, String> {
         let Some(text) = pattern else { return Ok(Self::Word) };
         let regex = Regex::new(text).map_err(|e| e.to_string())?;
         if regex.captures_len() < 2 {
@@ -35,14 +35,14 @@ impl Pattern {
 
 /// The budget of one stream.
 #[derive(Default)]
-pub struct Budget {
+pub(crate) struct Budget {
     window: Duration,
     tried: u32,
 }
 
 impl Budget {
     /// The step in `line`, if it has one and this stream has not used up its share.
-    pub fn step(&mut self, pattern: &Pattern, line: &[u8], now: Duration) -> Option<u64> {
+    pub(crate) fn step(&mut self, pattern: &Pattern, line: &[u8], now: Duration) -> Option<u64> {
         let line = &line[..line.len().min(LOOK)];
         match pattern {
             Pattern::Word => word(line),

@@ -12,13 +12,13 @@ use std::process::Command;
 use rustix::process::{DumpableBehavior, Pid, Signal};
 
 /// Which side of [`fork`] this is.
-pub enum Fork {
+pub(crate) enum Fork {
     Parent,
     Child,
 }
 
 /// Forks the calling process, which must have one thread.
-pub fn fork() -> io::Result<Fork> {
+pub(crate) fn fork() -> io::Result<Fork> {
     // SAFETY: this process has one thread, so the child inherits no lock that nobody will release.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
@@ -28,7 +28,7 @@ pub fn fork() -> io::Result<Fork> {
 }
 
 /// Blocks `signals` and returns a descriptor that reads as readable when one is pending.
-pub fn signal_fd(signals: &[i32]) -> io::Result<OwnedFd> {
+pub(crate) fn signal_fd(signals: &[i32]) -> io::Result<OwnedFd> {
     let set = signal_set(signals);
     // SAFETY: `set` is initialised; the old mask is not asked for.
     if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) } != 0 {
@@ -56,7 +56,7 @@ fn signal_set(signals: &[i32]) -> libc::sigset_t {
 }
 
 /// The next pending signal of a [`signal_fd`]: its number, or none.
-pub fn next_signal(fd: &OwnedFd) -> Option<i32> {
+pub(crate) fn next_signal(fd: &OwnedFd) -> Option<i32> {
     // signalfd(2): a read gives whole 128-byte records; ssi_signo is the first word.
     let mut record = [0u8; 128];
     match rustix::io::read(fd, &mut record) {
@@ -67,18 +67,18 @@ pub fn next_signal(fd: &OwnedFd) -> Option<i32> {
 
 /// What a child does before it becomes its program.
 #[derive(Default)]
-pub struct Child {
+pub(crate) struct Child {
     /// The child enters this cgroup: an open `cgroup.procs`.
-    pub cgroup: Option<File>,
+    pub(crate) cgroup: Option<File>,
     /// The child leads a session of its own.
-    pub session: bool,
+    pub(crate) session: bool,
     /// The child leads a process group of its own.
-    pub group: bool,
+    pub(crate) group: bool,
 }
 
 /// Starts `command` so that it is killed when the calling process ends. The standard library has by then emptied the
 /// signal mask and made SIGPIPE default again.
-pub fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
+pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
     let parent = rustix::process::getpid();
     let mut cgroup = child.cgroup;
     let before_exec = move || {
@@ -105,7 +105,7 @@ pub fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
 }
 
 /// Ends this process by `signal`, as its child ended, without a core dump of its own.
-pub fn end_by(signal: i32) -> ! {
+pub(crate) fn end_by(signal: i32) -> ! {
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let set = signal_set(&[signal]);
     // SAFETY: default disposition, empty mask for this signal, then the signal itself; no memory is touched.

@@ -5,22 +5,22 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Time since boot, counting sleep; never jumps.
-pub fn boot() -> Duration {
+pub(crate) fn boot() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// The same in microseconds, as the wire has it.
-pub fn boot_us() -> u64 {
+pub(crate) fn boot_us() -> u64 {
     micros(boot())
 }
 
-pub fn micros(at: Duration) -> u64 {
+pub(crate) fn micros(at: Duration) -> u64 {
     at.as_micros() as u64
 }
 
 /// Wall clock time as a log line begins with it.
-pub fn stamp() -> String {
+pub(crate) fn stamp() -> String {
     let now = clock_gettime(ClockId::Realtime);
     muster_runner::cri::stamp(now.tv_sec.max(0) as u64, now.tv_nsec as u32)
 }

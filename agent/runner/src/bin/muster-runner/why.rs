@@ -4,7 +4,7 @@
 //! chain of exceptions Python prints the outermost last, which is the one a user sees first.
 
 /// The reason, without torch's `[rank0]:` in front, or none.
-pub fn first_error(lines: &[String]) -> Option<String> {
+pub(crate) fn first_error(lines: &[String]) -> Option<String> {
     let bare = || lines.iter().rev().map(|line| without_rank(line));
     bare().find(|line| is_exception(line)).or_else(|| bare().find(|line| is_crash(line))).map(str::to_owned)
 }
@@ -27,9 +27,7 @@ fn is_exception(line: &str) -> bool {
     });
     let last = name.rsplit('.').next().unwrap_or(name);
     parts_are_names
-        && ["Error", "Exception", "Interrupt", "SystemExit", "Timeout", "Expired", "Failure"]
-            .iter()
-            .any(|end| last.ends_with(end))
+        && ["Error", "Exception", "Interrupt", "SystemExit", "Timeout", "Expired", "Failure"].iter().any(|end| last.ends_with(end))
 }
 
 fn is_crash(line: &str) -> bool {
@@ -50,7 +48,10 @@ mod tests {
             (&["KeyError: 1", "During handling of", "RuntimeError: two", "done"], Some("RuntimeError: two")),
             (&["AssertionError"], Some("AssertionError")),
             (&["KeyboardInterrupt"], Some("KeyboardInterrupt")),
-            (&["Fatal Python error: Segmentation fault", "", "Current thread 0x1:"], Some("Fatal Python error: Segmentation fault")),
+            (
+                &["Fatal Python error: Segmentation fault", "", "Current thread 0x1:"],
+                Some("Fatal Python error: Segmentation fault"),
+            ),
             (&["Segmentation fault (core dumped)"], Some("Segmentation fault (core dumped)")),
             (&["ValueError: x", "Segmentation fault"], Some("ValueError: x")),
             (&["    raise ValueError: x", "see Error: y z"], None),

@@ -1,0 +1,224 @@
+//! What is known about the worker group: the launcher, its ranks, the stop that was asked for. Keeps the books; the
+//! runner does the acting.
+//!
+//! `Holding` (nothing started) -> `Running` -> `Stopping` (a stop was asked, or something has failed) -> `Dead` (proven).
+//! A failed rank alone stops nobody here: torchrun sees it too and ends the others, or the agent asks for a stop.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use muster_runner::wire::{
+    DeathProof, Exit, ExitRecord, Hold, LauncherStatus, Phase, ProofKind, RankStatus, StartSpec, Status, StopStatus, StoreStatus,
+    VERSION,
+};
+
+use crate::output::Output;
+use crate::time::micros;
+use crate::why;
+
+/// How long a launcher may outlive its last rank during a stop: torchrun needs about 0.1 s, or 300 s where it waits at
+/// an exit barrier that will never be complete.
+const LINGER: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(crate) struct Group {
+    pub(crate) spec: Option<StartSpec>,
+    pub(crate) launcher: Option<Launcher>,
+    pub(crate) ranks: BTreeMap<u32, Rank>,
+    pub(crate) stop: Option<Stop>,
+    failed: bool,
+    /// When killing began, and until it is proven over.
+    pub(crate) killing: Option<Duration>,
+    pub(crate) stuck: Vec<i32>,
+    pub(crate) dead: Option<DeathProof>,
+}
+
+pub(crate) struct Launcher {
+    pub(crate) process: Process,
+    pub(crate) output: Output,
+}
+
+pub(crate) struct Rank {
+    pub(crate) local_rank: u32,
+    pub(crate) output: Output,
+    /// None until the shim has said `started`.
+    pub(crate) process: Option<Process>,
+    tail: Vec<String>,
+    first_error: Option<String>,
+}
+
+/// One process and its end.
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    pub(crate) start_time: u64,
+    pub(crate) started_us: u64,
+    pub(crate) end: Option<(Exit, u64)>,
+}
+
+pub(crate) struct Stop {
+    pub(crate) reason: String,
+    pub(crate) asked: Duration,
+    pub(crate) deadline: Duration,
+    pub(crate) killed: Option<Duration>,
+}
+
+impl Group {
+    pub(crate) fn phase(&self) -> Phase {
+        match () {
+            () if self.dead.is_some() => Phase::Dead,
+            () if self.launcher.is_none() && self.stop.is_none() => Phase::Holding,
+            () if self.stop.is_some() || self.failed || self.killing.is_some() => Phase::Stopping,
+            () => Phase::Running,
+        }
+    }
+
+    /// Global ranks this node was started with.
+    pub(crate) fn expected(&self) -> Option<Range<u32>> {
+        self.spec.as_ref().map(|s| s.first_rank..s.first_rank + s.ranks)
+    }
+
+    /// Asks for a stop; a repeated one can only bring the end nearer. True: it is the first.
+    pub(crate) fn ask_stop(&mut self, now: Duration, grace: Duration, reason: &str) -> bool {
+        // A grace beyond any uptime is "no limit".
+        let deadline = now.checked_add(grace).unwrap_or(Duration::MAX);
+        match &mut self.stop {
+            Some(stop) => {
+                stop.deadline = stop.deadline.min(deadline);
+                false
+            }
+            None => {
+                self.stop = Some(Stop { reason: reason.to_owned(), asked: now, deadline, killed: None });
+                true
+            }
+        }
+    }
+
+    /// Whether, and why, everything must be killed now; the next moment to ask again otherwise.
+    pub(crate) fn must_kill(&self, now: Duration) -> Result<&'static str, Option<Duration>> {
+        let Some(launcher) = &self.launcher else { return Err(None) };
+        let launcher_gone = launcher.process.end.is_some();
+        let Some(stop) = &self.stop else {
+            return if launcher_gone { Ok("the launcher has ended while others lived") } else { Err(None) };
+        };
+        if now >= stop.deadline {
+            return Ok("the grace is over");
+        }
+        // Without a shim nobody knows which processes matter, so they keep their grace.
+        let Some(last) = self.last_rank_end() else { return Err(Some(stop.deadline)) };
+        let lingers_until = last.max(stop.asked) + LINGER;
+        if launcher_gone || now >= lingers_until {
+            return Ok("all ranks have ended");
+        }
+        Err(Some(lingers_until.min(stop.deadline)))
+    }
+
+    /// When the last rank ended; none while one lives or where there never was one.
+    fn last_rank_end(&self) -> Option<Duration> {
+        let ends = self.ranks.values().map(|rank| Some(rank.process.as_ref()?.end?.1));
+        ends.collect::<Option<Vec<u64>>>()?.into_iter().max().map(Duration::from_micros)
+    }
+
+    /// The launcher has ended.
+    pub(crate) fn launcher_ended(&mut self, exit: Exit, at_us: u64) -> Option<ExitRecord> {
+        self.failed |= !exit.success();
+        self.launcher.as_mut()?.process.end(None, exit, at_us)
+    }
+
+    /// A rank has ended: its last words are kept if it failed.
+    pub(crate) fn rank_ended(&mut self, rank: u32, exit: Exit, at_us: u64) -> Option<ExitRecord> {
+        let ranks = self.spec.as_ref().map_or(1, |s| s.ranks);
+        let entry = self.ranks.get_mut(&rank)?;
+        let record = entry.process.as_mut()?.end(Some(rank), exit, at_us)?;
+        if !exit.success() {
+            self.failed = true;
+            entry.tail = entry.output.tail(ranks);
+            entry.first_error = why::first_error(&entry.tail);
+        }
+        Some(record)
+    }
+
+    /// Rank whose program is this process, if it has not ended.
+    pub(crate) fn rank_of(&self, pid: i32) -> Option<u32> {
+        let live = |rank: &Rank| rank.process.as_ref().is_some_and(|p| p.pid == pid && p.end.is_none());
+        self.ranks.iter().find(|(_, rank)| live(rank)).map(|(rank, _)| *rank)
+    }
+
+    /// The proof holds. Ranks whose end nobody saw were killed together with their shim.
+    pub(crate) fn die(&mut self, now: Duration, how: ProofKind) -> Vec<ExitRecord> {
+        let unseen: Vec<u32> = self.ranks.keys().copied().collect();
+        let killed = Exit::Signal { signal: libc::SIGKILL, core: false };
+        let records = unseen.into_iter().filter_map(|rank| self.rank_ended(rank, killed, micros(now))).collect();
+        self.dead = Some(DeathProof { at_us: micros(now), how, survivors: 0 });
+        self.killing = None;
+        self.stuck.clear();
+        records
+    }
+
+    pub(crate) fn status(&self, hold: &Hold, now: Duration, store: Option<StoreStatus>) -> Status {
+        let launcher = self.launcher.as_ref().map(|l| LauncherStatus {
+            pid: l.process.pid,
+            start_time: l.process.start_time,
+            started_us: l.process.started_us,
+            exit: l.process.end.map(|e| e.0),
+            exited_us: l.process.end.map(|e| e.1),
+        });
+        let stop = self.stop.as_ref().map(|s| StopStatus {
+            reason: s.reason.clone(),
+            asked_us: micros(s.asked),
+            grace_ms: s.deadline.saturating_sub(s.asked).as_millis() as u64,
+            killed_us: s.killed.map(micros),
+        });
+        Status {
+            v: VERSION,
+            job: hold.job.clone(),
+            generation: hold.generation,
+            phase: self.phase(),
+            now_us: micros(now),
+            launcher,
+            ranks: self.ranks.iter().filter_map(|(number, rank)| rank.status(*number)).collect(),
+            store,
+            stop,
+            dead: self.dead.clone(),
+            stuck: self.stuck.clone(),
+        }
+    }
+}
+
+impl Rank {
+    pub(crate) fn new(local_rank: u32, output: Output) -> Self {
+        Self { local_rank, output, process: None, tail: Vec::new(), first_error: None }
+    }
+
+    fn status(&self, rank: u32) -> Option<RankStatus> {
+        let process = self.process.as_ref()?;
+        Some(RankStatus {
+            rank,
+            local_rank: self.local_rank,
+            pid: process.pid,
+            start_time: process.start_time,
+            started_us: process.started_us,
+            exit: process.end.map(|e| e.0),
+            exited_us: process.end.map(|e| e.1),
+            last_step: self.output.last_step.map(|s| s.0),
+            last_step_us: self.output.last_step.map(|s| micros(s.1)),
+            first_step: self.output.first_step.map(|s| s.0),
+            first_step_us: self.output.first_step.map(|s| micros(s.1)),
+            tail: self.tail.clone(),
+            first_error: self.first_error.clone(),
+            log_bytes: self.output.bytes,
+        })
+    }
+}
+
+impl Process {
+    /// Notes the end, once.
+    fn end(&mut self, rank: Option<u32>, exit: Exit, exited_us: u64) -> Option<ExitRecord> {
+        if self.end.is_some() {
+            return None;
+        }
+        self.end = Some((exit, exited_us));
+        let Self { pid, start_time, started_us, .. } = *self;
+        Some(ExitRecord { v: VERSION, rank, pid, start_time, started_us, exit, exited_us })
+    }
+}

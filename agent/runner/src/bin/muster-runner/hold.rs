@@ -1,0 +1,213 @@
+//! Becoming a runner: checks the directory, leaves the caller's session, sets everything up, says "ready", then loops.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::ExitCode;
+
+use muster_runner::wire::Hold;
+use muster_runner::{RunnerIdentity, record};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::pipe::PipeFlags;
+
+use crate::control::Control;
+use crate::group::Group;
+use crate::poll::{Interest, Poll, Source};
+use crate::ranks::Ranks;
+use crate::runner::{Books, Runner};
+use crate::served::Served;
+use crate::steps::Pattern;
+use crate::sys::{self, Fork};
+use crate::tree::Cgroup;
+use crate::{time, version};
+
+const LOCK: &str = "lock";
+const LOG: &str = "runner.log";
+
+/// The runner's own log holds a line per trouble; one that is longer than this at the start begins anew.
+const LOG_BYTES: u64 = 1 << 20;
+
+/// Exit status when the directory is or was another runner's.
+const TAKEN: u8 = 3;
+
+/// Why a runner could not begin.
+struct Trouble {
+    status: u8,
+    text: String,
+}
+
+impl Trouble {
+    fn new(text: String) -> Self {
+        Self { status: 1, text }
+    }
+}
+
+fn trouble(what: &str) -> impl Fn(io::Error) -> Trouble + '_ {
+    move |e| Trouble::new(format!("{what}: {e}"))
+}
+
+/// Holds the worker group of `dir`. In the background the caller's process ends when the runner can be talked to.
+pub(crate) fn run(dir: &Path, foreground: bool) -> ExitCode {
+    let outcome =
+        if foreground || std::process::id() == 1 { set_up(dir).map(|runner| finish(runner.run())) } else { in_background(dir) };
+    outcome.unwrap_or_else(|trouble| {
+        eprintln!("muster-runner: {}: {}", dir.display(), trouble.text);
+        ExitCode::from(trouble.status)
+    })
+}
+
+fn finish(ended: io::Result<()>) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("{} ended by trouble: {e}", time::stamp());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The parent waits for one byte of status and a text; none at all means that the child has died.
+fn in_background(dir: &Path) -> Result<ExitCode, Trouble> {
+    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| trouble("pipe")(e.into()))?;
+    match sys::fork().map_err(trouble("fork"))? {
+        Fork::Parent => {
+            drop(write);
+            let mut told = Vec::new();
+            File::from(read).read_to_end(&mut told).map_err(trouble("wait for the runner"))?;
+            match told.split_first() {
+                Some((0, _)) => Ok(ExitCode::SUCCESS),
+                Some((status, text)) => Err(Trouble { status: *status, text: String::from_utf8_lossy(text).into_owned() }),
+                None => Err(Trouble::new("the runner ended before it was ready".into())),
+            }
+        }
+        Fork::Child => {
+            drop(read);
+            let mut write = File::from(write);
+            match detach(dir).and_then(|()| set_up(dir)) {
+                Ok(runner) => {
+                    let _ = write.write_all(&[0]);
+                    drop(write);
+                    Ok(finish(runner.run()))
+                }
+                Err(Trouble { status, text }) => {
+                    let _ = write.write_all(&[&[status], text.as_bytes()].concat());
+                    Ok(ExitCode::from(status))
+                }
+            }
+        }
+    }
+}
+
+/// Own session, no terminal, and messages into the directory.
+fn detach(dir: &Path) -> Result<(), Trouble> {
+    rustix::process::setsid().map_err(|e| trouble("setsid")(e.into()))?;
+    let path = dir.join(LOG);
+    let flags = (OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32;
+    let log = File::options().create(true).append(true).mode(0o600).custom_flags(flags).open(path);
+    let log = log.map_err(trouble(LOG))?;
+    if log.metadata().is_ok_and(|m| m.len() > LOG_BYTES) {
+        log.set_len(0).map_err(trouble(LOG))?;
+    }
+    let null = File::options().read(true).write(true).open("/dev/null").map_err(trouble("/dev/null"))?;
+    let onto = |e: rustix::io::Errno| trouble("standard streams")(e.into());
+    rustix::stdio::dup2_stdin(&null).map_err(onto)?;
+    rustix::stdio::dup2_stdout(&null).map_err(onto)?;
+    rustix::stdio::dup2_stderr(&log).map_err(onto)
+}
+
+/// Everything up to the loop. From here on the current directory is `dir`, so that no path is too long for a socket.
+fn set_up(dir: &Path) -> Result<Runner, Trouble> {
+    std::env::set_current_dir(dir).map_err(trouble("enter the directory"))?;
+    let here = Path::new(".");
+    // Held until this process ends, whatever ends it.
+    std::mem::forget(lock()?);
+    if here.join(record::RUNNER).exists() {
+        let text = "an earlier runner has left its record here; each worker group needs a directory of its own";
+        return Err(Trouble { status: TAKEN, text: text.into() });
+    }
+    let hold = read_hold()?;
+    let pattern =
+        Pattern::new(hold.step_pattern.as_deref()).map_err(|e| Trouble::new(format!("{}: step_pattern: {e}", record::HOLD)))?;
+
+    let signals = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+    let signals = sys::signal_fd(&signals).map_err(trouble("signals"))?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(|e| trouble("subreaper")(e.into()))?;
+
+    let poll = Poll::new().map_err(trouble("epoll"))?;
+    poll.add(&signals, Source::Signals, Interest::Read).map_err(trouble("epoll"))?;
+    let served = serve(&hold, &poll)?;
+    let mut identity = RunnerIdentity::own(version()).map_err(trouble("own identity"))?;
+    let cgroup = Cgroup::make(&format!("muster-{}-g{}-{}", hold.job, hold.generation, identity.pid));
+    let cgroup = cgroup.inspect_err(|e| eprintln!("{} no cgroup of its own: {e}", time::stamp())).ok();
+    identity.store_port = served.as_ref().map(|s| s.addr().port());
+    identity.cgroup = cgroup.as_ref().map(|c| c.path.clone());
+
+    let logs = directory(record::LOGS).map_err(trouble(record::LOGS))?;
+    let exits = File::options().create(true).append(true).mode(0o600).open(record::EXITS);
+    let exits = exits.map_err(trouble(record::EXITS))?;
+    link_shim().map_err(trouble("muster-shim"))?;
+    let ranks = Ranks::listen(&poll).map_err(trouble(muster_runner::socket::RANKS))?;
+    let control = Control::listen(&poll).map_err(trouble(muster_runner::socket::CONTROL))?;
+    record::write_atomic(here, record::RUNNER, &identity).map_err(trouble(record::RUNNER))?;
+
+    let group = Group::default();
+    let books = Books::new(time::boot());
+    Ok(Runner { hold, poll, signals, control, ranks, served, cgroup, logs, exits, pattern, group, books })
+}
+
+fn lock() -> Result<File, Trouble> {
+    let file = File::options().create(true).append(true).mode(0o600).open(LOCK).map_err(trouble(LOCK))?;
+    match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Trouble { status: TAKEN, text: "another runner holds this directory".into() }),
+        Err(e) => Err(trouble(LOCK)(e.into())),
+    }
+}
+
+fn read_hold() -> Result<Hold, Trouble> {
+    let wrong = |e: &dyn std::fmt::Display| Trouble::new(format!("{}: {e}", record::HOLD));
+    let text = fs::read(record::HOLD).map_err(|e| wrong(&e))?;
+    let hold: Hold = serde_json::from_slice(&text).map_err(|e| wrong(&e))?;
+    hold.check().map_err(|e| wrong(&e))?;
+    Ok(hold)
+}
+
+fn serve(hold: &Hold, poll: &Poll) -> Result<Option<Served>, Trouble> {
+    let Some(spec) = &hold.store else { return Ok(None) };
+    let addr = spec.bind.parse().expect("checked with the rest of hold.json");
+    let served = Served::bind(addr, &spec.run_id, hold).map_err(|e| Trouble::new(format!("store: {}", chain(&e))))?;
+    poll.add(served.poll_fd(), Source::Store, Interest::Read).map_err(trouble("store"))?;
+    Ok(Some(served))
+}
+
+/// An error and all its sources in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text += &format!(": {error}");
+        source = error.source();
+    }
+    text
+}
+
+/// Makes and opens a directory, never through a link.
+fn directory(name: &str) -> io::Result<OwnedFd> {
+    match DirBuilder::new().mode(0o700).create(name) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(name, flags, rustix::fs::Mode::empty())?)
+}
+
+/// torchrun is given this link as its interpreter; the name makes the binary a shim.
+fn link_shim() -> io::Result<()> {
+    match fs::remove_file("muster-shim") {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    std::os::unix::fs::symlink(std::env::current_exe()?, "muster-shim")
+}

@@ -1,0 +1,167 @@
+//! The output of one rank or of the launcher: two pipes into one log, and what is learned on the way through.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use muster_runner::wire::MAX_RANKS;
+use rustix::io::Errno;
+
+use crate::logs::{Lines, Log};
+use crate::steps::{Budget, Pattern};
+
+/// Lines of stderr kept for a failed rank, and bytes of each.
+const TAIL_LINES: usize = 20;
+const TAIL_LINE: usize = 500;
+
+/// Bytes that all tails of one status may hold, so that 256 failed ranks still make a message of a fair size.
+const TAILS: usize = 256 << 10;
+
+/// Reads of one stream per turn: 64 KiB each. A turn with 64 flooding streams moves 4 MiB, some milliseconds.
+pub(crate) const CHUNK: usize = 64 << 10;
+
+/// Reads when a process has ended: what it wrote is in the pipe, at most 1 MiB as Linux limits pipes by default.
+const LAST_READS: usize = 17;
+
+/// One pipe.
+struct Stream {
+    fd: OwnedFd,
+    lines: Lines,
+    budget: Budget,
+}
+
+pub(crate) struct Output {
+    log: Log,
+    streams: [Option<Stream>; 2],
+    tail: VecDeque<Vec<u8>>,
+    pub(crate) bytes: u64,
+    pub(crate) first_step: Option<(u64, Duration)>,
+    pub(crate) last_step: Option<(u64, Duration)>,
+}
+
+/// What one read brought.
+pub(crate) enum Read {
+    /// Bytes, perhaps with more behind them.
+    Some,
+    Nothing,
+    /// All writers are gone; the descriptor is handed out to be closed.
+    End(OwnedFd),
+}
+
+impl Output {
+    /// Takes over the read ends of a process's stdout and stderr.
+    pub(crate) fn new(log: Log, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Self> {
+        for fd in [&stdout, &stderr] {
+            rustix::io::ioctl_fionbio(fd, true)?;
+        }
+        let stream = |fd, name| Some(Stream { fd, lines: Lines::new(name), budget: Budget::default() });
+        Ok(Self {
+            log,
+            streams: [stream(stdout, "stdout"), stream(stderr, "stderr")],
+            tail: VecDeque::new(),
+            bytes: 0,
+            first_step: None,
+            last_step: None,
+        })
+    }
+
+    /// The open pipes by side.
+    pub(crate) fn open(&self) -> impl Iterator<Item = (u8, &OwnedFd)> {
+        self.streams.iter().zip(0..).filter_map(|(stream, side)| Some((side, &stream.as_ref()?.fd)))
+    }
+
+    /// Reads once from a side.
+    pub(crate) fn read(&mut self, side: u8, buffer: &mut [u8], pattern: &Pattern, now: Duration, stamp: &str) -> Read {
+        let Some(slot) = self.streams.get_mut(usize::from(side)) else { return Read::Nothing };
+        let Some(stream) = slot.as_mut() else { return Read::Nothing };
+        let got = match rustix::io::read(&stream.fd, &mut *buffer) {
+            Ok(0) => None,
+            Ok(n) => Some(&buffer[..n]),
+            Err(Errno::AGAIN | Errno::INTR) => return Read::Nothing,
+            Err(_) => None,
+        };
+        let (tail, budget) = (&mut self.tail, &mut stream.budget);
+        let (first, last) = (&mut self.first_step, &mut self.last_step);
+        let on_line = |line: &[u8]| {
+            if side == 1 {
+                if tail.len() == TAIL_LINES {
+                    tail.pop_front();
+                }
+                tail.push_back(line[..line.len().min(TAIL_LINE)].to_vec());
+            }
+            if let Some(step) = budget.step(pattern, line, now) {
+                first.get_or_insert((step, now));
+                *last = Some((step, now));
+            }
+        };
+        match got {
+            Some(bytes) => {
+                self.bytes += bytes.len() as u64;
+                stream.lines.feed(bytes, stamp, &mut self.log, on_line);
+                self.log.flush();
+                Read::Some
+            }
+            None => {
+                stream.lines.end(stamp, &mut self.log, on_line);
+                self.log.flush();
+                self.log.rest();
+                slot.take().map_or(Read::Nothing, |s| Read::End(s.fd))
+            }
+        }
+    }
+
+    /// Reads what a process that has ended left in its pipes. Returns the descriptors whose writers are all gone.
+    pub(crate) fn drain(&mut self, buffer: &mut [u8], pattern: &Pattern, now: Duration, stamp: &str) -> Vec<OwnedFd> {
+        let mut ended = Vec::new();
+        for side in 0..2 {
+            for _ in 0..LAST_READS {
+                match self.read(side, buffer, pattern, now, stamp) {
+                    Read::Some => {}
+                    Read::Nothing => break,
+                    Read::End(fd) => ended.push(fd),
+                }
+            }
+        }
+        ended
+    }
+
+    /// Ends both streams though somebody outside the group may still hold a write end.
+    pub(crate) fn close(&mut self, stamp: &str) {
+        for mut stream in self.streams.iter_mut().filter_map(Option::take) {
+            stream.lines.end(stamp, &mut self.log, |_| ());
+        }
+        self.log.flush();
+        self.log.rest();
+    }
+
+    /// The last lines of stderr, shared fairly when there are many ranks.
+    pub(crate) fn tail(&self, ranks: u32) -> Vec<String> {
+        let per_line = (TAILS / TAIL_LINES / ranks.clamp(1, MAX_RANKS) as usize).min(TAIL_LINE);
+        let pending = self.streams[1].as_ref().map(|s| s.lines.pending()).filter(|p| !p.is_empty());
+        let skip = (self.tail.len() + usize::from(pending.is_some())).saturating_sub(TAIL_LINES);
+        let lines = self.tail.iter().map(Vec::as_slice).chain(pending).skip(skip);
+        lines.map(|line| text(&line[..line.len().min(per_line)])).collect()
+    }
+}
+
+/// Text of output for JSON: what is not UTF-8 is replaced, and a character cut in half at the end is left out.
+fn text(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(e) if e.error_len().is_none() => String::from_utf8_lossy(&bytes[..e.valid_up_to()]).into_owned(),
+        Err(_) => String::from_utf8_lossy(bytes).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::text;
+
+    #[test]
+    fn a_cut_character_is_left_out() {
+        assert_eq!(text("caf\u{e9}".as_bytes()), "caf\u{e9}");
+        assert_eq!(text(&"caf\u{e9}".as_bytes()[..4]), "caf");
+        assert_eq!(text(b"a\xffb"), "a\u{fffd}b");
+    }
+}

@@ -1,0 +1,478 @@
+//! The runner's one loop: waits, hears everybody, writes exits down, drives the group to its proven death, tells.
+//!
+//! Single-threaded on purpose: children are forked from this thread, and the kernel ties their death signal to it. Each
+//! turn does a bounded amount of work, so a worker that floods its output delays an answer by milliseconds at most.
+
+mod command;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use muster_runner::wire::{Exit, ExitRecord, Hold, Phase, ProofKind, Reply, Status};
+use muster_runner::{journal, record};
+use rustix::process::{Pid, Signal};
+
+use crate::control::Control;
+use crate::group::{Group, Process, Rank};
+use crate::logs::Log;
+use crate::output::{CHUNK, Output, Read};
+use crate::poll::{Interest, Poll, Source};
+use crate::ranks::{Event, Hear, Ranks};
+use crate::served::{News, Served};
+use crate::steps::Pattern;
+use crate::tree::{self, Cgroup, Reaped};
+use crate::{sys, time};
+
+/// Gap between two pushes of what is not urgent: at most 20 a second.
+const PUSH_GAP: Duration = Duration::from_millis(50);
+
+/// Gap between two rounds of killing. A killed process needs about a millisecond to go; SIGCHLD wakes us as well.
+const KILL_GAP: Duration = Duration::from_millis(20);
+
+/// Killed for this long and still there: waiting in the kernel, so a person or a reboot is needed. From the design.
+const STUCK_AFTER: Duration = Duration::from_secs(60);
+
+/// A dead group's runner without a store goes when nobody has asked for this long: its outcome is on disk.
+const DEAD_IDLE: Duration = Duration::from_secs(2);
+
+/// One with a store waits for other nodes' launchers, which may be between two connections.
+const STORE_IDLE: Duration = Duration::from_secs(60);
+
+/// Gap between two attempts to write the outcome, when the disk is full.
+const OUTCOME_GAP: Duration = Duration::from_secs(1);
+
+/// The launcher among the outputs; rank R is R + 1.
+const LAUNCHER: u32 = 0;
+
+pub(crate) struct Runner {
+    pub(crate) hold: Hold,
+    pub(crate) poll: Poll,
+    pub(crate) signals: OwnedFd,
+    pub(crate) control: Control,
+    pub(crate) ranks: Ranks,
+    pub(crate) served: Option<Served>,
+    pub(crate) cgroup: Option<Cgroup>,
+    pub(crate) logs: OwnedFd,
+    pub(crate) exits: File,
+    pub(crate) pattern: Pattern,
+    pub(crate) group: Group,
+    pub(crate) books: Books,
+}
+
+/// What the loop remembers between turns.
+pub(crate) struct Books {
+    buffer: Vec<u8>,
+    /// Exits of this turn, to be written with one sync, and whose shims wait for it.
+    new_exits: Vec<ExitRecord>,
+    waiting_shims: Vec<u32>,
+    /// Something changed that subscribers must hear of at once, or soon.
+    urgent: bool,
+    changed: bool,
+    pushed: Duration,
+    /// Since when nobody has been connected.
+    lonely_since: Duration,
+    children_changed: bool,
+    next_kill: Duration,
+    outcome_written: bool,
+    next_outcome: Duration,
+    released: bool,
+    launcher_gone_termed: bool,
+}
+
+impl Books {
+    pub(crate) fn new(now: Duration) -> Self {
+        Self {
+            buffer: vec![0; CHUNK],
+            new_exits: Vec::new(),
+            waiting_shims: Vec::new(),
+            urgent: false,
+            changed: false,
+            pushed: Duration::ZERO,
+            lonely_since: now,
+            children_changed: false,
+            next_kill: Duration::ZERO,
+            outcome_written: false,
+            next_outcome: Duration::ZERO,
+            released: false,
+            launcher_gone_termed: false,
+        }
+    }
+}
+
+impl Runner {
+    /// Runs until this runner has nothing left to do for anybody.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut timeout = Some(Duration::ZERO);
+        loop {
+            for source in self.poll.wait(timeout)? {
+                self.hear(source)?;
+            }
+            let now = time::boot();
+            self.reap(now);
+            self.write_exits();
+            let advance = self.advance(now);
+            self.write_exits();
+            self.tell(now);
+            match self.rest(now) {
+                Rest::Go => return Ok(()),
+                Rest::Until(at) => {
+                    let next = [advance, at].into_iter().flatten().min();
+                    timeout = next.map(|at| at.saturating_sub(now));
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, source: Source) -> io::Result<()> {
+        let now = time::boot();
+        match source {
+            Source::Signals => self.hear_signals(now),
+            Source::ControlListener => self.control.accept(&self.poll),
+            Source::Client(id) => {
+                self.control.ready(id, &self.poll);
+                self.answer_client(id, now);
+            }
+            Source::RanksListener => self.ranks.accept(&self.poll, self.group.expected().as_ref()),
+            Source::Shim(id) => self.hear_shim(id, now),
+            Source::Stream(id, side) => self.read_output(id, side, now),
+            Source::Store => {
+                let Some(served) = &mut self.served else { return Ok(()) };
+                match served.turn(now).map_err(io::Error::other)? {
+                    News::Joined => self.books.urgent = true,
+                    News::Clients => self.books.changed = true,
+                    News::None => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn hear_signals(&mut self, now: Duration) {
+        while let Some(signal) = sys::next_signal(&self.signals) {
+            if signal == libc::SIGCHLD {
+                self.books.children_changed = true;
+            } else if signal == libc::SIGTERM && std::process::id() == 1 {
+                let grace = Duration::from_millis(self.hold.term_grace_ms);
+                self.stop(now, grace, "the runner, PID 1, got SIGTERM");
+            }
+        }
+    }
+
+    /// Asks everybody to end; the first time by TERM to the launcher's group and, through its shim, to each rank.
+    pub(crate) fn stop(&mut self, now: Duration, grace: Duration, reason: &str) {
+        self.books.urgent = true;
+        if self.group.dead.is_some() || !self.group.ask_stop(now, grace, reason) {
+            return;
+        }
+        if let Some(launcher) = &self.group.launcher
+            && launcher.process.end.is_none()
+            && let Some(pid) = Pid::from_raw(launcher.process.pid)
+        {
+            // Not reaped yet, so the pid is still the launcher's.
+            let _ = rustix::process::kill_process_group(pid, Signal::TERM);
+        }
+        self.ranks.signal(libc::SIGTERM);
+    }
+
+    fn hear_shim(&mut self, id: u32, now: Duration) {
+        let expected = self.group.expected();
+        for event in self.ranks.read(id, &self.poll, expected.as_ref()) {
+            self.books.urgent = true;
+            match event {
+                Event::Hello { rank, local_rank, stdout, stderr } => self.hello(rank, local_rank, stdout, stderr),
+                Event::Started { rank, pid, start_time, at_us } => {
+                    if let Some(entry) = self.group.ranks.get_mut(&rank) {
+                        entry.process = Some(Process { pid, start_time, started_us: at_us, end: None });
+                    }
+                    self.ranks.answer(rank, &Hear { ok: true, ..Hear::default() });
+                    if self.group.stop.is_some() {
+                        // The stop came between hello and start.
+                        self.ranks.answer(rank, &Hear { signal: Some(libc::SIGTERM), ..Hear::default() });
+                    }
+                }
+                Event::Exited { rank, exit, at_us } => {
+                    self.rank_ended(rank, exit, at_us, now);
+                    self.books.waiting_shims.push(rank);
+                }
+            }
+        }
+    }
+
+    fn hello(&mut self, rank: u32, local_rank: u32, stdout: OwnedFd, stderr: OwnedFd) {
+        let hear = if self.group.stop.is_some() || self.group.killing.is_some() {
+            Hear { error: Some("the worker group is being stopped".into()), ..Hear::default() }
+        } else {
+            match self.take_output(rank + 1, &record::rank_log(rank), stdout, stderr) {
+                Ok(output) => {
+                    self.group.ranks.insert(rank, Rank::new(local_rank, output));
+                    Hear { ok: true, ..Hear::default() }
+                }
+                Err(e) => Hear { error: Some(format!("{}: {e}", record::rank_log(rank))), ..Hear::default() },
+            }
+        };
+        self.ranks.answer(rank, &hear);
+    }
+
+    fn take_output(&mut self, id: u32, name: &str, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Output> {
+        let log = Log::open(&self.logs, name, self.hold.log_bytes)?;
+        let output = Output::new(log, stdout, stderr)?;
+        for (side, fd) in output.open() {
+            self.poll.add(fd, Source::Stream(id, side), Interest::Read)?;
+        }
+        Ok(output)
+    }
+
+    fn read_output(&mut self, id: u32, side: u8, now: Duration) {
+        let output = match id {
+            LAUNCHER => self.group.launcher.as_mut().map(|l| &mut l.output),
+            rank => self.group.ranks.get_mut(&(rank - 1)).map(|r| &mut r.output),
+        };
+        let Some(output) = output else { return };
+        let stepped = output.first_step.is_some();
+        let read = output.read(side, &mut self.books.buffer, &self.pattern, now, &time::stamp());
+        self.books.urgent |= id != LAUNCHER && !stepped && output.first_step.is_some();
+        match read {
+            Read::Some => self.books.changed |= id != LAUNCHER,
+            Read::Nothing => {}
+            Read::End(fd) => self.poll.remove(fd),
+        }
+    }
+
+    /// Notes a rank's end after everything it wrote was read.
+    fn rank_ended(&mut self, rank: u32, exit: Exit, at_us: u64, now: Duration) {
+        if let Some(entry) = self.group.ranks.get_mut(&rank) {
+            let ended = entry.output.drain(&mut self.books.buffer, &self.pattern, now, &time::stamp());
+            ended.iter().for_each(|fd| self.poll.remove(fd));
+        }
+        self.books.new_exits.extend(self.group.rank_ended(rank, exit, at_us));
+        self.books.urgent = true;
+    }
+
+    /// Reaps all that ended. The launcher's end is its exit; a rank is ours only once its shim is gone.
+    fn reap(&mut self, now: Duration) -> bool {
+        if !self.books.children_changed && self.group.killing.is_none() {
+            return false;
+        }
+        self.books.children_changed = false;
+        loop {
+            match tree::reap() {
+                Reaped::Living => return false,
+                Reaped::NoChild => return true,
+                Reaped::Ended(pid, status) => {
+                    let exit = tree::exit_of(status);
+                    if self.group.launcher.as_ref().is_some_and(|l| l.process.pid == pid) {
+                        self.books.new_exits.extend(self.group.launcher_ended(exit, time::micros(now)));
+                        self.books.urgent = true;
+                    } else if let Some(rank) = self.group.rank_of(pid) {
+                        self.rank_ended(rank, exit, time::micros(now), now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts the exits on disk with one sync, then lets their shims end.
+    fn write_exits(&mut self) {
+        let records = std::mem::take(&mut self.books.new_exits);
+        if !records.is_empty()
+            && let Err(e) = journal::append(&mut self.exits, &records)
+        {
+            eprintln!("{} {}: {e}", time::stamp(), record::EXITS);
+        }
+        for rank in std::mem::take(&mut self.books.waiting_shims) {
+            self.ranks.answer(rank, &Hear { ok: true, ..Hear::default() });
+        }
+    }
+
+    /// Brings the group nearer to its end where that is due. Returns when to look again.
+    fn advance(&mut self, now: Duration) -> Option<Duration> {
+        match self.group.phase() {
+            Phase::Dead => return self.write_outcome(now),
+            Phase::Holding => return None,
+            Phase::Running | Phase::Stopping => {}
+        }
+        if self.never_started(now) {
+            return self.write_outcome(now);
+        }
+        if self.group.launcher.as_ref().is_none_or(|l| l.process.end.is_some()) {
+            if let Some(how) = self.proof() {
+                self.die(now, how);
+                return self.write_outcome(now);
+            }
+            self.term_the_rest();
+        }
+        let again = if self.group.killing.is_some() {
+            None
+        } else {
+            match self.group.must_kill(now) {
+                Ok(why) => {
+                    self.begin_killing(now, why);
+                    None
+                }
+                Err(again) => again,
+            }
+        };
+        match self.group.killing {
+            Some(since) => Some(self.kill(now, since)),
+            None => again,
+        }
+    }
+
+    /// Whether nothing lives: no child of a subreaper means no descendant, whatever it did to get away.
+    fn proof(&mut self) -> Option<ProofKind> {
+        loop {
+            match tree::reap() {
+                Reaped::Ended(pid, status) => {
+                    if let Some(rank) = self.group.rank_of(pid) {
+                        let now = time::boot();
+                        self.rank_ended(rank, tree::exit_of(status), time::micros(now), now);
+                    }
+                }
+                Reaped::Living => return None,
+                Reaped::NoChild => break,
+            }
+        }
+        match &self.cgroup {
+            None => Some(ProofKind::Reaped),
+            Some(cgroup) => match cgroup.empty() {
+                Ok(true) => Some(ProofKind::Cgroup),
+                Ok(false) => None,
+                // Nobody can be in a directory that is gone.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Some(ProofKind::Reaped),
+                Err(_) => None,
+            },
+        }
+    }
+
+    /// During a stop, a launcher that is not torchrun may end at once and leave children that never heard of it.
+    fn term_the_rest(&mut self) {
+        if self.group.stop.is_none() || !self.group.ranks.is_empty() || self.books.launcher_gone_termed {
+            return;
+        }
+        self.books.launcher_gone_termed = true;
+        for stat in tree::descendants().unwrap_or_default() {
+            tree::send(&stat, Signal::TERM);
+        }
+    }
+
+    fn begin_killing(&mut self, now: Duration, why: &str) {
+        self.group.killing = Some(now);
+        self.books.next_kill = now;
+        self.books.urgent = true;
+        // A stop that nobody asked for still has its reason and its time.
+        self.group.ask_stop(now, Duration::ZERO, why);
+        if let Some(stop) = &mut self.group.stop {
+            stop.killed = Some(now);
+        }
+    }
+
+    fn kill(&mut self, now: Duration, since: Duration) -> Duration {
+        if now >= self.books.next_kill {
+            if let Err(e) = tree::kill_all(self.cgroup.as_ref()) {
+                eprintln!("{} kill: {e}", time::stamp());
+            }
+            self.books.next_kill = now + KILL_GAP;
+            if now.saturating_sub(since) >= STUCK_AFTER {
+                self.books.next_kill = now + Duration::from_secs(1);
+                let mut stuck: Vec<i32> = tree::descendants().unwrap_or_default().iter().map(|s| s.pid).collect();
+                stuck.sort_unstable();
+                if stuck != self.group.stuck {
+                    eprintln!("{} killed and still alive: {stuck:?}", time::stamp());
+                    self.group.stuck = stuck;
+                    self.books.urgent = true;
+                }
+            }
+        }
+        self.books.next_kill
+    }
+
+    fn die(&mut self, now: Duration, how: ProofKind) {
+        // What the shims still had to say is in their sockets.
+        for id in self.ranks.connections() {
+            self.hear_shim(id, now);
+        }
+        let outputs = self.group.launcher.iter_mut().map(|l| &mut l.output);
+        let stamp = time::stamp();
+        for output in outputs.chain(self.group.ranks.values_mut().map(|r| &mut r.output)) {
+            for fd in output.drain(&mut self.books.buffer, &self.pattern, now, &stamp) {
+                self.poll.remove(fd);
+            }
+            output.open().for_each(|(_, fd)| self.poll.remove(fd));
+            output.close(&stamp);
+        }
+        self.books.new_exits.extend(self.group.die(now, how));
+        self.books.lonely_since = now;
+        self.books.urgent = true;
+        self.cgroup = None;
+    }
+
+    fn write_outcome(&mut self, now: Duration) -> Option<Duration> {
+        if self.books.outcome_written {
+            return None;
+        }
+        if now >= self.books.next_outcome {
+            self.write_exits();
+            match record::write_atomic(Path::new("."), record::OUTCOME, &self.status(now)) {
+                Ok(()) => {
+                    self.books.outcome_written = true;
+                    return None;
+                }
+                Err(e) => eprintln!("{} {}: {e}", time::stamp(), record::OUTCOME),
+            }
+            self.books.next_outcome = now + OUTCOME_GAP;
+        }
+        Some(self.books.next_outcome)
+    }
+
+    pub(crate) fn status(&self, now: Duration) -> Status {
+        self.group.status(&self.hold, now, self.served.as_ref().map(Served::status))
+    }
+
+    /// Pushes to subscribers, urgent news at once, and sends what clients have room for.
+    fn tell(&mut self, now: Duration) {
+        if self.books.urgent || (self.books.changed && now >= self.books.pushed + PUSH_GAP) {
+            self.control.changed();
+            (self.books.urgent, self.books.changed, self.books.pushed) = (false, false, now);
+        }
+        let Self { group, hold, served, control, poll, .. } = self;
+        control.flush(poll, || {
+            let store = served.as_ref().map(Served::status);
+            Reply::status(None, group.status(hold, now, store))
+        });
+    }
+
+    /// When this runner is of no more use: released, or nobody comes any more.
+    fn rest(&mut self, now: Duration) -> Rest {
+        let mut until = self.books.changed.then(|| self.books.pushed + PUSH_GAP);
+        let store_clients = self.served.as_ref().map(Served::clients);
+        if self.control.clients() > 0 || store_clients.is_some_and(|n| n > 0) {
+            self.books.lonely_since = now;
+        }
+        let idle = match (self.group.phase(), store_clients) {
+            (Phase::Dead, _) if self.books.released && !self.control.unsent() => return Rest::Go,
+            (Phase::Dead, _) if !self.books.outcome_written => None,
+            (Phase::Dead, None) => Some(DEAD_IDLE),
+            (Phase::Dead, Some(_)) => Some(STORE_IDLE),
+            (Phase::Holding, _) => Some(Duration::from_millis(self.hold.idle_timeout_ms)),
+            (Phase::Running | Phase::Stopping, _) => None,
+        };
+        if let Some(idle) = idle {
+            let goes = self.books.lonely_since.saturating_add(idle);
+            if now >= goes {
+                return Rest::Go;
+            }
+            if self.control.clients() == 0 {
+                until = Some(until.map_or(goes, |u| u.min(goes)));
+            }
+        }
+        Rest::Until(until)
+    }
+}
+
+enum Rest {
+    Go,
+    Until(Option<Duration>),
+}

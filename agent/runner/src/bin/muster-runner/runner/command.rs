@@ -1,0 +1,157 @@
+//! What each command of the control socket does.
+
+use std::process::{Command as Process, Stdio};
+use std::time::Duration;
+
+use muster_runner::procfs::Stat;
+use muster_runner::record;
+use muster_runner::wire::{Command, MAX_RANKS, ProofKind, Refusal, RefusalKind, Refused, Reply, StartSpec};
+use rustix::pipe::PipeFlags;
+
+use super::{LAUNCHER, Runner};
+use crate::group::{self, Launcher};
+use crate::sys::{self, Child};
+use crate::time;
+
+/// A grace of more than a month is a typing error, not a wish.
+const MAX_GRACE_MS: u64 = 31 * 24 * 3_600 * 1_000;
+
+impl Runner {
+    /// Answers all whole requests a client has sent.
+    pub(super) fn answer_client(&mut self, id: u32, now: Duration) {
+        while let Some(request) = self.control.next_request(id) {
+            let reply = match request {
+                Err(Refused { id: request, close, error }) => {
+                    if close {
+                        self.control.close(id);
+                    }
+                    Reply::refused(request, error)
+                }
+                Ok(request) => match self.obey(id, request.command, now) {
+                    Ok(Answer::Ok) => Reply::ok(request.id),
+                    Ok(Answer::Status) => Reply::status(Some(request.id), self.status(now)),
+                    Err(refusal) => Reply::refused(Some(request.id), refusal),
+                },
+            };
+            self.control.answer(id, &reply);
+        }
+    }
+
+    fn obey(&mut self, client: u32, command: Command, now: Duration) -> Result<Answer, Refusal> {
+        match command {
+            Command::Start(spec) => self.start(spec, now)?,
+            Command::Stop { grace_ms, reason } => {
+                if grace_ms > MAX_GRACE_MS {
+                    let text = format!("grace_ms: {grace_ms} is above {MAX_GRACE_MS}");
+                    return Err(Refusal::new(RefusalKind::Invalid, text));
+                }
+                let reason: String = reason.chars().take(1_000).collect();
+                self.stop(now, Duration::from_millis(grace_ms), &reason);
+            }
+            Command::Status => return Ok(Answer::Status),
+            Command::Subscribe => self.control.subscribe(client),
+            Command::StoreSet { key, value } => self.store()?.set(&key, &value),
+            Command::CompleteExitBarrier { node_rank } => {
+                let nnodes = self.hold.nnodes;
+                self.store()?.complete_exit_barrier(node_rank, nnodes)?;
+            }
+            Command::Release => {
+                if self.group.dead.is_none() {
+                    return Err(Refusal::new(RefusalKind::NotDead, "the worker group is not dead: stop it first"));
+                }
+                self.books.released = true;
+            }
+        }
+        Ok(Answer::Ok)
+    }
+
+    fn store(&mut self) -> Result<&mut crate::served::Served, Refusal> {
+        self.served.as_mut().ok_or_else(|| Refusal::new(RefusalKind::NoStore, "this runner serves no store"))
+    }
+
+    fn start(&mut self, spec: StartSpec, now: Duration) -> Result<(), Refusal> {
+        if self.group.stop.is_some() || self.group.dead.is_some() {
+            return Err(Refusal::new(RefusalKind::Stopped, "this worker group was stopped and never starts again"));
+        }
+        match &self.group.spec {
+            Some(started) if *started == spec => return Ok(()),
+            Some(_) => {
+                let text = "this worker group was started with other content";
+                return Err(Refusal::new(RefusalKind::Conflict, text));
+            }
+            None => {}
+        }
+        check(&spec, self.hold.world_size).map_err(|text| Refusal::new(RefusalKind::Invalid, text))?;
+        let launcher = self.launch(&spec).map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
+        self.group.launcher = Some(launcher);
+        self.group.spec = Some(spec);
+        self.books.urgent = true;
+        // It may have ended before it was known as the launcher.
+        self.books.children_changed = true;
+        let _ = now;
+        Ok(())
+    }
+
+    fn launch(&mut self, spec: &StartSpec) -> Result<Launcher, String> {
+        let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"));
+        let ((out_read, out_write), (err_read, err_write)) = (pipe()?, pipe()?);
+        let mut command = Process::new(&spec.program);
+        command.args(&spec.args).env_clear().envs(&spec.env).current_dir(&spec.cwd);
+        command.stdin(Stdio::null()).stdout(Stdio::from(out_write)).stderr(Stdio::from(err_write));
+        let cgroup = match &self.cgroup {
+            Some(cgroup) => Some(cgroup.entrance().map_err(|e| format!("{}: {e}", cgroup.path.display()))?),
+            None => None,
+        };
+        let output = self
+            .take_output(LAUNCHER, record::LAUNCHER_LOG, out_read, err_read)
+            .map_err(|e| format!("{}: {e}", record::LAUNCHER_LOG))?;
+        let started_us = time::boot_us();
+        let pid = sys::spawn(&mut command, Child { cgroup, session: true, group: false })
+            .map_err(|e| format!("start {:?} in {:?}: {e}", spec.program, spec.cwd))?
+            .as_raw_nonzero()
+            .get();
+        let start_time = Stat::of(pid).map_or(0, |s| s.start_time);
+        Ok(Launcher { process: group::Process { pid, start_time, started_us, end: None }, output })
+    }
+
+    /// A stop before the start: there is nothing to kill, and never will be.
+    pub(super) fn never_started(&mut self, now: Duration) -> bool {
+        let never = self.group.launcher.is_none() && self.group.stop.is_some() && self.group.dead.is_none();
+        if never {
+            self.die(now, ProofKind::Reaped);
+        }
+        never
+    }
+}
+
+enum Answer {
+    Ok,
+    Status,
+}
+
+fn check(spec: &StartSpec, world_size: u32) -> Result<(), String> {
+    if spec.program.is_empty() {
+        return Err("program: is empty".into());
+    }
+    if spec.ranks > MAX_RANKS {
+        return Err(format!("ranks: {} is above {MAX_RANKS}", spec.ranks));
+    }
+    match spec.first_rank.checked_add(spec.ranks) {
+        Some(end) if end <= world_size => {}
+        _ => {
+            let StartSpec { first_rank, ranks, .. } = spec;
+            return Err(format!("first_rank: {first_rank} and {ranks} ranks do not fit a world of {world_size}"));
+        }
+    }
+    if !spec.cwd.is_absolute() {
+        return Err(format!("cwd: {:?} is not an absolute path", spec.cwd));
+    }
+    if let Some(name) = spec.env.keys().find(|n| n.is_empty() || n.contains(['=', '\0'])) {
+        return Err(format!("env: {name:?} cannot be a variable's name"));
+    }
+    let strings = spec.args.iter().chain(spec.env.values()).chain([&spec.program]);
+    if strings.into_iter().any(|s| s.contains('\0')) {
+        return Err("args and env: a NUL byte cannot be passed to a program".into());
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The TCPStore of this generation, where this runner serves it, and what its traffic tells about the ranks.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use muster_runner::wire::{Hold, Refusal, RefusalKind, StoreStatus};
+use muster_tcpstore::{Limits, Sensor, Store, StoreError};
+
+use crate::time::micros;
+
+pub(crate) struct Served {
+    store: Store,
+    sensor: Sensor,
+    run_id: String,
+    joined: usize,
+    all_joined: Option<Duration>,
+}
+
+/// What a turn of the store has changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    None,
+    /// Connections came or went.
+    Clients,
+    /// A rank has joined.
+    Joined,
+}
+
+impl Served {
+    pub(crate) fn bind(addr: SocketAddr, run_id: &str, hold: &Hold) -> Result<Self, StoreError> {
+        let store = Store::bind(addr, Limits::default())?;
+        let sensor = Sensor::new(hold.world_size, hold.nnodes);
+        Ok(Self { store, sensor, run_id: run_id.to_owned(), joined: 0, all_joined: None })
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.store.local_addr()
+    }
+
+    pub(crate) fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.store.poll_fd()
+    }
+
+    pub(crate) fn clients(&self) -> usize {
+        self.store.clients()
+    }
+
+    pub(crate) fn turn(&mut self, now: Duration) -> Result<News, StoreError> {
+        let before = self.store.clients();
+        let Self { store, sensor, .. } = self;
+        store.turn(now, &mut |event| sensor.observe(&event))?;
+        let joined = self.sensor.joined_ranks().len();
+        let complete = self.all_joined.is_none() && self.sensor.all_joined();
+        if complete {
+            self.all_joined = Some(now);
+        }
+        let news = match () {
+            () if complete || joined != self.joined => News::Joined,
+            () if self.store.clients() != before => News::Clients,
+            () => News::None,
+        };
+        self.joined = joined;
+        Ok(news)
+    }
+
+    pub(crate) fn set(&mut self, key: &str, value: &str) {
+        self.store.set(key.as_bytes(), value.as_bytes());
+    }
+
+    pub(crate) fn complete_exit_barrier(&mut self, node_rank: u32, nnodes: u32) -> Result<(), Refusal> {
+        if node_rank >= nnodes {
+            let text = format!("node_rank: {node_rank} is not below nnodes {nnodes}");
+            return Err(Refusal::new(RefusalKind::Invalid, text));
+        }
+        if self.run_id.is_empty() {
+            return Err(Refusal::new(RefusalKind::Invalid, "store.run_id of hold.json is empty"));
+        }
+        self.sensor.complete_exit_barrier(&mut self.store, &self.run_id, node_rank);
+        Ok(())
+    }
+
+    pub(crate) fn status(&self) -> StoreStatus {
+        StoreStatus {
+            addr: self.store.local_addr().to_string(),
+            clients: self.store.clients(),
+            joined_ranks: self.sensor.joined_ranks().iter().copied().collect(),
+            missing_ranks: self.sensor.missing_ranks(),
+            all_joined_us: self.all_joined.map(micros),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! `muster-shim`: stands between torchrun and one rank, because torchrun hides how a rank ended and leaves it alive
+//! when torchrun itself is killed.
+//!
+//! Starts the real program, hands its output to the runner, passes signals on, reports the exact end and then ends the
+//! same way. The program sees its usual environment. A shim without its runner kills everything below it: no orphans.
+
+use std::ffi::OsString;
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use muster_runner::procfs::Stat;
+use muster_runner::socket;
+use muster_runner::wire::{Exit, VERSION};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, Signal};
+
+use crate::ranks::{Hear, Say};
+use crate::sys::{self, Child};
+use crate::time;
+use crate::tree::{self, Reaped};
+
+/// The real interpreter; unset: the first argument is the program.
+const PROGRAM: &str = "MUSTER_SHIM_PROGRAM";
+/// JSON array of options that come before torchrun's arguments.
+const ARGS: &str = "MUSTER_SHIM_ARGS";
+/// The runner's directory.
+const DIR: &str = "MUSTER_SHIM_DIR";
+
+/// Signals that are passed on to the program.
+const PASSED: [i32; 6] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
+
+/// How long the runner may take to write an exit down: one fsync, even on a busy disk.
+const ACK: Duration = Duration::from_secs(5);
+
+pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
+    let exit = match prepare(args).and_then(Shim::run) {
+        Ok(exit) => exit,
+        Err(wrong) => {
+            eprintln!("muster-shim: {wrong}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match exit {
+        Exit::Code { code } => ExitCode::from(code as u8),
+        Exit::Signal { signal, .. } => sys::end_by(signal),
+    }
+}
+
+struct Shim {
+    runner: Runner,
+    signals: OwnedFd,
+    program: Command,
+    /// The program's stderr, for the case that it cannot be started.
+    stderr: Option<OwnedFd>,
+    /// torchrun signals the group of a process it gave a session of its own (torch 2.4 and later), else one process.
+    leads: bool,
+    /// A TERM has been passed on.
+    termed: bool,
+    /// By order of the runner; torchrun's own TERM of the same stop is then not passed on a second time.
+    ordered: bool,
+}
+
+fn prepare(args: Vec<OsString>) -> Result<Shim, String> {
+    let number = |name: &str| -> Result<u32, String> {
+        let text = std::env::var(name).map_err(|_| format!("{name} is not set"))?;
+        text.parse().map_err(|_| format!("{name}={text:?} is not a rank"))
+    };
+    let (rank, local_rank) = (number("RANK")?, number("LOCAL_RANK")?);
+    let dir = std::env::var_os(DIR).ok_or_else(|| format!("{DIR} is not set"))?;
+    let mut program = command(args)?;
+
+    let signals = [&PASSED[..], &[libc::SIGCHLD]].concat();
+    let signals = sys::signal_fd(&signals).map_err(|e| format!("signals: {e}"))?;
+    let me = rustix::process::getpid();
+    // What the program leaves behind becomes ours, so that it can be killed when the runner is lost.
+    rustix::process::set_child_subreaper(Some(me)).map_err(|e| format!("subreaper: {e}"))?;
+
+    let stream = socket::connect_to(Path::new(&dir), socket::RANKS)
+        .map_err(|e| format!("{}/{}: {e}", Path::new(&dir).display(), socket::RANKS))?;
+    let mut runner = Runner { stream, buffer: Vec::new(), answers: 0 };
+    let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"));
+    let ((out_read, out_write), (err_read, err_write)) = (pipe()?, pipe()?);
+    let hello = Say::Hello { v: VERSION, rank, local_rank, pid: me.as_raw_nonzero().get() };
+    runner.hello(&hello, &[out_read.as_fd(), err_read.as_fd()])?;
+    let stderr = Some(err_write.try_clone().map_err(|e| format!("pipe: {e}"))?);
+    program.stdout(Stdio::from(out_write)).stderr(Stdio::from(err_write));
+    let leads = rustix::process::getpgrp() == me;
+    Ok(Shim { runner, signals, program, stderr, leads, termed: false, ordered: false })
+}
+
+/// The real program with its arguments and without our names in its environment.
+fn command(args: Vec<OsString>) -> Result<Command, String> {
+    let mut args = args.into_iter();
+    let first = match std::env::var(ARGS) {
+        Ok(text) => serde_json::from_str::<Vec<String>>(&text).map_err(|e| format!("{ARGS}: {e}"))?,
+        Err(_) => Vec::new(),
+    };
+    let program = std::env::var_os(PROGRAM).or_else(|| args.next());
+    let mut command = Command::new(program.ok_or_else(|| format!("{PROGRAM} is not set and there is no argument"))?);
+    command.args(first).args(args);
+    for name in [PROGRAM, ARGS, DIR, "PYTHON_EXEC"] {
+        command.env_remove(name);
+    }
+    Ok(command)
+}
+
+impl Shim {
+    fn run(mut self) -> Result<Exit, String> {
+        let pid = match sys::spawn(&mut self.program, Child { group: self.leads, ..Child::default() }) {
+            Ok(pid) => pid,
+            Err(e) => return self.not_started(&e),
+        };
+        // The write ends must be the program's alone, or its output would never end.
+        self.program = Command::new("");
+        self.stderr = None;
+        let raw = pid.as_raw_nonzero().get();
+        let start_time = Stat::of(raw).map_or(0, |s| s.start_time);
+        let started = Say::Started { pid: raw, start_time, at_us: time::boot_us() };
+        let exit = match self.runner.say(&started).and_then(|()| self.attend(pid)) {
+            Ok(exit) => exit,
+            Err(lost) => {
+                self.kill_everything();
+                return Err(lost);
+            }
+        };
+        let _ = self.runner.say(&Say::Exited { exit, at_us: time::boot_us() });
+        self.wait_for_ack();
+        Ok(exit)
+    }
+
+    /// Until the program has ended.
+    fn attend(&mut self, pid: Pid) -> Result<Exit, String> {
+        loop {
+            let (signals, runner) = wait(&self.signals, Some(&self.runner.stream), None);
+            if signals {
+                while let Some(signal) = sys::next_signal(&self.signals) {
+                    if signal == libc::SIGCHLD {
+                        if let Some(exit) = reap(pid) {
+                            return Ok(exit);
+                        }
+                    } else if !(signal == libc::SIGTERM && self.ordered) {
+                        self.pass(pid, signal);
+                    }
+                }
+            }
+            if runner {
+                for hear in self.runner.hear()? {
+                    if let Some(error) = hear.error {
+                        return Err(error);
+                    }
+                    if let Some(signal) = hear.signal
+                        && !(signal == libc::SIGTERM && self.termed)
+                    {
+                        self.ordered |= signal == libc::SIGTERM;
+                        self.pass(pid, signal);
+                    }
+                }
+            }
+        }
+    }
+
+    fn pass(&mut self, pid: Pid, signal: i32) {
+        self.termed |= signal == libc::SIGTERM;
+        let Some(signal) = Signal::from_named_raw(signal) else { return };
+        let _ =
+            if self.leads { rustix::process::kill_process_group(pid, signal) } else { rustix::process::kill_process(pid, signal) };
+    }
+
+    /// The program could not be started: said on its stderr, as a shell does, with the shell's exit code.
+    fn not_started(mut self, error: &io::Error) -> Result<Exit, String> {
+        let exit = Exit::Code { code: if error.kind() == io::ErrorKind::PermissionDenied { 126 } else { 127 } };
+        let text = format!("muster-shim: {}: {error}\n", self.program.get_program().display());
+        if let Some(stderr) = self.stderr.take() {
+            let _ = rustix::io::write(stderr, text.as_bytes());
+        }
+        let me = std::process::id() as i32;
+        let at_us = time::boot_us();
+        let start_time = Stat::of(me).map_or(0, |s| s.start_time);
+        self.runner.say(&Say::Started { pid: me, start_time, at_us })?;
+        self.runner.say(&Say::Exited { exit, at_us })?;
+        self.wait_for_ack();
+        Ok(exit)
+    }
+
+    /// Until the runner has written the exit down, or is gone.
+    fn wait_for_ack(&mut self) {
+        let until = time::boot() + ACK;
+        while self.runner.answers < 3 {
+            let left = until.saturating_sub(time::boot());
+            if left.is_zero() {
+                return;
+            }
+            let (_, runner) = wait(&self.signals, Some(&self.runner.stream), Some(left));
+            while sys::next_signal(&self.signals).is_some() {}
+            if runner && self.runner.hear().is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The runner is gone: nothing below this process may live on.
+    fn kill_everything(&self) {
+        loop {
+            let _ = tree::kill_descendants();
+            loop {
+                match tree::reap() {
+                    Reaped::Ended(..) => {}
+                    Reaped::Living => break,
+                    Reaped::NoChild => return,
+                }
+            }
+            wait(&self.signals, None, Some(Duration::from_millis(20)));
+            while sys::next_signal(&self.signals).is_some() {}
+        }
+    }
+}
+
+/// The connection to the runner, whose writes and the wait for the first answer block: both sides are of one mind.
+struct Runner {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+    /// `ok`s heard: one each for hello, started and exited.
+    answers: u32,
+}
+
+impl Runner {
+    /// Introduces the rank and hands over the read ends of its output.
+    fn hello(&mut self, say: &Say, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+        let line = line(say);
+        let sent = rustix::net::sendmsg(&self.stream, &[IoSlice::new(&line)], &mut ancillary, SendFlags::NOSIGNAL);
+        if sent.map_err(|e| format!("runner: {e}"))? != line.len() {
+            return Err("runner: a short write".into());
+        }
+        while self.answers == 0 {
+            for hear in self.hear()? {
+                if let Some(error) = hear.error {
+                    return Err(format!("refused by the runner: {error}"));
+                }
+                if hear.signal.is_some() {
+                    return Err("the worker group is being stopped".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, say: &Say) -> Result<(), String> {
+        self.stream.write_all(&line(say)).map_err(|e| format!("runner: {e}"))
+    }
+
+    /// Reads once, and returns the whole lines; an error when the runner is gone.
+    fn hear(&mut self) -> Result<Vec<Hear>, String> {
+        let mut bytes = [0u8; 1024];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => return Err("the runner is gone".into()),
+            Ok(n) => self.buffer.extend_from_slice(&bytes[..n]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(format!("runner: {e}")),
+        }
+        let mut heard = Vec::new();
+        while let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
+            let line: Vec<u8> = self.buffer.drain(..=end).collect();
+            let hear: Hear = serde_json::from_slice(&line[..end]).map_err(|e| format!("runner: {e}"))?;
+            self.answers += u32::from(hear.ok);
+            heard.push(hear);
+        }
+        Ok(heard)
+    }
+}
+
+fn line(say: &Say) -> Vec<u8> {
+    let mut line = serde_json::to_vec(say).expect("numbers always serialize");
+    line.push(b'\n');
+    line
+}
+
+/// Waits for a signal or the runner; says which.
+fn wait(signals: &OwnedFd, runner: Option<&UnixStream>, timeout: Option<Duration>) -> (bool, bool) {
+    let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+    let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
+    fds.extend(runner.map(|stream| PollFd::new(stream, PollFlags::IN)));
+    let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+    let ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+    (ready(0), ready(1))
+}
+
+/// Reaps whatever has ended; the program's own end is returned.
+fn reap(program: Pid) -> Option<Exit> {
+    let mut exit = None;
+    while let Reaped::Ended(pid, status) = tree::reap() {
+        if pid == program.as_raw_nonzero().get() {
+            exit = Some(tree::exit_of(status));
+        }
+    }
+    exit
+}

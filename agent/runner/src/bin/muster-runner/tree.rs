@@ -1,0 +1,207 @@
+//! The worker group as the kernel sees it: a cgroup of its own where one can be made, and all descendants of this
+//! process, which is their subreaper. Killing repeats until the proof holds; this file never waits.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use muster_runner::procfs::{self, Stat};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal};
+
+/// Passes of the stop sweep: a pass finds what was forked during the one before; stopped processes fork no more, so
+/// even a fork bomb runs dry in a few. What slips through is met by the next kill, some milliseconds later.
+const SWEEPS: usize = 10;
+
+/// A cgroup-v2 directory that holds the group and nothing else. Removed when dropped, which works once it is empty.
+pub(crate) struct Cgroup {
+    pub(crate) path: PathBuf,
+}
+
+impl Cgroup {
+    /// Makes a directory below the runner's own cgroup, or says why it cannot.
+    pub(crate) fn make(name: &str) -> io::Result<Self> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let parent = parent(&mounts, &own).ok_or_else(|| io::Error::other("no cgroup2 mount holds this process"))?;
+        let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+        let path = parent.join(name.chars().take(100).map(safe).collect::<String>());
+        fs::create_dir(&path)?;
+        let cgroup = Self { path };
+        // The agent's user may make the directory and still not be allowed to move processes into it.
+        cgroup.entrance()?;
+        Ok(cgroup)
+    }
+
+    /// What a child writes itself into.
+    pub(crate) fn entrance(&self) -> io::Result<File> {
+        File::options().write(true).open(self.path.join("cgroup.procs"))
+    }
+
+    pub(crate) fn empty(&self) -> io::Result<bool> {
+        Ok(fs::read_to_string(self.path.join("cgroup.events"))?.lines().any(|l| l == "populated 0"))
+    }
+
+    /// Kills all in it, also what is being forked; kernels before 5.14 have no such file.
+    fn kill(&self) -> io::Result<()> {
+        fs::write(self.path.join("cgroup.kill"), "1")
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// The directory of this process's cgroup-v2 group, from the texts of mountinfo and cgroup.
+fn parent(mounts: &str, own: &str) -> Option<PathBuf> {
+    let own = Path::new(own.lines().find_map(|l| l.strip_prefix("0::"))?);
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        if after.split(' ').next() != Some("cgroup2") {
+            return None;
+        }
+        let mut fields = before.split(' ').skip(3);
+        let (root, mount) = (fields.next()?, fields.next()?);
+        Some(Path::new(mount).join(own.strip_prefix(root).ok()?))
+    })
+}
+
+/// Kills everything: the cgroup at once, then every descendant one by one. Returns how many were found alive.
+pub(crate) fn kill_all(cgroup: Option<&Cgroup>) -> io::Result<usize> {
+    if let Some(cgroup) = cgroup
+        && let Err(e) = cgroup.kill()
+        && e.kind() != io::ErrorKind::NotFound
+    {
+        eprintln!("{} {}: cgroup.kill: {e}", crate::time::stamp(), cgroup.path.display());
+    }
+    kill_descendants()
+}
+
+/// Kills every descendant of this process: first all are stopped, so that none forks while the others are killed.
+pub(crate) fn kill_descendants() -> io::Result<usize> {
+    let mut known = Vec::new();
+    for _ in 0..SWEEPS {
+        let fresh: Vec<Stat> = descendants()?.into_iter().filter(|stat| !known.contains(&key(stat))).collect();
+        if fresh.is_empty() {
+            break;
+        }
+        for stat in fresh {
+            send(&stat, Signal::STOP);
+            known.push(key(&stat));
+        }
+    }
+    let living = descendants()?;
+    for stat in &living {
+        send(stat, Signal::KILL);
+    }
+    Ok(living.len())
+}
+
+fn key(stat: &Stat) -> (i32, u64) {
+    (stat.pid, stat.start_time)
+}
+
+/// All living descendants of this process.
+pub(crate) fn descendants() -> io::Result<Vec<Stat>> {
+    Ok(below(std::process::id() as i32, procfs::all()?))
+}
+
+/// Whether `pid` descends from this process.
+pub(crate) fn is_descendant(pid: i32) -> bool {
+    let me = std::process::id() as i32;
+    let mut at = pid;
+    // Deeper than any real tree; ends a walk that a pid reused on the way would make circular.
+    for _ in 0..64 {
+        match Stat::of(at) {
+            Ok(stat) if stat.ppid == me => return true,
+            Ok(stat) if stat.ppid > 1 => at = stat.ppid,
+            _ => return false,
+        }
+    }
+    false
+}
+
+fn below(root: i32, all: Vec<Stat>) -> Vec<Stat> {
+    let mut found: Vec<Stat> = Vec::new();
+    let mut parents = vec![root];
+    while let Some(parent) = parents.pop() {
+        for stat in all.iter().filter(|s| s.ppid == parent && s.pid != root) {
+            if found.iter().all(|f| f.pid != stat.pid) {
+                parents.push(stat.pid);
+                found.push(*stat);
+            }
+        }
+    }
+    found.retain(|stat| stat.state != b'Z');
+    found
+}
+
+/// Signals exactly this process: the descriptor is taken first and the start time compared after, so a pid that was
+/// reused in between is left alone.
+pub(crate) fn send(stat: &Stat, signal: Signal) {
+    let Some(pid) = Pid::from_raw(stat.pid) else { return };
+    if let Ok(fd) = pidfd_open(pid, PidfdFlags::empty())
+        && Stat::of(stat.pid).is_ok_and(|now| now.start_time == stat.start_time)
+    {
+        let _ = pidfd_send_signal(fd, signal);
+    }
+}
+
+/// What became of the children of this process.
+pub(crate) enum Reaped {
+    Ended(i32, WaitStatus),
+    /// Some live.
+    Living,
+    /// There is none: whoever descended from here is dead.
+    NoChild,
+}
+
+/// Reaps one child.
+pub(crate) fn reap() -> Reaped {
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) => return Reaped::Ended(pid.as_raw_nonzero().get(), status),
+            Ok(None) => return Reaped::Living,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return Reaped::NoChild,
+        }
+    }
+}
+
+/// The wait status as the wire has it.
+pub(crate) fn exit_of(status: WaitStatus) -> muster_runner::wire::Exit {
+    use muster_runner::wire::Exit;
+    // wait(2): bit 0x80 says that a core was dumped.
+    match status.terminating_signal() {
+        Some(signal) => Exit::Signal { signal, core: status.as_raw() & 0x80 != 0 },
+        None => Exit::Code { code: status.exit_status().unwrap_or(-1) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_cgroup2_mount_of_every_layout() {
+        let hybrid = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
+                      32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
+                      41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
+        assert_eq!(parent(hybrid, "9:pids:/\n0::/\n"), Some("/sys/fs/cgroup/unified/".into()));
+        assert_eq!(parent(hybrid, "0::/a/b.service\n"), Some("/sys/fs/cgroup/unified/a/b.service".into()));
+        let bound = "30 23 0:26 /pods/x /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
+        assert_eq!(parent(bound, "0::/pods/x/run\n"), Some("/sys/fs/cgroup/run".into()));
+        assert_eq!(parent(bound, "0::/elsewhere\n"), None);
+        assert_eq!(parent(hybrid, "9:pids:/\n"), None);
+    }
+
+    #[test]
+    fn descendants_of_descendants_without_the_dead() {
+        let stat = |pid, ppid, state| Stat { pid, ppid, state, start_time: 1 };
+        let all = vec![stat(5, 1, b'S'), stat(6, 5, b'S'), stat(7, 6, b'Z'), stat(8, 7, b'R'), stat(9, 1, b'S')];
+        let mut pids: Vec<i32> = below(5, all).iter().map(|s| s.pid).collect();
+        pids.sort_unstable();
+        assert_eq!(pids, [6, 8]);
+    }
+}

@@ -149,7 +149,7 @@ def control_plane_dies(cluster, checkpoint):
         return (
             status
             and status["phase"] == "Running"
-            and status.get("nodesRunning", 3) == 3
+            and status["nodesRunning"] == 3
             and processes(status) == processes(before)
             and (status.get("lastStep") or 0) > before["lastStep"]
             and len(cluster.ready_nodes(may_fail=True)) == 3
@@ -210,7 +210,7 @@ class Cluster:
 
     def ready_nodes(self, may_fail=False):
         nodes = self.json("get", "nodes", may_fail=may_fail) or {"items": []}
-        return {node["metadata"]["name"] for node in nodes["items"] if node["status"]["phase"] == "Ready"}
+        return {node["metadata"]["name"] for node in nodes["items"] if node["status"]["state"] == "Ready"}
 
     def training(self, nodes, newer_than, since):
         """Waits until a generation newer than the given one trains with that many nodes, and says how long that took."""

@@ -1,0 +1,12 @@
+//! Plumbing that both daemons share: how a process starts to log, owns its tasks, keeps time, retries and ends.
+//!
+//! Nothing in here knows what Muster is for, and nothing of Muster's is imported.
+#![forbid(unsafe_code)]
+
+pub mod backoff;
+pub mod clock;
+pub mod shutdown;
+pub mod tasks;
+pub mod telemetry;
+pub mod ticker;
+pub mod version;

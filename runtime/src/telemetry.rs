@@ -1,0 +1,53 @@
+//! Logs: to standard error, as text for people or one JSON object a line for machines.
+
+use std::io::{self, IsTerminal};
+
+use clap::ValueEnum;
+use tracing_subscriber::{EnvFilter, filter::ParseError, fmt, util::TryInitError};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+/// What is logged where nobody says otherwise.
+pub const DEFAULT_FILTER: &str = "info";
+
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    #[error("log filter {filter:?} is not a list like \"info\" or \"muster_coordinator=debug,info\"")]
+    Filter {
+        filter: String,
+        #[source]
+        source: ParseError,
+    },
+    #[error("logging is set up already")]
+    Twice(#[source] TryInitError),
+}
+
+/// Starts logging; once per process, before anything logs.
+pub fn start(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
+    use tracing_subscriber::util::SubscriberInitExt;
+
+    let filter =
+        EnvFilter::builder().parse(filter).map_err(|source| TelemetryError::Filter { filter: filter.to_owned(), source })?;
+    let plain = fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+    match format {
+        LogFormat::Text => plain.finish().try_init(),
+        LogFormat::Json => plain.json().flatten_event(true).finish().try_init(),
+    }
+    .map_err(TelemetryError::Twice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_filter_is_named() {
+        let error = start(LogFormat::Text, "muster=loud").unwrap_err();
+        assert!(error.to_string().starts_with("log filter \"muster=loud\" is not"), "{error}");
+    }
+}

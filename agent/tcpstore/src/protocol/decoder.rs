@@ -54,9 +54,13 @@ struct Partial {
 /// What keeping one field costs beside its bytes: pointer, length, reference count, allocator.
 const FIELD_BYTES: usize = 48;
 
-/// A buffer that has grown beyond this is given back once it is empty: most requests are below 1 KiB, and thousands of
-/// idle clients should hold nothing.
+/// A buffer that has grown beyond this is given back once it is mostly empty: most requests are below 1 KiB, and
+/// thousands of idle clients should hold nothing.
 const KEEP_BYTES: usize = 4096;
+
+/// Bytes already read that are kept in front of the rest before they are dropped, where requests follow each other
+/// closely. What is moved then is at most one socket read.
+const BEHIND_BYTES: usize = 64 * 1024;
 
 impl Decoder {
     /// Takes bytes as they came from the socket.
@@ -106,8 +110,11 @@ impl Decoder {
             },
         };
         let request = self.fields(&mut partial, limits)?;
-        if request.is_none() {
+        let torn = request.is_none();
+        if torn {
             self.partial = Some(partial);
+        }
+        if torn || self.read > BEHIND_BYTES {
             self.compact();
         }
         Ok(request)
@@ -292,12 +299,13 @@ impl Decoder {
         Some(bytes.try_into().expect("N bytes were asked for"))
     }
 
-    /// Drops what was read. Called only where the bytes ended, so what is moved is less than one field.
+    /// Drops what was read.
     fn compact(&mut self) {
         self.buf.drain(..self.read);
         self.read = 0;
-        if self.buf.is_empty() && self.buf.capacity() > KEEP_BYTES {
-            self.buf = Vec::new();
+        let (len, room) = (self.buf.len(), self.buf.capacity());
+        if room > KEEP_BYTES && room > 4 * len {
+            self.buf.shrink_to(len);
         }
     }
 }

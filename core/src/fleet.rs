@@ -5,18 +5,24 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | `turn` | the one door: facts in, changes and effects out |
+//! | `settle` | one job's next step: break, open, start, finish |
+//! | `requests` | what users ask for |
 //! | `registry` | who is alive: sessions, silence, Suspect, Lost |
 //! | `job` | a job's durable record and its phases |
-//! | `resize` | how many nodes a generation shall have, or why none |
-//! | `placement` | which nodes, in which rank order |
-//! | `rendezvous` | one generation's way from decided to running to proven dead |
+//! | `capacity` | what nodes have left |
+//! | `placement` | which nodes, in which rank order, or why none |
+//! | `rendezvous` | one generation: ready, inert, broken, done |
 //! | `blame` | who broke a generation, and who pays |
 //! | `budget` | restarts a job may have; cordons the fleet may have |
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `desired` | each node's whole desired state |
 //! | `view` | what users see |
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +34,23 @@ use crate::{
     time::Timestamp,
 };
 
+mod blame;
+mod budget;
+mod capacity;
+mod desired;
 pub mod job;
+mod placement;
 pub mod receipt;
+mod registry;
+mod rendezvous;
+mod requests;
+mod settle;
+#[cfg(test)]
+mod tests;
+mod turn;
 pub mod view;
+
+pub use budget::MUSTER;
 
 use job::JobRecord;
 use view::{JobView, NodeView};
@@ -39,16 +59,32 @@ use view::{JobView, NodeView};
 #[derive(Clone, Debug)]
 pub enum Input {
     /// An agent opened a session. Answered with [`Effect::Welcome`] or [`Effect::Refuse`].
-    Connected { session: SessionId, hello: Hello },
+    Connected {
+        session: SessionId,
+        hello: Hello,
+    },
     /// The agent's facts changed.
-    Report { session: SessionId, report: NodeReport },
+    Report {
+        session: SessionId,
+        report: NodeReport,
+    },
     /// All runs the node holds, after any change of them.
-    Runs { session: SessionId, runs: Vec<RunReport> },
-    Heartbeat { session: SessionId },
+    Runs {
+        session: SessionId,
+        runs: Vec<RunReport>,
+    },
+    Heartbeat {
+        session: SessionId,
+    },
     /// The session's stream ended, for whatever reason.
-    Disconnected { session: SessionId },
+    Disconnected {
+        session: SessionId,
+    },
     /// A user's request; answered exactly once with [`Effect::Answer`].
-    Request { id: RequestId, request: Request },
+    Request {
+        id: RequestId,
+        request: Request,
+    },
     /// Time passed. The shell sends one at least every [`Policy::tick`], and at the moment [`Turn::wake_at`] asks for.
     Tick,
 }
@@ -69,16 +105,38 @@ pub struct Hello {
 pub struct RequestId(pub u64);
 
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "requests are few and short-lived")]
 pub enum Request {
     /// `uid` is a fresh UUID from the shell; not used if the job exists already.
-    Submit { name: JobName, spec: JobSpec, uid: JobUid, request_id: String, validate_only: bool },
-    Scale { name: JobName, nodes: u32 },
-    Cancel { name: JobName },
-    Delete { name: JobName },
-    Cordon { node: NodeName, by: String, reason: String },
-    Uncordon { node: NodeName },
+    Submit {
+        name: JobName,
+        spec: JobSpec,
+        uid: JobUid,
+        request_id: String,
+        validate_only: bool,
+    },
+    Scale {
+        name: JobName,
+        nodes: u32,
+    },
+    Cancel {
+        name: JobName,
+    },
+    Delete {
+        name: JobName,
+    },
+    Cordon {
+        node: NodeName,
+        by: String,
+        reason: String,
+    },
+    Uncordon {
+        node: NodeName,
+    },
     /// The operator's word that a node is dead for good.
-    DeleteNode { node: NodeName },
+    DeleteNode {
+        node: NodeName,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -131,15 +189,35 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// The session is accepted; `Publish` follows.
-    Welcome { session: SessionId, term: Term, epoch: NodeEpoch, heartbeat: Duration },
+    Welcome {
+        session: SessionId,
+        term: Term,
+        epoch: NodeEpoch,
+        heartbeat: Duration,
+    },
     /// End this session; the text is for the agent's log.
-    Refuse { session: SessionId, why: String },
+    Refuse {
+        session: SessionId,
+        why: String,
+    },
     /// The node's whole desired state has changed.
-    Publish { session: SessionId, desired: Desired },
-    Answer { id: RequestId, answer: Answer },
+    Publish {
+        session: SessionId,
+        desired: Desired,
+    },
+    Answer {
+        id: RequestId,
+        answer: Answer,
+    },
     /// What users see of this job has changed; `None`: it is gone.
-    JobChanged { uid: JobUid, view: Option<Box<JobView>> },
-    NodeChanged { node: NodeName, view: Option<Box<NodeView>> },
+    JobChanged {
+        uid: JobUid,
+        view: Option<Box<JobView>>,
+    },
+    NodeChanged {
+        node: NodeName,
+        view: Option<Box<NodeView>>,
+    },
 }
 
 /// A node as stored: what must survive a restart of the coordinator.
@@ -252,27 +330,15 @@ impl Default for Policy {
 pub struct Fleet {
     pub(crate) policy: Policy,
     pub(crate) term: Term,
-    pub(crate) jobs: BTreeMap<JobUid, ()>,
-}
-
-impl Fleet {
-    /// The fleet as stored, under a new term. For [`Policy::listen`] from `now`, silence means nothing.
-    pub fn new(policy: Policy, term: Term, stored: Stored, now: Timestamp) -> Self {
-        let _ = (stored, now);
-        Self { policy, term, jobs: BTreeMap::new() }
-    }
-
-    /// Takes one input and decides.
-    pub fn turn(&mut self, now: Timestamp, input: Input) -> Turn {
-        let _ = (now, input);
-        Turn::default()
-    }
-
-    pub fn job_views(&self) -> Vec<JobView> {
-        Vec::new()
-    }
-
-    pub fn node_views(&self) -> Vec<NodeView> {
-        Vec::new()
-    }
+    pub(crate) jobs: BTreeMap<JobUid, JobRecord>,
+    pub(crate) names: BTreeMap<JobName, JobUid>,
+    /// Jobs that are not over, or of which something may still run.
+    pub(crate) active: BTreeSet<JobUid>,
+    /// What is known of a job and need not survive a restart.
+    pub(crate) live: BTreeMap<JobUid, settle::Live>,
+    pub(crate) nodes: registry::Registry,
+    pub(crate) tombstones: Vec<desired::Tombstone>,
+    pub(crate) listen_until: Timestamp,
+    pub(crate) last_event: u64,
+    pub(crate) last_turn: Timestamp,
 }

@@ -1,3 +1,24 @@
 //! The agent's brain: what one node does with its desired state and with what its runners say. Pure; the agent is its shell.
+//!
+//! [`Node::turn`] is the only door: one input in, effects out, to be executed in order. It compares what shall be with what is and
+//! emits what is missing, so an input that is repeated, late or lost changes nothing in the end. It never starts a group twice, and
+//! a run that nobody mentions is left alone: silence never kills.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `ledger` | what this node has promised never to go behind: term, node epoch, generations; persisted before obeying |
+//! | `digest` | the fingerprint by which two contents of one generation are told apart |
+//! | `group` | one worker group as its runner describes it, and the report made of that |
+//! | `turn` | desired against actual |
+//! | `torchrun` | an assignment as the process that starts its workers |
 
+mod digest;
+mod group;
+mod ledger;
 pub mod torchrun;
+mod turn;
+
+pub use digest::Digest;
+pub use group::{Found, FoundState, GroupPhase, GroupStatus, SeenExit};
+pub use ledger::{Ledger, Objection, Seen};
+pub use turn::{Alarm, Effect, Input, Node, Turn};

@@ -45,9 +45,9 @@ pub fn format(period: Duration) -> String {
     let ms = period.as_millis();
     match ms {
         0 => "0s".into(),
-        _ if ms % 1_000 != 0 => format!("{ms}ms"),
-        _ if ms % 3_600_000 == 0 => format!("{}h", ms / 3_600_000),
-        _ if ms % 60_000 == 0 => format!("{}m", ms / 60_000),
+        _ if !ms.is_multiple_of(1_000) => format!("{ms}ms"),
+        _ if ms.is_multiple_of(3_600_000) => format!("{}h", ms / 3_600_000),
+        _ if ms.is_multiple_of(60_000) => format!("{}m", ms / 60_000),
         _ => format!("{}s", ms / 1_000),
     }
 }

@@ -104,6 +104,8 @@ pub struct RunReport {
     pub launched_at: Option<Timestamp>,
     /// How torchrun itself ended. Its code is 1 for every failure: the ranks have the truth.
     pub launcher_exit: Option<Exit>,
+    /// torchrun's own last words, if it failed before any rank did.
+    pub launcher_error: Option<String>,
     pub dead_at: Option<Timestamp>,
     pub ranks: Vec<RankReport>,
 }
@@ -161,6 +163,7 @@ impl RunReport {
             all_joined_at: None,
             launched_at: None,
             launcher_exit: None,
+            launcher_error: None,
             dead_at: None,
             ranks: Vec::new(),
         }

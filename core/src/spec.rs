@@ -193,6 +193,31 @@ impl JobDocument {
     }
 }
 
+impl JobSpec {
+    /// Paths of the fields in which `other` differs.
+    pub fn differences(&self, other: &JobSpec) -> Vec<&'static str> {
+        let fields = [
+            ("spec.replicas", self.replicas != other.replicas),
+            ("spec.minReplicas", self.min_replicas != other.min_replicas),
+            ("spec.maxReplicas", self.max_replicas != other.max_replicas),
+            ("spec.procPerNode", self.proc_per_node != other.proc_per_node),
+            ("spec.gpusPerNode", self.gpus_per_node != other.gpus_per_node),
+            ("spec.command", self.command != other.command),
+            ("spec.args", self.args != other.args),
+            ("spec.env", self.env != other.env),
+            ("spec.workingDir", self.working_dir != other.working_dir),
+            ("spec.priority", self.priority != other.priority),
+            ("spec.restartPolicy", self.restart_policy != other.restart_policy),
+            ("spec.stopGracePeriod", self.stop_grace_period != other.stop_grace_period),
+            ("spec.scaleUpCooldown", self.scale_up_cooldown != other.scale_up_cooldown),
+            ("spec.progress", self.progress != other.progress),
+            ("spec.launch", self.launch != other.launch),
+            ("spec.stepPattern", self.step_pattern != other.step_pattern),
+        ];
+        fields.into_iter().filter(|(_, differs)| *differs).map(|(path, _)| path).collect()
+    }
+}
+
 #[derive(Default)]
 struct Errors(Vec<FieldError>);
 
@@ -258,7 +283,8 @@ impl SpecDocument {
             working_dir: self.working_dir.clone(),
             priority: errors.number("spec.priority", self.priority.unwrap_or(0), -PRIORITY_MAX, PRIORITY_MAX) as i32,
             restart_policy: RestartPolicy {
-                max_restarts: errors.number("spec.restartPolicy.maxRestarts", policy.max_restarts.unwrap_or(3), 0, RESTARTS_MAX) as u32,
+                max_restarts: errors.number("spec.restartPolicy.maxRestarts", policy.max_restarts.unwrap_or(3), 0, RESTARTS_MAX)
+                    as u32,
                 window: errors.period(
                     "spec.restartPolicy.window",
                     policy.window.as_deref(),
@@ -325,7 +351,8 @@ impl SpecDocument {
             }
         }
         if bytes > ARGS_BYTES_MAX {
-            errors.add("spec.args", format!("command and args are {bytes} bytes long in all, at most {ARGS_BYTES_MAX} are allowed"));
+            errors
+                .add("spec.args", format!("command and args are {bytes} bytes long in all, at most {ARGS_BYTES_MAX} are allowed"));
         }
         if self.args.is_empty() && self.command.len() < 2 {
             errors.add("spec.args", "names no script: give for example [train.py, --epochs, \"10\"] or [-m, package.module]");

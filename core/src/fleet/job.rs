@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     fleet::receipt::{Cause, Incident},
     id::{Generation, JobName, JobUid, NodeName},
+    run::{Endpoint, RunId},
     spec::JobSpec,
     time::Timestamp,
 };
@@ -65,8 +66,27 @@ pub struct JobRecord {
     /// Newest last, bounded by `INCIDENTS_MAX`.
     pub incidents: Vec<Incident>,
     pub incidents_dropped: u32,
+    /// The end this job is being brought to; its generations are being stopped.
+    pub ending: Option<Ending>,
+    /// Generations that are over, newest last, bounded by `HISTORY_MAX` and `HISTORY_MEMBERS_MAX`: where their logs are.
+    pub history: Vec<GenerationRecord>,
+    /// Every node that ever held a run of this job and may hold its logs.
+    pub nodes_used: BTreeSet<NodeName>,
     pub finished: Option<Timestamp>,
 }
+
+/// The end a job will have once nothing of it runs any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    pub phase: Phase,
+    pub reason: String,
+    pub message: String,
+}
+
+/// Generations a job remembers, for `logs --previous` and `--generation`.
+pub const HISTORY_MAX: usize = 10;
+/// Members in all remembered generations together: 1,024 of about 100 bytes keep a record near 100 KiB.
+pub const HISTORY_MEMBERS_MAX: usize = 1_024;
 
 /// Receipts kept with a job. 100 of about 400 bytes stay far below a record of 64 KiB.
 pub const INCIDENTS_MAX: usize = 100;
@@ -80,12 +100,20 @@ pub struct GenerationRecord {
     /// In node rank order.
     pub members: Vec<Member>,
     pub proc_per_node: u32,
+    /// The job's restarts when this was sealed; part of the assignment, which must never change within a generation.
+    pub restart_count: u32,
     pub store_host: NodeName,
+    /// Where the store is served; known and stored from the moment the generation is started.
+    pub store: Option<Endpoint>,
     /// Rendezvous id with the generation's number in it; unique for ever.
     pub rendezvous: String,
     pub opened: Timestamp,
     /// Members may be told to train: everybody was ready and the generation before is inert.
     pub started: bool,
+    pub started_at: Option<Timestamp>,
+    /// The grace its predecessor was given to stop; members cannot be ready before that.
+    #[serde(with = "crate::period::serde_period")]
+    pub previous_grace: std::time::Duration,
     /// A member broke or the world is outgrown; never trains again.
     pub stopping: Option<Stopping>,
     /// Members proven dead.
@@ -111,7 +139,91 @@ pub struct Stopping {
     pub grace: std::time::Duration,
 }
 
+impl JobRecord {
+    /// A job as just accepted.
+    pub fn submitted(uid: JobUid, name: JobName, spec: JobSpec, request_id: String, now: Timestamp) -> Self {
+        Self {
+            uid,
+            name,
+            replicas: spec.replicas,
+            spec,
+            request_id,
+            created: now,
+            phase: Phase::Pending,
+            reason: "Submitted".into(),
+            message: String::new(),
+            current: None,
+            retiring: Vec::new(),
+            last_generation: Generation(0),
+            restarts: Vec::new(),
+            restart_count: 0,
+            failures_in_row: 0,
+            not_before: None,
+            incidents: Vec::new(),
+            incidents_dropped: 0,
+            ending: None,
+            history: Vec::new(),
+            nodes_used: BTreeSet::new(),
+            finished: None,
+        }
+    }
+
+    /// Generations of which some process may live, oldest first.
+    pub fn unburied(&self) -> impl Iterator<Item = &GenerationRecord> {
+        self.retiring.iter().chain(self.current.as_ref())
+    }
+
+    pub fn unburied_mut(&mut self) -> impl Iterator<Item = &mut GenerationRecord> {
+        self.retiring.iter_mut().chain(self.current.as_mut())
+    }
+
+    /// The generation a user means who names none: the current one, else the newest.
+    pub fn latest(&self) -> Option<&GenerationRecord> {
+        self.current.as_ref().or_else(|| self.retiring.iter().chain(&self.history).max_by_key(|g| g.number))
+    }
+
+    pub fn generation(&self, number: Generation) -> Option<&GenerationRecord> {
+        self.unburied().chain(&self.history).find(|g| g.number == number)
+    }
+
+    /// Takes the current generation out of service for good. It is retiring until every member is proven dead.
+    pub(crate) fn retire_current(&mut self, stopping: Stopping) {
+        if let Some(mut generation) = self.current.take() {
+            generation.stopping = Some(stopping);
+            self.retiring.push(generation);
+        }
+    }
+
+    /// Moves generations whose every member is proven dead to the history.
+    pub(crate) fn bury(&mut self) {
+        let (dead, alive): (Vec<_>, Vec<_>) = std::mem::take(&mut self.retiring).into_iter().partition(GenerationRecord::all_dead);
+        self.retiring = alive;
+        self.history.extend(dead);
+        let mut members: usize = self.history.iter().map(|g| g.members.len()).sum();
+        while self.history.len() > HISTORY_MAX || (members > HISTORY_MEMBERS_MAX && self.history.len() > 1) {
+            members -= self.history.remove(0).members.len();
+        }
+    }
+
+    pub(crate) fn open_incident(&mut self, incident: Incident) {
+        self.incidents.push(incident);
+        if self.incidents.len() > INCIDENTS_MAX {
+            self.incidents.remove(0);
+            self.incidents_dropped += 1;
+        }
+    }
+}
+
 impl GenerationRecord {
+    pub fn run(&self, job: &JobUid) -> RunId {
+        RunId { job: job.clone(), generation: self.number }
+    }
+
+    /// Node of a global rank.
+    pub fn node_of(&self, rank: u32) -> Option<&NodeName> {
+        self.members.get((rank / self.proc_per_node.max(1)) as usize).map(|member| &member.node)
+    }
+
     pub fn world_size(&self) -> u32 {
         self.members.len() as u32 * self.proc_per_node
     }

@@ -80,3 +80,30 @@ impl Incident {
         Some(self.first_step_at.or(self.joined_at)?.since(self.event_at))
     }
 }
+
+impl Incident {
+    /// A receipt with nothing on it yet but when.
+    pub(crate) fn at(event_at: Timestamp) -> Self {
+        Self {
+            cause: Cause::FirstStart,
+            message: String::new(),
+            charged: Charged::Nobody,
+            culprit: None,
+            collateral: Vec::new(),
+            from: None,
+            to: None,
+            from_nodes: 0,
+            to_nodes: 0,
+            event_at,
+            detected_at: event_at,
+            decided_at: None,
+            stopped_at: None,
+            launched_at: None,
+            joined_at: None,
+            first_step_at: None,
+            last_step_before: None,
+            first_step_after: None,
+            node: None,
+        }
+    }
+}

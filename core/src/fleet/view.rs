@@ -1,10 +1,17 @@
 //! What users see of jobs and nodes: values made from the fleet's state, with every number filled in.
 
+use std::collections::BTreeMap;
+
 use crate::{
     exit::Exit,
-    fleet::{Cordon, NodeRecord, job::JobRecord},
-    id::NodeName,
-    run::{Endpoint, RunId, RunPhase},
+    fleet::{
+        NodeRecord,
+        job::JobRecord,
+        registry::{Node, Registry},
+        rendezvous,
+    },
+    id::{JobName, JobUid, NodeName},
+    run::{Endpoint, RankReport, RunId, RunPhase},
     time::Timestamp,
 };
 
@@ -52,8 +59,56 @@ pub enum Liveness {
 pub struct NodeView {
     pub record: NodeRecord,
     pub liveness: Liveness,
-    pub cordon: Option<Cordon>,
     pub slots_free: u32,
     pub last_heard: Option<Timestamp>,
-    pub runs: Vec<(RunId, Option<crate::id::JobName>, RunPhase)>,
+    pub runs: Vec<(RunId, Option<JobName>, RunPhase)>,
+}
+
+pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
+    let mut view = JobView {
+        record: record.clone(),
+        members: Vec::new(),
+        ranks: Vec::new(),
+        last_step: None,
+        nodes_running: 0,
+        store_address: record.latest().and_then(|generation| generation.store.clone()),
+    };
+    let Some(generation) = record.latest() else { return view };
+    for (node_rank, member) in generation.members.iter().enumerate() {
+        let report = rendezvous::report(nodes, &record.uid, generation, &member.node);
+        let phase = report.map(|run| run.phase.clone());
+        view.nodes_running += u32::from(phase == Some(RunPhase::Running));
+        view.members.push(MemberView { node: member.node.clone(), node_rank: node_rank as u32, phase });
+        view.ranks.extend(report.into_iter().flat_map(|run| &run.ranks).map(|rank| rank_view(&member.node, rank)));
+    }
+    view.ranks.sort_by_key(|rank| rank.rank);
+    view.last_step = view.ranks.iter().filter_map(|rank| rank.last_step).max();
+    if view.last_step.is_none() {
+        view.last_step = record.incidents.last().and_then(|incident| incident.last_step_before);
+    }
+    view
+}
+
+fn rank_view(node: &NodeName, rank: &RankReport) -> RankView {
+    RankView {
+        rank: rank.rank,
+        local_rank: rank.local_rank,
+        node: node.clone(),
+        pid: rank.pid,
+        exit: rank.exit,
+        first_step: rank.first_step,
+        last_step: rank.last_step,
+        first_error: rank.first_error.clone(),
+    }
+}
+
+pub(crate) fn node(node: &Node, jobs: &BTreeMap<JobUid, JobRecord>, slots_free: u32) -> NodeView {
+    let name_of = |run: &RunId| jobs.get(&run.job).map(|job| job.name.clone());
+    NodeView {
+        record: node.record.clone(),
+        liveness: node.liveness,
+        slots_free,
+        last_heard: (node.liveness != Liveness::Unknown).then_some(node.heard),
+        runs: node.runs.iter().map(|(id, run)| (id.clone(), name_of(id), run.phase.clone())).collect(),
+    }
 }

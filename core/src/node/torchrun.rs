@@ -47,9 +47,9 @@ impl Entry {
 /// `python`, `python3`, `/opt/env/bin/python3.11`, `pypy3`.
 fn is_python(program: &str) -> bool {
     let name = program.rsplit('/').next().unwrap_or(program);
-    ["python", "pypy"].iter().any(|stem| {
-        name.strip_prefix(stem).is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
-    })
+    ["python", "pypy"]
+        .iter()
+        .any(|stem| name.strip_prefix(stem).is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.')))
 }
 
 #[cfg(test)]

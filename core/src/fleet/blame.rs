@@ -1,0 +1,225 @@
+//! Who broke a generation. The first cause is the primary, all that fell because of it is collateral and never charged.
+//!
+//! A node fault never spends a job's restart budget; a job fault never cordons a node.
+
+use std::{cmp::Reverse, time::Duration};
+
+use crate::{
+    exit::{Exit, ExitClass},
+    fleet::receipt::{Cause, Charged},
+    id::NodeName,
+    time::Timestamp,
+};
+
+/// One fact about a broken generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Evidence {
+    RankExit {
+        node: NodeName,
+        rank: u32,
+        exit: Exit,
+        class: ExitClass,
+        at: Timestamp,
+        error: Option<String>,
+    },
+    /// torchrun itself failed without any rank failing, or the whole group vanished.
+    LauncherFailed {
+        node: NodeName,
+        exit: Option<Exit>,
+        at: Timestamp,
+        error: Option<String>,
+    },
+    /// The node's agent is silent since `since`; it was heard last at `heard`.
+    NodeSilent {
+        node: NodeName,
+        lost: bool,
+        since: Timestamp,
+        heard: Timestamp,
+    },
+    NodeRebooted {
+        node: NodeName,
+        at: Timestamp,
+    },
+    NodeDeleted {
+        node: NodeName,
+        at: Timestamp,
+    },
+    /// The node says it cannot start the run, and why.
+    Refused {
+        node: NodeName,
+        reason: String,
+    },
+    StartTimeout {
+        node: NodeName,
+        at: Timestamp,
+    },
+}
+
+/// A silent node explains another's failure that was seen up to this long before the silence was: both come from the same cut,
+/// and which of two connections notices first is chance.
+const SAME_CUT: Duration = Duration::from_millis(250);
+
+impl Evidence {
+    pub(crate) fn node(&self) -> &NodeName {
+        match self {
+            Evidence::RankExit { node, .. }
+            | Evidence::LauncherFailed { node, .. }
+            | Evidence::NodeSilent { node, .. }
+            | Evidence::NodeRebooted { node, .. }
+            | Evidence::NodeDeleted { node, .. }
+            | Evidence::Refused { node, .. }
+            | Evidence::StartTimeout { node, .. } => node,
+        }
+    }
+
+    /// Whether this alone ends the generation. A suspicion does not: only a member's death, or silence beyond the limit.
+    pub(crate) fn breaks(&self) -> bool {
+        !matches!(self, Evidence::NodeSilent { lost: false, .. })
+    }
+
+    /// Whether this says only that somebody else went away.
+    pub(crate) fn is_victim(&self) -> bool {
+        matches!(self, Evidence::RankExit { class: ExitClass::PeerLost, .. })
+    }
+
+    fn at(&self) -> Timestamp {
+        match self {
+            Evidence::RankExit { at, .. }
+            | Evidence::LauncherFailed { at, .. }
+            | Evidence::NodeRebooted { at, .. }
+            | Evidence::NodeDeleted { at, .. }
+            | Evidence::StartTimeout { at, .. } => *at,
+            Evidence::NodeSilent { since, .. } => *since - SAME_CUT,
+            Evidence::Refused { .. } => Timestamp::default(),
+        }
+    }
+
+    /// How much it explains: lower explains more. Within one kind the earlier one wins.
+    fn order(&self) -> (u8, Timestamp) {
+        let kind = match self {
+            Evidence::NodeRebooted { .. } | Evidence::NodeDeleted { .. } => 0,
+            Evidence::RankExit { class: ExitClass::Fault | ExitClass::Killed, .. } | Evidence::NodeSilent { .. } => 1,
+            Evidence::Refused { .. } => 2,
+            Evidence::LauncherFailed { .. } => 3,
+            Evidence::StartTimeout { .. } => 4,
+            Evidence::RankExit { .. } => 5,
+        };
+        (kind, self.at())
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Evidence::RankExit { node, rank, .. } => format!("rank {rank} on {node}"),
+            other => other.node().to_string(),
+        }
+    }
+
+    /// When it happened, as near as anybody can say.
+    fn happened(&self) -> Timestamp {
+        match self {
+            Evidence::NodeSilent { heard, .. } => *heard,
+            other => other.at(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub cause: Cause,
+    pub message: String,
+    pub charged: Charged,
+    pub culprit: String,
+    pub node: NodeName,
+    pub collateral: Vec<String>,
+    pub event_at: Timestamp,
+}
+
+/// Judges all evidence of one generation together; `None` without any.
+pub(crate) fn judge(evidence: &[Evidence], members: usize) -> Option<Verdict> {
+    let primary = evidence.iter().min_by_key(|e| (e.order(), Reverse(e.breaks())))?;
+    let refused_everywhere = evidence.iter().filter(|e| matches!(e, Evidence::Refused { .. })).count() == members;
+    let (cause, charged, message) = match primary {
+        Evidence::RankExit { node, rank, exit, class, error, .. } => {
+            let cause = if *class == ExitClass::Killed { Cause::WorkerKilled } else { Cause::WorkerFailed };
+            let error = error.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
+            (cause, Charged::Job, format!("rank {rank} on {node} ended with {exit}{error}"))
+        }
+        Evidence::LauncherFailed { node, exit, error, .. } => {
+            let exit = exit.map_or("vanished".to_owned(), |exit| format!("ended with {exit}"));
+            let error = error.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
+            (Cause::StartFailed, Charged::Job, format!("torchrun on {node} {exit} before any rank failed{error}"))
+        }
+        Evidence::NodeSilent { node, lost: true, .. } => (Cause::NodeLost, Charged::Node, format!("{node} is silent")),
+        Evidence::NodeSilent { node, .. } => {
+            (Cause::NodeLost, Charged::Node, format!("{node} lost its connection, and its peers' connections to it broke"))
+        }
+        Evidence::NodeRebooted { node, .. } => (Cause::NodeRebooted, Charged::Node, format!("{node} was booted anew")),
+        Evidence::NodeDeleted { node, .. } => (Cause::NodeDeleted, Charged::Nobody, format!("{node} was deleted by an operator")),
+        Evidence::Refused { node, reason } => {
+            let charged = if refused_everywhere { Charged::Job } else { Charged::Node };
+            (Cause::StartFailed, charged, format!("{node} cannot start it: {reason}"))
+        }
+        Evidence::StartTimeout { node, .. } => (Cause::StartTimeout, Charged::Node, format!("{node} did not get ready in time")),
+    };
+    let collateral = evidence.iter().filter(|e| e.name() != primary.name()).map(Evidence::name).collect();
+    Some(Verdict {
+        cause,
+        message,
+        charged,
+        culprit: primary.name(),
+        node: primary.node().clone(),
+        collateral,
+        event_at: primary.happened(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(node: &str, rank: u32, exit: Exit, error: Option<&str>, ms: u64) -> Evidence {
+        let at = Timestamp(ms * 1000);
+        Evidence::RankExit { node: node.into(), rank, exit, class: exit.class(error), at, error: error.map(str::to_owned) }
+    }
+
+    fn silent(node: &str, lost: bool, ms: u64) -> Evidence {
+        let at = Timestamp(ms * 1000);
+        Evidence::NodeSilent { node: node.into(), lost, since: at, heard: at - Duration::from_millis(400) }
+    }
+
+    const PEER: Option<&str> = Some("RuntimeError: Connection closed by peer [127.0.0.1]:1");
+
+    #[test]
+    fn the_rank_that_failed_by_itself_is_to_blame_even_if_a_victim_was_seen_first() {
+        let verdict = judge(&[exit("b", 1, Exit::Code(1), PEER, 1000), exit("a", 0, Exit::Signal(11), None, 1003)], 2).unwrap();
+        assert_eq!((verdict.cause, verdict.charged, verdict.culprit.as_str()), (Cause::WorkerFailed, Charged::Job, "rank 0 on a"));
+        assert_eq!(verdict.collateral, ["rank 1 on b"]);
+    }
+
+    #[test]
+    fn a_cut_node_explains_its_peers_deaths_and_costs_the_job_nothing() {
+        let evidence = [exit("b", 1, Exit::Code(1), PEER, 1000), exit("c", 2, Exit::Code(1), None, 1001), silent("a", false, 1020)];
+        let verdict = judge(&evidence, 3).unwrap();
+        assert_eq!((verdict.cause, verdict.charged, verdict.culprit.as_str()), (Cause::NodeLost, Charged::Node, "a"));
+        assert_eq!(verdict.collateral, ["rank 1 on b", "rank 2 on c"]);
+    }
+
+    #[test]
+    fn a_failure_long_before_a_silence_is_not_the_silences_fault() {
+        let verdict = judge(&[exit("b", 1, Exit::Code(3), None, 1000), silent("a", false, 2000)], 2).unwrap();
+        assert_eq!(verdict.charged, Charged::Job);
+    }
+
+    #[test]
+    fn a_refusal_everywhere_is_the_jobs_fault_elsewhere_the_nodes() {
+        let refused = |node: &str| Evidence::Refused { node: node.into(), reason: "no such script".into() };
+        assert_eq!(judge(&[refused("a"), refused("b")], 2).unwrap().charged, Charged::Job);
+        assert_eq!(judge(&[refused("a")], 2).unwrap().charged, Charged::Node);
+    }
+
+    #[test]
+    fn a_suspicion_alone_breaks_nothing() {
+        assert!(!silent("a", false, 1).breaks());
+        assert!(silent("a", true, 1).breaks());
+    }
+}

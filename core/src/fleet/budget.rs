@@ -1,0 +1,156 @@
+//! What failures may cost: restarts a job may have, cordons the fleet may have.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use crate::{
+    fleet::{Cordon, Mark, NodeRecord, Policy, job::JobRecord},
+    id::{JobUid, NodeName},
+    period,
+    time::Timestamp,
+};
+
+/// Who Muster is in a cordon's `by`. It uncordons nothing that carries another name.
+pub const MUSTER: &str = "muster";
+
+/// Marks kept per node; far above any threshold.
+const MARKS_MAX: usize = 32;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Restart {
+    /// Start again, not before this moment.
+    At(Timestamp),
+    /// The budget is spent; the sentence says how.
+    Spent(String),
+}
+
+/// Charges one failure to a job.
+pub(crate) fn charge(record: &mut JobRecord, policy: &Policy, now: Timestamp) -> Restart {
+    let (max, window) = (record.spec.restart_policy.max_restarts, record.spec.restart_policy.window);
+    record.restarts.retain(|at| now.since(*at) < window);
+    if record.restarts.len() >= max as usize {
+        return Restart::Spent(format!("{} restarts in {} are all that restartPolicy allows", max, period::format(window)));
+    }
+    record.restarts.push(now);
+    let healthy = record.current.as_ref().and_then(|g| g.started_at).map_or(Duration::ZERO, |at| now.since(at));
+    if healthy >= policy.backoff_reset {
+        record.failures_in_row = 0;
+    }
+    let wait = backoff(record.failures_in_row, policy);
+    record.failures_in_row += 1;
+    Restart::At(now + wait)
+}
+
+/// None for the first failure, which is mostly chance; then doubling.
+fn backoff(failures_before: u32, policy: &Policy) -> Duration {
+    match failures_before {
+        0 => Duration::ZERO,
+        n => policy.backoff_first.saturating_mul(1 << (n - 1).min(16)).min(policy.backoff_max),
+    }
+}
+
+/// Notes that a failure of `job` began on this node. Whether that is the node's fault only the history can tell.
+pub(crate) fn mark(record: &mut NodeRecord, job: &JobUid, policy: &Policy, now: Timestamp) {
+    record.marks.retain(|mark| now.since(mark.at) < policy.storm_window);
+    record.marks.push(Mark { at: now, job: job.clone() });
+    let excess = record.marks.len().saturating_sub(MARKS_MAX);
+    record.marks.drain(..excess);
+}
+
+/// Whether a node is at the root of a restart storm: enough failures began there lately, and from more than one job. A job that
+/// fails everywhere leaves marks on many nodes but is only one job.
+pub(crate) fn storm(record: &NodeRecord, policy: &Policy, now: Timestamp) -> Option<String> {
+    let recent: Vec<&Mark> = record.marks.iter().filter(|mark| now.since(mark.at) < policy.storm_window).collect();
+    let jobs: BTreeSet<&JobUid> = recent.iter().map(|mark| &mark.job).collect();
+    (recent.len() >= policy.storm_failures && jobs.len() >= 2).then(|| {
+        let window = period::format(policy.storm_window);
+        format!("restart storm: {} failures of {} jobs began here within {window}", recent.len(), jobs.len())
+    })
+}
+
+/// Why Muster may not cordon one more node now; `None` if it may.
+pub(crate) fn cordon_veto<'a>(nodes: impl Iterator<Item = &'a NodeRecord>, policy: &Policy, now: Timestamp) -> Option<String> {
+    let (mut total, mut ours, mut recent) = (0u32, 0u32, 0u32);
+    for node in nodes {
+        total += 1;
+        if let Some(Cordon { by, at, .. }) = &node.cordon
+            && by == MUSTER
+        {
+            ours += 1;
+            recent += u32::from(now.since(*at) < policy.cordon_window);
+        }
+    }
+    let share = |percent: u32| (total * percent / 100).max(1);
+    if ours >= share(policy.cordon_breaker_percent) {
+        Some(format!("{ours} of {total} nodes are cordoned by Muster already: a person must look"))
+    } else if recent >= share(policy.cordon_percent) {
+        Some(format!("{recent} nodes were cordoned within {}", period::format(policy.cordon_window)))
+    } else {
+        None
+    }
+}
+
+/// Nodes a job shall not have for a while, because it could not start there: longer each would starve small fleets.
+pub(crate) const AVOID: Duration = Duration::from_secs(60);
+
+/// A node some job avoids, until when, and why.
+#[derive(Clone, Debug)]
+pub(crate) struct Avoided {
+    pub node: NodeName,
+    pub until: Timestamp,
+    pub why: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{id::NodeEpoch, node_report::NodeReport};
+
+    fn node(name: &str) -> NodeRecord {
+        NodeRecord {
+            name: name.into(),
+            epoch: NodeEpoch(1),
+            boot_id: String::new(),
+            first_seen: Timestamp(0),
+            cordon: None,
+            marks: Vec::new(),
+            report: NodeReport::default(),
+        }
+    }
+
+    #[test]
+    fn the_first_failure_waits_for_nothing_and_the_rest_double() {
+        let policy = Policy::default();
+        let waits: Vec<u64> = (0..12).map(|n| backoff(n, &policy).as_secs()).collect();
+        assert_eq!(waits, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+    }
+
+    #[test]
+    fn one_bad_job_is_no_storm_two_jobs_are() {
+        let (policy, now) = (Policy::default(), Timestamp(1));
+        let mut record = node("a");
+        for _ in 0..9 {
+            mark(&mut record, &"job-1".into(), &policy, now);
+        }
+        assert_eq!(storm(&record, &policy, now), None);
+        mark(&mut record, &"job-2".into(), &policy, now);
+        assert!(storm(&record, &policy, now).is_some());
+        assert_eq!(storm(&record, &policy, now + policy.storm_window), None, "old failures are forgotten");
+    }
+
+    #[test]
+    fn cordons_are_capped_and_a_persons_cordons_do_not_count() {
+        let (policy, now) = (Policy::default(), Timestamp(1));
+        let mut fleet: Vec<NodeRecord> = (0..100).map(|i| node(&format!("n{i}"))).collect();
+        let cordon = |by: &str, at| Some(Cordon { by: by.into(), reason: String::new(), at });
+        fleet[0].cordon = cordon("alice", now);
+        fleet[1].cordon = cordon(MUSTER, now);
+        assert_eq!(cordon_veto(fleet.iter(), &policy, now), None);
+        fleet[2].cordon = cordon(MUSTER, now);
+        assert!(cordon_veto(fleet.iter(), &policy, now).is_some(), "2 % in ten minutes");
+        assert_eq!(cordon_veto(fleet.iter(), &policy, now + policy.cordon_window), None);
+        for record in &mut fleet[3..11] {
+            record.cordon = cordon(MUSTER, now);
+        }
+        assert!(cordon_veto(fleet.iter(), &policy, now + policy.cordon_window).is_some(), "10 % outstanding");
+    }
+}

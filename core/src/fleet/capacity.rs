@@ -1,0 +1,74 @@
+//! What each node has left for a job: the facts placement chooses from.
+//!
+//! A slot or GPU is taken while any generation may have a live process on it. It comes back by proof of death, never by a timer.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    fleet::{
+        Fleet,
+        job::JobRecord,
+        placement::{self, Candidate, Need, Placement},
+    },
+    id::{JobUid, NodeName},
+    node_report::Gpu,
+    time::Timestamp,
+};
+
+impl Fleet {
+    /// Asks placement for this job's next generation.
+    pub(crate) fn place(&self, uid: &JobUid, now: Timestamp) -> Placement {
+        let avoided = |name: &NodeName| {
+            let live = self.live.get(uid)?;
+            live.avoided.iter().find(|avoided| &avoided.node == name && avoided.until > now).map(|avoided| avoided.why.clone())
+        };
+        let job = &self.jobs[uid];
+        let before = job.latest();
+        let candidates: Vec<Candidate> = self
+            .nodes
+            .nodes
+            .iter()
+            .map(|(name, node)| Candidate {
+                node: name.clone(),
+                boot_id: node.record.boot_id.clone(),
+                liveness: node.liveness,
+                connected: node.session.is_some(),
+                cordoned: node.record.cordon.is_some(),
+                avoided: avoided(name),
+                slots_free: self.slots_free(name, Some(uid)),
+                gpus_free: self.gpus_free(name, uid),
+                node_rank: before.and_then(|g| g.members.iter().position(|m| &m.node == name)).map(|rank| rank as u32),
+            })
+            .collect();
+        let need = Need { min: job.spec.min_replicas, wanted: job.replicas, gpus_per_node: job.spec.gpus_per_node };
+        placement::place(&candidates, need)
+    }
+
+    /// Worker groups this node could still take, not counting those of `but`: they make room for themselves.
+    pub(crate) fn slots_free(&self, name: &NodeName, but: Option<&JobUid>) -> u32 {
+        let Some(node) = self.nodes.get(name) else { return 0 };
+        let mut taken: BTreeSet<&JobUid> =
+            node.runs.iter().filter(|(_, run)| !run.phase.is_over()).map(|(id, _)| &id.job).collect();
+        taken.extend(node.jobs.iter().filter(|uid| self.holds(uid, name)));
+        let taken =
+            taken.into_iter().filter(|uid| Some(*uid) != but && self.jobs.get(uid).is_none_or(|j| j.spec.gpus_per_node == 0));
+        node.record.report.slots.saturating_sub(taken.count() as u32)
+    }
+
+    fn gpus_free(&self, name: &NodeName, but: &JobUid) -> Vec<Gpu> {
+        let Some(node) = self.nodes.get(name) else { return Vec::new() };
+        let others = node.jobs.iter().filter(|uid| *uid != but).filter_map(|uid| self.jobs.get(uid));
+        let taken: Vec<&String> = others
+            .flat_map(JobRecord::unburied)
+            .filter(|g| !g.dead.contains(name))
+            .flat_map(|g| g.members.iter().filter(|m| &m.node == name))
+            .flat_map(|member| &member.gpus)
+            .collect();
+        node.record.report.gpus.iter().filter(|gpu| !taken.contains(&&gpu.uuid)).cloned().collect()
+    }
+
+    /// A generation of this job has a member on the node that is not proven dead.
+    fn holds(&self, uid: &JobUid, name: &NodeName) -> bool {
+        self.jobs.get(uid).is_some_and(|job| job.unburied().any(|g| g.has(name) && !g.dead.contains(name)))
+    }
+}

@@ -1,0 +1,105 @@
+//! Each node's whole desired state, made from the stored decisions and from what the node says it holds.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    fleet::{
+        job::{GenerationRecord, JobRecord},
+        registry::Node,
+    },
+    id::{Generation, JobUid, NodeName, Term},
+    run::{Assignment, Desired, DesiredRun, RunId, Target},
+};
+
+/// A job that was deleted, as long as nodes may hold its logs.
+#[derive(Clone, Debug)]
+pub(crate) struct Tombstone {
+    pub run: RunId,
+    pub nodes: Vec<NodeName>,
+}
+
+/// Tombstones kept; older ones leave their logs to the agents' own clean-up.
+pub(crate) const TOMBSTONES_MAX: usize = 256;
+
+pub(crate) fn of_node(
+    name: &NodeName,
+    node: &Node,
+    term: Term,
+    jobs: &BTreeMap<JobUid, JobRecord>,
+    tombstones: &[Tombstone],
+) -> Desired {
+    let mut runs: BTreeMap<RunId, Target> = BTreeMap::new();
+    for job in node.jobs.iter().filter_map(|uid| jobs.get(uid)) {
+        for generation in job.unburied().filter(|g| g.has(name)) {
+            if let Some(target) = target(name, job, generation) {
+                runs.insert(generation.run(&job.uid), target);
+            }
+        }
+    }
+    // What the node holds beyond that: ends that are recorded, and runs of generations long replaced.
+    for (run, report) in &node.runs {
+        if runs.contains_key(run) {
+            continue;
+        }
+        let target = match jobs.get(&run.job) {
+            _ if report.phase.is_over() => Target::Gone { purge: !jobs.contains_key(&run.job) },
+            Some(job) if run.generation > job.last_generation => continue,
+            Some(job) => {
+                Target::Stopped { grace: Duration::ZERO, reason: format!("generation {} is current", job.last_generation) }
+            }
+            // A job this store never knew: if the agent has seen a newer term, the store is an old copy, and its session is refused.
+            None => Target::Stopped { grace: Duration::ZERO, reason: "the job was deleted".into() },
+        };
+        runs.insert(run.clone(), target);
+    }
+    for tombstone in tombstones.iter().filter(|t| t.nodes.contains(name)) {
+        runs.entry(tombstone.run.clone()).or_insert(Target::Gone { purge: true });
+    }
+    let runs = runs.into_iter().map(|(run, target)| DesiredRun { run, target }).collect();
+    Desired { term, epoch: node.record.epoch, runs }
+}
+
+fn target(name: &NodeName, job: &JobRecord, generation: &GenerationRecord) -> Option<Target> {
+    if let Some(stopping) = &generation.stopping {
+        return Some(match generation.dead.contains(name) {
+            true => Target::Gone { purge: false },
+            false => Target::Stopped { grace: stopping.grace, reason: stopping.reason.clone() },
+        });
+    }
+    let assignment = Box::new(assignment(name, job, generation)?);
+    Some(match &generation.store {
+        Some(store) if generation.started => Target::Running(assignment, store.clone()),
+        _ => Target::Ready(assignment),
+    })
+}
+
+fn assignment(name: &NodeName, job: &JobRecord, generation: &GenerationRecord) -> Option<Assignment> {
+    let node_rank = generation.members.iter().position(|member| &member.node == name)? as u32;
+    let spec = &job.spec;
+    Some(Assignment {
+        run: RunId { job: job.uid.clone(), generation: generation.number },
+        name: job.name.clone(),
+        rendezvous: generation.rendezvous.clone(),
+        node_rank,
+        node_count: generation.members.len() as u32,
+        proc_per_node: generation.proc_per_node,
+        first_rank: node_rank * generation.proc_per_node,
+        world_size: generation.world_size(),
+        store_host: generation.store_host.clone(),
+        hosts_store: &generation.store_host == name,
+        command: spec.command.clone(),
+        args: spec.args.clone(),
+        env: spec.env.iter().map(|var| (var.name.clone(), var.value.clone())).collect(),
+        working_dir: spec.working_dir.clone(),
+        gpus: generation.members[node_rank as usize].gpus.clone(),
+        launch: spec.launch,
+        stop_grace: spec.stop_grace_period,
+        step_pattern: spec.step_pattern.clone(),
+        restart_count: generation.restart_count,
+    })
+}
+
+/// Rendezvous id of a generation: the uid is random and never used again, so neither is this.
+pub(crate) fn rendezvous_id(uid: &JobUid, generation: Generation) -> String {
+    format!("{uid}-g{generation}")
+}

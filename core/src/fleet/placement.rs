@@ -1,0 +1,257 @@
+//! Which nodes form the next generation, and in which rank order. Gang: all or nothing.
+//!
+//! Hard exclusions first, each with its reason; then a score whose derived `Ord` is the policy. Survivors keep their relative
+//! rank order, newcomers follow: a rank's data and its neighbours stay where they were.
+
+use std::{cmp::Reverse, collections::BTreeMap, fmt};
+
+use crate::{
+    fleet::{job::Member, view::Liveness},
+    id::NodeName,
+    node_report::Gpu,
+};
+
+/// A node as placement sees it: for one job, at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub node: NodeName,
+    pub boot_id: String,
+    pub liveness: Liveness,
+    pub connected: bool,
+    pub cordoned: bool,
+    /// Why this job shall not have it for now: it could not start there a moment ago.
+    pub avoided: Option<String>,
+    pub slots_free: u32,
+    pub gpus_free: Vec<Gpu>,
+    /// Its rank in the generation before.
+    pub node_rank: Option<u32>,
+}
+
+/// What one generation needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    pub min: u32,
+    /// As many as there are, up to this.
+    pub wanted: u32,
+    pub gpus_per_node: u32,
+}
+
+/// The answer: a gang, or why there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    Gang(Vec<Member>),
+    Short(Shortfall),
+}
+
+/// Fewer nodes than the minimum, and what is wrong with the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shortfall {
+    pub need: u32,
+    pub have: u32,
+    pub excluded: BTreeMap<NodeName, Exclusion>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Exclusion {
+    Unheard,
+    Suspect,
+    Lost,
+    Cordoned,
+    Avoided(String),
+    Occupied,
+    Gpus { free: u32, need: u32 },
+}
+
+impl fmt::Display for Exclusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exclusion::Unheard => f.write_str("not heard yet"),
+            Exclusion::Suspect => f.write_str("suspect"),
+            Exclusion::Lost => f.write_str("lost"),
+            Exclusion::Cordoned => f.write_str("cordoned"),
+            Exclusion::Avoided(why) => f.write_str(why),
+            Exclusion::Occupied => f.write_str("occupied"),
+            Exclusion::Gpus { free, need } => write!(f, "{free} of {need} GPUs free"),
+        }
+    }
+}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of at least {} nodes available", self.have, self.need)?;
+        // A few names help, a thousand do not.
+        const NAMED: usize = 8;
+        for (i, (node, why)) in self.excluded.iter().take(NAMED).enumerate() {
+            write!(f, "{}{node} {why}", if i == 0 { ": " } else { ", " })?;
+        }
+        if self.excluded.len() > NAMED {
+            write!(f, ", and {} more", self.excluded.len() - NAMED)?;
+        }
+        Ok(())
+    }
+}
+
+/// Lower is better, field by field from the top.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Score {
+    /// Survivors before newcomers, in their old order.
+    newcomer: bool,
+    node_rank: u32,
+    /// The node that is left with the fewest free GPUs: keep whole nodes whole.
+    gpus_left: u32,
+    slots_left: u32,
+    /// Ties never depend on the order in which nodes were heard.
+    node: NodeName,
+}
+
+fn exclusion(candidate: &Candidate, need: &Need) -> Option<Exclusion> {
+    let free = candidate.gpus_free.len() as u32;
+    match candidate.liveness {
+        Liveness::Unknown => return Some(Exclusion::Unheard),
+        Liveness::Suspect => return Some(Exclusion::Suspect),
+        Liveness::Lost => return Some(Exclusion::Lost),
+        Liveness::Ready if !candidate.connected => return Some(Exclusion::Suspect),
+        Liveness::Ready => {}
+    }
+    if candidate.cordoned {
+        Some(Exclusion::Cordoned)
+    } else if let Some(why) = &candidate.avoided {
+        Some(Exclusion::Avoided(why.clone()))
+    } else if need.gpus_per_node > 0 && free < need.gpus_per_node {
+        Some(Exclusion::Gpus { free, need: need.gpus_per_node })
+    } else if need.gpus_per_node == 0 && candidate.slots_free == 0 {
+        Some(Exclusion::Occupied)
+    } else {
+        None
+    }
+}
+
+/// Chooses a gang.
+pub(crate) fn place(candidates: &[Candidate], need: Need) -> Placement {
+    let mut excluded = BTreeMap::new();
+    let mut fit: Vec<(Score, &Candidate)> = Vec::new();
+    for candidate in candidates {
+        match exclusion(candidate, &need) {
+            Some(why) => {
+                excluded.insert(candidate.node.clone(), why);
+            }
+            None => fit.push((score(candidate, &need), candidate)),
+        }
+    }
+    if (fit.len() as u32) < need.min {
+        return Placement::Short(Shortfall { need: need.min, have: fit.len() as u32, excluded });
+    }
+    fit.sort_by(|a, b| a.0.cmp(&b.0));
+    fit.truncate(need.wanted as usize);
+    Placement::Gang(fit.into_iter().map(|(_, candidate)| member(candidate, &need)).collect())
+}
+
+fn score(candidate: &Candidate, need: &Need) -> Score {
+    Score {
+        newcomer: candidate.node_rank.is_none(),
+        node_rank: candidate.node_rank.unwrap_or(0),
+        gpus_left: candidate.gpus_free.len() as u32 - need.gpus_per_node,
+        slots_left: candidate.slots_free,
+        node: candidate.node.clone(),
+    }
+}
+
+fn member(candidate: &Candidate, need: &Need) -> Member {
+    let mut gpus: Vec<&Gpu> = candidate.gpus_free.iter().collect();
+    gpus.sort_by_key(|gpu| Reverse(gpu.index));
+    let gpus = (0..need.gpus_per_node).filter_map(|_| gpus.pop()).map(|gpu| gpu.uuid.clone()).collect();
+    Member { node: candidate.node.clone(), boot_id: candidate.boot_id.clone(), gpus }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn node(name: &str, node_rank: Option<u32>) -> Candidate {
+        Candidate {
+            node: name.into(),
+            boot_id: "boot".into(),
+            liveness: Liveness::Ready,
+            connected: true,
+            cordoned: false,
+            avoided: None,
+            slots_free: 1,
+            gpus_free: Vec::new(),
+            node_rank,
+        }
+    }
+
+    fn names(placement: Placement) -> Vec<String> {
+        match placement {
+            Placement::Gang(members) => members.into_iter().map(|member| member.node.0).collect(),
+            Placement::Short(shortfall) => panic!("{shortfall}"),
+        }
+    }
+
+    const NEED: Need = Need { min: 2, wanted: 3, gpus_per_node: 0 };
+
+    #[test]
+    fn survivors_keep_their_order_and_newcomers_follow() {
+        let nodes = [node("a", None), node("b", Some(2)), node("c", Some(0)), node("d", None)];
+        assert_eq!(names(place(&nodes, NEED)), ["c", "b", "a"]);
+    }
+
+    #[test]
+    fn a_shortfall_says_how_many_and_why() {
+        let mut nodes = [node("a", None), node("b", None), node("c", None)];
+        nodes[1].cordoned = true;
+        nodes[2].liveness = Liveness::Lost;
+        let Placement::Short(shortfall) = place(&nodes, NEED) else { panic!("must be short") };
+        assert_eq!(shortfall.to_string(), "1 of at least 2 nodes available: b cordoned, c lost");
+    }
+
+    #[test]
+    fn gpus_are_given_whole_and_in_order() {
+        let gpu = |index: u32| Gpu { uuid: format!("GPU-{index}"), index, model: "H100".into(), memory_bytes: 0 };
+        let mut nodes = [node("a", None), node("b", None)];
+        nodes[0].gpus_free = vec![gpu(7), gpu(1), gpu(3)];
+        nodes[1].gpus_free = vec![gpu(0)];
+        let need = Need { min: 1, wanted: 2, gpus_per_node: 2 };
+        let Placement::Gang(members) = place(&nodes, need) else { panic!("must fit") };
+        assert_eq!(members.len(), 1);
+        assert_eq!(members[0].gpus, ["GPU-1", "GPU-3"]);
+    }
+
+    proptest! {
+        /// The oracle re-derives who is usable, and checks that a refusal was unavoidable and a gang the best there is.
+        #[test]
+        fn gangs_are_legal_and_refusals_true(
+            facts in prop::collection::vec((0u8..5, any::<bool>(), 0u32..3, prop::option::of(0u32..50)), 0..12),
+            min in 1u32..6, extra in 0u32..4,
+        ) {
+            let nodes: Vec<Candidate> = facts.iter().enumerate().map(|(i, (live, cordoned, slots, rank))| {
+                let mut n = node(&format!("n{i:02}"), rank.map(|r| r * 100 + i as u32));
+                n.liveness = [Liveness::Ready, Liveness::Ready, Liveness::Suspect, Liveness::Lost, Liveness::Unknown][*live as usize];
+                n.cordoned = *cordoned;
+                n.slots_free = *slots;
+                n
+            }).collect();
+            let usable = |n: &&Candidate| n.liveness == Liveness::Ready && !n.cordoned && n.slots_free > 0;
+            let count = nodes.iter().filter(usable).count() as u32;
+            match place(&nodes, Need { min, wanted: min + extra, gpus_per_node: 0 }) {
+                Placement::Short(shortfall) => {
+                    prop_assert!(count < min);
+                    prop_assert_eq!(shortfall.have, count);
+                    prop_assert_eq!(shortfall.excluded.len() as u32, nodes.len() as u32 - count);
+                }
+                Placement::Gang(members) => {
+                    prop_assert_eq!(members.len() as u32, count.min(min + extra));
+                    let chosen: Vec<&Candidate> = members.iter().map(|m| nodes.iter().find(|n| n.node == m.node).unwrap()).collect();
+                    prop_assert!(chosen.iter().all(usable));
+                    let old: Vec<u32> = chosen.iter().map_while(|n| n.node_rank).collect();
+                    prop_assert!(old.is_sorted(), "survivors out of order");
+                    prop_assert!(chosen[old.len()..].iter().all(|n| n.node_rank.is_none()), "a newcomer before a survivor");
+                    let left_out = nodes.iter().filter(usable).filter(|n| !chosen.iter().any(|c| c.node == n.node));
+                    prop_assert!(old.len() == chosen.len() || left_out.clone().all(|n| n.node_rank.is_none()), "a survivor left out for a newcomer");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Who is alive. Silence only: a node's health is another matter, and so is whether somebody cordoned it.
+//!
+//! `Unknown -> Ready -> Suspect -> Lost`, and from each back to `Ready` by a new session. *Suspect*: three heartbeats missed, or the
+//! stream broke; no new work, nothing is stopped. *Lost*: five missed; its work may be placed elsewhere as soon as that is safe.
+//! *Unknown*: known from the store and not heard since this coordinator started; while the coordinator listens, Unknown never
+//! turns into Lost, since it is the coordinator who was away.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use crate::{
+    fleet::{NodeRecord, Policy, view::Liveness},
+    id::{JobUid, NodeName, SessionId},
+    run::{Desired, RunId, RunReport},
+    time::Timestamp,
+};
+
+/// A node and what this coordinator has heard of it.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub record: NodeRecord,
+    pub session: Option<SessionId>,
+    pub incarnation: u64,
+    pub liveness: Liveness,
+    /// Since when it is not Ready.
+    pub doubted_at: Timestamp,
+    /// When it was last heard; the coordinator's own stalls are added, so that they are not held against it.
+    pub heard: Timestamp,
+    /// Everything it holds, as of its last report.
+    pub runs: BTreeMap<RunId, RunReport>,
+    /// What its session was last told.
+    pub published: Option<Desired>,
+    /// Jobs whose unburied generations have a member here.
+    pub jobs: BTreeSet<JobUid>,
+}
+
+impl Node {
+    pub(crate) fn stored(record: NodeRecord, now: Timestamp) -> Self {
+        Self {
+            record,
+            session: None,
+            incarnation: 0,
+            liveness: Liveness::Unknown,
+            doubted_at: now,
+            heard: now,
+            runs: BTreeMap::new(),
+            published: None,
+            jobs: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.liveness == Liveness::Ready
+    }
+
+    fn doubt(&mut self, liveness: Liveness, now: Timestamp) {
+        if matches!(self.liveness, Liveness::Ready | Liveness::Unknown) {
+            self.doubted_at = now;
+        }
+        self.liveness = liveness;
+    }
+}
+
+/// All nodes, and which session speaks for which.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    pub nodes: BTreeMap<NodeName, Node>,
+    sessions: BTreeMap<SessionId, NodeName>,
+}
+
+impl Registry {
+    pub(crate) fn get(&self, name: &NodeName) -> Option<&Node> {
+        self.nodes.get(name)
+    }
+
+    pub(crate) fn speaker(&self, session: SessionId) -> Option<&NodeName> {
+        self.sessions.get(&session)
+    }
+
+    /// Binds a session to a node, and frees the node of the session it had.
+    pub(crate) fn bind(&mut self, session: SessionId, name: &NodeName, now: Timestamp) -> Option<SessionId> {
+        let node = self.nodes.get_mut(name)?;
+        let before = node.session.replace(session);
+        node.liveness = Liveness::Ready;
+        node.heard = now;
+        node.published = None;
+        if let Some(before) = before {
+            self.sessions.remove(&before);
+        }
+        self.sessions.insert(session, name.clone());
+        before
+    }
+
+    /// A message came. True if that ended a doubt.
+    pub(crate) fn heard(&mut self, session: SessionId, now: Timestamp) -> bool {
+        let Some(node) = self.sessions.get(&session).and_then(|name| self.nodes.get_mut(name)) else { return false };
+        node.heard = now;
+        let back = node.liveness != Liveness::Ready;
+        node.liveness = Liveness::Ready;
+        back
+    }
+
+    /// The stream ended: a suspicion, at once. Answers with the node, if the session still spoke for one.
+    pub(crate) fn disconnect(&mut self, session: SessionId, now: Timestamp) -> Option<NodeName> {
+        let name = self.sessions.remove(&session)?;
+        let node = self.nodes.get_mut(&name)?;
+        node.session = None;
+        node.published = None;
+        node.doubt(Liveness::Suspect, now);
+        Some(name)
+    }
+
+    pub(crate) fn forget(&mut self, name: &NodeName) {
+        self.nodes.remove(name);
+    }
+
+    /// Judges silence. `listening`: nobody becomes Lost who was not heard by this coordinator. Answers with those that changed.
+    pub(crate) fn expire(&mut self, now: Timestamp, policy: &Policy, listening: bool) -> Vec<NodeName> {
+        let (suspect, lost) = (policy.heartbeat * policy.suspect_missed, policy.heartbeat * policy.lost_missed);
+        let mut changed = Vec::new();
+        for (name, node) in &mut self.nodes {
+            let silent = now.since(node.heard);
+            let next = match node.liveness {
+                Liveness::Unknown if listening => Liveness::Unknown,
+                Liveness::Unknown => Liveness::Lost,
+                Liveness::Ready if silent >= suspect => Liveness::Suspect,
+                Liveness::Suspect if silent >= lost => Liveness::Lost,
+                same => same,
+            };
+            if next != node.liveness {
+                node.doubt(next, now);
+                changed.push(name.clone());
+            }
+        }
+        changed
+    }
+
+    /// The coordinator itself stood still for `stall`: nobody could be heard, so nobody was silent.
+    pub(crate) fn discount(&mut self, stall: Duration) {
+        for node in self.nodes.values_mut() {
+            node.heard = node.heard + stall;
+        }
+    }
+
+    /// When the next verdict on silence is due.
+    pub(crate) fn next_verdict(&self, policy: &Policy) -> Option<Timestamp> {
+        let due = |node: &Node| match node.liveness {
+            Liveness::Ready => Some(node.heard + policy.heartbeat * policy.suspect_missed),
+            Liveness::Suspect => Some(node.heard + policy.heartbeat * policy.lost_missed),
+            Liveness::Lost | Liveness::Unknown => None,
+        };
+        self.nodes.values().filter_map(due).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{id::NodeEpoch, node_report::NodeReport};
+
+    fn registry(now: Timestamp) -> Registry {
+        let mut registry = Registry::default();
+        let record = NodeRecord {
+            name: "a".into(),
+            epoch: NodeEpoch(1),
+            boot_id: "boot".into(),
+            first_seen: now,
+            cordon: None,
+            marks: Vec::new(),
+            report: NodeReport::default(),
+        };
+        registry.nodes.insert("a".into(), Node::stored(record, now));
+        registry
+    }
+
+    #[test]
+    fn silence_leads_from_ready_over_suspect_to_lost() {
+        let (policy, start) = (Policy::default(), Timestamp(1_000_000));
+        let mut registry = registry(start);
+        registry.bind(SessionId(1), &"a".into(), start);
+        let at = |ms| start + Duration::from_millis(ms);
+        assert!(registry.expire(at(2_999), &policy, false).is_empty());
+        assert_eq!(registry.expire(at(3_000), &policy, false).len(), 1);
+        assert_eq!(registry.nodes[&"a".into()].liveness, Liveness::Suspect);
+        assert!(registry.expire(at(4_999), &policy, false).is_empty());
+        assert_eq!(registry.expire(at(5_000), &policy, false).len(), 1);
+        assert_eq!(registry.nodes[&"a".into()].liveness, Liveness::Lost);
+        assert!(registry.heard(SessionId(1), at(6_000)), "a message ends the doubt");
+    }
+
+    #[test]
+    fn a_broken_stream_is_suspect_at_once() {
+        let start = Timestamp(0);
+        let mut registry = registry(start);
+        registry.bind(SessionId(1), &"a".into(), start);
+        assert_eq!(registry.disconnect(SessionId(1), start), Some("a".into()));
+        assert_eq!(registry.nodes[&"a".into()].liveness, Liveness::Suspect);
+        assert_eq!(registry.disconnect(SessionId(1), start), None);
+    }
+
+    #[test]
+    fn who_was_not_heard_yet_is_not_lost_while_we_listen() {
+        let (policy, start) = (Policy::default(), Timestamp(0));
+        let mut registry = registry(start);
+        assert!(registry.expire(start + Duration::from_secs(60), &policy, true).is_empty());
+        assert_eq!(registry.expire(start + Duration::from_secs(60), &policy, false).len(), 1);
+    }
+
+    #[test]
+    fn our_own_stall_is_not_held_against_anybody() {
+        let (policy, start) = (Policy::default(), Timestamp(0));
+        let mut registry = registry(start);
+        registry.bind(SessionId(1), &"a".into(), start);
+        registry.discount(Duration::from_secs(20));
+        assert!(registry.expire(start + Duration::from_secs(20), &policy, false).is_empty());
+    }
+
+    #[test]
+    fn a_new_session_takes_the_place_of_the_old() {
+        let start = Timestamp(0);
+        let mut registry = registry(start);
+        registry.bind(SessionId(1), &"a".into(), start);
+        assert_eq!(registry.bind(SessionId(2), &"a".into(), start), Some(SessionId(1)));
+        assert_eq!(registry.disconnect(SessionId(1), start), None, "the old stream's end says nothing any more");
+        assert!(registry.nodes[&"a".into()].is_ready());
+    }
+}

@@ -1,0 +1,203 @@
+//! One generation, from decided to proven dead: is everybody ready, is the one before inert, what broke, is it done.
+//!
+//! Questions only; what follows from the answers is `settle`'s. A generation is *forming* until it is started, then *training*, then
+//! *retiring* from the moment it is replaced or ended until the last member is proven dead.
+
+use crate::{
+    exit::ExitClass,
+    fleet::{
+        Policy,
+        blame::Evidence,
+        job::{GenerationRecord, JobRecord},
+        registry::{Node, Registry},
+        view::Liveness,
+    },
+    id::{JobUid, NodeName},
+    run::{Endpoint, RunPhase, RunReport},
+    spec::Progress,
+    time::Timestamp,
+};
+
+/// What a member's node says of its run, if it has said anything.
+pub(crate) fn report<'a>(
+    nodes: &'a Registry,
+    job: &JobUid,
+    generation: &GenerationRecord,
+    node: &NodeName,
+) -> Option<&'a RunReport> {
+    nodes.get(node)?.runs.get(&generation.run(job))
+}
+
+/// Records which members are now proven dead (R4): their node says so, or has booted anew since. True if any is new.
+pub(crate) fn note_deaths(nodes: &Registry, job: &JobUid, generation: &mut GenerationRecord) -> bool {
+    let before = generation.dead.len();
+    for member in &generation.members {
+        let Some(node) = nodes.get(&member.node) else { continue };
+        let reported = node.runs.get(&generation.run(job)).is_some_and(|run| run.phase.is_over());
+        let rebooted = node.session.is_some() && node.record.boot_id != member.boot_id;
+        if reported || rebooted {
+            generation.dead.insert(member.node.clone());
+        }
+    }
+    generation.dead.len() > before
+}
+
+/// Where the store of this generation is served, once it is.
+pub(crate) fn store(nodes: &Registry, job: &JobUid, generation: &GenerationRecord) -> Option<Endpoint> {
+    report(nodes, job, generation, &generation.store_host)?.store.clone()
+}
+
+/// Members not ready to start yet.
+pub(crate) fn unready<'a>(nodes: &Registry, job: &JobUid, generation: &'a GenerationRecord) -> Vec<&'a NodeName> {
+    let ready = |node: &&NodeName| {
+        let heard = nodes.get(node).is_some_and(|n| n.session.is_some());
+        heard && report(nodes, job, generation, node).is_some_and(|run| matches!(run.phase, RunPhase::Ready | RunPhase::Running))
+    };
+    generation.members.iter().map(|member| &member.node).filter(|node| !ready(node)).collect()
+}
+
+/// Whether a generation before can make no step any more, so that the next may train (R5, R6).
+///
+/// Every member is proven dead; or, *ring-break*: the job is synchronous, at least one member is proven dead, so no step can be
+/// made, and those without proof cannot be asked (their node is silent). A generation that was never started never trained.
+pub(crate) fn is_inert(nodes: &Registry, generation: &GenerationRecord, progress: Progress) -> bool {
+    let silent = |node: &NodeName| nodes.get(node).is_none_or(|n| n.session.is_none() || n.liveness != Liveness::Ready);
+    let unproven = || generation.members.iter().map(|member| &member.node).filter(|node| !generation.dead.contains(*node));
+    if generation.all_dead() || !generation.started {
+        return true;
+    }
+    progress == Progress::Synchronous && !generation.dead.is_empty() && unproven().all(silent)
+}
+
+/// Everything that says this generation is broken. A suspicion alone is evidence for blame, never a break.
+pub(crate) fn evidence(
+    nodes: &Registry,
+    job: &JobUid,
+    generation: &GenerationRecord,
+    now: Timestamp,
+    policy: &Policy,
+) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for member in &generation.members {
+        let name = &member.node;
+        let Some(node) = nodes.get(name) else {
+            found.push(Evidence::NodeDeleted { node: name.clone(), at: now });
+            continue;
+        };
+        if node.session.is_some() && node.record.boot_id != member.boot_id {
+            found.push(Evidence::NodeRebooted { node: name.clone(), at: node.doubted_at.min(now) });
+            continue;
+        }
+        let run = node.runs.get(&generation.run(job));
+        if let Some(run) = run {
+            exits(name, run, &mut found);
+        }
+        let finished = run.is_some_and(|run| run.ranks_finished(generation.proc_per_node));
+        match node.liveness {
+            Liveness::Suspect | Liveness::Lost if !finished => found.push(Evidence::NodeSilent {
+                node: name.clone(),
+                lost: node.liveness == Liveness::Lost,
+                since: node.doubted_at,
+                heard: node.heard,
+            }),
+            _ => {}
+        }
+    }
+    if !generation.started && now.since(generation.opened) > patience(generation, policy) {
+        found
+            .extend(unready(nodes, job, generation).into_iter().map(|node| Evidence::StartTimeout { node: node.clone(), at: now }));
+    }
+    found
+}
+
+/// How long a generation may take to get ready: its members may have to stop the one before first.
+pub(crate) fn patience(generation: &GenerationRecord, policy: &Policy) -> std::time::Duration {
+    policy.prepare_timeout + generation.previous_grace
+}
+
+fn exits(node: &NodeName, run: &RunReport, found: &mut Vec<Evidence>) {
+    if let RunPhase::Refused(reason) = &run.phase {
+        found.push(Evidence::Refused { node: node.clone(), reason: reason.clone() });
+        return;
+    }
+    let mut failed = false;
+    for rank in &run.ranks {
+        let Some(exit) = rank.exit else { continue };
+        let class = exit.class(rank.first_error.as_deref());
+        if class != ExitClass::Success {
+            failed = true;
+            found.push(Evidence::RankExit {
+                node: node.clone(),
+                rank: rank.rank,
+                exit,
+                class,
+                at: rank.exited_at.unwrap_or_default(),
+                error: rank.first_error.clone(),
+            });
+        }
+    }
+    let launcher_failed = run.launcher_exit.is_some_and(|exit| !exit.is_success());
+    let died_unheard = run.phase == RunPhase::Dead && !run.succeeded();
+    if !failed && (launcher_failed || died_unheard) {
+        found.push(Evidence::LauncherFailed {
+            node: node.clone(),
+            exit: run.launcher_exit,
+            at: run.dead_at.unwrap_or_default(),
+            error: run.launcher_error.clone(),
+        });
+    }
+}
+
+/// How far a training generation is from its good end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Completion {
+    Training,
+    /// Every rank ended well; torchrun processes still wait for each other.
+    RanksDone,
+    Done,
+}
+
+pub(crate) fn completion(nodes: &Registry, job: &JobUid, generation: &GenerationRecord) -> Completion {
+    let mut completion = Completion::Done;
+    for member in &generation.members {
+        let run = report(nodes, job, generation, &member.node);
+        if run.is_some_and(|run| run.phase == RunPhase::Dead && run.succeeded()) {
+            continue;
+        }
+        if run.is_some_and(|run| run.ranks_finished(generation.proc_per_node)) {
+            completion = Completion::RanksDone;
+        } else {
+            return Completion::Training;
+        }
+    }
+    completion
+}
+
+/// The highest step any rank has printed, and the first one of this generation with its time.
+pub(crate) struct Steps {
+    pub last: Option<u64>,
+    pub first: Option<(Timestamp, u64)>,
+}
+
+pub(crate) fn steps(nodes: &Registry, job: &JobUid, generation: &GenerationRecord) -> Steps {
+    let ranks = || {
+        let run_of = |member: &crate::fleet::job::Member| report(nodes, job, generation, &member.node);
+        generation.members.iter().filter_map(run_of).flat_map(|run| &run.ranks)
+    };
+    Steps {
+        last: ranks().filter_map(|rank| rank.last_step).max(),
+        first: ranks().filter_map(|rank| Some((rank.first_step_at?, rank.first_step?))).min(),
+    }
+}
+
+/// Whether some member that could still be asked has not been proven dead.
+pub(crate) fn awaited(nodes: &Registry, generation: &GenerationRecord) -> bool {
+    let reachable = |node: &Node| node.session.is_some() && node.is_ready();
+    let alive = |node: &&NodeName| !generation.dead.contains(*node);
+    generation.members.iter().map(|member| &member.node).filter(alive).any(|node| nodes.get(node).is_some_and(reachable))
+}
+
+/// Nothing of this job runs any more, or can be asked.
+pub(crate) fn at_rest(nodes: &Registry, record: &JobRecord) -> bool {
+    !record.unburied().any(|generation| awaited(nodes, generation))
+}

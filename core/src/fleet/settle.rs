@@ -1,0 +1,484 @@
+//! One job's next step: done, broken, outgrown, opened, started. Called for every job that a turn touched, and when a job's own
+//! timer is due; calling it again without new facts changes nothing.
+//!
+//! Stopping generation g, choosing g+1 and bringing its store up all begin in the same turn. Only the start of g+1 waits, until
+//! every member is ready and g is inert.
+
+use std::{cmp::Reverse, time::Duration};
+
+use crate::{
+    fleet::{
+        Cordon, Fleet, MUSTER,
+        blame::{self, Evidence, Verdict},
+        budget::{self, AVOID, Avoided, Restart},
+        desired,
+        job::{Ending, GenerationRecord, Phase, Stopping},
+        placement::Placement,
+        receipt::{Cause, Charged, Incident},
+        rendezvous::{self, Completion},
+        turn::Scratch,
+    },
+    id::{JobUid, NodeName},
+    run::RunPhase,
+    spec::Progress,
+    time::Timestamp,
+};
+
+/// What is known of a job beyond its record. Lost with the process, and learnt again.
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    /// A user scaled since the current generation was opened: no cool-down.
+    pub scaled: bool,
+    /// When the first evidence of a break was seen.
+    pub doubted: Option<Timestamp>,
+    pub ranks_done: Option<Timestamp>,
+    pub avoided: Vec<Avoided>,
+    /// When to look again without any news.
+    wake: Option<Timestamp>,
+    /// The generation cannot be replaced for want of nodes, and nobody of it is dead: it is left as it is.
+    stranded: Option<String>,
+}
+
+/// How long torchrun processes may wait for each other after every rank ended well, before Muster ends them: their own exit
+/// barrier would wait 300 s for a node that is gone.
+const EXIT_BARRIER: Duration = Duration::from_secs(5);
+
+/// If all that is known are victims of somebody not yet named, wait this much longer for the name.
+const VICTIMS_ONLY: u32 = 10;
+
+impl Fleet {
+    pub(crate) fn settle_all(&mut self, now: Timestamp, scratch: &mut Scratch) {
+        let due: Vec<JobUid> = self
+            .active
+            .iter()
+            .filter(|uid| self.live.get(uid).and_then(|live| live.wake).is_some_and(|at| at <= now))
+            .cloned()
+            .collect();
+        for uid in due {
+            self.touch_job(&uid, scratch);
+        }
+        // A job that ends or shrinks gives room to the next; a few passes settle any realistic chain, the rest comes with the next tick.
+        const PASSES: usize = 3;
+        for _ in 0..PASSES {
+            let everyone = std::mem::take(&mut scratch.capacity);
+            let mut uids: Vec<JobUid> =
+                self.active.iter().filter(|uid| everyone || scratch.jobs.contains_key(uid)).cloned().collect();
+            uids.sort_by_key(|uid| self.jobs.get(uid).map(|job| (Reverse(job.spec.priority), job.created, uid.clone())));
+            for uid in uids {
+                self.settle(&uid, now, scratch);
+            }
+            if !scratch.capacity {
+                break;
+            }
+        }
+        let wakes: Vec<Timestamp> = self.live.values().filter_map(|live| live.wake).collect();
+        wakes.into_iter().for_each(|at| scratch.wake(at));
+    }
+
+    fn settle(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
+        self.touch_job(uid, scratch);
+        self.live(uid).wake = None;
+        self.note_deaths(uid);
+        self.judge(uid, now, scratch);
+        self.resize(uid, now, scratch);
+        self.open(uid, now, scratch);
+        self.start(uid, now, scratch);
+        self.fill_receipt(uid, now);
+        self.close(uid, now, scratch);
+        self.describe(uid);
+        let Some(job) = self.jobs.get_mut(uid) else { return };
+        let before = job.retiring.len();
+        job.bury();
+        if job.retiring.len() < before {
+            scratch.capacity = true;
+        }
+    }
+
+    fn wake_job(&mut self, uid: &JobUid, at: Timestamp) {
+        let live = self.live(uid);
+        live.wake = Some(live.wake.map_or(at, |before| before.min(at)));
+    }
+
+    /// Is the current generation done, or broken?
+    fn judge(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
+        let job = &self.jobs[uid];
+        let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else { return };
+        if generation.started {
+            match rendezvous::completion(&self.nodes, uid, generation) {
+                Completion::Done => return self.succeed(uid),
+                Completion::RanksDone => {
+                    let all_here = generation.members.iter().all(|m| self.nodes.get(&m.node).is_some_and(|n| n.is_ready()));
+                    let since = *self.live(uid).ranks_done.get_or_insert(now);
+                    if !all_here || now.since(since) >= EXIT_BARRIER {
+                        return self.succeed(uid);
+                    }
+                    return self.wake_job(uid, since + EXIT_BARRIER);
+                }
+                Completion::Training => {}
+            }
+        } else {
+            let patience = generation.opened + rendezvous::patience(generation, &self.policy);
+            if now < patience {
+                self.wake_job(uid, patience + Duration::from_millis(1));
+            }
+        }
+        let generation = self.jobs[uid].current.as_ref().expect("checked above");
+        let evidence = rendezvous::evidence(&self.nodes, uid, generation, now, &self.policy);
+        if !evidence.iter().any(Evidence::breaks) {
+            let live = self.live(uid);
+            (live.doubted, live.stranded) = (None, None);
+            return;
+        }
+        let doubted = *self.live(uid).doubted.get_or_insert(now);
+        let window =
+            if evidence.iter().all(Evidence::is_victim) { self.policy.coalesce * VICTIMS_ONLY } else { self.policy.coalesce };
+        if now < doubted + window {
+            return self.wake_job(uid, doubted + window);
+        }
+        if evidence.iter().all(|e| matches!(e, Evidence::NodeSilent { .. }))
+            && let Placement::Short(shortfall) = self.place(uid, now)
+        {
+            // Nobody is dead, and there is nothing better to go to: if the silent node comes back, training goes on where it was.
+            self.live(uid).stranded = Some(shortfall.to_string());
+            return;
+        }
+        self.break_generation(uid, &evidence, doubted, now, scratch);
+    }
+
+    fn succeed(&mut self, uid: &JobUid) {
+        self.end(
+            uid,
+            Ending { phase: Phase::Succeeded, reason: "Completed".into(), message: "every rank ended with exit code 0".into() },
+        );
+    }
+
+    /// Brings the job to its end. What still runs is stopped.
+    pub(crate) fn end(&mut self, uid: &JobUid, ending: Ending) {
+        let Some(job) = self.jobs.get_mut(uid) else { return };
+        let grace = match ending.phase {
+            Phase::Cancelled => job.spec.stop_grace_period,
+            // torchrun processes left in their exit barrier.
+            Phase::Succeeded => Duration::from_secs(1),
+            _ => Duration::ZERO,
+        };
+        let reason = ending.message.clone();
+        job.ending = Some(ending);
+        job.retire_current(Stopping { reason, grace });
+    }
+
+    fn break_generation(&mut self, uid: &JobUid, evidence: &[Evidence], doubted: Timestamp, now: Timestamp, scratch: &mut Scratch) {
+        let generation = self.jobs[uid].current.clone().expect("only a current generation is judged");
+        let Some(verdict) = blame::judge(evidence, generation.members.len()) else { return };
+        let steps = rendezvous::steps(&self.nodes, uid, &generation);
+        let (policy, job) = (self.policy.clone(), self.jobs.get_mut(uid).expect("settled jobs exist"));
+        let name = job.name.clone();
+        job.open_incident(Incident {
+            cause: verdict.cause,
+            message: verdict.message.clone(),
+            charged: verdict.charged,
+            culprit: Some(verdict.culprit.clone()),
+            collateral: verdict.collateral.clone(),
+            from: Some(generation.number),
+            from_nodes: generation.members.len() as u32,
+            detected_at: doubted,
+            last_step_before: steps.last,
+            node: Some(verdict.node.clone()),
+            ..Incident::at(verdict.event_at.min(doubted))
+        });
+        job.restart_count += 1;
+        job.not_before = None;
+        let restart = if verdict.charged == Charged::Job { budget::charge(job, &policy, now) } else { Restart::At(now) };
+        // Survivors of a broken synchronous generation can make no step any more: time to save one would be time lost.
+        let grace = if job.spec.progress == Progress::Synchronous { Duration::ZERO } else { job.spec.stop_grace_period };
+        job.retire_current(Stopping { reason: verdict.message.clone(), grace });
+        job.phase = Phase::Recovering;
+        let live = self.live(uid);
+        (live.doubted, live.stranded, live.ranks_done) = (None, None, None);
+        let reason = format!("{:?}", verdict.cause);
+        self.event(
+            scratch,
+            now,
+            true,
+            &reason,
+            verdict.message.clone(),
+            Some((uid, &name, Some(generation.number))),
+            Some(&verdict.node),
+        );
+        match restart {
+            Restart::At(at) => self.jobs.get_mut(uid).expect("settled jobs exist").not_before = Some(at).filter(|at| *at > now),
+            Restart::Spent(sentence) => {
+                let message = format!("{}; {sentence}", verdict.message);
+                self.end(uid, Ending { phase: Phase::Failed, reason: "RestartBudgetSpent".into(), message });
+            }
+        }
+        self.note_on_node(uid, &verdict, now, scratch);
+    }
+
+    /// What a failure says about the node on which it began.
+    fn note_on_node(&mut self, uid: &JobUid, verdict: &Verdict, now: Timestamp, scratch: &mut Scratch) {
+        if matches!(verdict.cause, Cause::StartFailed | Cause::StartTimeout) {
+            let avoided = Avoided { node: verdict.node.clone(), until: now + AVOID, why: verdict.message.clone() };
+            if verdict.charged == Charged::Node {
+                self.live(uid).avoided.push(avoided);
+            }
+        }
+        self.touch_node(&verdict.node, scratch);
+        let policy = self.policy.clone();
+        let Some(node) = self.nodes.nodes.get_mut(&verdict.node) else { return };
+        budget::mark(&mut node.record, uid, &policy, now);
+        let Some(reason) = budget::storm(&node.record, &policy, now).filter(|_| node.record.cordon.is_none()) else { return };
+        match budget::cordon_veto(self.nodes.nodes.values().map(|node| &node.record), &policy, now) {
+            None => self.set_cordon(&verdict.node, Some(Cordon { by: MUSTER.into(), reason, at: now }), now, scratch),
+            Some(veto) => {
+                let message = format!("{} should be cordoned ({reason}), but {veto}", verdict.node);
+                self.event(scratch, now, true, "CordonWithheld", message, None, Some(&verdict.node));
+            }
+        }
+    }
+
+    /// Is the current generation too large for what is wanted, or could it be larger?
+    fn resize(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
+        let job = &self.jobs[uid];
+        let Some(generation) = job.current.as_ref().filter(|g| g.started && job.ending.is_none()) else { return };
+        if self.live.get(uid).is_some_and(|live| live.doubted.is_some() || live.ranks_done.is_some()) {
+            return;
+        }
+        let (have, wanted) = (generation.members.len(), job.replicas as usize);
+        let scaled = self.live.get(uid).is_some_and(|live| live.scaled);
+        let (cause, message) = if wanted < have {
+            (Cause::Scaled, format!("shrinking from {have} to {wanted} nodes as asked"))
+        } else if wanted > have && !self.is_listening(now) {
+            let Placement::Gang(gang) = self.place(uid, now) else { return };
+            let leaves = |node: &NodeName| !gang.iter().any(|m| &m.node == node);
+            let cordoned = |node: &NodeName| self.nodes.get(node).is_some_and(|n| n.record.cordon.is_some());
+            if gang.len() <= have || generation.members.iter().any(|m| leaves(&m.node) && !cordoned(&m.node)) {
+                return;
+            }
+            let due = generation.started_at.unwrap_or(generation.opened) + job.spec.scale_up_cooldown;
+            if !scaled && now < due {
+                return self.wake_job(uid, due);
+            }
+            let cause = if scaled { Cause::Scaled } else { Cause::NodeJoined };
+            (cause, format!("growing from {have} to {} nodes", gang.len()))
+        } else {
+            return;
+        };
+        let (number, steps) = (generation.number, rendezvous::steps(&self.nodes, uid, generation));
+        let job = self.jobs.get_mut(uid).expect("settled jobs exist");
+        let (name, grace) = (job.name.clone(), job.spec.stop_grace_period);
+        job.open_incident(Incident {
+            cause,
+            message: message.clone(),
+            from: Some(number),
+            from_nodes: have as u32,
+            last_step_before: steps.last,
+            ..Incident::at(now)
+        });
+        job.retire_current(Stopping { reason: message.clone(), grace });
+        job.phase = Phase::Recovering;
+        self.event(scratch, now, false, &format!("{cause:?}"), message, Some((uid, &name, Some(number))), None);
+    }
+
+    /// Opens the next generation, if one is due and there are nodes for it.
+    fn open(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
+        let job = &self.jobs[uid];
+        if job.current.is_some() || job.ending.is_some() || job.phase.is_over() {
+            return;
+        }
+        if let Some(at) = job.not_before.filter(|at| *at > now) {
+            let message = format!("restart {} waits for its back-off", job.restart_count);
+            self.say(uid, Phase::Recovering, "BackOff", message);
+            return self.wake_job(uid, at);
+        }
+        if self.is_listening(now) {
+            let until = self.listen_until;
+            return self.wake_job(uid, until);
+        }
+        let gang = match self.place(uid, now) {
+            Placement::Gang(gang) => gang,
+            Placement::Short(shortfall) => {
+                let message = shortfall.to_string();
+                let job = &self.jobs[uid];
+                if job.reason != "BelowMinimum" {
+                    let (name, text) = (job.name.clone(), message.clone());
+                    self.event(scratch, now, true, "BelowMinimum", text, Some((uid, &name, None)), None);
+                }
+                self.say(uid, Phase::Pending, "BelowMinimum", message);
+                let avoided = &mut self.live(uid).avoided;
+                avoided.retain(|avoided| avoided.until > now);
+                let retry = avoided.iter().map(|avoided| avoided.until).min();
+                if let Some(at) = retry {
+                    self.wake_job(uid, at);
+                }
+                return;
+            }
+        };
+        let job = self.jobs.get_mut(uid).expect("settled jobs exist");
+        let number = job.last_generation.next();
+        let (size, first) = (gang.len() as u32, job.incidents.is_empty());
+        if first {
+            job.open_incident(Incident { message: "first start".into(), ..Incident::at(job.created) });
+        }
+        let waited = job.reason == "BelowMinimum" && job.incidents.last().is_some_and(|incident| incident.to.is_some());
+        if waited {
+            job.open_incident(Incident { cause: Cause::Resumed, message: "enough nodes again".into(), ..Incident::at(now) });
+        }
+        let cause = match job.incidents.last_mut() {
+            Some(incident) => {
+                incident.to = Some(number);
+                incident.to_nodes = size;
+                incident.decided_at = Some(now);
+                incident.cause
+            }
+            None => Cause::FirstStart,
+        };
+        job.nodes_used.extend(gang.iter().map(|member| member.node.clone()));
+        job.last_generation = number;
+        job.current = Some(GenerationRecord {
+            number,
+            cause,
+            // The store stands away from node rank 0 where it can: torch before 2.7 cannot share that node with it.
+            store_host: gang.last().expect("a gang has at least one member").node.clone(),
+            members: gang,
+            proc_per_node: job.spec.proc_per_node,
+            restart_count: job.restart_count,
+            store: None,
+            rendezvous: desired::rendezvous_id(uid, number),
+            opened: now,
+            started: false,
+            started_at: None,
+            previous_grace: job.retiring.last().and_then(|g| g.stopping.as_ref()).map_or(Duration::ZERO, |s| s.grace),
+            stopping: None,
+            dead: Default::default(),
+        });
+        job.not_before = None;
+        job.phase = if first { Phase::Forming } else { Phase::Recovering };
+        let live = self.live(uid);
+        (live.scaled, live.doubted, live.ranks_done, live.stranded) = (false, None, None, None);
+        self.index(uid);
+    }
+
+    /// Starts the generation being formed, once everybody is ready and the one before is inert.
+    fn start(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
+        let job = &self.jobs[uid];
+        let Some(generation) = job.current.as_ref().filter(|g| !g.started) else { return };
+        let inert = job.retiring.iter().all(|g| rendezvous::is_inert(&self.nodes, g, job.spec.progress));
+        let Some(store) = rendezvous::store(&self.nodes, uid, generation) else { return };
+        if !inert || !rendezvous::unready(&self.nodes, uid, generation).is_empty() {
+            return;
+        }
+        let job = self.jobs.get_mut(uid).expect("settled jobs exist");
+        let generation = job.current.as_mut().expect("checked above");
+        (generation.started, generation.started_at, generation.store) = (true, Some(now), Some(store));
+        let (number, world, nodes) = (generation.number, generation.world_size(), generation.members.len());
+        let names: Vec<&str> = generation.members.iter().take(16).map(|m| m.node.as_str()).collect();
+        let more = if nodes > names.len() { ", ..." } else { "" };
+        let message = format!("generation {number}: world {world} on {nodes} nodes: {}{more}", names.join(", "));
+        if let Some(incident) = job.incidents.last_mut().filter(|incident| incident.to == Some(number)) {
+            incident.stopped_at.get_or_insert(now);
+        }
+        let name = job.name.clone();
+        self.event(scratch, now, false, "WorldFormed", message, Some((uid, &name, Some(number))), None);
+    }
+
+    /// Fills in what has happened since of the receipt of the current generation.
+    fn fill_receipt(&mut self, uid: &JobUid, now: Timestamp) {
+        let job = &self.jobs[uid];
+        let Some(generation) = job.current.as_ref() else { return };
+        let Some(incident) = job.incidents.last().filter(|i| i.to == Some(generation.number)) else { return };
+        let mut filled = incident.clone();
+        if !job.retiring.is_empty() && !job.retiring.iter().any(|g| rendezvous::awaited(&self.nodes, g)) {
+            filled.stopped_at.get_or_insert(now);
+        }
+        if generation.started {
+            let reports = generation.members.iter().map(|m| rendezvous::report(&self.nodes, uid, generation, &m.node));
+            let launched: Option<Vec<Timestamp>> =
+                reports.map(|run| run.and_then(|run| run.ranks.iter().filter_map(|rank| rank.started_at).min())).collect();
+            filled.launched_at = filled.launched_at.or_else(|| launched?.into_iter().max());
+            let joined = rendezvous::report(&self.nodes, uid, generation, &generation.store_host).and_then(|run| run.all_joined_at);
+            filled.joined_at = filled.joined_at.or(joined);
+            if filled.first_step_at.is_none()
+                && let Some((at, step)) = rendezvous::steps(&self.nodes, uid, generation).first
+            {
+                (filled.first_step_at, filled.first_step_after) = (Some(at), Some(step));
+            }
+        }
+        if filled != *incident
+            && let Some(last) = self.jobs.get_mut(uid).and_then(|job| job.incidents.last_mut())
+        {
+            *last = filled;
+        }
+    }
+
+    /// Ends the job once nothing of it runs any more, or can be asked.
+    fn close(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
+        let job = &self.jobs[uid];
+        let Some(ending) = job.ending.clone().filter(|_| !job.phase.is_over()) else { return };
+        if self.is_listening(now) || !rendezvous::at_rest(&self.nodes, job) {
+            return self.say(uid, Phase::Stopping, &ending.reason, ending.message);
+        }
+        let job = self.jobs.get_mut(uid).expect("settled jobs exist");
+        (job.phase, job.reason, job.message, job.finished) =
+            (ending.phase, ending.reason.clone(), ending.message.clone(), Some(now));
+        let (name, number) = (job.name.clone(), job.last_generation);
+        let reason = format!("{:?}", ending.phase);
+        let warning = ending.phase == Phase::Failed;
+        scratch.capacity = true;
+        self.event(scratch, now, warning, &reason, format!("{name}: {}", ending.message), Some((uid, &name, Some(number))), None);
+    }
+
+    fn say(&mut self, uid: &JobUid, phase: Phase, reason: &str, message: String) {
+        if let Some(job) = self.jobs.get_mut(uid) {
+            job.phase = phase;
+            reason.clone_into(&mut job.reason);
+            job.message = message;
+        }
+    }
+
+    /// Phase, reason and sentence of a job with a current generation.
+    fn describe(&mut self, uid: &JobUid) {
+        let job = &self.jobs[uid];
+        let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else { return };
+        let (have, wanted) = (generation.members.len() as u32, job.replicas);
+        if !generation.started {
+            let phase = if job.restart_count == 0 && generation.number.0 == 1 { Phase::Forming } else { Phase::Recovering };
+            let waits = rendezvous::unready(&self.nodes, uid, generation);
+            let stuck = job.retiring.iter().filter(|g| !rendezvous::is_inert(&self.nodes, g, job.spec.progress));
+            let silent: Vec<&str> = stuck.flat_map(unproven).map(NodeName::as_str).collect();
+            let (reason, message) = if !waits.is_empty() {
+                let names: Vec<&str> = waits.iter().take(8).map(|node| node.as_str()).collect();
+                ("Preparing", format!("{} of {have} nodes not ready yet: {}", waits.len(), names.join(", ")))
+            } else if !silent.is_empty() {
+                let nodes = silent.join(", ");
+                let first = silent[0];
+                (
+                    "Unreachable",
+                    format!(
+                        "no proof that the workers on {nodes} are dead; bring it back, or, if it is gone for good: muster delete node {first}"
+                    ),
+                )
+            } else {
+                ("Preparing", "waiting for the store".to_owned())
+            };
+            return self.say(uid, phase, reason, message);
+        }
+        let running = |node: &NodeName| {
+            rendezvous::report(&self.nodes, uid, generation, node).is_some_and(|run| run.phase == RunPhase::Running)
+        };
+        let all_running = generation.members.iter().all(|m| running(&m.node));
+        let (phase, reason, message) = if let Some(shortfall) = self.live.get(uid).and_then(|live| live.stranded.clone()) {
+            (Phase::Running, "BelowMinimum", format!("a member is silent and there is no replacement: {shortfall}"))
+        } else if job.phase != Phase::Running && !all_running {
+            (job.phase, "Launching", format!("starting {have} nodes"))
+        } else if have < wanted {
+            (Phase::Running, "BelowReplicas", format!("{have} of {wanted} wanted nodes"))
+        } else {
+            (Phase::Running, "Running", format!("world {} on {have} nodes", generation.world_size()))
+        };
+        self.say(uid, phase, reason, message);
+    }
+}
+
+fn unproven(generation: &GenerationRecord) -> impl Iterator<Item = &NodeName> {
+    generation.members.iter().map(|member| &member.node).filter(|node| !generation.dead.contains(*node))
+}

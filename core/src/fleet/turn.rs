@@ -1,0 +1,438 @@
+//! One turn of the fleet: take the input as a fact, judge silence, settle every job that may be affected, say what changed.
+//!
+//! Facts are applied first and judged afterwards, so the order in which messages of one burst arrive does not matter.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use crate::{
+    fleet::{
+        Answer, Change, Effect, Event, Fleet, Hello, Input, NodeRecord, Policy, Stored, Turn, desired,
+        job::JobRecord,
+        registry::{Node, Registry},
+        rendezvous,
+        settle::Live,
+        view::{self, JobView, Liveness, NodeView},
+    },
+    id::{Generation, JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
+    node_report::NodeReport,
+    run::RunReport,
+    time::Timestamp,
+};
+
+/// A stall of the coordinator itself longer than this many ticks is not held against the nodes.
+const STALL_TICKS: u32 = 4;
+
+/// What a turn gathers on its way: the records before it, whom to look at, what to say.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub effects: Vec<Effect>,
+    pub events: Vec<Event>,
+    /// Jobs whose view may have changed, with their record before the turn (`None`: new).
+    pub jobs: BTreeMap<JobUid, Option<JobRecord>>,
+    pub deleted: Vec<(JobUid, Vec<NodeName>)>,
+    pub nodes: BTreeMap<NodeName, Option<NodeRecord>>,
+    /// Nodes whose desired state may have changed.
+    pub publish: BTreeSet<NodeName>,
+    /// Capacity changed: every job that waits for some must be settled.
+    pub capacity: bool,
+    pub wake_at: Option<Timestamp>,
+    pub answer: Option<(crate::fleet::RequestId, Reply)>,
+}
+
+/// What a request is answered with, once the turn is settled.
+pub(crate) enum Reply {
+    Job { uid: JobUid, existed: bool },
+    Node(NodeName),
+    Ready(Answer),
+}
+
+impl Scratch {
+    pub(crate) fn wake(&mut self, at: Timestamp) {
+        self.wake_at = Some(self.wake_at.map_or(at, |before| before.min(at)));
+    }
+}
+
+impl Fleet {
+    /// The fleet as stored, under a new term. For [`Policy::listen`] from `now`, silence means nothing.
+    pub fn new(policy: Policy, term: Term, stored: Stored, now: Timestamp) -> Self {
+        let mut nodes = Registry::default();
+        for record in stored.nodes {
+            nodes.nodes.insert(record.name.clone(), Node::stored(record, now));
+        }
+        let jobs: BTreeMap<JobUid, JobRecord> = stored.jobs.into_iter().map(|job| (job.uid.clone(), job)).collect();
+        let names = jobs.values().map(|job| (job.name.clone(), job.uid.clone())).collect();
+        let mut fleet = Self {
+            listen_until: now + policy.listen,
+            policy,
+            term,
+            nodes,
+            names,
+            active: jobs
+                .values()
+                .filter(|job| !job.phase.is_over() || job.unburied().next().is_some())
+                .map(|j| j.uid.clone())
+                .collect(),
+            live: BTreeMap::new(),
+            jobs,
+            tombstones: Vec::new(),
+            last_event: stored.last_event,
+            last_turn: now,
+        };
+        for uid in fleet.active.clone() {
+            fleet.index(&uid);
+        }
+        fleet
+    }
+
+    /// Takes one input and decides.
+    pub fn turn(&mut self, now: Timestamp, input: Input) -> Turn {
+        let mut scratch = Scratch::default();
+        let stall = now.since(self.last_turn);
+        if stall > self.policy.tick * STALL_TICKS {
+            self.nodes.discount(stall - self.policy.tick);
+        }
+        self.last_turn = now;
+        self.apply(now, input, &mut scratch);
+        let listening = self.is_listening(now);
+        for name in self.nodes.expire(now, &self.policy, listening) {
+            self.liveness_changed(&name, now, &mut scratch);
+        }
+        self.settle_all(now, &mut scratch);
+        self.finish(now, scratch)
+    }
+
+    /// A started coordinator listens before it judges: until everybody it knows is back, or the hold is over (R8).
+    pub(crate) fn is_listening(&self, now: Timestamp) -> bool {
+        now < self.listen_until && self.nodes.nodes.values().any(|node| node.liveness == Liveness::Unknown)
+    }
+
+    fn apply(&mut self, now: Timestamp, input: Input, scratch: &mut Scratch) {
+        match input {
+            Input::Connected { session, hello } => self.connected(session, hello, now, scratch),
+            Input::Report { session, report } => self.reported(session, report, now, scratch),
+            Input::Runs { session, runs } => self.runs(session, runs, now, scratch),
+            Input::Heartbeat { session } => self.heard(session, now, scratch),
+            Input::Disconnected { session } => {
+                if let Some(name) = self.nodes.disconnect(session, now) {
+                    self.liveness_changed(&name, now, scratch);
+                }
+            }
+            Input::Request { id, request } => {
+                let reply = self.request(request, now, scratch);
+                scratch.answer = Some((id, reply));
+            }
+            Input::Tick => {}
+        }
+    }
+
+    fn heard(&mut self, session: SessionId, now: Timestamp, scratch: &mut Scratch) {
+        if self.nodes.heard(session, now)
+            && let Some(name) = self.nodes.speaker(session).cloned()
+        {
+            self.liveness_changed(&name, now, scratch);
+        }
+    }
+
+    fn connected(&mut self, session: SessionId, hello: Hello, now: Timestamp, scratch: &mut Scratch) {
+        let name = hello.node.clone();
+        if let Some(why) = self.unwelcome(&hello) {
+            let message = format!("session of {name} refused: {why}");
+            self.event(scratch, now, true, "SessionRefused", message, None, Some(&name));
+            scratch.effects.push(Effect::Refuse { session, why });
+            return;
+        }
+        if !self.nodes.nodes.contains_key(&name) {
+            let record = NodeRecord {
+                name: name.clone(),
+                epoch: NodeEpoch(0),
+                boot_id: hello.boot_id.clone(),
+                first_seen: now,
+                cordon: None,
+                marks: Vec::new(),
+                report: hello.report.clone(),
+            };
+            self.nodes.nodes.insert(name.clone(), Node::stored(record, now));
+            scratch.nodes.insert(name.clone(), None);
+        }
+        self.touch_node(&name, scratch);
+        let replaced = self.nodes.bind(session, &name, now);
+        if let Some(old) = replaced {
+            let why = format!("a newer session of {name} took over");
+            scratch.effects.push(Effect::Refuse { session: old, why });
+        }
+        let node = self.nodes.nodes.get_mut(&name).expect("inserted above");
+        node.record.epoch = node.record.epoch.max(hello.epoch_seen).next();
+        node.record.boot_id = hello.boot_id;
+        node.record.report = hello.report;
+        node.incarnation = hello.incarnation;
+        node.runs = hello.runs.into_iter().map(|run| (run.run.clone(), run)).collect();
+        let epoch = node.record.epoch;
+        scratch.effects.push(Effect::Welcome { session, term: self.term, epoch, heartbeat: self.heartbeat() });
+        self.event(scratch, now, false, "NodeReady", format!("{name} connected, node epoch {epoch}"), None, Some(&name));
+        scratch.publish.insert(name.clone());
+        self.node_changed(&name, scratch);
+    }
+
+    /// Why this agent may not have a session.
+    fn unwelcome(&self, hello: &Hello) -> Option<String> {
+        if hello.term_seen > self.term {
+            return Some(format!(
+                "this coordinator's term {} is older than term {}, which the node has obeyed: the coordinator's store is an old copy. \
+                 Restore the newest store, or start the coordinator with --min-term {}",
+                self.term,
+                hello.term_seen,
+                hello.term_seen.next()
+            ));
+        }
+        let node = self.nodes.get(&hello.node)?;
+        let another_machine = node.session.is_some() && node.is_ready() && node.record.boot_id != hello.boot_id;
+        another_machine.then(|| format!("another machine is connected as {}; give each node its own name", hello.node))
+    }
+
+    /// The heartbeat interval agents are given: one second, stretched so that 2,000 a second arrive at most.
+    fn heartbeat(&self) -> Duration {
+        const PER_SECOND: u64 = 2_000;
+        self.policy.heartbeat.max(Duration::from_millis(self.nodes.nodes.len() as u64 * 1_000 / PER_SECOND))
+    }
+
+    fn reported(&mut self, session: SessionId, report: NodeReport, now: Timestamp, scratch: &mut Scratch) {
+        self.heard(session, now, scratch);
+        let Some(name) = self.nodes.speaker(session).cloned() else { return };
+        self.touch_node(&name, scratch);
+        if let Some(node) = self.nodes.nodes.get_mut(&name) {
+            node.record.report = report;
+        }
+        self.node_changed(&name, scratch);
+    }
+
+    fn runs(&mut self, session: SessionId, runs: Vec<RunReport>, now: Timestamp, scratch: &mut Scratch) {
+        self.heard(session, now, scratch);
+        let Some(name) = self.nodes.speaker(session).cloned() else { return };
+        let Some(node) = self.nodes.nodes.get_mut(&name) else { return };
+        let next: BTreeMap<_, _> = runs.into_iter().map(|run| (run.run.clone(), run)).collect();
+        let keys_changed = !node.runs.keys().eq(next.keys());
+        let ended = next.iter().any(|(id, run)| run.phase.is_over() && node.runs.get(id).is_none_or(|old| !old.phase.is_over()));
+        let touched: BTreeSet<JobUid> =
+            next.iter().filter(|(id, run)| node.runs.get(id) != Some(run)).map(|(id, _)| id.job.clone()).collect();
+        node.runs = next;
+        for uid in touched {
+            self.touch_job(&uid, scratch);
+        }
+        scratch.publish.insert(name.clone());
+        if keys_changed || ended {
+            self.node_changed(&name, scratch);
+        }
+    }
+
+    /// A node's liveness, cordon, facts or load changed: its jobs and those that wait for nodes must be looked at again.
+    pub(crate) fn node_changed(&mut self, name: &NodeName, scratch: &mut Scratch) {
+        self.touch_node(name, scratch);
+        scratch.capacity = true;
+        if let Some(node) = self.nodes.get(name) {
+            for uid in node.jobs.clone() {
+                self.touch_job(&uid, scratch);
+            }
+        }
+    }
+
+    fn liveness_changed(&mut self, name: &NodeName, now: Timestamp, scratch: &mut Scratch) {
+        let Some(node) = self.nodes.get(name) else { return };
+        let silent = now.since(node.heard).as_secs_f64();
+        let connected = node.session.is_some();
+        match node.liveness {
+            Liveness::Suspect if connected => {
+                self.event(
+                    scratch,
+                    now,
+                    true,
+                    "NodeSuspect",
+                    format!("{name} has been silent for {silent:.1} s"),
+                    None,
+                    Some(name),
+                );
+            }
+            Liveness::Suspect => {
+                self.event(scratch, now, true, "NodeSuspect", format!("{name}: the agent's connection broke"), None, Some(name));
+            }
+            Liveness::Lost => {
+                self.event(scratch, now, true, "NodeLost", format!("{name} has been silent for {silent:.1} s"), None, Some(name));
+            }
+            Liveness::Ready => {
+                self.event(scratch, now, false, "NodeReady", format!("{name} is heard again"), None, Some(name));
+                scratch.publish.insert(name.clone());
+            }
+            Liveness::Unknown => {}
+        }
+        self.node_changed(name, scratch);
+    }
+
+    /// Remembers a job's record as it was before this turn, and that it must be settled.
+    pub(crate) fn touch_job(&mut self, uid: &JobUid, scratch: &mut Scratch) {
+        if let Some(job) = self.jobs.get(uid) {
+            scratch.jobs.entry(uid.clone()).or_insert_with(|| Some(job.clone()));
+        }
+    }
+
+    pub(crate) fn touch_node(&mut self, name: &NodeName, scratch: &mut Scratch) {
+        if let Some(node) = self.nodes.get(name) {
+            scratch.nodes.entry(name.clone()).or_insert_with(|| Some(node.record.clone()));
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "an event has this many parts, and every caller names them in this order")]
+    pub(crate) fn event(
+        &mut self,
+        scratch: &mut Scratch,
+        at: Timestamp,
+        warning: bool,
+        reason: &str,
+        message: String,
+        job: Option<(&JobUid, &JobName, Option<Generation>)>,
+        node: Option<&NodeName>,
+    ) {
+        self.last_event += 1;
+        scratch.events.push(Event {
+            sequence: self.last_event,
+            at,
+            warning,
+            reason: reason.to_owned(),
+            message,
+            job: job.map(|(uid, name, _)| (uid.clone(), name.clone())),
+            node: node.cloned(),
+            generation: job.and_then(|(_, _, generation)| generation),
+        });
+    }
+
+    /// Keeps the index of nodes by job true, and marks all nodes concerned for publishing.
+    pub(crate) fn index(&mut self, uid: &JobUid) -> BTreeSet<NodeName> {
+        let Some(job) = self.jobs.get(uid) else { return BTreeSet::new() };
+        let members: BTreeSet<NodeName> = job.unburied().flat_map(|g| g.members.iter().map(|m| m.node.clone())).collect();
+        for name in &members {
+            if let Some(node) = self.nodes.nodes.get_mut(name) {
+                node.jobs.insert(uid.clone());
+            }
+        }
+        members
+    }
+
+    /// Turns what was touched into changes and effects.
+    fn finish(&mut self, now: Timestamp, mut scratch: Scratch) -> Turn {
+        let mut turn = Turn::default();
+        let mut views = Vec::new();
+        for (uid, before) in std::mem::take(&mut scratch.jobs) {
+            let Some(job) = self.jobs.get(&uid) else { continue };
+            if before.as_ref() != Some(job) {
+                turn.changes.push(Change::PutJob(Box::new(job.clone())));
+                self.reindex(&uid, before.as_ref(), &mut scratch.publish);
+            }
+            let job = &self.jobs[&uid];
+            if job.phase.is_over() && job.unburied().next().is_none() {
+                self.active.remove(&uid);
+                self.live.remove(&uid);
+            }
+            views.push(Effect::JobChanged { view: self.job_view(&uid).map(Box::new), uid });
+        }
+        for (uid, nodes) in std::mem::take(&mut scratch.deleted) {
+            turn.changes.push(Change::DeleteJob(uid.clone()));
+            scratch.publish.extend(nodes);
+            views.push(Effect::JobChanged { uid, view: None });
+        }
+        for (name, before) in std::mem::take(&mut scratch.nodes) {
+            match self.nodes.get(&name) {
+                Some(node) if before.as_ref() != Some(&node.record) => {
+                    turn.changes.push(Change::PutNode(Box::new(node.record.clone())))
+                }
+                Some(_) => {}
+                None if before.is_some() => turn.changes.push(Change::DeleteNode(name.clone())),
+                None => continue,
+            }
+            views.push(Effect::NodeChanged { view: self.node_view(&name).map(Box::new), node: name });
+        }
+        turn.changes.extend(scratch.events.into_iter().map(|event| Change::Event(Box::new(event))));
+        turn.effects = scratch.effects;
+        for name in scratch.publish {
+            turn.effects.extend(self.publish(&name));
+        }
+        turn.effects.extend(views);
+        if let Some((id, reply)) = scratch.answer {
+            turn.effects.push(Effect::Answer { id, answer: self.answer(reply) });
+        }
+        for at in [self.nodes.next_verdict(&self.policy), self.is_listening(now).then_some(self.listen_until)].into_iter().flatten()
+        {
+            scratch.wake_at = Some(scratch.wake_at.map_or(at, |before| before.min(at)));
+        }
+        turn.wake_at = scratch.wake_at;
+        turn
+    }
+
+    fn reindex(&mut self, uid: &JobUid, before: Option<&JobRecord>, publish: &mut BTreeSet<NodeName>) {
+        let members = self.index(uid);
+        for generation in before.into_iter().flat_map(JobRecord::unburied) {
+            for member in &generation.members {
+                if !members.contains(&member.node)
+                    && let Some(node) = self.nodes.nodes.get_mut(&member.node)
+                {
+                    node.jobs.remove(uid);
+                    publish.insert(member.node.clone());
+                }
+            }
+        }
+        publish.extend(members);
+    }
+
+    fn publish(&mut self, name: &NodeName) -> Option<Effect> {
+        let node = self.nodes.get(name)?;
+        let session = node.session?;
+        let desired = desired::of_node(name, node, self.term, &self.jobs, &self.tombstones);
+        if node.published.as_ref() == Some(&desired) {
+            return None;
+        }
+        self.nodes.nodes.get_mut(name)?.published = Some(desired.clone());
+        Some(Effect::Publish { session, desired })
+    }
+
+    fn answer(&self, reply: Reply) -> Answer {
+        match reply {
+            Reply::Ready(answer) => answer,
+            Reply::Job { uid, existed } => match self.job_view(&uid) {
+                Some(job) => Answer::Job { job: Box::new(job), existed },
+                None => Answer::Done,
+            },
+            Reply::Node(name) => self.node_view(&name).map_or(Answer::Done, |node| Answer::Node(Box::new(node))),
+        }
+    }
+
+    pub fn job_view(&self, uid: &JobUid) -> Option<JobView> {
+        self.jobs.get(uid).map(|record| view::job(record, &self.nodes))
+    }
+
+    pub fn node_view(&self, name: &NodeName) -> Option<NodeView> {
+        let node = self.nodes.get(name)?;
+        Some(view::node(node, &self.jobs, self.slots_free(name, None)))
+    }
+
+    pub fn job_views(&self) -> Vec<JobView> {
+        self.jobs.keys().filter_map(|uid| self.job_view(uid)).collect()
+    }
+
+    pub fn node_views(&self) -> Vec<NodeView> {
+        self.nodes.nodes.keys().filter_map(|name| self.node_view(name)).collect()
+    }
+
+    pub(crate) fn live(&mut self, uid: &JobUid) -> &mut Live {
+        self.live.entry(uid.clone()).or_default()
+    }
+
+    /// Records new proofs of death in all of a job's generations. True if there were any.
+    pub(crate) fn note_deaths(&mut self, uid: &JobUid) -> bool {
+        let Some(job) = self.jobs.get_mut(uid) else { return false };
+        let mut any = false;
+        for generation in job.unburied_mut() {
+            any |= rendezvous::note_deaths(&self.nodes, uid, generation);
+        }
+        any
+    }
+}

@@ -1,0 +1,149 @@
+//! The fingerprint of an assignment: equal contents have equal digests, in this and every later version of the agent.
+//!
+//! Guards against mistakes (a coordinator that reuses a generation's number), not against an attacker, so 128 bits of FNV-1a do
+//! (Fowler, Noll and Vo; draft-eastlake-fnv). Fields are written one by one with their lengths: the standard library's `Hash` promises nothing
+//! across compiler versions, and the ledger outlives both.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::run::Assignment;
+
+/// 32 hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Digest(String);
+
+impl Digest {
+    pub fn of(assignment: &Assignment) -> Self {
+        // Taken apart without `..`, so that a new field cannot be forgotten here.
+        let Assignment {
+            run,
+            name,
+            rendezvous,
+            node_rank,
+            node_count,
+            proc_per_node,
+            first_rank,
+            world_size,
+            store_host,
+            hosts_store,
+            command,
+            args,
+            env,
+            working_dir,
+            gpus,
+            launch,
+            stop_grace,
+            step_pattern,
+            restart_count,
+        } = assignment;
+        let mut fnv = Fnv::default();
+        fnv.text(run.job.as_str());
+        fnv.number(run.generation.0);
+        for text in [&name.namespace, &name.name, rendezvous, &store_host.0] {
+            fnv.text(text);
+        }
+        for number in [node_rank, node_count, proc_per_node, first_rank, world_size, restart_count] {
+            fnv.number((*number).into());
+        }
+        fnv.number((*hosts_store).into());
+        for list in [command, args, gpus] {
+            fnv.number(list.len() as u64);
+            list.iter().for_each(|text| fnv.text(text));
+        }
+        fnv.number(env.len() as u64);
+        for (name, value) in env {
+            fnv.text(name);
+            fnv.text(value);
+        }
+        for text in [working_dir, step_pattern] {
+            fnv.number(text.is_some().into());
+            fnv.text(text.as_deref().unwrap_or_default());
+        }
+        fnv.text(match launch {
+            crate::spec::Launch::Cold => "cold",
+        });
+        fnv.number(u64::try_from(stop_grace.as_millis()).unwrap_or(u64::MAX));
+        Self(format!("{:032x}", fnv.0))
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+struct Fnv(u128);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
+    }
+}
+
+impl Fnv {
+    fn bytes(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
+        }
+    }
+
+    fn number(&mut self, number: u64) {
+        self.bytes(&number.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.bytes(text.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::turn::tests::assignment;
+
+    #[test]
+    fn fnv_is_the_published_one() {
+        let mut fnv = Fnv::default();
+        fnv.bytes(b"foobar");
+        assert_eq!(fnv.0, 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
+    }
+
+    /// A ledger written by an older agent must mean the same to a newer one.
+    #[test]
+    fn stays_the_same_for_ever() {
+        assert_eq!(Digest::of(&assignment("a", 1)).to_string(), "PINNED");
+    }
+
+    #[test]
+    fn sees_every_field_and_every_border() {
+        let first = assignment("a", 1);
+        let mut others = Vec::new();
+        let mut other = |change: fn(&mut Assignment)| {
+            let mut assignment = first.clone();
+            change(&mut assignment);
+            others.push(assignment);
+        };
+        other(|a| a.rendezvous.push('x'));
+        other(|a| a.node_rank += 1);
+        other(|a| a.node_count += 1);
+        other(|a| a.first_rank += 1);
+        other(|a| a.hosts_store = !a.hosts_store);
+        other(|a| a.args = vec!["train.py".into(), String::new()]);
+        other(|a| a.args = vec!["train".into(), ".py".into()]);
+        other(|a| (a.command, a.args) = (vec!["python3".into(), "train.py".into()], Vec::new()));
+        other(|a| drop(a.env.insert("A".into(), "B".into())));
+        other(|a| a.working_dir = Some(String::new()));
+        other(|a| a.step_pattern = Some(String::new()));
+        other(|a| a.stop_grace += std::time::Duration::from_millis(1));
+        other(|a| a.gpus = vec!["GPU-1".into()]);
+        other(|a| a.restart_count += 1);
+        others.push(first);
+        let digests: std::collections::BTreeSet<String> = others.iter().map(|a| Digest::of(a).to_string()).collect();
+        assert_eq!(digests.len(), others.len());
+    }
+}

@@ -1,0 +1,215 @@
+//! One worker group as its runner describes it, and the report the coordinator gets of it.
+//!
+//! A group holds until it is started, runs, stops when it is told to or when its first process fails, and is dead once the runner
+//! has proven that nothing of it lives. The same words as the runner's, so that nothing is invented in between.
+
+use std::time::Duration;
+
+use crate::{
+    exit::Exit,
+    id::{Generation, Term},
+    run::{Endpoint, RankReport, RunId, RunPhase, RunReport},
+    time::Timestamp,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GroupPhase {
+    Holding,
+    Running,
+    Stopping,
+    Dead,
+}
+
+/// Everything a runner knows. Times are on the agent's clock, which is the runner's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupStatus {
+    pub phase: GroupPhase,
+    pub store: Option<Endpoint>,
+    pub joined_ranks: Vec<u32>,
+    pub all_joined_at: Option<Timestamp>,
+    pub launched_at: Option<Timestamp>,
+    pub launcher_exit: Option<Exit>,
+    pub dead_at: Option<Timestamp>,
+    pub ranks: Vec<RankReport>,
+}
+
+impl GroupStatus {
+    pub fn holding() -> Self {
+        Self {
+            phase: GroupPhase::Holding,
+            store: None,
+            joined_ranks: Vec::new(),
+            all_joined_at: None,
+            launched_at: None,
+            launcher_exit: None,
+            dead_at: None,
+            ranks: Vec::new(),
+        }
+    }
+}
+
+/// One line of a runner's journal of exits: what is left when the runner itself is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenExit {
+    /// `None`: the launcher.
+    pub rank: Option<u32>,
+    pub pid: u32,
+    pub started_at: Timestamp,
+    pub exit: Exit,
+    pub exited_at: Timestamp,
+}
+
+/// A run found on disk when the agent starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub run: RunId,
+    pub term: Term,
+    pub gpus: Vec<String>,
+    pub state: FoundState,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FoundState {
+    /// Its runner lives and said this, or its end is recorded.
+    Known(GroupStatus),
+    /// Its runner lives but has not answered yet.
+    Silent,
+    /// Its runner is gone without a record of the end; nothing it started is left.
+    Lost(Vec<SeenExit>),
+}
+
+/// A run as this node knows it.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) term: Term,
+    pub(super) gpus: Vec<String>,
+    pub(super) hosts_store: bool,
+    pub(super) state: State,
+    /// What the runner was last asked for and has not yet shown; forgotten when its connection is new.
+    pub(super) start_asked: bool,
+    pub(super) stop_asked: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// The runner is being started, or lives and has not spoken yet.
+    Waiting {
+        alive: bool,
+    },
+    Up(GroupStatus),
+    Refused(String),
+}
+
+impl Run {
+    pub(super) fn new(term: Term, gpus: Vec<String>, hosts_store: bool, state: State) -> Self {
+        Self { term, gpus, hosts_store, state, start_asked: false, stop_asked: None }
+    }
+
+    pub(super) fn found(found: Found, now: Timestamp) -> Self {
+        let state = match found.state {
+            FoundState::Known(status) => State::Up(status),
+            FoundState::Silent => State::Waiting { alive: true },
+            FoundState::Lost(exits) => {
+                let mut status = GroupStatus::holding();
+                status.bury(&exits, now);
+                State::Up(status)
+            }
+        };
+        Self::new(found.term, found.gpus, false, state)
+    }
+
+    /// No process of this run lives, and none will.
+    pub(super) fn is_over(&self) -> bool {
+        match &self.state {
+            State::Waiting { .. } => false,
+            State::Up(status) => status.phase == GroupPhase::Dead,
+            State::Refused(_) => true,
+        }
+    }
+
+    /// The runner is there, serves the store if it shall, and nothing was started yet.
+    pub(super) fn holds(&self) -> bool {
+        match &self.state {
+            State::Up(status) => status.phase == GroupPhase::Holding && (status.store.is_some() || !self.hosts_store),
+            _ => false,
+        }
+    }
+
+    /// `clear`: nothing on this node stands in the way of its start.
+    pub(super) fn report(&self, run: &RunId, clear: bool) -> RunReport {
+        let mut report = RunReport::preparing(run.clone(), self.term);
+        report.phase = match &self.state {
+            State::Refused(why) => RunPhase::Refused(why.clone()),
+            State::Waiting { alive: true } => RunPhase::Running,
+            State::Waiting { alive: false } => RunPhase::Preparing,
+            State::Up(status) => match status.phase {
+                GroupPhase::Holding if self.stop_asked.is_some() => RunPhase::Stopping,
+                GroupPhase::Holding if clear && self.holds() => RunPhase::Ready,
+                GroupPhase::Holding => RunPhase::Preparing,
+                GroupPhase::Running => RunPhase::Running,
+                GroupPhase::Stopping => RunPhase::Stopping,
+                GroupPhase::Dead => RunPhase::Dead,
+            },
+        };
+        if let State::Up(status) = &self.state {
+            report.store = status.store.clone();
+            report.joined_ranks = status.joined_ranks.clone();
+            report.all_joined_at = status.all_joined_at;
+            report.launched_at = status.launched_at;
+            report.launcher_exit = status.launcher_exit;
+            report.dead_at = status.dead_at;
+            report.ranks = status.ranks.clone();
+        }
+        report
+    }
+}
+
+impl GroupStatus {
+    /// The runner is gone and its workers with it: what the journal says is added to what was last heard.
+    pub(super) fn bury(&mut self, exits: &[SeenExit], now: Timestamp) {
+        self.phase = GroupPhase::Dead;
+        self.store = None;
+        self.dead_at = Some(now);
+        for seen in exits {
+            let Some(number) = seen.rank else {
+                self.launcher_exit = Some(seen.exit);
+                self.launched_at = self.launched_at.or(Some(seen.started_at));
+                continue;
+            };
+            let at = match self.ranks.iter().position(|rank| rank.rank == number) {
+                Some(at) => at,
+                None => {
+                    self.ranks.push(bare_rank(number, self.ranks.len() as u32));
+                    self.ranks.len() - 1
+                }
+            };
+            let rank = &mut self.ranks[at];
+            rank.pid = seen.pid;
+            rank.started_at = Some(seen.started_at);
+            rank.exit = Some(seen.exit);
+            rank.exited_at = Some(seen.exited_at);
+        }
+    }
+}
+
+fn bare_rank(rank: u32, local_rank: u32) -> RankReport {
+    RankReport {
+        rank,
+        local_rank,
+        pid: 0,
+        started_at: None,
+        exit: None,
+        exited_at: None,
+        first_error: None,
+        tail: Vec::new(),
+        first_step: None,
+        first_step_at: None,
+        last_step: None,
+        last_step_at: None,
+    }
+}
+
+/// All runs of the same job below this one's generation.
+pub(super) fn older_than(run: &RunId) -> std::ops::Range<RunId> {
+    RunId { job: run.job.clone(), generation: Generation(0) }..run.clone()
+}

@@ -1,0 +1,368 @@
+//! Desired against actual: the rules by which a node obeys.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use crate::{
+    id::{NodeEpoch, NodeName, Term},
+    node::{
+        Found, GroupPhase, GroupStatus, Ledger, Objection, SeenExit,
+        group::{Run, State, older_than},
+    },
+    run::{Assignment, Desired, Endpoint, RunId, RunReport, Target},
+    time::Timestamp,
+};
+
+/// One thing the agent learnt.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// The agent has just started and found these runs. Comes first, once.
+    Restarted(Vec<Found>),
+    /// The coordinator accepted the session.
+    Welcome {
+        term: Term,
+        epoch: NodeEpoch,
+    },
+    Desired(Desired),
+    /// A runner said how its group is.
+    Runner {
+        run: RunId,
+        status: GroupStatus,
+    },
+    /// The connection to a runner is new: what it was asked before may not have reached it.
+    Reconnected {
+        run: RunId,
+    },
+    /// A runner is gone without a record of its group's end, and nothing it started is left.
+    RunnerLost {
+        run: RunId,
+        exits: Vec<SeenExit>,
+    },
+    /// The run cannot be started here; the reason is for the user.
+    Refused {
+        run: RunId,
+        reason: String,
+    },
+}
+
+/// One thing the agent shall do; all of a turn in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Persist this before anything that follows. If that fails, the agent must end: it must not obey what it may forget.
+    SaveLedger(Box<Ledger>),
+    /// Bring the runner up, with a store if the assignment hosts it.
+    Hold { assignment: Box<Assignment>, term: Term },
+    /// Start the workers. The same start may come again after a reconnect.
+    Start { assignment: Box<Assignment>, store: Endpoint },
+    /// End the group; a shorter grace may follow.
+    Stop { run: RunId, grace: Duration, reason: String },
+    /// The end is recorded elsewhere: the runner may go.
+    Release { run: RunId },
+    /// Remove what runs of this job, up to this generation, have left on disk.
+    Purge { run: RunId },
+    /// End the session with the coordinator: it is behind what this node has obeyed.
+    EndSession(Alarm),
+    /// For a person: something that must not happen did, and was not obeyed.
+    Alarm(Alarm),
+}
+
+/// What was not obeyed, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alarm {
+    /// The run in question, if one alone.
+    pub run: Option<RunId>,
+    pub why: Objection,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Turn {
+    pub effects: Vec<Effect>,
+}
+
+/// One node, as its agent knows it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    ledger: Ledger,
+    runs: BTreeMap<RunId, Run>,
+    desired: Option<Desired>,
+    /// Runs of the current desired state that are not obeyed.
+    objected: BTreeSet<RunId>,
+}
+
+impl Node {
+    pub fn new(ledger: Ledger) -> Self {
+        Self { ledger, runs: BTreeMap::new(), desired: None, objected: BTreeSet::new() }
+    }
+
+    pub fn name(&self) -> &NodeName {
+        &self.ledger.node
+    }
+
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Takes one input and says what is to be done.
+    pub fn turn(&mut self, now: Timestamp, input: Input) -> Turn {
+        let mut work = Work::default();
+        match input {
+            Input::Restarted(found) => {
+                for found in found {
+                    self.runs.insert(found.run.clone(), Run::found(found, now));
+                }
+            }
+            Input::Welcome { term, epoch } => {
+                self.accept_stamp(term, epoch, &mut work);
+            }
+            Input::Desired(desired) => {
+                if self.accept_stamp(desired.term, desired.epoch, &mut work) {
+                    self.accept(desired, now, &mut work);
+                }
+            }
+            Input::Runner { run, status } => {
+                if let Some(run) = self.runs.get_mut(&run) {
+                    run.hear(status);
+                }
+            }
+            Input::Reconnected { run } => {
+                if let Some(run) = self.runs.get_mut(&run) {
+                    (run.start_asked, run.stop_asked) = (false, None);
+                }
+            }
+            Input::RunnerLost { run, exits } => {
+                if let Some(run) = self.runs.get_mut(&run).filter(|run| !run.is_over()) {
+                    run.lose(&exits, now);
+                }
+            }
+            Input::Refused { run: id, reason } => {
+                if let Some(run) = self.runs.get_mut(&id).filter(|run| !run.is_over()) {
+                    if matches!(run.state, State::Up(_)) {
+                        work.stop(&id, Duration::ZERO, "it cannot be started");
+                    }
+                    run.state = State::Refused(reason);
+                    work.save |= self.ledger.bury(&id);
+                }
+            }
+        }
+        self.reconcile(&mut work);
+        if work.save {
+            work.effects.insert(0, Effect::SaveLedger(Box::new(self.ledger.clone())));
+        }
+        Turn { effects: work.effects }
+    }
+
+    /// Every run this node holds, alive or not.
+    pub fn reports(&self) -> Vec<RunReport> {
+        self.runs.iter().map(|(id, run)| run.report(id, self.in_the_way(id, run).is_empty())).collect()
+    }
+
+    fn accept_stamp(&mut self, term: Term, epoch: NodeEpoch, work: &mut Work) -> bool {
+        match self.ledger.accept_stamp(term, epoch) {
+            Ok(new) => {
+                work.save |= new;
+                true
+            }
+            Err(why) => {
+                work.effects.push(Effect::EndSession(Alarm { run: None, why }));
+                false
+            }
+        }
+    }
+
+    /// Takes over a desired state, run by run: what is older or contradicts what was obeyed is left aside with its reason.
+    fn accept(&mut self, mut desired: Desired, now: Timestamp, work: &mut Work) {
+        // Ascending generations: of two that contradict each other the newer one counts.
+        desired.runs.sort_by(|a, b| a.run.cmp(&b.run));
+        self.objected.clear();
+        for wanted in &desired.runs {
+            let verdict = match &wanted.target {
+                Target::Ready(assignment) => self.accept_assignment(assignment, None, work),
+                Target::Running(assignment, store) => self.accept_assignment(assignment, Some(store), work),
+                Target::Stopped { .. } if !self.runs.contains_key(&wanted.run) => {
+                    // Never heard of it, or its start was lost on the way: from now on it never will start, so it is dead.
+                    work.save |= self.ledger.bury(&wanted.run);
+                    let dead = GroupStatus { phase: GroupPhase::Dead, dead_at: Some(now), ..GroupStatus::holding() };
+                    let run = Run::new(self.ledger.term, Vec::new(), false, State::Up(dead));
+                    self.runs.insert(wanted.run.clone(), run);
+                    Ok(())
+                }
+                Target::Gone { purge: true } if !self.runs.contains_key(&wanted.run) => {
+                    work.effects.push(Effect::Purge { run: wanted.run.clone() });
+                    Ok(())
+                }
+                Target::Stopped { .. } | Target::Gone { .. } => Ok(()),
+            };
+            if let Err(why) = verdict {
+                self.objected.insert(wanted.run.clone());
+                // An end that the coordinator has not heard of yet is the usual case after a reconnect, not an alarm.
+                if !matches!(why, Objection::Over(_)) {
+                    work.effects.push(Effect::Alarm(Alarm { run: Some(wanted.run.clone()), why }));
+                }
+            }
+        }
+        self.desired = Some(desired);
+    }
+
+    fn accept_assignment(&mut self, assignment: &Assignment, store: Option<&Endpoint>, work: &mut Work) -> Result<(), Objection> {
+        let run = &assignment.run;
+        let verdict = self.ledger.accept(assignment);
+        if let Err(Objection::Over(generation)) = verdict
+            && !self.runs.contains_key(run)
+        {
+            self.refuse(run, format!("generation {generation} has ended on this node and is not started twice"));
+        }
+        work.save |= verdict?;
+        if self.ledger.was_started(run) && !self.runs.contains_key(run) {
+            self.refuse(run, "its workers were started on this node, but its records are gone".into());
+        }
+        match store {
+            Some(store) => self.ledger.accept_store(run, store),
+            None => Ok(()),
+        }
+    }
+
+    fn refuse(&mut self, run: &RunId, why: String) {
+        let refused = Run::new(self.ledger.term, Vec::new(), false, State::Refused(why));
+        self.runs.insert(run.clone(), refused);
+    }
+
+    /// Emits what is missing between what shall be and what is.
+    fn reconcile(&mut self, work: &mut Work) {
+        let Some(desired) = self.desired.take() else { return };
+        for wanted in &desired.runs {
+            if self.objected.contains(&wanted.run) {
+                continue;
+            }
+            match &wanted.target {
+                Target::Ready(assignment) => self.prepare(assignment, &desired, work),
+                Target::Running(assignment, store) => {
+                    self.prepare(assignment, &desired, work);
+                    self.start(assignment, store, work);
+                }
+                Target::Stopped { grace, reason } => self.stop(&wanted.run, *grace, reason, work),
+                Target::Gone { purge } => self.forget(&wanted.run, *purge, work),
+            }
+        }
+        self.desired = Some(desired);
+    }
+
+    /// Has the runner of a job's newest generation brought up, and everything older of that job stopped.
+    fn prepare(&mut self, assignment: &Assignment, desired: &Desired, work: &mut Work) {
+        let id = &assignment.run;
+        if !self.ledger.is_newest(id) {
+            return;
+        }
+        for (older, run) in self.runs.range_mut(older_than(id)) {
+            let told = desired.runs.iter().any(|w| w.run == *older && matches!(w.target, Target::Stopped { .. }));
+            if !told && !run.is_over() && run.stop_asked.is_none() && matches!(run.state, State::Up(_)) {
+                run.stop_asked = Some(assignment.stop_grace);
+                work.stop(older, assignment.stop_grace, &format!("replaced by generation {}", id.generation));
+            }
+        }
+        match self.runs.get_mut(id) {
+            Some(run) => run.hosts_store |= assignment.hosts_store,
+            None => {
+                let state = State::Waiting { alive: false };
+                let run = Run::new(self.ledger.term, assignment.gpus.clone(), assignment.hosts_store, state);
+                self.runs.insert(id.clone(), run);
+                work.effects.push(Effect::Hold { assignment: Box::new(assignment.clone()), term: self.ledger.term });
+            }
+        }
+    }
+
+    /// Starts the workers once nothing stands in the way. Never twice: a runner that has started shows it and does not hold.
+    fn start(&mut self, assignment: &Assignment, store: &Endpoint, work: &mut Work) {
+        let id = &assignment.run;
+        let Some(run) = self.runs.get(id) else { return };
+        let asked = run.start_asked || run.stop_asked.is_some();
+        if asked || !run.holds() || !self.ledger.is_newest(id) || !self.in_the_way(id, run).is_empty() {
+            return;
+        }
+        work.save |= self.ledger.started(id, store);
+        work.effects.push(Effect::Start { assignment: Box::new(assignment.clone()), store: store.clone() });
+        self.runs.get_mut(id).expect("it was found above").start_asked = true;
+    }
+
+    fn stop(&mut self, id: &RunId, grace: Duration, reason: &str, work: &mut Work) {
+        let Some(run) = self.runs.get_mut(id) else { return };
+        match &run.state {
+            // Nothing came up yet. What may still come up holds, and is stopped when it says so.
+            State::Waiting { .. } | State::Refused(_) => {}
+            State::Up(_) if run.is_over() => {}
+            State::Up(_) => {
+                if run.stop_asked.is_none_or(|asked| grace < asked) {
+                    run.stop_asked = Some(grace);
+                    work.stop(id, grace, reason);
+                }
+            }
+        }
+    }
+
+    /// Lets go of a run whose end is recorded. One that lives is not let go of, whatever the coordinator believes.
+    fn forget(&mut self, id: &RunId, purge: bool, work: &mut Work) {
+        if !self.runs.get(id).is_some_and(Run::is_over) {
+            return;
+        }
+        self.runs.remove(id);
+        work.save |= self.ledger.bury(id);
+        work.effects.push(Effect::Release { run: id.clone() });
+        if purge {
+            work.effects.push(Effect::Purge { run: id.clone() });
+        }
+    }
+
+    /// Runs that must be dead before this one may start: older ones of its job, and whoever holds one of its GPUs.
+    fn in_the_way(&self, id: &RunId, run: &Run) -> Vec<RunId> {
+        let stands = |other: &RunId, theirs: &Run| {
+            let older = other.job == id.job && other.generation < id.generation;
+            !theirs.is_over() && other != id && (older || theirs.gpus.iter().any(|gpu| run.gpus.contains(gpu)) && theirs.may_run())
+        };
+        self.runs.iter().filter(|(other, theirs)| stands(other, theirs)).map(|(other, _)| other.clone()).collect()
+    }
+}
+
+impl Run {
+    fn hear(&mut self, status: GroupStatus) {
+        match &self.state {
+            // Death is final; a refused run keeps its reason.
+            State::Refused(_) => {}
+            State::Up(known) if known.phase == GroupPhase::Dead => {}
+            _ => self.state = State::Up(status),
+        }
+    }
+
+    fn lose(&mut self, exits: &[SeenExit], now: Timestamp) {
+        let mut status = match &self.state {
+            State::Up(status) => status.clone(),
+            _ => GroupStatus::holding(),
+        };
+        status.bury(exits, now);
+        self.state = State::Up(status);
+    }
+
+    /// Whether its workers may be there: it was started, or nobody can say.
+    fn may_run(&self) -> bool {
+        match &self.state {
+            State::Waiting { alive } => *alive,
+            State::Up(status) => self.start_asked || status.phase != GroupPhase::Holding,
+            State::Refused(_) => false,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Work {
+    effects: Vec<Effect>,
+    save: bool,
+}
+
+impl Work {
+    fn stop(&mut self, run: &RunId, grace: Duration, reason: &str) {
+        self.effects.push(Effect::Stop { run: run.clone(), grace, reason: reason.to_owned() });
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,4 +1,150 @@
 //! From an assignment to the process that starts its workers: torchrun's flags and the complete environment.
+//!
+//! One generation is one static torchrun per node with exact N and rank, no restarts of its own, and a store that is served for it.
+//! What each variable is for, and since which torch, stands beside it; versions read are 2.4 to 2.15.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use crate::{
+    id::NodeName,
+    run::{Assignment, Endpoint},
+};
+
+/// The process that starts one node's workers. Its environment is complete: nothing else reaches them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    pub program: String,
+    pub args: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub dir: String,
+}
+
+/// What the node adds to every launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    pub node: NodeName,
+    /// The address other members reach this node at.
+    pub address: String,
+    /// The run's directory, where its runner listens and the shim lies.
+    pub run_dir: String,
+    /// The agent's own environment, of which a launch takes a few.
+    pub env: BTreeMap<String, String>,
+}
+
+/// How `assignment` is started on this node, meeting the others at `store`. The error is for the user.
+pub fn launch(assignment: &Assignment, store: &Endpoint, site: &Site) -> Result<Launch, String> {
+    let entry = Entry::read(&assignment.command, &assignment.args)?;
+    let shim = format!("{}/muster-shim", site.run_dir);
+    let mut args: Vec<String> = ["-m", "torch.distributed.run", "--rdzv-backend=static"].map(str::to_owned).into();
+    args.extend([
+        format!("--master-addr={}", store.host),
+        format!("--master-port={}", store.port),
+        format!("--rdzv-id={}", assignment.rendezvous),
+        format!("--nnodes={}", assignment.node_count),
+        format!("--node-rank={}", assignment.node_rank),
+        format!("--nproc-per-node={}", assignment.proc_per_node),
+        // Restarting is the coordinator's business: there is one brain.
+        "--max-restarts=0".to_owned(),
+        // Its default was 5 s below torch 2.4.
+        "--monitor-interval=0.1".to_owned(),
+    ]);
+    let (worker, options) = match entry {
+        Entry::Script { python, options, script, args: own } => {
+            args.push(script);
+            args.extend(own);
+            (python, options)
+        }
+        Entry::Module { python, options, module, args: own } => {
+            args.extend(["-m".to_owned(), module]);
+            args.extend(own);
+            (python, options)
+        }
+        Entry::Program { program, args: own } => {
+            args.extend(["--no-python".to_owned(), shim.clone()]);
+            args.extend(own);
+            (program, Vec::new())
+        }
+    };
+    let env = environment(assignment, store, site, Shim { path: shim, program: &worker, options: &options });
+    let dir = assignment.working_dir.clone().or_else(|| env.get("HOME").cloned()).unwrap_or_else(|| "/".to_owned());
+    Ok(Launch { program: interpreter(&assignment.command, &worker), args, env, dir })
+}
+
+/// Who runs torchrun: the job's own interpreter, or for other programs the one its PATH names.
+fn interpreter(command: &[String], worker: &str) -> String {
+    if command.is_empty() || is_python(worker) { worker.to_owned() } else { "python3".to_owned() }
+}
+
+/// The program that stands between torchrun and each rank; torchrun hides how a rank ended.
+struct Shim<'a> {
+    path: String,
+    program: &'a str,
+    options: &'a [String],
+}
+
+/// Of the agent's own environment: who and where the user is, where programs and libraries lie. Everything else is the agent's
+/// business, or a trap: torchrun reads every flag from `PET_<FLAG>`, and a stale RANK or MASTER_ADDR changes what a script does.
+const PASSED: [&str; 10] =
+    ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV"];
+const PASSED_PREFIXES: [&str; 2] = ["LC_", "SSL_CERT_"];
+
+fn environment(assignment: &Assignment, store: &Endpoint, site: &Site, shim: Shim<'_>) -> BTreeMap<String, String> {
+    let passed = |name: &str| PASSED.contains(&name) || PASSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let mut env: BTreeMap<String, String> =
+        site.env.iter().filter(|(name, _)| passed(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
+    // What a job may change.
+    if assignment.proc_per_node > 1 {
+        // torchrun sets this itself and prints a warning of eight lines about it.
+        env.insert("OMP_NUM_THREADS".into(), "1".into());
+    }
+    if site.address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()) {
+        // gloo takes the address its host's name resolves to, which need not be reachable from a loopback listener.
+        env.insert("GLOO_SOCKET_IFNAME".into(), "lo".into());
+    }
+    env.extend(assignment.env.clone());
+    let mut ours = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
+    ours("MUSTER_JOB", assignment.name.name.clone());
+    ours("MUSTER_NAMESPACE", assignment.name.namespace.clone());
+    ours("MUSTER_JOB_UID", assignment.run.job.0.clone());
+    ours("MUSTER_GENERATION", assignment.run.generation.to_string());
+    ours("MUSTER_NODE", site.node.0.clone());
+    // torchrun counts from 0 in every generation.
+    ours("MUSTER_RESTART_COUNT", assignment.restart_count.to_string());
+    // With these three torchrun at node rank 0 forgives that it cannot bind the store's port on the store's own host (2.7).
+    ours("TORCHELASTIC_USE_AGENT_STORE", "True".into());
+    ours("MASTER_ADDR", store.host.clone());
+    ours("MASTER_PORT", store.port.to_string());
+    // All nodes have the same number of ranks: torchrun need not exchange roles through the store (2.6).
+    ours("TORCH_ELASTIC_WORKER_IDENTICAL", "1".into());
+    // torchrun runs this in place of the interpreter (1.13).
+    ours("PYTHON_EXEC", shim.path);
+    ours("MUSTER_SHIM_DIR", site.run_dir.clone());
+    ours("MUSTER_SHIM_PROGRAM", shim.program.to_owned());
+    ours("MUSTER_SHIM_ARGS", json_array(shim.options));
+    // A log line is worth most before the crash.
+    ours("PYTHONUNBUFFERED", "1".into());
+    if !assignment.gpus.is_empty() {
+        // By UUID: an index means another GPU after one falls off the bus.
+        ours("CUDA_VISIBLE_DEVICES", assignment.gpus.join(","));
+    }
+    env
+}
+
+/// A list of texts as JSON (RFC 8259, 7).
+fn json_array(items: &[String]) -> String {
+    let quoted = items.iter().map(|item| {
+        let escaped: String = item
+            .chars()
+            .map(|c| match c {
+                '"' | '\\' => format!("\\{c}"),
+                c if c < ' ' => format!("\\u{:04x}", c as u32),
+                c => c.to_string(),
+            })
+            .collect();
+        format!("\"{escaped}\"")
+    });
+    format!("[{}]", quoted.collect::<Vec<_>>().join(","))
+}
 
 /// What torchrun is asked to run, read from a job's `command` and `args`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,5 +219,84 @@ mod tests {
         assert!(Entry::read(&words("python"), &words("-c pass")).is_err());
         assert!(Entry::read(&words("python"), &words("-u")).is_err());
         assert!(matches!(Entry::read(&words("python3-config"), &[]).unwrap(), Entry::Program { .. }));
+    }
+
+    fn site() -> Site {
+        let own = [("PATH", "/bin"), ("HOME", "/home/u"), ("LC_ALL", "C"), ("PET_NNODES", "9"), ("RANK", "3"), ("SECRET", "s")];
+        let env = own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        Site { node: "n1".into(), address: "127.0.0.1".into(), run_dir: "/runs/a-g1".into(), env }
+    }
+
+    fn job(command: &str, args: &str) -> Assignment {
+        Assignment { command: words(command), args: words(args), ..crate::node::turn::tests::assignment("a", 3) }
+    }
+
+    fn meeting() -> Endpoint {
+        Endpoint { host: "10.0.0.7".into(), port: 4711 }
+    }
+
+    #[test]
+    fn a_script_under_torchrun() {
+        let launch = launch(&job("/opt/py/python3 -O", "train.py --epochs 3"), &meeting(), &site()).unwrap();
+        assert_eq!(launch.program, "/opt/py/python3");
+        let flags = "-m torch.distributed.run --rdzv-backend=static --master-addr=10.0.0.7 --master-port=4711 --rdzv-id=a-g3 \
+                     --nnodes=2 --node-rank=0 --nproc-per-node=1 --max-restarts=0 --monitor-interval=0.1 train.py --epochs 3";
+        assert_eq!(launch.args, words(flags));
+        assert_eq!(launch.dir, "/home/u");
+        let env = [
+            ("GLOO_SOCKET_IFNAME", "lo"),
+            ("HOME", "/home/u"),
+            ("LC_ALL", "C"),
+            ("MASTER_ADDR", "10.0.0.7"),
+            ("MASTER_PORT", "4711"),
+            ("MUSTER_GENERATION", "3"),
+            ("MUSTER_JOB", "a"),
+            ("MUSTER_JOB_UID", "a"),
+            ("MUSTER_NAMESPACE", "default"),
+            ("MUSTER_NODE", "n1"),
+            ("MUSTER_RESTART_COUNT", "0"),
+            ("MUSTER_SHIM_ARGS", "[\"-O\"]"),
+            ("MUSTER_SHIM_DIR", "/runs/a-g1"),
+            ("MUSTER_SHIM_PROGRAM", "/opt/py/python3"),
+            ("PATH", "/bin"),
+            ("PYTHONUNBUFFERED", "1"),
+            ("PYTHON_EXEC", "/runs/a-g1/muster-shim"),
+            ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+            ("TORCH_ELASTIC_WORKER_IDENTICAL", "1"),
+        ];
+        assert_eq!(launch.env, env.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    }
+
+    #[test]
+    fn modules_and_other_programs() {
+        let module = launch(&job("python3", "-m pkg.train -v"), &meeting(), &site()).unwrap();
+        assert_eq!(module.args[module.args.len() - 3..], words("-m pkg.train -v"));
+        let program = launch(&job("./train", "x"), &meeting(), &site()).unwrap();
+        assert_eq!(program.program, "python3");
+        assert_eq!(program.args[program.args.len() - 3..], words("--no-python /runs/a-g1/muster-shim x"));
+        assert_eq!(program.env["MUSTER_SHIM_PROGRAM"], "./train");
+        assert!(launch(&job("python3", "-c pass"), &meeting(), &site()).is_err());
+    }
+
+    #[test]
+    fn a_job_may_change_defaults_but_not_what_is_ours() {
+        let set = [("OMP_NUM_THREADS", "4"), ("GLOO_SOCKET_IFNAME", "eth1"), ("MASTER_ADDR", "evil"), ("PATH", "/job/bin")];
+        let env = set.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let gpus = vec!["GPU-a".to_owned(), "GPU-b".to_owned()];
+        let assignment = Assignment { env, gpus, proc_per_node: 2, working_dir: Some("/w".into()), ..job("python3", "t.py") };
+        let changed = launch(&assignment, &meeting(), &site()).unwrap();
+        assert_eq!((changed.env["OMP_NUM_THREADS"].as_str(), changed.env["GLOO_SOCKET_IFNAME"].as_str()), ("4", "eth1"));
+        assert_eq!((changed.env["MASTER_ADDR"].as_str(), changed.env["PATH"].as_str()), ("10.0.0.7", "/job/bin"));
+        assert_eq!((changed.env["CUDA_VISIBLE_DEVICES"].as_str(), changed.dir.as_str()), ("GPU-a,GPU-b", "/w"));
+        let two = Assignment { proc_per_node: 2, ..job("python3", "t.py") };
+        assert_eq!(launch(&two, &meeting(), &site()).unwrap().env["OMP_NUM_THREADS"], "1");
+        let elsewhere = Site { address: "10.0.0.8".into(), ..site() };
+        assert!(!launch(&two, &meeting(), &elsewhere).unwrap().env.contains_key("GLOO_SOCKET_IFNAME"));
+    }
+
+    #[test]
+    fn json_survives_quotes() {
+        let items = ["a\"b\\c\n", "", "ü"].map(str::to_owned);
+        assert_eq!(serde_json::from_str::<Vec<String>>(&json_array(&items)).unwrap(), items);
     }
 }

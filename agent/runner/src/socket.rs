@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 
 pub const CONTROL: &str = "control.sock";
 pub const RANKS: &str = "ranks.sock";
@@ -24,4 +24,17 @@ pub fn connect_to(dir: &Path, name: &str) -> io::Result<UnixStream> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = File::options().read(true).custom_flags(flags.bits() as i32).open(dir)?;
     UnixStream::connect(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))
+}
+
+/// Binds `name` in the current directory for this user alone: a relative name is short. A socket that an earlier
+/// process left is replaced, so the caller must hold the directory's lock.
+pub fn listen(name: &str) -> io::Result<UnixListener> {
+    match std::fs::remove_file(name) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(name);
+    rustix::process::umask(before);
+    listener
 }

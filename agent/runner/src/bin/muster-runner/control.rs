@@ -39,10 +39,7 @@ struct Client {
 impl Control {
     /// Listens in the current directory.
     pub(crate) fn listen(poll: &Poll) -> io::Result<Self> {
-        let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
-        let listener = UnixListener::bind(muster_runner::socket::CONTROL);
-        rustix::process::umask(before);
-        let listener = listener?;
+        let listener = muster_runner::socket::listen(muster_runner::socket::CONTROL)?;
         listener.set_nonblocking(true)?;
         poll.add(&listener, Source::ControlListener, Interest::Read)?;
         Ok(Self { listener, clients: BTreeMap::new(), next: 0 })

@@ -81,7 +81,7 @@ enum Stage {
 impl Ranks {
     /// Listens in the current directory.
     pub(crate) fn listen(poll: &Poll) -> io::Result<Self> {
-        let listener = UnixListener::bind(muster_runner::socket::RANKS)?;
+        let listener = muster_runner::socket::listen(muster_runner::socket::RANKS)?;
         listener.set_nonblocking(true)?;
         poll.add(&listener, Source::RanksListener, Interest::Read)?;
         Ok(Self { listener, shims: BTreeMap::new(), next: 0, seen: BTreeSet::new() })
@@ -228,14 +228,14 @@ impl Shim {
                 if pid != self.pid {
                     return Err(format!("hello: pid {pid} is not the peer, which is {}", self.pid));
                 }
-                if !tree::is_descendant(pid) {
-                    return Err(format!("hello: pid {pid} is not of this worker group"));
-                }
                 let Ok([stdout, stderr]) = <[OwnedFd; 2]>::try_from(std::mem::take(&mut self.fds)) else {
                     return Err("hello: two descriptors are missing".into());
                 };
                 if ![&stdout, &stderr].into_iter().all(is_pipe) {
                     return Err("hello: the descriptors are not pipes".into());
+                }
+                if !tree::is_descendant(pid) {
+                    return Err(format!("hello: pid {pid} is not of this worker group"));
                 }
                 if !seen.insert(rank) {
                     return Err(format!("hello: rank {rank} has been here before"));

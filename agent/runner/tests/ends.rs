@@ -1,0 +1,212 @@
+//! How worker groups end, with real processes: exact exit statuses, stops, kills, and nothing left alive.
+#![allow(clippy::unwrap_used)]
+
+mod rig;
+
+use std::time::{Duration, Instant};
+
+use muster_runner::wire::{Exit, Phase, RankStatus};
+use rig::{Living, PATIENCE, Rig, lives};
+use rustix::process::Signal;
+
+const LONG: Duration = Duration::from_secs(600);
+
+fn exits(ranks: &[RankStatus]) -> Vec<Option<Exit>> {
+    ranks.iter().map(|r| r.exit).collect()
+}
+
+fn signal(signal: i32) -> Option<Exit> {
+    Some(Exit::Signal { signal, core: false })
+}
+
+fn code(code: i32) -> Option<Exit> {
+    Some(Exit::Code { code })
+}
+
+/// Leaves a grandchild that is a session leader, whose parent is gone, and that ignores TERM; writes its pid.
+const STRAY: &str = r#"
+setsid sh -c '(trap "" TERM; sh -c "echo \$PPID > $DIR/stray.$RANK.tmp"; mv $DIR/stray.$RANK.tmp $DIR/stray.$RANK; while :; do sleep 1000; done) & exit' &
+while [ ! -e $DIR/stray.$RANK ]; do sleep 0.01; done
+"#;
+
+#[test]
+fn exit_statuses_are_exact_everywhere() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    client.start(rig.ranks(4, "ulimit -c 0; case $RANK in 0) exit 0;; 1) exit 7;; 2) kill -SEGV $$;; 3) kill -KILL $$;; esac"));
+    let status = client.until_dead();
+    let expected = [code(0), code(7), signal(11), signal(9)];
+    assert_eq!(exits(&status.ranks), expected);
+    assert_eq!(status.launcher.unwrap().exit, code(0));
+    let log = rig.log("launcher.log");
+    for line in ["rank 0 ended as 0", "rank 1 ended as 7", "rank 2 ended as 139", "rank 3 ended as 137"] {
+        assert!(log.contains(line), "{line} is not in {log}");
+    }
+    let record = rig.record();
+    let mut written: Vec<_> = record.exits.iter().map(|e| (e.rank, Some(e.exit))).collect();
+    written.sort_unstable_by_key(|e| e.0);
+    let mut all = vec![(None, code(0))];
+    all.extend(expected.into_iter().enumerate().map(|(rank, exit)| (Some(rank as u32), exit)));
+    assert_eq!(written, all);
+    let outcome = record.outcome.unwrap();
+    assert_eq!(exits(&outcome.ranks), expected);
+    assert_eq!(outcome.phase, Phase::Dead);
+}
+
+#[test]
+fn a_failed_rank_is_told_at_once_with_its_last_words_and_the_others_go_on() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    let script = r#"if [ $RANK = 1 ]; then
+        for i in 1 2 3; do echo "noise $i" >&2; done
+        echo "[rank1]: ValueError: bad luck" >&2; printf "no newline" >&2; exit 3
+    fi; echo step 1; while :; do sleep 1000; done"#;
+    client.start(rig.ranks(2, script));
+    let status = client.until(|s| s.ranks.iter().any(|r| r.exit.is_some()) && s.ranks.len() == 2);
+    let failed = &status.ranks[1];
+    assert_eq!(failed.exit, code(3));
+    assert_eq!(failed.tail, ["noise 1", "noise 2", "noise 3", "[rank1]: ValueError: bad luck", "no newline"]);
+    assert_eq!(failed.first_error.as_deref(), Some("ValueError: bad luck"));
+    assert_eq!(status.phase, Phase::Stopping);
+    assert_eq!((status.stop, status.dead), (None, None));
+    let other = client.until_stepping(1).ranks[0].clone();
+    assert!(lives(other.pid));
+    client.stop(LONG);
+    assert_eq!(exits(&client.until_dead().ranks), [signal(15), code(3)]);
+}
+
+#[test]
+fn a_stop_gives_time_to_a_handler_and_every_rank_hears_term_once() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    let script = "trap 'echo got term; touch $DIR/saved.$RANK; exit 5' TERM; echo step 1; while :; do sleep 0.05; done";
+    client.start(rig.ranks(2, script));
+    client.until_stepping(2);
+    client.stop(LONG);
+    let status = client.until_dead();
+    assert_eq!(exits(&status.ranks), [code(5), code(5)]);
+    assert_eq!(status.stop.unwrap().killed_us, None);
+    for rank in 0..2 {
+        assert!(rig.dir.join(format!("saved.{rank}")).exists());
+        // torchrun's stand-in passes TERM on as well; the shim lets one through.
+        assert_eq!(rig.log(&format!("rank-{rank}.log")).matches("got term").count(), 1);
+    }
+}
+
+#[test]
+fn who_ignores_term_is_killed_when_the_grace_is_over() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    client.start(rig.ranks(2, "trap '' TERM; echo step 1; while :; do sleep 1000; done"));
+    client.until_stepping(2);
+    let grace = Duration::from_millis(700);
+    client.stop(grace);
+    let status = client.until_dead();
+    assert_eq!(exits(&status.ranks), [signal(9), signal(9)]);
+    let stop = status.stop.unwrap();
+    let waited = Duration::from_micros(stop.killed_us.unwrap() - stop.asked_us);
+    assert!(waited >= grace, "killed after {waited:?}");
+    assert_eq!(stop.grace_ms, 700);
+}
+
+#[test]
+fn a_second_stop_can_only_shorten_the_grace() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    client.start(rig.ranks(1, "trap '' TERM; echo step 1; while :; do sleep 1000; done"));
+    client.until_stepping(1);
+    client.stop(LONG);
+    client.stop(LONG * 2);
+    let stop = client.status().stop.unwrap();
+    assert!(stop.grace_ms.abs_diff(LONG.as_millis() as u64) < 1, "{stop:?}");
+    client.stop(Duration::ZERO);
+    assert_eq!(exits(&client.until_dead().ranks), [signal(9)]);
+}
+
+#[test]
+fn nothing_gets_away_from_a_stop_by_setsid_and_double_fork() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    client.start(rig.ranks(2, &format!("{STRAY} echo step 1; while :; do sleep 1000; done")));
+    client.until_stepping(2);
+    let strays: Vec<Living> = (0..2).map(|r| Living::of(rig.pid_in(&format!("stray.{r}")))).collect();
+    client.stop(LONG);
+    let begun = Instant::now();
+    let status = client.until_dead();
+    assert!(strays.iter().all(Living::is_gone), "dead was said while a stray lived");
+    assert_eq!(exits(&status.ranks), [signal(15), signal(15)]);
+    // Nothing that matters was left, so the grace was not waited out.
+    assert!(begun.elapsed() < PATIENCE);
+}
+
+#[test]
+fn a_launcher_that_is_killed_takes_everything_with_it() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    client.start(rig.ranks(2, &format!("{STRAY} trap '' TERM; echo step 1; while :; do sleep 1000; done")));
+    let status = client.until_stepping(2);
+    let strays: Vec<Living> = (0..2).map(|r| Living::of(rig.pid_in(&format!("stray.{r}")))).collect();
+    Living::of(status.launcher.unwrap().pid).kill();
+    let status = client.until_dead();
+    assert!(strays.iter().all(Living::is_gone));
+    assert_eq!(status.launcher.unwrap().exit, signal(9));
+    assert_eq!(exits(&status.ranks), [signal(9), signal(9)]);
+    assert_eq!(status.stop.unwrap().reason, "the launcher has ended while others lived");
+}
+
+#[test]
+fn a_runner_that_is_killed_leaves_no_worker() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    client.start(rig.ranks(2, &format!("{STRAY} trap '' TERM; echo step 1; while :; do sleep 1000; done")));
+    let status = client.until_stepping(2);
+    let mut all: Vec<Living> = (0..2).map(|r| Living::of(rig.pid_in(&format!("stray.{r}")))).collect();
+    all.extend(status.ranks.iter().map(|r| Living::of(r.pid)));
+    all.push(Living::of(status.launcher.unwrap().pid));
+    Living::of(rig.identity().pid).kill();
+    all.iter().for_each(Living::gone);
+    assert!(!muster_runner::alive(&rig.identity()));
+    assert_eq!(rig.record().outcome, None);
+}
+
+#[test]
+fn a_shim_that_is_killed_takes_its_rank_with_it_and_the_end_is_known() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    client.start(rig.ranks(1, "echo $PPID > $DIR/shim; echo step 1; trap '' TERM; while :; do sleep 1000; done"));
+    client.until_stepping(1);
+    Living::of(rig.pid_in("shim")).kill();
+    let status = client.until_dead();
+    assert_eq!(exits(&status.ranks), [signal(9)]);
+    assert_eq!(status.launcher.unwrap().exit, code(0));
+}
+
+#[test]
+fn a_program_that_cannot_be_started_ends_as_in_a_shell() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    let mut spec = rig.ranks(1, "");
+    spec.env.insert("MUSTER_SHIM_PROGRAM".into(), "/nowhere/python".into());
+    client.start(spec);
+    let status = client.until_dead();
+    assert_eq!(exits(&status.ranks), [code(127)]);
+    assert_eq!(status.ranks[0].tail, ["muster-shim: /nowhere/python: No such file or directory (os error 2)"]);
+}
+
+#[test]
+fn a_launcher_without_shims_is_stopped_with_its_children() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    // The child leads a session of its own, so TERM to the launcher's group does not reach it.
+    let script =
+        r#"setsid sh -c 'trap "echo saved > $DIR/saved; exit" TERM; echo $$ > $DIR/child; while :; do sleep 0.05; done' & wait"#;
+    client.start(rig.program("/bin/sh", &["-c", script], 1));
+    rig::until_written(&rig.dir.join("child"));
+    let child = Living::of(rig.pid_in("child"));
+    client.stop(LONG);
+    let status = client.until_dead();
+    assert!(child.is_gone());
+    assert_eq!(std::fs::read_to_string(rig.dir.join("saved")).unwrap(), "saved\n");
+    assert_eq!(status.launcher.unwrap().exit, signal(15));
+    assert_eq!(status.stop.unwrap().killed_us, None);
+}

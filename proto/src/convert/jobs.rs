@@ -1,1 +1,343 @@
 //! Jobs, nodes, events and receipts, as users see them.
+//!
+//! A [`JobDocument`] crosses the wire field by field and unchecked, so that there is one check and it is core's. Views go only to
+//! the wire: nobody sends a status to the coordinator.
+
+use muster_core::{
+    fleet::{
+        Cordon, Event, NodeRecord,
+        job::{JobRecord, Phase},
+        receipt::{Charged, Incident},
+        view::{JobView, Liveness, MemberView, NodeView, RankView},
+    },
+    id::{JobName, label_error},
+    node_report::Gpu,
+    period,
+    run::{Endpoint, RunPhase},
+    spec::{
+        API_VERSION, DEFAULT_NAMESPACE, EnvVar, JobDocument, JobSpec, KIND, Launch, Metadata, Progress, RestartPolicyDocument,
+        SpecDocument,
+    },
+    time::Timestamp,
+};
+
+use crate::{convert::Malformed, v1};
+
+#[cfg(test)]
+mod tests;
+
+/// The document a submission carries, still to be checked. A missing message reads as an empty one: the check then names what lacks.
+pub fn document(reference: Option<v1::JobRef>, spec: Option<v1::JobSpec>) -> JobDocument {
+    let reference = reference.unwrap_or_default();
+    JobDocument {
+        api_version: API_VERSION.into(),
+        kind: KIND.into(),
+        metadata: Metadata { name: reference.name, namespace: (!reference.namespace.is_empty()).then_some(reference.namespace) },
+        spec: spec.map(spec_document).unwrap_or_default(),
+    }
+}
+
+/// A document as a submission carries it. `apiVersion` and `kind` do not travel: the message's type says the same.
+pub fn document_to_wire(document: &JobDocument) -> (v1::JobRef, v1::JobSpec) {
+    let reference =
+        v1::JobRef { namespace: document.metadata.namespace.clone().unwrap_or_default(), name: document.metadata.name.clone() };
+    (reference, spec_to_wire(document.spec.clone()))
+}
+
+/// A job named by a request; `field` is the request's field, for the error. An empty namespace means `default`.
+pub fn job_name(field: &str, reference: Option<v1::JobRef>) -> Result<JobName, Malformed> {
+    let refuse = |part: &str, message: String| Malformed { field: format!("{field}.{part}"), message };
+    let v1::JobRef { namespace, name } = reference.unwrap_or_default();
+    if let Some(message) = label_error(&name) {
+        return Err(refuse("name", message));
+    }
+    let namespace = if namespace.is_empty() { DEFAULT_NAMESPACE.to_owned() } else { namespace };
+    match label_error(&namespace) {
+        Some(message) => Err(refuse("namespace", message)),
+        None => Ok(JobName { namespace, name }),
+    }
+}
+
+pub fn job_ref(name: &JobName) -> v1::JobRef {
+    v1::JobRef { namespace: name.namespace.clone(), name: name.name.clone() }
+}
+
+pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
+    SpecDocument {
+        replicas: spec.replicas,
+        min_replicas: spec.min_replicas,
+        max_replicas: spec.max_replicas,
+        proc_per_node: spec.proc_per_node,
+        gpus_per_node: spec.gpus_per_node,
+        command: spec.command,
+        args: spec.args,
+        env: spec.env.into_iter().map(|var| EnvVar { name: var.name, value: var.value }).collect(),
+        working_dir: spec.working_dir,
+        priority: spec.priority,
+        restart_policy: spec
+            .restart_policy
+            .map(|policy| RestartPolicyDocument { max_restarts: policy.max_restarts, window: policy.window }),
+        stop_grace_period: spec.stop_grace_period,
+        scale_up_cooldown: spec.scale_up_cooldown,
+        progress: spec.progress,
+        launch: spec.launch,
+        step_pattern: spec.step_pattern,
+    }
+}
+
+pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
+    v1::JobSpec {
+        replicas: spec.replicas,
+        min_replicas: spec.min_replicas,
+        max_replicas: spec.max_replicas,
+        proc_per_node: spec.proc_per_node,
+        gpus_per_node: spec.gpus_per_node,
+        command: spec.command,
+        args: spec.args,
+        env: spec.env.into_iter().map(|var| v1::EnvVar { name: var.name, value: var.value }).collect(),
+        working_dir: spec.working_dir,
+        priority: spec.priority,
+        restart_policy: spec
+            .restart_policy
+            .map(|policy| v1::RestartPolicy { max_restarts: policy.max_restarts, window: policy.window }),
+        stop_grace_period: spec.stop_grace_period,
+        scale_up_cooldown: spec.scale_up_cooldown,
+        progress: spec.progress,
+        launch: spec.launch,
+        step_pattern: spec.step_pattern,
+    }
+}
+
+/// A checked spec as a document again, every default spelt out; its check gives the same spec.
+pub fn checked_document(spec: &JobSpec) -> SpecDocument {
+    SpecDocument {
+        replicas: Some(spec.replicas.into()),
+        min_replicas: Some(spec.min_replicas.into()),
+        max_replicas: Some(spec.max_replicas.into()),
+        proc_per_node: Some(spec.proc_per_node.into()),
+        gpus_per_node: Some(spec.gpus_per_node.into()),
+        command: spec.command.clone(),
+        args: spec.args.clone(),
+        env: spec.env.clone(),
+        working_dir: spec.working_dir.clone(),
+        priority: Some(spec.priority.into()),
+        restart_policy: Some(RestartPolicyDocument {
+            max_restarts: Some(spec.restart_policy.max_restarts.into()),
+            window: Some(period::format(spec.restart_policy.window)),
+        }),
+        stop_grace_period: Some(period::format(spec.stop_grace_period)),
+        scale_up_cooldown: Some(period::format(spec.scale_up_cooldown)),
+        progress: Some(progress_name(spec.progress).into()),
+        launch: Some(launch_name(spec.launch).into()),
+        step_pattern: spec.step_pattern.clone(),
+    }
+}
+
+pub fn progress_name(progress: Progress) -> &'static str {
+    match progress {
+        Progress::Synchronous => "synchronous",
+        Progress::Independent => "independent",
+    }
+}
+
+pub fn launch_name(launch: Launch) -> &'static str {
+    match launch {
+        Launch::Cold => "cold",
+    }
+}
+
+pub fn job(view: &JobView) -> v1::Job {
+    let record = &view.record;
+    v1::Job {
+        r#ref: Some(job_ref(&record.name)),
+        uid: record.uid.0.clone(),
+        spec: Some(spec_to_wire(checked_document(&record.spec))),
+        status: Some(status(view)),
+        created_unix_us: record.created.0,
+    }
+}
+
+fn status(view: &JobView) -> v1::JobStatus {
+    let record: &JobRecord = &view.record;
+    let shown = record.latest();
+    v1::JobStatus {
+        phase: phase(record.phase).into(),
+        reason: record.reason.clone(),
+        message: record.message.clone(),
+        generation: shown.map_or(record.last_generation.0, |generation| generation.number.0),
+        world_size: record.current.as_ref().map_or(0, |generation| generation.world_size()),
+        nodes: record.current.as_ref().map_or(0, |generation| generation.members.len() as u32),
+        nodes_running: view.nodes_running,
+        restarts: record.restart_count,
+        members: view.members.iter().map(member).collect(),
+        ranks: view.ranks.iter().map(rank).collect(),
+        last_step: view.last_step,
+        finished_unix_us: unix_us(record.finished),
+        replicas: record.replicas,
+        store_node: shown.map(|generation| generation.store_host.0.clone()).unwrap_or_default(),
+        store_address: view.store_address.as_ref().map(address).unwrap_or_default(),
+    }
+}
+
+pub fn phase(phase: Phase) -> v1::JobPhase {
+    match phase {
+        Phase::Pending => v1::JobPhase::Pending,
+        Phase::Forming => v1::JobPhase::Forming,
+        Phase::Running => v1::JobPhase::Running,
+        Phase::Recovering => v1::JobPhase::Recovering,
+        Phase::Stopping => v1::JobPhase::Stopping,
+        Phase::Succeeded => v1::JobPhase::Succeeded,
+        Phase::Failed => v1::JobPhase::Failed,
+        Phase::Cancelled => v1::JobPhase::Cancelled,
+    }
+}
+
+fn member(view: &MemberView) -> v1::MemberStatus {
+    v1::MemberStatus {
+        node: view.node.0.clone(),
+        node_rank: view.node_rank,
+        phase: view.phase.as_ref().map_or_else(|| "Unknown".into(), run_phase_name),
+    }
+}
+
+/// A run's phase in one word, as people read it; a refusal brings its reason.
+pub fn run_phase_name(phase: &RunPhase) -> String {
+    match phase {
+        RunPhase::Preparing => "Preparing".into(),
+        RunPhase::Ready => "Ready".into(),
+        RunPhase::Running => "Running".into(),
+        RunPhase::Stopping => "Stopping".into(),
+        RunPhase::Dead => "Dead".into(),
+        RunPhase::Refused(why) => format!("Refused: {why}"),
+    }
+}
+
+fn rank(view: &RankView) -> v1::RankStatus {
+    v1::RankStatus {
+        rank: view.rank,
+        local_rank: view.local_rank,
+        node: view.node.0.clone(),
+        pid: view.pid,
+        state: view.exit.map_or_else(|| "running".into(), |exit| exit.to_string()),
+        first_step: view.first_step,
+        last_step: view.last_step,
+        first_error: view.first_error.clone().unwrap_or_default(),
+    }
+}
+
+fn address(endpoint: &Endpoint) -> String {
+    if endpoint.host.contains(':') {
+        format!("[{}]:{}", endpoint.host, endpoint.port)
+    } else {
+        format!("{}:{}", endpoint.host, endpoint.port)
+    }
+}
+
+pub fn node(view: &NodeView) -> v1::Node {
+    let record: &NodeRecord = &view.record;
+    let report = &record.report;
+    v1::Node {
+        name: record.name.0.clone(),
+        state: node_state(view.liveness).into(),
+        cordon: record.cordon.as_ref().map(cordon),
+        epoch: record.epoch.0,
+        address: report.address.clone(),
+        agent_version: report.agent_version.clone(),
+        hostname: report.hostname.clone(),
+        kernel: report.kernel.clone(),
+        labels: report.labels.clone(),
+        slots: report.slots,
+        slots_free: view.slots_free,
+        cpus: report.cpus,
+        memory_bytes: report.memory_bytes,
+        gpus: report.gpus.iter().map(gpu).collect(),
+        gpu_error: report.gpu_error.clone().unwrap_or_default(),
+        runs: view.runs.iter().map(|(run, name, phase)| node_run(run, name.as_ref(), phase)).collect(),
+        first_seen_unix_us: record.first_seen.0,
+        last_heard_unix_us: unix_us(view.last_heard),
+        boot_id: record.boot_id.clone(),
+    }
+}
+
+fn node_state(liveness: Liveness) -> v1::NodeState {
+    match liveness {
+        Liveness::Ready => v1::NodeState::Ready,
+        Liveness::Suspect => v1::NodeState::Suspect,
+        Liveness::Lost => v1::NodeState::Lost,
+        Liveness::Unknown => v1::NodeState::Unknown,
+    }
+}
+
+fn cordon(cordon: &Cordon) -> v1::Cordon {
+    v1::Cordon { by: cordon.by.clone(), reason: cordon.reason.clone(), at_unix_us: cordon.at.0 }
+}
+
+fn gpu(gpu: &Gpu) -> v1::Gpu {
+    v1::Gpu { uuid: gpu.uuid.clone(), index: gpu.index, model: gpu.model.clone(), memory_bytes: gpu.memory_bytes }
+}
+
+fn node_run(run: &muster_core::run::RunId, name: Option<&JobName>, phase: &RunPhase) -> v1::NodeRun {
+    let v1::JobRef { namespace, name } = name.map(job_ref).unwrap_or_default();
+    v1::NodeRun { job_uid: run.job.0.clone(), namespace, job: name, generation: run.generation.0, phase: run_phase_name(phase) }
+}
+
+pub fn event(event: &Event) -> v1::Event {
+    let (job_uid, v1::JobRef { namespace, name }) =
+        event.job.as_ref().map(|(uid, name)| (uid.0.clone(), job_ref(name))).unwrap_or_default();
+    let severity = if event.warning { v1::EventSeverity::Warning } else { v1::EventSeverity::Normal };
+    v1::Event {
+        sequence: event.sequence,
+        at_unix_us: event.at.0,
+        severity: severity.into(),
+        reason: event.reason.clone(),
+        message: event.message.clone(),
+        job_uid,
+        namespace,
+        job: name,
+        node: event.node.as_ref().map(|node| node.0.clone()).unwrap_or_default(),
+        generation: event.generation.map_or(0, |generation| generation.0),
+    }
+}
+
+/// Each phase is what lies between two points in time, so the phases add up to the whole; one that was not reached is unset.
+pub fn incident(incident: &Incident) -> v1::Incident {
+    // The old generation may be down before the next one is decided; the launch can begin only after both.
+    let launch_from = incident.decided_at.max(incident.stopped_at);
+    v1::Incident {
+        at_unix_us: incident.event_at.0,
+        cause: format!("{:?}", incident.cause),
+        message: incident.message.clone(),
+        from_generation: incident.from.map_or(0, |generation| generation.0),
+        to_generation: incident.to.map_or(0, |generation| generation.0),
+        from_nodes: incident.from_nodes,
+        to_nodes: incident.to_nodes,
+        detect_us: between(Some(incident.event_at), Some(incident.detected_at)),
+        decide_us: between(Some(incident.detected_at), incident.decided_at),
+        stop_us: between(incident.decided_at, incident.stopped_at),
+        launch_us: between(launch_from, incident.launched_at),
+        join_us: between(incident.launched_at, incident.joined_at),
+        first_step_us: between(incident.joined_at, incident.first_step_at),
+        total_us: incident.total().map(|total| total.as_micros() as u64),
+        steps_lost: incident.steps_lost(),
+        charged: charged_name(incident.charged).into(),
+        culprit: incident.culprit.clone().unwrap_or_default(),
+        collateral: incident.collateral.clone(),
+    }
+}
+
+/// Who pays, as receipts name them.
+pub fn charged_name(charged: Charged) -> &'static str {
+    match charged {
+        Charged::Job => "job",
+        Charged::Node => "node",
+        Charged::Nobody => "nobody",
+    }
+}
+
+fn between(from: Option<Timestamp>, to: Option<Timestamp>) -> Option<u64> {
+    Some(to?.since(from?).as_micros() as u64)
+}
+
+fn unix_us(at: Option<Timestamp>) -> u64 {
+    at.map_or(0, |at| at.0)
+}

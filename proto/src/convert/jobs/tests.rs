@@ -1,0 +1,206 @@
+use std::time::Duration;
+
+use muster_core::{
+    fleet::receipt::Cause,
+    id::{Generation, JobUid, NodeName},
+    spec::RestartPolicy,
+};
+use proptest::{collection::vec, option, prelude::*};
+use prost::Message;
+
+use super::*;
+
+fn spec_documents() -> impl Strategy<Value = SpecDocument> {
+    let numbers = (
+        option::of(any::<i64>()),
+        option::of(any::<i64>()),
+        option::of(any::<i64>()),
+        option::of(any::<i64>()),
+        option::of(any::<i64>()),
+        option::of(any::<i64>()),
+    );
+    let lists = (vec(".{0,8}", 0..4), vec(".{0,8}", 0..4), vec((".{0,8}", ".{0,8}"), 0..4));
+    let texts = (
+        option::of(".{0,8}"),
+        option::of(".{0,8}"),
+        option::of(".{0,8}"),
+        option::of(".{0,8}"),
+        option::of(".{0,8}"),
+        option::of(".{0,8}"),
+    );
+    let policy = option::of((option::of(any::<i64>()), option::of(".{0,8}")));
+    (numbers, lists, texts, policy).prop_map(|(n, (command, args, env), t, policy)| SpecDocument {
+        replicas: n.0,
+        min_replicas: n.1,
+        max_replicas: n.2,
+        proc_per_node: n.3,
+        gpus_per_node: n.4,
+        priority: n.5,
+        command,
+        args,
+        env: env.into_iter().map(|(name, value)| EnvVar { name, value }).collect(),
+        working_dir: t.0,
+        stop_grace_period: t.1,
+        scale_up_cooldown: t.2,
+        progress: t.3,
+        launch: t.4,
+        step_pattern: t.5,
+        restart_policy: policy.map(|(max_restarts, window)| RestartPolicyDocument { max_restarts, window }),
+    })
+}
+
+/// Specs as core's check lets them through.
+fn checked_specs() -> impl Strategy<Value = JobSpec> {
+    let sizes = (1_u32..8, 0_u32..8, 0_u32..8, 1_u32..16, 0_u32..8, -1_000..1_000_i32);
+    let texts = (vec("[a-z]{1,8}", 1..3), vec("[a-z]{1,8}", 1..3), vec("[a-z]{0,8}", 0..4), option::of("/[a-z]{0,8}"));
+    let rest = (0_u32..10, 1_u64..100_000, 0_u64..300_000, 0_u64..100_000, any::<bool>(), option::of(Just("step (.*)".to_owned())));
+    (sizes, texts, rest).prop_map(|((min, more, most, procs, gpus, priority), (command, args, values, dir), rest)| JobSpec {
+        replicas: min + more,
+        min_replicas: min,
+        max_replicas: min + more + most,
+        proc_per_node: procs,
+        gpus_per_node: gpus,
+        command,
+        args,
+        env: values.into_iter().enumerate().map(|(i, value)| EnvVar { name: format!("V{i}"), value }).collect(),
+        working_dir: dir,
+        priority,
+        restart_policy: RestartPolicy { max_restarts: rest.0, window: Duration::from_secs(rest.1) },
+        stop_grace_period: Duration::from_millis(rest.2),
+        scale_up_cooldown: Duration::from_millis(rest.3),
+        progress: if rest.4 { Progress::Independent } else { Progress::Synchronous },
+        launch: Launch::Cold,
+        step_pattern: rest.5,
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_document_crosses_the_wire_unchanged(spec in spec_documents(), name in ".{0,12}", namespace in option::of(".{1,12}")) {
+        let sent = JobDocument {
+            api_version: API_VERSION.into(),
+            kind: KIND.into(),
+            metadata: Metadata { name, namespace },
+            spec,
+        };
+        let (reference, spec) = document_to_wire(&sent);
+        let reference = v1::JobRef::decode(reference.encode_to_vec().as_slice()).unwrap();
+        let spec = v1::JobSpec::decode(spec.encode_to_vec().as_slice()).unwrap();
+        prop_assert_eq!(document(Some(reference), Some(spec)), sent);
+    }
+
+    #[test]
+    fn a_checked_spec_survives_being_a_document(spec in checked_specs()) {
+        let document = JobDocument {
+            api_version: API_VERSION.into(),
+            kind: KIND.into(),
+            metadata: Metadata { name: "j".into(), namespace: None },
+            spec: checked_document(&spec),
+        };
+        prop_assert_eq!(document.check(), Ok((JobName { namespace: "default".into(), name: "j".into() }, spec)));
+    }
+
+    #[test]
+    fn phases_of_a_receipt_add_up(steps in vec(0_u64..10_000_000, 6)) {
+        let mut at = 1_000_000;
+        let mut next = |step: u64| { at += step; Timestamp(at) };
+        let receipt = Incident {
+            detected_at: next(steps[0]),
+            decided_at: Some(next(steps[1])),
+            stopped_at: Some(next(steps[2])),
+            launched_at: Some(next(steps[3])),
+            joined_at: Some(next(steps[4])),
+            first_step_at: Some(next(steps[5])),
+            ..bare_incident()
+        };
+        let shown = incident(&receipt);
+        let phases = [shown.detect_us, shown.decide_us, shown.stop_us, shown.launch_us, shown.join_us, shown.first_step_us];
+        prop_assert_eq!(phases.map(Option::unwrap).as_slice(), steps.as_slice());
+        prop_assert_eq!(shown.total_us, Some(steps.iter().sum()));
+    }
+}
+
+fn bare_incident() -> Incident {
+    Incident {
+        cause: Cause::NodeLost,
+        message: "node-2 was not heard for 5 s".into(),
+        charged: Charged::Node,
+        culprit: None,
+        collateral: Vec::new(),
+        from: Some(Generation(1)),
+        to: None,
+        from_nodes: 3,
+        to_nodes: 2,
+        event_at: Timestamp(1_000_000),
+        detected_at: Timestamp(1_000_000),
+        decided_at: None,
+        stopped_at: None,
+        launched_at: None,
+        joined_at: None,
+        first_step_at: None,
+        last_step_before: Some(40),
+        first_step_after: None,
+        node: None,
+    }
+}
+
+#[test]
+fn what_was_not_measured_is_unset() {
+    let shown = incident(&bare_incident());
+    assert_eq!((shown.detect_us, shown.decide_us, shown.launch_us, shown.total_us), (Some(0), None, None, None));
+    assert_eq!((shown.cause.as_str(), shown.charged.as_str(), shown.steps_lost), ("NodeLost", "node", None));
+}
+
+#[test]
+fn a_generation_down_before_the_next_was_decided_cost_no_stop() {
+    let receipt = Incident {
+        stopped_at: Some(Timestamp(1_000_000)),
+        decided_at: Some(Timestamp(3_000_000)),
+        launched_at: Some(Timestamp(3_500_000)),
+        ..bare_incident()
+    };
+    let shown = incident(&receipt);
+    assert_eq!((shown.decide_us, shown.stop_us, shown.launch_us), (Some(2_000_000), Some(0), Some(500_000)));
+}
+
+#[test]
+fn a_wrong_reference_names_its_field() {
+    let name = |namespace: &str, name: &str| job_name("ref", Some(v1::JobRef { namespace: namespace.into(), name: name.into() }));
+    assert_eq!(name("", "digits").unwrap().to_string(), "default/digits");
+    assert_eq!(name("team", "digits").unwrap().to_string(), "team/digits");
+    assert_eq!(job_name("ref", None).unwrap_err().to_string(), "ref.name: must not be empty");
+    assert_eq!(name("-", "digits").unwrap_err().field, "ref.namespace");
+    assert_eq!(
+        name("", "Digits").unwrap_err().to_string(),
+        "ref.name: \"Digits\" has 'D': only lower-case letters, digits and '-' are allowed"
+    );
+}
+
+#[test]
+fn an_event_says_whom_it_is_about() {
+    let about = Event {
+        sequence: 7,
+        at: Timestamp(9),
+        warning: true,
+        reason: "NodeLost".into(),
+        message: "silent".into(),
+        job: Some((JobUid("u".into()), JobName { namespace: "default".into(), name: "digits".into() })),
+        node: Some(NodeName("node-2".into())),
+        generation: Some(Generation(3)),
+    };
+    let shown = event(&about);
+    assert_eq!((shown.sequence, shown.at_unix_us, shown.severity()), (7, 9, v1::EventSeverity::Warning));
+    assert_eq!((shown.job_uid.as_str(), shown.namespace.as_str(), shown.job.as_str()), ("u", "default", "digits"));
+    assert_eq!((shown.node.as_str(), shown.generation), ("node-2", 3));
+    let shown = event(&Event { warning: false, job: None, node: None, generation: None, ..about });
+    assert_eq!(
+        (shown.job.as_str(), shown.node.as_str(), shown.generation, shown.severity()),
+        ("", "", 0, v1::EventSeverity::Normal)
+    );
+}
+
+#[test]
+fn an_address_can_be_dialled() {
+    assert_eq!(address(&Endpoint { host: "10.0.0.1".into(), port: 1 }), "10.0.0.1:1");
+    assert_eq!(address(&Endpoint { host: "fd00::1".into(), port: 1 }), "[fd00::1]:1");
+}

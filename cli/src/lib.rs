@@ -1,0 +1,39 @@
+//! `muster`, the command line: what a person asks of a coordinator, and a whole cluster of real processes on one machine.
+//!
+//! `args` is the command line, `commands` what each command does, `output` how values become text, `jobfile` how a file becomes a
+//! job, `local` the cluster on this machine. No rule of Muster lives here: job files are checked by core, everything else is decided
+//! by the coordinator.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+mod args;
+mod commands;
+mod connect;
+mod context;
+mod entry;
+mod fail;
+pub mod jobfile;
+mod local;
+mod output;
+mod wire;
+
+pub use fail::Failure;
+
+/// Version and commit of this build.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The whole command line, for tests and completions.
+pub fn command() -> clap::Command {
+    args::Cli::command()
+}
+
+/// Runs one command, reports its failure on stderr, and answers with the documented exit code.
+pub fn main() -> ExitCode {
+    match args::Cli::try_parse() {
+        Ok(cli) => entry::run(cli),
+        Err(error) => entry::refuse(error),
+    }
+}

@@ -1,0 +1,112 @@
+//! The command line as clap sees it: the global flags and the list of commands. Each command's own flags are in its file.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use muster_core::period;
+
+use crate::{commands, local};
+
+/// Run elastic, fault-tolerant distributed training.
+///
+/// Muster runs torchrun jobs over many nodes, keeps them training when workers or nodes die, grows and shrinks them, and says why
+/// anything happened. This is its command line; it talks to a coordinator.
+#[derive(Debug, Parser)]
+#[command(name = "muster", version = crate::VERSION, after_help = HELP, max_term_width = 120, infer_subcommands = false)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const HELP: &str = "\
+EXAMPLES:
+  # Three nodes on this machine, to try things out
+  muster local up --nodes 3
+
+  # Submit a job and watch it
+  muster submit -f examples/digits/job.yaml
+  muster get jobs -w
+
+  # Why is it slow, stopped, smaller?
+  muster explain digits
+
+EXIT CODES:
+  0    success
+  1    the request failed
+  2    the command line or a job file is wrong
+  3    the job that was waited for failed
+  4    time ran out
+  5    the coordinator cannot be reached, or does not know us
+  6    the job that was waited for was cancelled
+  130  interrupted";
+
+const GLOBAL: &str = "Global options";
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Globals {
+    /// Coordinator to talk to [default: the local cluster if one is up, else http://127.0.0.1:7070]
+    #[arg(long, global = true, env = "MUSTER_SERVER", value_name = "URL", hide_env_values = true, help_heading = GLOBAL)]
+    pub(crate) server: Option<String>,
+
+    /// Directory of the local cluster [default: ~/.local/state/muster/local]
+    #[arg(long, global = true, env = "MUSTER_LOCAL_DIR", value_name = "DIR", hide_env_values = true, help_heading = GLOBAL)]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// Namespace of the job [default: default]
+    #[arg(short, long, global = true, env = "MUSTER_NAMESPACE", hide_env_values = true, help_heading = GLOBAL)]
+    pub(crate) namespace: Option<String>,
+
+    /// Format of what is printed
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT", help_heading = GLOBAL)]
+    pub(crate) output: Option<Format>,
+
+    /// Print tables without their heads
+    #[arg(long, global = true, help_heading = GLOBAL)]
+    pub(crate) no_headers: bool,
+
+    /// Say nothing but data and errors
+    #[arg(short, long, global = true, help_heading = GLOBAL)]
+    pub(crate) quiet: bool,
+
+    /// How long one request may take; 0 is for ever
+    #[arg(long, global = true, default_value = "30s", value_parser = period::parse, value_name = "PERIOD", help_heading = GLOBAL)]
+    pub(crate) request_timeout: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Table,
+    /// A table with more columns
+    Wide,
+    Json,
+    Yaml,
+    /// Only kind and name, as `job/digits`
+    Name,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Submit(commands::submit::Submit),
+    Run(commands::run::Run),
+    Get(commands::get::Get),
+    Describe(commands::describe::Describe),
+    Explain(commands::explain::Explain),
+    Logs(commands::logs::Logs),
+    Scale(commands::scale::Scale),
+    Cancel(commands::cancel::Cancel),
+    Delete(commands::delete::Delete),
+    Wait(commands::wait::Wait),
+    Nodes(commands::get::Nodes),
+    Cordon(commands::cordon::Cordon),
+    Uncordon(commands::cordon::Uncordon),
+    Events(commands::get::Events),
+    Validate(commands::validate::Validate),
+    Local(local::Local),
+    Completion(commands::completion::Completion),
+    Version(commands::version::Version),
+    /// Not for people: leaves the terminal's session and becomes the given program
+    #[command(name = local::DETACH, hide = true)]
+    Detach(local::Detach),
+}

@@ -1,0 +1,18 @@
+//! One file per command: its flags, its help, and what it does.
+
+pub(crate) mod cancel;
+pub(crate) mod completion;
+pub(crate) mod cordon;
+pub(crate) mod delete;
+pub(crate) mod describe;
+pub(crate) mod explain;
+pub(crate) mod follow;
+pub(crate) mod get;
+pub(crate) mod logs;
+pub(crate) mod run;
+pub(crate) mod scale;
+pub(crate) mod submit;
+pub(crate) mod target;
+pub(crate) mod validate;
+pub(crate) mod version;
+pub(crate) mod wait;

@@ -1,0 +1,39 @@
+//! `muster completion`
+
+use clap::{Args, ValueEnum};
+use clap_complete::{Shell, generate};
+
+use crate::{context::Context, fail::Failure};
+
+/// Print a completion script for a shell.
+///
+/// Load it in the running shell, or put it where the shell looks for completions at its start.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  # bash, now and for later shells
+  source <(muster completion bash)
+  muster completion bash > ~/.local/share/bash-completion/completions/muster
+
+  # zsh: into a directory of $fpath
+  muster completion zsh > \"${fpath[1]}/_muster\"")]
+pub(crate) struct Completion {
+    #[arg(value_enum)]
+    shell: Known,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Known {
+    Bash,
+    Zsh,
+}
+
+pub(crate) fn completion(cx: &Context, args: Completion) -> Result<(), Failure> {
+    let shell = match args.shell {
+        Known::Bash => Shell::Bash,
+        Known::Zsh => Shell::Zsh,
+    };
+    let mut text = Vec::new();
+    generate(shell, &mut crate::command(), "muster", &mut text);
+    cx.print(&String::from_utf8_lossy(&text))
+}

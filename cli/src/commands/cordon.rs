@@ -1,0 +1,60 @@
+//! `muster cordon` and `muster uncordon`
+
+use std::env;
+
+use clap::Args;
+use muster_proto::v1::{CordonRequest, UncordonRequest};
+
+use crate::{context::Context, fail::Failure};
+
+/// Give a node no new work.
+///
+/// What runs there goes on. The node stays cordoned, over restarts of everything, until it is uncordoned.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  # Before a repair
+  muster cordon node-2 --reason 'fan fails, ticket 4711'")]
+pub(crate) struct Cordon {
+    /// Name of the node
+    node: String,
+
+    /// Why; shown to everybody who asks about the node
+    #[arg(long, default_value = "by hand", value_name = "TEXT")]
+    reason: String,
+}
+
+/// Let a node take work again.
+///
+/// Takes away a cordon, whoever set it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  # After the repair
+  muster uncordon node-2")]
+pub(crate) struct Uncordon {
+    /// Name of the node
+    node: String,
+}
+
+fn node_name(name: &str) -> String {
+    name.strip_prefix("node/").unwrap_or(name).to_owned()
+}
+
+pub(crate) async fn cordon(cx: &Context, args: Cordon) -> Result<(), Failure> {
+    let client = cx.connect().await?;
+    let name = node_name(&args.node);
+    // Nobody is authenticated on loopback; the login name is the best account of who asked.
+    let by = env::var("USER").or_else(|_| env::var("LOGNAME")).unwrap_or_else(|_| "unknown user".into());
+    let request = client.ask(CordonRequest { name: name.clone(), reason: args.reason, by });
+    client.nodes().cordon(request).await.map_err(|status| client.failure(status))?;
+    cx.print(&format!("node/{name} cordoned\n"))
+}
+
+pub(crate) async fn uncordon(cx: &Context, args: Uncordon) -> Result<(), Failure> {
+    let client = cx.connect().await?;
+    let name = node_name(&args.node);
+    let request = client.ask(UncordonRequest { name: name.clone() });
+    client.nodes().uncordon(request).await.map_err(|status| client.failure(status))?;
+    cx.print(&format!("node/{name} uncordoned\n"))
+}

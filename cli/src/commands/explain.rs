@@ -1,0 +1,42 @@
+//! `muster explain`
+
+use clap::Args;
+use muster_proto::v1::ExplainRequest;
+
+use crate::{
+    args::Format,
+    connect::job_ref,
+    context::{Context, now_us},
+    fail::Failure,
+    output::{self, document::Explanation},
+};
+
+/// Tell what happened to a job, why, and what it cost.
+///
+/// One timeline of all that was decided about the job. Under each incident (a worker failed, a node went away or came, somebody
+/// scaled) stands its receipt: the milliseconds to detect, decide, stop, launch, join and make the first step again, the steps that
+/// were trained twice, who caused it and who pays. At the end, the time lost by cause. Times count from the submission.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  # Why did it stall, restart, shrink?
+  muster explain digits
+
+  # For a script: the slowest recovery
+  muster explain digits -o json | jq '[.incidents[].totalMs] | max'")]
+pub(crate) struct Explain {
+    /// Name of the job
+    job: String,
+}
+
+pub(crate) async fn explain(cx: &Context, args: Explain) -> Result<(), Failure> {
+    let client = cx.connect().await?;
+    let request = client.ask(ExplainRequest { r#ref: Some(job_ref(cx.namespace(), &args.job)) });
+    let answer = client.jobs().explain(request).await.map_err(|status| client.failure(status))?.into_inner();
+    match cx.format() {
+        Format::Table | Format::Wide => cx.print(&output::explain::render(&answer, now_us())),
+        Format::Json => cx.print(&output::json(&Explanation::from(answer))),
+        Format::Yaml => cx.print(&output::yaml(&Explanation::from(answer))),
+        Format::Name => Err(Failure::usage("explain has no -o name")),
+    }
+}

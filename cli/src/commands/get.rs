@@ -1,0 +1,362 @@
+//! `muster get`, and its short forms `muster nodes` and `muster events`.
+
+use std::{collections::BTreeMap, future::Future};
+
+use clap::Args;
+use muster_proto::v1::{
+    Event, GetJobRequest, GetNodeRequest, ListEventsRequest, ListJobsRequest, ListNodesRequest, Node, WatchEventsRequest,
+    WatchJobsRequest, WatchNodesRequest,
+};
+use tonic::Status;
+
+use super::{
+    follow::Away,
+    target::{self, Kind},
+};
+use crate::{
+    args::Format,
+    connect::{Client, job_ref},
+    context::{Context, now_us},
+    fail::Failure,
+    output::{self, List, listing::Listed, table::Table},
+};
+
+/// Show jobs, nodes or events.
+///
+/// Without a name all objects of the kind are listed, with a name the one. Kinds: jobs (job, mj), nodes (node, mn), events (event,
+/// ev). NODES counts the nodes that train over the nodes wanted; RANGE is what the job can live with; REASON says why it is as it is.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  # All jobs of this namespace, and of all
+  muster get jobs
+  muster get jobs -A
+
+  # One job, as the file it came from plus its status
+  muster get job digits -o yaml
+
+  # Stay and print every change
+  muster get jobs -w
+
+  # What runs where
+  muster get nodes -o wide
+
+  # What happened to a job
+  muster get events digits")]
+pub(crate) struct Get {
+    /// Kind, and optionally name: jobs | job NAME | job/NAME
+    #[arg(value_name = "KIND [NAME]", required = true, num_args = 1..=2)]
+    what: Vec<String>,
+
+    #[command(flatten)]
+    list: ListFlags,
+}
+
+/// Show the nodes.
+///
+/// The same as `muster get nodes`. STATE is Ready, Suspect (silent for some heartbeats), Lost (silent for long) or Unknown (not heard
+/// since the coordinator started), with Cordoned added for nodes that take no new work. SLOTS counts worker groups in use.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  # All nodes
+  muster nodes
+
+  # One node as JSON
+  muster nodes node-1 -o json
+
+  # Stay and print every change
+  muster nodes -w")]
+pub(crate) struct Nodes {
+    /// Only this node
+    name: Option<String>,
+
+    /// Stay, and print every change
+    #[arg(short, long)]
+    watch: bool,
+}
+
+/// Show what happened, in the order in which it was decided.
+///
+/// The same as `muster get events`. For one job's story with its incidents and their cost, use `muster explain`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  # Everything, newest last
+  muster events
+
+  # One job's events, then new ones as they happen
+  muster events digits -w
+
+  # One node's events
+  muster events --node node-2")]
+pub(crate) struct Events {
+    /// Only events about this job
+    job: Option<String>,
+
+    /// Only events about this node
+    #[arg(long)]
+    node: Option<String>,
+
+    #[command(flatten)]
+    list: ListFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListFlags {
+    /// Jobs of all namespaces
+    #[arg(short = 'A', long)]
+    all_namespaces: bool,
+
+    /// Stay, and print every change
+    #[arg(short, long)]
+    watch: bool,
+}
+
+pub(crate) async fn get(cx: &Context, args: Get) -> Result<(), Failure> {
+    let target = target::read(&args.what)?;
+    match target.kind {
+        Kind::Job => jobs(cx, target.name, &args.list).await,
+        Kind::Node => nodes(cx, Nodes { name: target.name, watch: args.list.watch }).await,
+        Kind::Event => events(cx, Events { job: target.name, node: None, list: args.list }).await,
+    }
+}
+
+async fn jobs(cx: &Context, name: Option<String>, flags: &ListFlags) -> Result<(), Failure> {
+    let client = cx.connect().await?;
+    let namespaced = flags.all_namespaces && name.is_none();
+    let namespace = if namespaced { String::new() } else { cx.namespace() };
+    if flags.watch {
+        let watch = || {
+            let request = WatchJobsRequest { namespace: namespace.clone(), name: name.clone().unwrap_or_default() };
+            let mut jobs = client.jobs();
+            async move { Ok(jobs.watch(request).await?.into_inner()) }
+        };
+        return print_watch(cx, &client, namespaced, watch, |change| change.job.map(|job| (job, change.deleted))).await;
+    }
+    if let Some(name) = name {
+        let request = client.ask(GetJobRequest { r#ref: Some(job_ref(namespace, &name)) });
+        let answer = client.jobs().get(request).await.map_err(|status| client.failure(status))?;
+        return print_one(cx, cx.format(), answer.into_inner().job.unwrap_or_default());
+    }
+    let listed = all_pages(&client, |page_token| {
+        let request = client.ask(ListJobsRequest { namespace: namespace.clone(), page_size: 0, page_token });
+        let mut jobs = client.jobs();
+        async move { jobs.list(request).await.map(|answer| answer.into_inner()).map(|page| (page.jobs, page.next_page_token)) }
+    });
+    let place = if namespaced { String::new() } else { format!(" in namespace {namespace}") };
+    print_list(cx, listed.await?, namespaced, &format!("No jobs found{place}."))
+}
+
+pub(crate) async fn nodes(cx: &Context, args: Nodes) -> Result<(), Failure> {
+    let client = cx.connect().await?;
+    let name = args.name.map(|name| name.strip_prefix("node/").map(str::to_owned).unwrap_or(name));
+    if args.watch {
+        let watch = || {
+            let request = WatchNodesRequest { name: name.clone().unwrap_or_default() };
+            let mut nodes = client.nodes();
+            async move { Ok(nodes.watch(request).await?.into_inner()) }
+        };
+        return print_watch(cx, &client, false, watch, |change| change.node.map(|node| (node, change.deleted))).await;
+    }
+    if let Some(name) = name {
+        let answer = client.nodes().get(client.ask(GetNodeRequest { name })).await.map_err(|status| client.failure(status))?;
+        return print_one(cx, cx.format(), answer.into_inner().node.unwrap_or_default());
+    }
+    print_list(cx, all_nodes(&client).await?, false, "No nodes found.")
+}
+
+pub(crate) async fn all_nodes(client: &Client) -> Result<Vec<Node>, Failure> {
+    all_pages(client, |page_token| {
+        let request = client.ask(ListNodesRequest { page_size: 0, page_token });
+        let mut nodes = client.nodes();
+        async move { nodes.list(request).await.map(|answer| answer.into_inner()).map(|page| (page.nodes, page.next_page_token)) }
+    })
+    .await
+}
+
+pub(crate) async fn events(cx: &Context, args: Events) -> Result<(), Failure> {
+    let client = cx.connect().await?;
+    let job = args.job.as_deref().map(|job| job.strip_prefix("job/").unwrap_or(job).to_owned()).unwrap_or_default();
+    let node = args.node.as_deref().map(|node| node.strip_prefix("node/").unwrap_or(node).to_owned()).unwrap_or_default();
+    // Events of nodes belong to no namespace: without a job named, all are shown unless a namespace is asked for.
+    let namespace = match (&cx.globals.namespace, job.is_empty()) {
+        (_, _) if args.list.all_namespaces => String::new(),
+        (Some(namespace), _) => namespace.clone(),
+        (None, false) => cx.namespace(),
+        (None, true) => String::new(),
+    };
+    let about = ListEventsRequest { namespace, job, node, page_size: 0, page_token: String::new() };
+    let listed = list_events(&client, &about).await?;
+    let after = listed.last().map_or(0, |event| event.sequence);
+    if !args.list.watch {
+        return print_list(cx, listed, args.list.all_namespaces, "No events found.");
+    }
+    let mut printer = Printer::new(cx, args.list.all_namespaces);
+    for event in listed {
+        printer.print(cx, &event)?;
+    }
+    let mut seen = after;
+    let mut away = Away::default();
+    loop {
+        let ListEventsRequest { namespace, job, node, .. } = about.clone();
+        let request = WatchEventsRequest { namespace, job, node, after: seen };
+        let ended = match client.events().watch(request).await {
+            Err(status) => status,
+            Ok(stream) => {
+                let mut stream = stream.into_inner();
+                loop {
+                    match stream.message().await {
+                        Ok(Some(change)) => {
+                            away.is_back(cx);
+                            let Some(event) = change.event else { continue };
+                            seen = seen.max(event.sequence);
+                            printer.print(cx, &event)?;
+                        }
+                        Ok(None) => break Status::unavailable("the coordinator ended the watch"),
+                        Err(status) => break status,
+                    }
+                }
+            }
+        };
+        away.wait(cx, &client, ended).await?;
+    }
+}
+
+/// All events that fit, oldest first.
+pub(crate) async fn list_events(client: &Client, about: &ListEventsRequest) -> Result<Vec<Event>, Failure> {
+    all_pages(client, |page_token| {
+        let request = client.ask(ListEventsRequest { page_token, ..about.clone() });
+        let mut events = client.events();
+        async move { events.list(request).await.map(|answer| answer.into_inner()).map(|page| (page.events, page.next_page_token)) }
+    })
+    .await
+}
+
+/// Objects one list shows at most: 10,000 jobs are the coordinator's own limit, events are kept in about that number.
+const LIST_MAX: usize = 50_000;
+
+async fn all_pages<T, F, Fut>(client: &Client, mut page: F) -> Result<Vec<T>, Failure>
+where
+    F: FnMut(String) -> Fut,
+    Fut: Future<Output = Result<(Vec<T>, String), Status>>,
+{
+    let (mut all, mut token) = (Vec::new(), String::new());
+    loop {
+        let (items, next) = page(token).await.map_err(|status| client.failure(status))?;
+        all.extend(items);
+        if next.is_empty() || all.len() >= LIST_MAX {
+            return Ok(all);
+        }
+        token = next;
+    }
+}
+
+/// Prints one object in any format.
+pub(crate) fn print_one<T: Listed>(cx: &Context, format: Format, item: T) -> Result<(), Failure> {
+    match format {
+        Format::Json => cx.print(&output::json(&T::Document::from(item))),
+        Format::Yaml => cx.print(&output::yaml(&T::Document::from(item))),
+        _ => print_list(cx, vec![item], false, ""),
+    }
+}
+
+fn print_list<T: Listed>(cx: &Context, items: Vec<T>, namespaced: bool, none: &str) -> Result<(), Failure> {
+    let wide = cx.format() == Format::Wide;
+    match cx.format() {
+        Format::Json => cx.print(&output::json(&List::new(items.into_iter().map(T::Document::from).collect()))),
+        Format::Yaml => cx.print(&output::yaml(&List::new(items.into_iter().map(T::Document::from).collect()))),
+        Format::Name => cx.print(&items.iter().map(name_line).collect::<String>()),
+        Format::Table | Format::Wide if items.is_empty() => {
+            cx.say(none);
+            Ok(())
+        }
+        Format::Table | Format::Wide => {
+            let now = now_us();
+            let rows: Vec<_> = items.iter().map(|item| item.row(now, wide, namespaced)).collect();
+            cx.print(&Table::new(T::heads(wide, namespaced)).render(&rows, !cx.globals.no_headers))
+        }
+    }
+}
+
+fn name_line<T: Listed>(item: &T) -> String {
+    format!("{}/{}\n", T::KIND, item.name())
+}
+
+/// Prints objects one by one as they change; heads only once.
+struct Printer {
+    table: Table,
+    heads_due: bool,
+    wide: bool,
+    namespaced: bool,
+}
+
+impl Printer {
+    fn new<'a>(cx: &'a Context, namespaced: bool) -> Printer {
+        Printer { table: Table::new(Vec::new()), heads_due: !cx.globals.no_headers, wide: cx.format() == Format::Wide, namespaced }
+    }
+
+    fn print<T: Listed>(&mut self, cx: &Context, item: &T) -> Result<(), Failure> {
+        self.print_all(cx, std::slice::from_ref(item))
+    }
+
+    fn print_all<T: Listed>(&mut self, cx: &Context, items: &[T]) -> Result<(), Failure> {
+        match cx.format() {
+            // One object after the other, as `kubectl get -w -o json` prints them.
+            Format::Json => items.iter().try_for_each(|item| cx.print(&output::json(&T::Document::from(item.clone())))),
+            Format::Yaml => {
+                items.iter().try_for_each(|item| cx.print(&format!("---\n{}", output::yaml(&T::Document::from(item.clone())))))
+            }
+            Format::Name => cx.print(&items.iter().map(name_line).collect::<String>()),
+            Format::Table | Format::Wide => {
+                if self.table.is_empty() {
+                    self.table = Table::new(T::heads(self.wide, self.namespaced));
+                }
+                let now = now_us();
+                let rows: Vec<_> = items.iter().map(|item| item.row(now, self.wide, self.namespaced)).collect();
+                let text = self.table.render(&rows, std::mem::take(&mut self.heads_due));
+                cx.print(&text)
+            }
+        }
+    }
+}
+
+/// Follows a watch for ever; a row is printed when something a person sees in it has changed.
+async fn print_watch<T, M, W, Fut, R>(cx: &Context, client: &Client, namespaced: bool, watch: W, read: R) -> Result<(), Failure>
+where
+    T: Listed,
+    W: Fn() -> Fut,
+    Fut: Future<Output = Result<tonic::Streaming<M>, Status>>,
+    R: Fn(M) -> Option<(T, bool)>,
+{
+    let mut printer = Printer::new(cx, namespaced);
+    let mut shown: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut away = Away::default();
+    loop {
+        let ended = match watch().await {
+            Err(status) => status,
+            Ok(mut stream) => loop {
+                match stream.message().await {
+                    Ok(Some(change)) => {
+                        away.is_back(cx);
+                        let Some((item, deleted)) = read(change) else { continue };
+                        if deleted {
+                            shown.remove(&item.key());
+                            cx.say(format!("{}/{} deleted", T::KIND, item.name()));
+                            continue;
+                        }
+                        // Compared at a fixed time: age alone is no change.
+                        let row = item.row(0, cx.format() == Format::Wide, namespaced);
+                        if shown.get(&item.key()) != Some(&row) {
+                            shown.insert(item.key(), row);
+                            printer.print(cx, &item)?;
+                        }
+                    }
+                    Ok(None) => break Status::unavailable("the coordinator ended the watch"),
+                    Err(status) => break status,
+                }
+            },
+        };
+        away.wait(cx, client, ended).await?;
+    }
+}

@@ -1,0 +1,268 @@
+//! `muster run`: a job from a command line, in torchrun's spelling.
+
+use std::env;
+
+use clap::Args;
+use muster_core::spec::{API_VERSION, EnvVar, JobDocument, KIND, Metadata, RestartPolicyDocument, SpecDocument};
+use muster_proto::v1::JobRef;
+
+use super::{
+    logs,
+    submit::{self, DryRun, Ending},
+};
+use crate::{context::Context, fail::Failure, jobfile::absolute};
+
+/// Run a training script over many nodes, as torchrun would.
+///
+/// Takes torchrun's own flags (with - or _) and needs none of its rendezvous flags: Muster brings the nodes together. The script runs
+/// unmodified in the current directory unless --workdir says otherwise. Without --wait or --follow the command returns as soon as the
+/// job is accepted.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  # Two to four nodes, one process each; starts with two, grows when more are there
+  muster run --nnodes 2:4 --nproc-per-node 1 --name digits -- examples/digits/train.py --epochs 30
+
+  # Three nodes with 8 GPUs each and one process per GPU; print the ranks' output until the end
+  muster run --nnodes 3 --gpus-per-node 8 --follow train.py --lr 0.1
+
+  # A module, with a variable and another interpreter
+  muster run --nnodes 2 --env OMP_NUM_THREADS=4 --python .venv/bin/python -m my.train
+
+  # Show the job file this would submit
+  muster run --nnodes 2:4 --dry-run=client -o yaml train.py")]
+pub(crate) struct Run {
+    /// Nodes wanted: N, or MIN:MAX to start with MIN and grow up to MAX
+    #[arg(long, default_value = "1", value_name = "N|MIN:MAX", value_parser = read_nodes)]
+    nnodes: Nodes,
+
+    /// Processes on each node: a number, or gpu for one per GPU [default: one per GPU, or 1]
+    #[arg(long, alias = "nproc_per_node", value_name = "N|gpu|auto", value_parser = read_procs)]
+    nproc_per_node: Option<Procs>,
+
+    /// GPUs each node must give
+    #[arg(long, alias = "gpus_per_node", value_name = "N")]
+    gpus_per_node: Option<i64>,
+
+    /// Name of the job [default: made from the script's]
+    #[arg(long)]
+    name: Option<String>,
+
+    /// Variable for the workers; KEY alone takes its value from here (repeatable)
+    #[arg(short, long, value_name = "KEY[=VALUE]")]
+    env: Vec<String>,
+
+    /// Directory the script runs in, on every node [default: the current one]
+    #[arg(long, value_name = "DIR")]
+    workdir: Option<String>,
+
+    /// Failures of the job itself to survive within an hour
+    #[arg(long, alias = "max_restarts", value_name = "N")]
+    max_restarts: Option<i64>,
+
+    /// Interpreter, on every node [default: python3]
+    #[arg(long, value_name = "PATH", conflicts_with = "no_python")]
+    python: Option<String>,
+
+    /// SCRIPT is the name of a Python module
+    #[arg(short, long)]
+    module: bool,
+
+    /// SCRIPT is a program of its own, not for Python
+    #[arg(long, alias = "no_python", conflicts_with = "module")]
+    no_python: bool,
+
+    /// Priority among jobs that wait; higher goes first
+    #[arg(long, allow_negative_numbers = true)]
+    priority: Option<i64>,
+
+    /// Return when the job is accepted (this is the default)
+    #[arg(long, conflicts_with_all = ["wait", "follow"])]
+    detach: bool,
+
+    /// Print what the ranks write until the job is over; exit as --wait does
+    #[arg(short, long)]
+    follow: bool,
+
+    /// Check only: here (client), or also with the coordinator (server)
+    #[arg(long, value_enum, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "client")]
+    dry_run: Option<DryRun>,
+
+    #[command(flatten)]
+    end: Ending,
+
+    /// Script and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "SCRIPT [ARG]...")]
+    script: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Nodes {
+    min: i64,
+    max: i64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Procs {
+    Count(i64),
+    PerGpu,
+    Auto,
+}
+
+fn read_nodes(text: &str) -> Result<Nodes, String> {
+    let number = |text: &str| text.parse::<i64>().map_err(|_| "write N or MIN:MAX, as in 2:4".to_owned());
+    match text.split_once(':') {
+        Some((min, max)) => Ok(Nodes { min: number(min)?, max: number(max)? }),
+        None => number(text).map(|n| Nodes { min: n, max: n }),
+    }
+}
+
+fn read_procs(text: &str) -> Result<Procs, String> {
+    match text {
+        "gpu" => Ok(Procs::PerGpu),
+        "auto" => Ok(Procs::Auto),
+        "cpu" => Err("one process per CPU depends on the node; give the number".into()),
+        number => number.parse().map(Procs::Count).map_err(|_| "write a number, gpu or auto".into()),
+    }
+}
+
+/// What to tell somebody who gives a flag that torchrun has and Muster does not.
+pub(crate) fn torchrun_hint(flag: &str) -> Option<&'static str> {
+    let name = flag.trim_start_matches('-').split('=').next()?.replace('_', "-");
+    match name.as_str() {
+        "node-rank" | "standalone" | "local-addr" => Some(RENDEZVOUS),
+        _ if name.starts_with("rdzv") || name.starts_with("master") => Some(RENDEZVOUS),
+        "log-dir" | "redirects" | "tee" | "local-ranks-filter" | "logs-specs" => {
+            Some("Muster keeps the output of every rank; see `muster logs --help`")
+        }
+        "role" | "monitor-interval" | "start-method" | "run-path" | "event-log-handler" | "numa-binding" | "signals-to-handle" => {
+            Some("torchrun knows this flag, Muster sets it itself")
+        }
+        _ => None,
+    }
+}
+
+const RENDEZVOUS: &str =
+    "Muster does the rendezvous itself: give --nnodes and leave out the --rdzv-*, --master-* and --node-rank flags";
+
+pub(crate) async fn run(cx: &Context, args: Run) -> Result<(), Failure> {
+    let here = submit::here()?;
+    let document = document(&args, &here, cx.globals.namespace.clone(), |name| env::var(name).ok())?;
+    let named = JobRef {
+        namespace: document.metadata.namespace.clone().unwrap_or_else(|| cx.namespace()),
+        name: document.metadata.name.clone(),
+    };
+    if !args.follow || args.dry_run.is_some() {
+        return submit::send(cx, document, args.dry_run, &args.end).await;
+    }
+    let accepted = Ending { wait: false, mirror_exit_code: false, timeout: None };
+    submit::send(cx, document, None, &accepted).await?;
+    let client = cx.connect().await?;
+    let told = async {
+        logs::follow_all(cx, &client, &named).await?;
+        super::follow::until_over(cx, &client, &named, &Ending { timeout: None, ..args.end }).await
+    };
+    match args.end.timeout {
+        None => told.await,
+        Some(timeout) => match tokio::time::timeout(timeout, told).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Failure::Timeout(format!("job/{} is not over yet; it goes on", named.name))),
+        },
+    }
+}
+
+/// The job file this command line stands for.
+fn document(
+    args: &Run,
+    here: &str,
+    namespace: Option<String>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<JobDocument, Failure> {
+    let (script, script_args) = args.script.split_first().ok_or_else(|| Failure::usage("which script? give its path"))?;
+    let interpreter = match &args.python {
+        // A path from here must mean the same file when the workers start elsewhere.
+        Some(python) if python.contains('/') => absolute(python, here.as_ref()),
+        Some(python) => python.clone(),
+        None => "python3".into(),
+    };
+    let (command, words) = match (args.no_python, args.module) {
+        (true, _) => (vec![script.clone()], script_args.to_vec()),
+        (false, true) => (vec![interpreter], [&["-m".to_owned(), script.clone()], script_args].concat()),
+        (false, false) => (vec![interpreter], args.script.clone()),
+    };
+    let proc_per_node = match (args.nproc_per_node, args.gpus_per_node) {
+        (Some(Procs::Count(count)), _) => Some(count),
+        (Some(Procs::PerGpu), None | Some(0)) => {
+            return Err(Failure::usage("--nproc-per-node gpu: say how many with --gpus-per-node"));
+        }
+        (Some(Procs::PerGpu | Procs::Auto) | None, _) => None,
+    };
+    let document = JobDocument {
+        api_version: API_VERSION.into(),
+        kind: KIND.into(),
+        metadata: Metadata { name: args.name.clone().unwrap_or_else(|| name_from(script)), namespace },
+        spec: SpecDocument {
+            replicas: Some(args.nnodes.max),
+            min_replicas: Some(args.nnodes.min),
+            max_replicas: Some(args.nnodes.max),
+            proc_per_node,
+            gpus_per_node: args.gpus_per_node,
+            command,
+            args: words,
+            env: args.env.iter().map(|text| read_env(text, &variable)).collect::<Result<_, _>>()?,
+            working_dir: Some(absolute(args.workdir.as_deref().unwrap_or("."), here.as_ref())),
+            priority: args.priority,
+            restart_policy: args.max_restarts.map(|max| RestartPolicyDocument { max_restarts: Some(max), window: None }),
+            ..SpecDocument::default()
+        },
+    };
+    match document.check() {
+        Ok(_) => Ok(document),
+        Err(errors) => {
+            Err(Failure::BadJob(errors.iter().map(|error| format!("error: {}", flag_of(error))).collect::<Vec<_>>().join("\n")))
+        }
+    }
+}
+
+/// An error of the document in terms of the flag that caused it.
+fn flag_of(error: &muster_core::spec::FieldError) -> String {
+    let flag = match error.path.as_str() {
+        "metadata.name" => "--name",
+        "metadata.namespace" => "--namespace",
+        "spec.replicas" | "spec.minReplicas" | "spec.maxReplicas" => "--nnodes",
+        "spec.procPerNode" => "--nproc-per-node",
+        "spec.gpusPerNode" => "--gpus-per-node",
+        "spec.workingDir" => "--workdir",
+        "spec.priority" => "--priority",
+        "spec.restartPolicy.maxRestarts" => "--max-restarts",
+        path if path.starts_with("spec.env") => "--env",
+        path if path.starts_with("spec.command") => "--python",
+        path if path.starts_with("spec.args") => "SCRIPT",
+        path => path,
+    };
+    format!("{flag}: {}", error.message)
+}
+
+fn read_env(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<EnvVar, Failure> {
+    match text.split_once('=') {
+        Some((name, value)) => Ok(EnvVar { name: name.into(), value: value.into() }),
+        None => match variable(text) {
+            Some(value) => Ok(EnvVar { name: text.into(), value }),
+            None => Err(Failure::usage(format!("--env: {text} is not set here; write {text}=VALUE"))),
+        },
+    }
+}
+
+/// A name for a job nobody named: the script's, made a label, with something of its own, so that the next run is another job.
+fn name_from(script: &str) -> String {
+    let stem = script.rsplit(['/', '.']).find(|part| !matches!(*part, "" | "py")).unwrap_or("job");
+    let label: String = stem.to_ascii_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let label = label.trim_matches('-').trim_start_matches(|c: char| c.is_ascii_digit());
+    let label: String = if label.is_empty() { "job".into() } else { label.chars().take(40).collect() };
+    let unique = uuid::Uuid::now_v7().simple().to_string();
+    // The end of a version 7 UUID is random.
+    format!("{}-{}", label.trim_end_matches('-'), &unique[unique.len() - 5..])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! What a command is about, as kubectl users write it: `job digits`, `job/digits`, `mj digits`, `nodes`.
+
+use crate::fail::Failure;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Job,
+    Node,
+    Event,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) kind: Kind,
+    pub(crate) name: Option<String>,
+}
+
+fn kind(word: &str) -> Option<Kind> {
+    Some(match word.to_ascii_lowercase().as_str() {
+        "job" | "jobs" | "mj" | "musterjob" | "musterjobs" => Kind::Job,
+        "node" | "nodes" | "no" | "mn" | "musternode" | "musternodes" => Kind::Node,
+        "event" | "events" | "ev" => Kind::Event,
+        _ => return None,
+    })
+}
+
+/// Reads `KIND`, `KIND NAME` or `KIND/NAME`.
+pub(crate) fn read(words: &[String]) -> Result<Target, Failure> {
+    let (first, name) = match words {
+        [only] => match only.split_once('/') {
+            Some((kind, name)) => (kind, Some(name.to_owned())),
+            None => (only.as_str(), None),
+        },
+        [kind, name] => (kind.as_str(), Some(name.strip_prefix(&format!("{kind}/")).unwrap_or(name).to_owned())),
+        _ => return Err(Failure::usage("name one object at a time: KIND NAME")),
+    };
+    if name.as_deref() == Some("") {
+        return Err(Failure::usage(format!("{first}/ is missing the name")));
+    }
+    match kind(first) {
+        Some(kind) => Ok(Target { kind, name }),
+        None => Err(Failure::usage(format!("unknown kind {first:?}: there are jobs (mj), nodes (mn) and events (ev)"))),
+    }
+}
+
+/// As [`read`], but a word that is no kind is the name of a job.
+pub(crate) fn read_or_job(words: &[String]) -> Result<Target, Failure> {
+    match words {
+        [only] if !only.contains('/') => Ok(Target { kind: Kind::Job, name: Some(only.clone()) }),
+        _ => read(words),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn reads_what_kubectl_users_write() {
+        let target = |kind, name: &str| Target { kind, name: (!name.is_empty()).then(|| name.to_owned()) };
+        for (text, expected) in [
+            ("jobs", target(Kind::Job, "")),
+            ("mj digits", target(Kind::Job, "digits")),
+            ("job/digits", target(Kind::Job, "digits")),
+            ("job job/digits", target(Kind::Job, "digits")),
+            ("MusterJob x", target(Kind::Job, "x")),
+            ("no node-1", target(Kind::Node, "node-1")),
+            ("ev", target(Kind::Event, "")),
+        ] {
+            assert_eq!(read(&words(text)).unwrap(), expected, "{text}");
+        }
+        for bad in ["pods", "job/", "job a b", "pod/x"] {
+            assert_eq!(read(&words(bad)).unwrap_err().code(), 2, "{bad}");
+        }
+        assert_eq!(read_or_job(&words("digits")).unwrap(), target(Kind::Job, "digits"));
+        assert_eq!(read_or_job(&words("node n1")).unwrap(), target(Kind::Node, "n1"));
+    }
+}

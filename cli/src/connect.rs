@@ -1,0 +1,132 @@
+//! The connection to a coordinator, and what its failures mean to a person.
+
+use std::{error::Error as _, future::Future, time::Duration};
+
+use muster_proto::{
+    limits,
+    v1::{
+        JobRef, event_service_client::EventServiceClient, job_service_client::JobServiceClient,
+        node_service_client::NodeServiceClient,
+    },
+};
+use tonic::{
+    Code, Request, Status,
+    transport::{Channel, Endpoint},
+};
+
+use crate::fail::Failure;
+
+/// A coordinator that is there answers a connection attempt at once; one behind a dead route would keep a user waiting for minutes.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Clone)]
+pub(crate) struct Client {
+    server: String,
+    channel: Channel,
+    timeout: Option<Duration>,
+}
+
+impl Client {
+    pub(crate) async fn connect(server: &str, timeout: Option<Duration>) -> Result<Client, Failure> {
+        let server = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
+        if server.starts_with("https://") {
+            return Err(Failure::usage(format!("--server {server}: this build speaks no TLS; use http:// on this machine")));
+        }
+        let endpoint = Endpoint::from_shared(server.clone())
+            .map_err(|error| Failure::usage(format!("--server {server:?} is not a URL: {error}")))?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(limits::KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(limits::KEEPALIVE_TIMEOUT);
+        match endpoint.connect().await {
+            Ok(channel) => Ok(Client { server, channel, timeout }),
+            Err(error) => Err(unreachable(&server, &innermost(&error))),
+        }
+    }
+
+    pub(crate) fn jobs(&self) -> JobServiceClient<Channel> {
+        JobServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(limits::MESSAGE_MAX)
+            .max_encoding_message_size(limits::MESSAGE_MAX)
+    }
+
+    pub(crate) fn nodes(&self) -> NodeServiceClient<Channel> {
+        NodeServiceClient::new(self.channel.clone()).max_decoding_message_size(limits::MESSAGE_MAX)
+    }
+
+    pub(crate) fn events(&self) -> EventServiceClient<Channel> {
+        EventServiceClient::new(self.channel.clone()).max_decoding_message_size(limits::MESSAGE_MAX)
+    }
+
+    /// A request that is answered at once or not at all.
+    pub(crate) fn ask<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(timeout) = self.timeout {
+            request.set_timeout(timeout);
+        }
+        request
+    }
+
+    /// What a refusal means to a person.
+    pub(crate) fn failure(&self, status: Status) -> Failure {
+        let message = status.message().to_owned();
+        match status.code() {
+            Code::Unavailable => unreachable(&self.server, &status.source().map_or(message, innermost)),
+            Code::Unauthenticated | Code::PermissionDenied => Failure::Unreachable(format!("{} refuses: {message}", self.server)),
+            Code::DeadlineExceeded => Failure::Timeout(format!("{} did not answer in time: {message}", self.server)),
+            // What tonic makes of `grpc-timeout` running out on our side.
+            Code::Cancelled if message.contains("Timeout expired") => {
+                Failure::Timeout(format!("{} did not answer within --request-timeout", self.server))
+            }
+            Code::Unimplemented => Failure::Request(format!("{} does not know this request; is it an older version?", self.server)),
+            Code::Internal | Code::Unknown if message.contains("transport") || message.contains("h2 protocol") => {
+                unreachable(&self.server, &message)
+            }
+            _ => Failure::Request(message),
+        }
+    }
+
+    /// Sends once more if the first attempt was lost on the way. Only for requests that cannot happen twice.
+    pub(crate) async fn twice<T, F, Fut>(&self, mut send: F) -> Result<T, Failure>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
+        match send().await {
+            Err(status) if lost(&status) => send().await,
+            answer => answer,
+        }
+        .map(tonic::Response::into_inner)
+        .map_err(|status| self.failure(status))
+    }
+}
+
+/// The connection broke; nobody said no.
+pub(crate) fn lost(status: &Status) -> bool {
+    match status.code() {
+        Code::Unavailable => true,
+        Code::Internal | Code::Unknown | Code::Cancelled => status.source().is_some() || status.message().contains("h2 protocol"),
+        _ => false,
+    }
+}
+
+fn unreachable(server: &str, why: &str) -> Failure {
+    Failure::Unreachable(format!(
+        "cannot reach the coordinator at {server}: {why}; is it running? `muster local up` starts one here, --server names another"
+    ))
+}
+
+/// The last cause of a chain is the one that says something: "Connection refused", not "transport error".
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}
+
+/// A job as named on the command line; `job/NAME` is what `-o name` prints.
+pub(crate) fn job_ref(namespace: String, name: &str) -> JobRef {
+    let name = name.strip_prefix("job/").unwrap_or(name);
+    JobRef { namespace, name: name.to_owned() }
+}

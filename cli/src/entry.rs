@@ -1,0 +1,81 @@
+//! From a parsed command line to an exit code.
+
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::{
+    args::{Cli, Command},
+    commands::{cancel, completion, cordon, delete, describe, explain, get, logs, run, scale, submit, validate, version, wait},
+    context::Context,
+    fail::Failure,
+    local,
+};
+
+pub(crate) fn run(cli: Cli) -> ExitCode {
+    let cx = Context { globals: cli.globals };
+    // One thread: a command waits for one answer at a time.
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return report(&cx, Failure::request(format!("start: {error}"))),
+    };
+    let outcome = runtime.block_on(async {
+        tokio::select! {
+            outcome = Box::pin(dispatch(&cx, cli.command)) => outcome,
+            _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted("interrupted; what was submitted goes on".into())),
+        }
+    });
+    // Not waited for: a blocked lookup or read must not hold up the exit.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => report(&cx, failure),
+    }
+}
+
+async fn dispatch(cx: &Context, command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Submit(args) => submit::submit(cx, args).await,
+        Command::Run(args) => run::run(cx, args).await,
+        Command::Get(args) => get::get(cx, args).await,
+        Command::Describe(args) => describe::describe(cx, args).await,
+        Command::Explain(args) => explain::explain(cx, args).await,
+        Command::Logs(args) => logs::logs(cx, args).await,
+        Command::Scale(args) => scale::scale(cx, args).await,
+        Command::Cancel(args) => cancel::cancel(cx, args).await,
+        Command::Delete(args) => delete::delete(cx, args).await,
+        Command::Wait(args) => wait::wait(cx, args).await,
+        Command::Nodes(args) => get::nodes(cx, args).await,
+        Command::Cordon(args) => cordon::cordon(cx, args).await,
+        Command::Uncordon(args) => cordon::uncordon(cx, args).await,
+        Command::Events(args) => get::events(cx, args).await,
+        Command::Validate(args) => validate::validate(cx, args),
+        Command::Local(args) => local::run(cx, args).await,
+        Command::Completion(args) => completion::completion(cx, args),
+        Command::Version(args) => version::version(cx, args).await,
+        Command::Detach(args) => local::detach(&args),
+    }
+}
+
+fn report(cx: &Context, failure: Failure) -> ExitCode {
+    let code = failure.code();
+    match failure {
+        Failure::OutputClosed => {}
+        Failure::BadJob(lines) => cx.warn(lines),
+        other => cx.warn(format!("error: {other}")),
+    }
+    ExitCode::from(code)
+}
+
+/// Prints clap's error, or the help that was asked for, and adds what a torchrun user needs to know.
+pub(crate) fn refuse(error: clap::Error) -> ExitCode {
+    // Help and version go to stdout and are no failure. Nothing can be done about a closed pipe.
+    let _ = error.print();
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
+        && let Some(hint) = run::torchrun_hint(flag)
+    {
+        eprintln!("\nhint: {hint}");
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}

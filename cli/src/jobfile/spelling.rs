@@ -1,0 +1,92 @@
+//! "Did you mean ...?" for a misspelt field name.
+
+/// What people bring from torchrun, Kubernetes and Slurm, and what it is called here.
+const HABITS: [(&str, &str); 14] = [
+    ("nnodes", "replicas"),
+    ("nodes", "replicas"),
+    ("minnodes", "minReplicas"),
+    ("maxnodes", "maxReplicas"),
+    ("nprocpernode", "procPerNode"),
+    ("gpus", "gpusPerNode"),
+    ("environment", "env"),
+    ("cwd", "workingDir"),
+    ("workdir", "workingDir"),
+    ("entrypoint", "command"),
+    ("terminationgraceperiodseconds", "stopGracePeriod"),
+    ("gracePeriod", "stopGracePeriod"),
+    ("backofflimit", "restartPolicy"),
+    ("maxrestarts", "restartPolicy"),
+];
+
+/// The known name most likely meant, if any is near enough.
+pub(super) fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
+    let folded = fold(written);
+    if let Some(same) = known.iter().find(|name| fold(name) == folded) {
+        return Some(same);
+    }
+    if let Some((_, meant)) = HABITS.iter().find(|(habit, _)| fold(habit) == folded)
+        && let Some(name) = known.iter().find(|name| *name == meant)
+    {
+        return Some(name);
+    }
+    let (distance, name) = known.iter().map(|name| (distance(&folded, &fold(name)), *name)).min()?;
+    // A third of the letters wrong is another word.
+    (distance <= (folded.chars().count() / 3).max(1)).then_some(name)
+}
+
+/// Case and separators are how names are spelt, not which name is meant: `min_replicas` is `minReplicas`.
+fn fold(name: &str) -> String {
+    name.chars().filter(|c| !matches!(c, '_' | '-' | ' ')).flat_map(char::to_lowercase).collect()
+}
+
+/// Edits (insert, delete, replace) from one text to the other, by Wagner and Fischer's table, one row at a time. Long texts are no
+/// misspelling of ours and are not compared.
+fn distance(from: &str, to: &str) -> usize {
+    const LONGEST: usize = 64;
+    let to: Vec<char> = to.chars().collect();
+    if from.chars().count() > LONGEST {
+        return usize::MAX;
+    }
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, c) in from.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, d) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(c != *d);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_was_meant() {
+        let known = ["replicas", "minReplicas", "maxReplicas", "workingDir", "env"];
+        for (written, meant) in [
+            ("replica", "replicas"),
+            ("min_replicas", "minReplicas"),
+            ("MaxReplicas", "maxReplicas"),
+            ("minReplcias", "minReplicas"),
+            ("nnodes", "replicas"),
+            ("cwd", "workingDir"),
+            ("workDir", "workingDir"),
+        ] {
+            assert_eq!(nearest(written, &known), Some(meant), "{written}");
+        }
+        for other in ["image", "x", "", &"replicas".repeat(1000)] {
+            assert_eq!(nearest(other, &known), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn counts_edits() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("abc", "abc"), 0);
+    }
+}

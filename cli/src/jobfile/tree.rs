@@ -1,0 +1,153 @@
+//! A YAML or JSON text as a tree in which every value knows its line and column.
+//!
+//! Reading stops at the first error of syntax; everything after syntax is judged on the tree, so that all errors of a file are found
+//! at once and each can say where it is.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Location, Spanned};
+
+/// Line and column, both from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) line: u64,
+    pub(crate) column: u64,
+}
+
+impl Place {
+    pub(crate) const START: Place = Place { line: 1, column: 1 };
+
+    fn of(location: Location) -> Place {
+        // The parser says 0 where it does not know.
+        Place { line: location.line().max(1), column: location.column().max(1) }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) place: Place,
+    pub(crate) value: Value,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Whole(i64),
+    /// A fraction, or a whole number that no field can hold.
+    Number(f64),
+    Text(String),
+    List(Vec<Node>),
+    Object(Vec<Entry>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) key_place: Place,
+    pub(crate) node: Node,
+}
+
+/// Reads exactly one document. The error is one of syntax.
+pub(crate) fn parse(text: &str) -> Result<Node, (Place, String)> {
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        // `yes` and `no` are booleans, as they are for kubectl: one file serves both.
+        strict_booleans: false,
+        // The fullest legal job has 256 commands, 256 arguments and 256 variables of 4 nodes each, and 30 others.
+        budget: Some(serde_saphyr::budget! { max_nodes: 4_096, max_depth: 64 }),
+    };
+    let spanned: Spanned<Value> = serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(&error))?;
+    Ok(Node::from(spanned))
+}
+
+fn syntax_error(error: &serde_saphyr::Error) -> (Place, String) {
+    use serde_saphyr::Error;
+    let place = error.location().map_or(Place::START, Place::of);
+    let message = match error.without_snippet() {
+        Error::AliasError { error, .. } => return (place, syntax_error(error).1),
+        Error::MultipleDocuments { .. } => "has more than one document; put each job into its own file".into(),
+        Error::DuplicateMappingKey { key: Some(key), .. } => format!("{key:?} is set twice in the same mapping"),
+        Error::Budget { .. } | Error::AliasReplayLimitExceeded { .. } | Error::AliasExpansionLimitExceeded { .. } => {
+            "is too large or too deeply nested for a job".into()
+        }
+        Error::UnknownAnchor { .. } => "refers to an anchor that is not defined before it".into(),
+        other => {
+            let text = other.to_string();
+            let cut = text.split(": ").next().filter(|head| head.starts_with("line ")).map_or(0, |head| head.len() + 2);
+            let tail = text[cut..].split(" at line ").next().unwrap_or_default();
+            format!("is not valid YAML: {tail}")
+        }
+    };
+    (place, message)
+}
+
+impl From<Spanned<Value>> for Node {
+    fn from(spanned: Spanned<Value>) -> Node {
+        Node { place: Place::of(spanned.referenced), value: spanned.value }
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Value, D::Error> {
+        struct AnyValue;
+
+        impl<'de> Visitor<'de> for AnyValue {
+            type Value = Value;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value")
+            }
+            fn visit_unit<E>(self) -> Result<Value, E> {
+                Ok(Value::Null)
+            }
+            fn visit_none<E>(self) -> Result<Value, E> {
+                Ok(Value::Null)
+            }
+            fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+                from.deserialize_any(AnyValue)
+            }
+            fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+                Ok(Value::Bool(value))
+            }
+            fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+                Ok(Value::Whole(value))
+            }
+            fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+                Ok(i64::try_from(value).map_or(Value::Number(value as f64), Value::Whole))
+            }
+            fn visit_i128<E>(self, value: i128) -> Result<Value, E> {
+                Ok(i64::try_from(value).map_or(Value::Number(value as f64), Value::Whole))
+            }
+            fn visit_u128<E>(self, value: u128) -> Result<Value, E> {
+                Ok(Value::Number(value as f64))
+            }
+            fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+                Ok(Value::Number(value))
+            }
+            fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+                Ok(Value::Text(value.to_owned()))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+                let mut list = Vec::new();
+                while let Some(item) = items.next_element::<Spanned<Value>>()? {
+                    list.push(Node::from(item));
+                }
+                Ok(Value::List(list))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+                let mut object = Vec::new();
+                while let Some((key, node)) = entries.next_entry::<Spanned<String>, Spanned<Value>>()? {
+                    object.push(Entry { key: key.value, key_place: Place::of(key.referenced), node: Node::from(node) });
+                }
+                Ok(Value::Object(object))
+            }
+        }
+
+        from.deserialize_any(AnyValue)
+    }
+}
+
+#[cfg(test)]
+mod tests;

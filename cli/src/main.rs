@@ -1,0 +1,5 @@
+//! `muster`: see the library of this package.
+
+fn main() -> std::process::ExitCode {
+    muster_cli::main()
+}

@@ -1,0 +1,33 @@
+//! From values to text. Nothing here reads a clock, a terminal or a file: what is printed is a function of its arguments.
+
+pub(crate) mod describe;
+pub(crate) mod document;
+pub(crate) mod explain;
+pub(crate) mod listing;
+pub(crate) mod table;
+pub(crate) mod words;
+
+use serde::Serialize;
+
+/// Several objects in one document, as `kubectl -o json` prints them.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct List<T> {
+    api_version: &'static str,
+    kind: &'static str,
+    items: Vec<T>,
+}
+
+impl<T> List<T> {
+    pub(crate) fn new(items: Vec<T>) -> Self {
+        Self { api_version: muster_core::spec::API_VERSION, kind: "List", items }
+    }
+}
+
+pub(crate) fn json<T: Serialize>(value: &T) -> String {
+    serde_json::to_string_pretty(value).expect("our documents have text keys and finite numbers") + "\n"
+}
+
+pub(crate) fn yaml<T: Serialize>(value: &T) -> String {
+    serde_saphyr::to_string(value).expect("our documents have text keys and finite numbers")
+}

@@ -1,0 +1,166 @@
+//! `muster describe`: everything about one object, for a person.
+
+use muster_core::spec::SpecDocument;
+use muster_proto::v1;
+
+use super::{
+    document::severity,
+    table::{Table, plain},
+    words,
+};
+use crate::wire;
+
+/// Newest events shown; the rest is `muster events`.
+pub(crate) const EVENTS_SHOWN: usize = 20;
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn field(&mut self, name: &str, value: impl AsRef<str>) {
+        let value = value.as_ref();
+        if !value.is_empty() {
+            self.0.push_str(&format!("{:18}{}\n", format!("{name}:"), plain(value)));
+        }
+    }
+
+    /// A table under a heading, or a word where there is nothing.
+    fn table(&mut self, name: &str, heads: Vec<&'static str>, rows: &[Vec<String>]) {
+        if rows.is_empty() {
+            return self.field(name, "none");
+        }
+        self.0.push_str(&format!("{name}:\n"));
+        for line in Table::new(heads).render(rows, true).lines() {
+            self.0.push_str(&format!("  {line}\n"));
+        }
+    }
+}
+
+pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64) -> String {
+    let named = job.r#ref.clone().unwrap_or_default();
+    let status = job.status.clone().unwrap_or_default();
+    let spec = wire::spec_document(job.spec.clone().unwrap_or_default());
+    let mut page = Page::default();
+    page.field("Name", &named.name);
+    page.field("Namespace", &named.namespace);
+    page.field("UID", &job.uid);
+    page.field("Submitted", words::utc(job.created_unix_us));
+    if status.finished_unix_us != 0 {
+        page.field("Finished", words::utc(status.finished_unix_us));
+    }
+    page.field("State", words::phase(status.phase));
+    page.field("Reason", &status.reason);
+    page.field("Message", &status.message);
+    page.field(
+        "Nodes",
+        format!(
+            "{} running of {} in generation {}, {} wanted",
+            status.nodes_running, status.nodes, status.generation, status.replicas
+        ),
+    );
+    page.field("World size", status.world_size.to_string());
+    page.field("Restarts", status.restarts.to_string());
+    page.field("Step", status.last_step.map(|step| step.to_string()).unwrap_or_default());
+    if !status.store_node.is_empty() {
+        page.field("Store", format!("{} on {}", status.store_address, status.store_node));
+    }
+    job_spec(&mut page, &spec);
+    let members: Vec<_> =
+        status.members.iter().map(|member| vec![member.node_rank.to_string(), member.node.clone(), member.phase.clone()]).collect();
+    page.table("Members", vec!["NODE RANK", "NODE", "PHASE"], &members);
+    let number = |step: Option<u64>| step.map(|step| step.to_string()).unwrap_or_default();
+    let ranks: Vec<_> = status
+        .ranks
+        .iter()
+        .map(|rank| {
+            let (pid, step) = (rank.pid.to_string(), number(rank.last_step));
+            vec![
+                rank.rank.to_string(),
+                rank.local_rank.to_string(),
+                rank.node.clone(),
+                pid,
+                rank.state.clone(),
+                step,
+                rank.first_error.clone(),
+            ]
+        })
+        .collect();
+    page.table("Ranks", vec!["RANK", "LOCAL RANK", "NODE", "PID", "STATE", "STEP", "FIRST ERROR"], &ranks);
+    events_of(&mut page, events, now_us);
+    page.0
+}
+
+fn job_spec(page: &mut Page, spec: &SpecDocument) {
+    let number = |value: Option<i64>| value.map(|value| value.to_string()).unwrap_or_default();
+    let min = spec.min_replicas.or(spec.replicas).unwrap_or(1);
+    page.field("Range", words::range(min, spec.max_replicas.or(spec.replicas).unwrap_or(min)));
+    page.field("Processes/node", number(spec.proc_per_node));
+    page.field("GPUs/node", number(spec.gpus_per_node));
+    page.field("Command", spec.command.iter().chain(&spec.args).map(|word| quoted(word)).collect::<Vec<_>>().join(" "));
+    page.field("Working dir", spec.working_dir.as_deref().unwrap_or_default());
+    // Values may be secrets; `get job -o yaml` shows them to whoever asks for them.
+    page.field("Environment", spec.env.iter().map(|var| var.name.as_str()).collect::<Vec<_>>().join(", "));
+    page.field("Priority", number(spec.priority));
+    if let Some(policy) = &spec.restart_policy {
+        let window = policy.window.as_deref().unwrap_or("its window");
+        page.field("Restart policy", format!("at most {} in {window}", number(policy.max_restarts)));
+    }
+    page.field("Stop grace", spec.stop_grace_period.as_deref().unwrap_or_default());
+    page.field("Scale-up cool-down", spec.scale_up_cooldown.as_deref().unwrap_or_default());
+    page.field("Progress", spec.progress.as_deref().unwrap_or_default());
+    page.field("Launch", spec.launch.as_deref().unwrap_or_default());
+    page.field("Step pattern", spec.step_pattern.as_deref().unwrap_or_default());
+}
+
+/// A word as a shell would need it, so that the command can be copied.
+fn quoted(word: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(safe) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String {
+    let mut page = Page::default();
+    page.field("Name", &node.name);
+    page.field("State", words::node_state(node.state));
+    if let Some(cordon) = &node.cordon {
+        page.field("Cordoned", format!("by {} at {}: {}", plain(&cordon.by), words::utc(cordon.at_unix_us), plain(&cordon.reason)));
+    }
+    page.field("Last heard", format!("{} ago", words::age(node.last_heard_unix_us, now_us)));
+    page.field("First seen", words::utc(node.first_seen_unix_us));
+    page.field("Address", &node.address);
+    page.field("Hostname", &node.hostname);
+    page.field("Kernel", &node.kernel);
+    page.field("Boot", &node.boot_id);
+    page.field("Agent", &node.agent_version);
+    page.field("Epoch", node.epoch.to_string());
+    page.field("CPUs", node.cpus.to_string());
+    page.field("Memory", words::bytes(node.memory_bytes));
+    page.field("Slots", format!("{} free of {}", node.slots_free, node.slots));
+    page.field("Labels", node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", "));
+    page.field("GPU error", &node.gpu_error);
+    let gpus: Vec<_> = node
+        .gpus
+        .iter()
+        .map(|gpu| vec![gpu.index.to_string(), gpu.model.clone(), words::bytes(gpu.memory_bytes), gpu.uuid.clone()])
+        .collect();
+    page.table("GPUs", vec!["INDEX", "MODEL", "MEMORY", "UUID"], &gpus);
+    let runs: Vec<_> = node
+        .runs
+        .iter()
+        .map(|run| vec![run.namespace.clone(), run.job.clone(), run.generation.to_string(), run.phase.clone()])
+        .collect();
+    page.table("Runs", vec!["NAMESPACE", "JOB", "GENERATION", "PHASE"], &runs);
+    events_of(&mut page, events, now_us);
+    page.0
+}
+
+fn events_of(page: &mut Page, events: &[v1::Event], now_us: u64) {
+    let newest = &events[events.len().saturating_sub(EVENTS_SHOWN)..];
+    let rows: Vec<_> = newest
+        .iter()
+        .map(|event| {
+            vec![words::age(event.at_unix_us, now_us), severity(event).into(), event.reason.clone(), event.message.clone()]
+        })
+        .collect();
+    page.table("Events", vec!["AGE", "TYPE", "REASON", "MESSAGE"], &rows);
+}

@@ -1,0 +1,362 @@
+//! Objects as `-o json` and `-o yaml` print them: the shape of the Kubernetes object, camelCase, stable.
+//!
+//! `get job -o yaml` holds everything `submit -f` reads, and more: identity and status.
+
+use std::collections::BTreeMap;
+
+use muster_core::spec::{API_VERSION, KIND, SpecDocument};
+use muster_proto::v1;
+use serde::Serialize;
+
+use super::words;
+use crate::wire;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Job {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: Metadata,
+    spec: SpecDocument,
+    status: Status,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    uid: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
+    creation_timestamp: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    phase: &'static str,
+    reason: String,
+    message: String,
+    generation: u64,
+    world_size: u32,
+    nodes: u32,
+    nodes_running: u32,
+    restarts: u32,
+    /// Nodes wanted now.
+    replicas: u32,
+    last_step: Option<u64>,
+    store_node: Option<String>,
+    finished_at: Option<String>,
+    members: Vec<Member>,
+    ranks: Vec<Rank>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Member {
+    node: String,
+    node_rank: u32,
+    phase: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Rank {
+    rank: u32,
+    local_rank: u32,
+    node: String,
+    pid: u32,
+    state: String,
+    first_step: Option<u64>,
+    last_step: Option<u64>,
+    first_error: Option<String>,
+}
+
+fn some(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+fn time(unix_us: u64) -> Option<String> {
+    (unix_us != 0).then(|| words::utc(unix_us))
+}
+
+impl From<v1::Job> for Job {
+    fn from(job: v1::Job) -> Self {
+        let named = job.r#ref.unwrap_or_default();
+        let status = job.status.unwrap_or_default();
+        Job {
+            api_version: API_VERSION,
+            kind: KIND,
+            metadata: Metadata {
+                name: named.name,
+                namespace: some(named.namespace),
+                uid: job.uid,
+                labels: BTreeMap::new(),
+                creation_timestamp: (job.created_unix_us != 0).then(|| words::utc_seconds(job.created_unix_us)),
+            },
+            spec: wire::spec_document(job.spec.unwrap_or_default()),
+            status: Status {
+                phase: words::phase(status.phase),
+                reason: status.reason,
+                message: status.message,
+                generation: status.generation,
+                world_size: status.world_size,
+                nodes: status.nodes,
+                nodes_running: status.nodes_running,
+                restarts: status.restarts,
+                replicas: status.replicas,
+                last_step: status.last_step,
+                store_node: some(status.store_node),
+                finished_at: time(status.finished_unix_us),
+                members: status
+                    .members
+                    .into_iter()
+                    .map(|member| Member { node: member.node, node_rank: member.node_rank, phase: member.phase })
+                    .collect(),
+                ranks: status
+                    .ranks
+                    .into_iter()
+                    .map(|rank| Rank {
+                        rank: rank.rank,
+                        local_rank: rank.local_rank,
+                        node: rank.node,
+                        pid: rank.pid,
+                        state: rank.state,
+                        first_step: rank.first_step,
+                        last_step: rank.last_step,
+                        first_error: some(rank.first_error),
+                    })
+                    .collect(),
+            },
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Node {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: Metadata,
+    spec: NodeSpec,
+    status: NodeStatus,
+}
+
+#[derive(Debug, Serialize)]
+struct NodeSpec {
+    cordon: Option<Cordon>,
+}
+
+#[derive(Debug, Serialize)]
+struct Cordon {
+    by: String,
+    reason: String,
+    at: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeStatus {
+    state: &'static str,
+    epoch: u64,
+    address: String,
+    agent_version: String,
+    hostname: String,
+    kernel: String,
+    boot_id: String,
+    slots: u32,
+    slots_free: u32,
+    cpus: u32,
+    memory_bytes: u64,
+    gpus: Vec<Gpu>,
+    gpu_error: Option<String>,
+    runs: Vec<Run>,
+    last_heard_at: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Gpu {
+    uuid: String,
+    index: u32,
+    model: String,
+    memory_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Run {
+    namespace: String,
+    job: String,
+    job_uid: String,
+    generation: u64,
+    phase: String,
+}
+
+impl From<v1::Node> for Node {
+    fn from(node: v1::Node) -> Self {
+        Node {
+            api_version: API_VERSION,
+            kind: "MusterNode",
+            metadata: Metadata {
+                name: node.name,
+                namespace: None,
+                uid: String::new(),
+                labels: node.labels,
+                creation_timestamp: (node.first_seen_unix_us != 0).then(|| words::utc_seconds(node.first_seen_unix_us)),
+            },
+            spec: NodeSpec {
+                cordon: node.cordon.map(|cordon| Cordon { by: cordon.by, reason: cordon.reason, at: time(cordon.at_unix_us) }),
+            },
+            status: NodeStatus {
+                state: words::node_state(node.state),
+                epoch: node.epoch,
+                address: node.address,
+                agent_version: node.agent_version,
+                hostname: node.hostname,
+                kernel: node.kernel,
+                boot_id: node.boot_id,
+                slots: node.slots,
+                slots_free: node.slots_free,
+                cpus: node.cpus,
+                memory_bytes: node.memory_bytes,
+                gpus: node
+                    .gpus
+                    .into_iter()
+                    .map(|gpu| Gpu { uuid: gpu.uuid, index: gpu.index, model: gpu.model, memory_bytes: gpu.memory_bytes })
+                    .collect(),
+                gpu_error: some(node.gpu_error),
+                runs: node
+                    .runs
+                    .into_iter()
+                    .map(|run| Run {
+                        namespace: run.namespace,
+                        job: run.job,
+                        job_uid: run.job_uid,
+                        generation: run.generation,
+                        phase: run.phase,
+                    })
+                    .collect(),
+                last_heard_at: time(node.last_heard_unix_us),
+            },
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Event {
+    pub(crate) at: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    pub(crate) severity: &'static str,
+    namespace: Option<String>,
+    job: Option<String>,
+    node: Option<String>,
+    generation: Option<u64>,
+    sequence: u64,
+}
+
+impl From<v1::Event> for Event {
+    fn from(event: v1::Event) -> Self {
+        Event {
+            at: words::utc(event.at_unix_us),
+            severity: severity(&event),
+            reason: event.reason,
+            message: event.message,
+            namespace: some(event.namespace),
+            job: some(event.job),
+            node: some(event.node),
+            generation: (event.generation != 0).then_some(event.generation),
+            sequence: event.sequence,
+        }
+    }
+}
+
+pub(crate) fn severity(event: &v1::Event) -> &'static str {
+    if event.severity() == v1::EventSeverity::Warning { "Warning" } else { "Normal" }
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Explanation {
+    job: Job,
+    timeline: Vec<Event>,
+    incidents: Vec<Incident>,
+    lost: Vec<Lost>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Incident {
+    at: String,
+    cause: String,
+    message: String,
+    from_generation: u64,
+    to_generation: u64,
+    from_nodes: u32,
+    to_nodes: u32,
+    detect_ms: Option<f64>,
+    decide_ms: Option<f64>,
+    stop_ms: Option<f64>,
+    launch_ms: Option<f64>,
+    join_ms: Option<f64>,
+    first_step_ms: Option<f64>,
+    total_ms: Option<f64>,
+    steps_lost: Option<u64>,
+    charged: String,
+    culprit: Option<String>,
+    collateral: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Lost {
+    cause: String,
+    seconds: f64,
+    incidents: u32,
+}
+
+/// Whole microseconds over 1,000 print with at most three decimals.
+fn ms(us: Option<u64>) -> Option<f64> {
+    us.map(|us| us as f64 / 1e3)
+}
+
+impl From<v1::ExplainResponse> for Explanation {
+    fn from(answer: v1::ExplainResponse) -> Self {
+        Explanation {
+            job: answer.job.unwrap_or_default().into(),
+            timeline: answer.timeline.into_iter().map(Event::from).collect(),
+            incidents: answer
+                .incidents
+                .into_iter()
+                .map(|incident| Incident {
+                    at: words::utc(incident.at_unix_us),
+                    cause: incident.cause,
+                    message: incident.message,
+                    from_generation: incident.from_generation,
+                    to_generation: incident.to_generation,
+                    from_nodes: incident.from_nodes,
+                    to_nodes: incident.to_nodes,
+                    detect_ms: ms(incident.detect_us),
+                    decide_ms: ms(incident.decide_us),
+                    stop_ms: ms(incident.stop_us),
+                    launch_ms: ms(incident.launch_us),
+                    join_ms: ms(incident.join_us),
+                    first_step_ms: ms(incident.first_step_us),
+                    total_ms: ms(incident.total_us),
+                    steps_lost: incident.steps_lost,
+                    charged: incident.charged,
+                    culprit: some(incident.culprit),
+                    collateral: incident.collateral,
+                })
+                .collect(),
+            lost: answer
+                .lost
+                .into_iter()
+                .map(|lost| Lost { cause: lost.cause, seconds: lost.lost_us as f64 / 1e6, incidents: lost.incidents })
+                .collect(),
+        }
+    }
+}

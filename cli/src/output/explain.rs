@@ -1,0 +1,154 @@
+//! `muster explain`: one timeline of a job, with the receipt of each incident under it.
+//!
+//! Times count from the submission, because that is how people tell the story of a run. A phase that nobody measured says so; it is
+//! never shown as zero.
+
+use muster_proto::v1::{Event, ExplainResponse, Incident, Job};
+
+use super::{
+    document::severity,
+    table::{Table, plain},
+    words,
+};
+
+const NOT_MEASURED: &str = "not measured";
+
+pub(crate) fn render(answer: &ExplainResponse, now_us: u64) -> String {
+    let job = answer.job.clone().unwrap_or_default();
+    let mut out = headline(&job, now_us);
+    out.push_str("\nTimeline:\n");
+    if answer.incidents_dropped > 0 {
+        out.push_str(&format!("  ({} older are no longer kept)\n", words::count(answer.incidents_dropped.into(), "incident")));
+    }
+    let start = job.created_unix_us;
+    let mut lines: Vec<(u64, String)> = Vec::new();
+    let reasons = answer.timeline.iter().map(|event| event.reason.len()).chain(answer.incidents.iter().map(|i| i.cause.len() + 5));
+    let width = reasons.max().unwrap_or(0);
+    for event in &answer.timeline {
+        lines.push((event.at_unix_us, event_line(event, start, width)));
+    }
+    for (i, incident) in answer.incidents.iter().enumerate() {
+        lines.push((incident.at_unix_us, receipt(incident, i as u32 + 1 + answer.incidents_dropped, start, width)));
+    }
+    // Stable: an incident stands behind the events of the same moment.
+    lines.sort_by_key(|(at, _)| *at);
+    if lines.is_empty() {
+        out.push_str("  nothing has happened yet\n");
+    }
+    out.extend(lines.into_iter().map(|(_, text)| text));
+    out.push_str(&lost(answer));
+    out
+}
+
+fn headline(job: &Job, now_us: u64) -> String {
+    let named = job.r#ref.clone().unwrap_or_default();
+    let status = job.status.clone().unwrap_or_default();
+    let end = if status.finished_unix_us == 0 { now_us } else { status.finished_unix_us };
+    let over = if status.finished_unix_us == 0 { "so far" } else { "in all" };
+    let why = match (status.reason.as_str(), status.message.as_str()) {
+        ("", "") => String::new(),
+        (reason, "") => format!(" ({})", plain(reason)),
+        ("", message) => format!(": {}", plain(message)),
+        (reason, message) => format!(" ({}): {}", plain(reason), plain(message)),
+    };
+    format!(
+        "Job {}/{} is {}{why}\nSubmitted {}, {} {over}, generation {}, {} of {} running, {}{}\n",
+        named.namespace,
+        named.name,
+        words::phase(status.phase),
+        words::utc(job.created_unix_us),
+        span(end.saturating_sub(job.created_unix_us)),
+        status.generation,
+        status.nodes_running,
+        words::count(status.replicas.into(), "wanted node"),
+        words::count(status.restarts.into(), "restart"),
+        status.last_step.map_or_else(String::new, |step| format!(", step {step}")),
+    )
+}
+
+fn event_line(event: &Event, start: u64, width: usize) -> String {
+    let mark = if severity(event) == "Warning" { '!' } else { ' ' };
+    let node =
+        if event.node.is_empty() || event.message.contains(&event.node) { String::new() } else { format!(" [{}]", event.node) };
+    format!("{}{:>12} {mark} {:width$}  {}{node}\n", "  ", clock(event.at_unix_us, start), event.reason, plain(&event.message))
+}
+
+fn receipt(incident: &Incident, number: u32, start: u64, width: usize) -> String {
+    let head = format!("#{number} {}", incident.cause);
+    let mut out = format!("{}{:>12} > {head:width$}  {}\n", "  ", clock(incident.at_unix_us, start), plain(&incident.message));
+    let generations = match (incident.from_generation, incident.to_generation) {
+        (0, 0) => "none formed".into(),
+        (0, to) => format!("{to}"),
+        (from, 0) => format!("{from} -> none yet"),
+        (from, to) => format!("{from} -> {to}"),
+    };
+    let mut rows: Vec<(&str, String)> =
+        vec![("generation", generations), ("nodes", format!("{} -> {}", incident.from_nodes, incident.to_nodes))];
+    for (name, us) in [
+        ("detect", incident.detect_us),
+        ("decide", incident.decide_us),
+        ("stop", incident.stop_us),
+        ("launch", incident.launch_us),
+        ("join", incident.join_us),
+        ("first step", incident.first_step_us),
+        ("total", incident.total_us),
+    ] {
+        rows.push((name, us.map_or_else(|| NOT_MEASURED.into(), millis)));
+    }
+    rows.push(("steps lost", incident.steps_lost.map_or_else(|| NOT_MEASURED.into(), |steps| steps.to_string())));
+    for (name, text) in [("charged to", &incident.charged), ("culprit", &incident.culprit)] {
+        if !text.is_empty() {
+            rows.push((name, plain(text)));
+        }
+    }
+    if !incident.collateral.is_empty() {
+        rows.push(("collateral", plain(&incident.collateral.join(", "))));
+    }
+    for (name, text) in rows {
+        // Figures stand right-aligned on the decimal point, words stand left.
+        let text = if text.ends_with(" ms") { format!("{text:>15}") } else { format!("   {text}") };
+        out.push_str(&format!("{:16}{name:12}{text}\n", ""));
+    }
+    out
+}
+
+fn lost(answer: &ExplainResponse) -> String {
+    if answer.lost.is_empty() {
+        return "\nLost time: none\n".into();
+    }
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let (mut total, mut incidents) = (0, 0);
+    for lost in &answer.lost {
+        rows.push(vec![lost.cause.clone(), lost.incidents.to_string(), seconds(lost.lost_us)]);
+        total += lost.lost_us;
+        incidents += lost.incidents;
+    }
+    rows.push(vec!["total".into(), incidents.to_string(), seconds(total)]);
+    let text = Table::new(vec!["CAUSE", "INCIDENTS", "LOST"]).render(&rows, true);
+    let indented: String = text.lines().map(|line| format!("  {line}\n")).collect();
+    format!("\nLost time:\n{indented}")
+}
+
+/// `+1234.567s` since the start; an event from before it (a clock that was set) is shown with a minus.
+fn clock(at: u64, start: u64) -> String {
+    let (sign, us) = if at >= start { ('+', at - start) } else { ('-', start - at) };
+    format!("{sign}{}", seconds(us))
+}
+
+fn seconds(us: u64) -> String {
+    format!("{}.{:03}s", us / 1_000_000, us / 1_000 % 1_000)
+}
+
+fn millis(us: u64) -> String {
+    format!("{}.{:03} ms", us / 1_000, us % 1_000)
+}
+
+/// `1h2m3s`, `12.3s`.
+fn span(us: u64) -> String {
+    let total = us / 1_000_000;
+    match total {
+        0..60 => format!("{}.{}s", total, us / 100_000 % 10),
+        60..3_600 => format!("{}m{}s", total / 60, total % 60),
+        _ => format!("{}h{}m{}s", total / 3_600, total / 60 % 60, total % 60),
+    }
+}

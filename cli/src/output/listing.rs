@@ -1,0 +1,167 @@
+//! Lists of jobs, nodes and events: which columns, and what stands in each.
+
+use std::collections::BTreeSet;
+
+use muster_proto::v1;
+
+use super::{
+    document::{self, severity},
+    words,
+};
+
+/// How one kind of object is listed.
+pub(crate) trait Listed: Clone {
+    type Document: From<Self> + serde::Serialize;
+    /// `job`, as in `job/digits`.
+    const KIND: &'static str;
+    /// Columns; `wide` adds to the right, `namespaced` to the left.
+    fn heads(wide: bool, namespaced: bool) -> Vec<&'static str>;
+    fn row(&self, now_us: u64, wide: bool, namespaced: bool) -> Vec<String>;
+    fn name(&self) -> String;
+    /// What makes it another object in a watch.
+    fn key(&self) -> String;
+}
+
+fn or_dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| "-".into(), |value| value.to_string())
+}
+
+impl Listed for v1::Job {
+    type Document = document::Job;
+    const KIND: &'static str = "job";
+
+    fn heads(wide: bool, namespaced: bool) -> Vec<&'static str> {
+        let mut heads = if namespaced { vec!["NAMESPACE"] } else { Vec::new() };
+        heads.extend(["NAME", "STATE", "NODES", "RANGE", "RESTARTS", "STEP", "AGE", "REASON"]);
+        if wide {
+            heads.extend(["GENERATION", "WORLD", "STORE", "UID", "MESSAGE"]);
+        }
+        heads
+    }
+
+    fn row(&self, now_us: u64, wide: bool, namespaced: bool) -> Vec<String> {
+        let named = self.r#ref.clone().unwrap_or_default();
+        let status = self.status.clone().unwrap_or_default();
+        let spec = self.spec.clone().unwrap_or_default();
+        let min = spec.min_replicas.or(spec.replicas).unwrap_or(1);
+        let max = spec.max_replicas.or(spec.replicas).unwrap_or(min);
+        let mut row = if namespaced { vec![named.namespace] } else { Vec::new() };
+        row.extend([
+            named.name,
+            words::phase(status.phase).into(),
+            format!("{}/{}", status.nodes_running, status.replicas),
+            words::range(min, max),
+            status.restarts.to_string(),
+            or_dash(status.last_step),
+            words::age(self.created_unix_us, now_us),
+            status.reason,
+        ]);
+        if wide {
+            row.extend([
+                status.generation.to_string(),
+                status.world_size.to_string(),
+                status.store_node,
+                self.uid.clone(),
+                status.message,
+            ]);
+        }
+        row
+    }
+
+    fn name(&self) -> String {
+        self.r#ref.clone().unwrap_or_default().name
+    }
+
+    fn key(&self) -> String {
+        self.uid.clone()
+    }
+}
+
+impl Listed for v1::Node {
+    type Document = document::Node;
+    const KIND: &'static str = "node";
+
+    fn heads(wide: bool, _: bool) -> Vec<&'static str> {
+        let mut heads = vec!["NAME", "STATE", "SLOTS", "GPUS", "JOBS", "AGENT", "AGE"];
+        if wide {
+            heads.extend(["ADDRESS", "HOSTNAME", "KERNEL", "CPUS", "MEMORY", "MODEL", "HEARD"]);
+        }
+        heads
+    }
+
+    fn row(&self, now_us: u64, wide: bool, _: bool) -> Vec<String> {
+        let state = words::node_state(self.state);
+        let jobs: BTreeSet<&str> = self.runs.iter().filter(|run| is_live(run)).map(|run| run.job.as_str()).collect();
+        let mut row = vec![
+            self.name.clone(),
+            if self.cordon.is_some() { format!("{state},Cordoned") } else { state.into() },
+            format!("{}/{}", self.slots.saturating_sub(self.slots_free), self.slots),
+            self.gpus.len().to_string(),
+            jobs.into_iter().collect::<Vec<_>>().join(","),
+            self.agent_version.clone(),
+            words::age(self.first_seen_unix_us, now_us),
+        ];
+        if wide {
+            row.extend([
+                self.address.clone(),
+                self.hostname.clone(),
+                self.kernel.clone(),
+                self.cpus.to_string(),
+                words::bytes(self.memory_bytes),
+                self.gpus.first().map(|gpu| gpu.model.clone()).unwrap_or_default(),
+                words::age(self.last_heard_unix_us, now_us),
+            ]);
+        }
+        row
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+}
+
+/// Dead runs stay listed on their node until the coordinator has let them go.
+fn is_live(run: &v1::NodeRun) -> bool {
+    !run.job.is_empty() && !matches!(run.phase.to_ascii_lowercase().as_str(), "dead" | "refused")
+}
+
+impl Listed for v1::Event {
+    type Document = document::Event;
+    const KIND: &'static str = "event";
+
+    fn heads(wide: bool, namespaced: bool) -> Vec<&'static str> {
+        let mut heads = if namespaced { vec!["NAMESPACE"] } else { Vec::new() };
+        heads.extend(["AGE", "TYPE", "REASON", "OBJECT", "MESSAGE"]);
+        if wide {
+            heads.extend(["GENERATION", "TIME", "SEQUENCE"]);
+        }
+        heads
+    }
+
+    fn row(&self, now_us: u64, wide: bool, namespaced: bool) -> Vec<String> {
+        let object = match (self.job.as_str(), self.node.as_str()) {
+            ("", "") => String::new(),
+            ("", node) => format!("node/{node}"),
+            (job, _) => format!("job/{job}"),
+        };
+        let mut row = if namespaced { vec![self.namespace.clone()] } else { Vec::new() };
+        row.extend([words::age(self.at_unix_us, now_us), severity(self).into(), self.reason.clone(), object, self.message.clone()]);
+        if wide {
+            let generation = (self.generation != 0).then_some(self.generation);
+            row.extend([or_dash(generation), words::utc(self.at_unix_us), self.sequence.to_string()]);
+        }
+        row
+    }
+
+    fn name(&self) -> String {
+        self.sequence.to_string()
+    }
+
+    fn key(&self) -> String {
+        self.sequence.to_string()
+    }
+}

@@ -29,6 +29,8 @@ pub struct GroupStatus {
     pub all_joined_at: Option<Timestamp>,
     pub launched_at: Option<Timestamp>,
     pub launcher_exit: Option<Exit>,
+    /// torchrun's own last words, if it failed.
+    pub launcher_error: Option<String>,
     pub dead_at: Option<Timestamp>,
     pub ranks: Vec<RankReport>,
 }
@@ -42,6 +44,7 @@ impl GroupStatus {
             all_joined_at: None,
             launched_at: None,
             launcher_exit: None,
+            launcher_error: None,
             dead_at: None,
             ranks: Vec::new(),
         }
@@ -74,8 +77,8 @@ pub enum FoundState {
     Known(GroupStatus),
     /// Its runner lives but has not answered yet.
     Silent,
-    /// Its runner is gone without a record of the end; nothing it started is left.
-    Lost(Vec<SeenExit>),
+    /// Its runner is gone without a record of the end; since `at`, nothing it started is left.
+    Lost { exits: Vec<SeenExit>, at: Timestamp },
 }
 
 /// A run as this node knows it.
@@ -85,7 +88,7 @@ pub(super) struct Run {
     pub(super) gpus: Vec<String>,
     pub(super) hosts_store: bool,
     pub(super) state: State,
-    /// What the runner was last asked for and has not yet shown; forgotten when its connection is new.
+    /// What its runner was last asked for.
     pub(super) start_asked: bool,
     pub(super) stop_asked: Option<Duration>,
 }
@@ -105,13 +108,13 @@ impl Run {
         Self { term, gpus, hosts_store, state, start_asked: false, stop_asked: None }
     }
 
-    pub(super) fn found(found: Found, now: Timestamp) -> Self {
+    pub(super) fn found(found: Found) -> Self {
         let state = match found.state {
             FoundState::Known(status) => State::Up(status),
             FoundState::Silent => State::Waiting { alive: true },
-            FoundState::Lost(exits) => {
+            FoundState::Lost { exits, at } => {
                 let mut status = GroupStatus::holding();
-                status.bury(&exits, now);
+                status.bury(&exits, at);
                 State::Up(status)
             }
         };
@@ -157,6 +160,7 @@ impl Run {
             report.all_joined_at = status.all_joined_at;
             report.launched_at = status.launched_at;
             report.launcher_exit = status.launcher_exit;
+            report.launcher_error = status.launcher_error.clone();
             report.dead_at = status.dead_at;
             report.ranks = status.ranks.clone();
         }
@@ -166,24 +170,24 @@ impl Run {
 
 impl GroupStatus {
     /// The runner is gone and its workers with it: what the journal says is added to what was last heard.
-    pub(super) fn bury(&mut self, exits: &[SeenExit], now: Timestamp) {
+    pub(super) fn bury(&mut self, exits: &[SeenExit], at: Timestamp) {
         self.phase = GroupPhase::Dead;
         self.store = None;
-        self.dead_at = Some(now);
+        self.dead_at = Some(at);
         for seen in exits {
             let Some(number) = seen.rank else {
                 self.launcher_exit = Some(seen.exit);
                 self.launched_at = self.launched_at.or(Some(seen.started_at));
                 continue;
             };
-            let at = match self.ranks.iter().position(|rank| rank.rank == number) {
-                Some(at) => at,
+            let place = match self.ranks.iter().position(|rank| rank.rank == number) {
+                Some(place) => place,
                 None => {
                     self.ranks.push(bare_rank(number, self.ranks.len() as u32));
                     self.ranks.len() - 1
                 }
             };
-            let rank = &mut self.ranks[at];
+            let rank = &mut self.ranks[place];
             rank.pid = seen.pid;
             rank.started_at = Some(seen.started_at);
             rank.exit = Some(seen.exit);

@@ -31,14 +31,11 @@ pub enum Input {
         run: RunId,
         status: GroupStatus,
     },
-    /// The connection to a runner is new: what it was asked before may not have reached it.
-    Reconnected {
-        run: RunId,
-    },
-    /// A runner is gone without a record of its group's end, and nothing it started is left.
+    /// A runner is gone without a record of its group's end; since `at`, nothing it started is left.
     RunnerLost {
         run: RunId,
         exits: Vec<SeenExit>,
+        at: Timestamp,
     },
     /// The run cannot be started here; the reason is for the user.
     Refused {
@@ -54,7 +51,7 @@ pub enum Effect {
     SaveLedger(Box<Ledger>),
     /// Bring the runner up, with a store if the assignment hosts it.
     Hold { assignment: Box<Assignment>, term: Term },
-    /// Start the workers. The same start may come again after a reconnect.
+    /// Start the workers. The shell keeps an order until the runner has it; after a restart of the agent it comes again.
     Start { assignment: Box<Assignment>, store: Endpoint },
     /// End the group; a shorter grace may follow.
     Stop { run: RunId, grace: Duration, reason: String },
@@ -110,7 +107,7 @@ impl Node {
         match input {
             Input::Restarted(found) => {
                 for found in found {
-                    self.runs.insert(found.run.clone(), Run::found(found, now));
+                    self.runs.insert(found.run.clone(), Run::found(found));
                 }
             }
             Input::Welcome { term, epoch } => {
@@ -126,14 +123,9 @@ impl Node {
                     run.hear(status);
                 }
             }
-            Input::Reconnected { run } => {
-                if let Some(run) = self.runs.get_mut(&run) {
-                    (run.start_asked, run.stop_asked) = (false, None);
-                }
-            }
-            Input::RunnerLost { run, exits } => {
+            Input::RunnerLost { run, exits, at } => {
                 if let Some(run) = self.runs.get_mut(&run).filter(|run| !run.is_over()) {
-                    run.lose(&exits, now);
+                    run.lose(&exits, at);
                 }
             }
             Input::Refused { run: id, reason } => {
@@ -333,12 +325,12 @@ impl Run {
         }
     }
 
-    fn lose(&mut self, exits: &[SeenExit], now: Timestamp) {
+    fn lose(&mut self, exits: &[SeenExit], at: Timestamp) {
         let mut status = match &self.state {
             State::Up(status) => status.clone(),
             _ => GroupStatus::holding(),
         };
-        status.bury(exits, now);
+        status.bury(exits, at);
         self.state = State::Up(status);
     }
 

@@ -263,19 +263,6 @@ fn what_cannot_start_says_why_and_is_not_tried_again() {
 }
 
 #[test]
-fn orders_are_repeated_over_a_new_connection() {
-    let mut node = node();
-    wants(&mut node, vec![running("a", 1)]);
-    assert_eq!(hears(&mut node, "a", 1, GroupPhase::Holding), vec![start("a", 1)]);
-    let again = without_ledger(node.turn(NOW, Input::Reconnected { run: run("a", 1) }));
-    assert_eq!(again, vec![start("a", 1)]);
-    hears(&mut node, "a", 1, GroupPhase::Running);
-    wants(&mut node, vec![stopped("a", 1, 10)]);
-    let again = without_ledger(node.turn(NOW, Input::Reconnected { run: run("a", 1) }));
-    assert_eq!(again, vec![stop("a", 1, 10, "scaled")]);
-}
-
-#[test]
 fn a_restarted_agent_shows_what_is_there_and_touches_nothing() {
     let mut before = node();
     wants(&mut before, vec![running("a", 1), running("b", 1)]);
@@ -285,14 +272,14 @@ fn a_restarted_agent_shows_what_is_there_and_touches_nothing() {
         SeenExit { rank: Some(3), pid: 9, started_at: Timestamp(1), exit: crate::exit::Exit::Signal(9), exited_at: Timestamp(2) };
     let inventory = vec![
         found("a", FoundState::Known(status(GroupPhase::Running))),
-        found("b", FoundState::Lost(vec![exit])),
+        found("b", FoundState::Lost { exits: vec![exit], at: Timestamp(4) }),
         found("c", FoundState::Silent),
     ];
     assert_eq!(node.turn(NOW, Input::Restarted(inventory)).effects, vec![]);
     let phases: Vec<RunPhase> = node.reports().into_iter().map(|report| report.phase).collect();
     assert_eq!(phases, vec![RunPhase::Running, RunPhase::Dead, RunPhase::Running]);
     let dead = &node.reports()[1];
-    assert_eq!((dead.dead_at, dead.ranks[0].rank, dead.ranks[0].exit), (Some(NOW), 3, Some(crate::exit::Exit::Signal(9))));
+    assert_eq!((dead.dead_at, dead.ranks[0].rank, dead.ranks[0].exit), (Some(Timestamp(4)), 3, Some(crate::exit::Exit::Signal(9))));
     assert_eq!(wants(&mut node, vec![running("a", 1), running("b", 1)]), vec![]);
 }
 
@@ -314,7 +301,7 @@ fn a_lost_runner_leaves_its_last_words() {
     wants(&mut node, vec![running("a", 1)]);
     hears(&mut node, "a", 1, GroupPhase::Holding);
     let exit = SeenExit { rank: None, pid: 9, started_at: Timestamp(1), exit: crate::exit::Exit::Code(1), exited_at: Timestamp(2) };
-    node.turn(Timestamp(5), Input::RunnerLost { run: run("a", 1), exits: vec![exit] });
+    node.turn(NOW, Input::RunnerLost { run: run("a", 1), exits: vec![exit], at: Timestamp(5) });
     let report = &node.reports()[0];
     assert_eq!((&report.phase, report.dead_at, report.store.as_ref()), (&RunPhase::Dead, Some(Timestamp(5)), None));
     assert_eq!((report.launched_at, report.launcher_exit), (Some(Timestamp(1)), Some(crate::exit::Exit::Code(1))));
@@ -349,7 +336,6 @@ enum Event {
     /// A group goes on by itself: stopping ends in death, running may fail.
     Progress(u8, u64),
     Vanish(u8, u64),
-    Reconnect(u8, u64),
     RefuseStart(u8, u64),
     Crash,
 }
@@ -364,7 +350,6 @@ fn event() -> impl Strategy<Value = (Event, usize)> {
         8 => id().prop_map(|(job, generation)| Event::Speak(job, generation)),
         4 => id().prop_map(|(job, generation)| Event::Progress(job, generation)),
         1 => id().prop_map(|(job, generation)| Event::Vanish(job, generation)),
-        1 => id().prop_map(|(job, generation)| Event::Reconnect(job, generation)),
         1 => id().prop_map(|(job, generation)| Event::RefuseStart(job, generation)),
         1 => Just(Event::Crash),
     ];
@@ -409,11 +394,10 @@ impl Machine {
             Event::Vanish(number, generation) => match self.groups.get_mut(&run(job(number), generation)) {
                 Some(group) => {
                     group.phase = GroupPhase::Dead;
-                    Input::RunnerLost { run: run(job(number), generation), exits: Vec::new() }
+                    Input::RunnerLost { run: run(job(number), generation), exits: Vec::new(), at: NOW }
                 }
                 None => return,
             },
-            Event::Reconnect(number, generation) => Input::Reconnected { run: run(job(number), generation) },
             Event::RefuseStart(number, generation) => match self.groups.get(&run(job(number), generation)) {
                 Some(group) if !group.launched => Input::Refused { run: run(job(number), generation), reason: "no".into() },
                 _ => return,

@@ -79,18 +79,21 @@ fn phase() -> impl Strategy<Value = RunPhase> {
 fn run_report() -> impl Strategy<Value = RunReport> {
     let ranks = (0..4u32).prop_flat_map(|ranks| (0..ranks).map(rank).collect::<Vec<_>>());
     let first = (run_id(), any::<u64>(), phase(), option::of(endpoint()), collection::vec(any::<u32>(), 0..6));
-    (first, (time(), time(), option::of(exit()), time()), ranks).prop_map(
-        |((run, term, phase, store, joined_ranks), (all_joined_at, launched_at, launcher_exit, dead_at), ranks)| RunReport {
-            run,
-            term: Term(term),
-            phase,
-            store,
-            joined_ranks,
-            all_joined_at,
-            launched_at,
-            launcher_exit,
-            dead_at,
-            ranks,
+    (first, (time(), time(), option::of(exit()), option::of("[ -~]{1,40}"), time()), ranks).prop_map(
+        |((run, term, phase, store, joined_ranks), (all_joined_at, launched_at, launcher_exit, launcher_error, dead_at), ranks)| {
+            RunReport {
+                run,
+                term: Term(term),
+                phase,
+                store,
+                joined_ranks,
+                all_joined_at,
+                launched_at,
+                launcher_exit,
+                launcher_error,
+                dead_at,
+                ranks,
+            }
         },
     )
 }

@@ -181,7 +181,9 @@ class Cluster:
     def __init__(self, folder):
         self.folder = folder / "cluster"
         self.up = False
-        self.environment = os.environ | {"MUSTER_LOCAL_DIR": str(self.folder), "NO_COLOR": "1"}
+        # Nothing that the user set for another cluster may lead us there.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+        self.environment = environment | {"MUSTER_LOCAL_DIR": str(self.folder), "NO_COLOR": "1"}
 
     def muster(self, *arguments, may_fail=False, timeout=60):
         """What `muster` prints on stdout; None if it may fail and did, or did not answer in time."""

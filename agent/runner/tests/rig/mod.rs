@@ -1,7 +1,7 @@
 //! A runner in a directory of its own, the agent's side of its socket, and a stand-in for torchrun written in sh.
 //!
 //! Every wait is for a state, with one limit for all: [`PATIENCE`]. Dropping a rig leaves no process behind.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

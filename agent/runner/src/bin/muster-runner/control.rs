@@ -151,11 +151,13 @@ impl Control {
         let ids: Vec<u32> = self.clients.keys().copied().collect();
         for id in ids {
             let Some(client) = self.clients.get_mut(&id) else { continue };
-            if client.behind && client.output.is_empty() && !client.closing {
-                client.output.extend_from_slice(latest.get_or_insert_with(|| line(&status())));
+            let mut here = client.send();
+            if here && client.behind && client.output.is_empty() && !client.closing {
                 client.behind = false;
+                client.output.extend_from_slice(latest.get_or_insert_with(|| line(&status())));
+                here = client.send();
             }
-            if !client.send() || (client.closing && client.output.is_empty()) {
+            if !here || (client.closing && client.output.is_empty()) {
                 self.remove(id, poll);
                 continue;
             }

@@ -76,11 +76,12 @@ pub(crate) struct Child {
     pub(crate) group: bool,
 }
 
-/// Starts `command` so that it is killed when the calling process ends. The standard library has by then emptied the
-/// signal mask and made SIGPIPE default again.
+/// Starts `command` so that it is killed when the calling process ends. It begins with an empty signal mask; SIGPIPE is
+/// made default again by the standard library.
 pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
     let parent = rustix::process::getpid();
     let mut cgroup = child.cgroup;
+    let nothing_blocked = signal_set(&[]);
     let before_exec = move || {
         if let Some(procs) = &mut cgroup {
             procs.write_all(b"0")?;
@@ -92,6 +93,10 @@ pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
             rustix::process::setpgid(None, None)?;
         }
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // SAFETY: the set is initialised; the old mask is not asked for. Allowed between fork and exec.
+        if unsafe { libc::sigprocmask(libc::SIG_SETMASK, &nothing_blocked, std::ptr::null_mut()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
         // A parent that ended before the line above sends nothing.
         if rustix::process::getppid() != Some(parent) && rustix::process::getppid().is_some() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));

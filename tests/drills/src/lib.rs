@@ -1,0 +1,201 @@
+//! A local cluster of the real programs, for drills: real coordinator, agents, runners, torchrun and workers, driven through the
+//! real command line, as a user would.
+//!
+//! A drill waits for states, never for time. When it ends, well or not, the cluster is taken down, and what is still alive of
+//! it is a failure of the drill.
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+/// Drills run one at a time: each starts several PyTorch processes, and the smallest machine has two cores.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Longest wait for any state. A cold launch imports torch twice in sequence in every worker group: 4 to 15 s on two busy cores.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// How often a state is looked at: cheap beside the processes watched.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub struct Cluster {
+    pub dir: PathBuf,
+    folder: tempfile::TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Cluster {
+    /// `muster local up` with this many nodes.
+    pub fn up(nodes: usize) -> Cluster {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::Builder::new().prefix("muster-drill-").tempdir().expect("a temporary folder");
+        let dir = folder.path().join("cluster");
+        let cluster = Cluster { dir, folder, _turn: turn };
+        cluster.muster(["local", "up", "--nodes", &nodes.to_string()]);
+        cluster
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs `muster ARGS`, which must succeed, and gives its standard output.
+    pub fn muster<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> String {
+        let output = self.try_muster(args);
+        assert!(output.status.success(), "muster failed: {}\n{}", output.status, text(&output));
+        String::from_utf8(output.stdout).expect("muster prints UTF-8")
+    }
+
+    pub fn try_muster<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
+        let mut command = Command::new(program("muster"));
+        command.args(args).env("MUSTER_LOCAL_DIR", &self.dir).env_remove("MUSTER_SERVER");
+        command.output().expect("muster can be executed")
+    }
+
+    pub fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Value {
+        let args: Vec<std::ffi::OsString> =
+            args.into_iter().map(|arg| arg.as_ref().to_owned()).chain(["-o".into(), "json".into()]).collect();
+        serde_json::from_str(&self.muster(args)).expect("-o json prints JSON")
+    }
+
+    /// The job's `status`, or `None` while the coordinator cannot be reached.
+    pub fn status(&self, job: &str) -> Option<Value> {
+        let output = self.try_muster(["get", "job", job, "-o", "json"]);
+        let job: Value = serde_json::from_slice(&output.stdout).ok()?;
+        job.get("status").cloned()
+    }
+
+    /// Submits `scripts/allreduce.py` through `muster run`.
+    pub fn train(&self, name: &str, nodes: &str, script: &[&str]) {
+        self.train_with(name, nodes, &[], script);
+    }
+
+    pub fn train_with(&self, name: &str, nodes: &str, flags: &[&str], script: &[&str]) {
+        let (python, state) = (python(), self.path(&format!("{name}.step")));
+        let mut args = vec!["run", "--name", name, "--nnodes", nodes, "--nproc-per-node", "1", "--python", &python];
+        args.extend(flags);
+        let file = scripts().join("allreduce.py");
+        args.extend(["--", file.to_str().expect("a UTF-8 path"), "--state", state.to_str().expect("a UTF-8 path")]);
+        args.extend(script);
+        self.muster(args);
+    }
+
+    /// Waits until the job's status is as wanted, and gives it.
+    pub fn wait(&self, job: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let found = until(|| {
+            last = self.status(job)?;
+            wanted(&last).then(|| last.clone())
+        });
+        found.unwrap_or_else(|| {
+            let explain = text(&self.try_muster(["explain", job]));
+            let logs = text(&self.try_muster(["logs", job, "--tail", "5"]));
+            panic!("{job}: not {what} within {PATIENCE:?}; status: {last:#}\n{explain}\n{logs}")
+        })
+    }
+
+    /// Waits until generation `generation` trains with `nodes` nodes and has made a step.
+    pub fn trains(&self, job: &str, generation: u64, nodes: u64) -> Value {
+        self.wait(job, &format!("training as generation {generation} on {nodes} nodes"), |status| {
+            let ranks = status["ranks"].as_array().map_or(0, Vec::len) as u64;
+            status["generation"] == generation
+                && status["nodes"] == nodes
+                && ranks == nodes
+                && status["phase"] == "Running"
+                && status["ranks"].as_array().is_some_and(|ranks| ranks.iter().all(|rank| !rank["lastStep"].is_null()))
+        })
+    }
+
+    /// The node of a member, by node rank.
+    pub fn node_of(&self, status: &Value, node_rank: usize) -> String {
+        status["members"][node_rank]["node"].as_str().expect("a member has a node").to_owned()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let output = self.try_muster(["local", "down"]);
+        let alive = processes_of(&self.dir);
+        if !std::thread::panicking() {
+            assert!(output.status.success(), "local down failed: {}", text(&output));
+            assert!(alive.is_empty(), "local down left processes behind: {alive:?}");
+        }
+    }
+}
+
+/// Polls until there is an answer, or patience ends.
+pub fn until<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        if Instant::now() > deadline {
+            return None;
+        }
+        std::thread::park_timeout(LOOK);
+    }
+}
+
+/// PIDs by rank.
+pub fn pids(status: &Value) -> Vec<u64> {
+    status["ranks"].as_array().into_iter().flatten().filter_map(|rank| rank["pid"].as_u64()).collect()
+}
+
+pub fn last_step(status: &Value) -> u64 {
+    status["lastStep"].as_u64().unwrap_or(0)
+}
+
+pub fn kill(pid: u64, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).expect("a pid is positive");
+    rustix::process::kill_process(pid, signal).expect("the process is there");
+}
+
+/// Processes whose command line or environment names this folder: everything a local cluster starts does.
+pub fn processes_of(dir: &Path) -> Vec<(u32, String)> {
+    let needle = dir.to_str().expect("a UTF-8 path");
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").expect("/proc is there").flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        if pid == std::process::id() {
+            continue;
+        }
+        let read = |file: &str| String::from_utf8_lossy(&fs::read(entry.path().join(file)).unwrap_or_default()).replace('\0', " ");
+        let (line, environment) = (read("cmdline"), read("environ"));
+        if line.contains(needle) || environment.contains(needle) {
+            found.push((pid, line));
+        }
+    }
+    found
+}
+
+/// Where the programs under test are: `MUSTER_BIN_DIR`, as `make test` sets it, or the target folder of this test.
+pub fn program(name: &str) -> PathBuf {
+    let dir = env::var_os("MUSTER_BIN_DIR").map(PathBuf::from).unwrap_or_else(|| {
+        let test = env::current_exe().expect("a test has a path");
+        test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps").to_owned()
+    });
+    let path = dir.join(name);
+    assert!(path.exists(), "{} is not there: run `make build`, or `make test`, which also sets MUSTER_BIN_DIR", path.display());
+    path
+}
+
+/// The interpreter with PyTorch, as `make test` sets it.
+pub fn python() -> String {
+    env::var("MUSTER_TEST_PYTHON").expect("MUSTER_TEST_PYTHON names an interpreter with PyTorch: run `make test`, which sets it")
+}
+
+pub fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts")
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}

@@ -115,7 +115,7 @@ proptest! {
         };
         let shown = incident(&receipt);
         let phases = [shown.detect_us, shown.decide_us, shown.stop_us, shown.launch_us, shown.join_us, shown.first_step_us];
-        prop_assert_eq!(phases.map(Option::unwrap).as_slice(), steps.as_slice());
+        prop_assert_eq!(phases.map(Option::unwrap).to_vec(), steps.clone());
         prop_assert_eq!(shown.total_us, Some(steps.iter().sum()));
     }
 }

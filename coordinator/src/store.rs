@@ -1,0 +1,72 @@
+//! The durable record: jobs, nodes, events, and the term.
+//!
+//! A store never decides anything. It answers with what was committed last, whole, or with an error that names the file; it never
+//! starts empty where something was. What a successful [`Store::commit`] returned for survives the death of the process and of the
+//! machine at any later moment.
+
+use std::{io, path::PathBuf};
+
+use muster_core::{
+    fleet::{Change, Event, Stored},
+    id::Term,
+};
+
+pub mod memory;
+pub mod redb;
+#[cfg(test)]
+mod tests;
+
+/// Where the coordinator's state lives. One process at a time has it open.
+pub trait Store: Send {
+    /// Everything committed so far.
+    fn load(&mut self) -> Result<Loaded, StoreError>;
+
+    /// A term higher than any before, and at least `at_least`; durable before it is returned.
+    fn next_term(&mut self, at_least: Term) -> Result<Term, StoreError>;
+
+    /// Stores all changes or none, durably.
+    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
+}
+
+/// What a store holds at start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Loaded {
+    pub fleet: Stored,
+    /// The newest [`EVENTS_MAX`], oldest first.
+    pub events: Vec<Event>,
+}
+
+/// Events kept. At about 400 bytes each, 4 MB in memory and on disk; a fleet of 2,000 nodes makes a few hundred a day.
+pub const EVENTS_MAX: u64 = 10_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("state directory {path} cannot be used")]
+    Directory {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("state directory {path} is in use by another coordinator{}; two must never share one", pid.as_ref().map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
+    InUse { path: PathBuf, pid: Option<String> },
+    #[error(
+        "store file {path} is damaged: {what}. Nothing was changed. Put back a copy of the file; or move it away and start with no \
+         jobs, which leaves running workers alone but forgets them"
+    )]
+    Damaged { path: PathBuf, what: String },
+    #[error("store file {path} has format {found}, this build reads format {known}: use the build that wrote it")]
+    Format { path: PathBuf, found: u64, known: u64 },
+    #[error("store file {path}: {what} cannot be read by this build")]
+    Record {
+        path: PathBuf,
+        what: String,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("write to store file {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: Box<::redb::Error>,
+    },
+}

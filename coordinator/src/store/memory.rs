@@ -1,0 +1,50 @@
+//! A store that forgets when it is dropped; for tests and simulations.
+
+use std::collections::BTreeMap;
+
+use muster_core::{
+    fleet::{Change, Event, NodeRecord, Stored, job::JobRecord},
+    id::{JobUid, NodeName, Term},
+};
+
+use super::{EVENTS_MAX, Loaded, Store, StoreError};
+
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    term: Term,
+    jobs: BTreeMap<JobUid, JobRecord>,
+    nodes: BTreeMap<NodeName, NodeRecord>,
+    events: BTreeMap<u64, Event>,
+}
+
+impl Store for MemoryStore {
+    fn load(&mut self) -> Result<Loaded, StoreError> {
+        let fleet = Stored {
+            jobs: self.jobs.values().cloned().collect(),
+            nodes: self.nodes.values().cloned().collect(),
+            last_event: self.events.last_key_value().map_or(0, |(sequence, _)| *sequence),
+        };
+        Ok(Loaded { fleet, events: self.events.values().cloned().collect() })
+    }
+
+    fn next_term(&mut self, at_least: Term) -> Result<Term, StoreError> {
+        self.term = self.term.next().max(at_least);
+        Ok(self.term)
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        for change in changes {
+            match change {
+                Change::PutJob(job) => drop(self.jobs.insert(job.uid.clone(), (**job).clone())),
+                Change::DeleteJob(uid) => drop(self.jobs.remove(uid)),
+                Change::PutNode(node) => drop(self.nodes.insert(node.name.clone(), (**node).clone())),
+                Change::DeleteNode(name) => drop(self.nodes.remove(name)),
+                Change::Event(event) => drop(self.events.insert(event.sequence, (**event).clone())),
+            }
+        }
+        while self.events.len() as u64 > EVENTS_MAX {
+            self.events.pop_first();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,224 @@
+//! The embedded store: `STATE/muster.redb`, one crash-safe file of the [`redb`] crate.
+//!
+//! One table each for `meta`, `jobs`, `nodes` and `events`; values are JSON, so that a person can read a copy of the file with any
+//! redb tool. A new file is made under another name and renamed when it is whole: `muster.redb` is never a half-made file, so one
+//! that cannot be read is damaged and is refused. `STATE/lock` keeps a second coordinator out for as long as the first lives.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{Read, Write},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
+
+use ::redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use muster_core::{
+    fleet::{Change, Event, NodeRecord, Stored, job::JobRecord},
+    id::Term,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{EVENTS_MAX, Loaded, Store, StoreError};
+
+pub const FILE_NAME: &str = "muster.redb";
+const NEW_NAME: &str = "muster.redb.new";
+const LOCK_NAME: &str = "lock";
+
+const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+const JOBS: TableDefinition<&str, &[u8]> = TableDefinition::new("jobs");
+const NODES: TableDefinition<&str, &[u8]> = TableDefinition::new("nodes");
+const EVENTS: TableDefinition<u64, &[u8]> = TableDefinition::new("events");
+
+const META_FORMAT: &str = "format";
+const META_TERM: &str = "term";
+const META_LAST_EVENT: &str = "last_event";
+
+/// Grows when a record's shape changes so that an older build would misread it.
+const FORMAT: u64 = 1;
+
+/// redb's page cache. Everything is in memory anyway, only writes go through it.
+const CACHE_BYTES: usize = 16 << 20;
+
+#[derive(Debug)]
+pub struct RedbStore {
+    database: Database,
+    path: PathBuf,
+    /// Held, not read: the kernel releases it when the process ends, however it ends.
+    _lock: File,
+}
+
+impl RedbStore {
+    /// Opens the store of a state directory, and makes both if they are not there.
+    pub fn open(directory: &Path) -> Result<Self, StoreError> {
+        let unusable = |source| StoreError::Directory { path: directory.to_owned(), source };
+        fs::create_dir_all(directory).map_err(unusable)?;
+        let lock = lock(directory)?;
+        let path = directory.join(FILE_NAME);
+        if !path.try_exists().map_err(unusable)? {
+            create(directory)?;
+        }
+        let database = open_existing(&path)?;
+        Ok(Self { database, path, _lock: lock })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Store for RedbStore {
+    fn load(&mut self) -> Result<Loaded, StoreError> {
+        let (database, path) = (&self.database, self.path.as_path());
+        reading(path, || {
+            let read = database.begin_read().map_err(|e| damaged(path, e))?;
+            let meta = read.open_table(META).map_err(|e| damaged(path, e))?;
+            let last_event = meta.get(META_LAST_EVENT).map_err(|e| damaged(path, e))?.map_or(0, |value| value.value());
+
+            let mut loaded = Loaded { fleet: Stored { last_event, ..Stored::default() }, events: Vec::new() };
+            for entry in read.open_table(JOBS).map_err(|e| damaged(path, e))?.iter().map_err(|e| damaged(path, e))? {
+                let (uid, value) = entry.map_err(|e| damaged(path, e))?;
+                loaded.fleet.jobs.push(parse::<JobRecord>(path, value.value(), || format!("job {}", uid.value()))?);
+            }
+            for entry in read.open_table(NODES).map_err(|e| damaged(path, e))?.iter().map_err(|e| damaged(path, e))? {
+                let (name, value) = entry.map_err(|e| damaged(path, e))?;
+                loaded.fleet.nodes.push(parse::<NodeRecord>(path, value.value(), || format!("node {}", name.value()))?);
+            }
+            for entry in read.open_table(EVENTS).map_err(|e| damaged(path, e))?.iter().map_err(|e| damaged(path, e))? {
+                let (sequence, value) = entry.map_err(|e| damaged(path, e))?;
+                loaded.events.push(parse::<Event>(path, value.value(), || format!("event {}", sequence.value()))?);
+            }
+            Ok(loaded)
+        })
+    }
+
+    fn next_term(&mut self, at_least: Term) -> Result<Term, StoreError> {
+        let term = self.write(|tables| {
+            let before = Term(tables.get(META_TERM)?.map_or(0, |value| value.value()));
+            let term = before.next().max(at_least);
+            tables.insert(META_TERM, term.0)?;
+            Ok(term)
+        });
+        term.map_err(|source| StoreError::Write { path: self.path.clone(), source: Box::new(source) })
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        self.apply(changes).map_err(|source| StoreError::Write { path: self.path.clone(), source: Box::new(source) })
+    }
+}
+
+impl RedbStore {
+    fn apply(&self, changes: &[Change]) -> Result<(), ::redb::Error> {
+        // redb's default durability: the transaction is on the disk (fsync) when commit() returns.
+        let transaction = self.database.begin_write()?;
+        {
+            let mut meta = transaction.open_table(META)?;
+            let mut jobs = transaction.open_table(JOBS)?;
+            let mut nodes = transaction.open_table(NODES)?;
+            let mut events = transaction.open_table(EVENTS)?;
+            for change in changes {
+                match change {
+                    Change::PutJob(job) => drop(jobs.insert(job.uid.as_str(), json(job).as_slice())?),
+                    Change::DeleteJob(uid) => drop(jobs.remove(uid.as_str())?),
+                    Change::PutNode(node) => drop(nodes.insert(node.name.as_str(), json(node).as_slice())?),
+                    Change::DeleteNode(name) => drop(nodes.remove(name.as_str())?),
+                    Change::Event(event) => {
+                        events.insert(event.sequence, json(event).as_slice())?;
+                        meta.insert(META_LAST_EVENT, event.sequence)?;
+                    }
+                }
+            }
+            while events.len()? > EVENTS_MAX {
+                events.pop_first()?;
+            }
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+
+    fn write<T>(&self, change: impl FnOnce(&mut ::redb::Table<&str, u64>) -> Result<T, ::redb::Error>) -> Result<T, ::redb::Error> {
+        let transaction = self.database.begin_write()?;
+        let value = change(&mut transaction.open_table(META)?)?;
+        transaction.commit()?;
+        Ok(value)
+    }
+}
+
+/// Keeps every other coordinator out of this directory until the returned file is closed.
+fn lock(directory: &Path) -> Result<File, StoreError> {
+    let unusable = |source| StoreError::Directory { path: directory.to_owned(), source };
+    let path = directory.join(LOCK_NAME);
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(unusable)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut owner = String::new();
+            let pid = file.read_to_string(&mut owner).ok().map(|_| owner.trim().to_owned()).filter(|pid| !pid.is_empty());
+            return Err(StoreError::InUse { path: directory.to_owned(), pid });
+        }
+        Err(TryLockError::Error(source)) => return Err(unusable(source)),
+    }
+    file.set_len(0).map_err(unusable)?;
+    writeln!(file, "{}", std::process::id()).map_err(unusable)?;
+    Ok(file)
+}
+
+/// Makes a store file with nothing in it. A crash on the way leaves only `muster.redb.new`, which the next start replaces.
+fn create(directory: &Path) -> Result<(), StoreError> {
+    let unusable = |source| StoreError::Directory { path: directory.to_owned(), source };
+    let (new, path) = (directory.join(NEW_NAME), directory.join(FILE_NAME));
+    match fs::remove_file(&new) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(unusable(e)),
+        _ => {}
+    }
+    let fill = || -> Result<(), ::redb::Error> {
+        let database = Database::create(&new)?;
+        let transaction = database.begin_write()?;
+        transaction.open_table(META)?.insert(META_FORMAT, FORMAT)?;
+        transaction.open_table(JOBS)?;
+        transaction.open_table(NODES)?;
+        transaction.open_table(EVENTS)?;
+        transaction.commit()?;
+        Ok(database.close()?)
+    };
+    fill().map_err(|source| StoreError::Write { path: new.clone(), source: Box::new(source) })?;
+    fs::rename(&new, &path).map_err(unusable)?;
+    // Without this the rename may be lost at a power cut, and with it the first term.
+    File::open(directory).and_then(|dir| dir.sync_all()).map_err(unusable)
+}
+
+fn open_existing(path: &Path) -> Result<Database, StoreError> {
+    let database = reading(path, || {
+        // redb trusts a file that was closed cleanly; the check reads it all, some 100 MB at most, and finds damage from outside.
+        let opened = Builder::new().set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true).open(path);
+        opened.map_err(|error| match error {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.parent().unwrap_or(path).to_owned(), pid: None },
+            error => damaged(path, error),
+        })
+    })?;
+    let format = reading(path, || {
+        let meta = database.begin_read().map_err(|e| damaged(path, e))?.open_table(META).map_err(|e| damaged(path, e))?;
+        let format = meta.get(META_FORMAT).map_err(|e| damaged(path, e))?.map(|value| value.value());
+        format.ok_or_else(|| damaged(path, "it names no format"))
+    })?;
+    if format != FORMAT {
+        return Err(StoreError::Format { path: path.to_owned(), found: format, known: FORMAT });
+    }
+    Ok(database)
+}
+
+/// Runs a read of the file. redb promises errors for damage it looks for, and panics on some that it does not.
+fn reading<T>(path: &Path, read: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(damaged(path, "its contents contradict each other")))
+}
+
+fn damaged(path: &Path, what: impl ToString) -> StoreError {
+    StoreError::Damaged { path: path.to_owned(), what: what.to_string() }
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("records have string keys and no failing serializers")
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8], what: impl FnOnce() -> String) -> Result<T, StoreError> {
+    serde_json::from_slice(bytes).map_err(|source| StoreError::Record { path: path.to_owned(), what: what(), source })
+}

@@ -1,0 +1,294 @@
+//! One suite for every store, and what only a file can do: be locked, be damaged, survive a kill.
+#![allow(clippy::disallowed_methods, reason = "the kill test starts a process of its own")]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use muster_core::{
+    fleet::{Change, Cordon, Event, NodeRecord, job::JobRecord},
+    id::{JobName, JobUid, NodeEpoch, Term},
+    node_report::NodeReport,
+    spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
+    time::Timestamp,
+};
+
+use super::{EVENTS_MAX, Loaded, Store, StoreError, memory::MemoryStore, redb::RedbStore};
+
+fn job(number: u64) -> JobRecord {
+    let document = JobDocument {
+        api_version: API_VERSION.into(),
+        kind: KIND.into(),
+        metadata: Metadata { name: format!("job-{number}"), namespace: None },
+        spec: SpecDocument { args: vec!["train.py".into()], ..SpecDocument::default() },
+    };
+    let (name, spec) = document.check().unwrap();
+    JobRecord::submitted(JobUid(format!("uid-{number:06}")), name, spec, String::new(), Timestamp(number))
+}
+
+fn node(name: &str) -> NodeRecord {
+    NodeRecord {
+        name: name.into(),
+        epoch: NodeEpoch(3),
+        boot_id: "boot".into(),
+        first_seen: Timestamp(1),
+        cordon: Some(Cordon { by: "ann".into(), reason: "fan".into(), at: Timestamp(2) }),
+        marks: Vec::new(),
+        report: NodeReport::default(),
+    }
+}
+
+fn event(sequence: u64) -> Event {
+    Event {
+        sequence,
+        at: Timestamp(sequence),
+        warning: false,
+        reason: "Submitted".into(),
+        message: format!("event {sequence}"),
+        job: Some((JobUid("uid".into()), JobName { namespace: "default".into(), name: "job".into() })),
+        node: None,
+        generation: None,
+    }
+}
+
+fn put(job: JobRecord) -> Change {
+    Change::PutJob(Box::new(job))
+}
+
+fn said(sequence: u64) -> Change {
+    Change::Event(Box::new(event(sequence)))
+}
+
+/// What every store must do. `reopen` ends the store as a process's death would, and opens it again.
+fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
+    assert_eq!(store.load().unwrap(), Loaded::default(), "a new store is empty");
+    assert_eq!(store.next_term(Term(0)).unwrap(), Term(1));
+    assert_eq!(store.next_term(Term(0)).unwrap(), Term(2));
+    assert_eq!(store.next_term(Term(40)).unwrap(), Term(40));
+
+    store.commit(&[]).unwrap();
+    store.commit(&[put(job(1)), put(job(2)), Change::PutNode(Box::new(node("a"))), said(1)]).unwrap();
+    let mut changed = job(2);
+    changed.message = "changed".into();
+    store.commit(&[Change::DeleteJob(job(1).uid), put(changed.clone()), Change::PutNode(Box::new(node("b"))), said(2)]).unwrap();
+    store.commit(&[Change::DeleteNode("a".into()), Change::DeleteNode("never-there".into())]).unwrap();
+
+    store = reopen(store);
+    let loaded = store.load().unwrap();
+    assert_eq!(loaded.fleet.jobs, [changed]);
+    assert_eq!(loaded.fleet.nodes, [node("b")]);
+    assert_eq!(loaded.fleet.last_event, 2);
+    assert_eq!(loaded.events, [event(1), event(2)]);
+    assert_eq!(store.next_term(Term(0)).unwrap(), Term(41), "terms go on over a restart");
+
+    let many: Vec<Change> = (3..=EVENTS_MAX + 5).map(said).collect();
+    store.commit(&many).unwrap();
+    store = reopen(store);
+    let loaded = store.load().unwrap();
+    assert_eq!(loaded.events.len() as u64, EVENTS_MAX);
+    assert_eq!((loaded.events[0].sequence, loaded.fleet.last_event), (6, EVENTS_MAX + 5), "the oldest made room");
+}
+
+#[test]
+fn memory_store_keeps_the_contract() {
+    suite(MemoryStore::default(), |store| store);
+}
+
+#[test]
+fn redb_store_keeps_the_contract() {
+    let directory = tempfile::tempdir().unwrap();
+    suite(RedbStore::open(directory.path()).unwrap(), |store| {
+        drop(store);
+        RedbStore::open(directory.path()).unwrap()
+    });
+}
+
+#[test]
+fn a_second_coordinator_is_kept_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = RedbStore::open(directory.path()).unwrap();
+    let error = RedbStore::open(directory.path()).unwrap_err().to_string();
+    let expected = format!(
+        "state directory {} is in use by another coordinator (pid {}); two must never share one",
+        directory.path().display(),
+        std::process::id()
+    );
+    assert_eq!(error, expected);
+    drop(first);
+    RedbStore::open(directory.path()).unwrap();
+}
+
+#[test]
+fn a_directory_that_is_none_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "x").unwrap();
+    for path in [file.clone(), file.join("below")] {
+        let error = RedbStore::open(&path).unwrap_err();
+        assert!(matches!(error, StoreError::Directory { .. }), "{error}");
+        assert_eq!(error.to_string(), format!("state directory {} cannot be used", path.display()));
+    }
+}
+
+#[test]
+fn a_crash_while_the_file_was_made_leaves_no_trace() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("muster.redb.new"), b"half").unwrap();
+    let mut store = RedbStore::open(directory.path()).unwrap();
+    assert_eq!(store.next_term(Term(0)).unwrap(), Term(1));
+}
+
+#[test]
+fn another_format_is_refused_by_its_number() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(RedbStore::open(directory.path()).unwrap());
+    let file = directory.path().join("muster.redb");
+    let database = ::redb::Database::open(&file).unwrap();
+    let write = database.begin_write().unwrap();
+    write.open_table(::redb::TableDefinition::<&str, u64>::new("meta")).unwrap().insert("format", 9).unwrap();
+    write.commit().unwrap();
+    drop(database);
+    let error = RedbStore::open(directory.path()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!("store file {} has format 9, this build reads format 1: use the build that wrote it", file.display())
+    );
+}
+
+#[test]
+fn a_record_of_another_shape_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(RedbStore::open(directory.path()).unwrap());
+    let file = directory.path().join("muster.redb");
+    let database = ::redb::Database::open(&file).unwrap();
+    let write = database.begin_write().unwrap();
+    let jobs = ::redb::TableDefinition::<&str, &[u8]>::new("jobs");
+    write.open_table(jobs).unwrap().insert("uid-1", b"{\"uid\":7}".as_slice()).unwrap();
+    write.commit().unwrap();
+    drop(database);
+    let error = RedbStore::open(directory.path()).unwrap().load().unwrap_err();
+    assert_eq!(error.to_string(), format!("store file {}: job uid-1 cannot be read by this build", file.display()));
+}
+
+/// A store with something in it, as a file's bytes.
+fn filled(directory: &Path) -> (Vec<u8>, Loaded) {
+    let mut store = RedbStore::open(directory).unwrap();
+    store.next_term(Term(0)).unwrap();
+    for number in 1..=30 {
+        store.commit(&[put(job(number)), Change::PutNode(Box::new(node("a"))), said(number)]).unwrap();
+    }
+    let loaded = store.load().unwrap();
+    drop(store);
+    (fs::read(directory.join("muster.redb")).unwrap(), loaded)
+}
+
+fn open_and_load(directory: &Path) -> Result<Loaded, StoreError> {
+    RedbStore::open(directory).and_then(|mut store| store.load())
+}
+
+#[test]
+fn a_damaged_file_is_an_error_that_says_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let (whole, _) = filled(directory.path());
+    let file = directory.path().join("muster.redb");
+    let text = "not a store\n".repeat(1_000);
+    let mut garbage_head = whole.clone();
+    garbage_head[..512].fill(0x5a);
+    let cases: [(&str, &[u8]); 6] = [
+        ("empty", b""),
+        ("a few bytes", b"redb"),
+        ("text", text.as_bytes()),
+        ("cut in half", &whole[..whole.len() / 2]),
+        ("cut to a page", &whole[..4096]),
+        ("garbage at its head", &garbage_head),
+    ];
+    for (what, bytes) in cases {
+        fs::write(&file, bytes).unwrap();
+        let error = open_and_load(directory.path()).expect_err(what);
+        assert!(matches!(error, StoreError::Damaged { .. }), "{what}: {error:?}");
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("store file {} is damaged: ", file.display())), "{text}");
+        assert!(text.contains("Put back a copy of the file; or move it away"), "{text}");
+        assert_eq!(fs::read(&file).unwrap(), bytes, "{what}: the file must be left as it is");
+    }
+    fs::write(&file, &whole).unwrap();
+    open_and_load(directory.path()).unwrap();
+}
+
+/// Flips bits all over the file: the answer is an error, or all that was there; never less, and never a panic.
+#[test]
+fn no_flipped_bit_loses_a_record_silently() {
+    let directory = tempfile::tempdir().unwrap();
+    let (whole, expected) = filled(directory.path());
+    let file = directory.path().join("muster.redb");
+    let mut refused = 0;
+    for round in 0..200_usize {
+        let mut bytes = whole.clone();
+        // A stride that is coprime to the file's length visits everything; the head gets every fourth round.
+        let at = if round % 4 == 0 { round / 4 * 7 % 512 } else { round.wrapping_mul(104_729) % bytes.len() };
+        bytes[at] ^= 1 << (round % 8);
+        fs::write(&file, &bytes).unwrap();
+        match open_and_load(directory.path()) {
+            Ok(loaded) => assert_eq!(loaded, expected, "byte {at} flipped"),
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 20, "only {refused} of 200 damages were noticed");
+}
+
+const CHILD_DIRECTORY: &str = "MUSTER_TEST_STORE_CHILD";
+
+/// Not a test of its own: the process that [`every_acknowledged_record_survives_a_kill`] kills.
+#[test]
+#[ignore = "started by another test"]
+fn child_that_commits_until_it_is_killed() {
+    let Some(directory) = std::env::var_os(CHILD_DIRECTORY) else { return };
+    let mut store = RedbStore::open(Path::new(&directory)).unwrap();
+    let first = store.load().unwrap().fleet.last_event + 1;
+    for number in first.. {
+        store.commit(&[put(job(number)), said(number)]).unwrap();
+        // Bypasses the test harness's capture of standard output.
+        let mut out = std::io::stderr().lock();
+        writeln!(out, "stored {number}").unwrap();
+    }
+}
+
+#[test]
+fn every_acknowledged_record_survives_a_kill() {
+    let directory = tempfile::tempdir().unwrap();
+    for round in 0..6_u32 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "store::tests::child_that_commits_until_it_is_killed", "--ignored", "--nocapture"])
+            .env(CHILD_DIRECTORY, directory.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut acknowledged = 0;
+        for line in lines.by_ref().take(3 + round as usize * 4) {
+            acknowledged = number_in(&line.unwrap()).unwrap();
+        }
+        // Somewhere within the next commit: each round a different stretch of work, without a clock.
+        std::hint::black_box((0..u64::from(round) * 20_000).fold(0, |sum, i| sum ^ std::hint::black_box(i)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for line in lines {
+            acknowledged = number_in(&line.unwrap()).unwrap_or(acknowledged);
+        }
+
+        let loaded = open_and_load(directory.path()).unwrap();
+        let stored = loaded.fleet.jobs.len() as u64;
+        assert!(acknowledged > 0);
+        assert!((acknowledged..=acknowledged + 1).contains(&stored), "{acknowledged} acknowledged, {stored} stored");
+        assert_eq!(loaded.fleet.last_event, stored, "a transaction is whole");
+        assert_eq!(loaded.events.last().unwrap().sequence, stored);
+    }
+}
+
+fn number_in(line: &str) -> Option<u64> {
+    line.strip_prefix("stored ")?.parse().ok()
+}

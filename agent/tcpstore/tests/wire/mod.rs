@@ -1,5 +1,6 @@
 //! A store on its own thread, and a small blocking client that speaks the wire by hand.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "in a test a failure is a panic")]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

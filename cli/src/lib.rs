@@ -18,12 +18,11 @@ mod fail;
 pub mod jobfile;
 mod local;
 mod output;
-mod wire;
 
 pub use fail::Failure;
 
 /// Version and commit of this build.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const VERSION: &str = muster_runtime::version::version();
 
 /// The whole command line, for tests and completions.
 pub fn command() -> clap::Command {

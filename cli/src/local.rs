@@ -1,25 +1,271 @@
-//! stub
+//! A whole cluster of real processes on this machine: one coordinator and several agents, as on several machines.
+//!
+//! Its directory holds everything: `cluster.json` (what was started, where), `coordinator/` and `nodes/NAME/`, each with `state/`,
+//! `log` and `ready.json`. A process is known by boot, pid and start time, never by its pid alone, so a directory left over from
+//! before a reboot can do no harm. Commands that change the cluster hold a lock on the directory.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::{Args, Subcommand};
+use muster_core::period;
+
 use crate::{context::Context, fail::Failure};
-use clap::Args;
-use std::path::{Path, PathBuf};
-pub(crate) const DETACH: &str = "__detach";
-/// stub
+
+mod cluster;
+mod daemon;
+mod down;
+mod nodes;
+mod process;
+mod start;
+mod status;
+
+pub(crate) use daemon::{DETACH, Detach, detach};
+
+/// Run a whole cluster on this machine.
+///
+/// Starts one coordinator and several agents as real processes on loopback, each node with its own name and state, and lets you do to
+/// them what happens to machines: add a node, cut its power, kill its agent or the coordinator, and start them again.
+///
+/// Other commands find the cluster by themselves. Its directory is --dir, else $MUSTER_LOCAL_DIR, else ~/.local/state/muster/local.
 #[derive(Debug, Args)]
-pub(crate) struct Local {}
+#[command(after_help = "\
+EXAMPLES:
+  # Three nodes
+  muster local up --nodes 3
+  muster nodes
+
+  # Cut the power of one, and watch a job go on without it
+  muster local kill-node node-2
+  muster explain digits
+
+  # Stop everything and leave nothing behind
+  muster local down")]
+pub(crate) struct Local {
+    #[command(subcommand)]
+    command: LocalCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum LocalCommand {
+    Up(Up),
+    AddNode(AddNode),
+    KillNode(KillNode),
+    StartNode(StartNode),
+    KillAgent(KillAgent),
+    StartAgent(StartAgent),
+    KillCoordinator(KillCoordinator),
+    StartCoordinator(StartCoordinator),
+    Status(Status),
+    Down(Down),
+}
+
+/// Start a coordinator and agents on this machine.
+///
+/// Returns when all nodes are Ready. The processes go on after the terminal is closed. State kept by an earlier cluster in the same
+/// directory is used again.
 #[derive(Debug, Args)]
-pub(crate) struct Detach {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    words: Vec<std::ffi::OsString>,
+#[command(after_help = "\
+EXAMPLES:
+  # Three nodes
+  muster local up --nodes 3
+
+  # In another directory, two worker groups per node
+  muster local up --nodes 2 --slots 2 --dir /tmp/try")]
+struct Up {
+    /// Nodes to start
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    nodes: u32,
+
+    #[command(flatten)]
+    node: NodeFlags,
+
+    #[command(flatten)]
+    start: StartFlags,
 }
-pub(crate) fn endpoint_of(_: &Path) -> Option<String> {
-    None
+
+#[derive(Debug, Args)]
+struct NodeFlags {
+    /// Worker groups a node takes at a time
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    slots: u32,
+
+    /// Label of the node (repeatable)
+    #[arg(long, value_name = "KEY=VALUE")]
+    label: Vec<String>,
 }
+
+#[derive(Debug, Args)]
+struct StartFlags {
+    /// Directory of the daemons' binaries [default: this program's own]
+    #[arg(long, env = "MUSTER_BIN_DIR", value_name = "DIR", hide_env_values = true)]
+    bin_dir: Option<PathBuf>,
+
+    /// How long to wait until what was started is ready
+    #[arg(long, default_value = "60s", value_parser = period::parse, value_name = "PERIOD")]
+    timeout: Duration,
+}
+
+/// Start one more node.
+///
+/// Returns when the node is Ready. A job below its wanted number of nodes grows onto it by itself.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  # The next free name
+  muster local add-node
+
+  # A name of your own
+  muster local add-node spare --label rack=b")]
+struct AddNode {
+    /// Name of the node [default: node-N, the next free number]
+    name: Option<String>,
+
+    #[command(flatten)]
+    node: NodeFlags,
+
+    #[command(flatten)]
+    start: StartFlags,
+}
+
+/// Cut the power of a node: SIGKILL to all its processes at once.
+///
+/// Agent, runners, torchrun and workers are frozen first and then killed together, so that none of them can tell of another's death.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster local kill-node node-2")]
+struct KillNode {
+    /// Name of the node
+    name: String,
+}
+
+/// Start a node again after kill-node.
+///
+/// The agent comes back with the state it had, as a machine does after a power cut.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster local start-node node-2")]
+struct StartNode {
+    /// Name of the node
+    name: String,
+
+    #[command(flatten)]
+    start: StartFlags,
+}
+
+/// Kill the agent of a node and nothing else.
+///
+/// The workers train on: their runner holds them, and the next agent finds them.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster local kill-agent node-1
+  muster local start-agent node-1")]
+struct KillAgent {
+    /// Name of the node
+    name: String,
+}
+
+/// Start a node's agent again after kill-agent.
+///
+/// It finds the workers that are still running and carries on with them.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster local start-agent node-1")]
+struct StartAgent {
+    /// Name of the node
+    name: String,
+
+    #[command(flatten)]
+    start: StartFlags,
+}
+
+/// Kill the coordinator and nothing else.
+///
+/// No worker notices. Requests fail until it is started again.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster local kill-coordinator
+  muster local start-coordinator")]
+struct KillCoordinator {}
+
+/// Start the coordinator again, on the port it had.
+///
+/// It reads its store, listens to the agents and carries on with what runs.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster local start-coordinator")]
+struct StartCoordinator {
+    #[command(flatten)]
+    start: StartFlags,
+}
+
+/// Show the processes of the local cluster.
+///
+/// PROCESS is what this machine says (Running, Dead), STATE what the coordinator says of the node. Exits 1 if no cluster is up.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster local status
+  muster local status -o json")]
+struct Status {}
+
+/// Stop the local cluster and leave nothing behind.
+///
+/// Workers get SIGTERM and the grace period, then everything is killed, and it is verified that no process and no socket is left. The
+/// directory is removed unless --keep is given.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  muster local down
+
+  # Keep logs and state; the next `local up` carries on with them
+  muster local down --keep")]
+struct Down {
+    /// Keep the directory with logs and state
+    #[arg(long)]
+    keep: bool,
+
+    /// Time for workers to save their state
+    #[arg(long, default_value = "5s", value_parser = period::parse, value_name = "PERIOD")]
+    grace: Duration,
+}
+
+pub(crate) async fn run(cx: &Context, args: Local) -> Result<(), Failure> {
+    let dir = std::path::absolute(cx.local_dir()).map_err(|error| Failure::request(format!("current directory: {error}")))?;
+    match args.command {
+        LocalCommand::Up(args) => start::up(cx, &dir, args).await,
+        LocalCommand::AddNode(args) => start::add_node(cx, &dir, args).await,
+        LocalCommand::StartNode(args) => start::start_agent(cx, &dir, &args.name, &args.start).await,
+        LocalCommand::StartAgent(args) => start::start_agent(cx, &dir, &args.name, &args.start).await,
+        LocalCommand::StartCoordinator(args) => start::start_coordinator(cx, &dir, &args.start).await,
+        LocalCommand::KillNode(args) => nodes::kill_node(cx, &dir, &args.name).await,
+        LocalCommand::KillAgent(args) => nodes::kill_agent(cx, &dir, &args.name).await,
+        LocalCommand::KillCoordinator(_) => nodes::kill_coordinator(cx, &dir).await,
+        LocalCommand::Status(_) => status::status(cx, &dir).await,
+        LocalCommand::Down(args) => down::down(cx, &dir, &args).await,
+    }
+}
+
+/// `$XDG_STATE_HOME/muster/local`, as the XDG base directory specification places state.
 pub(crate) fn default_dir() -> PathBuf {
-    PathBuf::from("/tmp/muster-x")
+    let from = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = from("XDG_STATE_HOME").or_else(|| from("HOME").map(|home| home.join(".local/state")));
+    state.unwrap_or_else(env::temp_dir).join("muster/local")
 }
-pub(crate) async fn run(_: &Context, _: Local) -> Result<(), Failure> {
-    Ok(())
-}
-pub(crate) fn detach(_: &Detach) -> Result<(), Failure> {
-    Ok(())
+
+/// Where the cluster in this directory serves, if any of its processes lives.
+pub(crate) fn endpoint_of(dir: &Path) -> Option<String> {
+    let dir = std::path::absolute(dir).ok()?;
+    let cluster = cluster::Cluster::load(&dir).ok()??;
+    let is_up = cluster.daemons().any(process::Identity::is_alive) && !cluster.server.is_empty();
+    is_up.then_some(cluster.server)
 }

@@ -4,7 +4,10 @@ use std::{fs, io::Read, path::Path, time::Duration};
 
 use clap::{Args, ValueEnum};
 use muster_core::{period, spec::JobDocument};
-use muster_proto::v1::{self, JobRef, SubmitRequest};
+use muster_proto::{
+    convert::jobs,
+    v1::{self, JobRef, SubmitRequest},
+};
 
 use super::{follow, get};
 use crate::{
@@ -12,7 +15,6 @@ use crate::{
     context::Context,
     fail::Failure,
     jobfile::{self, FILE_MAX},
-    wire,
 };
 
 /// Submit a job from a file.
@@ -118,7 +120,7 @@ pub(crate) async fn send(cx: &Context, document: JobDocument, dry_run: Option<Dr
     let named = JobRef { namespace: document.metadata.namespace.unwrap_or_else(|| cx.namespace()), name: name.clone() };
     let request = SubmitRequest {
         r#ref: Some(named.clone()),
-        spec: Some(wire::job_spec(document.spec)),
+        spec: Some(jobs::spec_to_wire(document.spec)),
         // The same for the second attempt, so that a lost answer cannot make two jobs.
         request_id: uuid::Uuid::now_v7().to_string(),
         validate_only,

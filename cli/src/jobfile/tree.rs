@@ -56,7 +56,7 @@ pub(crate) fn parse(text: &str) -> Result<Node, (Place, String)> {
         // `yes` and `no` are booleans, as they are for kubectl: one file serves both.
         strict_booleans: false,
         // The fullest legal job has 256 commands, 256 arguments and 256 variables of 4 nodes each, and 30 others.
-        budget: Some(serde_saphyr::budget! { max_nodes: 4_096, max_depth: 64 }),
+        budget: serde_saphyr::budget! { max_nodes: 4_096, max_depth: 64 },
     };
     let spanned: Spanned<Value> = serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(&error))?;
     Ok(Node::from(spanned))

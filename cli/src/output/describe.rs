@@ -1,14 +1,13 @@
 //! `muster describe`: everything about one object, for a person.
 
 use muster_core::spec::SpecDocument;
-use muster_proto::v1;
+use muster_proto::{convert::jobs, v1};
 
 use super::{
     document::severity,
     table::{Table, plain},
     words,
 };
-use crate::wire;
 
 /// Newest events shown; the rest is `muster events`.
 pub(crate) const EVENTS_SHOWN: usize = 20;
@@ -39,7 +38,7 @@ impl Page {
 pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64) -> String {
     let named = job.r#ref.clone().unwrap_or_default();
     let status = job.status.clone().unwrap_or_default();
-    let spec = wire::spec_document(job.spec.clone().unwrap_or_default());
+    let spec = jobs::spec_document(job.spec.clone().unwrap_or_default());
     let mut page = Page::default();
     page.field("Name", &named.name);
     page.field("Namespace", &named.namespace);

@@ -5,11 +5,10 @@
 use std::collections::BTreeMap;
 
 use muster_core::spec::{API_VERSION, KIND, SpecDocument};
-use muster_proto::v1;
+use muster_proto::{convert::jobs, v1};
 use serde::Serialize;
 
 use super::words;
-use crate::wire;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -97,7 +96,7 @@ impl From<v1::Job> for Job {
                 labels: BTreeMap::new(),
                 creation_timestamp: (job.created_unix_us != 0).then(|| words::utc_seconds(job.created_unix_us)),
             },
-            spec: wire::spec_document(job.spec.unwrap_or_default()),
+            spec: jobs::spec_document(job.spec.unwrap_or_default()),
             status: Status {
                 phase: words::phase(status.phase),
                 reason: status.reason,

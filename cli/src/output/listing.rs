@@ -126,7 +126,7 @@ impl Listed for v1::Node {
 
 /// Dead runs stay listed on their node until the coordinator has let them go.
 fn is_live(run: &v1::NodeRun) -> bool {
-    !run.job.is_empty() && !matches!(run.phase.to_ascii_lowercase().as_str(), "dead" | "refused")
+    !run.job.is_empty() && run.phase != "Dead" && !run.phase.starts_with("Refused")
 }
 
 impl Listed for v1::Event {

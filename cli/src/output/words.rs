@@ -63,9 +63,13 @@ pub(crate) fn range(min: i64, max: i64) -> String {
     if min == max { min.to_string() } else { format!("{min}-{max}") }
 }
 
-/// `1 node`, `3 nodes`.
+/// `1 node`, `3 nodes`, `2 processes`.
 pub(crate) fn count(number: u64, one: &str) -> String {
-    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
+    match number {
+        1 => format!("1 {one}"),
+        _ if one.ends_with('s') => format!("{number} {one}es"),
+        _ => format!("{number} {one}s"),
+    }
 }
 
 /// `7.8 GiB`.

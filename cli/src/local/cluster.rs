@@ -1,0 +1,192 @@
+//! The record of a local cluster: `cluster.json`, and the lock of those who change it.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use super::process::Identity;
+use crate::fail::Failure;
+
+const RECORD: &str = "cluster.json";
+const LOCK: &str = "lock";
+/// Format of the record; another number is another program's.
+const VERSION: u32 = 1;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Cluster {
+    version: u32,
+    /// Endpoint of the coordinator; empty until it first served.
+    pub(super) server: String,
+    pub(super) coordinator: Option<Identity>,
+    pub(super) nodes: BTreeMap<String, Node>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Node {
+    pub(super) agent: Option<Identity>,
+    pub(super) slots: u32,
+    #[serde(default)]
+    pub(super) labels: Vec<String>,
+}
+
+impl Cluster {
+    pub(super) fn new() -> Self {
+        Self { version: VERSION, server: String::new(), coordinator: None, nodes: BTreeMap::new() }
+    }
+
+    /// `None`: there is no cluster in this directory.
+    pub(super) fn load(dir: &Path) -> Result<Option<Cluster>, Failure> {
+        let path = dir.join(RECORD);
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+            Err(error) => return Err(Failure::request(format!("{}: {error}", path.display()))),
+        };
+        let cluster: Cluster = serde_json::from_slice(&text).map_err(|error| {
+            Failure::request(format!(
+                "{}: is damaged: {error}; stop its processes by hand and remove the directory",
+                path.display()
+            ))
+        })?;
+        match cluster.version {
+            VERSION => Ok(Some(cluster)),
+            other => Err(Failure::request(format!("{}: was written by another version ({other}) of muster", path.display()))),
+        }
+    }
+
+    /// A cluster must be there.
+    pub(super) fn existing(dir: &Path) -> Result<Cluster, Failure> {
+        Cluster::load(dir)?
+            .ok_or_else(|| Failure::request(format!("no local cluster in {}; `muster local up` starts one", dir.display())))
+    }
+
+    pub(super) fn node(&self, name: &str) -> Result<&Node, Failure> {
+        let known = || self.nodes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        self.nodes.get(name).ok_or_else(|| Failure::request(format!("no node {name:?} in this cluster; there are: {}", known())))
+    }
+
+    pub(super) fn daemons(&self) -> impl Iterator<Item = &Identity> {
+        self.coordinator.iter().chain(self.nodes.values().filter_map(|node| node.agent.as_ref()))
+    }
+
+    /// Replaces the record; after a crash there is the old one or the new one.
+    pub(super) fn save(&self, dir: &Path) -> Result<(), Failure> {
+        let write = || -> io::Result<()> {
+            let temporary = dir.join(format!("{RECORD}.tmp"));
+            let mut file = File::create(&temporary)?;
+            file.write_all(&serde_json::to_vec_pretty(self)?)?;
+            file.sync_all()?;
+            fs::rename(&temporary, dir.join(RECORD))
+        };
+        write().map_err(|error| Failure::request(format!("{}: {error}", dir.join(RECORD).display())))
+    }
+
+    /// Removes what a cluster keeps in its directory and nothing else; the directory itself only if that leaves it empty.
+    pub(super) fn remove(dir: &Path) -> io::Result<()> {
+        let gone = |result: io::Result<()>| match result {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        };
+        gone(fs::remove_dir_all(coordinator_dir(dir)))?;
+        gone(fs::remove_dir_all(dir.join(NODES)))?;
+        gone(fs::remove_file(dir.join(RECORD)))?;
+        gone(fs::remove_file(dir.join(LOCK)))?;
+        match fs::remove_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            other => gone(other),
+        }
+    }
+}
+
+const NODES: &str = "nodes";
+
+pub(super) fn coordinator_dir(dir: &Path) -> PathBuf {
+    dir.join("coordinator")
+}
+
+pub(super) fn node_dir(dir: &Path, name: &str) -> PathBuf {
+    dir.join(NODES).join(name)
+}
+
+/// Held by a command that changes the cluster; given up when dropped.
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock of an existing directory.
+    pub(super) fn take(dir: &Path) -> Result<Lock, Failure> {
+        let path = dir.join(LOCK);
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        let file = file.map_err(|error| Failure::request(format!("{}: {error}", path.display())))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| Failure::request(format!("another `muster local` command is at work in {}", dir.display())))?;
+        Ok(Lock { _file: file })
+    }
+}
+
+/// Makes the directory of a new cluster, or refuses one that is somebody else's.
+pub(super) fn prepare(dir: &Path) -> Result<(), Failure> {
+    let foreign = coordinator_dir(dir).exists() || dir.join(NODES).exists();
+    if foreign && !dir.join(RECORD).exists() {
+        // `down` removes these two; they must be ours.
+        return Err(Failure::request(format!(
+            "{} holds a directory `coordinator` or `nodes` that no local cluster has made; choose another --dir",
+            dir.display()
+        )));
+    }
+    fs::create_dir_all(dir).map_err(|error| Failure::request(format!("{}: {error}", dir.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_record_is_read_as_written_and_damage_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Cluster::load(dir.path()).unwrap(), None);
+        let mut cluster = Cluster::new();
+        cluster.server = "http://127.0.0.1:1".into();
+        let agent = Some(Identity { pid: 1, start_time: 2, boot_id: "b".into() });
+        cluster.nodes.insert("node-1".into(), Node { agent, slots: 1, labels: vec!["a=b".into()] });
+        cluster.save(dir.path()).unwrap();
+        assert_eq!(Cluster::load(dir.path()).unwrap(), Some(cluster));
+        fs::write(dir.path().join(RECORD), "{").unwrap();
+        assert!(Cluster::load(dir.path()).unwrap_err().to_string().contains("is damaged"));
+        fs::write(dir.path().join(RECORD), r#"{"version":9,"server":"","coordinator":null,"nodes":{}}"#).unwrap();
+        assert!(Cluster::load(dir.path()).unwrap_err().to_string().contains("another version (9)"));
+    }
+
+    #[test]
+    fn only_our_own_files_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("d");
+        prepare(&root).unwrap();
+        Cluster::new().save(&root).unwrap();
+        fs::create_dir_all(node_dir(&root, "n")).unwrap();
+        fs::write(root.join("mine.txt"), "x").unwrap();
+        Cluster::remove(&root).unwrap();
+        assert_eq!(fs::read_dir(&root).unwrap().count(), 1, "a stranger's file stays");
+        fs::create_dir(root.join("nodes")).unwrap();
+        assert!(prepare(&root).unwrap_err().to_string().contains("choose another --dir"));
+    }
+
+    #[test]
+    fn two_commands_do_not_change_a_cluster_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Lock::take(dir.path()).unwrap();
+        assert!(Lock::take(dir.path()).unwrap_err().to_string().contains("another `muster local` command"));
+        drop(first);
+        Lock::take(dir.path()).unwrap();
+    }
+}

@@ -1,0 +1,139 @@
+//! One daemon of a local cluster: started so that it outlives this command and its terminal, and waited for until it serves.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs::{self, File},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use clap::Args;
+use serde::Deserialize;
+use tokio::time::{Instant, sleep};
+
+use super::process::{Identity, MARK};
+use crate::fail::Failure;
+
+/// Name of the hidden command that a daemon is started through.
+pub(crate) const DETACH: &str = "__detach";
+
+#[derive(Debug, Args)]
+pub(crate) struct Detach {
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+/// Leaves the terminal's session and becomes the given program: its pid stays, so whoever started it knows it.
+pub(crate) fn detach(args: &Detach) -> Result<(), Failure> {
+    rustix::process::setsid().map_err(|error| Failure::request(format!("leave the session: {error}")))?;
+    let (program, rest) = args.words.split_first().ok_or_else(|| Failure::usage("which program?"))?;
+    let error = Command::new(program).args(rest).exec();
+    Err(Failure::request(format!("{}: {error}", program.display())))
+}
+
+/// A program of ours: in `bin_dir`, else beside this one.
+pub(super) fn binary(bin_dir: Option<&Path>, name: &str) -> Result<PathBuf, Failure> {
+    let dir = match bin_dir {
+        Some(dir) => dir.to_owned(),
+        None => {
+            let own = env::current_exe().map_err(|error| Failure::request(format!("own path: {error}")))?;
+            own.parent().map(Path::to_owned).unwrap_or_default()
+        }
+    };
+    let path = std::path::absolute(dir.join(name)).map_err(|error| Failure::request(format!("{name}: {error}")))?;
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(Failure::request(format!("{} is not there; build all of Muster, or give --bin-dir", path.display())))
+    }
+}
+
+/// A daemon that was started and has not served yet.
+pub(super) struct Starting {
+    name: String,
+    dir: PathBuf,
+    child: Child,
+    pub(super) identity: Identity,
+}
+
+/// Starts a daemon with its working directory, log and ready file in `dir`.
+pub(super) fn spawn(name: &str, dir: &Path, program: &Path, args: &[OsString]) -> Result<Starting, Failure> {
+    let failed = |what: &str, error: std::io::Error| Failure::request(format!("{name}: {what}: {error}"));
+    fs::create_dir_all(dir.join("state")).map_err(|error| failed("make its directory", error))?;
+    match fs::remove_file(ready_file(dir)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed("remove its old ready file", error)),
+        _ => {}
+    }
+    let log = || File::options().create(true).append(true).open(dir.join("log"));
+    let own = env::current_exe().map_err(|error| failed("own path", error))?;
+    let child = Command::new(own)
+        .arg(DETACH)
+        .arg(program)
+        .args(args)
+        .current_dir(dir)
+        .env(MARK, dir)
+        .stdin(Stdio::null())
+        .stdout(log().map_err(|error| failed("open its log", error))?)
+        .stderr(log().map_err(|error| failed("open its log", error))?)
+        .spawn()
+        .map_err(|error| failed("start", error))?;
+    // Our own child stays in /proc until we have waited for it.
+    let identity = Identity::of(child.id().cast_signed()).map_err(|error| failed("read its start time", error))?;
+    Ok(Starting { name: name.to_owned(), dir: dir.to_owned(), child, identity })
+}
+
+pub(super) fn ready_file(dir: &Path) -> PathBuf {
+    dir.join("ready.json")
+}
+
+/// What a daemon writes once it serves.
+#[derive(Debug, Deserialize)]
+pub(super) struct Ready {
+    /// Only the coordinator has one.
+    #[serde(default)]
+    pub(super) endpoint: String,
+    pid: i32,
+}
+
+/// Between looks at the ready file: a daemon starts in tens of milliseconds.
+const LOOK: Duration = Duration::from_millis(20);
+/// Lines of its log that a daemon which failed to start is remembered by.
+const LAST_WORDS: usize = 15;
+
+impl Starting {
+    /// Waits until the daemon serves, has ended, or the time is over.
+    pub(super) async fn ready(mut self, until: Instant) -> Result<Ready, Failure> {
+        loop {
+            // Written at once by a rename, so what can be read is whole.
+            if let Ok(text) = fs::read(ready_file(&self.dir))
+                && let Ok(ready) = serde_json::from_slice::<Ready>(&text)
+                && ready.pid == self.identity.pid
+            {
+                return Ok(ready);
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(Failure::request(format!("{} ended at once ({status}){}", self.name, self.last_words())));
+            }
+            if Instant::now() >= until {
+                return Err(Failure::Timeout(format!("{} does not get ready{}", self.name, self.last_words())));
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    fn last_words(&self) -> String {
+        let path = self.dir.join("log");
+        let text = fs::read(&path).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        let last = lines[lines.len().saturating_sub(LAST_WORDS)..].iter().map(|line| format!("\n  {line}")).collect::<String>();
+        if last.is_empty() {
+            format!("; its log {} is empty", path.display())
+        } else {
+            format!("; the end of {}:{last}", path.display())
+        }
+    }
+}

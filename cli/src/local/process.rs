@@ -1,0 +1,258 @@
+//! Processes of this machine, named so that a name can never mean another process, and whole trees of them.
+//!
+//! A signal goes through a pidfd that was checked against the start time, so it cannot hit a stranger who got the pid later.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+    fs, io,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    time::Duration,
+};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
+
+/// One process for ever: pids come again, (boot, pid, start time) does not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Identity {
+    pub(super) pid: i32,
+    /// Clock ticks since boot.
+    #[serde(alias = "start_time")]
+    pub(super) start_time: u64,
+    #[serde(alias = "boot_id")]
+    pub(super) boot_id: String,
+}
+
+impl Identity {
+    pub(super) fn of(pid: i32) -> io::Result<Identity> {
+        Ok(Identity { pid, start_time: Stat::of(pid)?.start_time, boot_id: boot_id()? })
+    }
+
+    /// Whether this very process lives. A zombie does not: it only waits to be counted.
+    pub(super) fn is_alive(&self) -> bool {
+        boot_id().is_ok_and(|boot| boot == self.boot_id)
+            && Stat::of(self.pid).is_ok_and(|stat| stat.start_time == self.start_time && stat.is_alive())
+    }
+
+    /// Sends a signal if this very process lives.
+    pub(super) fn signal(&self, signal: Signal) {
+        let Some(pid) = Pid::from_raw(self.pid) else { return };
+        // Opened before the check: from here on the descriptor means one process, whoever it is.
+        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+        if self.is_alive() {
+            // Fails only if the process has ended meanwhile, or is another user's: then it stays, and is reported as left.
+            let _ = pidfd_send_signal(&handle, signal);
+        }
+    }
+}
+
+fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// What `/proc/PID/stat` says (proc(5)).
+#[derive(Clone, Copy, Debug)]
+struct Stat {
+    state: u8,
+    parent: i32,
+    start_time: u64,
+}
+
+impl Stat {
+    fn of(pid: i32) -> io::Result<Stat> {
+        let text = fs::read(format!("/proc/{pid}/stat"))?;
+        Stat::parse(&text).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not as proc(5) says")))
+    }
+
+    fn parse(text: &[u8]) -> Option<Stat> {
+        // The name stands in brackets and may hold anything, also brackets: the fields count from the last one.
+        let end = text.iter().rposition(|byte| *byte == b')')?;
+        let rest = std::str::from_utf8(&text[end + 1..]).ok()?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        // Fields 3, 4 and 22 of proc(5).
+        Some(Stat {
+            state: fields.first()?.bytes().next()?,
+            parent: fields.get(1)?.parse().ok()?,
+            start_time: fields.get(19)?.parse().ok()?,
+        })
+    }
+
+    fn is_alive(self) -> bool {
+        !matches!(self.state, b'Z' | b'X')
+    }
+}
+
+/// Variable that every process of a local cluster is started with: the directory of its daemon. Workers may be given an environment
+/// without it; they are found as descendants.
+pub(super) const MARK: &str = "MUSTER_LOCAL_PART";
+
+/// All living processes that carry the mark of a directory at or below `dir`, the given ones, and all their descendants.
+pub(super) fn tree(dir: &Path, known: &[Identity]) -> BTreeSet<Identity> {
+    let Ok(boot) = boot_id() else { return BTreeSet::new() };
+    let all = all_processes();
+    let ours = |pid: i32, stat: &Stat| {
+        known.iter().any(|one| one.pid == pid && one.start_time == stat.start_time && one.boot_id == boot) || is_marked(pid, dir)
+    };
+    let roots: BTreeSet<i32> = all.iter().filter(|(pid, stat)| ours(**pid, stat)).map(|(pid, _)| *pid).collect();
+    living(&all, &boot, with_descendants(&all, roots))
+}
+
+/// All living descendants of these, without themselves.
+pub(super) fn descendants(known: &[Identity]) -> BTreeSet<Identity> {
+    let Ok(boot) = boot_id() else { return BTreeSet::new() };
+    let all = all_processes();
+    let is_known = |pid: &i32| known.iter().any(|one| one.pid == *pid);
+    let roots = known.iter().filter(|one| one.is_alive()).map(|one| one.pid).collect();
+    let below = with_descendants(&all, roots).into_iter().filter(|pid| !is_known(pid)).collect();
+    living(&all, &boot, below)
+}
+
+fn with_descendants(all: &BTreeMap<i32, Stat>, mut found: BTreeSet<i32>) -> BTreeSet<i32> {
+    loop {
+        let is_new = |pid: &i32, stat: &Stat| found.contains(&stat.parent) && !found.contains(pid);
+        let below: Vec<i32> = all.iter().filter(|(pid, stat)| is_new(pid, stat)).map(|(pid, _)| *pid).collect();
+        if below.is_empty() {
+            return found;
+        }
+        found.extend(below);
+    }
+}
+
+fn living(all: &BTreeMap<i32, Stat>, boot: &str, pids: BTreeSet<i32>) -> BTreeSet<Identity> {
+    let stats = pids.into_iter().filter_map(|pid| all.get(&pid).filter(|stat| stat.is_alive()).map(|stat| (pid, stat.start_time)));
+    stats.map(|(pid, start_time)| Identity { pid, start_time, boot_id: boot.to_owned() }).collect()
+}
+
+fn all_processes() -> BTreeMap<i32, Stat> {
+    let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    // Those that end while we look are simply not there.
+    pids.filter_map(|pid| Some((pid, Stat::of(pid).ok()?))).collect()
+}
+
+fn is_marked(pid: i32, dir: &Path) -> bool {
+    // Another user's process cannot be read, and cannot be ours.
+    let Ok(environ) = fs::read(format!("/proc/{pid}/environ")) else { return false };
+    environ.split(|byte| *byte == 0).any(|variable| {
+        let value = variable.strip_prefix(MARK.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+        value.is_some_and(|value| Path::new(OsStr::from_bytes(value)).starts_with(dir))
+    })
+}
+
+/// How long SIGKILL may take: a process waiting in the kernel for a disk ends late, not never.
+pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between looks at processes that are about to end or stop, which takes microseconds to milliseconds.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Kills whole trees at one moment: `find` is asked again until freezing what it found has left nothing new to find. The answer is how
+/// many were killed, or who is left.
+pub(super) async fn cut(find: impl Fn() -> BTreeSet<Identity>) -> Result<usize, BTreeSet<Identity>> {
+    let mut frozen: BTreeSet<Identity> = BTreeSet::new();
+    loop {
+        let new: BTreeSet<Identity> = find().difference(&frozen).cloned().collect();
+        if new.is_empty() {
+            break;
+        }
+        for process in &new {
+            process.signal(Signal::STOP);
+        }
+        // A fork under way completes before the stop takes hold; only then is another look worth something.
+        let until = Instant::now() + Duration::from_secs(1);
+        while new.iter().any(is_on_its_feet) && Instant::now() < until {
+            sleep(LOOK).await;
+        }
+        frozen.extend(new);
+    }
+    for process in &frozen {
+        process.signal(Signal::KILL);
+    }
+    let left = wait_gone(frozen.clone(), KILL_TIMEOUT).await;
+    if left.is_empty() { Ok(frozen.len()) } else { Err(left) }
+}
+
+/// Alive, and neither stopped nor traced.
+fn is_on_its_feet(process: &Identity) -> bool {
+    Stat::of(process.pid)
+        .is_ok_and(|stat| stat.start_time == process.start_time && !matches!(stat.state, b'T' | b't' | b'Z' | b'X'))
+}
+
+/// Waits until all of these are gone; those that are not in time.
+pub(super) async fn wait_gone(mut processes: BTreeSet<Identity>, timeout: Duration) -> BTreeSet<Identity> {
+    let until = Instant::now() + timeout;
+    loop {
+        processes.retain(Identity::is_alive);
+        if processes.is_empty() || Instant::now() >= until {
+            return processes;
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// `4711 (python3), 4712 (sh)`
+pub(super) fn named(processes: &BTreeSet<Identity>) -> String {
+    let one = |process: &Identity| {
+        let name = fs::read_to_string(format!("/proc/{}/comm", process.pid)).unwrap_or_default();
+        format!("{} ({})", process.pid, name.trim())
+    };
+    processes.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    fn spawn(dir: &Path, script: &str) -> Child {
+        Command::new("sh").args(["-c", script]).env(MARK, dir).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    #[test]
+    fn a_name_with_brackets_is_read() {
+        let text = b"42 (a) b (c) S 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 0 0";
+        let stat = Stat::parse(text).unwrap();
+        assert_eq!((stat.state, stat.parent, stat.start_time), (b'S', 7, 12345));
+        assert!(Stat::parse(b"42 (a").is_none());
+    }
+
+    #[test]
+    fn another_process_with_the_same_pid_is_not_meant() {
+        let mut child = spawn(Path::new("/none"), "echo; read x");
+        let me = Identity::of(child.id() as i32).unwrap();
+        assert!(me.is_alive());
+        for other in [Identity { start_time: me.start_time + 1, ..me.clone() }, Identity { boot_id: "x".into(), ..me.clone() }] {
+            assert!(!other.is_alive());
+            other.signal(Signal::KILL);
+        }
+        assert!(me.is_alive(), "a signal for another process must not arrive");
+        me.signal(Signal::KILL);
+        child.wait().unwrap();
+        assert!(!me.is_alive());
+    }
+
+    #[tokio::test]
+    async fn a_tree_is_cut_with_its_orphans_and_strangers_are_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let stranger_dir = tempfile::tempdir().unwrap();
+        // Grandchildren, one of them an orphan in its own session, one without the mark.
+        let mut root = spawn(dir.path(), "setsid sleep 1000 & (sleep 1000 &) ; env -i sleep 1000 & echo ready; wait");
+        let mut stranger = spawn(stranger_dir.path(), "echo; sleep 1000");
+        let mut line = [0; 1];
+        io::Read::read_exact(root.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let find = || tree(dir.path(), &[]);
+        while find().len() < 4 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(cut(find).await, Ok(4));
+        assert!(find().is_empty());
+        root.wait().unwrap();
+        let alive = Identity::of(stranger.id() as i32).unwrap();
+        assert!(alive.is_alive());
+        assert_eq!(cut(|| tree(stranger_dir.path(), &[])).await, Ok(2));
+        stranger.wait().unwrap();
+    }
+}

@@ -117,6 +117,9 @@ pub enum RefusedReason {
         /// [`Limits::clients`].
         limit: usize,
     },
+    /// The process has no descriptor left for it.
+    #[error("the process has no file descriptor left")]
+    NoDescriptors,
     /// Its half-read request does not fit any more.
     #[error("the store holds {limit} bytes, its limit")]
     StoreFull {
@@ -289,24 +292,27 @@ impl Store {
                 Err(Errno::AGAIN) => break,
                 // The client gave up before it was accepted, or a signal came.
                 Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO | Errno::PERM) => {}
-                Err(Errno::MFILE | Errno::NFILE) => {
-                    // The connection must be taken off the queue, or the epoll set stays readable for nothing.
-                    if self.spare.take().is_none() {
-                        break;
-                    }
-                    let turned_away = rustix::net::acceptfrom_with(&self.listener, flags);
-                    drop(turned_away);
-                    self.spare = spare(&self.listener);
+                Err(Errno::MFILE | Errno::NFILE) if self.turn_one_away() => {
                     let client = self.fresh_id();
-                    let limit = self.clients.len();
-                    on(Event::Refused { client, why: RefusedReason::TooManyClients { limit } });
+                    on(Event::Refused { client, why: RefusedReason::NoDescriptors });
                     on(Event::Closed { client, why: Closed::Refused });
                 }
+                Err(Errno::MFILE | Errno::NFILE) => break,
                 Err(Errno::NOMEM | Errno::NOBUFS) => break,
                 Err(source) => return Err(StoreError::Accept { source }),
             }
         }
         Ok(())
+    }
+
+    /// Takes one connection off the kernel's queue and closes it, or the epoll set would stay readable for nothing.
+    fn turn_one_away(&mut self) -> bool {
+        if self.spare.take().is_none() {
+            return false;
+        }
+        let turned_away = rustix::net::acceptfrom_with(&self.listener, SocketFlags::CLOEXEC).is_ok();
+        self.spare = spare(&self.listener);
+        turned_away
     }
 
     fn admit(&mut self, socket: OwnedFd, peer: SocketAddr, now: Duration, on: &mut dyn FnMut(Event)) -> Result<(), StoreError> {
@@ -402,7 +408,7 @@ impl Store {
                 Outcome::Reply(to, reply) => self.queue(to, reply),
                 Outcome::Set(key) => on(Event::Set { client: by, key }),
                 Outcome::Added(key, value) => on(Event::Added { client: by, key, value }),
-                Outcome::Waiting => on(Event::Waiting { client: by, keys: self.table.awaited_by(by) }),
+                Outcome::Waiting(keys) => on(Event::Waiting { client: by, keys }),
             }
         }
     }

@@ -8,6 +8,7 @@
 //! of the last missing key, CANCEL_WAIT, another WAIT or its departure make it free. A key counts as arrived once it
 //! was written, even if it is deleted before the other keys of the same wait have come.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::meter::{ENTRY_BYTES, Meter, Value};
@@ -54,8 +55,8 @@ pub enum Outcome {
     Set(Key),
     /// A counter was moved to this value.
     Added(Key, i64),
-    /// The client waits; for what, [`Table::awaited_by`] says.
-    Waiting,
+    /// The client waits for these keys.
+    Waiting(Vec<Key>),
 }
 
 /// Why a request cannot be obeyed. The client is closed, as torch's server does where it throws.
@@ -355,21 +356,23 @@ impl Table {
     }
 
     fn enroll(&mut self, client: ClientId, keys: Vec<Key>, out: &mut Vec<Outcome>) -> Result<(), Denied> {
-        let new: usize = keys.iter().filter(|k| !self.awaited.contains_key(*k)).map(|k| k.len() + ENTRY_BYTES).sum();
-        let cost = new + keys.len() * WAIT_BYTES;
-        self.room(cost)?;
-        self.meter.charge(cost);
+        // Asked for as if nobody waited for these keys yet; charged as it is.
+        self.room(keys.iter().map(|k| k.len() + ENTRY_BYTES + WAIT_BYTES).sum())?;
         let (ticket, left) = (self.ticket, keys.len());
         self.ticket += 1;
+        self.meter.charge(left * WAIT_BYTES);
         let mut own = Vec::with_capacity(left);
         for key in keys {
+            let entry = self.awaited.entry(key);
             // One copy of the key, whoever waits for it.
-            let key = self.awaited.get_key_value(&key).map_or(key, |(shared, _)| shared.clone());
-            own.push(key.clone());
-            self.awaited.entry(key).or_default().insert((ticket, client));
+            own.push(entry.key().clone());
+            if let Entry::Vacant(entry) = &entry {
+                self.meter.charge(entry.key().len() + ENTRY_BYTES);
+            }
+            entry.or_default().insert((ticket, client));
         }
+        out.push(Outcome::Waiting(own.clone()));
         self.waiting.insert(client, Wait { ticket, keys: own, left });
-        out.push(Outcome::Waiting);
         Ok(())
     }
 

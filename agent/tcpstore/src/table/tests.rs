@@ -490,4 +490,30 @@ proptest! {
         }
         prop_assert_eq!(table.held(), 0);
     }
+
+    #[test]
+    fn whatever_is_asked_the_limits_hold(steps in prop::collection::vec((0u64..6, any_request(), 0usize..2000), 1..200)) {
+        let limits = Limits { total_bytes: 8192, keys: 5, pending_out_bytes: 3000, ..Limits::default() };
+        let mut table = Table::new(limits.clone());
+        for (n, request, pad) in steps {
+            let request = match request {
+                Request::Append { key, .. } => Request::Append { key, value: vec![0; pad] },
+                Request::Set { key, .. } => Request::Set { key: [&*key, &n.to_le_bytes()[..]].concat().into(), value: vec![0; pad] },
+                other => other,
+            };
+            let mut out = Vec::new();
+            let applied = table.apply(ClientId(n), request, &mut out);
+            if let Err(Denied::StoreFull { .. }) = applied {
+                table.leave(ClientId(n));
+            }
+            for outcome in &out {
+                if let Outcome::Reply(_, reply) = outcome {
+                    prop_assert!(reply.wire_len() <= limits.pending_out_bytes.max(8 + limits.value_bytes));
+                }
+            }
+            // A value that is appended to keeps room for as much again.
+            prop_assert!(table.held() <= limits.total_bytes + limits.pending_out_bytes, "{} bytes", table.held());
+            prop_assert!(table.values.len() + table.queued <= limits.keys);
+        }
+    }
 }

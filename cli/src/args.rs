@@ -58,7 +58,7 @@ pub(crate) struct Globals {
     #[arg(short, long, global = true, env = "MUSTER_NAMESPACE", hide_env_values = true, help_heading = GLOBAL)]
     pub(crate) namespace: Option<String>,
 
-    /// Format of what is printed
+    /// Format of what is printed; wide has more columns, name only job/NAME
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", help_heading = GLOBAL)]
     pub(crate) output: Option<Format>,
 
@@ -78,11 +78,10 @@ pub(crate) struct Globals {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     Table,
-    /// A table with more columns
     Wide,
     Json,
     Yaml,
-    /// Only kind and name, as `job/digits`
+    // Kind and name only, as `job/digits`.
     Name,
 }
 

@@ -67,15 +67,15 @@ fn report(cx: &Context, failure: Failure) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints clap's error, or the help that was asked for, and adds what a torchrun user needs to know.
-pub(crate) fn refuse(error: clap::Error) -> ExitCode {
-    // Help and version go to stdout and are no failure. Nothing can be done about a closed pipe.
-    let _ = error.print();
+/// Prints clap's error, or the help that was asked for, and tells a torchrun user what to do instead.
+pub(crate) fn refuse(mut error: clap::Error) -> ExitCode {
     if error.kind() == ErrorKind::UnknownArgument
         && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
         && let Some(hint) = run::torchrun_hint(flag)
     {
-        eprintln!("\nhint: {hint}");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
     }
+    // Help and version go to stdout and are no failure. Nothing can be done about a closed pipe.
+    let _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

@@ -7,7 +7,7 @@
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 
 mod args;
 mod commands;
@@ -15,6 +15,7 @@ mod connect;
 mod context;
 mod entry;
 mod fail;
+mod help;
 pub mod jobfile;
 mod local;
 mod output;
@@ -26,12 +27,13 @@ pub(crate) const VERSION: &str = muster_runtime::version::version();
 
 /// The whole command line, for tests and completions.
 pub fn command() -> clap::Command {
-    args::Cli::command()
+    help::lay_out(args::Cli::command())
 }
 
 /// Runs one command, reports its failure on stderr, and answers with the documented exit code.
 pub fn main() -> ExitCode {
-    match args::Cli::try_parse() {
+    let parsed = command().try_get_matches().and_then(|matches| args::Cli::from_arg_matches(&matches));
+    match parsed {
         Ok(cli) => entry::run(cli),
         Err(error) => entry::refuse(error),
     }

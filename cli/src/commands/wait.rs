@@ -26,7 +26,7 @@ pub(crate) struct Wait {
     /// Name of the job
     job: String,
 
-    /// What to wait for
+    /// What to wait for: training with all members, over whatever the end, or forgotten
     #[arg(long = "for", value_enum, default_value = "complete", value_name = "STATE")]
     wait_for: State,
 
@@ -41,11 +41,8 @@ pub(crate) struct Wait {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum State {
-    /// Training with all members of its generation
     Running,
-    /// Succeeded, failed or cancelled
     Complete,
-    /// No longer known
     Deleted,
 }
 

@@ -11,6 +11,7 @@
 //! Clients are hostile until shown otherwise: lengths are checked before anything is allocated, all memory a client can
 //! make the store hold is counted against [`Limits`], and a client that breaks a rule is closed with a reason.
 
+mod event;
 mod limits;
 mod meter;
 mod outbox;
@@ -19,9 +20,10 @@ mod sensor;
 mod server;
 pub mod table;
 
+pub use event::{ClientId, Closed, Event, RefusedReason};
 pub use limits::Limits;
 pub use sensor::Sensor;
-pub use server::{ClientId, Closed, Event, RefusedReason, Store, StoreError};
+pub use server::{Store, StoreError};
 
 /// A key as the client sent it (torch's `TCPStore` puts a `/` in front of every key but `init/`), shared between the
 /// table, the lists of waiters and the events.

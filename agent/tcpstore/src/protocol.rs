@@ -1,9 +1,9 @@
 //! The wire: what a torch client sends and what it expects back. No state of the store, no sockets.
 //!
 //! Source: `torch/csrc/distributed/c10d/store/TCPStoreBackend.hpp` (opcodes), `TCPStore.cpp` (what the client writes and
-//! reads), `TCPStoreLibUvBackend.cpp` (what the server answers), torch 2.15. The protocol is the same since 2.1;
-//! PING came with 2.4, the queues with 2.8, LIST_KEYS and BARRIER last. Torch 2.0 did not validate and cannot be told
-//! from garbage, so it is refused.
+//! reads), `TCPStoreLibUvBackend.cpp` (what the server answers), torch 2.15. What was there in 2.4 is unchanged since;
+//! newer opcodes took new numbers. The first 2.x clients did not validate and cannot be told from garbage, so they are
+//! refused.
 //!
 //! A connection begins with VALIDATE and a magic number, unanswered. Then come requests: one byte opcode, then fields.
 //! Integers are 64-bit little-endian (the magic and the ping's nonce 32-bit), strings and values are length and bytes,

@@ -9,6 +9,7 @@
 //! No keep-alive probes: a client behind a broken network must find its connection alive when the network comes back,
 //! for its training may never have noticed (silence is not death).
 
+mod accept;
 mod client;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,21 +20,14 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
+use self::accept::{listener, spare};
 use self::client::{Client, READ_BYTES};
 use crate::meter::Meter;
-use crate::protocol::{Fault, Reply};
-use crate::table::{Denied, Outcome, Table};
-use crate::{Key, Limits};
-
-/// Connections the kernel may hold until they are accepted: every rank of a 4,096-member job at the same moment. The
-/// kernel cuts it to `net.core.somaxconn`, 4096 by default.
-const BACKLOG: i32 = 4096;
-
-/// Connections accepted in one turn, so that a storm of them does not starve those that are there.
-const ACCEPTS: usize = 256;
+use crate::protocol::Reply;
+use crate::table::{Outcome, Table};
+use crate::{ClientId, Closed, Event, Key, Limits, RefusedReason};
 
 /// Ready descriptors looked at in one turn.
 const EVENTS: usize = 1024;
@@ -44,89 +38,6 @@ const INNOCENT_BYTES: usize = 8 * 1024;
 
 const LISTENER: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
-
-/// One connection, never used for another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClientId(pub u64);
-
-/// What a turn saw. Writes of the host itself cause no event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Event {
-    Connected {
-        client: ClientId,
-        peer: SocketAddr,
-    },
-    /// The client is gone; the last event about it.
-    Closed {
-        client: ClientId,
-        why: Closed,
-    },
-    /// SET, MULTI_SET, APPEND or a COMPARE_SET that wrote.
-    Set {
-        client: ClientId,
-        key: Key,
-    },
-    /// ADD or BARRIER, and the counter after it.
-    Added {
-        client: ClientId,
-        key: Key,
-        value: i64,
-    },
-    /// The client waits for these keys, which are missing.
-    Waiting {
-        client: ClientId,
-        keys: Vec<Key>,
-    },
-    /// The client broke a rule and is closed; `Closed` follows.
-    Refused {
-        client: ClientId,
-        why: RefusedReason,
-    },
-}
-
-/// Why a connection ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closed {
-    /// The client closed it, or its process ended.
-    ByPeer,
-    /// The connection failed, with this `errno`.
-    Failed(i32),
-    /// The store closed it; a `Refused` came before.
-    Refused,
-}
-
-/// Which rule a client broke.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RefusedReason {
-    /// Its bytes are not the protocol.
-    #[error(transparent)]
-    Fault(#[from] Fault),
-    /// Its request could not be obeyed.
-    #[error(transparent)]
-    Denied(#[from] Denied),
-    /// Nothing valid came before the deadline.
-    #[error("not validated within {after:?}")]
-    Handshake {
-        /// The deadline, from the connection on.
-        after: Duration,
-    },
-    /// There is no room for another connection.
-    #[error("{limit} clients are connected, the limit")]
-    TooManyClients {
-        /// [`Limits::clients`].
-        limit: usize,
-    },
-    /// The process has no descriptor left for it.
-    #[error("the process has no file descriptor left")]
-    NoDescriptors,
-    /// Its half-read request does not fit any more.
-    #[error("the store holds {limit} bytes, its limit")]
-    StoreFull {
-        /// [`Limits::total_bytes`].
-        limit: usize,
-    },
-}
 
 /// The store itself failed; no client can cause this.
 #[derive(Debug, thiserror::Error)]
@@ -279,59 +190,6 @@ impl Store {
     /// Bytes held now, as counted against [`Limits::total_bytes`].
     pub fn held_bytes(&self) -> usize {
         self.meter.used()
-    }
-
-    fn accept(&mut self, now: Duration, on: &mut dyn FnMut(Event)) -> Result<(), StoreError> {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        for _ in 0..ACCEPTS {
-            match rustix::net::acceptfrom_with(&self.listener, flags) {
-                Ok((socket, peer)) => {
-                    let peer = peer.and_then(|p| SocketAddr::try_from(p).ok()).unwrap_or(self.local);
-                    self.admit(socket, peer, now, on)?;
-                }
-                Err(Errno::AGAIN) => break,
-                // The client gave up before it was accepted, or a signal came.
-                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO | Errno::PERM) => {}
-                Err(Errno::MFILE | Errno::NFILE) if self.turn_one_away() => {
-                    let client = self.fresh_id();
-                    on(Event::Refused { client, why: RefusedReason::NoDescriptors });
-                    on(Event::Closed { client, why: Closed::Refused });
-                }
-                Err(Errno::MFILE | Errno::NFILE) => break,
-                Err(Errno::NOMEM | Errno::NOBUFS) => break,
-                Err(source) => return Err(StoreError::Accept { source }),
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes one connection off the kernel's queue and closes it, or the epoll set would stay readable for nothing.
-    fn turn_one_away(&mut self) -> bool {
-        if self.spare.take().is_none() {
-            return false;
-        }
-        let turned_away = rustix::net::acceptfrom_with(&self.listener, SocketFlags::CLOEXEC).is_ok();
-        self.spare = spare(&self.listener);
-        turned_away
-    }
-
-    fn admit(&mut self, socket: OwnedFd, peer: SocketAddr, now: Duration, on: &mut dyn FnMut(Event)) -> Result<(), StoreError> {
-        let client = self.fresh_id();
-        if self.clients.len() >= self.limits.clients {
-            on(Event::Refused { client, why: RefusedReason::TooManyClients { limit: self.limits.clients } });
-            on(Event::Closed { client, why: Closed::Refused });
-            return Ok(());
-        }
-        // Answers are a few bytes that somebody waits for.
-        sockopt::set_tcp_nodelay(&socket, true).ok();
-        self.register(&socket, client.0)?;
-        self.clients.insert(client, Client::new(socket));
-        self.handshakes.push_back((now + self.limits.handshake, client));
-        if self.handshakes.len() == 1 {
-            self.arm(now)?;
-        }
-        on(Event::Connected { client, peer });
-        Ok(())
     }
 
     /// Reads from one ready client and obeys what it said.
@@ -509,19 +367,4 @@ impl Store {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
             .map_err(|source| StoreError::Epoll { what: "add to", source })
     }
-}
-
-fn listener(addr: SocketAddr) -> rustix::io::Result<OwnedFd> {
-    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-    // A store must be able to take a port whose last store closed its connections a moment ago.
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    rustix::net::bind(&socket, &addr)?;
-    rustix::net::listen(&socket, BACKLOG)?;
-    Ok(socket)
-}
-
-fn spare(listener: &OwnedFd) -> Option<OwnedFd> {
-    rustix::io::fcntl_dupfd_cloexec(listener, 0).ok()
 }

@@ -1,23 +1,21 @@
 //! What the keys are and who waits for what: one request in, answers out. No sockets, no time.
 //!
-//! Semantics are those of torch's libuv server (`TCPStoreLibUvBackend.cpp`), which every torch 2.x client is tested
-//! against, with its three known slips put right: an item pushed to a queue lets its waiter go for good, a wait that
-//! names a key twice ends, and a number that is none closes only the client that asked.
+//! Semantics are those of torch's libuv server (`TCPStoreLibUvBackend.cpp`, torch 2.15), which is what torch's clients
+//! are tested against, with one slip put right: there a client freed by a queue's item stays in the list of those who
+//! wait for the queue, and a later item or wait miscounts it.
 //!
 //! A client is either free or waiting. WAIT with keys missing and BARRIER before it is full make it wait; the arrival
 //! of the last missing key, CANCEL_WAIT, another WAIT or its departure make it free. A key counts as arrived once it
 //! was written, even if it is deleted before the other keys of the same wait have come.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod waits;
 
+use std::collections::{BTreeMap, VecDeque};
+
+use self::waits::{WAIT_BYTES, Waits};
 use crate::meter::{ENTRY_BYTES, Meter, Value};
 use crate::protocol::{Reply, Request};
 use crate::{ClientId, Key, Limits};
-
-/// What one waiting (client, key) pair costs: the key's reference in the client's list, the client's place in the key's
-/// queue, where tree nodes are at worst half full.
-const WAIT_BYTES: usize = size_of::<Key>() + 2 * size_of::<Place>();
 
 /// The keys, the queues and the waiters of one store.
 #[derive(Debug)]
@@ -27,23 +25,7 @@ pub struct Table {
     values: BTreeMap<Key, Value>,
     queues: BTreeMap<Key, VecDeque<Value>>,
     queued: usize,
-    /// Who waits for a key, first come first.
-    awaited: BTreeMap<Key, BTreeSet<Place>>,
-    waiting: BTreeMap<ClientId, Wait>,
-    /// Number of the next wait.
-    ticket: u64,
-}
-
-/// A client's place in a key's queue: the number of its wait, and itself.
-type Place = (u64, ClientId);
-
-#[derive(Debug)]
-struct Wait {
-    ticket: u64,
-    /// The keys that were missing when it began.
-    keys: Vec<Key>,
-    /// How many of them are missing still; never 0.
-    left: usize,
+    waits: Waits,
 }
 
 /// What one request caused.
@@ -80,16 +62,7 @@ impl Table {
     }
 
     pub(crate) fn metered(limits: Limits, meter: Meter) -> Table {
-        Table {
-            limits,
-            meter,
-            values: BTreeMap::new(),
-            queues: BTreeMap::new(),
-            queued: 0,
-            awaited: BTreeMap::new(),
-            waiting: BTreeMap::new(),
-            ticket: 0,
-        }
+        Table { limits, meter, values: BTreeMap::new(), queues: BTreeMap::new(), queued: 0, waits: Waits::default() }
     }
 
     /// Obeys one request of `client`; what follows from it is appended to `out`.
@@ -137,7 +110,7 @@ impl Table {
             }
             Request::Wait { keys } => self.wait(client, keys, out)?,
             Request::CancelWait => {
-                self.forget_wait(client);
+                self.waits.end(client, &self.meter);
                 out.push(Outcome::Reply(client, Reply::WaitCanceled));
             }
             Request::NumKeys => out.push(Outcome::Reply(client, Reply::Number(self.values.len() as i64))),
@@ -181,22 +154,12 @@ impl Table {
 
     /// Who waits, and for which missing keys.
     pub fn waiting(&self) -> impl Iterator<Item = (ClientId, Vec<Key>)> {
-        self.waiting.keys().map(|client| (*client, self.awaited_by(*client)))
-    }
-
-    /// The missing keys one client waits for; empty if it is free.
-    pub fn awaited_by(&self, client: ClientId) -> Vec<Key> {
-        let Some(wait) = self.waiting.get(&client) else {
-            return Vec::new();
-        };
-        let place = (wait.ticket, client);
-        let missing = |key: &&Key| self.awaited.get(*key).is_some_and(|places| places.contains(&place));
-        wait.keys.iter().filter(missing).cloned().collect()
+        self.waits.all()
     }
 
     /// Forgets a client that has gone.
     pub fn leave(&mut self, client: ClientId) {
-        self.forget_wait(client);
+        self.waits.end(client, &self.meter);
     }
 
     /// Bytes counted against [`Limits::total_bytes`].
@@ -243,7 +206,7 @@ impl Table {
     }
 
     fn wait(&mut self, client: ClientId, mut keys: Vec<Key>, out: &mut Vec<Outcome>) -> Result<(), Denied> {
-        self.forget_wait(client);
+        self.waits.end(client, &self.meter);
         keys.sort_unstable();
         keys.dedup();
         keys.retain(|key| !self.has(key));
@@ -256,7 +219,7 @@ impl Table {
 
     /// Counts the client in; the one who fills the barrier frees all. The counter is an ordinary key.
     fn barrier(&mut self, client: ClientId, key: Key, size: i64, out: &mut Vec<Outcome>) -> Result<(), Denied> {
-        self.forget_wait(client);
+        self.waits.end(client, &self.meter);
         let count = number(&key, self.values.get(&key))?.wrapping_add(1);
         self.room_for(&key, count.to_string().len() + WAIT_BYTES)?;
         let full = count >= size;
@@ -279,13 +242,7 @@ impl Table {
         }
         self.queues.entry(key.clone()).or_default().push_back(value);
         self.queued += 1;
-        // One item frees one client: the first for whom this is the last missing key.
-        while let Some(place) = self.awaited.get(&key).and_then(|places| places.first().copied()) {
-            self.give_up_place(&key, place);
-            if self.key_came(place.1, out) {
-                break;
-            }
-        }
+        self.waits.one_came(&key, &self.meter).into_iter().for_each(|waiter| out.push(Outcome::Reply(waiter, Reply::StopWaiting)));
         Ok(())
     }
 
@@ -333,68 +290,15 @@ impl Table {
 
     /// A key was written: whoever waited for it alone is free.
     fn arrived(&mut self, key: &[u8], out: &mut Vec<Outcome>) {
-        let Some(places) = self.awaited.remove(key) else {
-            return;
-        };
-        self.meter.release(key.len() + ENTRY_BYTES);
-        for (_, client) in places {
-            self.key_came(client, out);
+        for client in self.waits.came(key, &self.meter) {
+            out.push(Outcome::Reply(client, Reply::StopWaiting));
         }
-    }
-
-    /// One of the keys this client waits for has come; true if it was the last. Its place is given up already.
-    fn key_came(&mut self, client: ClientId, out: &mut Vec<Outcome>) -> bool {
-        let wait = self.waiting.get_mut(&client).expect("whoever has a place waits");
-        wait.left -= 1;
-        if wait.left > 0 {
-            return false;
-        }
-        self.meter.release(wait.keys.len() * WAIT_BYTES);
-        self.waiting.remove(&client);
-        out.push(Outcome::Reply(client, Reply::StopWaiting));
-        true
     }
 
     fn enroll(&mut self, client: ClientId, keys: Vec<Key>, out: &mut Vec<Outcome>) -> Result<(), Denied> {
-        // Asked for as if nobody waited for these keys yet; charged as it is.
-        self.room(keys.iter().map(|k| k.len() + ENTRY_BYTES + WAIT_BYTES).sum())?;
-        let (ticket, left) = (self.ticket, keys.len());
-        self.ticket += 1;
-        self.meter.charge(left * WAIT_BYTES);
-        let mut own = Vec::with_capacity(left);
-        for key in keys {
-            let entry = self.awaited.entry(key);
-            // One copy of the key, whoever waits for it.
-            own.push(entry.key().clone());
-            if let Entry::Vacant(entry) = &entry {
-                self.meter.charge(entry.key().len() + ENTRY_BYTES);
-            }
-            entry.or_default().insert((ticket, client));
-        }
-        out.push(Outcome::Waiting(own.clone()));
-        self.waiting.insert(client, Wait { ticket, keys: own, left });
+        self.room(Waits::cost(&keys))?;
+        out.push(Outcome::Waiting(self.waits.begin(client, keys, &self.meter)));
         Ok(())
-    }
-
-    fn forget_wait(&mut self, client: ClientId) {
-        let Some(wait) = self.waiting.remove(&client) else {
-            return;
-        };
-        self.meter.release(wait.keys.len() * WAIT_BYTES);
-        for key in wait.keys {
-            self.give_up_place(&key, (wait.ticket, client));
-        }
-    }
-
-    fn give_up_place(&mut self, key: &Key, place: Place) {
-        let Some(places) = self.awaited.get_mut(key) else {
-            return;
-        };
-        places.remove(&place);
-        if places.is_empty() {
-            self.awaited.remove(key);
-            self.meter.release(key.len() + ENTRY_BYTES);
-        }
     }
 
     fn keys_held(&self) -> usize {

@@ -88,7 +88,7 @@ fn what_is_not_the_protocol_is_refused_by_reason() {
     let cases: Vec<(&str, Vec<u8>, &str)> = vec![
         ("http", b"GET / HTTP/1.1\r\n\r\n".to_vec(), "not a torch client: it did not begin with VALIDATE"),
         ("tls", vec![0x16, 3, 1, 0, 0], "not a torch client: it did not begin with VALIDATE"),
-        ("torch 2.0", [&[3][..], &field(b"init/")].concat(), "not a torch client: it did not begin with VALIDATE"),
+        ("early torch", [&[3][..], &field(b"init/")].concat(), "not a torch client: it did not begin with VALIDATE"),
         ("magic", vec![0, 1, 2, 3, 4], "not a torch client: magic number 0x04030201"),
         ("unknown", vec![99], "unknown opcode 99"),
         ("validate twice", greeting.to_vec(), "unknown opcode 0"),
@@ -104,7 +104,7 @@ fn what_is_not_the_protocol_is_refused_by_reason() {
         ("number", [&[1][..], &field(b"k"), &field(b"x"), &[4], &field(b"k"), &[0; 8]].concat(), "k is not a number"),
     ];
     for (name, bytes, want) in cases {
-        let strange = ["http", "tls", "torch 2.0", "magic"].contains(&name);
+        let strange = ["http", "tls", "early torch", "magic"].contains(&name);
         let mut client = if strange { Client::silent(served.addr) } else { Client::new(served.addr) };
         // The store may close while we still send: that is the point.
         let _ = std::io::Write::write_all(&mut client.0, &bytes);
@@ -138,7 +138,7 @@ fn who_does_not_validate_in_time_is_closed() {
 }
 
 #[test]
-fn a_torn_request_holds_up_nobody_and_is_dropped_with_its_client() {
+fn what_a_client_left_open_goes_with_it() {
     let served = served();
     let mut torn = Client::new(served.addr);
     torn.send(&[&[1][..], &field(b"/k"), &1000u64.to_le_bytes(), b"only this"].concat());
@@ -146,6 +146,13 @@ fn a_torn_request_holds_up_nobody_and_is_dropped_with_its_client() {
     other.ping();
     torn.0.shutdown(Shutdown::Write).unwrap();
     served.event(|e| matches!(e, Event::Closed { why: Closed::ByPeer, .. }).then_some(()));
+
+    let mut waiter = Client::new(served.addr);
+    waiter.start_wait(&[b"/k"]);
+    served.event(|e| matches!(e, Event::Waiting { .. }).then_some(()));
+    drop(waiter);
+    served.event(|e| matches!(e, Event::Closed { why: Closed::ByPeer, .. }).then_some(()));
+    assert_eq!(served.with(|store| store.waiting().count()), 0, "who left waits no more");
     assert_eq!(other.get(b"/k"), b"");
 }
 

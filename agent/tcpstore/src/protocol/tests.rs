@@ -105,7 +105,7 @@ fn replies_are_written_as_torch_reads_them() {
 #[test]
 fn a_connection_begins_with_validate() {
     assert_eq!(fault(b"GET / HTTP/1.1\r\n"), Some(Fault::NotValidated));
-    assert_eq!(fault(b"\x01"), Some(Fault::NotValidated), "torch 2.0 began with its first request");
+    assert_eq!(fault(b"\x01"), Some(Fault::NotValidated), "early torch began with its first request");
     assert_eq!(fault(b"\0\x01\x02\x03\x04"), Some(Fault::BadMagic { got: 0x0403_0201 }));
     assert_eq!(fault(b"\0\xce\xf7"), None, "more may come");
     assert_eq!(fault(&greeted(&hello())), Some(Fault::UnknownOpcode { opcode: 0 }), "only once");

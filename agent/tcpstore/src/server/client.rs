@@ -7,7 +7,7 @@ use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
-use super::ClientId;
+use crate::ClientId;
 use crate::meter::Meter;
 use crate::outbox::Outbox;
 use crate::protocol::Decoder;

@@ -1,0 +1,92 @@
+//! What a store tells its host: who came and went, what was written, who waits, who was refused and why.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::Key;
+use crate::protocol::Fault;
+use crate::table::Denied;
+
+/// One connection, never used for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// What a turn saw. Writes of the host itself cause no event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Event {
+    Connected {
+        client: ClientId,
+        peer: SocketAddr,
+    },
+    /// The client is gone; the last event about it.
+    Closed {
+        client: ClientId,
+        why: Closed,
+    },
+    /// SET, MULTI_SET, APPEND or a COMPARE_SET that wrote.
+    Set {
+        client: ClientId,
+        key: Key,
+    },
+    /// ADD or BARRIER, and the counter after it.
+    Added {
+        client: ClientId,
+        key: Key,
+        value: i64,
+    },
+    /// The client waits for these keys, which are missing.
+    Waiting {
+        client: ClientId,
+        keys: Vec<Key>,
+    },
+    /// The client broke a rule and is closed; `Closed` follows. Where there was no room for it, this is the first
+    /// that is heard of it.
+    Refused {
+        client: ClientId,
+        why: RefusedReason,
+    },
+}
+
+/// Why a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// The client closed it, or its process ended.
+    ByPeer,
+    /// The connection failed, with this `errno`.
+    Failed(i32),
+    /// The store closed it; a `Refused` came before.
+    Refused,
+}
+
+/// Which rule a client broke.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RefusedReason {
+    /// Its bytes are not the protocol.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// Its request could not be obeyed.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// Nothing valid came before the deadline.
+    #[error("not validated within {after:?}")]
+    Handshake {
+        /// The deadline, from the connection on.
+        after: Duration,
+    },
+    /// There is no room for another connection.
+    #[error("{limit} clients are connected, the limit")]
+    TooManyClients {
+        /// [`Limits::clients`].
+        limit: usize,
+    },
+    /// The process has no descriptor left for it.
+    #[error("the process has no file descriptor left")]
+    NoDescriptors,
+    /// Its half-read request does not fit any more.
+    #[error("the store holds {limit} bytes, its limit")]
+    StoreFull {
+        /// [`Limits::total_bytes`].
+        limit: usize,
+    },
+}

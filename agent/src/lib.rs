@@ -1,0 +1,31 @@
+//! The node's daemon: tells the coordinator how the node is, obeys its desired state through runners, and owns nothing that a worker
+//! needs. Workers and their runners go on whatever happens to this process.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `config` | flags, checked |
+//! | `lock`, `ledger_file` | one agent per state directory; what it must not forget |
+//! | `probe` | the node's facts |
+//! | `session` | the one connection to the coordinator |
+//! | `supervisor` | the node's brain (`core::node`) and its effects |
+//! | `preflight`, `prepare` | a run's way from accepted to a runner that holds |
+//! | `runner_link`, `translate` | one runner: orders in, status out |
+//! | `sweep` | proof that nothing of a lost runner lives |
+//! | `run_dir` | where runs lie on disk, and how long |
+//! | `logs` | rank logs, read for users |
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod daemon;
+mod ledger_file;
+mod lock;
+mod logs;
+mod preflight;
+mod prepare;
+mod probe;
+mod run_dir;
+mod runner_link;
+mod session;
+mod supervisor;
+mod sweep;
+mod translate;

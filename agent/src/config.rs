@@ -1,0 +1,254 @@
+//! Flags, and the configuration they make once every one of them is checked.
+
+use std::{collections::BTreeMap, fs, net::IpAddr, os::unix::fs::PermissionsExt, path::PathBuf};
+
+use clap::Parser;
+use muster_core::id::{NodeName, label_error};
+use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
+use tonic::transport::Uri;
+
+/// The daemon of one node: reports the node to the coordinator and runs its share of every job.
+///
+/// Workers are held by runners, processes of their own: they go on while the agent is stopped, restarted or upgraded, and a
+/// new agent on the same state directory finds them again. To end the workers, cancel the job.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "muster-agent", version = version(), max_term_width = 110, after_help = "\
+SIGTERM and SIGINT end the agent and leave all workers running.
+
+Examples:
+  # Join a coordinator on this machine as node-1
+  muster-agent --coordinator http://127.0.0.1:7070 --node-name node-1 --state-dir /var/lib/muster/agent
+
+  # Take two worker groups at a time, with a label for placement
+  muster-agent --node-name node-1 --state-dir /var/lib/muster/agent --slots 2 --label rack=r7")]
+pub struct Flags {
+    /// The coordinator's address
+    #[arg(long, env = "MUSTER_COORDINATOR", value_name = "URL", default_value = "http://127.0.0.1:7070")]
+    pub coordinator: String,
+    /// This node's name, unique in the fleet; the host name if not given
+    #[arg(long, env = "MUSTER_NODE_NAME", value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// Where the agent keeps what it must not forget, its runs and their logs; one agent per directory
+    #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
+    pub state_dir: PathBuf,
+    /// The IP address at which other nodes reach this one
+    #[arg(long, env = "MUSTER_ADDRESS", value_name = "IP", default_value = "127.0.0.1")]
+    pub address: String,
+    /// A label of this node, for placement; may be given several times
+    #[arg(long = "label", env = "MUSTER_LABELS", value_name = "KEY=VALUE", value_delimiter = ',')]
+    pub labels: Vec<String>,
+    /// Worker groups this node takes at a time when they ask for no GPU
+    #[arg(long, env = "MUSTER_SLOTS", value_name = "N", default_value_t = 1)]
+    pub slots: u32,
+    /// The runner's program; muster-runner beside this one if not given
+    #[arg(long, env = "MUSTER_RUNNER", value_name = "PATH")]
+    pub runner: Option<PathBuf>,
+    /// Write {"node": NAME, "pid": PID} to this file once all runs of an earlier agent are found again
+    #[arg(long, env = "MUSTER_READY_FILE", value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
+    /// How log lines look
+    #[arg(long, env = "MUSTER_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value_t)]
+    pub log_format: LogFormat,
+    /// What is logged, as "info" or "muster_agent=debug,info"
+    #[arg(long, env = "MUSTER_LOG_FILTER", value_name = "FILTER", default_value = telemetry::DEFAULT_FILTER)]
+    pub log_filter: String,
+}
+
+/// Everything the agent was told, checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub coordinator: Uri,
+    pub node: NodeName,
+    pub state_dir: PathBuf,
+    pub address: IpAddr,
+    pub labels: BTreeMap<String, String>,
+    pub slots: u32,
+    pub runner: PathBuf,
+    pub ready_file: Option<PathBuf>,
+}
+
+/// A flag whose value cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--{flag}: {message}")]
+pub struct WrongFlag {
+    pub flag: &'static str,
+    pub message: String,
+}
+
+fn wrong(flag: &'static str, message: impl Into<String>) -> WrongFlag {
+    WrongFlag { flag, message: message.into() }
+}
+
+/// A node has at most this many groups at once: the coordinator takes 64 runs in one report, and half of them may be ended ones
+/// that wait to be acknowledged.
+const SLOTS_MAX: u32 = 32;
+const LABELS_MAX: usize = 1_000;
+
+impl Flags {
+    pub fn check(self) -> Result<Config, WrongFlag> {
+        let node = match self.node_name {
+            Some(name) => name,
+            None => host_name()?,
+        };
+        if let Some(message) = label_error(&node) {
+            return Err(wrong("node-name", message));
+        }
+        if self.slots > SLOTS_MAX {
+            return Err(wrong("slots", format!("is {}, at most {SLOTS_MAX} are allowed", self.slots)));
+        }
+        let state_dir = std::path::absolute(&self.state_dir).map_err(|e| wrong("state-dir", e.to_string()))?;
+        if state_dir.to_str().is_none() {
+            return Err(wrong("state-dir", format!("{state_dir:?} is not UTF-8, and workers get it in their environment")));
+        }
+        Ok(Config {
+            coordinator: coordinator(&self.coordinator)?,
+            node: NodeName(node),
+            state_dir,
+            address: address(&self.address)?,
+            labels: labels(&self.labels)?,
+            slots: self.slots,
+            runner: runner(self.runner)?,
+            ready_file: self.ready_file,
+        })
+    }
+}
+
+fn host_name() -> Result<String, WrongFlag> {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    match label_error(&name) {
+        None => Ok(name),
+        Some(message) => Err(wrong("node-name", format!("is needed, since the host name cannot be used: {message}"))),
+    }
+}
+
+fn coordinator(text: &str) -> Result<Uri, WrongFlag> {
+    let refuse = |message: String| Err(wrong("coordinator", message));
+    let Ok(uri) = text.parse::<Uri>() else { return refuse(format!("{text:?} is not a URL like http://127.0.0.1:7070")) };
+    match (uri.scheme_str(), uri.host(), uri.port_u16()) {
+        (Some("https"), ..) => refuse(format!("{text:?}: TLS is not there yet; use http:// on a loopback address")),
+        (Some("http"), Some(host), Some(_)) if !is_loopback(host) => {
+            refuse(format!("{text:?} is beyond loopback, which is refused until TLS and authentication exist"))
+        }
+        (Some("http"), Some(_), Some(_)) => Ok(uri),
+        _ => refuse(format!("{text:?} is not a URL like http://127.0.0.1:7070")),
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+fn address(text: &str) -> Result<IpAddr, WrongFlag> {
+    let address: IpAddr = text.parse().map_err(|_| wrong("address", format!("{text:?} is not an IP address")))?;
+    if !address.is_loopback() {
+        // The store of a job listens there.
+        return Err(wrong("address", format!("{text} is beyond loopback, which is refused until TLS and authentication exist")));
+    }
+    Ok(address)
+}
+
+fn labels(given: &[String]) -> Result<BTreeMap<String, String>, WrongFlag> {
+    let mut labels = BTreeMap::new();
+    for label in given {
+        let Some((key, value)) = label.split_once('=') else {
+            return Err(wrong("label", format!("{label:?} is not KEY=VALUE")));
+        };
+        let plain = |text: &str, also: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || also.contains(c));
+        if key.is_empty() || key.len() > 253 || !plain(key, "-_./") {
+            return Err(wrong("label", format!("{label:?}: a key has 1 to 253 letters, digits, '-', '_', '.' and '/'")));
+        }
+        if value.len() > 63 || !plain(value, "-_.") {
+            return Err(wrong("label", format!("{label:?}: a value has at most 63 letters, digits, '-', '_' and '.'")));
+        }
+        if labels.insert(key.to_owned(), value.to_owned()).is_some() {
+            return Err(wrong("label", format!("{key:?} is given twice")));
+        }
+    }
+    if labels.len() > LABELS_MAX {
+        return Err(wrong("label", format!("{} are given, at most {LABELS_MAX} are allowed", labels.len())));
+    }
+    Ok(labels)
+}
+
+/// The runner as an absolute path: it is started with another working directory.
+fn runner(given: Option<PathBuf>) -> Result<PathBuf, WrongFlag> {
+    let path = match given {
+        Some(path) => path,
+        None => std::env::current_exe().map_err(|e| wrong("runner", format!("own program: {e}")))?.with_file_name("muster-runner"),
+    };
+    let path = fs::canonicalize(&path).map_err(|e| wrong("runner", format!("{}: {e}", path.display())))?;
+    let mode = fs::metadata(&path).map_err(|e| wrong("runner", format!("{}: {e}", path.display())))?;
+    if !mode.is_file() || mode.permissions().mode() & 0o111 == 0 {
+        return Err(wrong("runner", format!("{} is not a program", path.display())));
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn check(args: &[&str]) -> Result<Config, WrongFlag> {
+        let fixed = ["muster-agent", "--node-name", "n1", "--state-dir", "state", "--runner", "/bin/sh"];
+        let mut flags = Flags::try_parse_from(fixed).unwrap();
+        // A later flag wins, as if it had been given instead.
+        flags.update_from(std::iter::once(&"muster-agent").chain(args));
+        flags.check()
+    }
+
+    #[test]
+    fn the_flags_are_well_formed() {
+        Flags::command().debug_assert();
+    }
+
+    #[test]
+    fn good_flags_make_a_configuration() {
+        let config = check(&["--label", "rack=r7", "--label", "x/y=", "--slots", "2"]).unwrap();
+        assert_eq!(config.node, NodeName::from("n1"));
+        assert!(config.state_dir.is_absolute());
+        assert_eq!(config.labels.len(), 2);
+        assert_eq!(config.coordinator.to_string(), "http://127.0.0.1:7070/");
+    }
+
+    #[test]
+    fn every_wrong_flag_is_named() {
+        let cases: [(&[&str], &str); 16] = [
+            (&["--node-name", "Node"], "--node-name: \"Node\" has 'N': only lower-case letters, digits and '-' are allowed"),
+            (&["--node-name", ""], "--node-name: must not be empty"),
+            (&["--coordinator", "127.0.0.1:7070"], "--coordinator: \"127.0.0.1:7070\" is not a URL like http://127.0.0.1:7070"),
+            (&["--coordinator", "http://127.0.0.1"], "--coordinator: \"http://127.0.0.1\" is not a URL like http://127.0.0.1:7070"),
+            (
+                &["--coordinator", "ftp://localhost:1"],
+                "--coordinator: \"ftp://localhost:1\" is not a URL like http://127.0.0.1:7070",
+            ),
+            (
+                &["--coordinator", "https://localhost:1"],
+                "--coordinator: \"https://localhost:1\": TLS is not there yet; use http:// on a loopback address",
+            ),
+            (
+                &["--coordinator", "http://10.0.0.1:7070"],
+                "--coordinator: \"http://10.0.0.1:7070\" is beyond loopback, which is refused until TLS and authentication exist",
+            ),
+            (&["--address", "node-1"], "--address: \"node-1\" is not an IP address"),
+            (
+                &["--address", "10.0.0.1"],
+                "--address: 10.0.0.1 is beyond loopback, which is refused until TLS and authentication exist",
+            ),
+            (&["--label", "rack"], "--label: \"rack\" is not KEY=VALUE"),
+            (&["--label", "=x"], "--label: \"=x\": a key has 1 to 253 letters, digits, '-', '_', '.' and '/'"),
+            (&["--label", "a=b c"], "--label: \"a=b c\": a value has at most 63 letters, digits, '-', '_' and '.'"),
+            (&["--label", "a=1", "--label", "a=2"], "--label: \"a\" is given twice"),
+            (&["--slots", "33"], "--slots: is 33, at most 32 are allowed"),
+            (&["--runner", "/nowhere"], "--runner: /nowhere: No such file or directory (os error 2)"),
+            (&["--runner", "/etc/passwd"], "--runner: /etc/passwd is not a program"),
+        ];
+        for (args, error) in cases {
+            assert_eq!(check(args).unwrap_err().to_string(), error);
+        }
+        assert!(check(&["--coordinator", "http://[::1]:7070"]).is_ok());
+        assert!(check(&["--coordinator", "http://localhost:7070"]).is_ok());
+    }
+}

@@ -1,0 +1,65 @@
+//! The agent put together: what is read at the start, which tasks run, and in which order they end.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use muster_runtime::{
+    shutdown::Signals,
+    tasks::{Essential, Ordinary, Tasks},
+    version::version,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::{
+    config::Config,
+    ledger_file, lock,
+    logs::Logs,
+    probe::Facts,
+    run_dir::Runs,
+    session::Session,
+    supervisor::{Handle, Supervisor},
+};
+
+/// How long tasks may take to end. Nothing of the workers hangs on it.
+const DRAIN: Duration = Duration::from_secs(3);
+
+/// Runs the agent until a signal. An error is one that a person must see to.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    let signals = Signals::catch().context("catch signals")?;
+    let _lock = lock::take(&config.state_dir, config.node.as_str())?;
+    let runs = Runs::new(&config.state_dir);
+    let open = runs.open().context("list the runs on disk")?;
+    let ledger = ledger_file::read(&config.state_dir, &config.node, !open.is_empty())?;
+    info!(node = %config.node, state = %config.state_dir.display(), coordinator = %config.coordinator, "muster-agent {}", version());
+
+    let shutdown = CancellationToken::new();
+    let mut tasks = Tasks::new(shutdown.clone());
+    let config = Arc::new(config);
+    let facts = Facts::gather(&config);
+    let (supervisor, handle) = Supervisor::new(config.clone(), ledger, runs.clone(), shutdown.clone());
+    let logs = Logs::new(runs, handle.reports.clone(), shutdown.clone());
+    let session = Session::new(config.clone(), handle.clone(), facts, logs, shutdown.clone());
+    tasks.spawn(Essential, "supervisor", supervisor.run());
+    tasks.spawn(Essential, "session", session.run());
+    tasks.spawn(Ordinary, "signals", signals.obey(shutdown.clone()));
+    if let Some(file) = config.ready_file.clone() {
+        tasks.spawn(Ordinary, "ready file", say_ready(file, config.node.to_string(), handle));
+    }
+    tasks.run(DRAIN).await?;
+    info!("ended; runners and workers go on");
+    Ok(())
+}
+
+async fn say_ready(file: std::path::PathBuf, node: String, mut handle: Handle) {
+    if handle.reports.wait_for(Option::is_some).await.is_ok()
+        && let Err(e) = write_ready(&file, &node)
+    {
+        tracing::error!("ready file {}: {e}", file.display());
+    }
+}
+
+fn write_ready(file: &Path, node: &str) -> std::io::Result<()> {
+    let text = serde_json::json!({ "node": node, "pid": std::process::id() });
+    lock::write_atomic(file, &format!("{text}\n"))
+}

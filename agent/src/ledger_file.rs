@@ -1,0 +1,140 @@
+//! The node's ledger on disk: `DIR/ledger.json`, one line of checksum and JSON, replaced as a whole and synced before the agent obeys.
+//!
+//! A file that cannot be read is never replaced by an empty one: the node would obey what it has promised to refuse. A person decides.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use muster_core::{id::NodeName, node::Ledger};
+use muster_runner::crc32::crc32;
+use serde::{Deserialize, Serialize};
+
+use crate::lock::write_atomic;
+
+pub(crate) const NAME: &str = "ledger.json";
+const VERSION: u32 = 1;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LedgerError {
+    #[error(
+        "{}: {what}; restore the file from a backup, or make sure that no worker runs on this node and move the whole state directory \
+         away to start anew",
+        path.display()
+    )]
+    Damaged { path: PathBuf, what: String },
+    #[error(
+        "{}: belongs to node {found}, this agent is {node}; give it its own --state-dir, or --node-name {found}",
+        path.display()
+    )]
+    Foreign { path: PathBuf, found: NodeName, node: NodeName },
+    #[error(
+        "{}: is missing although runs lie beside it; restore it from a backup, or make sure that no worker runs on this node and move \
+         the whole state directory away to start anew",
+        path.display()
+    )]
+    Missing { path: PathBuf },
+    #[error("{}", path.display())]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct File {
+    v: u32,
+    ledger: Ledger,
+}
+
+/// The ledger of `node`; a new one where nothing was ever obeyed.
+pub(crate) fn read(dir: &Path, node: &NodeName, runs_exist: bool) -> Result<Ledger, LedgerError> {
+    let path = dir.join(NAME);
+    let damaged = |what: String| LedgerError::Damaged { path: path.clone(), what };
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == io::ErrorKind::NotFound && runs_exist => return Err(LedgerError::Missing { path }),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Ledger::new(node.clone())),
+        Err(source) => return Err(LedgerError::Io { path, source }),
+    };
+    let text = String::from_utf8(bytes).map_err(|_| damaged("is not text".into()))?;
+    let Some((sum, json)) = text.strip_suffix('\n').and_then(|line| line.split_once(' ')) else {
+        return Err(damaged("is cut off".into()));
+    };
+    if u32::from_str_radix(sum, 16) != Ok(crc32(json.as_bytes())) {
+        return Err(damaged("its checksum does not match".into()));
+    }
+    let file: File = serde_json::from_str(json).map_err(|e| damaged(e.to_string()))?;
+    if file.v != VERSION {
+        return Err(damaged(format!("has version {}, this agent reads {VERSION}", file.v)));
+    }
+    if file.ledger.node != *node {
+        return Err(LedgerError::Foreign { path, found: file.ledger.node, node: node.clone() });
+    }
+    Ok(file.ledger)
+}
+
+pub(crate) fn write(dir: &Path, ledger: &Ledger) -> Result<(), LedgerError> {
+    let path = dir.join(NAME);
+    let json = serde_json::to_string(&File { v: VERSION, ledger: ledger.clone() }).expect("a ledger has only text keys");
+    let line = format!("{:08x} {json}\n", crc32(json.as_bytes()));
+    write_atomic(&path, &line).map_err(|source| LedgerError::Io { path, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_core::id::{NodeEpoch, Term};
+
+    use super::*;
+
+    fn ledger() -> Ledger {
+        Ledger { term: Term(3), epoch: NodeEpoch(9), ..Ledger::new("n1".into()) }
+    }
+
+    #[test]
+    fn comes_back_as_written() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read(dir.path(), &"n1".into(), false).unwrap(), Ledger::new("n1".into()));
+        write(dir.path(), &ledger()).unwrap();
+        assert_eq!(read(dir.path(), &"n1".into(), true).unwrap(), ledger());
+    }
+
+    #[test]
+    fn torn_or_flipped_anywhere_is_refused_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &ledger()).unwrap();
+        let path = dir.path().join(NAME);
+        let good = fs::read(&path).unwrap();
+        for at in 0..good.len() {
+            fs::write(&path, &good[..at]).unwrap();
+            assert!(matches!(read(dir.path(), &"n1".into(), false), Err(LedgerError::Damaged { .. })), "cut at {at}");
+            let mut flipped = good.clone();
+            flipped[at] ^= 1;
+            fs::write(&path, &flipped).unwrap();
+            assert!(matches!(read(dir.path(), &"n1".into(), false), Err(LedgerError::Damaged { .. })), "flipped at {at}");
+            assert_eq!(fs::read(&path).unwrap(), flipped);
+        }
+    }
+
+    #[test]
+    fn what_to_do_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(NAME);
+        let shown = path.display();
+        let anew = "or make sure that no worker runs on this node and move the whole state directory away to start anew";
+        let error = read(dir.path(), &"n1".into(), true).unwrap_err().to_string();
+        assert_eq!(error, format!("{shown}: is missing although runs lie beside it; restore it from a backup, {anew}"));
+        write(dir.path(), &ledger()).unwrap();
+        let error = read(dir.path(), &"n2".into(), true).unwrap_err().to_string();
+        let own = "give it its own --state-dir, or --node-name n1";
+        assert_eq!(error, format!("{shown}: belongs to node n1, this agent is n2; {own}"));
+        fs::write(&path, "garbage\n").unwrap();
+        let error = read(dir.path(), &"n1".into(), true).unwrap_err().to_string();
+        assert_eq!(error, format!("{shown}: is cut off; restore the file from a backup, {anew}"));
+        fs::write(&path, "00000000 {}\n").unwrap();
+        let error = read(dir.path(), &"n1".into(), true).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{shown}: its checksum does not match; ")));
+    }
+}

@@ -1,0 +1,86 @@
+//! One agent per state directory: an exclusive lock on `DIR/lock`, held until the process ends, however it ends.
+
+use std::{
+    fs::{self, DirBuilder, File},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LockError {
+    #[error("state directory {}: {holder} holds it; stop that agent or give this one a --state-dir of its own", dir.display())]
+    Taken { dir: PathBuf, holder: String },
+    #[error("state directory {}", dir.display())]
+    Io {
+        dir: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The held lock. Dropping it lets the next agent in.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: File,
+}
+
+/// Makes the directory, readable for this user alone, and locks it.
+pub(crate) fn take(dir: &Path, node: &str) -> Result<Lock, LockError> {
+    let io = |source: io::Error| LockError::Io { dir: dir.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io)?;
+    let path = dir.join("lock");
+    let file = File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path).map_err(io)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => {
+            let mut holder = String::new();
+            // What the holder wrote about itself is for the message only.
+            let _ = (&file).take(200).read_to_string(&mut holder);
+            let holder = if holder.trim().is_empty() { "another agent".to_owned() } else { holder.trim().to_owned() };
+            return Err(LockError::Taken { dir: dir.to_owned(), holder });
+        }
+        Err(e) => return Err(io(e.into())),
+    }
+    file.set_len(0).map_err(io)?;
+    writeln!(&file, "the agent of node {node}, process {}", std::process::id()).map_err(io)?;
+    Ok(Lock { _file: file })
+}
+
+/// Writes a whole file so that a reader, or an agent after a crash, finds the old text or the new one.
+pub(crate) fn write_atomic(path: &Path, text: &str) -> io::Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "names no file"))?;
+    let temporary = dir.join(format!(".{}.tmp", name.to_string_lossy()));
+    let mut file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_agent_is_told_who_is_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("a/b");
+        let first = take(&state, "n1").unwrap();
+        let error = take(&state, "n2").unwrap_err().to_string();
+        let me = std::process::id();
+        let text = format!(
+            "state directory {}: the agent of node n1, process {me} holds it; stop that agent or give this one a --state-dir of its own",
+            state.display()
+        );
+        assert_eq!(error, text);
+        drop(first);
+        take(&state, "n1").unwrap();
+    }
+}

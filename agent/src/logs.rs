@@ -1,0 +1,166 @@
+//! Rank logs, read for users: the last lines of a file, then whatever is written.
+//!
+//! Each read is a task of its own, bounded in number and in what it holds: one chunk of 64 KiB. It sends what it has credit for: a
+//! reader that does not take its chunks stops its own task and nothing else.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use muster_core::{
+    id::{Generation, JobUid},
+    run::RunId,
+};
+use muster_proto::v1::{LogChunk, LogRead};
+use muster_runner::record;
+use muster_runtime::tasks::Scope;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{run_dir::Runs, supervisor::Reports};
+
+mod file;
+
+use file::RankLog;
+
+/// Reads at a time: every rank of a large node by one user, or a few users' small jobs.
+const READS_MAX: usize = 64;
+/// Chunks a reader may let pile up on the way: 64 MiB, more than anybody has asked for by mistake.
+const CREDIT_MAX: usize = 1_024;
+/// How often a followed file is looked at: files cannot be waited for as sockets can, and a person does not see a tenth of a second.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(crate) struct Logs {
+    runs: Runs,
+    reports: watch::Receiver<Option<Reports>>,
+    scope: Scope,
+    reads: BTreeMap<u64, Open>,
+}
+
+/// One read that has not ended.
+struct Open {
+    token: CancellationToken,
+    /// Chunks that may be sent.
+    credit: Arc<Semaphore>,
+}
+
+impl Logs {
+    pub(crate) fn new(runs: Runs, reports: watch::Receiver<Option<Reports>>, shutdown: CancellationToken) -> Self {
+        Self { runs, reports, scope: Scope::new(shutdown), reads: BTreeMap::new() }
+    }
+
+    /// Answers with chunks until one is marked as the end.
+    pub(crate) fn read(&mut self, read: LogRead, chunks: mpsc::Sender<LogChunk>) {
+        self.reads.retain(|_, open| !open.token.is_cancelled());
+        let refusal = match run_of(&read) {
+            _ if self.reads.len() >= READS_MAX => {
+                Err(format!("{READS_MAX} logs are being read from this node, the most there may be"))
+            }
+            _ if self.reads.contains_key(&read.id) => Err(format!("read {} is open already", read.id)),
+            run => run,
+        };
+        let token = CancellationToken::new();
+        let id = read.id;
+        let reader = match refusal {
+            Ok(run) => {
+                let credit = Arc::new(Semaphore::new(CREDIT_MAX.min(read.window as usize)));
+                self.reads.insert(id, Open { token: token.clone(), credit: credit.clone() });
+                let log = RankLog::new(self.runs.dir(&run).join(record::LOGS).join(record::rank_log(read.rank)));
+                Reader { id, run, log, follow: read.follow, tail: read.tail, reports: self.reports.clone(), credit, chunks }
+            }
+            Err(error) => {
+                let end = LogChunk { id, lines: Vec::new(), end: true, error };
+                self.scope.spawn("log refusal", async move { drop(chunks.send(end).await) });
+                return;
+            }
+        };
+        self.scope.spawn("log read", async move {
+            token.run_until_cancelled(reader.run()).await;
+            // From here on the id counts as free.
+            token.cancel();
+        });
+    }
+
+    /// The reader has taken chunks and may be sent as many more.
+    pub(crate) fn credit(&mut self, id: u64, chunks: u32) {
+        if let Some(open) = self.reads.get(&id) {
+            let room = CREDIT_MAX.saturating_sub(open.credit.available_permits());
+            open.credit.add_permits(room.min(chunks as usize));
+        }
+    }
+
+    pub(crate) fn cancel(&mut self, id: u64) {
+        if let Some(open) = self.reads.remove(&id) {
+            open.token.cancel();
+        }
+    }
+
+    pub(crate) fn cancel_all(&mut self) {
+        for (_, open) in std::mem::take(&mut self.reads) {
+            open.token.cancel();
+        }
+    }
+}
+
+fn run_of(read: &LogRead) -> Result<RunId, String> {
+    let well_formed = !read.job_uid.is_empty() && read.job_uid.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    if !well_formed {
+        return Err(format!("{:.64?} is not the uid of a job", read.job_uid));
+    }
+    Ok(RunId { job: JobUid(read.job_uid.clone()), generation: Generation(read.generation) })
+}
+
+struct Reader {
+    id: u64,
+    run: RunId,
+    log: RankLog,
+    follow: bool,
+    tail: Option<u32>,
+    reports: watch::Receiver<Option<Reports>>,
+    credit: Arc<Semaphore>,
+    chunks: mpsc::Sender<LogChunk>,
+}
+
+impl Reader {
+    async fn run(mut self) {
+        let error = match self.read().await {
+            Ok(true) => String::new(),
+            Ok(false) => format!("{} is not on this node", self.log.name()),
+            Err(e) => format!("{}: {e}", self.log.name()),
+        };
+        // The end needs no credit: it is one, and short.
+        let end = LogChunk { id: self.id, lines: Vec::new(), end: true, error };
+        let _ = self.chunks.send(end).await;
+    }
+
+    /// False: there never was such a log.
+    async fn read(&mut self) -> std::io::Result<bool> {
+        let mut found = self.log.seek(self.tail).await?;
+        loop {
+            // Asked before the file is read to its end: what was written before the end is then certainly seen.
+            let over = self.is_over();
+            loop {
+                let lines = self.log.next_lines().await?;
+                if lines.is_empty() {
+                    break;
+                }
+                found = true;
+                let Ok(permit) = self.credit.acquire().await else { return Ok(true) };
+                permit.forget();
+                let chunk = LogChunk { id: self.id, lines, end: false, error: String::new() };
+                if self.chunks.send(chunk).await.is_err() {
+                    return Ok(true);
+                }
+            }
+            if over || !self.follow {
+                return Ok(found || self.log.is_open());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Nothing more will be written.
+    fn is_over(&self) -> bool {
+        let reports = self.reports.borrow();
+        let run = reports.as_ref().and_then(|reports| reports.runs.iter().find(|report| report.run == self.run));
+        run.is_none_or(|report| report.phase.is_over())
+    }
+}

@@ -1,0 +1,247 @@
+//! What is checked before anything of a run is started, so that a user reads "script not found on node-2" and not a torchrun's trace.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use muster_core::{
+    node::torchrun::{Entry, Launch, Site},
+    run::Assignment,
+};
+use tokio::process::Command;
+
+/// Asking an interpreter takes 50 ms here and many seconds from a cold network file system; beyond this it would not train either.
+const ASK_TIMEOUT: Duration = Duration::from_secs(60);
+/// An answer is good for this long: a re-form must not wait for it, and an upgrade of torch is noticed the same day.
+const ANSWER_KEPT: Duration = Duration::from_secs(600);
+/// Interpreters remembered; a node uses a few.
+const ANSWERS_MAX: usize = 64;
+
+/// Remembers what interpreters have said.
+#[derive(Debug, Default)]
+pub(crate) struct Preflight {
+    /// A leaf cache: held for a look only, never across an await.
+    torch: Mutex<BTreeMap<(PathBuf, Option<String>), (Instant, Torch)>>,
+}
+
+/// Major and minor version of torch.
+type Torch = (u32, u32);
+
+/// From here on torchrun at node rank 0 forgives that it cannot bind the store's port because the store is on its own host.
+const FORGIVES_BIND: Torch = (2, 7);
+
+impl Preflight {
+    /// Why this run cannot be started here, for its user.
+    pub(crate) async fn check(&self, assignment: &Assignment, launch: &Launch, site: &Site) -> Result<(), String> {
+        let node = &site.node;
+        let dir = Path::new(&launch.dir);
+        if !dir.is_dir() {
+            return Err(format!("working directory {} not found on {node}", launch.dir));
+        }
+        let path = launch.env.get("PATH").map(String::as_str);
+        let find = |program: &str| program_at(program, dir, path).map_err(|why| format!("{why} on {node}"));
+        let python = find(&launch.program)?;
+        match Entry::read(&assignment.command, &assignment.args)? {
+            Entry::Script { script, .. } => {
+                let script = dir.join(script);
+                // A directory or an archive with a __main__ can be run as well.
+                if fs::metadata(&script).is_err() {
+                    return Err(format!("script {} not found on {node}", script.display()));
+                }
+            }
+            Entry::Program { program, .. } => drop(find(&program)?),
+            Entry::Module { .. } => {}
+        }
+        let torch = self.torch(&python, launch).await.map_err(|why| format!("{why} on {node}"))?;
+        let store_is_here = assignment.hosts_store || site.address.parse().is_ok_and(|a: std::net::IpAddr| a.is_loopback());
+        if assignment.node_rank == 0 && store_is_here && torch < FORGIVES_BIND {
+            return Err(format!(
+                "torch {}.{} of {} on {node} cannot be node rank 0 on the host of the store; torch {}.{} or later can",
+                torch.0,
+                torch.1,
+                python.display(),
+                FORGIVES_BIND.0,
+                FORGIVES_BIND.1
+            ));
+        }
+        Ok(())
+    }
+
+    async fn torch(&self, python: &Path, launch: &Launch) -> Result<Torch, String> {
+        let key = (python.to_owned(), launch.env.get("PYTHONPATH").cloned());
+        let known = self.torch.lock().expect("nothing panics while it is held").get(&key).copied();
+        if let Some((asked, torch)) = known
+            && asked.elapsed() < ANSWER_KEPT
+        {
+            return Ok(torch);
+        }
+        let torch = ask(python, launch).await?;
+        let mut answers = self.torch.lock().expect("nothing panics while it is held");
+        if answers.len() >= ANSWERS_MAX {
+            answers.clear();
+        }
+        answers.insert(key, (Instant::now(), torch));
+        Ok(torch)
+    }
+}
+
+async fn ask(python: &Path, launch: &Launch) -> Result<Torch, String> {
+    const QUESTION: &str = "import importlib.metadata; print(importlib.metadata.version('torch'))";
+    let mut command = Command::new(python);
+    command.args(["-c", QUESTION]).env_clear().envs(&launch.env).current_dir(&launch.dir);
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let output = match tokio::time::timeout(ASK_TIMEOUT, command.output()).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(e)) => return Err(format!("{} cannot be started: {e}", python.display())),
+        Err(_) => return Err(format!("{} did not answer within {} s", python.display(), ASK_TIMEOUT.as_secs())),
+    };
+    let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if complaint.contains("PackageNotFoundError") {
+        return Err(format!("torch is not installed for {}", python.display()));
+    }
+    version(&said).ok_or_else(|| {
+        let last = complaint.lines().last().unwrap_or("it said nothing");
+        format!("{} does not tell its torch version: {last:.200}", python.display())
+    })
+}
+
+fn version(text: &str) -> Option<Torch> {
+    let mut numbers = text.trim().split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Finds a program as the kernel and a shell would.
+fn program_at(program: &str, dir: &Path, path: Option<&str>) -> Result<PathBuf, String> {
+    if program.contains('/') {
+        let at = dir.join(program);
+        return match fs::metadata(&at) {
+            Err(_) => Err(format!("{} not found", at.display())),
+            Ok(found) if !is_program(&found) => Err(format!("{} is not executable", at.display())),
+            Ok(_) => Ok(at),
+        };
+    }
+    let path = path.unwrap_or_default();
+    let found = path.split(':').map(|part| dir.join(part).join(program)).find(|at| fs::metadata(at).is_ok_and(|m| is_program(&m)));
+    found.ok_or_else(|| format!("{program} not found in PATH ({path})"))
+}
+
+fn is_program(found: &fs::Metadata) -> bool {
+    found.is_file() && found.permissions().mode() & 0o111 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use muster_core::{
+        id::{Generation, JobName, JobUid},
+        node::torchrun::launch,
+        run::{Endpoint, RunId},
+        spec::Launch as Lane,
+    };
+
+    use super::*;
+
+    fn assignment(command: &[&str], args: &[&str], dir: &Path) -> Assignment {
+        let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect();
+        Assignment {
+            run: RunId { job: JobUid::from("a"), generation: Generation(1) },
+            name: JobName { namespace: "default".into(), name: "a".into() },
+            rendezvous: "r".into(),
+            node_rank: 0,
+            node_count: 1,
+            proc_per_node: 1,
+            first_rank: 0,
+            world_size: 1,
+            store_host: "n1".into(),
+            hosts_store: true,
+            command: words(command),
+            args: words(args),
+            env: BTreeMap::new(),
+            working_dir: Some(dir.to_str().unwrap().into()),
+            gpus: Vec::new(),
+            launch: Lane::Cold,
+            stop_grace: Duration::ZERO,
+            step_pattern: None,
+            restart_count: 0,
+        }
+    }
+
+    /// A directory with an interpreter that says the given version, and a script.
+    fn bench(says: &str) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in
+            [("python3", format!("#!/bin/sh\necho x >> {}/asked\n{says}\n", dir.path().display())), ("train.py", String::new())]
+        {
+            let mut file = fs::File::create(dir.path().join(name)).unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            file.set_permissions(fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        dir
+    }
+
+    async fn check(preflight: &Preflight, assignment: Assignment, bin: &Path) -> Result<(), String> {
+        let env = BTreeMap::from([("PATH".to_owned(), bin.to_str().unwrap().to_owned())]);
+        let site = Site { node: "n1".into(), address: "127.0.0.1".into(), run_dir: "/r".into(), env };
+        let launch = launch(&assignment, &Endpoint { host: "127.0.0.1".into(), port: 1 }, &site).unwrap();
+        preflight.check(&assignment, &launch, &site).await
+    }
+
+    #[tokio::test]
+    async fn says_what_is_missing_and_where() {
+        let dir = bench("echo 2.15.0+cu130");
+        let at = dir.path();
+        let shown = at.display();
+        let preflight = Preflight::default();
+        let cases = [
+            (assignment(&["python3"], &["gone.py"], at), format!("script {shown}/gone.py not found on n1")),
+            (assignment(&["python3.99"], &["train.py"], at), format!("python3.99 not found in PATH ({shown}) on n1")),
+            (assignment(&["/opt/no/python3"], &["train.py"], at), "/opt/no/python3 not found on n1".into()),
+            (assignment(&["./train"], &["x"], at), format!("{shown}/./train not found on n1")),
+            (assignment(&["python3"], &["t.py"], Path::new("/no/such")), "working directory /no/such not found on n1".into()),
+        ];
+        for (assignment, why) in cases {
+            assert_eq!(check(&preflight, assignment, at).await, Err(why));
+        }
+        fs::set_permissions(at.join("train.py"), fs::Permissions::from_mode(0o644)).unwrap();
+        let why = format!("{shown}/./train.py is not executable on n1");
+        assert_eq!(check(&preflight, assignment(&["./train.py"], &["x"], at), at).await, Err(why));
+        assert_eq!(check(&preflight, assignment(&["python3"], &["train.py"], at), at).await, Ok(()));
+        assert_eq!(check(&preflight, assignment(&["python3"], &["-m", "pkg"], at), at).await, Ok(()));
+        assert_eq!(fs::read_to_string(at.join("asked")).unwrap(), "x\n", "asked once");
+    }
+
+    #[tokio::test]
+    async fn an_old_torch_may_not_be_rank_0_beside_the_store() {
+        let dir = bench("echo 2.4.1");
+        let at = dir.path();
+        let old = assignment(&["python3"], &["train.py"], at);
+        let python = at.join("python3");
+        let why = format!(
+            "torch 2.4 of {} on n1 cannot be node rank 0 on the host of the store; torch 2.7 or later can",
+            python.display()
+        );
+        assert_eq!(check(&Preflight::default(), old.clone(), at).await, Err(why));
+        let other = Assignment { node_rank: 1, node_count: 2, ..old };
+        assert_eq!(check(&Preflight::default(), other, at).await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn no_torch_and_no_python_are_told_apart() {
+        let none = bench("echo 'importlib.metadata.PackageNotFoundError: No package metadata was found for torch' >&2; exit 1");
+        let why = format!("torch is not installed for {} on n1", none.path().join("python3").display());
+        let run = assignment(&["python3"], &["train.py"], none.path());
+        assert_eq!(check(&Preflight::default(), run, none.path()).await, Err(why));
+        let broken = bench("echo 'Fatal Python error: init' >&2; exit 1");
+        let python = broken.path().join("python3");
+        let why = format!("{} does not tell its torch version: Fatal Python error: init on n1", python.display());
+        let run = assignment(&["python3"], &["train.py"], broken.path());
+        assert_eq!(check(&Preflight::default(), run, broken.path()).await, Err(why));
+    }
+}

@@ -1,0 +1,92 @@
+//! A run's way from accepted to a runner that holds its place.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use muster_core::{
+    id::Term,
+    node::torchrun::{Site, launch},
+    run::{Assignment, Endpoint},
+};
+use muster_runner::{record, wire};
+use tokio::process::Command;
+
+use crate::{preflight::Preflight, run_dir::Runs};
+
+/// A runner says that it is ready within milliseconds; a disk that takes this long to sync two small files is broken.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Log of one rank before it is rotated once.
+const LOG_BYTES: u64 = 64 << 20;
+/// A runner that nobody started and nobody talks to ends: its agent was killed between holding and starting, and none came back.
+const IDLE_TIMEOUT_MS: u64 = 300_000;
+/// The runner's own answer that its directory is taken.
+const TAKEN: i32 = 3;
+
+/// Checks that the run can be started here and brings its runner up. The error is for the user.
+pub(crate) async fn prepare(
+    assignment: &Assignment,
+    term: Term,
+    runs: &Runs,
+    runner: &Path,
+    site: &Site,
+    preflight: &Preflight,
+) -> Result<(), String> {
+    // The store's port is not known yet, and no check depends on it.
+    let anywhere = Endpoint { host: site.address.clone(), port: 1 };
+    let launch = launch(assignment, &anywhere, site)?;
+    preflight.check(assignment, &launch, site).await?;
+    let trouble = |what: &str, e: &dyn std::fmt::Display| format!("the agent of {} cannot {what}: {e}", site.node);
+    let dir = runs.make(assignment, term).map_err(|e| trouble("make the run's directory", &e))?;
+    let address: IpAddr = site.address.parse().map_err(|e| trouble("read its own address", &e))?;
+    let hold = hold(assignment, site, address);
+    hold.check().map_err(|e| trouble("describe the run to its runner", &e))?;
+    record::write_atomic(&dir, record::HOLD, &hold).map_err(|e| trouble("write the run down", &e))?;
+    start_runner(runner, &dir).await.map_err(|e| trouble("start the runner", &e))
+}
+
+fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wire::Hold {
+    wire::Hold {
+        v: wire::VERSION,
+        job: assignment.run.job.0.clone(),
+        name: assignment.name.name.clone(),
+        namespace: assignment.name.namespace.clone(),
+        generation: assignment.run.generation.0,
+        node: site.node.0.clone(),
+        node_rank: assignment.node_rank,
+        nnodes: assignment.node_count,
+        world_size: assignment.world_size,
+        store: assignment.hosts_store.then(|| wire::StoreSpec {
+            // Port 0: the kernel finds a free one, new for every generation.
+            bind: SocketAddr::new(address, 0).to_string(),
+            run_id: assignment.rendezvous.clone(),
+        }),
+        log_bytes: LOG_BYTES,
+        step_pattern: assignment.step_pattern.clone(),
+        idle_timeout_ms: IDLE_TIMEOUT_MS,
+        term_grace_ms: u64::try_from(assignment.stop_grace.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+/// Returns once the runner can be talked to. It leaves this process's session and outlives it.
+async fn start_runner(runner: &Path, dir: &PathBuf) -> Result<(), String> {
+    let mut command = Command::new(runner);
+    command.args(["hold", "--dir"]).arg(dir).env_clear().current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().map_err(|e| format!("{}: {e}", runner.display()))?;
+    let output = match tokio::time::timeout(READY_TIMEOUT, child.wait_with_output()).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(e)) => return Err(format!("{}: {e}", runner.display())),
+        Err(_) => return Err(format!("{} was not ready within {} s", runner.display(), READY_TIMEOUT.as_secs())),
+    };
+    // A runner started by this agent's predecessor just before it was killed is as good.
+    if output.status.success() || output.status.code() == Some(TAKEN) {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.trim().strip_prefix("muster-runner: ").unwrap_or(said.trim()).to_owned();
+    Err(if said.is_empty() { output.status.to_string() } else { said })
+}

@@ -1,0 +1,210 @@
+//! Where runs lie on disk: `DIR/runs/<job uid>-g<generation>/`, each the directory of one runner.
+//!
+//! Beside the runner's files the agent keeps `accepted.json` (under which term, with which GPUs), `lost.json` (when a run without a
+//! record of its end was found dead) and `released` (its end is recorded elsewhere: only its logs are of use any more).
+
+use std::{
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use muster_core::{
+    id::{Generation, JobUid, Term},
+    run::{Assignment, RunId},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tracing::warn;
+
+use crate::lock::write_atomic;
+
+const ACCEPTED: &str = "accepted.json";
+const LOST: &str = "lost.json";
+const RELEASED: &str = "released";
+
+/// Ended generations of one job whose logs are kept: the last and the one before are what users ask for, two more for a closer look.
+/// With logs of at most 2 x 64 MiB per rank, a job of 8 ranks per node holds at most 4 GiB.
+const KEPT_PER_JOB: usize = 4;
+/// Ended runs kept on a node in all, for jobs whose deletion this node has missed.
+const KEPT_IN_ALL: usize = 64;
+
+/// All runs of one node.
+#[derive(Clone, Debug)]
+pub(crate) struct Runs {
+    root: PathBuf,
+}
+
+/// What the agent itself notes about a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Accepted {
+    pub(crate) term: Term,
+    pub(crate) gpus: Vec<String>,
+}
+
+/// When a lost run was found dead, on the clock of one boot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lost {
+    pub(crate) boot_id: String,
+    pub(crate) at_us: u64,
+}
+
+impl Runs {
+    pub(crate) fn new(state_dir: &Path) -> Self {
+        Self { root: state_dir.join("runs") }
+    }
+
+    pub(crate) fn dir(&self, run: &RunId) -> PathBuf {
+        self.root.join(format!("{}-g{}", run.job, run.generation))
+    }
+
+    /// Makes a run's directory and notes what was accepted.
+    pub(crate) fn make(&self, assignment: &Assignment, term: Term) -> io::Result<PathBuf> {
+        let dir = self.dir(&assignment.run);
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        let accepted = Accepted { term, gpus: assignment.gpus.clone() };
+        write_json(&dir.join(ACCEPTED), &accepted)?;
+        Ok(dir)
+    }
+
+    /// Every run on disk, released or not.
+    fn all(&self) -> io::Result<Vec<RunId>> {
+        let entries = match fs::read_dir(&self.root) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e),
+        };
+        let mut runs = Vec::new();
+        for entry in entries {
+            let name = entry?.file_name();
+            match name.to_str().and_then(run_of) {
+                Some(run) => runs.push(run),
+                None => warn!(name = ?name, "not a run's directory, left alone"),
+            }
+        }
+        runs.sort();
+        Ok(runs)
+    }
+
+    /// Runs whose end nobody has acknowledged.
+    pub(crate) fn open(&self) -> io::Result<Vec<RunId>> {
+        Ok(self.all()?.into_iter().filter(|run| !self.dir(run).join(RELEASED).exists()).collect())
+    }
+
+    pub(crate) fn accepted(&self, run: &RunId) -> Option<Accepted> {
+        read_json(&self.dir(run).join(ACCEPTED))
+    }
+
+    pub(crate) fn lost(&self, run: &RunId) -> Option<Lost> {
+        read_json(&self.dir(run).join(LOST))
+    }
+
+    pub(crate) fn note_lost(&self, run: &RunId, lost: &Lost) -> io::Result<()> {
+        write_json(&self.dir(run).join(LOST), lost)
+    }
+
+    /// Marks a run as acknowledged and removes the oldest of those beyond what is kept.
+    pub(crate) fn release(&self, run: &RunId) -> io::Result<()> {
+        let dir = self.dir(run);
+        if dir.exists() {
+            write_atomic(&dir.join(RELEASED), "")?;
+        }
+        for old in self.beyond_kept()? {
+            remove(&self.dir(&old))?;
+        }
+        Ok(())
+    }
+
+    fn beyond_kept(&self) -> io::Result<Vec<RunId>> {
+        let mut released: Vec<RunId> = self.all()?.into_iter().filter(|run| self.dir(run).join(RELEASED).exists()).collect();
+        let mut beyond = Vec::new();
+        released.sort_by(|a, b| a.job.cmp(&b.job).then(b.generation.cmp(&a.generation)));
+        let mut kept = Vec::new();
+        for (i, run) in released.iter().enumerate() {
+            let newer = released[..i].iter().rev().take_while(|other| other.job == run.job).count();
+            if newer < KEPT_PER_JOB { kept.push(run.clone()) } else { beyond.push(run.clone()) }
+        }
+        if kept.len() > KEPT_IN_ALL {
+            let age = |run: &RunId| fs::metadata(self.dir(run).join(RELEASED)).and_then(|m| m.modified()).ok();
+            kept.sort_by_cached_key(age);
+            beyond.extend(kept.drain(..kept.len() - KEPT_IN_ALL));
+        }
+        Ok(beyond)
+    }
+
+    /// Removes everything that runs of this job, up to this generation, have left.
+    pub(crate) fn purge(&self, run: &RunId) -> io::Result<()> {
+        for old in self.all()?.into_iter().filter(|old| old.job == run.job && old.generation <= run.generation) {
+            remove(&self.dir(&old))?;
+        }
+        Ok(())
+    }
+}
+
+fn remove(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+fn run_of(name: &str) -> Option<RunId> {
+    let (job, generation) = name.rsplit_once("-g")?;
+    let generation: u64 = generation.parse().ok()?;
+    (!job.is_empty()).then(|| RunId { job: JobUid(job.to_owned()), generation: Generation(generation) })
+}
+
+fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
+    write_atomic(path, &serde_json::to_string(value)?)
+}
+
+/// A note that cannot be read is as good as none: everything in it can be done without.
+fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(job: &str, generation: u64) -> RunId {
+        RunId { job: JobUid::from(job), generation: Generation(generation) }
+    }
+
+    fn with(names: &[(&str, u64)]) -> (tempfile::TempDir, Runs) {
+        let dir = tempfile::tempdir().unwrap();
+        let runs = Runs::new(dir.path());
+        for (job, generation) in names {
+            fs::create_dir_all(runs.dir(&run(job, *generation))).unwrap();
+        }
+        (dir, runs)
+    }
+
+    #[test]
+    fn a_name_is_read_back() {
+        let (_dir, runs) = with(&[("0a-1b", 12), ("x-g3", 4)]);
+        fs::create_dir_all(runs.dir(&run("a", 1)).with_file_name("lost+found")).unwrap();
+        assert_eq!(runs.open().unwrap(), vec![run("0a-1b", 12), run("x-g3", 4)]);
+    }
+
+    #[test]
+    fn released_runs_are_kept_for_their_logs_up_to_a_bound() {
+        let names: Vec<(&str, u64)> = (1..=6).map(|generation| ("a", generation)).chain([("b", 1)]).collect();
+        let (_dir, runs) = with(&names);
+        for generation in 1..=5 {
+            runs.release(&run("a", generation)).unwrap();
+        }
+        assert_eq!(runs.open().unwrap(), vec![run("a", 6), run("b", 1)]);
+        let all = runs.all().unwrap();
+        assert_eq!(all, vec![run("a", 2), run("a", 3), run("a", 4), run("a", 5), run("a", 6), run("b", 1)]);
+        runs.release(&run("c", 1)).unwrap();
+        assert_eq!(runs.all().unwrap(), all, "a run that is not there is nothing");
+    }
+
+    #[test]
+    fn a_purge_takes_one_job_up_to_its_generation() {
+        let (_dir, runs) = with(&[("a", 1), ("a", 2), ("a", 3), ("ab", 1)]);
+        runs.purge(&run("a", 2)).unwrap();
+        assert_eq!(runs.all().unwrap(), vec![run("a", 3), run("ab", 1)]);
+    }
+}

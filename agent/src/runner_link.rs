@@ -1,0 +1,264 @@
+//! One runner, over its control socket: orders in, status out.
+//!
+//! Orders are a level, not a queue: who comes back after a broken connection sends all of them again, and the runner takes an order
+//! it has already obeyed as obeyed. A link connects again for as long as its runner lives. Once the runner is gone it tells the last
+//! word, which is the recorded outcome, or `Lost` with the proof that nothing is left.
+
+use std::{io, net::IpAddr, path::Path, sync::Arc, time::Duration};
+
+use muster_core::{
+    id::NodeName,
+    node::{GroupStatus, SeenExit},
+    run::RunId,
+    time::Timestamp,
+};
+use muster_runner::{
+    Record, alive, connect, procfs,
+    wire::{Command, RefusalKind, Reply, Request, StartSpec},
+};
+use muster_runtime::clock::Clock;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+    sync::{mpsc, watch},
+};
+use tracing::{debug, error, warn};
+
+use crate::{run_dir, run_dir::Runs, sweep, translate};
+
+/// What a runner shall do, all of it so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Orders {
+    pub(crate) start: Option<Arc<StartSpec>>,
+    pub(crate) stop: Option<(Duration, String)>,
+    pub(crate) release: bool,
+}
+
+/// What a link says of its run.
+#[derive(Debug)]
+pub(crate) enum Word {
+    Status(GroupStatus),
+    /// The start was refused and nothing runs; the reason is for the user.
+    Refused(String),
+    /// The runner is gone without a record; since `at`, nothing of it is left.
+    Lost {
+        exits: Vec<SeenExit>,
+        at: Timestamp,
+    },
+}
+
+/// Which runner, and who wants to hear of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub(crate) run: RunId,
+    pub(crate) node: NodeName,
+    pub(crate) address: IpAddr,
+    pub(crate) runs: Runs,
+    pub(crate) say: mpsc::Sender<(RunId, Word)>,
+}
+
+/// Longest line of a runner: 256 ranks with a tail of 20 lines of at most 16 KiB each, as JSON, are below 100 MiB; a status of that
+/// size would be a fault, so that a tenth is allowed.
+const LINE_MAX: usize = 10 << 20;
+/// Between attempts to reach a living runner: its socket is there as soon as it is ready.
+const RETRY: Duration = Duration::from_millis(100);
+/// Between looks for survivors of a lost runner.
+const SWEEP: Duration = Duration::from_millis(20);
+
+impl Link {
+    /// Runs until the runner's last word is told.
+    pub(crate) async fn attend(self, mut orders: watch::Receiver<Orders>) {
+        let dir = self.runs.dir(&self.run);
+        loop {
+            match connect(&dir).and_then(open) {
+                Ok(stream) => {
+                    if let Err(e) = self.converse(stream, &mut orders).await {
+                        debug!(run = %self.name(), "runner: {e}");
+                    }
+                }
+                Err(e) => debug!(run = %self.name(), "connect to the runner: {e}"),
+            }
+            if self.say.is_closed() {
+                return;
+            }
+            match self.fate(&dir) {
+                Fate::Alive => tokio::time::sleep(RETRY).await,
+                Fate::Over(status) => return self.tell(Word::Status(status)).await,
+                Fate::Lost { exits, boot_id } => {
+                    let at = self.prove_dead(boot_id).await;
+                    return self.tell(Word::Lost { exits, at }).await;
+                }
+            }
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("{}-g{}", self.run.job, self.run.generation)
+    }
+
+    async fn tell(&self, word: Word) {
+        // Nobody listens any more while the agent shuts down.
+        let _ = self.say.send((self.run.clone(), word)).await;
+    }
+
+    /// One connection, until it ends.
+    async fn converse(&self, mut stream: UnixStream, orders: &mut watch::Receiver<Orders>) -> io::Result<()> {
+        let (mut input, mut output) = stream.split();
+        output.write_all(&line(SUBSCRIBE, Command::Subscribe)).await?;
+        let mut sent = Orders::default();
+        let mut buffer = Vec::new();
+        let mut more_orders = true;
+        loop {
+            let wanted = orders.borrow_and_update().clone();
+            send_orders(&mut output, &wanted, &mut sent).await?;
+            tokio::select! {
+                // Cancel safe: what was read is in the buffer.
+                read = input.read_buf(&mut buffer) => {
+                    if read? == 0 {
+                        return Ok(());
+                    }
+                    for reply in take_lines(&mut buffer)? {
+                        self.hear(reply, &mut sent).await?;
+                    }
+                }
+                // Cancel safe by contract.
+                changed = orders.changed(), if more_orders => more_orders = changed.is_ok(),
+            }
+        }
+    }
+
+    async fn hear(&self, reply: Reply, sent: &mut Orders) -> io::Result<()> {
+        if let Some(status) = reply.status {
+            self.tell(Word::Status(translate::group_status(&status, self.address, true))).await;
+            return Ok(());
+        }
+        let Some(refusal) = reply.error else { return Ok(()) };
+        match (reply.id, refusal.kind) {
+            (Some(START), RefusalKind::Spawn | RefusalKind::Invalid) => self.tell(Word::Refused(refusal.text)).await,
+            // The status says it better.
+            (Some(START), RefusalKind::Stopped) => {}
+            // To be repeated with the next status, which may be that of death.
+            (Some(RELEASE), RefusalKind::NotDead) => sent.release = false,
+            (_, RefusalKind::Busy) => return Err(io::Error::other(refusal.text)),
+            (id, kind) => error!(run = %self.name(), ?id, ?kind, "the runner refuses an order: {}", refusal.text),
+        }
+        Ok(())
+    }
+
+    fn fate(&self, dir: &Path) -> Fate {
+        let record = match Record::read(dir) {
+            Ok(record) => record,
+            Err(e) => {
+                error!(run = %self.name(), "the runner's record cannot be read, its run counts as lost: {}", chain(&e));
+                return Fate::Lost { exits: Vec::new(), boot_id: None };
+            }
+        };
+        let boot_id = record.runner.as_ref().map(|runner| runner.boot_id.clone());
+        let this_boot = procfs::boot_id().is_ok_and(|now| boot_id.as_ref() == Some(&now));
+        match (&record.runner, &record.outcome) {
+            (Some(runner), _) if alive(runner) => Fate::Alive,
+            (_, Some(outcome)) => Fate::Over(translate::group_status(outcome, self.address, this_boot)),
+            _ => Fate::Lost { exits: translate::seen_exits(&record.exits, this_boot), boot_id },
+        }
+    }
+
+    /// Kills what is left of the run, however long that takes. Returns since when there is nothing.
+    async fn prove_dead(&self, runner_boot: Option<String>) -> Timestamp {
+        let boot_id = procfs::boot_id().unwrap_or_default();
+        if let Some(noted) = self.runs.lost(&self.run) {
+            return Timestamp(if noted.boot_id == boot_id { noted.at_us } else { 0 });
+        }
+        let other_boot = runner_boot.is_some_and(|boot| boot != boot_id);
+        let mut told = Vec::new();
+        while !other_boot {
+            match sweep::kill_all(&self.node, &self.run) {
+                Ok(living) if living.is_empty() => break,
+                Ok(living) if living == told => {}
+                Ok(living) => {
+                    warn!(run = %self.name(), pids = ?living, "the runner is gone, killing what it left");
+                    told = living;
+                }
+                Err(e) => error!(run = %self.name(), "the processes of a lost run cannot be listed: {e}"),
+            }
+            tokio::time::sleep(SWEEP).await;
+        }
+        let at_us = if other_boot { 0 } else { Clock::Boot.now_us() };
+        if let Err(e) = self.runs.note_lost(&self.run, &run_dir::Lost { boot_id, at_us }) {
+            warn!(run = %self.name(), "the time of death cannot be noted: {e}");
+        }
+        Timestamp(at_us)
+    }
+}
+
+/// What became of a runner that cannot be reached.
+enum Fate {
+    Alive,
+    Over(GroupStatus),
+    Lost { exits: Vec<SeenExit>, boot_id: Option<String> },
+}
+
+/// Ids of requests: one for each kind of order is enough, since an answer is only looked at for its kind.
+const SUBSCRIBE: u64 = 1;
+const START: u64 = 2;
+const STOP: u64 = 3;
+const RELEASE: u64 = 4;
+
+fn open(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}
+
+/// Sends what is ordered and not yet sent over this connection.
+async fn send_orders(output: &mut (impl AsyncWriteExt + Unpin), wanted: &Orders, sent: &mut Orders) -> io::Result<()> {
+    if let Some(start) = &wanted.start
+        && sent.start.is_none()
+    {
+        output.write_all(&line(START, Command::Start(StartSpec::clone(start)))).await?;
+        sent.start = Some(start.clone());
+    }
+    if let Some((grace, reason)) = &wanted.stop
+        && sent.stop != wanted.stop
+    {
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        output.write_all(&line(STOP, Command::Stop { grace_ms, reason: reason.clone() })).await?;
+        sent.stop = wanted.stop.clone();
+    }
+    if wanted.release && !sent.release {
+        output.write_all(&line(RELEASE, Command::Release)).await?;
+        sent.release = true;
+    }
+    Ok(())
+}
+
+fn line(id: u64, command: Command) -> Vec<u8> {
+    let mut line = serde_json::to_vec(&Request::new(id, command)).expect("requests have only text keys");
+    line.push(b'\n');
+    line
+}
+
+fn take_lines(buffer: &mut Vec<u8>) -> io::Result<Vec<Reply>> {
+    let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+    let Some(last) = buffer.iter().rposition(|b| *b == b'\n') else {
+        if buffer.len() > LINE_MAX {
+            return Err(invalid(format!("a line of the runner is longer than {LINE_MAX} bytes")));
+        }
+        return Ok(Vec::new());
+    };
+    let rest = buffer.split_off(last + 1);
+    let lines = std::mem::replace(buffer, rest);
+    let texts = lines.split(|b| *b == b'\n').filter(|text| !text.is_empty());
+    texts
+        .map(|text| serde_json::from_slice(text).map_err(|e| invalid(format!("a line of the runner is not a reply: {e}"))))
+        .collect()
+}
+
+/// An error and all its sources in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}

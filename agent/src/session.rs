@@ -1,0 +1,268 @@
+//! The one connection to the coordinator: hello, reports and heartbeats up, desired state and log requests down.
+//!
+//! A session ends with its stream, for whatever reason, and the next one begins with everything anew. What is reported is always the
+//! whole truth, so nothing is ever resent or lost. A session that is gone changes nothing for the workers.
+
+use std::{sync::Arc, time::Duration};
+
+use muster_core::{fleet::Hello, node_report::NodeReport, run::RunReport, time::Timestamp};
+use muster_proto::{
+    convert::session::{desired_from_wire, hello_to_wire, node_report_to_wire, runs_to_wire, welcome_from_wire},
+    limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, MESSAGE_MAX},
+    v1::{
+        AgentMessage, CoordinatorMessage, Heartbeat, LogChunk, agent_message::Message as Up,
+        agent_service_client::AgentServiceClient, coordinator_message::Message as Down,
+    },
+};
+use muster_runner::procfs;
+use muster_runtime::{
+    backoff::{Backoff, entropy},
+    clock::Clock,
+    ticker::ticker,
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{
+    Status, Streaming,
+    transport::{Channel, Endpoint},
+};
+use tracing::{debug, info, warn};
+
+use crate::{
+    config::Config,
+    logs::Logs,
+    probe::Facts,
+    supervisor::{Handle, Order},
+};
+
+mod news;
+mod outgoing;
+
+use news::{News, wake_at};
+use outgoing::Outgoing;
+
+/// A coordinator that is there accepts at once; beyond this it is as good as gone.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A welcome is one decision of the coordinator's engine, after its store has synced.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
+/// Messages that wait for the network: a handful of reports and heartbeats, of which each supersedes the last of its kind.
+const CONTROL_MAX: usize = 16;
+/// Log chunks that wait; each is at most 64 KiB.
+const LOGS_MAX: usize = 8;
+
+pub(crate) struct Session {
+    pub(crate) config: Arc<Config>,
+    pub(crate) handle: Handle,
+    pub(crate) facts: Facts,
+    pub(crate) logs: Logs,
+    pub(crate) shutdown: CancellationToken,
+    /// This process among all agents this node ever had.
+    incarnation: u64,
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("cannot reach the coordinator at {0}")]
+    Unreachable(String, #[source] tonic::transport::Error),
+    #[error("the coordinator ended the session")]
+    Ended(#[source] Status),
+    #[error("the coordinator closed the session")]
+    Closed,
+    #[error("the coordinator did not answer the hello within {} s", WELCOME_TIMEOUT.as_secs())]
+    NoWelcome,
+    #[error("the coordinator sent what cannot be understood")]
+    Malformed(#[source] muster_proto::convert::Malformed),
+    #[error("the coordinator spoke before its welcome")]
+    Unwelcome,
+    #[error("{0}")]
+    Objection(String),
+    #[error("the agent ends")]
+    Shutdown,
+}
+
+impl Session {
+    pub(crate) fn new(config: Arc<Config>, handle: Handle, facts: Facts, logs: Logs, shutdown: CancellationToken) -> Self {
+        Self { config, handle, facts, logs, shutdown, incarnation: entropy() }
+    }
+
+    /// Holds a session, and the next one, until the shutdown.
+    pub(crate) async fn run(mut self) {
+        if self.handle.reports.wait_for(Option::is_some).await.is_err() {
+            return;
+        }
+        self.facts.first_look().await;
+        let mut backoff = Backoff::default();
+        let mut told = String::new();
+        loop {
+            let shutdown = self.shutdown.clone();
+            let started = Instant::now();
+            let end = shutdown.run_until_cancelled(self.once()).await.unwrap_or(End::Shutdown);
+            if matches!(end, End::Shutdown) {
+                return;
+            }
+            let pause = backoff.after(started.elapsed(), entropy());
+            let why = chain(&end);
+            // A coordinator that is away for an hour is one line, not a thousand.
+            if why == told {
+                debug!(?pause, "{why}")
+            } else {
+                warn!(?pause, "{why}; workers go on, trying again")
+            }
+            told = why;
+            if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn once(&mut self) -> End {
+        match self.open().await {
+            Ok((wire, incoming, news)) => {
+                let end = self.hold(wire, incoming, news).await;
+                self.logs.cancel_all();
+                end
+            }
+            Err(end) => end,
+        }
+    }
+
+    async fn open(&mut self) -> Result<(Wire, Streaming<CoordinatorMessage>, News), End> {
+        let url = self.config.coordinator.to_string();
+        let unreachable = |e| End::Unreachable(url.clone(), e);
+        let endpoint = Endpoint::from(self.config.coordinator.clone())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_while_idle(true);
+        let channel: Channel = endpoint.connect().await.map_err(unreachable)?;
+        let mut client =
+            AgentServiceClient::new(channel).max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX);
+        let (control, control_out) = mpsc::channel(CONTROL_MAX);
+        let (chunks, chunks_out) = mpsc::channel(LOGS_MAX);
+        let (hello, report, runs) = self.hello();
+        control.try_send(up(Up::Hello(hello))).expect("the queue is new and has room");
+        let outgoing = Outgoing::new(control_out, chunks_out);
+        let incoming = timeout(WELCOME_TIMEOUT, client.session(outgoing)).await.map_err(|_| End::NoWelcome)?.map_err(End::Ended)?;
+        Ok((Wire { control, chunks }, incoming.into_inner(), News::new(report, runs)))
+    }
+
+    fn hello(&mut self) -> (muster_proto::v1::Hello, NodeReport, Arc<Vec<RunReport>>) {
+        let report = self.facts.report();
+        let reports = self.handle.reports.borrow_and_update().clone().expect("run() waited for the first reports");
+        self.handle.end_session.mark_unchanged();
+        let hello = Hello {
+            node: self.config.node.clone(),
+            boot_id: procfs::boot_id().unwrap_or_default(),
+            incarnation: self.incarnation,
+            term_seen: reports.term,
+            epoch_seen: reports.epoch,
+            report: report.clone(),
+            runs: reports.runs.as_ref().clone(),
+        };
+        (hello_to_wire(&hello, now()), report, reports.runs)
+    }
+
+    /// The session itself: the only place that writes to the coordinator.
+    async fn hold(&mut self, wire: Wire, mut incoming: Streaming<CoordinatorMessage>, mut news: News) -> End {
+        let welcome = match timeout(WELCOME_TIMEOUT, incoming.message()).await {
+            Err(_) => return End::NoWelcome,
+            Ok(Err(status)) => return End::Ended(status),
+            Ok(Ok(None)) => return End::Closed,
+            Ok(Ok(Some(CoordinatorMessage { message: Some(Down::Welcome(welcome)) }))) => welcome,
+            Ok(Ok(Some(_))) => return End::Unwelcome,
+        };
+        let welcome = match welcome_from_wire(welcome) {
+            Ok(welcome) => welcome,
+            Err(e) => return End::Malformed(e),
+        };
+        info!(term = %welcome.term, epoch = %welcome.epoch, heartbeat = ?welcome.heartbeat, "welcome");
+        self.tell(Order::Welcome { term: welcome.term, epoch: welcome.epoch }).await;
+        let mut heartbeat = ticker(welcome.heartbeat);
+        let mut sequence = 0;
+        loop {
+            news.send(&wire.control, Instant::now());
+            let due = news.due();
+            // Every arm only waits; all of them are cancel safe.
+            tokio::select! {
+                message = incoming.message() => match message {
+                    Err(status) => return End::Ended(status),
+                    Ok(None) => return End::Closed,
+                    Ok(Some(message)) => if let Err(end) = self.obey(message, &wire).await {
+                        return end;
+                    },
+                },
+                _ = heartbeat.tick() => {
+                    sequence += 1;
+                    self.tell(Order::Pulse(sequence)).await;
+                }
+                Ok(()) = self.handle.pulse.changed() => {
+                    let sequence = *self.handle.pulse.borrow_and_update();
+                    // A queue that is full is a network that stands still: one heartbeat more would not help.
+                    let _ = wire.control.try_send(up(Up::Heartbeat(Heartbeat { sequence })));
+                }
+                Ok(()) = self.handle.reports.changed() => {
+                    if let Some(reports) = self.handle.reports.borrow_and_update().as_ref() {
+                        news.runs(reports.runs.clone());
+                    }
+                }
+                () = self.facts.changed() => news.report(self.facts.report()),
+                Ok(()) = self.handle.end_session.changed() => {
+                    return End::Objection(self.handle.end_session.borrow_and_update().1.clone());
+                }
+                () = wake_at(due) => {}
+            }
+        }
+    }
+
+    async fn obey(&mut self, message: CoordinatorMessage, wire: &Wire) -> Result<(), End> {
+        match message.message {
+            Some(Down::Desired(desired)) => {
+                self.tell(Order::Desired(desired_from_wire(desired).map_err(End::Malformed)?)).await;
+            }
+            Some(Down::LogRead(read)) => self.logs.read(read, wire.chunks.clone()),
+            Some(Down::LogCredit(credit)) => self.logs.credit(credit.id, credit.chunks),
+            Some(Down::LogCancel(cancel)) => self.logs.cancel(cancel.id),
+            Some(Down::Welcome(_)) => return Err(End::Unwelcome),
+            // A newer coordinator may say more than this agent knows.
+            Some(Down::Heartbeat(_)) | None => {}
+        }
+        Ok(())
+    }
+
+    async fn tell(&self, order: Order) {
+        // The supervisor is essential: if it is gone, so is this process in a moment.
+        let _ = self.handle.orders.send(order).await;
+    }
+}
+
+/// The two queues to the coordinator.
+struct Wire {
+    control: mpsc::Sender<AgentMessage>,
+    chunks: mpsc::Sender<LogChunk>,
+}
+
+fn up(message: Up) -> AgentMessage {
+    AgentMessage { message: Some(message) }
+}
+
+fn now() -> Timestamp {
+    Timestamp(Clock::Boot.now_us())
+}
+
+/// An error and all its sources in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text
+}

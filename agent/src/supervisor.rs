@@ -1,0 +1,344 @@
+//! The one task that owns the node's brain: feeds it, executes its effects in order, and publishes what there is to report.
+//!
+//! Decisions are `core::node`'s. What the agent must not forget is on disk before anything that follows from it happens; if it cannot
+//! be written, this task ends and the agent with it. Runners and workers go on.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use muster_core::{
+    id::{NodeEpoch, Term},
+    node::{Effect, Found, FoundState, Input, Ledger, Node, torchrun, torchrun::Site},
+    run::{Assignment, Desired, Endpoint, RunId, RunReport},
+    time::Timestamp,
+};
+use muster_runner::wire::StartSpec;
+use muster_runtime::{clock::Clock, tasks::Scope};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::{
+    config::Config,
+    ledger_file,
+    preflight::Preflight,
+    prepare,
+    run_dir::Runs,
+    runner_link::{Link, Orders, Word},
+};
+
+/// What the session tells the supervisor.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Welcome {
+        term: Term,
+        epoch: NodeEpoch,
+    },
+    Desired(Desired),
+    /// A heartbeat is due: it goes through this task, so that it proves more than a socket.
+    Pulse(u64),
+}
+
+/// What the supervisor publishes. Each watch has its latest value only.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    pub(crate) orders: mpsc::Sender<Order>,
+    /// None until all runs of an earlier agent are found again.
+    pub(crate) reports: watch::Receiver<Option<Reports>>,
+    /// The last heartbeat that came through.
+    pub(crate) pulse: watch::Receiver<u64>,
+    /// Grows whenever the session must end, with the reason.
+    pub(crate) end_session: watch::Receiver<(u64, String)>,
+}
+
+/// Everything the node holds, and the highest stamps it has obeyed.
+#[derive(Clone, Debug)]
+pub(crate) struct Reports {
+    pub(crate) term: Term,
+    pub(crate) epoch: NodeEpoch,
+    pub(crate) runs: Arc<Vec<RunReport>>,
+}
+
+/// Words of links that wait: a burst of one per run of a full node, twice.
+const WORDS_MAX: usize = 128;
+/// Orders that wait: the session sends one, then waits for the next of the coordinator.
+const ORDERS_MAX: usize = 16;
+/// How long living runners may take to say how they are before the agent goes on without: they answer within milliseconds.
+const STOCK_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    config: Arc<Config>,
+    node: Node,
+    runs: Runs,
+    own_env: BTreeMap<String, String>,
+    preflight: Arc<Preflight>,
+    links: BTreeMap<RunId, watch::Sender<Orders>>,
+    scope: Scope,
+    orders: mpsc::Receiver<Order>,
+    say: mpsc::Sender<(RunId, Word)>,
+    words: mpsc::Receiver<(RunId, Word)>,
+    prepared: (mpsc::Sender<Prepared>, mpsc::Receiver<Prepared>),
+    reports: watch::Sender<Option<Reports>>,
+    pulse: watch::Sender<u64>,
+    end_session: watch::Sender<(u64, String)>,
+}
+
+/// A run whose runner is up, or why it is not.
+#[derive(Debug)]
+struct Prepared {
+    run: RunId,
+    outcome: Result<(), String>,
+}
+
+/// What ends the agent.
+#[derive(Debug, thiserror::Error)]
+#[error("the ledger cannot be written, so nothing more can be obeyed")]
+struct Forgetful(#[source] ledger_file::LedgerError);
+
+impl Supervisor {
+    pub(crate) fn new(config: Arc<Config>, ledger: Ledger, runs: Runs, shutdown: CancellationToken) -> (Self, Handle) {
+        let (orders_in, orders) = mpsc::channel(ORDERS_MAX);
+        let (say, words) = mpsc::channel(WORDS_MAX);
+        let (reports, reports_out) = watch::channel(None);
+        let (pulse, pulse_out) = watch::channel(0);
+        let (end_session, end_out) = watch::channel((0, String::new()));
+        let handle = Handle { orders: orders_in, reports: reports_out, pulse: pulse_out, end_session: end_out };
+        let supervisor = Self {
+            config,
+            node: Node::new(ledger),
+            runs,
+            own_env: std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect(),
+            preflight: Arc::default(),
+            links: BTreeMap::new(),
+            scope: Scope::new(shutdown),
+            orders,
+            say,
+            words,
+            prepared: mpsc::channel(WORDS_MAX),
+            reports,
+            pulse,
+            end_session,
+        };
+        (supervisor, handle)
+    }
+
+    /// Runs until the shutdown; ends before only if it must not go on.
+    pub(crate) async fn run(mut self) {
+        if let Err(e) = self.work().await {
+            error!("{e}: {}", e.0);
+        }
+    }
+
+    async fn work(&mut self) -> Result<(), Forgetful> {
+        let found = self.take_stock().await;
+        self.take(Input::Restarted(found))?;
+        let shutdown = self.scope.shutdown().clone();
+        loop {
+            // Every arm only waits, and receiving is cancel safe.
+            let input = tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return Ok(()),
+                Some((run, word)) = self.words.recv() => said(run, word),
+                Some(prepared) = self.prepared.1.recv() => match prepared.outcome {
+                    Ok(()) => {
+                        self.attend(prepared.run);
+                        continue;
+                    }
+                    Err(reason) => {
+                        warn!(run = %name(&prepared.run), "cannot be started: {reason}");
+                        Input::Refused { run: prepared.run, reason }
+                    }
+                },
+                Some(order) = self.orders.recv() => match order {
+                    Order::Welcome { term, epoch } => Input::Welcome { term, epoch },
+                    Order::Desired(desired) => Input::Desired(desired),
+                    Order::Pulse(sequence) => {
+                        self.pulse.send_replace(sequence);
+                        continue;
+                    }
+                },
+            };
+            self.take(input)?;
+        }
+    }
+
+    /// Finds every run of an earlier agent again: talks to the runners that live, reads what the others left.
+    async fn take_stock(&mut self) -> Vec<Found> {
+        let open = self.runs.open().unwrap_or_else(|e| {
+            error!("the runs on disk cannot be listed: {e}");
+            Vec::new()
+        });
+        let mut states = BTreeMap::new();
+        for run in open {
+            // Without this file no runner was ever ready, so that nothing was ever started.
+            if self.runs.dir(&run).join(muster_runner::record::RUNNER).exists() {
+                self.attend(run.clone());
+                states.insert(run, FoundState::Silent);
+            }
+        }
+        let mut silent = states.len();
+        let listen = async {
+            while silent > 0 {
+                let Some((run, word)) = self.words.recv().await else { return };
+                let state = match word {
+                    Word::Status(status) => FoundState::Known(status),
+                    Word::Lost { exits, at } => FoundState::Lost { exits, at },
+                    Word::Refused(_) => continue,
+                };
+                if let Some(FoundState::Silent) = states.insert(run, state) {
+                    silent -= 1;
+                }
+            }
+        };
+        if tokio::time::timeout(STOCK_TIMEOUT, listen).await.is_err() {
+            warn!("{silent} runners of an earlier agent have not answered yet");
+        }
+        if !states.is_empty() {
+            info!(runs = states.len(), "found the runs of an earlier agent");
+        }
+        let found = |(run, state): (RunId, FoundState)| {
+            let accepted = self.runs.accepted(&run);
+            let (term, gpus) = accepted.map_or((self.node.ledger().term, Vec::new()), |accepted| (accepted.term, accepted.gpus));
+            Found { run, term, gpus, state }
+        };
+        states.into_iter().map(found).collect()
+    }
+
+    fn attend(&mut self, run: RunId) {
+        let (orders, heard) = watch::channel(Orders::default());
+        let link = Link {
+            run: run.clone(),
+            node: self.config.node.clone(),
+            address: self.config.address,
+            runs: self.runs.clone(),
+            say: self.say.clone(),
+        };
+        self.scope.spawn("runner link", link.attend(heard));
+        self.links.insert(run, orders);
+    }
+
+    /// One input, and whatever follows from it at once.
+    fn take(&mut self, input: Input) -> Result<(), Forgetful> {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            let turn = self.node.turn(Timestamp(Clock::Boot.now_us()), input);
+            for effect in turn.effects {
+                inputs.extend(self.execute(effect)?);
+            }
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Returns what the brain must know at once of the effect's outcome.
+    fn execute(&mut self, effect: Effect) -> Result<Option<Input>, Forgetful> {
+        match effect {
+            Effect::SaveLedger(ledger) => {
+                // A sync of a small file; everything that follows must wait for it anyway.
+                tokio::task::block_in_place(|| ledger_file::write(&self.config.state_dir, &ledger)).map_err(Forgetful)?;
+            }
+            Effect::Hold { assignment, term } => self.hold(*assignment, term),
+            Effect::Start { assignment, store } => return Ok(self.start(&assignment, &store)),
+            Effect::Stop { run, grace, reason } => {
+                info!(run = %name(&run), ?grace, "stopping: {reason}");
+                self.order(&run, |orders| orders.stop = Some((grace, reason)));
+            }
+            Effect::Release { run } => {
+                self.order(&run, |orders| orders.release = true);
+                self.links.remove(&run);
+                if let Err(e) = self.runs.release(&run) {
+                    warn!(run = %name(&run), "cannot be marked as acknowledged: {e}");
+                }
+            }
+            Effect::Purge { run } => {
+                if let Err(e) = tokio::task::block_in_place(|| self.runs.purge(&run)) {
+                    warn!(run = %name(&run), "what it left cannot be removed: {e}");
+                }
+            }
+            Effect::EndSession(alarm) => {
+                error!("ending the session: {}", alarm.why);
+                self.end_session.send_modify(|(count, why)| (*count, *why) = (*count + 1, alarm.why.to_string()));
+            }
+            Effect::Alarm(alarm) => {
+                let run = alarm.run.as_ref().map(name).unwrap_or_default();
+                error!(run, "not obeyed: {}", alarm.why);
+            }
+        }
+        Ok(None)
+    }
+
+    fn hold(&self, assignment: Assignment, term: Term) {
+        let site = self.site(&assignment.run);
+        let (runs, runner, preflight) = (self.runs.clone(), self.config.runner.clone(), self.preflight.clone());
+        let done = self.prepared.0.clone();
+        self.scope.spawn("prepare", async move {
+            let outcome = prepare::prepare(&assignment, term, &runs, &runner, &site, &preflight).await;
+            // Nobody listens any more while the agent shuts down; the next one finds the runner.
+            let _ = done.send(Prepared { run: assignment.run, outcome }).await;
+        });
+    }
+
+    fn start(&mut self, assignment: &Assignment, store: &Endpoint) -> Option<Input> {
+        let run = &assignment.run;
+        let launch = match torchrun::launch(assignment, store, &self.site(run)) {
+            Ok(launch) => launch,
+            Err(reason) => return Some(Input::Refused { run: run.clone(), reason }),
+        };
+        info!(run = %name(run), rank = assignment.node_rank, nodes = assignment.node_count, "starting");
+        let spec = StartSpec {
+            program: launch.program,
+            args: launch.args,
+            env: launch.env,
+            cwd: launch.dir.into(),
+            ranks: assignment.proc_per_node,
+            first_rank: assignment.first_rank,
+        };
+        self.order(run, |orders| orders.start = Some(Arc::new(spec)));
+        None
+    }
+
+    fn order(&self, run: &RunId, change: impl FnOnce(&mut Orders)) {
+        // A run without a link never had a runner, or its runner is gone: there is nobody to order.
+        if let Some(orders) = self.links.get(run) {
+            orders.send_modify(change);
+        }
+    }
+
+    fn site(&self, run: &RunId) -> Site {
+        Site {
+            node: self.config.node.clone(),
+            address: self.config.address.to_string(),
+            run_dir: self.runs.dir(run).to_str().expect("the state directory was checked to be UTF-8").to_owned(),
+            env: self.own_env.clone(),
+        }
+    }
+
+    fn publish(&self) {
+        let ledger = self.node.ledger();
+        let runs = self.node.reports();
+        self.reports.send_if_modified(|known| {
+            let same = |known: &Reports| (known.term, known.epoch, known.runs.as_ref()) == (ledger.term, ledger.epoch, &runs);
+            if known.as_ref().is_some_and(same) {
+                return false;
+            }
+            *known = Some(Reports { term: ledger.term, epoch: ledger.epoch, runs: Arc::new(runs) });
+            true
+        });
+    }
+}
+
+fn said(run: RunId, word: Word) -> Input {
+    match word {
+        Word::Status(status) => Input::Runner { run, status },
+        Word::Lost { exits, at } => Input::RunnerLost { run, exits, at },
+        Word::Refused(reason) => Input::Refused { run, reason },
+    }
+}
+
+fn name(run: &RunId) -> String {
+    format!("{}-g{}", run.job, run.generation)
+}

@@ -1,0 +1,172 @@
+//! A runner's words as core's: its status and its journal of exits.
+//!
+//! Both sides stamp with the time since boot, so times pass through; those of an earlier boot mean nothing any more and become the
+//! boot itself. What a report may carry is cut here, where it is made.
+
+use std::net::{IpAddr, SocketAddr};
+
+use muster_core::{
+    exit::Exit,
+    node::{GroupPhase, GroupStatus, SeenExit},
+    run::{Endpoint, RankReport},
+    time::Timestamp,
+};
+use muster_runner::wire;
+
+/// Failed ranks whose last lines are reported, and how much of each: 16 x 20 x 500 bytes are 160 KiB of a message of 4 MiB. All
+/// ranks of a node that fails fail alike.
+const TAILS_MAX: usize = 16;
+const TAIL_LINES: usize = 20;
+const LINE_BYTES: usize = 500;
+
+/// `address`: where others reach this node. `this_boot`: the status was made since the machine started.
+pub(crate) fn group_status(status: &wire::Status, address: IpAddr, this_boot: bool) -> GroupStatus {
+    let at = |us: u64| Timestamp(if this_boot { us } else { 0 });
+    let mut tails = 0;
+    let ranks = status.ranks.iter().map(|rank| rank_report(rank, &at, &mut tails)).collect();
+    let launcher = status.launcher.as_ref();
+    let store = status.store.as_ref();
+    GroupStatus {
+        phase: match status.phase {
+            wire::Phase::Holding => GroupPhase::Holding,
+            wire::Phase::Running => GroupPhase::Running,
+            wire::Phase::Stopping => GroupPhase::Stopping,
+            wire::Phase::Dead => GroupPhase::Dead,
+        },
+        store: store.and_then(|store| endpoint(&store.addr, address)),
+        joined_ranks: store.map(|store| store.joined_ranks.clone()).unwrap_or_default(),
+        all_joined_at: store.and_then(|store| store.all_joined_us).map(at),
+        launched_at: launcher.map(|launcher| at(launcher.started_us)),
+        launcher_exit: launcher.and_then(|launcher| launcher.exit).map(exit),
+        launcher_error: None,
+        dead_at: status.dead.as_ref().map(|dead| at(dead.at_us)),
+        ranks,
+    }
+}
+
+/// The store binds an address of this machine; others come by the advertised one.
+fn endpoint(bound: &str, address: IpAddr) -> Option<Endpoint> {
+    let bound: SocketAddr = bound.parse().ok()?;
+    Some(Endpoint { host: address.to_string(), port: bound.port() })
+}
+
+fn rank_report(rank: &wire::RankStatus, at: &impl Fn(u64) -> Timestamp, tails: &mut usize) -> RankReport {
+    let failed = rank.exit.is_some_and(|exit| !exit.success());
+    let shown = failed && *tails < TAILS_MAX;
+    *tails += usize::from(shown);
+    let lines = if shown { &rank.tail[rank.tail.len().saturating_sub(TAIL_LINES)..] } else { &[] };
+    RankReport {
+        rank: rank.rank,
+        local_rank: rank.local_rank,
+        pid: u32::try_from(rank.pid).unwrap_or(0),
+        // A rank that has said hello and has not started yet has no times.
+        started_at: (rank.started_us != 0).then(|| at(rank.started_us)),
+        exit: rank.exit.map(exit),
+        exited_at: rank.exited_us.map(at),
+        first_error: rank.first_error.as_deref().map(cut).filter(|text| !text.is_empty()),
+        tail: lines.iter().map(|line| cut(line)).collect(),
+        first_step: rank.first_step,
+        first_step_at: rank.first_step_us.map(at),
+        last_step: rank.last_step,
+        last_step_at: rank.last_step_us.map(at),
+    }
+}
+
+/// The journal of a runner that is gone.
+pub(crate) fn seen_exits(records: &[wire::ExitRecord], this_boot: bool) -> Vec<SeenExit> {
+    let at = |us: u64| Timestamp(if this_boot { us } else { 0 });
+    let seen = |record: &wire::ExitRecord| SeenExit {
+        rank: record.rank,
+        pid: u32::try_from(record.pid).unwrap_or(0),
+        started_at: at(record.started_us),
+        exit: exit(record.exit),
+        exited_at: at(record.exited_us),
+    };
+    records.iter().map(seen).collect()
+}
+
+fn exit(exit: wire::Exit) -> Exit {
+    match exit {
+        wire::Exit::Code { code } => Exit::Code(code),
+        wire::Exit::Signal { signal, .. } => Exit::Signal(signal),
+    }
+}
+
+/// A line without what a terminal or a message cannot carry, and not longer than is read.
+fn cut(line: &str) -> String {
+    let mut text: String = line.chars().filter(|c| *c == '\t' || !c.is_control()).collect();
+    if text.len() > LINE_BYTES {
+        let mut end = LINE_BYTES;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(number: u32, exit: Option<wire::Exit>) -> wire::RankStatus {
+        wire::RankStatus {
+            rank: number,
+            local_rank: number,
+            pid: 9,
+            start_time: 1,
+            started_us: 10,
+            exit,
+            exited_us: exit.map(|_| 20),
+            last_step: None,
+            last_step_us: None,
+            first_step: None,
+            first_step_us: None,
+            tail: vec!["x\0".repeat(600); 30],
+            first_error: None,
+            log_bytes: 0,
+        }
+    }
+
+    fn status(ranks: Vec<wire::RankStatus>) -> wire::Status {
+        wire::Status {
+            v: 1,
+            job: "a".into(),
+            generation: 1,
+            phase: wire::Phase::Running,
+            now_us: 50,
+            launcher: None,
+            ranks,
+            store: Some(wire::StoreStatus {
+                addr: "0.0.0.0:4711".into(),
+                clients: 1,
+                joined_ranks: vec![0],
+                missing_ranks: vec![],
+                all_joined_us: Some(30),
+            }),
+            stop: None,
+            dead: None,
+            stuck: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn tails_are_cut_to_what_a_message_carries() {
+        let failed = Some(wire::Exit::Code { code: 1 });
+        let ranks = (0..20).map(|n| rank(n, if n == 0 { None } else { failed })).collect();
+        let group = group_status(&status(ranks), "127.0.0.1".parse().unwrap(), true);
+        assert_eq!(group.ranks.iter().filter(|rank| !rank.tail.is_empty()).count(), TAILS_MAX);
+        assert!(group.ranks[0].tail.is_empty(), "it lives");
+        assert_eq!(group.ranks[1].tail.len(), TAIL_LINES);
+        assert_eq!(group.ranks[1].tail[0], "x".repeat(500) + "…");
+        assert_eq!(group.store, Some(Endpoint { host: "127.0.0.1".into(), port: 4711 }));
+        assert_eq!(group.all_joined_at, Some(Timestamp(30)));
+    }
+
+    #[test]
+    fn times_of_another_boot_are_the_boot() {
+        let group = group_status(&status(vec![rank(0, None)]), "127.0.0.1".parse().unwrap(), false);
+        assert_eq!((group.all_joined_at, group.ranks[0].started_at), (Some(Timestamp(0)), Some(Timestamp(0))));
+    }
+}

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use muster_runner::wire::{Exit, Phase, RankStatus};
 use rig::{Living, PATIENCE, Rig, lives};
-use rustix::process::Signal;
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -85,7 +84,7 @@ fn a_stop_gives_time_to_a_handler_and_every_rank_hears_term_once() {
     client.stop(LONG);
     let status = client.until_dead();
     assert_eq!(exits(&status.ranks), [code(5), code(5)]);
-    assert_eq!(status.stop.unwrap().killed_us, None);
+    assert_eq!(status.stop.clone().unwrap().killed_us, None, "{status:?} {}", rig.log("launcher.log"));
     for rank in 0..2 {
         assert!(rig.dir.join(format!("saved.{rank}")).exists());
         // torchrun's stand-in passes TERM on as well; the shim lets one through.

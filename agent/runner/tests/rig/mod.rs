@@ -1,4 +1,4 @@
-//! A runner in a directory of its own, the agent's side of its socket, and a stand-in for torchrun written in sh.
+//! A runner in a directory of its own, the agent's side of its socket, and a stand-in for torchrun written in bash.
 //!
 //! Every wait is for a state, with one limit for all: [`PATIENCE`]. Dropping a rig leaves no process behind.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
@@ -24,7 +24,7 @@ pub const RUNNER: &str = env!("CARGO_BIN_EXE_muster-runner");
 /// status of each written down. `$RANKS` and `$SCRIPT` come from the environment.
 const LAUNCHER: &str = r#"
 pids=
-trap 'for p in $pids; do kill -TERM -$p; done' TERM
+trap 'for q in $pids; do kill -TERM -$q 2>/dev/null; done' TERM
 r=0
 while [ $r -lt $RANKS ]; do
   RANK=$r LOCAL_RANK=$r setsid "$SHIM" -c "$SCRIPT" &
@@ -33,8 +33,9 @@ while [ $r -lt $RANKS ]; do
 done
 r=0
 for p in $pids; do
+  # A TERM interrupts wait; the status of a child that has ended is remembered.
+  while kill -0 $p 2>/dev/null; do wait $p; done
   wait $p; code=$?
-  while kill -0 $p 2>/dev/null; do wait $p; code=$?; done
   echo "rank $r ended as $code"
   r=$((r+1))
 done
@@ -106,7 +107,7 @@ impl Rig {
 
     /// `ranks` ranks that each run `script` in sh below the stand-in for torchrun.
     pub fn ranks(&self, ranks: u32, script: &str) -> StartSpec {
-        let mut spec = self.program("/bin/sh", &["-c", LAUNCHER], ranks);
+        let mut spec = self.program("bash", &["-c", LAUNCHER], ranks);
         spec.env.insert("RANKS".into(), ranks.to_string());
         spec.env.insert("SCRIPT".into(), script.into());
         spec

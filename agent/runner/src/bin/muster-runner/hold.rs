@@ -50,6 +50,7 @@ fn trouble(what: &str) -> impl Fn(io::Error) -> Trouble + '_ {
 
 /// Holds the worker group of `dir`. In the background the caller's process ends when the runner can be talked to.
 pub(crate) fn run(dir: &Path, foreground: bool) -> ExitCode {
+    sys::close_inherited();
     let outcome =
         if foreground || std::process::id() == 1 { set_up(dir).map(|runner| finish(runner.run())) } else { in_background(dir) };
     outcome.unwrap_or_else(|trouble| {

@@ -363,7 +363,9 @@ impl Runner {
         self.books.next_kill = now;
         self.books.urgent = true;
         // A stop that nobody asked for still has its reason and its time.
-        self.group.ask_stop(now, Duration::ZERO, why);
+        if self.group.stop.is_none() {
+            self.group.ask_stop(now, Duration::ZERO, why);
+        }
         if let Some(stop) = &mut self.group.stop {
             stop.killed = Some(now);
         }

@@ -113,6 +113,8 @@ fn command(args: Vec<OsString>) -> Result<Command, String> {
 
 impl Shim {
     fn run(mut self) -> Result<Exit, String> {
+        // Before the fork, so that no output is older than its process.
+        let at_us = time::boot_us();
         let pid = match sys::spawn(&mut self.program, Child { group: self.leads, ..Child::default() }) {
             Ok(pid) => pid,
             Err(e) => return self.not_started(&e),
@@ -122,7 +124,7 @@ impl Shim {
         self.stderr = None;
         let raw = pid.as_raw_nonzero().get();
         let start_time = Stat::of(raw).map_or(0, |s| s.start_time);
-        let started = Say::Started { pid: raw, start_time, at_us: time::boot_us() };
+        let started = Say::Started { pid: raw, start_time, at_us };
         let exit = match self.runner.say(&started).and_then(|()| self.attend(pid)) {
             Ok(exit) => exit,
             Err(lost) => {

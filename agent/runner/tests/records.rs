@@ -1,0 +1,95 @@
+//! Reading a runner's directory after anything: torn and damaged files give what is certain, or a clear error.
+#![allow(clippy::unwrap_used)]
+
+mod rig;
+
+use muster_runner::{ReadError, Record, journal};
+use rig::Rig;
+
+/// A directory as a runner left it after three ranks.
+fn finished() -> Rig {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    client.start(rig.ranks(3, "exit $RANK"));
+    client.until_dead();
+    let runner = rig::Living::of(rig.identity().pid);
+    client.ok(muster_runner::wire::Command::Release);
+    runner.gone();
+    rig
+}
+
+#[test]
+fn exits_torn_at_every_byte_give_every_whole_line() {
+    let rig = finished();
+    let whole = rig.record();
+    assert_eq!(whole.exits.len(), 4);
+    let path = rig.dir.join("exits.jsonl");
+    let text = std::fs::read(&path).unwrap();
+    for cut in 0..=text.len() {
+        std::fs::write(&path, &text[..cut]).unwrap();
+        let lines = text[..cut].iter().filter(|b| **b == b'\n').count();
+        assert_eq!(rig.record().exits, whole.exits[..lines], "cut at {cut}");
+    }
+}
+
+#[test]
+fn damage_is_named_with_file_offset_and_what_to_do() {
+    let rig = finished();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = rig.dir.join(name);
+        let before = std::fs::read(&path).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        let error = Record::read(&rig.dir).unwrap_err().to_string();
+        std::fs::write(&path, before).unwrap();
+        error.replace(&format!("{}/", rig.dir.display()), "")
+    };
+    let todo = "make sure that nothing of this worker group runs, then move the directory away";
+    let exits = std::fs::read(rig.dir.join("exits.jsonl")).unwrap();
+    let second = exits.iter().position(|b| *b == b'\n').unwrap() + 1;
+    let mut flipped = exits.clone();
+    flipped[second + 20] ^= 4;
+    let expected = format!("exits.jsonl: damaged at byte {second}: the checksum does not match; {todo}");
+    assert_eq!(write("exits.jsonl", &flipped), expected);
+    let cases: [(&str, &[u8], &str); 6] = [
+        ("exits.jsonl", b"\n", "exits.jsonl: damaged at byte 0: the line does not begin with a checksum"),
+        ("runner.json", b"", "runner.json: damaged at byte 0: EOF while parsing a value at line 1 column 0"),
+        ("runner.json", b"{\"v\":1\n!", "runner.json: damaged at byte 7: expected `,` or `}` at line 2 column 1"),
+        ("outcome.json", b"[]", "outcome.json: damaged at byte 1: invalid length 0, expected struct Status with 11 elements at line 1 column 2"),
+        ("hold.json", b"\x00", "hold.json: damaged at byte 0: expected value at line 1 column 1"),
+        ("hold.json", b"{\"v\":1,\"job\":\"\",\"name\":\"\",\"namespace\":\"\",\"generation\":1,\"node\":\"\",\"node_rank\":0,\"nnodes\":1,\"world_size\":1}",
+         "hold.json: damaged at byte 0: job: is empty"),
+    ];
+    for (name, bytes, expected) in cases {
+        assert_eq!(write(name, bytes), format!("{expected}; {todo}"));
+    }
+    assert!(Record::read(&rig.dir).is_ok());
+}
+
+#[test]
+fn a_directory_without_hold_json_is_no_runners() {
+    let empty = tempfile::tempdir().unwrap();
+    let error = Record::read(empty.path()).unwrap_err();
+    assert!(matches!(error, ReadError::Missing { .. }));
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{}/hold.json: missing: this is not a runner's directory; remove the directory or restore the file",
+            empty.path().display()
+        )
+    );
+}
+
+#[test]
+fn before_the_runner_was_ready_nothing_was_started() {
+    let rig = Rig::new();
+    rig.write_hold();
+    let record = rig.record();
+    assert_eq!((record.runner, record.exits.len(), record.outcome), (None, 0, None));
+}
+
+#[test]
+fn a_journal_of_a_newer_runner_with_more_fields_is_read() {
+    let json = r#"{"v":1,"rank":0,"pid":1,"start_time":2,"started_us":3,"exit":{"code":0},"exited_us":4,"more":true}"#;
+    let line = format!("{:08x} {json}\n", muster_runner::crc32::crc32(json.as_bytes()));
+    assert_eq!(journal::read(line.as_bytes()).unwrap().records.len(), 1);
+}

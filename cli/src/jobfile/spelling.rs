@@ -39,25 +39,29 @@ fn fold(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '_' | '-' | ' ')).flat_map(char::to_lowercase).collect()
 }
 
-/// Edits (insert, delete, replace) from one text to the other, by Wagner and Fischer's table, one row at a time. Long texts are no
-/// misspelling of ours and are not compared.
+/// Edits from one text to the other: insert, delete, replace, or swap two neighbours (the optimal string alignment distance, by the
+/// table of Wagner and Fischer, three rows of it at a time). Long texts are no misspelling of ours and are not compared.
 fn distance(from: &str, to: &str) -> usize {
     const LONGEST: usize = 64;
-    let to: Vec<char> = to.chars().collect();
-    if from.chars().count() > LONGEST {
+    let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
+    if from.len() > LONGEST {
         return usize::MAX;
     }
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, c) in from.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, d) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(c != *d);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=to.len()).collect();
+    for i in 0..from.len() {
+        let mut row = vec![i + 1];
+        for j in 0..to.len() {
+            let replaced = last[j] + usize::from(from[i] != to[j]);
+            let mut least = replaced.min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && from[i] == to[j - 1] && from[i - 1] == to[j] {
+                least = least.min(before[j - 1] + 1);
+            }
+            row.push(least);
         }
+        before = std::mem::replace(&mut last, row);
     }
-    row[to.len()]
+    last[to.len()]
 }
 
 #[cfg(test)]
@@ -88,5 +92,6 @@ mod tests {
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("abc", "abc"), 0);
+        assert_eq!(distance("nmae", "name"), 1);
     }
 }

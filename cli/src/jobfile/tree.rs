@@ -70,17 +70,26 @@ fn syntax_error(error: &serde_saphyr::Error) -> (Place, String) {
         Error::MultipleDocuments { .. } => "has more than one document; put each job into its own file".into(),
         Error::DuplicateMappingKey { key: Some(key), .. } => format!("{key:?} is set twice in the same mapping"),
         Error::Budget { .. } | Error::AliasReplayLimitExceeded { .. } | Error::AliasExpansionLimitExceeded { .. } => {
-            "is too large or too deeply nested for a job".into()
+            TOO_LARGE.into()
         }
         Error::UnknownAnchor { .. } => "refers to an anchor that is not defined before it".into(),
-        other => {
-            let text = other.to_string();
-            let cut = text.split(": ").next().filter(|head| head.starts_with("line ")).map_or(0, |head| head.len() + 2);
-            let tail = text[cut..].split(" at line ").next().unwrap_or_default();
-            format!("is not valid YAML: {tail}")
-        }
+        other => match other.to_string() {
+            text if text.contains("recursion limit") => TOO_LARGE.into(),
+            text => format!("is not valid YAML: {}", without_place(&text)),
+        },
     };
     (place, message)
+}
+
+const TOO_LARGE: &str = "is too large or too deeply nested for a job";
+
+/// The parser's text without the place it may bring: `line 1 column 2: text`, `text at line 1, column 2`.
+fn without_place(text: &str) -> &str {
+    let text = match text.split_once(": ") {
+        Some((head, rest)) if head.starts_with("line ") => rest,
+        _ => text,
+    };
+    text.split(" at line ").next().unwrap_or_default()
 }
 
 impl From<Spanned<Value>> for Node {

@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn another_process_with_the_same_pid_is_not_meant() {
-        let mut child = spawn(Path::new("/none"), "echo; read x");
+        let mut child = spawn(Path::new("/none"), "exec sleep 1000");
         let me = Identity::of(child.id() as i32).unwrap();
         assert!(me.is_alive());
         for other in [Identity { start_time: me.start_time + 1, ..me.clone() }, Identity { boot_id: "x".into(), ..me.clone() }] {

@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files)?;
 
     let key = |name: String| Key::from(name.into_bytes());
-    // About what gloo publishes for each pair, and NCCL's id.
+    // Small on purpose: what is measured is requests, not the loopback's bytes.
     let address = vec![7; 150];
     let all: Vec<Key> = (0..count).map(|r| key(format!("/default_pg/0//cpu//0/{r}"))).collect();
     let id = key("/default_pg/0//cuda//0".into());

@@ -452,7 +452,6 @@ fn any_request() -> impl Strategy<Value = Request> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
     #[test]
     fn the_table_does_what_the_model_does(steps in prop::collection::vec((0u64..4, any_request()), 1..80)) {
         let mut table = Table::new(Limits::default());

@@ -1,1 +1,21 @@
+//! The central daemon: hears the agents, serves the users, keeps the record. What is decided, `core::fleet` decides.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `engine` | the one thread that owns all state: input, turn, commit, effects |
+//! | `handle` | how everybody else speaks with the engine |
+//! | `board` | what the engine has published: jobs, nodes, events |
+//! | `store` | the durable record |
+//! | `api` | the gRPC services |
+//! | `listen` | the port: who may be listened to, how many connections |
+//! | `serve` | all of it put together, from start to a graceful end |
+#![forbid(unsafe_code)]
+
+pub mod api;
+pub mod board;
+pub mod engine;
+pub mod handle;
+pub mod listen;
+pub mod options;
+pub mod serve;
 pub mod store;

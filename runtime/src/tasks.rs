@@ -24,8 +24,10 @@ pub enum Kind {
     Essential,
     /// May end at any time; a panic is logged and the process goes on.
     Ordinary,
+    /// Stays until everything else has ended, as the catcher of signals does; a shutdown does not wait for it.
+    Standing,
 }
-pub use Kind::{Essential, Ordinary};
+pub use Kind::{Essential, Ordinary, Standing};
 
 /// An essential task ended although nobody had asked for a shutdown.
 #[derive(Debug, thiserror::Error)]
@@ -69,10 +71,10 @@ impl Tasks {
         };
         shutdown.cancel();
         if tokio::time::timeout(drain, self.all_ended()).await.is_err() {
-            let left: Vec<&str> = self.known.values().map(|(name, _)| *name).collect();
+            let left: Vec<&str> = self.known.values().filter(|(_, kind)| *kind != Standing).map(|(name, _)| *name).collect();
             warn!(tasks = ?left, ?drain, "tasks did not end in time and are aborted");
-            self.set.shutdown().await;
         }
+        self.set.shutdown().await;
         failure.map_or(Ok(()), Err)
     }
 
@@ -92,8 +94,11 @@ impl Tasks {
     }
 
     async fn all_ended(&mut self) {
-        while let Some(ended) = self.set.join_next_with_id().await {
-            self.describe(ended);
+        while self.known.values().any(|(_, kind)| *kind != Standing) {
+            match self.set.join_next_with_id().await {
+                Some(ended) => drop(self.describe(ended)),
+                None => return,
+            }
         }
     }
 
@@ -223,6 +228,17 @@ mod tests {
         let start = tokio::time::Instant::now();
         tasks.run(DRAIN).await.unwrap();
         assert_eq!(start.elapsed(), DRAIN);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_standing_task_is_not_waited_for() {
+        let token = CancellationToken::new();
+        let mut tasks = Tasks::new(token.clone());
+        tasks.spawn(Standing, "signals", pending());
+        tasks.spawn(Essential, "server", async move { token.cancel() });
+        let start = tokio::time::Instant::now();
+        let _ = tasks.run(DRAIN).await;
+        assert_eq!(start.elapsed(), Duration::ZERO);
     }
 
     #[tokio::test]

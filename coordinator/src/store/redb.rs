@@ -6,7 +6,7 @@
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
-    io::{Read, Write},
+    io::{self, Read, Write},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
 };
@@ -51,6 +51,9 @@ impl RedbStore {
     /// Opens the store of a state directory, and makes both if they are not there.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
         let unusable = |source| StoreError::Directory { path: directory.to_owned(), source };
+        if directory.exists() && !directory.is_dir() {
+            return Err(unusable(io::ErrorKind::NotADirectory.into()));
+        }
         fs::create_dir_all(directory).map_err(unusable)?;
         let lock = lock(directory)?;
         let path = directory.join(FILE_NAME);
@@ -167,7 +170,7 @@ fn create(directory: &Path) -> Result<(), StoreError> {
     let unusable = |source| StoreError::Directory { path: directory.to_owned(), source };
     let (new, path) = (directory.join(NEW_NAME), directory.join(FILE_NAME));
     match fs::remove_file(&new) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(unusable(e)),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unusable(e)),
         _ => {}
     }
     let fill = || -> Result<(), ::redb::Error> {

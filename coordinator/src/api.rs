@@ -1,0 +1,79 @@
+//! The gRPC services of `muster.v1`, thin over the [`Handle`]: well-formedness is checked here, everything else is the fleet's.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `jobs`, `nodes`, `events` | what users call |
+//! | `wait`, `explain`, `logs` | the larger calls of the job service |
+//! | `agents`, `connections` | the agents' sessions, and log reads through them |
+//! | `feed`, `watch` | streams to clients: bounded, latest state, ended with a reason |
+//! | `page`, `status` | pages of a list; reasons as gRPC statuses |
+
+use std::sync::Arc;
+
+use muster_proto::{
+    limits::MESSAGE_MAX,
+    v1::{
+        agent_service_server::AgentServiceServer, event_service_server::EventServiceServer, job_service_server::JobServiceServer,
+        node_service_server::NodeServiceServer,
+    },
+};
+use muster_runtime::tasks::Scope;
+use tonic::service::{Routes, RoutesBuilder};
+use tonic_health::{ServingStatus, server::HealthReporter};
+
+use crate::{api::connections::Connections, handle::Handle};
+
+mod agents;
+mod connections;
+mod events;
+mod explain;
+mod feed;
+mod jobs;
+mod logs;
+mod nodes;
+mod page;
+mod status;
+mod wait;
+mod watch;
+
+/// What every service works with.
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    pub handle: Handle,
+    /// Owner of the tasks behind streams.
+    pub scope: Scope,
+    pub connections: Arc<Connections>,
+}
+
+/// All services, and the reporter by which they are taken out of service.
+pub async fn routes(handle: Handle, scope: Scope) -> (Routes, Health) {
+    let context = Context { handle, scope, connections: Arc::default() };
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let health_handle = Health(reporter);
+    health_handle.set(ServingStatus::Serving).await;
+
+    let mut routes = RoutesBuilder::default();
+    macro_rules! add {
+        ($server:ident, $service:expr) => {
+            routes.add_service($server::new($service).max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
+        };
+    }
+    add!(JobServiceServer, jobs::Jobs(context.clone()));
+    add!(NodeServiceServer, nodes::Nodes(context.clone()));
+    add!(EventServiceServer, events::Events(context.clone()));
+    add!(AgentServiceServer, agents::Agents(context));
+    routes.add_service(health);
+    (routes.routes(), health_handle)
+}
+
+/// `grpc.health.v1`: the whole server (the empty name) and each service say the same.
+#[derive(Clone, Debug)]
+pub struct Health(HealthReporter);
+
+impl Health {
+    pub async fn set(&self, status: ServingStatus) {
+        for service in ["", "muster.v1.JobService", "muster.v1.NodeService", "muster.v1.EventService", "muster.v1.AgentService"] {
+            self.0.set_service_status(service, status).await;
+        }
+    }
+}

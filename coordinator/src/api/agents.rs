@@ -1,0 +1,218 @@
+//! `muster.v1.AgentService`: one stream per connected agent.
+//!
+//! The agent says Hello; the fleet accepts or refuses; then the session carries facts up and the latest desired state down until
+//! either side goes. The end of a session says nothing about the node's workers.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use muster_core::{
+    fleet::{Hello, Input},
+    id::SessionId,
+    run::Desired,
+};
+use muster_proto::{
+    convert::session as wire,
+    v1::{self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    time::timeout,
+};
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{debug, info, warn};
+
+use super::{
+    Context,
+    connections::{COMMANDS, LogCommand},
+    feed::{Feed, Out, feed, shutting_down},
+    status,
+};
+use crate::engine::Orders;
+
+/// An agent has its hello ready when it dials; the rest is two trips over the network.
+const HELLO_DEADLINE: Duration = Duration::from_secs(10);
+
+/// An agent that takes no message for this long does not read its stream: better a new session than a stuck one.
+const SEND_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Log reads through one session at a time: a `logs -f` of a whole large node, and as many again.
+const READS_MAX: usize = 512;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Agents(pub Context);
+
+#[tonic::async_trait]
+impl v1::agent_service_server::AgentService for Agents {
+    type SessionStream = Feed<v1::CoordinatorMessage>;
+
+    async fn session(&self, request: Request<Streaming<v1::AgentMessage>>) -> Result<Response<Self::SessionStream>, Status> {
+        let inbound = request.into_inner();
+        let context = self.0.clone();
+        Ok(Response::new(feed(&self.0.scope, "session", |out| async move {
+            if let Err(ended) = serve(&context, inbound, &out).await {
+                info!(reason = ended.message(), "session ended");
+                // For the agent's log; if it does not read any more, nothing is lost.
+                let _ = timeout(SEND_DEADLINE, out.send(Err(ended))).await;
+            }
+        })))
+    }
+}
+
+async fn serve(
+    context: &Context,
+    mut inbound: Streaming<v1::AgentMessage>,
+    out: &Out<v1::CoordinatorMessage>,
+) -> Result<(), Status> {
+    let hello = read_hello(context, &mut inbound).await?;
+    let node = hello.node.clone();
+    let (id, orders) = context.handle.connect(hello).await.map_err(status::no_answer)?;
+    let (commands, log_commands) = mpsc::channel(COMMANDS);
+    let session = Session { context, id, inbound, orders, log_commands, out, reads: BTreeMap::new(), published: None };
+    let announced = context.connections.announce(node, id, commands);
+    let ended = session.run().await;
+    drop(announced);
+    // If the engine is gone, so is everything that would care.
+    let _ = context.handle.tell(Input::Disconnected { session: id }).await;
+    ended
+}
+
+async fn read_hello(context: &Context, inbound: &mut Streaming<v1::AgentMessage>) -> Result<Hello, Status> {
+    let first = timeout(HELLO_DEADLINE, inbound.message()).await;
+    let first = first.map_err(|_| Status::deadline_exceeded(format!("no hello within {} s", HELLO_DEADLINE.as_secs())))??;
+    match first.and_then(|message| message.message) {
+        Some(FromAgent::Hello(hello)) => wire::hello_from_wire(hello, context.handle.now()).map_err(status::malformed),
+        Some(_) => Err(status::invalid("message", "the first one of a session must be hello")),
+        None => Err(status::invalid("message", "is missing: the first one of a session must be hello")),
+    }
+}
+
+/// One accepted stream.
+struct Session<'a> {
+    context: &'a Context,
+    id: SessionId,
+    inbound: Streaming<v1::AgentMessage>,
+    orders: watch::Receiver<Orders>,
+    log_commands: mpsc::Receiver<LogCommand>,
+    out: &'a Out<v1::CoordinatorMessage>,
+    /// Readers by the number of their read.
+    reads: BTreeMap<u64, mpsc::Sender<v1::LogChunk>>,
+    /// The desired state sent last.
+    published: Option<Desired>,
+}
+
+impl Session<'_> {
+    async fn run(mut self) -> Result<(), Status> {
+        self.welcome().await?;
+        self.publish().await?;
+        loop {
+            tokio::select! {
+                changed = self.orders.changed() => {
+                    changed.map_err(|_| shutting_down())?;
+                    self.publish().await?;
+                }
+                message = self.inbound.message() => match message? {
+                    Some(message) => self.hear(message).await?,
+                    None => {
+                        debug!(session = %self.id, "the agent ended its session");
+                        return Ok(());
+                    }
+                },
+                Some(command) = self.log_commands.recv() => self.log(command).await?,
+            }
+        }
+    }
+
+    /// Waits for the fleet's word on the hello and passes it on.
+    async fn welcome(&mut self) -> Result<(), Status> {
+        let orders = self.orders.wait_for(|orders| orders.welcome.is_some() || orders.refused.is_some()).await;
+        let orders = orders.map_err(|_| shutting_down())?.clone();
+        match (orders.refused, orders.welcome) {
+            (Some(why), _) => Err(Status::failed_precondition(why)),
+            (None, Some(welcome)) => self.send(ToAgent::Welcome(wire::welcome_to_wire(&welcome))).await,
+            (None, None) => unreachable!("wait_for() returns when one of them is there"),
+        }
+    }
+
+    async fn publish(&mut self) -> Result<(), Status> {
+        let orders = self.orders.borrow_and_update().clone();
+        if let Some(why) = orders.refused {
+            return Err(Status::failed_precondition(why));
+        }
+        if orders.desired.is_some() && orders.desired != self.published {
+            self.published = orders.desired;
+            let desired = self.published.as_ref().map(wire::desired_to_wire).expect("tested above");
+            self.send(ToAgent::Desired(desired)).await?;
+        }
+        Ok(())
+    }
+
+    async fn hear(&mut self, message: v1::AgentMessage) -> Result<(), Status> {
+        let session = self.id;
+        let input = match message.message {
+            Some(FromAgent::Heartbeat(v1::Heartbeat { sequence })) => {
+                self.tell(Input::Heartbeat { session }).await?;
+                return self.send(ToAgent::Heartbeat(v1::HeartbeatReply { sequence })).await;
+            }
+            Some(FromAgent::Log(chunk)) => return self.chunk(chunk).await,
+            Some(FromAgent::Report(report)) => {
+                Input::Report { session, report: wire::node_report_from_wire(report).map_err(status::malformed)? }
+            }
+            Some(FromAgent::Runs(runs)) => {
+                Input::Runs { session, runs: wire::runs_from_wire(runs, self.context.handle.now()).map_err(status::malformed)? }
+            }
+            Some(FromAgent::Hello(_)) => return Err(status::invalid("message", "hello comes once, at the start")),
+            // A newer agent may say what this build does not know.
+            None => return Ok(()),
+        };
+        self.tell(input).await
+    }
+
+    async fn tell(&self, input: Input) -> Result<(), Status> {
+        self.context.handle.tell(input).await.map_err(status::no_answer)
+    }
+
+    async fn log(&mut self, command: LogCommand) -> Result<(), Status> {
+        match command {
+            LogCommand::Read { read, chunks } => {
+                // Dropping `chunks` tells the reader that there is no read.
+                if self.reads.len() < READS_MAX {
+                    self.reads.insert(read.id, chunks);
+                    self.send(ToAgent::LogRead(read)).await?;
+                }
+                Ok(())
+            }
+            LogCommand::Credit(credit) if self.reads.contains_key(&credit.id) => self.send(ToAgent::LogCredit(credit)).await,
+            LogCommand::Cancel { id } if self.reads.remove(&id).is_some() => {
+                self.send(ToAgent::LogCancel(v1::LogCancel { id })).await
+            }
+            // The read is over already.
+            LogCommand::Credit(_) | LogCommand::Cancel { .. } => Ok(()),
+        }
+    }
+
+    /// Hands a chunk to its reader. Never waits: a session that waits for a reader would look silent.
+    async fn chunk(&mut self, chunk: v1::LogChunk) -> Result<(), Status> {
+        let (id, end) = (chunk.id, chunk.end);
+        let Some(reader) = self.reads.get(&id) else { return Ok(()) };
+        let taken = reader.try_send(chunk);
+        if let Err(mpsc::error::TrySendError::Full(_)) = &taken {
+            warn!(session = %self.id, "the agent sends more of a log than it has credit for; the read is ended");
+        }
+        if taken.is_err() && !end {
+            self.send(ToAgent::LogCancel(v1::LogCancel { id })).await?;
+        }
+        if taken.is_err() || end {
+            self.reads.remove(&id);
+        }
+        Ok(())
+    }
+
+    async fn send(&self, message: ToAgent) -> Result<(), Status> {
+        let message = v1::CoordinatorMessage { message: Some(message) };
+        match timeout(SEND_DEADLINE, self.out.send(Ok(message))).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Status::cancelled("the agent is gone")),
+            Err(_) => Err(Status::deadline_exceeded(format!("the agent took no message for {} s", SEND_DEADLINE.as_secs()))),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Which agents are connected, and log reads through their sessions.
+//!
+//! A reader has credit: the agent may send so many chunks and then waits until the reader has taken some. So a slow reader slows
+//! only its own read; the session that carries it, and the heartbeats on it, never wait for anybody's terminal.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use muster_core::id::{NodeName, SessionId};
+use muster_proto::v1;
+use tokio::sync::{mpsc, watch};
+
+/// Commands that wait for a session's task; it takes them as fast as it can send them on.
+pub(crate) const COMMANDS: usize = 64;
+
+/// Credit of one read, in chunks of at most 64 KiB: 1 MiB keeps a fast network busy.
+const WINDOW: u32 = 16;
+/// Credit of all reads of one client together: 4 MiB, shared by the ranks that are read at the same time.
+const WINDOW_SHARED: u32 = 64;
+
+/// What a session's task is asked to send to its agent about logs.
+#[derive(Debug)]
+pub(crate) enum LogCommand {
+    Read { read: v1::LogRead, chunks: mpsc::Sender<v1::LogChunk> },
+    Credit(v1::LogCredit),
+    Cancel { id: u64 },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    session: SessionId,
+    commands: mpsc::Sender<LogCommand>,
+}
+
+impl Connection {
+    pub(crate) fn session(&self) -> SessionId {
+        self.session
+    }
+}
+
+/// The agents that are connected now. Written by their sessions, followed by readers.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    by_node: watch::Sender<BTreeMap<NodeName, Connection>>,
+    last_read: AtomicU64,
+}
+
+impl Connections {
+    /// Makes a session known until the returned guard is dropped. A newer session of a node takes the older one's place.
+    pub(crate) fn announce(&self, node: NodeName, session: SessionId, commands: mpsc::Sender<LogCommand>) -> Announced<'_> {
+        self.by_node.send_modify(|all| drop(all.insert(node.clone(), Connection { session, commands })));
+        Announced { connections: self, node, session }
+    }
+
+    pub(crate) fn follow(&self) -> watch::Receiver<BTreeMap<NodeName, Connection>> {
+        self.by_node.subscribe()
+    }
+
+    /// Starts a read of one rank's log, one of `shared` that the client reads at the same time. `None`: the session has just ended.
+    pub(crate) async fn read(&self, connection: &Connection, read: v1::LogRead, shared: usize) -> Option<Reading> {
+        let window = (WINDOW_SHARED / u32::try_from(shared.max(1)).unwrap_or(u32::MAX)).clamp(2, WINDOW);
+        let id = self.last_read.fetch_add(1, Ordering::Relaxed) + 1;
+        let (sender, chunks) = mpsc::channel(window as usize);
+        let read = v1::LogRead { id, window, ..read };
+        connection.commands.send(LogCommand::Read { read, chunks: sender }).await.ok()?;
+        Some(Reading { id, commands: connection.commands.clone(), chunks, window, taken: 0 })
+    }
+}
+
+pub(crate) struct Announced<'a> {
+    connections: &'a Connections,
+    node: NodeName,
+    session: SessionId,
+}
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        self.connections.by_node.send_if_modified(|all| {
+            let mine = all.get(&self.node).is_some_and(|connection| connection.session == self.session);
+            mine && all.remove(&self.node).is_some()
+        });
+    }
+}
+
+/// One log read that is going on; dropping it cancels it.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    id: u64,
+    commands: mpsc::Sender<LogCommand>,
+    chunks: mpsc::Receiver<v1::LogChunk>,
+    window: u32,
+    taken: u32,
+}
+
+impl Reading {
+    /// The next chunk; `None` when the session broke before the agent said that it was the end.
+    pub(crate) async fn next(&mut self) -> Option<v1::LogChunk> {
+        // Credit is given back by halves, so that most chunks cost no message of their own.
+        if self.taken >= self.window / 2 {
+            let credit = v1::LogCredit { id: self.id, chunks: self.taken };
+            self.commands.send(LogCommand::Credit(credit)).await.ok()?;
+            self.taken = 0;
+        }
+        let chunk = self.chunks.recv().await?;
+        self.taken += 1;
+        Some(chunk)
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        // If there is no room now, the session cancels at the next chunk, which nobody takes.
+        let _ = self.commands.try_send(LogCommand::Cancel { id: self.id });
+    }
+}

@@ -1,0 +1,59 @@
+//! A stream to one client: a task that produces, a short bounded queue, and an end that says why.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use muster_runtime::tasks::Scope;
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+/// Messages that wait for a client. The task behind holds the rest back, so a small number is enough to keep the wire busy; the
+/// largest message is 4 MiB, so a client that stops reading costs at most 16 MiB.
+const QUEUE: usize = 4;
+
+pub(crate) type Out<T> = mpsc::Sender<Result<T, Status>>;
+
+/// Ends when its task does; at a shutdown, with UNAVAILABLE, so that clients know to come back.
+#[derive(Debug)]
+pub(crate) struct Feed<T> {
+    messages: mpsc::Receiver<Result<T, Status>>,
+    shutdown: CancellationToken,
+    told: bool,
+}
+
+/// Starts the task that fills a stream. It should end when `Out` is closed: the client is gone.
+pub(crate) fn feed<T, F>(scope: &Scope, name: &'static str, task: impl FnOnce(Out<T>) -> F) -> Feed<T>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (out, messages) = mpsc::channel(QUEUE);
+    scope.spawn(name, task(out));
+    Feed { messages, shutdown: scope.shutdown().clone(), told: false }
+}
+
+pub(crate) fn shutting_down() -> Status {
+    Status::unavailable("the coordinator is shutting down")
+}
+
+impl<T> Stream for Feed<T> {
+    type Item = Result<T, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.messages.poll_recv(context) {
+            Poll::Ready(None) if self.shutdown.is_cancelled() && !self.told => {
+                self.told = true;
+                Poll::Ready(Some(Err(shutting_down())))
+            }
+            Poll::Ready(Some(Err(status))) => {
+                self.told = true;
+                Poll::Ready(Some(Err(status)))
+            }
+            other => other,
+        }
+    }
+}

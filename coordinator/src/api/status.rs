@@ -1,0 +1,106 @@
+//! Reasons as gRPC statuses: the one table. The text is the reason's own and names the field, job or node.
+
+use muster_core::{
+    fleet::{
+        Answer, Refusal,
+        view::{JobView, NodeView},
+    },
+    spec::FieldError,
+};
+use muster_proto::convert::Malformed;
+use tonic::{Code, Status};
+
+use crate::handle::NoAnswer;
+
+pub(crate) fn refused(refusal: &Refusal) -> Status {
+    let code = match refusal {
+        Refusal::NoSuchJob(_) | Refusal::NoSuchNode(_) => Code::NotFound,
+        Refusal::JobExists { .. } => Code::AlreadyExists,
+        Refusal::Invalid { .. } => Code::InvalidArgument,
+        Refusal::Precondition(_) => Code::FailedPrecondition,
+        Refusal::TooMany { .. } => Code::ResourceExhausted,
+    };
+    Status::new(code, refusal.to_string())
+}
+
+pub(crate) fn malformed(error: Malformed) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+/// One field of a request that is wrong.
+pub(crate) fn invalid(field: &str, message: impl std::fmt::Display) -> Status {
+    Status::invalid_argument(format!("{field}: {message}"))
+}
+
+/// Everything wrong with a document, in one message.
+pub(crate) fn fields(errors: &[FieldError]) -> Status {
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    Status::invalid_argument(texts.join("; "))
+}
+
+pub(crate) fn no_answer(error: NoAnswer) -> Status {
+    match error {
+        NoAnswer::Ended => Status::unavailable(error.to_string()),
+        NoAnswer::Late => Status::deadline_exceeded(error.to_string()),
+    }
+}
+
+/// The job an answer must hold.
+pub(crate) fn job(answer: Answer) -> Result<(Box<JobView>, bool), Status> {
+    match answer {
+        Answer::Job { job, existed } => Ok((job, existed)),
+        Answer::Refused(refusal) => Err(refused(&refusal)),
+        Answer::Node(_) | Answer::Done => Err(unexpected()),
+    }
+}
+
+pub(crate) fn node(answer: Answer) -> Result<Box<NodeView>, Status> {
+    match answer {
+        Answer::Node(node) => Ok(node),
+        Answer::Refused(refusal) => Err(refused(&refusal)),
+        Answer::Job { .. } | Answer::Done => Err(unexpected()),
+    }
+}
+
+pub(crate) fn done(answer: Answer) -> Result<(), Status> {
+    match answer {
+        Answer::Refused(refusal) => Err(refused(&refusal)),
+        _ => Ok(()),
+    }
+}
+
+fn unexpected() -> Status {
+    Status::internal("the fleet answered with something else than was asked for")
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_core::id::JobName;
+
+    use super::*;
+
+    #[test]
+    fn every_refusal_has_its_code_and_keeps_its_words() {
+        let name = JobName { namespace: "default".into(), name: "digits".into() };
+        let cases = [
+            (Refusal::NoSuchJob(name.clone()), Code::NotFound, "job default/digits not found"),
+            (Refusal::NoSuchNode("node-9".into()), Code::NotFound, "node node-9 not found"),
+            (
+                Refusal::JobExists { name, fields: "spec.args".into() },
+                Code::AlreadyExists,
+                "job default/digits exists already with other content: spec.args differ; delete it first or use another name",
+            ),
+            (Refusal::Invalid { field: "nodes".into(), message: "is 9".into() }, Code::InvalidArgument, "nodes: is 9"),
+            (Refusal::Precondition("cancel it first".into()), Code::FailedPrecondition, "cancel it first"),
+            (
+                Refusal::TooMany { what: "jobs", limit: 3 },
+                Code::ResourceExhausted,
+                "jobs: at most 3 are allowed; delete jobs that are over",
+            ),
+        ];
+        for (refusal, code, text) in cases {
+            let status = refused(&refusal);
+            assert_eq!((status.code(), status.message()), (code, text));
+        }
+    }
+}

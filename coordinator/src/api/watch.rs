@@ -1,0 +1,109 @@
+//! Following a shelf of the board: what is there now, then every change in its latest state.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tokio::sync::watch;
+
+use crate::{api::feed::Out, board::Shelf};
+
+/// How one kind of thing is followed.
+pub(crate) struct Kind<K, V, T> {
+    /// Whether the client asked for it.
+    pub wanted: Box<dyn Fn(&K) -> bool + Send + Sync>,
+    /// What tells a thing from a later one of the same name.
+    pub identity: fn(&V) -> &str,
+    pub changed: fn(&V) -> T,
+    pub gone: fn(&K, &str) -> T,
+}
+
+/// Runs until the client or the engine is gone.
+pub(crate) async fn follow<K, V, T>(mut shelf: watch::Receiver<Shelf<K, V>>, kind: Kind<K, V, T>, out: Out<T>)
+where
+    K: Ord + Clone,
+    V: PartialEq,
+{
+    let mut known: BTreeMap<K, String> = BTreeMap::new();
+    let mut seen = 0;
+    loop {
+        let mut messages = Vec::new();
+        let changed: Vec<(K, Arc<V>)> = {
+            let shelf = shelf.borrow_and_update();
+            if shelf.removed_since(seen) {
+                known.retain(|key, identity| {
+                    let there = shelf.get(key).is_some();
+                    if !there {
+                        messages.push((kind.gone)(key, identity));
+                    }
+                    there
+                });
+            }
+            let since = shelf.since(seen).filter(|(key, _)| (kind.wanted)(key));
+            let changed = since.map(|(key, value)| (key.clone(), value.clone())).collect();
+            seen = shelf.revision();
+            changed
+        };
+        for message in messages {
+            if out.send(Ok(message)).await.is_err() {
+                return;
+            }
+        }
+        for (key, value) in changed {
+            let identity = (kind.identity)(&value).to_owned();
+            let before = known.insert(key.clone(), identity.clone()).filter(|before| *before != identity);
+            let replaced = before.map(|before| (kind.gone)(&key, &before));
+            for message in replaced.into_iter().chain([(kind.changed)(&value)]) {
+                if out.send(Ok(message)).await.is_err() {
+                    return;
+                }
+            }
+        }
+        tokio::select! {
+            changed = shelf.changed() => if changed.is_err() { return },
+            () = out.closed() => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// Shows `name=identity` for a change and `-name=identity` for what is gone.
+    fn kind() -> Kind<u8, String, String> {
+        Kind {
+            wanted: Box::new(|key| *key < 10),
+            identity: |value| value,
+            changed: |value| format!("+{value}"),
+            gone: |key, identity| format!("-{key}:{identity}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_thing_replaced_by_another_of_its_name_is_gone_first() {
+        let (shelf, receiver) = watch::channel(Shelf::default());
+        let put = |key: u8, value: &str| shelf.send_modify(|shelf| assert!(shelf.put(key, value.to_owned())));
+        let remove = |key: u8| shelf.send_modify(|shelf| assert!(shelf.remove(&key)));
+        put(1, "a");
+        put(99, "unwanted");
+        let (out, mut messages) = mpsc::channel(1);
+        let test = async {
+            let mut next = async || messages.recv().await.unwrap().unwrap();
+            assert_eq!(next().await, "+a");
+            put(2, "b");
+            assert_eq!(next().await, "+b");
+            // While nobody looked, 1 went and came back as another; 2 went for good.
+            remove(1);
+            put(1, "c");
+            remove(2);
+            assert_eq!(next().await, "-2:b");
+            assert_eq!(next().await, "-1:a");
+            assert_eq!(next().await, "+c");
+        };
+        tokio::select! {
+            () = follow(receiver, kind(), out) => panic!("ended early"),
+            () = test => {}
+        }
+    }
+}

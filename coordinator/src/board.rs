@@ -1,0 +1,173 @@
+//! What the engine has published for everybody to read: jobs, nodes and events.
+//!
+//! The engine is the only writer, through one `watch` channel per shelf; readers look, take clones of what they need, and wait for the
+//! next change. Everything has a revision, so a reader that was slow finds what changed since its last look, each thing once and in
+//! its latest state: nothing is queued for anybody.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use muster_core::{
+    fleet::{
+        Event,
+        view::{JobView, NodeView},
+    },
+    id::{JobName, NodeName},
+};
+
+use crate::store::EVENTS_MAX;
+
+pub type Jobs = Shelf<JobName, JobView>;
+pub type Nodes = Shelf<NodeName, NodeView>;
+
+/// Things by key, each in its latest state.
+#[derive(Clone, Debug)]
+pub struct Shelf<K, V> {
+    revision: u64,
+    items: BTreeMap<K, Item<V>>,
+    /// Every key once, at its latest change.
+    changes: BTreeMap<u64, K>,
+    /// The revision of the last removal.
+    removed: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Item<V> {
+    revision: u64,
+    value: Arc<V>,
+}
+
+impl<K, V> Default for Shelf<K, V> {
+    fn default() -> Self {
+        Self { revision: 0, items: BTreeMap::new(), changes: BTreeMap::new(), removed: 0 }
+    }
+}
+
+impl<K: Ord + Clone, V: PartialEq> Shelf<K, V> {
+    /// Puts or replaces. False if the same value is there already: nobody needs to be told.
+    pub fn put(&mut self, key: K, value: V) -> bool {
+        if let Some(item) = self.items.get(&key) {
+            if *item.value == value {
+                return false;
+            }
+            self.changes.remove(&item.revision);
+        }
+        self.revision += 1;
+        self.changes.insert(self.revision, key.clone());
+        self.items.insert(key, Item { revision: self.revision, value: Arc::new(value) });
+        true
+    }
+
+    pub fn remove(&mut self, key: &K) -> bool {
+        let Some(item) = self.items.remove(key) else { return false };
+        self.changes.remove(&item.revision);
+        self.revision += 1;
+        self.removed = self.revision;
+        true
+    }
+
+    pub fn get(&self, key: &K) -> Option<&Arc<V>> {
+        self.items.get(key).map(|item| &item.value)
+    }
+
+    /// All that come after `after` in the order of keys.
+    pub fn after(&self, after: Option<&K>) -> impl Iterator<Item = (&K, &Arc<V>)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        self.items.range((after.map_or(Unbounded, Excluded), Unbounded)).map(|(key, item)| (key, &item.value))
+    }
+
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// What changed after `revision`, oldest change first.
+    pub fn since(&self, revision: u64) -> impl Iterator<Item = (&K, &Arc<V>)> {
+        self.changes.range(revision + 1..).map(|(_, key)| (key, &self.items[key].value))
+    }
+
+    /// Whether anything was removed after `revision`; what, a reader finds by comparing.
+    pub fn removed_since(&self, revision: u64) -> bool {
+        self.removed > revision
+    }
+}
+
+/// The newest events, oldest first.
+#[derive(Clone, Debug, Default)]
+pub struct Events {
+    ring: VecDeque<Arc<Event>>,
+}
+
+impl Events {
+    pub fn push(&mut self, event: Event) {
+        self.ring.push_back(Arc::new(event));
+        while self.ring.len() as u64 > EVENTS_MAX {
+            self.ring.pop_front();
+        }
+    }
+
+    /// Events with a number greater than `sequence`, oldest first.
+    pub fn after(&self, sequence: u64) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
+        let first = self.ring.partition_point(|event| event.sequence <= sequence);
+        self.ring.range(first..)
+    }
+
+    pub fn last(&self) -> u64 {
+        self.ring.back().map_or(0, |event| event.sequence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn since(shelf: &Shelf<u8, char>, revision: u64) -> Vec<(u8, char)> {
+        shelf.since(revision).map(|(key, value)| (*key, **value)).collect()
+    }
+
+    #[test]
+    fn a_slow_reader_finds_each_thing_once_in_its_latest_state() {
+        let mut shelf = Shelf::default();
+        assert!(shelf.put(1, 'a') && shelf.put(2, 'a'));
+        let seen = shelf.revision();
+        assert!(since(&shelf, seen).is_empty());
+        assert!(shelf.put(1, 'b') && shelf.put(3, 'a') && shelf.put(1, 'c'));
+        assert_eq!(since(&shelf, seen), [(3, 'a'), (1, 'c')]);
+        assert_eq!(since(&shelf, 0), [(2, 'a'), (3, 'a'), (1, 'c')]);
+    }
+
+    #[test]
+    fn what_did_not_change_is_no_change() {
+        let mut shelf = Shelf::default();
+        shelf.put(1, 'a');
+        let seen = shelf.revision();
+        assert!(!shelf.put(1, 'a'));
+        assert_eq!(shelf.revision(), seen);
+    }
+
+    #[test]
+    fn a_removal_is_noticed_and_leaves_nothing_behind() {
+        let mut shelf = Shelf::default();
+        shelf.put(1, 'a');
+        shelf.put(2, 'a');
+        let seen = shelf.revision();
+        assert!(!shelf.removed_since(seen));
+        assert!(shelf.remove(&1) && !shelf.remove(&1));
+        assert!(shelf.removed_since(seen) && !shelf.removed_since(shelf.revision()));
+        assert_eq!(since(&shelf, 0), [(2, 'a')]);
+        assert_eq!((shelf.items.len(), shelf.changes.len()), (1, 1));
+    }
+
+    #[test]
+    fn pages_follow_the_keys() {
+        let mut shelf = Shelf::default();
+        for key in [3, 1, 2] {
+            shelf.put(key, 'a');
+        }
+        let keys = |after: Option<u8>| shelf.after(after.as_ref()).map(|(key, _)| *key).collect::<Vec<_>>();
+        assert_eq!(keys(None), [1, 2, 3]);
+        assert_eq!(keys(Some(1)), [2, 3]);
+        assert_eq!(keys(Some(9)), [0_u8; 0]);
+    }
+}

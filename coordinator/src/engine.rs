@@ -1,0 +1,301 @@
+//! The engine: one thread that owns the fleet and the store. One input, one turn, one commit, then the effects; never otherwise.
+//!
+//! It is an ordinary thread because a commit blocks for the disk, some 4 ms, and nothing else may wait with it. It shares nothing:
+//! inputs come over one bounded queue, and what others may see goes out over `watch` channels that hold only the latest state.
+//! If a commit fails, the thread ends and the process with it: nobody has heard of a decision that is not stored (DESIGN R1).
+
+use std::{
+    collections::BTreeMap,
+    io,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use muster_core::{
+    fleet::{Answer, Change, Effect, Fleet, Hello, Input, Policy, Request, RequestId},
+    id::{JobName, JobUid, SessionId, Term},
+    run::Desired,
+    time::Timestamp,
+};
+use muster_proto::convert::session::Welcome;
+use muster_runtime::clock::Clock;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::{
+    board::{Events, Jobs, Nodes},
+    handle::Handle,
+    store::{Loaded, Store, StoreError},
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Inputs that wait. A decision that is stored costs about 5 ms, so a full queue is 1.3 s of work: less than the 3 s after which a
+/// node whose heartbeat waits in it would look silent.
+const INBOX: usize = 256;
+
+/// A turn, without its commit, that takes longer than this is worth a line in the log.
+const SLOW_TURN: Duration = Duration::from_millis(100);
+
+/// What reaches the engine's queue.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// An agent's hello, and where the session's task wants its orders.
+    Connect {
+        hello: Box<Hello>,
+        opened: oneshot::Sender<(SessionId, watch::Receiver<Orders>)>,
+    },
+    /// Anything else a session has to say.
+    Session(Box<Input>),
+    Request {
+        request: Box<Request>,
+        answered: oneshot::Sender<Answer>,
+    },
+}
+
+/// What one session's agent is to be told. Only the latest matters, so it is a state and not a queue.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Orders {
+    pub welcome: Option<Welcome>,
+    pub desired: Option<Desired>,
+    /// The session is over, and why.
+    pub refused: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("start the engine's thread")]
+    Thread(#[source] io::Error),
+}
+
+/// A started engine.
+#[derive(Debug)]
+pub struct Started {
+    pub handle: Handle,
+    pub term: Term,
+    /// Ends when the engine does: after a shutdown, or with the error of a commit that failed.
+    pub thread: JoinHandle<Result<(), StoreError>>,
+    /// Resolves when the thread is about to end, however it ends.
+    pub ended: oneshot::Receiver<()>,
+}
+
+/// Loads the record, stores a new term (at least `min_term`), and starts to decide.
+pub fn start(
+    mut store: Box<dyn Store>,
+    policy: Policy,
+    min_term: Term,
+    shutdown: CancellationToken,
+) -> Result<Started, StartError> {
+    let Loaded { fleet: stored, events } = store.load()?;
+    let clock = Clock::unix(events.last().map_or(0, |event| event.at.0));
+    let term = store.next_term(min_term)?;
+    info!(%term, jobs = stored.jobs.len(), nodes = stored.nodes.len(), "record loaded");
+
+    let (inbox, messages) = mpsc::channel(INBOX);
+    let mut engine = Engine {
+        tick: policy.tick,
+        fleet: Fleet::new(policy, term, stored, Timestamp(clock.now_us())),
+        store,
+        clock,
+        sessions: BTreeMap::new(),
+        last_session: SessionId(0),
+        waiting: BTreeMap::new(),
+        last_request: 0,
+        names: BTreeMap::new(),
+        jobs: watch::Sender::default(),
+        nodes: watch::Sender::default(),
+        events: watch::Sender::default(),
+        wake_at: Timestamp(clock.now_us()),
+    };
+    engine.publish_all(events);
+    let handle = Handle::new(inbox, clock, engine.jobs.subscribe(), engine.nodes.subscribe(), engine.events.subscribe());
+    let (ending, ended) = oneshot::channel();
+    let thread = thread::Builder::new()
+        .name("engine".into())
+        .spawn(move || {
+            // Dropped last, also by a panic.
+            let _ending = ending;
+            engine.run(messages, shutdown)
+        })
+        .map_err(StartError::Thread)?;
+    Ok(Started { handle, term, thread, ended })
+}
+
+struct Engine {
+    fleet: Fleet,
+    store: Box<dyn Store>,
+    clock: Clock,
+    tick: Duration,
+    sessions: BTreeMap<SessionId, watch::Sender<Orders>>,
+    last_session: SessionId,
+    waiting: BTreeMap<RequestId, oneshot::Sender<Answer>>,
+    last_request: u64,
+    /// Names of published jobs; the board is ordered by name, the fleet speaks of uids.
+    names: BTreeMap<JobUid, JobName>,
+    jobs: watch::Sender<Jobs>,
+    nodes: watch::Sender<Nodes>,
+    events: watch::Sender<Events>,
+    /// When the fleet wants its next tick.
+    wake_at: Timestamp,
+}
+
+impl Engine {
+    fn run(mut self, mut messages: mpsc::Receiver<Message>, shutdown: CancellationToken) -> Result<(), StoreError> {
+        // Only to wait for a message or a moment; it drives nothing else.
+        let waiting =
+            tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime without I/O opens nothing");
+        loop {
+            let due = Duration::from_micros(self.wake_at.0.saturating_sub(self.clock.now_us()));
+            let message = waiting.block_on(async {
+                tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => None,
+                    message = tokio::time::timeout(due, messages.recv()) => match message {
+                        Ok(message) => message.map(Some),
+                        Err(_elapsed) => Some(None),
+                    },
+                }
+            });
+            let Some(message) = message else {
+                info!("no more decisions");
+                return Ok(());
+            };
+            // A queue that is never empty must not keep the fleet from its tick.
+            if self.clock.now_us() >= self.wake_at.0 {
+                self.turn(Input::Tick)?;
+            }
+            if let Some(message) = message {
+                let input = self.accept(message);
+                self.turn(input)?;
+            }
+        }
+    }
+
+    fn accept(&mut self, message: Message) -> Input {
+        match message {
+            Message::Connect { hello, opened } => {
+                self.last_session = self.last_session.next();
+                let session = self.last_session;
+                let (orders, receiver) = watch::channel(Orders::default());
+                self.sessions.insert(session, orders);
+                // A task that is gone already is noticed like any later end of it: its Disconnected follows.
+                let _ = opened.send((session, receiver));
+                Input::Connected { session, hello: *hello }
+            }
+            Message::Session(input) => {
+                if let Input::Disconnected { session } = *input {
+                    self.sessions.remove(&session);
+                }
+                *input
+            }
+            Message::Request { request, answered } => {
+                self.last_request += 1;
+                let id = RequestId(self.last_request);
+                self.waiting.insert(id, answered);
+                Input::Request { id, request: *request }
+            }
+        }
+    }
+
+    fn turn(&mut self, input: Input) -> Result<(), StoreError> {
+        let now = Timestamp(self.clock.now_us());
+        let turn = self.fleet.turn(now, input);
+        let took = Timestamp(self.clock.now_us()).since(now);
+        if took > SLOW_TURN {
+            warn!(?took, "a slow turn");
+        }
+        if !turn.changes.is_empty() {
+            self.store.commit(&turn.changes)?;
+        }
+        self.publish_events(turn.changes);
+        for effect in turn.effects {
+            self.execute(effect);
+        }
+        let asked = turn.wake_at.filter(|at| *at > now);
+        let earlier = Some(self.wake_at).filter(|at| *at > now);
+        self.wake_at = [asked, earlier, Some(now + self.tick)].into_iter().flatten().min().expect("one of them is set");
+        Ok(())
+    }
+
+    fn execute(&mut self, effect: Effect) {
+        match effect {
+            Effect::Welcome { session, term, epoch, heartbeat } => {
+                self.order(session, |orders| orders.welcome = Some(Welcome { term, epoch, heartbeat }));
+            }
+            Effect::Refuse { session, why } => {
+                self.order(session, |orders| orders.refused = Some(why));
+                self.sessions.remove(&session);
+            }
+            Effect::Publish { session, desired } => self.order(session, |orders| orders.desired = Some(desired)),
+            Effect::Answer { id, answer } => {
+                if let Some(answered) = self.waiting.remove(&id) {
+                    // A caller that went away does not need it; what was decided stands.
+                    let _ = answered.send(answer);
+                }
+            }
+            Effect::JobChanged { uid, view: Some(view) } => {
+                let name = view.record.name.clone();
+                self.names.insert(uid, name.clone());
+                self.jobs.send_if_modified(|jobs| jobs.put(name, *view));
+            }
+            Effect::JobChanged { uid, view: None } => {
+                if let Some(name) = self.names.remove(&uid) {
+                    self.jobs
+                        .send_if_modified(|jobs| jobs.get(&name).is_some_and(|job| job.record.uid == uid) && jobs.remove(&name));
+                }
+            }
+            Effect::NodeChanged { node, view: Some(view) } => {
+                self.nodes.send_if_modified(|nodes| nodes.put(node, *view));
+            }
+            Effect::NodeChanged { node, view: None } => {
+                self.nodes.send_if_modified(|nodes| nodes.remove(&node));
+            }
+        }
+    }
+
+    fn order(&self, session: SessionId, change: impl FnOnce(&mut Orders)) {
+        match self.sessions.get(&session) {
+            Some(orders) => orders.send_modify(change),
+            None => debug!(%session, "an order for a session that is over"),
+        }
+    }
+
+    fn publish_events(&self, changes: Vec<Change>) {
+        let new: Vec<_> =
+            changes.into_iter().filter_map(|change| if let Change::Event(event) = change { Some(*event) } else { None }).collect();
+        if new.is_empty() {
+            return;
+        }
+        for event in &new {
+            let (job, node) = (event.job.as_ref().map(|(_, name)| name.to_string()), event.node.as_ref().map(ToString::to_string));
+            if event.warning {
+                warn!(reason = event.reason, job, node, "{}", event.message);
+            } else {
+                info!(reason = event.reason, job, node, "{}", event.message);
+            }
+        }
+        self.events.send_modify(|events| new.into_iter().for_each(|event| events.push(event)));
+    }
+
+    /// The board as it is before the first input.
+    fn publish_all(&mut self, events: Vec<muster_core::fleet::Event>) {
+        self.events.send_modify(|ring| events.into_iter().for_each(|event| ring.push(event)));
+        let views = self.fleet.job_views();
+        self.names.extend(views.iter().map(|view| (view.record.uid.clone(), view.record.name.clone())));
+        self.jobs.send_modify(|jobs| {
+            for view in views {
+                jobs.put(view.record.name.clone(), view);
+            }
+        });
+        let views = self.fleet.node_views();
+        self.nodes.send_modify(|nodes| {
+            for view in views {
+                nodes.put(view.record.name.clone(), view);
+            }
+        });
+    }
+}

@@ -1,0 +1,103 @@
+//! How everybody else speaks with the engine: cheap to clone, never a lock held over a wait.
+
+use std::{sync::Arc, time::Duration};
+
+use muster_core::{
+    fleet::{
+        Answer, Hello, Input, Request,
+        view::{JobView, NodeView},
+    },
+    id::{JobName, NodeName, SessionId},
+    time::Timestamp,
+};
+use muster_runtime::clock::Clock;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::timeout,
+};
+
+use crate::{
+    board::{Events, Jobs, Nodes},
+    engine::{Message, Orders},
+};
+
+/// How long a caller waits for a decision: a full queue takes the engine 1.3 s, a disk that is slower than ten times that is broken.
+const DECISION_TIMEOUT: Duration = Duration::from_secs(15);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnswer {
+    #[error("the coordinator is shutting down")]
+    Ended,
+    #[error("the coordinator did not decide within {} s; the request may still take effect", DECISION_TIMEOUT.as_secs())]
+    Late,
+}
+
+#[derive(Clone, Debug)]
+pub struct Handle {
+    inbox: mpsc::Sender<Message>,
+    clock: Clock,
+    jobs: watch::Receiver<Jobs>,
+    nodes: watch::Receiver<Nodes>,
+    events: watch::Receiver<Events>,
+}
+
+impl Handle {
+    pub(crate) fn new(
+        inbox: mpsc::Sender<Message>,
+        clock: Clock,
+        jobs: watch::Receiver<Jobs>,
+        nodes: watch::Receiver<Nodes>,
+        events: watch::Receiver<Events>,
+    ) -> Self {
+        Self { inbox, clock, jobs, nodes, events }
+    }
+
+    /// Asks for a decision and waits until it is stored.
+    pub async fn request(&self, request: Request) -> Result<Answer, NoAnswer> {
+        let (answered, answer) = oneshot::channel();
+        let asked = async {
+            self.inbox.send(Message::Request { request: Box::new(request), answered }).await.map_err(|_| NoAnswer::Ended)?;
+            answer.await.map_err(|_| NoAnswer::Ended)
+        };
+        timeout(DECISION_TIMEOUT, asked).await.unwrap_or(Err(NoAnswer::Late))
+    }
+
+    /// Opens a session. What its agent is to be told appears in the receiver; when that closes, the engine is gone.
+    pub async fn connect(&self, hello: Hello) -> Result<(SessionId, watch::Receiver<Orders>), NoAnswer> {
+        let (opened, session) = oneshot::channel();
+        let asked = async {
+            self.inbox.send(Message::Connect { hello: Box::new(hello), opened }).await.map_err(|_| NoAnswer::Ended)?;
+            session.await.map_err(|_| NoAnswer::Ended)
+        };
+        timeout(DECISION_TIMEOUT, asked).await.unwrap_or(Err(NoAnswer::Late))
+    }
+
+    /// Passes on what a session says. Waits for room: a session that talks faster than the engine decides is slowed down.
+    pub async fn tell(&self, input: Input) -> Result<(), NoAnswer> {
+        self.inbox.send(Message::Session(Box::new(input))).await.map_err(|_| NoAnswer::Ended)
+    }
+
+    pub fn now(&self) -> Timestamp {
+        Timestamp(self.clock.now_us())
+    }
+
+    pub fn job(&self, name: &JobName) -> Option<Arc<JobView>> {
+        self.jobs.borrow().get(name).cloned()
+    }
+
+    pub fn node(&self, name: &NodeName) -> Option<Arc<NodeView>> {
+        self.nodes.borrow().get(name).cloned()
+    }
+
+    pub fn jobs(&self) -> watch::Receiver<Jobs> {
+        self.jobs.clone()
+    }
+
+    pub fn nodes(&self) -> watch::Receiver<Nodes> {
+        self.nodes.clone()
+    }
+
+    pub fn events(&self) -> watch::Receiver<Events> {
+        self.events.clone()
+    }
+}

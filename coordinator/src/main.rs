@@ -1,0 +1,49 @@
+//! `muster-coordinator`: reads its options, opens its store, serves.
+#![forbid(unsafe_code)]
+
+use std::{fs, process::ExitCode};
+
+use anyhow::Context;
+use clap::{CommandFactory, Parser, error::ErrorKind};
+use muster_coordinator::{
+    options::Options,
+    serve::{Coordinator, Settings},
+    store::{Store, redb::RedbStore},
+};
+use muster_runtime::{telemetry, version::version};
+use tracing::info;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // A start can fail before logging is set up, and a person may be watching: one plain line with the whole chain.
+            eprintln!("muster-coordinator: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
+    let Options { listen, state_dir, ready_file, min_term, log_format, log_filter, policy } = Options::parse();
+    let policy = policy.policy().unwrap_or_else(|message| Options::command().error(ErrorKind::ValueValidation, message).exit());
+    telemetry::start(log_format, &log_filter)?;
+    info!(version = version(), state_dir = %state_dir.display(), "starting");
+    if let Some(path) = &ready_file
+        && let Err(e) = fs::remove_file(path)
+        && e.kind() != std::io::ErrorKind::NotFound
+    {
+        return Err(e).with_context(|| format!("remove old ready file {}", path.display()));
+    }
+
+    // One thread: the engine has its own, and everything else only moves messages.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
+    runtime.block_on(async {
+        let settings = Settings { listen, policy, min_term, ready_file };
+        let open = || RedbStore::open(&state_dir).map(|store| Box::new(store) as Box<dyn Store>);
+        let mut coordinator = Coordinator::start(settings, open).await?;
+        coordinator.obey_signals()?;
+        coordinator.run().await?;
+        Ok(())
+    })
+}

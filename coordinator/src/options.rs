@@ -1,0 +1,193 @@
+//! The command line of `muster-coordinator`; every flag has a twin in the environment.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser};
+use muster_core::{fleet::Policy, id::Term, period};
+use muster_runtime::{
+    telemetry::{DEFAULT_FILTER, LogFormat},
+    version::version,
+};
+
+use crate::listen;
+
+/// Central daemon of Muster: hears the agents, decides, serves users.
+///
+/// Runs until SIGTERM or SIGINT; a second signal ends it at once. Workers never notice whether it runs. Its whole state is in
+/// --state-dir, which two coordinators cannot share.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "muster-coordinator", version = version(), max_term_width = 120)]
+pub struct Options {
+    /// Address and port to listen on; port 0 takes a free one. Only loopback addresses, until TLS and authentication exist.
+    #[arg(long, env = "MUSTER_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7070", value_parser = listen::parse_address)]
+    pub listen: SocketAddr,
+
+    /// Directory of the coordinator's state; made if it is not there.
+    #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
+    pub state_dir: PathBuf,
+
+    /// File to write, whole or not at all, once the coordinator serves: {"endpoint":"http://ADDR","pid":N}. Removed at the end.
+    #[arg(long, env = "MUSTER_READY_FILE", value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
+
+    /// Lowest term to start with. Needed only after an old copy of the state was put back, when agents say so.
+    #[arg(long, env = "MUSTER_MIN_TERM", value_name = "N", default_value = "0", hide_default_value = true, value_parser = parse_term)]
+    pub min_term: Term,
+
+    /// How logs are written to standard error.
+    #[arg(long, env = "MUSTER_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value_t)]
+    pub log_format: LogFormat,
+
+    /// What is logged: a level, or a list as "muster_coordinator=debug,info".
+    #[arg(long, env = "MUSTER_LOG_FILTER", value_name = "FILTER", default_value = DEFAULT_FILTER)]
+    pub log_filter: String,
+
+    #[command(flatten)]
+    pub policy: PolicyOptions,
+}
+
+/// All timings and bounds of the fleet. Periods are written as 500ms, 10s, 1m30s or 2h.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Policy")]
+pub struct PolicyOptions {
+    /// How often an agent speaks; stretched where more than 2,000 nodes are connected.
+    #[arg(long, env = "MUSTER_HEARTBEAT", value_name = "PERIOD", default_value = "1s", value_parser = period::parse)]
+    pub heartbeat: Duration,
+
+    /// Missed heartbeats after which a node is Suspect.
+    #[arg(long, env = "MUSTER_SUSPECT_MISSED", value_name = "N", default_value = "3")]
+    pub suspect_missed: u32,
+
+    /// Missed heartbeats after which a node is Lost.
+    #[arg(long, env = "MUSTER_LOST_MISSED", value_name = "N", default_value = "5")]
+    pub lost_missed: u32,
+
+    /// How long failures are gathered to be judged together.
+    #[arg(long, env = "MUSTER_COALESCE", value_name = "PERIOD", default_value = "50ms", value_parser = period::parse)]
+    pub coalesce: Duration,
+
+    /// How long after a start silence means nothing.
+    #[arg(long, env = "MUSTER_LISTEN_HOLD", value_name = "PERIOD", default_value = "10s", value_parser = period::parse)]
+    pub listen_hold: Duration,
+
+    /// How long a node may take to be ready for its workers.
+    #[arg(long, env = "MUSTER_PREPARE_TIMEOUT", value_name = "PERIOD", default_value = "30s", value_parser = period::parse)]
+    pub prepare_timeout: Duration,
+
+    /// Wait before the second restart in a row; it doubles with each.
+    #[arg(long, env = "MUSTER_BACKOFF_FIRST", value_name = "PERIOD", default_value = "1s", value_parser = period::parse)]
+    pub backoff_first: Duration,
+
+    /// Longest wait before a restart.
+    #[arg(long, env = "MUSTER_BACKOFF_MAX", value_name = "PERIOD", default_value = "5m", value_parser = period::parse)]
+    pub backoff_max: Duration,
+
+    /// A job that trained this long restarts without waiting.
+    #[arg(long, env = "MUSTER_BACKOFF_RESET", value_name = "PERIOD", default_value = "10m", value_parser = period::parse)]
+    pub backoff_reset: Duration,
+
+    /// Failures on one node within --storm-window, of at least two jobs, that cordon it.
+    #[arg(long, env = "MUSTER_STORM_FAILURES", value_name = "N", default_value = "3")]
+    pub storm_failures: usize,
+
+    /// How long a failure counts against its node.
+    #[arg(long, env = "MUSTER_STORM_WINDOW", value_name = "PERIOD", default_value = "30m", value_parser = period::parse)]
+    pub storm_window: Duration,
+
+    /// Share of the nodes, in percent and at least one, that Muster cordons per --cordon-window.
+    #[arg(long, env = "MUSTER_CORDON_PERCENT", value_name = "N", default_value = "2", value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub cordon_percent: u32,
+
+    /// The window of --cordon-percent.
+    #[arg(long, env = "MUSTER_CORDON_WINDOW", value_name = "PERIOD", default_value = "10m", value_parser = period::parse)]
+    pub cordon_window: Duration,
+
+    /// Share of the nodes, in percent and at least one, cordoned by Muster beyond which it stops and asks a person.
+    #[arg(long, env = "MUSTER_CORDON_BREAKER_PERCENT", value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub cordon_breaker_percent: u32,
+
+    /// Jobs kept, those that are over included.
+    #[arg(long, env = "MUSTER_JOBS_MAX", value_name = "N", default_value = "10000")]
+    pub jobs_max: usize,
+}
+
+impl PolicyOptions {
+    /// The policy asked for, or which flag is wrong.
+    pub fn policy(&self) -> Result<Policy, String> {
+        // What an agent accepts: a hundred heartbeats a second are a flood, one a minute is as good as silence.
+        const HEARTBEAT: std::ops::RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
+        if !HEARTBEAT.contains(&self.heartbeat) {
+            return Err(format!("--heartbeat: is {}, must be between 10ms and 1m", period::format(self.heartbeat)));
+        }
+        if self.suspect_missed == 0 || self.lost_missed <= self.suspect_missed {
+            return Err(format!(
+                "--lost-missed: is {}, must be more than --suspect-missed, which is {} and must be at least 1",
+                self.lost_missed, self.suspect_missed
+            ));
+        }
+        if self.backoff_max < self.backoff_first {
+            return Err(format!(
+                "--backoff-max: is {}, must not be less than --backoff-first, which is {}",
+                period::format(self.backoff_max),
+                period::format(self.backoff_first)
+            ));
+        }
+        if self.jobs_max == 0 {
+            return Err("--jobs-max: must be at least 1".into());
+        }
+        Ok(Policy {
+            heartbeat: self.heartbeat,
+            suspect_missed: self.suspect_missed,
+            lost_missed: self.lost_missed,
+            coalesce: self.coalesce,
+            listen: self.listen_hold,
+            prepare_timeout: self.prepare_timeout,
+            backoff_first: self.backoff_first,
+            backoff_max: self.backoff_max,
+            backoff_reset: self.backoff_reset,
+            storm_failures: self.storm_failures,
+            storm_window: self.storm_window,
+            cordon_percent: self.cordon_percent,
+            cordon_window: self.cordon_window,
+            cordon_breaker_percent: self.cordon_breaker_percent,
+            jobs_max: self.jobs_max,
+            ..Policy::default()
+        })
+    }
+}
+
+fn parse_term(text: &str) -> Result<Term, std::num::ParseIntError> {
+    text.parse().map(Term)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn options(flags: &[&str]) -> Options {
+        Options::try_parse_from(["muster-coordinator", "--state-dir", "/s"].iter().chain(flags)).unwrap()
+    }
+
+    #[test]
+    fn the_flags_defaults_are_the_policys() {
+        Options::command().debug_assert();
+        assert_eq!(options(&[]).policy.policy(), Ok(Policy::default()));
+    }
+
+    #[test]
+    fn a_policy_that_contradicts_itself_names_its_flag() {
+        let refused = |flags: &[&str]| options(flags).policy.policy().unwrap_err();
+        assert_eq!(refused(&["--heartbeat", "5ms"]), "--heartbeat: is 5ms, must be between 10ms and 1m");
+        assert_eq!(
+            refused(&["--lost-missed", "3"]),
+            "--lost-missed: is 3, must be more than --suspect-missed, which is 3 and must be at least 1"
+        );
+        assert_eq!(
+            refused(&["--backoff-max", "500ms"]),
+            "--backoff-max: is 500ms, must not be less than --backoff-first, which is 1s"
+        );
+        assert_eq!(refused(&["--jobs-max", "0"]), "--jobs-max: must be at least 1");
+    }
+}

@@ -1,0 +1,162 @@
+//! The coordinator put together: load, serve, end.
+//!
+//! A graceful end is in this order: no more decisions, streams end with UNAVAILABLE, connections close, at most five seconds; then the
+//! store is closed. It never stops a worker: to them and to the agents' runners, a coordinator that goes is nothing.
+
+use std::{
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process,
+    time::Duration,
+};
+
+use muster_core::{fleet::Policy, id::Term};
+use muster_proto::limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, STREAMS_MAX};
+use muster_runtime::{
+    shutdown::Signals,
+    tasks::{Essential, EssentialEnded, Ordinary, Scope, Standing, Tasks},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+use tonic_health::ServingStatus;
+use tracing::{error, info};
+
+use crate::{
+    api,
+    engine::{self, StartError},
+    handle::Handle,
+    listen::{self, ListenError},
+    store::{Store, StoreError},
+};
+
+/// How long streams and connections may take to end. Longer helps nobody: agents and clients dial again anyway.
+const DRAIN: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error("catch signals")]
+    Signals(#[source] io::Error),
+    #[error("write ready file {path}")]
+    ReadyFile {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Ended(#[from] EssentialEnded),
+    #[error("the engine panicked")]
+    EnginePanicked,
+}
+
+/// What a coordinator is started with, beside its store.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub listen: SocketAddr,
+    pub policy: Policy,
+    pub min_term: Term,
+    pub ready_file: Option<PathBuf>,
+}
+
+/// A coordinator that serves.
+#[derive(Debug)]
+pub struct Coordinator {
+    pub address: SocketAddr,
+    pub handle: Handle,
+    pub term: Term,
+    tasks: Tasks,
+    engine: std::thread::JoinHandle<Result<(), StoreError>>,
+    ready_file: Option<PathBuf>,
+}
+
+impl Coordinator {
+    /// The port is opened before the record is touched: a start that cannot serve leaves no trace. Must run in a tokio runtime.
+    pub async fn start(settings: Settings, store: impl FnOnce() -> Result<Box<dyn Store>, StoreError>) -> Result<Self, ServeError> {
+        let shutdown = CancellationToken::new();
+        let listener = listen::open(settings.listen)?;
+        let address = listener.local_addr().map_err(|source| ListenError::Other { address: settings.listen, source })?;
+        let store = store().map_err(StartError::Store)?;
+        let engine::Started { handle, term, thread, ended } =
+            engine::start(store, settings.policy, settings.min_term, shutdown.clone())?;
+
+        let mut tasks = Tasks::new(shutdown.clone());
+        tasks.spawn(Essential, "engine", async move { drop(ended.await) });
+        let scope = Scope::new(shutdown.clone());
+        let (routes, health) = api::routes(handle.clone(), scope.clone()).await;
+        let (connections, accepting) = listen::accept(listener);
+        let server = Server::builder()
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .max_concurrent_streams(STREAMS_MAX)
+            .concurrency_limit_per_connection(STREAMS_MAX as usize)
+            .add_routes(routes)
+            .serve_with_incoming_shutdown(ReceiverStream::new(connections), {
+                let shutdown = shutdown.clone();
+                async move {
+                    shutdown.cancelled().await;
+                    health.set(ServingStatus::NotServing).await;
+                }
+            });
+        tasks.spawn(Ordinary, "accept", accepting);
+        tasks.spawn(Essential, "server", async move {
+            if let Err(e) = server.await {
+                error!("serve: {e}");
+            }
+        });
+        tasks.spawn(Ordinary, "streams", async move {
+            scope.shutdown().cancelled().await;
+            scope.closed().await;
+        });
+        let coordinator = Self { address, handle, term, tasks, engine: thread, ready_file: settings.ready_file };
+        if let Some(path) = &coordinator.ready_file {
+            let content = format!("{{\"endpoint\":\"http://{address}\",\"pid\":{}}}\n", process::id());
+            write_whole(path, &content).map_err(|source| ServeError::ReadyFile { path: path.clone(), source })?;
+        }
+        info!(%address, %term, "serving");
+        Ok(coordinator)
+    }
+
+    /// Cancel it to end the coordinator gracefully.
+    pub fn shutdown(&self) -> CancellationToken {
+        self.tasks.shutdown()
+    }
+
+    /// Ends with SIGTERM and SIGINT, too.
+    pub fn obey_signals(&mut self) -> Result<(), ServeError> {
+        let signals = Signals::catch().map_err(ServeError::Signals)?;
+        let shutdown = self.tasks.shutdown();
+        self.tasks.spawn(Standing, "signals", signals.obey(shutdown));
+        Ok(())
+    }
+
+    /// Serves until it is told to end, or until it cannot go on.
+    pub async fn run(self) -> Result<(), ServeError> {
+        let ended = self.tasks.run(DRAIN).await;
+        if let Some(path) = &self.ready_file {
+            // Somebody else may have removed it; a file left behind names a pid that is gone.
+            let _ = fs::remove_file(path);
+        }
+        // It has ended, or ends now: it watches the same token, and holds no more than one commit.
+        let engine = self.engine.join().map_err(|_| ServeError::EnginePanicked)?;
+        engine?;
+        ended?;
+        info!("ended");
+        Ok(())
+    }
+}
+
+/// Readers see the old file or the new one, never half of one.
+fn write_whole(path: &Path, content: &str) -> io::Result<()> {
+    let mut name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    fs::write(&new, content)?;
+    fs::rename(&new, path)
+}

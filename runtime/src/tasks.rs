@@ -66,6 +66,8 @@ impl Tasks {
     pub async fn run(mut self, drain: Duration) -> Result<(), EssentialEnded> {
         let shutdown = self.shutdown.clone();
         let failure = tokio::select! {
+            // What ends because of the shutdown has not failed.
+            biased;
             () = shutdown.cancelled() => None,
             failure = self.first_failure() => Some(failure),
         };

@@ -9,6 +9,7 @@ pub mod crc32;
 pub mod cri;
 pub mod identity;
 pub mod journal;
+pub mod leftovers;
 pub mod procfs;
 pub mod record;
 pub mod socket;

@@ -5,8 +5,10 @@ mod rig;
 
 use std::time::{Duration, Instant};
 
-use muster_runner::wire::{Exit, Phase, RankStatus};
+use muster_runner::leftovers::{self, Leftovers};
+use muster_runner::wire::{Exit, Phase, ProofKind, RankStatus};
 use rig::{Living, PATIENCE, Rig, lives};
+use rustix::process::Signal;
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -124,7 +126,14 @@ fn a_second_stop_can_only_shorten_the_grace() {
 
 #[test]
 fn nothing_gets_away_from_a_stop_by_setsid_and_double_fork() {
-    let rig = Rig::new();
+    for cgroup in [true, false] {
+        nothing_gets_away_from_a_stop_by_setsid_and_double_fork_with(cgroup);
+    }
+}
+
+fn nothing_gets_away_from_a_stop_by_setsid_and_double_fork_with(cgroup: bool) {
+    let mut rig = Rig::new();
+    rig.cgroup = cgroup;
     let mut client = rig.ready();
     client.start(rig.ranks(2, &format!("{STRAY} echo step 1; while :; do sleep 1000; done")));
     client.until_stepping(2);
@@ -134,13 +143,23 @@ fn nothing_gets_away_from_a_stop_by_setsid_and_double_fork() {
     let status = client.until_dead();
     assert!(strays.iter().all(Living::is_gone), "dead was said while a stray lived");
     assert_eq!(exits(&status.ranks), [signal(15), signal(15)]);
+    let made = rig.identity().cgroup.is_some();
+    assert!(cgroup || !made);
+    assert_eq!(status.dead.unwrap().how, if made { ProofKind::Cgroup } else { ProofKind::Reaped });
     // Nothing that matters was left, so the grace was not waited out.
     assert!(begun.elapsed() < PATIENCE);
 }
 
 #[test]
 fn a_launcher_that_is_killed_takes_everything_with_it() {
-    let rig = Rig::new();
+    for cgroup in [true, false] {
+        a_launcher_that_is_killed_takes_everything_with_it_with(cgroup);
+    }
+}
+
+fn a_launcher_that_is_killed_takes_everything_with_it_with(cgroup: bool) {
+    let mut rig = Rig::new();
+    rig.cgroup = cgroup;
     let mut client = rig.ready();
     client.start(rig.ranks(2, &format!("{STRAY} trap '' TERM; echo step 1; while :; do sleep 1000; done")));
     let status = client.until_stepping(2);
@@ -155,7 +174,14 @@ fn a_launcher_that_is_killed_takes_everything_with_it() {
 
 #[test]
 fn a_runner_that_is_killed_leaves_no_worker() {
-    let rig = Rig::new();
+    for cgroup in [true, false] {
+        a_runner_that_is_killed_leaves_no_worker_with(cgroup);
+    }
+}
+
+fn a_runner_that_is_killed_leaves_no_worker_with(cgroup: bool) {
+    let mut rig = Rig::new();
+    rig.cgroup = cgroup;
     let mut client = rig.ready();
     client.start(rig.ranks(2, &format!("{STRAY} trap '' TERM; echo step 1; while :; do sleep 1000; done")));
     let status = client.until_stepping(2);
@@ -208,4 +234,31 @@ fn a_launcher_without_shims_is_stopped_with_its_children() {
     assert_eq!(std::fs::read_to_string(rig.dir.join("saved")).unwrap(), "saved\n");
     assert_eq!(status.launcher.unwrap().exit, signal(15));
     assert_eq!(status.stop.unwrap().killed_us, None);
+}
+
+#[test]
+fn an_agent_can_clear_what_a_killed_runner_left() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    client.start(rig.ranks(1, "echo $PPID > $DIR/shim; echo step 1; while :; do sleep 1000; done"));
+    let rank = Living::of(client.until_stepping(1).ranks[0].pid);
+    let identity = rig.identity();
+    assert_eq!(leftovers::clear(&identity).unwrap(), Leftovers::Held);
+    // A stopped shim cannot see that its runner is gone.
+    let shim = Living::of(rig.pid_in("shim"));
+    shim.signal(Signal::STOP);
+    Living::of(identity.pid).kill();
+    assert!(!rank.is_gone());
+    if identity.cgroup.is_none() {
+        assert_eq!(leftovers::clear(&identity).unwrap(), Leftovers::Unknown);
+        shim.kill();
+    } else {
+        let until = Instant::now() + PATIENCE;
+        while leftovers::clear(&identity).unwrap() != Leftovers::Empty {
+            assert!(Instant::now() < until, "never empty");
+        }
+        assert!(shim.is_gone());
+    }
+    rank.gone();
+    assert!(identity.cgroup.is_none_or(|c| !c.exists()));
 }

@@ -45,6 +45,7 @@ pub struct Rig {
     _root: tempfile::TempDir,
     pub dir: PathBuf,
     pub hold: Hold,
+    pub cgroup: bool,
 }
 
 impl Rig {
@@ -73,7 +74,7 @@ impl Rig {
             idle_timeout_ms: 300_000,
             term_grace_ms: 10_000,
         };
-        Rig { _root: root, dir, hold }
+        Rig { _root: root, dir, hold, cgroup: true }
     }
 
     pub fn write_hold(&self) {
@@ -82,7 +83,8 @@ impl Rig {
 
     /// Runs `muster-runner hold` to its end, which is when the runner is ready or has failed.
     pub fn hold(&self) -> Output {
-        Process::new(RUNNER).arg("hold").arg("--dir").arg(&self.dir).output().unwrap()
+        let without = (!self.cgroup).then_some("--no-cgroup");
+        Process::new(RUNNER).arg("hold").arg("--dir").arg(&self.dir).args(without).output().unwrap()
     }
 
     /// A ready runner and a client of it.

@@ -21,7 +21,7 @@ use crate::served::Served;
 use crate::steps::Pattern;
 use crate::sys::{self, Fork};
 use crate::tree::Cgroup;
-use crate::{time, version};
+use crate::{Options, time, version};
 
 const LOCK: &str = "lock";
 const LOG: &str = "runner.log";
@@ -48,11 +48,15 @@ fn trouble(what: &str) -> impl Fn(io::Error) -> Trouble + '_ {
     move |e| Trouble::new(format!("{what}: {e}"))
 }
 
-/// Holds the worker group of `dir`. In the background the caller's process ends when the runner can be talked to.
-pub(crate) fn run(dir: &Path, foreground: bool) -> ExitCode {
+/// Holds the worker group of a directory. In the background the caller's process ends when the runner can be talked to.
+pub(crate) fn run(options: &Options) -> ExitCode {
     sys::close_inherited();
-    let outcome =
-        if foreground || std::process::id() == 1 { set_up(dir).map(|runner| finish(runner.run())) } else { in_background(dir) };
+    let dir = &options.dir;
+    let outcome = if options.foreground || std::process::id() == 1 {
+        set_up(dir, options.cgroup).map(|runner| finish(runner.run()))
+    } else {
+        in_background(dir, options.cgroup)
+    };
     outcome.unwrap_or_else(|trouble| {
         eprintln!("muster-runner: {}: {}", dir.display(), trouble.text);
         ExitCode::from(trouble.status)
@@ -70,7 +74,7 @@ fn finish(ended: io::Result<()>) -> ExitCode {
 }
 
 /// The parent waits for one byte of status and a text; none at all means that the child has died.
-fn in_background(dir: &Path) -> Result<ExitCode, Trouble> {
+fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| trouble("pipe")(e.into()))?;
     match sys::fork().map_err(trouble("fork"))? {
         Fork::Parent => {
@@ -86,7 +90,7 @@ fn in_background(dir: &Path) -> Result<ExitCode, Trouble> {
         Fork::Child => {
             drop(read);
             let mut write = File::from(write);
-            match detach(dir).and_then(|()| set_up(dir)) {
+            match detach(dir).and_then(|()| set_up(dir, cgroup)) {
                 Ok(runner) => {
                     let _ = write.write_all(&[0]);
                     drop(write);
@@ -119,7 +123,7 @@ fn detach(dir: &Path) -> Result<(), Trouble> {
 }
 
 /// Everything up to the loop. From here on the current directory is `dir`, so that no path is too long for a socket.
-fn set_up(dir: &Path) -> Result<Runner, Trouble> {
+fn set_up(dir: &Path, cgroup: bool) -> Result<Runner, Trouble> {
     std::env::set_current_dir(dir).map_err(trouble("enter the directory"))?;
     let here = Path::new(".");
     // Held until this process ends, whatever ends it.
@@ -140,8 +144,8 @@ fn set_up(dir: &Path) -> Result<Runner, Trouble> {
     poll.add(&signals, Source::Signals, Interest::Read).map_err(trouble("epoll"))?;
     let served = serve(&hold, &poll)?;
     let mut identity = RunnerIdentity::own(version()).map_err(trouble("own identity"))?;
-    let cgroup = Cgroup::make(&format!("muster-{}-g{}-{}", hold.job, hold.generation, identity.pid));
-    let cgroup = cgroup.inspect_err(|e| eprintln!("{} no cgroup of its own: {e}", time::stamp())).ok();
+    let cgroup = cgroup.then(|| Cgroup::make(&format!("muster-{}-g{}-{}", hold.job, hold.generation, identity.pid)));
+    let cgroup = cgroup.and_then(|made| made.inspect_err(|e| eprintln!("{} no cgroup of its own: {e}", time::stamp())).ok());
     identity.store_port = served.as_ref().map(|s| s.addr().port());
     identity.cgroup = cgroup.as_ref().map(|c| c.path.clone());
 

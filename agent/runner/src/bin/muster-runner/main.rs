@@ -26,11 +26,12 @@ Holds one node's worker group of one training job: starts it, drains its output,
 stops it and proves that nothing of it lives.
 
 Usage:
-  muster-runner hold --dir DIR [--foreground]
+  muster-runner hold --dir DIR [--foreground] [--no-cgroup]
 
 Options:
   --dir DIR      Directory with hold.json; sockets, records and logs are made in it
   --foreground   Stay in the foreground (the default as PID 1)
+  --no-cgroup    Hold the group by its process tree alone, as where no cgroup can be made
   --version      Print the version and the commit it was built from
   --help         Print this text
 
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
             println!("muster-runner {}", version());
             ExitCode::SUCCESS
         }
-        Ok(Invocation::Hold { dir, foreground }) => hold::run(&dir, foreground),
+        Ok(Invocation::Hold(options)) => hold::run(&options),
         Err(wrong) => {
             eprintln!("muster-runner: {wrong}\nSee muster-runner --help.");
             ExitCode::from(2)
@@ -71,7 +72,15 @@ fn version() -> String {
 enum Invocation {
     Help,
     Version,
-    Hold { dir: PathBuf, foreground: bool },
+    Hold(Options),
+}
+
+/// How to hold.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Options {
+    pub(crate) dir: PathBuf,
+    pub(crate) foreground: bool,
+    pub(crate) cgroup: bool,
 }
 
 fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
@@ -83,17 +92,18 @@ fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
         Some("hold") => {}
         Some(other) => return Err(format!("unknown command {other:?}")),
     }
-    let (mut dir, mut foreground) = (None, false);
+    let (mut dir, mut foreground, mut cgroup) = (None, false, true);
     while let Some(arg) = args.next() {
         match arg.to_str() {
             Some("--help" | "-h") => return Ok(Invocation::Help),
             Some("--foreground") => foreground = true,
+            Some("--no-cgroup") => cgroup = false,
             Some("--dir") => dir = Some(PathBuf::from(args.next().ok_or("--dir needs a directory")?)),
             Some(text) if text.starts_with("--dir=") => dir = Some(PathBuf::from(&text["--dir=".len()..])),
             _ => return Err(format!("unknown argument {arg:?}")),
         }
     }
-    Ok(Invocation::Hold { dir: dir.ok_or("--dir is missing")?, foreground })
+    Ok(Invocation::Hold(Options { dir: dir.ok_or("--dir is missing")?, foreground, cgroup }))
 }
 
 #[cfg(test)]
@@ -106,9 +116,9 @@ mod tests {
 
     #[test]
     fn invocations() {
-        let hold = |foreground| Ok(Invocation::Hold { dir: "/d".into(), foreground });
-        assert_eq!(parsed(&["hold", "--dir", "/d"]), hold(false));
-        assert_eq!(parsed(&["hold", "--dir=/d", "--foreground"]), hold(true));
+        let hold = |foreground, cgroup| Ok(Invocation::Hold(Options { dir: "/d".into(), foreground, cgroup }));
+        assert_eq!(parsed(&["hold", "--dir", "/d"]), hold(false, true));
+        assert_eq!(parsed(&["hold", "--dir=/d", "--foreground", "--no-cgroup"]), hold(true, false));
         assert_eq!(parsed(&["--version"]), Ok(Invocation::Version));
         assert_eq!(parsed(&["hold", "--help"]), Ok(Invocation::Help));
         assert_eq!(parsed(&[]), Err("a command is missing".into()));

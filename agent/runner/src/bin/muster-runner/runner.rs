@@ -4,14 +4,14 @@
 //! turn does a bounded amount of work, so a worker that floods its output delays an answer by milliseconds at most.
 
 mod command;
+mod ending;
 
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::Duration;
 
-use muster_runner::wire::{Exit, ExitRecord, Hold, Phase, ProofKind, Reply, Status};
+use muster_runner::wire::{Exit, ExitRecord, Hold, Phase, Reply, Status};
 use muster_runner::{journal, record};
 use rustix::process::{Pid, Signal};
 
@@ -29,20 +29,11 @@ use crate::{sys, time};
 /// Gap between two pushes of what is not urgent: at most 20 a second.
 const PUSH_GAP: Duration = Duration::from_millis(50);
 
-/// Gap between two rounds of killing. A killed process needs about a millisecond to go; SIGCHLD wakes us as well.
-const KILL_GAP: Duration = Duration::from_millis(20);
-
-/// Killed for this long and still there: waiting in the kernel, so a person or a reboot is needed. From the design.
-const STUCK_AFTER: Duration = Duration::from_secs(60);
-
 /// A dead group's runner without a store goes when nobody has asked for this long: its outcome is on disk.
 const DEAD_IDLE: Duration = Duration::from_secs(2);
 
 /// One with a store waits for other nodes' launchers, which may be between two connections.
 const STORE_IDLE: Duration = Duration::from_secs(60);
-
-/// Gap between two attempts to write the outcome, when the disk is full.
-const OUTCOME_GAP: Duration = Duration::from_secs(1);
 
 /// The launcher among the outputs; rank R is R + 1.
 const LAUNCHER: u32 = 0;
@@ -111,7 +102,9 @@ impl Runner {
                 self.hear(source)?;
             }
             let now = time::boot();
-            self.reap(now);
+            if std::mem::take(&mut self.books.children_changed) {
+                self.reap(now);
+            }
             self.write_exits();
             let advance = self.advance(now);
             self.write_exits();
@@ -251,25 +244,19 @@ impl Runner {
         self.books.urgent = true;
     }
 
-    /// Reaps all that ended. The launcher's end is its exit; a rank is ours only once its shim is gone.
+    /// Reaps all that ended; true when no child is left. The launcher's end is its exit; a rank is ours only once its shim is gone.
     fn reap(&mut self, now: Duration) -> bool {
-        if !self.books.children_changed && self.group.killing.is_none() {
-            return false;
-        }
-        self.books.children_changed = false;
         loop {
-            match tree::reap() {
+            let (pid, exit) = match tree::reap() {
                 Reaped::Living => return false,
                 Reaped::NoChild => return true,
-                Reaped::Ended(pid, status) => {
-                    let exit = tree::exit_of(status);
-                    if self.group.launcher.as_ref().is_some_and(|l| l.process.pid == pid) {
-                        self.books.new_exits.extend(self.group.launcher_ended(exit, time::micros(now)));
-                        self.books.urgent = true;
-                    } else if let Some(rank) = self.group.rank_of(pid) {
-                        self.rank_ended(rank, exit, time::micros(now), now);
-                    }
-                }
+                Reaped::Ended(pid, status) => (pid, tree::exit_of(status)),
+            };
+            if self.group.launcher.as_ref().is_some_and(|l| l.process.pid == pid) {
+                self.books.new_exits.extend(self.group.launcher_ended(exit, time::micros(now)));
+                self.books.urgent = true;
+            } else if let Some(rank) = self.group.rank_of(pid) {
+                self.rank_ended(rank, exit, time::micros(now), now);
             }
         }
     }
@@ -285,148 +272,6 @@ impl Runner {
         for rank in std::mem::take(&mut self.books.waiting_shims) {
             self.ranks.answer(rank, &Hear { ok: true, ..Hear::default() });
         }
-    }
-
-    /// Brings the group nearer to its end where that is due. Returns when to look again.
-    fn advance(&mut self, now: Duration) -> Option<Duration> {
-        match self.group.phase() {
-            Phase::Dead => return self.write_outcome(now),
-            Phase::Holding => return None,
-            Phase::Running | Phase::Stopping => {}
-        }
-        if self.never_started(now) {
-            return self.write_outcome(now);
-        }
-        if self.group.launcher.as_ref().is_none_or(|l| l.process.end.is_some()) {
-            if let Some(how) = self.proof() {
-                self.die(now, how);
-                return self.write_outcome(now);
-            }
-            self.term_the_rest();
-        }
-        let again = if self.group.killing.is_some() {
-            None
-        } else {
-            match self.group.must_kill(now) {
-                Ok(why) => {
-                    self.begin_killing(now, why);
-                    None
-                }
-                Err(again) => again,
-            }
-        };
-        match self.group.killing {
-            Some(since) => Some(self.kill(now, since)),
-            None => again,
-        }
-    }
-
-    /// Whether nothing lives: no child of a subreaper means no descendant, whatever it did to get away.
-    fn proof(&mut self) -> Option<ProofKind> {
-        loop {
-            match tree::reap() {
-                Reaped::Ended(pid, status) => {
-                    if let Some(rank) = self.group.rank_of(pid) {
-                        let now = time::boot();
-                        self.rank_ended(rank, tree::exit_of(status), time::micros(now), now);
-                    }
-                }
-                Reaped::Living => return None,
-                Reaped::NoChild => break,
-            }
-        }
-        match &self.cgroup {
-            None => Some(ProofKind::Reaped),
-            Some(cgroup) => match cgroup.empty() {
-                Ok(true) => Some(ProofKind::Cgroup),
-                Ok(false) => None,
-                // Nobody can be in a directory that is gone.
-                Err(e) if e.kind() == io::ErrorKind::NotFound => Some(ProofKind::Reaped),
-                Err(_) => None,
-            },
-        }
-    }
-
-    /// During a stop, a launcher that is not torchrun may end at once and leave children that never heard of it.
-    fn term_the_rest(&mut self) {
-        if self.group.stop.is_none() || !self.group.ranks.is_empty() || self.books.launcher_gone_termed {
-            return;
-        }
-        self.books.launcher_gone_termed = true;
-        for stat in tree::descendants().unwrap_or_default() {
-            tree::send(&stat, Signal::TERM);
-        }
-    }
-
-    fn begin_killing(&mut self, now: Duration, why: &str) {
-        self.group.killing = Some(now);
-        self.books.next_kill = now;
-        self.books.urgent = true;
-        // A stop that nobody asked for still has its reason and its time.
-        if self.group.stop.is_none() {
-            self.group.ask_stop(now, Duration::ZERO, why);
-        }
-        if let Some(stop) = &mut self.group.stop {
-            stop.killed = Some(now);
-        }
-    }
-
-    fn kill(&mut self, now: Duration, since: Duration) -> Duration {
-        if now >= self.books.next_kill {
-            if let Err(e) = tree::kill_all(self.cgroup.as_ref()) {
-                eprintln!("{} kill: {e}", time::stamp());
-            }
-            self.books.next_kill = now + KILL_GAP;
-            if now.saturating_sub(since) >= STUCK_AFTER {
-                self.books.next_kill = now + Duration::from_secs(1);
-                let mut stuck: Vec<i32> = tree::descendants().unwrap_or_default().iter().map(|s| s.pid).collect();
-                stuck.sort_unstable();
-                if stuck != self.group.stuck {
-                    eprintln!("{} killed and still alive: {stuck:?}", time::stamp());
-                    self.group.stuck = stuck;
-                    self.books.urgent = true;
-                }
-            }
-        }
-        self.books.next_kill
-    }
-
-    fn die(&mut self, now: Duration, how: ProofKind) {
-        // What the shims still had to say is in their sockets.
-        for id in self.ranks.connections() {
-            self.hear_shim(id, now);
-        }
-        let outputs = self.group.launcher.iter_mut().map(|l| &mut l.output);
-        let stamp = time::stamp();
-        for output in outputs.chain(self.group.ranks.values_mut().map(|r| &mut r.output)) {
-            for fd in output.drain(&mut self.books.buffer, &self.pattern, now, &stamp) {
-                self.poll.remove(fd);
-            }
-            output.open().for_each(|(_, fd)| self.poll.remove(fd));
-            output.close(&stamp);
-        }
-        self.books.new_exits.extend(self.group.die(now, how));
-        self.books.lonely_since = now;
-        self.books.urgent = true;
-        self.cgroup = None;
-    }
-
-    fn write_outcome(&mut self, now: Duration) -> Option<Duration> {
-        if self.books.outcome_written {
-            return None;
-        }
-        if now >= self.books.next_outcome {
-            self.write_exits();
-            match record::write_atomic(Path::new("."), record::OUTCOME, &self.status(now)) {
-                Ok(()) => {
-                    self.books.outcome_written = true;
-                    return None;
-                }
-                Err(e) => eprintln!("{} {}: {e}", time::stamp(), record::OUTCOME),
-            }
-            self.books.next_outcome = now + OUTCOME_GAP;
-        }
-        Some(self.books.next_outcome)
     }
 
     pub(crate) fn status(&self, now: Duration) -> Status {

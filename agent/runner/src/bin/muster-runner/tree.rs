@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use muster_runner::leftovers;
 use muster_runner::procfs::{self, Stat};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal};
 
@@ -38,7 +39,7 @@ impl Cgroup {
     }
 
     pub(crate) fn empty(&self) -> io::Result<bool> {
-        Ok(fs::read_to_string(self.path.join("cgroup.events"))?.lines().any(|l| l == "populated 0"))
+        leftovers::populated(&self.path).map(|populated| !populated)
     }
 
     /// Kills all in it, also what is being forked; kernels before 5.14 have no such file.

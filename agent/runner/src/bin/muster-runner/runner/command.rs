@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muster_runner::procfs::Stat;
 use muster_runner::record;
-use muster_runner::wire::{Command, MAX_RANKS, ProofKind, Refusal, RefusalKind, Refused, Reply, StartSpec};
+use muster_runner::wire::{Command, MAX_RANKS, Refusal, RefusalKind, Refused, Reply, StartSpec};
 use rustix::pipe::PipeFlags;
 
 use super::{LAUNCHER, Runner};
@@ -112,15 +112,6 @@ impl Runner {
             .get();
         let start_time = Stat::of(pid).map_or(0, |s| s.start_time);
         Ok(Launcher { process: group::Process { pid, start_time, started_us, end: None }, output })
-    }
-
-    /// A stop before the start: there is nothing to kill, and never will be.
-    pub(super) fn never_started(&mut self, now: Duration) -> bool {
-        let never = self.group.launcher.is_none() && self.group.stop.is_some() && self.group.dead.is_none();
-        if never {
-            self.die(now, ProofKind::Reaped);
-        }
-        never
     }
 }
 

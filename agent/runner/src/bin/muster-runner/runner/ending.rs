@@ -1,0 +1,165 @@
+//! How a group comes to its end: when it must be killed, killing until nothing lives, the proof, and the outcome on disk.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use muster_runner::record;
+use muster_runner::wire::{Phase, ProofKind};
+use rustix::process::Signal;
+
+use super::Runner;
+use crate::{time, tree};
+
+/// Gap between two rounds of killing. A killed process needs about a millisecond to go; SIGCHLD wakes us as well.
+const KILL_GAP: Duration = Duration::from_millis(20);
+
+/// Killed for this long and still there: waiting in the kernel, so a person or a reboot is needed. From the design.
+const STUCK_AFTER: Duration = Duration::from_secs(60);
+
+/// Gap between two attempts to write the outcome, when the disk is full.
+const OUTCOME_GAP: Duration = Duration::from_secs(1);
+
+impl Runner {
+    /// Brings the group nearer to its end where that is due. Returns when to look again.
+    pub(super) fn advance(&mut self, now: Duration) -> Option<Duration> {
+        match self.group.phase() {
+            Phase::Dead => return self.write_outcome(now),
+            Phase::Holding => return None,
+            Phase::Running | Phase::Stopping => {}
+        }
+        if self.never_started(now) {
+            return self.write_outcome(now);
+        }
+        if self.group.launcher.as_ref().is_none_or(|l| l.process.end.is_some()) {
+            if let Some(how) = self.proof(now) {
+                self.die(now, how);
+                return self.write_outcome(now);
+            }
+            self.term_the_rest();
+        }
+        let again = if self.group.killing.is_some() {
+            None
+        } else {
+            match self.group.must_kill(now) {
+                Ok(why) => {
+                    self.begin_killing(now, why);
+                    None
+                }
+                Err(again) => again,
+            }
+        };
+        match self.group.killing {
+            Some(since) => Some(self.kill(now, since)),
+            None => again,
+        }
+    }
+
+    /// Whether nothing lives: no child of a subreaper means no descendant, whatever it did to get away.
+    fn proof(&mut self, now: Duration) -> Option<ProofKind> {
+        if !self.reap(now) {
+            return None;
+        }
+        match &self.cgroup {
+            None => Some(ProofKind::Reaped),
+            Some(cgroup) => match cgroup.empty() {
+                Ok(true) => Some(ProofKind::Cgroup),
+                Ok(false) => None,
+                // Nobody can be in a directory that is gone.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Some(ProofKind::Reaped),
+                Err(_) => None,
+            },
+        }
+    }
+
+    /// During a stop, a launcher that is not torchrun may end at once and leave children that never heard of it.
+    fn term_the_rest(&mut self) {
+        if self.group.stop.is_none() || !self.group.ranks.is_empty() || self.books.launcher_gone_termed {
+            return;
+        }
+        self.books.launcher_gone_termed = true;
+        for stat in tree::descendants().unwrap_or_default() {
+            tree::send(&stat, Signal::TERM);
+        }
+    }
+
+    fn begin_killing(&mut self, now: Duration, why: &str) {
+        self.group.killing = Some(now);
+        self.books.next_kill = now;
+        self.books.urgent = true;
+        // A stop that nobody asked for still has its reason and its time.
+        if self.group.stop.is_none() {
+            self.group.ask_stop(now, Duration::ZERO, why);
+        }
+        if let Some(stop) = &mut self.group.stop {
+            stop.killed = Some(now);
+        }
+    }
+
+    fn kill(&mut self, now: Duration, since: Duration) -> Duration {
+        if now >= self.books.next_kill {
+            if let Err(e) = tree::kill_all(self.cgroup.as_ref()) {
+                eprintln!("{} kill: {e}", time::stamp());
+            }
+            self.books.next_kill = now + KILL_GAP;
+            if now.saturating_sub(since) >= STUCK_AFTER {
+                self.books.next_kill = now + Duration::from_secs(1);
+                let mut stuck: Vec<i32> = tree::descendants().unwrap_or_default().iter().map(|s| s.pid).collect();
+                stuck.sort_unstable();
+                if stuck != self.group.stuck {
+                    eprintln!("{} killed and still alive: {stuck:?}", time::stamp());
+                    self.group.stuck = stuck;
+                    self.books.urgent = true;
+                }
+            }
+        }
+        self.books.next_kill
+    }
+
+    fn die(&mut self, now: Duration, how: ProofKind) {
+        // What the shims still had to say is in their sockets.
+        for id in self.ranks.connections() {
+            self.hear_shim(id, now);
+        }
+        let outputs = self.group.launcher.iter_mut().map(|l| &mut l.output);
+        let stamp = time::stamp();
+        for output in outputs.chain(self.group.ranks.values_mut().map(|r| &mut r.output)) {
+            for fd in output.drain(&mut self.books.buffer, &self.pattern, now, &stamp) {
+                self.poll.remove(fd);
+            }
+            output.open().for_each(|(_, fd)| self.poll.remove(fd));
+            output.close(&stamp);
+        }
+        self.books.new_exits.extend(self.group.die(now, how));
+        self.books.lonely_since = now;
+        self.books.urgent = true;
+        self.cgroup = None;
+    }
+
+    fn write_outcome(&mut self, now: Duration) -> Option<Duration> {
+        if self.books.outcome_written {
+            return None;
+        }
+        if now >= self.books.next_outcome {
+            self.write_exits();
+            match record::write_atomic(Path::new("."), record::OUTCOME, &self.status(now)) {
+                Ok(()) => {
+                    self.books.outcome_written = true;
+                    return None;
+                }
+                Err(e) => eprintln!("{} {}: {e}", time::stamp(), record::OUTCOME),
+            }
+            self.books.next_outcome = now + OUTCOME_GAP;
+        }
+        Some(self.books.next_outcome)
+    }
+
+    /// A stop before the start: there is nothing to kill, and never will be.
+    fn never_started(&mut self, now: Duration) -> bool {
+        let never = self.group.launcher.is_none() && self.group.stop.is_some() && self.group.dead.is_none();
+        if never {
+            self.die(now, ProofKind::Reaped);
+        }
+        never
+    }
+}

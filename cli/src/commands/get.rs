@@ -1,6 +1,10 @@
 //! `muster get`, and its short forms `muster nodes` and `muster events`.
 
-use std::{collections::BTreeMap, future::Future};
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    time::{Duration, Instant},
+};
 
 use clap::Args;
 use muster_proto::v1::{
@@ -321,6 +325,16 @@ impl Printer {
     }
 }
 
+/// How often a watch shows that only the step went on: often enough to see that it lives.
+const RESTLESS: Duration = Duration::from_secs(5);
+
+/// What a watch printed last of one object.
+struct Shown {
+    row: Vec<String>,
+    calm: Vec<String>,
+    at: Instant,
+}
+
 /// Follows a watch for ever; a row is printed when something a person sees in it has changed.
 async fn print_watch<T, M, W, Fut, R>(cx: &Context, client: &Client, namespaced: bool, watch: W, read: R) -> Result<(), Failure>
 where
@@ -330,7 +344,7 @@ where
     R: Fn(M) -> Option<(T, bool)>,
 {
     let mut printer = Printer::new(cx, namespaced);
-    let mut shown: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut shown: BTreeMap<String, Shown> = BTreeMap::new();
     let mut away = Away::default();
     loop {
         let ended = match watch().await {
@@ -346,9 +360,13 @@ where
                             continue;
                         }
                         // Compared at a fixed time: age alone is no change.
-                        let row = item.row(0, cx.format() == Format::Wide, namespaced);
-                        if shown.get(&item.key()) != Some(&row) {
-                            shown.insert(item.key(), row);
+                        let row_of = |item: &T| item.row(0, cx.format() == Format::Wide, namespaced);
+                        let (row, calm) = (row_of(&item), row_of(&item.calm()));
+                        let is_due = shown
+                            .get(&item.key())
+                            .is_none_or(|last| last.calm != calm || (last.row != row && last.at.elapsed() >= RESTLESS));
+                        if is_due {
+                            shown.insert(item.key(), Shown { row, calm, at: Instant::now() });
                             printer.print(cx, &item)?;
                         }
                     }

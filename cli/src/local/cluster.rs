@@ -5,10 +5,12 @@ use std::{
     fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
 
 use super::process::Identity;
 use crate::fail::Failure;
@@ -123,16 +125,33 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of an existing directory.
-    pub(super) fn take(dir: &Path) -> Result<Lock, Failure> {
+    /// Takes the lock of an existing directory; waits for another command to be done with it.
+    pub(super) async fn take(dir: &Path) -> Result<Lock, Failure> {
         let path = dir.join(LOCK);
         let file = File::options().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(|error| Failure::request(format!("{}: {error}", path.display())))?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| Failure::request(format!("another `muster local` command is at work in {}", dir.display())))?;
+        let until = Instant::now() + LOCK_TIMEOUT;
+        while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if Instant::now() >= until {
+                return Err(Failure::request(format!("another `muster local` command is at work in {}", dir.display())));
+            }
+            sleep(LOCK_LOOK).await;
+        }
         Ok(Lock { _file: file })
     }
 }
+
+/// The lock and the record of a cluster that must be there.
+pub(super) async fn open(dir: &Path) -> Result<(Lock, Cluster), Failure> {
+    Cluster::existing(dir)?;
+    let lock = Lock::take(dir).await?;
+    // Whoever had the lock before may have changed it, or ended it.
+    Ok((lock, Cluster::existing(dir)?))
+}
+
+/// Killing and starting take less than a second; who waits longer than this waits for a start that hangs.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+const LOCK_LOOK: Duration = Duration::from_millis(10);
 
 /// Makes the directory of a new cluster, or refuses one that is somebody else's.
 pub(super) fn prepare(dir: &Path) -> Result<(), Failure> {
@@ -181,12 +200,12 @@ mod tests {
         assert!(prepare(&root).unwrap_err().to_string().contains("choose another --dir"));
     }
 
-    #[test]
-    fn two_commands_do_not_change_a_cluster_at_once() {
+    #[tokio::test(start_paused = true)]
+    async fn two_commands_do_not_change_a_cluster_at_once() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Lock::take(dir.path()).unwrap();
-        assert!(Lock::take(dir.path()).unwrap_err().to_string().contains("another `muster local` command"));
+        let first = Lock::take(dir.path()).await.unwrap();
+        assert!(Lock::take(dir.path()).await.unwrap_err().to_string().contains("another `muster local` command"));
         drop(first);
-        Lock::take(dir.path()).unwrap();
+        Lock::take(dir.path()).await.unwrap();
     }
 }

@@ -22,8 +22,8 @@ use super::{
 };
 use crate::{context::Context, fail::Failure};
 
-/// What the daemons may take to end in order before they are killed. They have nothing to save that is not saved.
-const DAEMON_GRACE: Duration = Duration::from_secs(5);
+/// What the daemons may take to end in order before they are killed. They have nothing to save that is not saved, and a person waits.
+const DAEMON_GRACE: Duration = Duration::from_secs(1);
 /// Between looks at workers that are saving their state.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -32,7 +32,7 @@ pub(super) async fn down(cx: &Context, dir: &Path, args: &Down) -> Result<(), Fa
         cx.say(format!("no local cluster in {}", dir.display()));
         return Ok(());
     };
-    let lock = Lock::take(dir)?;
+    let lock = Lock::take(dir).await?;
     let daemons: BTreeSet<Identity> = cluster.daemons().filter(|daemon| daemon.is_alive()).cloned().collect();
     let mut runners = Vec::new();
     for name in cluster.nodes.keys() {

@@ -9,14 +9,13 @@ use std::{
 use rustix::process::Signal;
 
 use super::{
-    cluster::{self, Cluster, Lock},
+    cluster,
     process::{self, Identity},
 };
 use crate::{context::Context, fail::Failure, output::words};
 
 pub(super) async fn kill_node(cx: &Context, dir: &Path, name: &str) -> Result<(), Failure> {
-    let cluster = Cluster::existing(dir)?;
-    let _lock = Lock::take(dir)?;
+    let (_lock, cluster) = cluster::open(dir).await?;
     let agent = cluster.node(name)?.agent.clone();
     let home = cluster::node_dir(dir, name);
     let known: Vec<Identity> = agent.into_iter().chain(runners(&home).into_iter().map(|(_, runner)| runner)).collect();
@@ -38,15 +37,13 @@ pub(super) fn runners(home: &Path) -> Vec<(PathBuf, Identity)> {
 }
 
 pub(super) async fn kill_agent(cx: &Context, dir: &Path, name: &str) -> Result<(), Failure> {
-    let cluster = Cluster::existing(dir)?;
-    let _lock = Lock::take(dir)?;
+    let (_lock, cluster) = cluster::open(dir).await?;
     let agent = cluster.node(name)?.agent.clone();
     kill_one(cx, &format!("agent of {name}"), agent).await
 }
 
 pub(super) async fn kill_coordinator(cx: &Context, dir: &Path) -> Result<(), Failure> {
-    let cluster = Cluster::existing(dir)?;
-    let _lock = Lock::take(dir)?;
+    let (_lock, cluster) = cluster::open(dir).await?;
     kill_one(cx, "coordinator", cluster.coordinator).await
 }
 

@@ -16,7 +16,7 @@ use crate::{args::Format, commands::get, connect::Client, context::Context, fail
 
 pub(super) async fn up(cx: &Context, dir: &Path, args: Up) -> Result<(), Failure> {
     cluster::prepare(dir)?;
-    let _lock = Lock::take(dir)?;
+    let _lock = Lock::take(dir).await?;
     if let Some(old) = Cluster::load(dir)? {
         let known: Vec<_> = old.daemons().cloned().collect();
         let living = process::tree(dir, &known);
@@ -72,8 +72,7 @@ async fn start_all(cx: &Context, dir: &Path, args: &Up) -> Result<Cluster, Failu
 }
 
 pub(super) async fn add_node(cx: &Context, dir: &Path, args: AddNode) -> Result<(), Failure> {
-    let mut cluster = Cluster::existing(dir)?;
-    let _lock = Lock::take(dir)?;
+    let (_lock, mut cluster) = cluster::open(dir).await?;
     let AddNode { name, node: NodeFlags { slots, label }, start } = args;
     let name = name.unwrap_or_else(|| free_name(&cluster));
     if let Some(message) = label_error(&name) {
@@ -92,8 +91,7 @@ fn free_name(cluster: &Cluster) -> String {
 }
 
 pub(super) async fn start_agent(cx: &Context, dir: &Path, name: &str, flags: &StartFlags) -> Result<(), Failure> {
-    let mut cluster = Cluster::existing(dir)?;
-    let _lock = Lock::take(dir)?;
+    let (_lock, mut cluster) = cluster::open(dir).await?;
     if cluster.node(name)?.agent.as_ref().is_some_and(|agent| agent.is_alive()) {
         return Err(Failure::request(format!("the agent of {name} is running already")));
     }
@@ -111,8 +109,7 @@ async fn run_agent(cx: &Context, dir: &Path, cluster: &mut Cluster, name: &str, 
 }
 
 pub(super) async fn start_coordinator(cx: &Context, dir: &Path, flags: &StartFlags) -> Result<(), Failure> {
-    let mut cluster = Cluster::existing(dir)?;
-    let _lock = Lock::take(dir)?;
+    let (_lock, mut cluster) = cluster::open(dir).await?;
     if cluster.coordinator.as_ref().is_some_and(|coordinator| coordinator.is_alive()) {
         return Err(Failure::request("the coordinator is running already"));
     }

@@ -19,7 +19,7 @@ impl Page {
     fn field(&mut self, name: &str, value: impl AsRef<str>) {
         let value = value.as_ref();
         if !value.is_empty() {
-            self.0.push_str(&format!("{:18}{}\n", format!("{name}:"), plain(value)));
+            self.0.push_str(&format!("{:20}{}\n", format!("{name}:"), plain(value)));
         }
     }
 

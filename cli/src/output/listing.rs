@@ -17,6 +17,10 @@ pub(crate) trait Listed: Clone {
     /// Columns; `wide` adds to the right, `namespaced` to the left.
     fn heads(wide: bool, namespaced: bool) -> Vec<&'static str>;
     fn row(&self, now_us: u64, wide: bool, namespaced: bool) -> Vec<String>;
+    /// The object without what changes all the time: a watch shows such changes now and then, others at once.
+    fn calm(&self) -> Self {
+        self.clone()
+    }
     fn name(&self) -> String;
     /// What makes it another object in a watch.
     fn key(&self) -> String;
@@ -68,6 +72,14 @@ impl Listed for v1::Job {
         row
     }
 
+    fn calm(&self) -> Self {
+        let mut calm = self.clone();
+        if let Some(status) = &mut calm.status {
+            status.last_step = None;
+        }
+        calm
+    }
+
     fn name(&self) -> String {
         self.r#ref.clone().unwrap_or_default().name
     }
@@ -113,6 +125,10 @@ impl Listed for v1::Node {
             ]);
         }
         row
+    }
+
+    fn calm(&self) -> Self {
+        Self { last_heard_unix_us: 0, ..self.clone() }
     }
 
     fn name(&self) -> String {

@@ -1,0 +1,120 @@
+//! A coordinator of cardboard: it answers what a test tells it to, so that every answer can be had at will.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    process::{Command, Output, Stdio},
+    sync::{Arc, Mutex},
+};
+
+use futures::stream::{self, BoxStream, StreamExt};
+use muster_proto::v1::{job_service_server::*, *};
+use tokio::net::TcpListener;
+use tonic::{Request, Response, Status, transport::server::TcpIncoming};
+
+type Answer<T> = Result<Response<T>, Status>;
+type Answers<T> = Mutex<VecDeque<Result<T, Status>>>;
+/// What one connection streams before it ends.
+type Stream<T> = Vec<Result<T, Status>>;
+
+#[derive(Default)]
+pub(crate) struct Cardboard {
+    pub(crate) submit: Answers<SubmitResponse>,
+    pub(crate) get: Answers<GetJobResponse>,
+    pub(crate) list: Answers<ListJobsResponse>,
+    pub(crate) watch: Answers<Stream<WatchJobsResponse>>,
+    pub(crate) wait: Answers<WaitResponse>,
+    pub(crate) logs: Answers<Stream<LogsResponse>>,
+    /// Never answers a scale.
+    pub(crate) heard: Mutex<Vec<String>>,
+}
+
+impl Cardboard {
+    fn next<T>(&self, heard: String, answers: &Answers<T>) -> Answer<T> {
+        self.heard.lock().unwrap().push(heard);
+        let next = answers.lock().unwrap().pop_front();
+        next.unwrap_or_else(|| Err(Status::failed_precondition("the test has no more answers"))).map(Response::new)
+    }
+
+    fn next_stream<T: Send + 'static>(
+        &self,
+        heard: String,
+        answers: &Answers<Stream<T>>,
+    ) -> Answer<BoxStream<'static, Result<T, Status>>> {
+        let items = self.next(heard, answers)?.into_inner();
+        // A stream without an error at its end stays open, as a watch does.
+        let stays = items.last().is_none_or(Result::is_ok);
+        let stream = stream::iter(items);
+        Ok(Response::new(if stays { stream.chain(stream::pending()).boxed() } else { stream.boxed() }))
+    }
+}
+
+#[tonic::async_trait]
+impl JobService for Cardboard {
+    async fn submit(&self, request: Request<SubmitRequest>) -> Answer<SubmitResponse> {
+        let request = request.into_inner();
+        self.next(format!("submit {} {}", request.request_id, request.validate_only), &self.submit)
+    }
+    async fn get(&self, request: Request<GetJobRequest>) -> Answer<GetJobResponse> {
+        let named = request.into_inner().r#ref.unwrap_or_default();
+        self.next(format!("get {}/{}", named.namespace, named.name), &self.get)
+    }
+    async fn list(&self, request: Request<ListJobsRequest>) -> Answer<ListJobsResponse> {
+        let request = request.into_inner();
+        self.next(format!("list {:?} {:?}", request.namespace, request.page_token), &self.list)
+    }
+    type WatchStream = BoxStream<'static, Result<WatchJobsResponse, Status>>;
+    async fn watch(&self, request: Request<WatchJobsRequest>) -> Answer<Self::WatchStream> {
+        self.next_stream(format!("watch {:?}", request.into_inner().name), &self.watch)
+    }
+    async fn scale(&self, _: Request<ScaleRequest>) -> Answer<ScaleResponse> {
+        std::future::pending().await
+    }
+    async fn cancel(&self, _: Request<CancelRequest>) -> Answer<CancelResponse> {
+        Err(Status::permission_denied("not yours"))
+    }
+    async fn delete(&self, _: Request<DeleteRequest>) -> Answer<DeleteResponse> {
+        Err(Status::failed_precondition("job default/digits is Running; cancel it first"))
+    }
+    type LogsStream = BoxStream<'static, Result<LogsResponse, Status>>;
+    async fn logs(&self, request: Request<LogsRequest>) -> Answer<Self::LogsStream> {
+        let request = request.into_inner();
+        let heard = format!("logs rank {:?} tail {:?} follow {}", request.rank, request.tail, request.follow);
+        let items = self.next(heard, &self.logs)?.into_inner();
+        Ok(Response::new(stream::iter(items).boxed()))
+    }
+    async fn explain(&self, _: Request<ExplainRequest>) -> Answer<ExplainResponse> {
+        Err(Status::not_found("job default/x not found"))
+    }
+    async fn wait(&self, request: Request<WaitRequest>) -> Answer<WaitResponse> {
+        let request = request.into_inner();
+        self.next(format!("wait {:?}", request.wait_for()), &self.wait)
+    }
+}
+
+/// Serves until the returned runtime is dropped.
+pub(crate) fn serve(cardboard: Cardboard) -> (tokio::runtime::Runtime, Arc<Cardboard>, SocketAddr) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let cardboard = Arc::new(cardboard);
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = JobServiceServer::from_arc(cardboard.clone());
+    runtime.spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(TcpIncoming::from(listener)));
+    (runtime, cardboard, address)
+}
+
+/// The command line against a coordinator, with nothing of whoever runs the tests.
+pub(crate) fn muster(address: SocketAddr, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_muster"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MUSTER_")) {
+        command.env_remove(name);
+    }
+    command.args(["--server", &format!("http://{address}")]).args(args).stdin(Stdio::null());
+    command
+}
+
+/// Exit code, stdout, stderr.
+pub(crate) fn read(output: Output) -> (i32, String, String) {
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().expect("ended by itself"), text(output.stdout), text(output.stderr))
+}

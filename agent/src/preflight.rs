@@ -27,8 +27,11 @@ const ANSWERS_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Preflight {
     /// A leaf cache: held for a look only, never across an await.
-    torch: Mutex<BTreeMap<(PathBuf, Option<String>), (Instant, Torch)>>,
+    torch: Mutex<BTreeMap<Interpreter, (Instant, Torch)>>,
 }
+
+/// What decides which torch is found: the interpreter and its `PYTHONPATH`.
+type Interpreter = (PathBuf, Option<String>);
 
 /// Major and minor version of torch.
 type Torch = (u32, u32);

@@ -169,10 +169,21 @@ impl Link {
             return Timestamp(if noted.boot_id == boot_id { noted.at_us } else { 0 });
         }
         let other_boot = runner_boot.is_some_and(|boot| boot != boot_id);
+        if !other_boot {
+            self.kill_what_is_left().await;
+        }
+        let at_us = if other_boot { 0 } else { Clock::Boot.now_us() };
+        if let Err(e) = self.runs.note_lost(&self.run, &run_dir::Lost { boot_id, at_us }) {
+            warn!(run = %self.name(), "the time of death cannot be noted: {e}");
+        }
+        Timestamp(at_us)
+    }
+
+    async fn kill_what_is_left(&self) {
         let mut told = Vec::new();
-        while !other_boot {
+        loop {
             match sweep::kill_all(&self.node, &self.run) {
-                Ok(living) if living.is_empty() => break,
+                Ok(living) if living.is_empty() => return,
                 Ok(living) if living == told => {}
                 Ok(living) => {
                     warn!(run = %self.name(), pids = ?living, "the runner is gone, killing what it left");
@@ -182,11 +193,6 @@ impl Link {
             }
             tokio::time::sleep(SWEEP).await;
         }
-        let at_us = if other_boot { 0 } else { Clock::Boot.now_us() };
-        if let Err(e) = self.runs.note_lost(&self.run, &run_dir::Lost { boot_id, at_us }) {
-            warn!(run = %self.name(), "the time of death cannot be noted: {e}");
-        }
-        Timestamp(at_us)
     }
 }
 

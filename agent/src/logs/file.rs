@@ -154,7 +154,7 @@ async fn start_of_last(file: &mut File, wanted: u64) -> io::Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, io::Write};
+    use std::{fs, io::Write, path::Path};
 
     use super::*;
 
@@ -175,8 +175,8 @@ mod tests {
         }
     }
 
-    async fn last(path: &PathBuf, tail: u32) -> Vec<String> {
-        let mut log = RankLog::new(path.clone());
+    async fn last(path: &Path, tail: u32) -> Vec<String> {
+        let mut log = RankLog::new(path.to_owned());
         log.seek(Some(tail)).await.unwrap();
         all(&mut log).await
     }

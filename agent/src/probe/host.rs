@@ -18,7 +18,7 @@ impl Host {
             kernel: names.release().to_string_lossy().into_owned(),
             // Those this process may use: a cpuset or a quota counts.
             cpus: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
-            memory_bytes: u64::from(memory.totalram).saturating_mul(memory.mem_unit.into()),
+            memory_bytes: memory.totalram.saturating_mul(memory.mem_unit.into()),
         }
     }
 }

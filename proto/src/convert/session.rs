@@ -27,6 +27,9 @@ pub use run_report::{RUNS_MAX, runs_from_wire, runs_to_wire};
 
 use bounds::{NAME_MAX, malformed, text};
 
+/// The oldest protocol still served: the one before this build's, once there is one.
+const PROTOCOL_OLDEST: u32 = 1;
+
 pub fn hello_to_wire(hello: &Hello, now: Timestamp) -> v1::Hello {
     v1::Hello {
         protocol: PROTOCOL,
@@ -42,9 +45,9 @@ pub fn hello_to_wire(hello: &Hello, now: Timestamp) -> v1::Hello {
 
 /// A hello of this protocol version or the one before.
 pub fn hello_from_wire(wire: v1::Hello, now: Timestamp) -> Result<Hello, Malformed> {
-    let oldest = (PROTOCOL - 1).max(1);
-    if !(oldest..=PROTOCOL).contains(&wire.protocol) {
-        return Err(malformed("hello.protocol", format!("is {}, this build speaks {oldest} to {PROTOCOL}", wire.protocol)));
+    if !(PROTOCOL_OLDEST..=PROTOCOL).contains(&wire.protocol) {
+        let message = format!("is {}, this build speaks {PROTOCOL_OLDEST} to {PROTOCOL}", wire.protocol);
+        return Err(malformed("hello.protocol", message));
     }
     if let Some(message) = label_error(&wire.node) {
         return Err(malformed("hello.node", message));

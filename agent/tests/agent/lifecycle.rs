@@ -1,0 +1,165 @@
+//! A run from accepted to acknowledged, and everything that may die on the way.
+
+use std::{fs, time::Duration};
+
+use muster_core::{exit::Exit, run::RunPhase};
+
+use crate::rig::{
+    Coordinator, Node, alive,
+    node::{gone, run, stopped},
+    wait_gone,
+};
+
+/// A node with one run that trains, and its session.
+async fn training(job: &str) -> (Coordinator, Node, crate::rig::Session, u32) {
+    let mut coordinator = Coordinator::start().await;
+    let mut node = Node::new("n1");
+    node.start(&coordinator.url());
+    let mut session = coordinator.welcome(1, 1).await;
+    session.desire(vec![node.ready(job, 1)]).await;
+    session.until_phase(&run(job, 1), RunPhase::Ready).await;
+    session.desire(vec![node.running(job, 1)]).await;
+    session
+        .until("its first step", |s| s.run(&run(job, 1)).is_some_and(|r| r.ranks.len() == 1 && r.ranks[0].first_step == Some(1)))
+        .await;
+    let worker = session.run(&run(job, 1)).unwrap().ranks[0].pid;
+    (coordinator, node, session, worker)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn from_nothing_to_gone() {
+    let (_coordinator, node, mut session, worker) = training("job-a").await;
+    assert_eq!(session.hello.node, "n1");
+    let report = session.hello.report.clone().unwrap();
+    assert_eq!((report.labels["rack"].as_str(), report.slots, report.address.as_str()), ("r7", 4, "127.0.0.1"));
+    let ready: serde_json::Value = serde_json::from_slice(&fs::read(node.path("ready.json")).unwrap()).unwrap();
+    assert_eq!(ready, serde_json::json!({ "node": "n1", "pid": node.pid() }));
+
+    let id = run("job-a", 1);
+    let live = session.run(&id).unwrap();
+    assert_eq!(live.phase, RunPhase::Running);
+    assert!(live.store.is_some() && live.launched_at.is_some() && alive(worker));
+    assert_eq!(fs::read_to_string(node.path("out/worker-0")).unwrap().trim(), worker.to_string());
+    let environment = String::from_utf8(fs::read(format!("/proc/{worker}/environ")).unwrap()).unwrap();
+    assert!(environment.contains("MUSTER_GENERATION=1\0") && !environment.contains("PET_NNODES"), "{environment:?}");
+
+    session.desire(vec![stopped("job-a", 1, Duration::from_secs(10))]).await;
+    session.until_phase(&id, RunPhase::Dead).await;
+    let dead = session.run(&id).unwrap();
+    assert!(dead.dead_at.is_some());
+    assert_eq!(dead.ranks[0].exit, Some(Exit::Signal(15)));
+    assert!(!alive(worker), "dead is proven");
+    session.desire(vec![gone("job-a", 1, false)]).await;
+    session.until("gone", |s| s.runs.is_empty()).await;
+    assert!(node.run_dir(&id).join("logs/rank-0.log").exists(), "logs stay");
+    session.desire(vec![gone("job-a", 1, true)]).await;
+    session.settle().await;
+    assert!(!node.run_dir(&id).exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_agent_comes_back_to_the_same_workers() {
+    let (mut coordinator, mut node, session, worker) = training("job-a").await;
+    let id = run("job-a", 1);
+    let before = session.run(&id).unwrap().clone();
+    node.kill_agent();
+    assert!(alive(worker));
+    node.start(&coordinator.url());
+    let mut session = coordinator.accept().await;
+    assert_eq!((session.hello.term_seen, session.hello.epoch_seen), (1, 1));
+    let after = session.run(&id).expect("the hello has the whole inventory").clone();
+    assert_eq!((after.phase, after.ranks[0].pid, after.term), (RunPhase::Running, worker, before.term));
+    assert_eq!(after.store, before.store);
+    session.welcome(1, 2).await;
+    session.desire(vec![node.running("job-a", 1)]).await;
+    session.settle().await;
+    assert_eq!(session.run(&id).unwrap().ranks[0].pid, worker);
+    session.desire(vec![stopped("job-a", 1, Duration::ZERO)]).await;
+    session.until_phase(&id, RunPhase::Dead).await;
+    assert!(!alive(worker));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminated_agent_leaves_its_workers() {
+    let (mut coordinator, mut node, _session, worker) = training("job-a").await;
+    assert_eq!(node.terminate_agent().code(), Some(0));
+    assert!(alive(worker));
+    node.start(&coordinator.url());
+    let session = coordinator.accept().await;
+    assert_eq!(session.run(&run("job-a", 1)).unwrap().ranks[0].pid, worker);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ended_while_no_agent_was_there_is_told() {
+    let (mut coordinator, mut node, _session, worker) = training("job-a").await;
+    let id = run("job-a", 1);
+    node.kill_agent();
+    rustix::process::kill_process(rustix::process::Pid::from_raw(worker as i32).unwrap(), rustix::process::Signal::SEGV).unwrap();
+    wait_gone(worker);
+    node.start(&coordinator.url());
+    let mut session = coordinator.welcome(1, 2).await;
+    session.until_phase(&id, RunPhase::Dead).await;
+    let dead_at = session.run(&id).unwrap().dead_at;
+    assert_eq!(session.run(&id).unwrap().ranks[0].exit, Some(Exit::Signal(11)));
+    assert!(dead_at.is_some());
+    // Once more: now the runner is gone as well, and the record is all there is.
+    node.kill_agent();
+    node.start(&coordinator.url());
+    let session = coordinator.accept().await;
+    assert_eq!(session.run(&id).unwrap().ranks[0].exit, Some(Exit::Signal(11)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_runner_takes_its_workers_along_and_is_reported_dead() {
+    let (mut coordinator, mut node, mut session, worker) = training("job-a").await;
+    let id = run("job-a", 1);
+    let runner: serde_json::Value = serde_json::from_slice(&fs::read(node.run_dir(&id).join("runner.json")).unwrap()).unwrap();
+    let runner = rustix::process::Pid::from_raw(runner["pid"].as_i64().unwrap() as i32).unwrap();
+    rustix::process::kill_process(runner, rustix::process::Signal::KILL).unwrap();
+    session.until_phase(&id, RunPhase::Dead).await;
+    assert!(!alive(worker), "dead is proven");
+    node.kill_agent();
+    node.start(&coordinator.url());
+    let session = coordinator.accept().await;
+    let report = session.run(&id).unwrap();
+    assert_eq!((&report.phase, report.dead_at.is_some()), (&RunPhase::Dead, true));
+    assert!(!node.run_dir(&id).join("outcome.json").exists());
+    assert!(node.run_dir(&id).join("lost.json").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_killed_between_hold_and_start_goes_on_where_it_was() {
+    let mut coordinator = Coordinator::start().await;
+    let mut node = Node::new("n1");
+    node.start(&coordinator.url());
+    let mut session = coordinator.welcome(1, 1).await;
+    let id = run("job-a", 1);
+    session.desire(vec![node.ready("job-a", 1)]).await;
+    session.until_phase(&id, RunPhase::Ready).await;
+    let store = session.run(&id).unwrap().store.clone();
+    node.kill_agent();
+    node.start(&coordinator.url());
+    let mut session = coordinator.welcome(1, 2).await;
+    session.desire(vec![node.running("job-a", 1)]).await;
+    session.until("running", |s| s.run(&id).is_some_and(|r| r.ranks.len() == 1)).await;
+    assert_eq!(session.run(&id).unwrap().store, store, "the same runner");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_coordinator_may_go_and_come() {
+    let (mut coordinator, node, mut session, worker) = training("job-a").await;
+    let addr = coordinator.stop();
+    session.until_ended().await;
+    drop(session);
+    assert!(alive(worker));
+    let mut coordinator = Coordinator::start_at(addr).await;
+    let mut session = coordinator.welcome(2, 2).await;
+    assert_eq!(session.run(&run("job-a", 1)).unwrap().ranks[0].pid, worker);
+    session.settle().await;
+    // A stream that ends alone is no other.
+    drop(session);
+    let session = coordinator.accept().await;
+    assert_eq!((session.hello.term_seen, session.hello.epoch_seen), (2, 2));
+    assert_eq!(session.run(&run("job-a", 1)).unwrap().ranks[0].pid, worker);
+    drop(node);
+}

@@ -1,0 +1,197 @@
+//! A coordinator that decides nothing: it accepts sessions and says what the test says.
+
+use std::{net::SocketAddr, pin::Pin, time::Duration};
+
+use muster_core::{
+    id::{NodeEpoch, Term},
+    run::{Desired, DesiredRun, RunId, RunPhase, RunReport},
+    time::Timestamp,
+};
+use muster_proto::{
+    convert::session::{Welcome, desired_to_wire, runs_from_wire, welcome_to_wire},
+    v1::{
+        AgentMessage, CoordinatorMessage, Hello, LogChunk,
+        agent_message::Message as Up,
+        agent_service_server::{AgentService, AgentServiceServer},
+        coordinator_message::Message as Down,
+    },
+};
+use tokio::{net::TcpListener, runtime::Runtime, sync::mpsc, time::timeout};
+use tokio_stream::{
+    Stream,
+    wrappers::{ReceiverStream, TcpListenerStream},
+};
+use tonic::{Request, Response, Status, Streaming, transport::Server};
+
+use super::PATIENCE;
+
+pub struct Coordinator {
+    pub addr: SocketAddr,
+    sessions: mpsc::Receiver<Session>,
+    /// A runtime of its own, so that its end is the end of every connection, as by a kill.
+    server: Option<Runtime>,
+}
+
+impl Coordinator {
+    pub async fn start() -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap()).await
+    }
+
+    pub async fn start_at(addr: SocketAddr) -> Self {
+        let listener = TcpListener::bind(addr).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (say, sessions) = mpsc::channel(16);
+        let service = AgentServiceServer::new(Service { sessions: say });
+        let server = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        // A listener belongs to the runtime it was registered with.
+        let listener = listener.into_std().unwrap();
+        server.spawn(async move {
+            let incoming = TcpListenerStream::new(TcpListener::from_std(listener).unwrap());
+            Server::builder().add_service(service).serve_with_incoming(incoming).await.unwrap();
+        });
+        Self { addr, sessions, server: Some(server) }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// The next session of the agent.
+    pub async fn accept(&mut self) -> Session {
+        timeout(PATIENCE, self.sessions.recv()).await.expect("the agent comes").unwrap()
+    }
+
+    /// The next session, welcomed.
+    pub async fn welcome(&mut self, term: u64, epoch: u64) -> Session {
+        let mut session = self.accept().await;
+        session.welcome(term, epoch).await;
+        session
+    }
+
+    /// Gone as by a kill: connections break, the port is free.
+    pub fn stop(&mut self) -> SocketAddr {
+        let server = self.server.take().expect("it runs");
+        // The listener is closed before this returns; a new one may take the port at once.
+        tokio::task::block_in_place(|| server.shutdown_timeout(PATIENCE));
+        self.addr
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.shutdown_background();
+        }
+    }
+}
+
+struct Service {
+    sessions: mpsc::Sender<Session>,
+}
+
+#[tonic::async_trait]
+impl AgentService for Service {
+    type SessionStream = Pin<Box<dyn Stream<Item = Result<CoordinatorMessage, Status>> + Send>>;
+
+    async fn session(&self, request: Request<Streaming<AgentMessage>>) -> Result<Response<Self::SessionStream>, Status> {
+        let mut up = request.into_inner();
+        let Some(AgentMessage { message: Some(Up::Hello(hello)) }) = up.message().await? else {
+            return Err(Status::invalid_argument("no hello"));
+        };
+        let (down, out) = mpsc::channel(64);
+        let runs = runs_from_wire(hello.runs.clone().unwrap(), NOW).unwrap();
+        let session = Session { hello, up, down, term: 0, epoch: 0, runs, chunks: Vec::new(), heartbeats: 0, reports: 0 };
+        self.sessions.send(session).await.unwrap();
+        Ok(Response::new(Box::pin(ReceiverStream::new(out))))
+    }
+}
+
+/// The test's clock stands still, so that ages can be compared.
+const NOW: Timestamp = Timestamp(1 << 60);
+
+pub struct Session {
+    pub hello: Hello,
+    up: Streaming<AgentMessage>,
+    down: mpsc::Sender<Result<CoordinatorMessage, Status>>,
+    term: u64,
+    epoch: u64,
+    /// The last reports.
+    pub runs: Vec<RunReport>,
+    pub chunks: Vec<LogChunk>,
+    pub heartbeats: u64,
+    pub reports: u64,
+}
+
+impl Session {
+    pub async fn say(&self, message: Down) {
+        self.down.send(Ok(CoordinatorMessage { message: Some(message) })).await.unwrap();
+    }
+
+    pub async fn welcome(&mut self, term: u64, epoch: u64) {
+        (self.term, self.epoch) = (term, epoch);
+        let heartbeat = Duration::from_millis(50);
+        self.say(Down::Welcome(welcome_to_wire(&Welcome { term: Term(term), epoch: NodeEpoch(epoch), heartbeat }))).await;
+    }
+
+    pub async fn desire(&self, runs: Vec<DesiredRun>) {
+        self.desire_as(self.term, self.epoch, runs).await;
+    }
+
+    pub async fn desire_as(&self, term: u64, epoch: u64, runs: Vec<DesiredRun>) {
+        self.say(Down::Desired(desired_to_wire(&Desired { term: Term(term), epoch: NodeEpoch(epoch), runs }))).await;
+    }
+
+    /// Takes the agent's next message; false: the stream has ended.
+    pub async fn hear(&mut self) -> bool {
+        let Ok(message) = timeout(PATIENCE, self.up.message()).await else {
+            panic!("the agent says nothing any more; it last reported {:#?}", self.runs);
+        };
+        let Ok(Some(message)) = message else { return false };
+        match message.message.unwrap() {
+            Up::Runs(runs) => {
+                self.runs = runs_from_wire(runs, NOW).unwrap();
+                self.reports += 1;
+            }
+            Up::Log(chunk) => self.chunks.push(chunk),
+            Up::Heartbeat(_) => self.heartbeats += 1,
+            Up::Report(_) => {}
+            Up::Hello(_) => panic!("a second hello"),
+        }
+        true
+    }
+
+    /// Waits until the session says so.
+    pub async fn until(&mut self, what: &str, is_so: impl Fn(&Session) -> bool) {
+        let wait = async {
+            while !is_so(self) {
+                assert!(self.hear().await, "the session ended before {what}");
+            }
+        };
+        if timeout(PATIENCE, wait).await.is_err() {
+            panic!("not {what}; the agent last reported {:#?}", self.runs);
+        }
+    }
+
+    pub async fn until_ended(&mut self) {
+        timeout(PATIENCE, async { while self.hear().await {} }).await.expect("the agent ends the session");
+    }
+
+    pub fn run(&self, run: &RunId) -> Option<&RunReport> {
+        self.runs.iter().find(|report| report.run == *run)
+    }
+
+    pub fn phase(&self, run: &RunId) -> Option<&RunPhase> {
+        self.run(run).map(|report| &report.phase)
+    }
+
+    pub async fn until_phase(&mut self, run: &RunId, phase: RunPhase) {
+        self.until(&format!("{phase:?}"), |session| session.phase(run) == Some(&phase)).await;
+    }
+
+    /// Waits for a heartbeat that was sent after now: everything said before has been taken in.
+    pub async fn settle(&mut self) {
+        let seen = self.heartbeats;
+        // One may be on its way already; the one after it has gone through the supervisor after our last word.
+        self.until("a heartbeat", |session| session.heartbeats >= seen + 2).await;
+    }
+}

@@ -1,0 +1,258 @@
+//! One node: a state directory, an agent process, and an interpreter that plays torchrun with a shell.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Read,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+use muster_core::{
+    id::{Generation, JobName, JobUid},
+    run::{Assignment, DesiredRun, Endpoint, RunId, Target},
+    spec::Launch,
+};
+use muster_runner::{
+    RunnerIdentity,
+    procfs::{self, Stat},
+    record,
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::PATIENCE;
+
+/// `python3`: answers the question for torch's version, launches one rank per local rank as torchrun does, and runs a script with sh.
+const PYTHON: &str = r#"#!/bin/sh
+case "$1" in
+-c) echo 2.15.0; exit 0 ;;
+-m)
+    while [ "$1" != --monitor-interval=0.1 ]; do
+        case "$1" in
+        --nnodes=*) nodes=${1#*=} ;;
+        --node-rank=*) node=${1#*=} ;;
+        --nproc-per-node=*) procs=${1#*=} ;;
+        esac
+        shift
+    done
+    shift
+    local=0
+    while [ $local -lt $procs ]; do
+        RANK=$((node * procs + local)) LOCAL_RANK=$local WORLD_SIZE=$((nodes * procs)) "$PYTHON_EXEC" -u "$@" &
+        local=$((local + 1))
+    done
+    failed=0
+    trap 'failed=1' TERM
+    while :; do wait && break; done
+    exit $failed ;;
+-u) shift; exec /bin/sh "$@" ;;
+esac
+"#;
+
+/// Says its step and works until it is stopped.
+const TRAIN: &str = r#"echo "step 1 of generation $MUSTER_GENERATION"
+echo $$ > "$OUT/worker-$RANK"
+exec sleep 1000000
+"#;
+
+pub struct Node {
+    pub name: String,
+    dir: tempfile::TempDir,
+    agent: Option<Child>,
+}
+
+impl Node {
+    /// A node whose agent has not been started.
+    pub fn new(name: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Self { name: name.into(), dir, agent: None };
+        fs::create_dir(node.path("bin")).unwrap();
+        fs::create_dir(node.path("out")).unwrap();
+        fs::write(node.path("bin/python3"), PYTHON).unwrap();
+        fs::set_permissions(node.path("bin/python3"), fs::Permissions::from_mode(0o755)).unwrap();
+        node.script("train.py", TRAIN);
+        node
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn script(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// Starts the agent; its log goes to a file of this node.
+    pub fn start(&mut self, coordinator: &str) {
+        let log = fs::File::options().create(true).append(true).open(self.path("agent.log")).unwrap();
+        let _ = fs::remove_file(self.path("ready.json"));
+        let child = self.command(coordinator).stderr(Stdio::from(log)).spawn().unwrap();
+        self.agent = Some(child);
+    }
+
+    pub fn command(&self, coordinator: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_muster-agent"));
+        command.args(["--coordinator", coordinator, "--node-name", &self.name, "--label", "rack=r7", "--slots", "4"]);
+        command.arg("--state-dir").arg(self.path("state")).arg("--runner").arg(runner());
+        command.arg("--ready-file").arg(self.path("ready.json"));
+        command.args(["--log-filter", "debug,h2=info,tower=info,hyper_util=info"]);
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", self.dir.path()).env("PET_NNODES", "7");
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    /// A process that knows this node's directory from its environment: an agent or a worker.
+    fn anybody(&self) -> Option<i32> {
+        let here = self.dir.path().to_str().unwrap().as_bytes();
+        let knows = |stat: &Stat| {
+            let environment = fs::read(format!("/proc/{}/environ", stat.pid)).unwrap_or_default();
+            stat.state != b'Z' && environment.windows(here.len()).any(|part| part == here)
+        };
+        procfs::all().unwrap().into_iter().find(knows).map(|stat| stat.pid)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.agent.as_ref().unwrap().id()
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path("agent.log")).unwrap_or_default()
+    }
+
+    /// SIGKILL, and nothing else of the node.
+    pub fn kill_agent(&mut self) {
+        let mut agent = self.agent.take().unwrap();
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+    }
+
+    pub fn terminate_agent(&mut self) -> ExitStatus {
+        let mut agent = self.agent.take().unwrap();
+        kill_process(Pid::from_child(&agent), Signal::TERM).unwrap();
+        agent.wait().unwrap()
+    }
+
+    /// Runs an agent that must end by itself; its exit status and what it said last.
+    pub fn fail(&self, coordinator: &str) -> (i32, String) {
+        let mut child = self.command(coordinator).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (child.wait().unwrap().code().unwrap(), said)
+    }
+
+    pub fn run_dir(&self, run: &RunId) -> PathBuf {
+        self.path("state/runs").join(format!("{}-g{}", run.job, run.generation))
+    }
+
+    pub fn assignment(&self, job: &str, generation: u64) -> Assignment {
+        let env =
+            [("PATH", format!("{}:/usr/bin:/bin", self.path("bin").display())), ("OUT", self.path("out").display().to_string())];
+        Assignment {
+            run: run(job, generation),
+            name: JobName { namespace: "default".into(), name: job.into() },
+            rendezvous: format!("{job}-g{generation}"),
+            node_rank: 0,
+            node_count: 1,
+            proc_per_node: 1,
+            first_rank: 0,
+            world_size: 1,
+            store_host: self.name.as_str().into(),
+            hosts_store: true,
+            command: vec!["python3".into()],
+            args: vec!["train.py".into()],
+            env: BTreeMap::from(env.map(|(name, value)| (name.to_owned(), value))),
+            working_dir: Some(self.dir.path().to_str().unwrap().to_owned()),
+            gpus: Vec::new(),
+            launch: Launch::Cold,
+            stop_grace: Duration::from_secs(10),
+            step_pattern: None,
+            restart_count: 0,
+        }
+    }
+
+    pub fn ready(&self, job: &str, generation: u64) -> DesiredRun {
+        ready(self.assignment(job, generation))
+    }
+
+    pub fn running(&self, job: &str, generation: u64) -> DesiredRun {
+        running(self.assignment(job, generation))
+    }
+}
+
+pub fn run(job: &str, generation: u64) -> RunId {
+    RunId { job: JobUid::from(job), generation: Generation(generation) }
+}
+
+pub fn ready(assignment: Assignment) -> DesiredRun {
+    DesiredRun { run: assignment.run.clone(), target: Target::Ready(Box::new(assignment)) }
+}
+
+/// The script that plays torchrun does not ask the store, so any address will do.
+pub fn running(assignment: Assignment) -> DesiredRun {
+    let store = Endpoint { host: "127.0.0.1".into(), port: 4711 };
+    DesiredRun { run: assignment.run.clone(), target: Target::Running(Box::new(assignment), store) }
+}
+
+pub fn stopped(job: &str, generation: u64, grace: Duration) -> DesiredRun {
+    DesiredRun { run: run(job, generation), target: Target::Stopped { grace, reason: "the test says so".into() } }
+}
+
+pub fn gone(job: &str, generation: u64, purge: bool) -> DesiredRun {
+    DesiredRun { run: run(job, generation), target: Target::Gone { purge } }
+}
+
+/// The runner's program, built if need be: cargo builds only libraries of other packages for a test.
+fn runner() -> &'static Path {
+    static RUNNER: OnceLock<PathBuf> = OnceLock::new();
+    RUNNER.get_or_init(|| {
+        let agent = Path::new(env!("CARGO_BIN_EXE_muster-agent"));
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", "muster-runner", "--bin", "muster-runner"]);
+        assert!(cargo.status().unwrap().success(), "cargo build of the runner");
+        agent.with_file_name("muster-runner")
+    })
+}
+
+/// Whether a process is there and not a zombie.
+pub fn alive(pid: u32) -> bool {
+    Stat::of(pid as i32).is_ok_and(|stat| stat.state != b'Z')
+}
+
+/// Returns when a process is gone, which must be soon.
+pub fn wait_gone(pid: u32) {
+    let start = Instant::now();
+    while alive(pid) {
+        assert!(start.elapsed() < PATIENCE, "process {pid} does not end");
+        std::thread::yield_now();
+    }
+}
+
+impl Drop for Node {
+    /// Leaves nothing running, whatever the test has come to.
+    fn drop(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+        for entry in fs::read_dir(self.path("state/runs")).into_iter().flatten().flatten() {
+            let Ok(text) = fs::read(entry.path().join(record::RUNNER)) else { continue };
+            let Ok(identity) = serde_json::from_slice::<RunnerIdentity>(&text) else { continue };
+            if muster_runner::alive(&identity) {
+                let _ = kill_process(Pid::from_raw(identity.pid).unwrap(), Signal::KILL);
+                wait_gone(identity.pid as u32);
+            }
+        }
+        if std::thread::panicking() {
+            eprintln!("--- log of the agent of {}\n{}", self.name, self.log());
+            return;
+        }
+        let start = Instant::now();
+        while let Some(left) = self.anybody() {
+            assert!(start.elapsed() < PATIENCE, "left behind: process {left}");
+            std::thread::yield_now();
+        }
+    }
+}

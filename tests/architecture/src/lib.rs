@@ -1,0 +1,1 @@
+//! The architecture, as tests: see `tests/`.

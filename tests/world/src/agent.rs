@@ -1,0 +1,342 @@
+//! The agent's shell: one process at a time around the real brain of its node. Dials, speaks, persists the ledger, tells runners; dies
+//! and comes back with what is on disk, while everything it started goes on.
+
+use std::{collections::VecDeque, time::Duration};
+
+use muster_core::{
+    fleet::Hello,
+    id::{NodeEpoch, Term},
+    node::{Alarm, Effect, Found, Input, Node, Objection},
+    run::{RunId, RunReport},
+    time::Timestamp,
+};
+use muster_runtime::backoff::Backoff;
+
+use crate::{
+    event::{Down, Event, Order, Up},
+    fault::Fault,
+    invariants,
+    machine::{Group, Runner},
+    planted::Planted,
+    trace::note,
+    world::World,
+};
+
+/// An agent that gets no answer to its heartbeats for so long dials anew.
+const SILENCE: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(crate) struct AgentProcess {
+    pub(crate) id: u64,
+    pub(crate) node: Node,
+    pub(crate) conn: Option<u64>,
+    welcomed: bool,
+    /// When the present connection was begun.
+    dialled: Timestamp,
+    backoff: Backoff,
+    interval: Duration,
+    /// The last answer of any kind.
+    answered: Timestamp,
+    sent: Option<Vec<RunReport>>,
+    /// Dies after so many effects of its next turn that has any.
+    pub(crate) armed: Option<usize>,
+}
+
+impl World {
+    pub(crate) fn agent_starts(&mut self, machine: usize) {
+        let answers: Vec<bool> = self.machines[machine].runs.keys().map(|_| true).collect();
+        let answers: VecDeque<bool> = answers.into_iter().map(|_| self.rng.percent(70)).collect();
+        let seen_again = self.rng.percent(10);
+        let now = self.now;
+        let place = &mut self.machines[machine];
+        if !place.powered || place.agent.is_some() {
+            return;
+        }
+        place.agents_started += 1;
+        let id = place.agents_started;
+        note!(self, "agent {id} of n{machine} starts: term {}, epoch {}", place.ledger.term, place.ledger.epoch);
+        place.agent = Some(AgentProcess {
+            id,
+            node: Node::new(place.ledger.clone()),
+            conn: None,
+            welcomed: false,
+            dialled: now,
+            backoff: Backoff::default(),
+            interval: Duration::from_secs(1),
+            answered: now,
+            sent: None,
+            armed: None,
+        });
+        let clock = place.clock(now);
+        let found = |((run, group), answers): ((&RunId, &Group), bool)| {
+            let state = group.found(answers, clock)?;
+            Some(Found { run: run.clone(), term: group.term, gpus: group.assignment.gpus.clone(), state })
+        };
+        let kept = place.runs.iter().zip(answers).filter(|((_, group), _)| !group.released || seen_again);
+        let mut found: Vec<Found> = kept.filter_map(found).collect();
+        if self.planted == Some(Planted::InventoryForgotten) {
+            found.clear();
+        }
+        for run in found.iter().map(|found| found.run.clone()) {
+            let delay = self.rng.ms(1, 50);
+            self.queue.push(now + delay, Event::Speak { machine, run });
+        }
+        self.agent_turn(machine, Input::Restarted(found));
+        let dial = self.rng.ms(1, 30);
+        self.queue.push(now + dial, Event::Dial { machine, agent: id });
+    }
+
+    pub(crate) fn agent_dies(&mut self, machine: usize, back_in: Option<Duration>) {
+        self.in_trouble(machine);
+        let place = &mut self.machines[machine];
+        let Some(agent) = place.agent.take() else { return };
+        note!(self, "agent {} of n{machine} dies", agent.id);
+        if self.planted == Some(Planted::LedgerNotSynced)
+            && let Some(before) = place.ledger_before.take()
+        {
+            place.ledger = before;
+        }
+        let told = place.powered;
+        if let Some(conn) = agent.conn {
+            self.close_at_agent(conn, told);
+        }
+        if let Some(back_in) = back_in {
+            self.queue.push(self.now + back_in, Event::AgentStarts { machine });
+        }
+    }
+
+    fn agent_is(&self, machine: usize, id: u64) -> bool {
+        self.machines[machine].agent.as_ref().is_some_and(|agent| agent.id == id)
+    }
+
+    pub(crate) fn dial(&mut self, machine: usize, id: u64) {
+        if !self.agent_is(machine, id) || self.machines[machine].agent.as_ref().is_some_and(|agent| agent.conn.is_some()) {
+            return;
+        }
+        let now = self.now;
+        let place = &self.machines[machine];
+        let cut = place.up_cut || place.down_cut;
+        let process = self.coordinator.process.as_ref().filter(|_| now >= self.coordinator.paused_until).map(|p| p.id);
+        let (Some(process), false) = (process, cut) else {
+            // Refused at once, or no answer at all.
+            let lost = if cut { Duration::from_secs(5) } else { Duration::ZERO };
+            return self.dial_again(machine, lost, Duration::ZERO);
+        };
+        let conn = self.connect(machine, id, process);
+        let boot_id = match self.planted {
+            Some(Planted::BootIdPerProcess) => format!("boot-{machine}-{id}"),
+            _ => format!("boot-{machine}-{}", self.machines[machine].boot),
+        };
+        let extra_slots = u32::from(self.planted == Some(Planted::SlotTooMany));
+        let place = &mut self.machines[machine];
+        let (clock, report) = (place.clock(now), place.report(extra_slots));
+        let agent = place.agent.as_mut().expect("checked above");
+        (agent.conn, agent.welcomed, agent.dialled, agent.answered) = (Some(conn), false, now, now);
+        let runs = agent.node.reports();
+        agent.sent = Some(runs.clone());
+        let ledger = agent.node.ledger();
+        let hello = Hello {
+            node: place.name.clone(),
+            boot_id,
+            incarnation: id,
+            term_seen: ledger.term,
+            epoch_seen: ledger.epoch,
+            report,
+            runs,
+        };
+        self.send_up(conn, Up::Hello { hello: Box::new(hello), sent: clock });
+        self.queue.push(now + Duration::from_secs(1), Event::Beat { machine, conn });
+    }
+
+    fn dial_again(&mut self, machine: usize, lost: Duration, lasted: Duration) {
+        let random = self.rng.number();
+        let now = self.now;
+        let Some(agent) = &mut self.machines[machine].agent else { return };
+        let wait = agent.backoff.after(lasted, random);
+        let id = agent.id;
+        self.queue.push(now + lost + wait, Event::Dial { machine, agent: id });
+    }
+
+    /// The agent gives its session up and will dial again.
+    pub(crate) fn hang_up(&mut self, machine: usize, told: bool) {
+        let now = self.now;
+        let Some(agent) = &mut self.machines[machine].agent else { return };
+        let Some(conn) = agent.conn.take() else { return };
+        let lasted = if agent.welcomed { now.since(agent.dialled) } else { Duration::ZERO };
+        self.close_at_agent(conn, told);
+        if self.planted == Some(Planted::SilenceKills) {
+            let living: Vec<RunId> = self.machines[machine].working().map(|(run, _)| run.clone()).collect();
+            living.into_iter().for_each(|run| self.tell_runner(machine, &run, Order::Stop { grace: Duration::ZERO }));
+        }
+        self.dial_again(machine, Duration::ZERO, lasted);
+    }
+
+    pub(crate) fn down_closed(&mut self, id: u64) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        let (machine, agent) = (conn.machine, conn.agent);
+        if conn.agent_open && self.agent_is(machine, agent) {
+            self.hang_up(machine, true);
+        }
+    }
+
+    pub(crate) fn beat(&mut self, machine: usize, conn: u64) {
+        let now = self.now;
+        let Some(agent) = self.machines[machine].agent.as_ref().filter(|agent| agent.conn == Some(conn)) else { return };
+        if now.since(agent.answered) > SILENCE {
+            note!(self, "n{machine} hears nothing and dials anew");
+            return self.hang_up(machine, true);
+        }
+        let next = now + agent.interval;
+        self.queue.push(next, Event::Beat { machine, conn });
+        self.send_up(conn, Up::Heartbeat);
+    }
+
+    pub(crate) fn heard_from_coordinator(&mut self, machine: usize, message: Down) {
+        let now = self.now;
+        let Some(agent) = &mut self.machines[machine].agent else { return };
+        agent.answered = now;
+        match message {
+            Down::Welcome { term, epoch, heartbeat } => {
+                (agent.welcomed, agent.interval) = (true, heartbeat);
+                note!(self, "n{machine} is welcomed: term {term}, epoch {epoch}");
+                self.agent_turn(machine, Input::Welcome { term, epoch });
+            }
+            Down::Desired(desired) => {
+                note!(self, "n{machine} is to have {}", crate::words::desired(&desired));
+                self.agent_turn(machine, Input::Desired(desired));
+            }
+            Down::HeartbeatReply => {}
+        }
+    }
+
+    pub(crate) fn to_agent(&mut self, machine: usize, id: u64, input: Input) {
+        if self.agent_is(machine, id) {
+            self.agent_turn(machine, input);
+        }
+    }
+
+    /// One turn of the brain: what it wants is done in order, the ledger first, and perhaps the agent dies in between.
+    pub(crate) fn agent_turn(&mut self, machine: usize, input: Input) {
+        let now = self.now;
+        let place = &mut self.machines[machine];
+        let clock = place.clock(now);
+        let Some(agent) = &mut place.agent else { return };
+        let id = agent.id;
+        let effects = agent.node.turn(clock, input).effects;
+        self.trace.mix(effects.len() as u64);
+        let until = if effects.is_empty() { None } else { agent.armed.take() };
+        for (done, effect) in effects.into_iter().enumerate() {
+            if until == Some(done) {
+                self.count(Fault::AgentCrashAmidEffects);
+                let back_in = self.rng.ms(50, 15_000);
+                return self.agent_dies(machine, Some(back_in));
+            }
+            self.carry_out(machine, id, effect);
+        }
+        invariants::said_over_is_over(self, machine);
+        self.speak_up(machine);
+    }
+
+    /// Tells the coordinator of the runs, if what there is to say has changed.
+    fn speak_up(&mut self, machine: usize) {
+        let now = self.now;
+        let muted = self.planted == Some(Planted::ReportsStop) && now > self.trouble_until;
+        let place = &mut self.machines[machine];
+        let clock = place.clock(now);
+        let Some(agent) = &mut place.agent else { return };
+        let Some(conn) = agent.conn else { return };
+        let reports = agent.node.reports();
+        if agent.sent.as_ref() == Some(&reports) || muted {
+            return;
+        }
+        agent.sent = Some(reports.clone());
+        self.send_up(conn, Up::Runs { runs: reports, sent: clock });
+    }
+
+    fn carry_out(&mut self, machine: usize, agent: u64, effect: Effect) {
+        match effect {
+            Effect::SaveLedger(ledger) => {
+                let place = &mut self.machines[machine];
+                place.ledger_before = Some(std::mem::replace(&mut place.ledger, *ledger));
+                invariants::ledger_goes_up(self, machine);
+            }
+            Effect::Hold { assignment, term } => {
+                note!(self, "n{machine} holds {}", crate::words::run(&assignment.run));
+                invariants::persisted_before_obeyed(self, machine, &assignment.run);
+                self.hold(machine, agent, *assignment, term);
+            }
+            Effect::Start { assignment, store } => {
+                note!(self, "n{machine} starts {} at :{}", crate::words::run(&assignment.run), store.port);
+                invariants::persisted_before_obeyed(self, machine, &assignment.run);
+                let place = &mut self.machines[machine];
+                if std::mem::take(&mut place.refuse_start) {
+                    self.in_trouble(machine);
+                    self.count(Fault::StartRefused);
+                    self.note_refusal(machine, &assignment.run);
+                    let refused = Event::Refused { machine, agent, run: assignment.run, reason: "python3 not found" };
+                    let delay = self.rng.ms(1, 20);
+                    return self.queue.push(self.now + delay, refused);
+                }
+                self.tell_runner(machine, &assignment.run, Order::Start { store });
+            }
+            Effect::Stop { run, grace, reason } => {
+                note!(self, "n{machine} stops {} ({grace:?}): {reason}", crate::words::run(&run));
+                invariants::silence_never_kills(self, machine, &run);
+                self.tell_runner(machine, &run, Order::Stop { grace });
+            }
+            Effect::Release { run } => {
+                note!(self, "n{machine} lets go of {}", crate::words::run(&run));
+                self.tell_runner(machine, &run, Order::Release);
+            }
+            Effect::Purge { run } => {
+                let jobs_runs = |id: &RunId| id.job == run.job && id.generation <= run.generation;
+                self.machines[machine].runs.retain(|id, group| !jobs_runs(id) || group.has_process());
+            }
+            Effect::EndSession(Alarm { why, .. }) => {
+                note!(self, "n{machine} ends the session: {why}");
+                self.hang_up(machine, true);
+            }
+            Effect::Alarm(alarm) => {
+                note!(self, "n{machine} objects: {}", alarm.why);
+                if matches!(alarm.why, Objection::OtherContent(_) | Objection::OtherStore { .. }) {
+                    self.fail("I4", format!("n{machine} was given one generation with two contents: {}", alarm.why));
+                }
+            }
+        }
+    }
+
+    /// Orders pass through the agent's connection to the runner and may be lost with the agent.
+    fn tell_runner(&mut self, machine: usize, run: &RunId, order: Order) {
+        let delay = self.rng.ms(0, 10);
+        let Some(group) = self.machines[machine].runs.get(run) else { return };
+        let agent = self.machines[machine].agent.as_ref().map_or(0, |agent| agent.id);
+        let event = Event::Order { machine, agent, run: run.clone(), line: group.line, life: group.life, order };
+        self.queue.push(self.now + delay, event);
+    }
+
+    fn hold(&mut self, machine: usize, agent: u64, assignment: muster_core::run::Assignment, term: Term) {
+        let run = assignment.run.clone();
+        let life = self.fresh();
+        let refused = std::mem::take(&mut self.machines[machine].refuse_hold);
+        if refused {
+            self.in_trouble(machine);
+            self.count(Fault::HoldRefused);
+            self.note_refusal(machine, &run);
+            let delay = self.rng.ms(1, 50);
+            return self.queue.push(self.now + delay, Event::Refused { machine, agent, run, reason: "no space left on device" });
+        }
+        if let Some(group) = self.machines[machine].runs.get(&run) {
+            if group.runner == Runner::Gone {
+                self.fail("I2", format!("n{machine} holds {} again, which has ended there", crate::words::run(&run)));
+            }
+            return self.speak_soon(machine, run);
+        }
+        self.machines[machine].runs.insert(run.clone(), Group::new(assignment, term, life));
+        let delay = self.rng.ms(5, 300);
+        self.queue.push(self.now + delay, Event::RunnerUp { machine, run, life });
+    }
+
+    pub(crate) fn epoch_of(&self, machine: usize) -> NodeEpoch {
+        self.machines[machine].ledger.epoch
+    }
+}

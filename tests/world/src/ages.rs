@@ -1,0 +1,21 @@
+//! Clocks never need to agree: a report's times travel as ages and become the receiver's times on arrival. So does the way's length.
+
+use muster_core::{run::RunReport, time::Timestamp};
+
+/// Puts a report's times onto the receiver's clock. `sent`: what the sender's clock showed when it sent.
+pub(crate) fn arrive(run: &mut RunReport, sent: Timestamp, now: Timestamp) {
+    let shift = |at: &mut Option<Timestamp>| {
+        if let Some(at) = at {
+            *at = now - sent.since(*at);
+        }
+    };
+    shift(&mut run.all_joined_at);
+    shift(&mut run.launched_at);
+    shift(&mut run.dead_at);
+    for rank in &mut run.ranks {
+        shift(&mut rank.started_at);
+        shift(&mut rank.exited_at);
+        shift(&mut rank.first_step_at);
+        shift(&mut rank.last_step_at);
+    }
+}

@@ -1,0 +1,364 @@
+//! The rules, one function each, named by their number in DESIGN 6. They look at what really is (processes, disks, the committed
+//! store), never at what somebody in the world believes.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use muster_core::{
+    fleet::{
+        Answer, Change, Effect, MUSTER, NodeRecord,
+        job::{GenerationRecord, JobRecord},
+        receipt::{Charged, Incident},
+    },
+    id::{JobUid, NodeName, Term},
+    run::{DesiredRun, RunId, Target},
+    spec::Progress,
+};
+
+use crate::{machine::Machine, words, world::World};
+
+/// A node is blamed rightly for what begins so long after it was last in trouble, at most: silence, a stop that hangs and the wait
+/// for a start that does not come add up to less.
+const TROUBLE: Duration = Duration::from_secs(180);
+
+pub(crate) fn after_every_event(world: &mut World) {
+    gpu_belongs_to_one(world);
+    no_orphan_after_dead(world);
+    accepted_jobs_exist(world);
+}
+
+/// I1: the processes on a GPU or slot are of one job and one generation.
+fn gpu_belongs_to_one(world: &mut World) {
+    let mut broken = None;
+    for place in &world.machines {
+        let groups: Vec<&RunId> = place.working().map(|(run, _)| run).collect();
+        for (i, run) in groups.iter().enumerate() {
+            for other in &groups[..i] {
+                let gpus = |run: &RunId| &place.runs[run].assignment.gpus;
+                if run.job == other.job || gpus(run).iter().any(|gpu| gpus(other).contains(gpu)) {
+                    broken = Some(format!("{} and {} work on {} at once", words::run(other), words::run(run), place.name));
+                }
+            }
+        }
+        let on_slots = groups.iter().filter(|run| place.runs[**run].assignment.gpus.is_empty()).count();
+        if on_slots > place.slots as usize {
+            broken = Some(format!("{on_slots} groups work on the {} slots of {}", place.slots, place.name));
+        }
+    }
+    if let Some(what) = broken {
+        world.fail("I1", what);
+    }
+}
+
+/// I8: a run that is said or recorded to be dead has no process.
+fn no_orphan_after_dead(world: &mut World) {
+    let mut broken = None;
+    for place in &world.machines {
+        for (run, group) in place.runs.iter().filter(|(_, group)| group.has_process()) {
+            if group.works() && place.said_over.contains(run) {
+                broken = Some(format!("{} works on {}, whose agent has said that it is over", words::run(run), place.name));
+            }
+            let recorded = world.store.jobs.get(&run.job).and_then(|job| job.generation(run.generation));
+            if group.works() && recorded.is_some_and(|generation| generation.dead.contains(&place.name)) {
+                broken = Some(format!("{} works on {} and is recorded as dead there", words::run(run), place.name));
+            }
+        }
+    }
+    if let Some(what) = broken {
+        world.fail("I8", what);
+    }
+}
+
+/// I3: a job whose submission was answered is in the store until somebody deletes it.
+fn accepted_jobs_exist(world: &mut World) {
+    let lost = world.users.wishes.iter().find_map(|wish| {
+        let uid = wish.accepted.as_ref().filter(|uid| !wish.deleting && !world.store.jobs.contains_key(*uid))?;
+        Some(format!("{} was accepted as {uid} and is gone", wish.name))
+    });
+    if let Some(what) = lost {
+        world.fail("I3", what);
+    }
+}
+
+/// Called for every run an agent reports: remembers what is said to be over.
+pub(crate) fn said_over_is_over(world: &mut World, machine: usize) {
+    let place = &mut world.machines[machine];
+    let Some(agent) = &place.agent else { return };
+    place.said_over.extend(agent.node.reports().into_iter().filter(|report| report.phase.is_over()).map(|report| report.run));
+    no_orphan_after_dead(world);
+}
+
+/// I2, first half: those that meet are exactly the members that were decided for one generation.
+pub(crate) fn members_are_the_decided(world: &mut World, training: u64) {
+    let members = world.members(training);
+    let run = world.trainings[&training].run.clone();
+    let mut met: Vec<(u32, &NodeName)> = Vec::new();
+    for (machine, other) in &members {
+        if *other != run {
+            let what = format!("{} and {} meet in one world", words::run(&run), words::run(other));
+            return world.fail("I2", what);
+        }
+        let place = &world.machines[*machine];
+        met.push((place.runs[other].assignment.node_rank, &place.name));
+    }
+    met.sort_unstable();
+    let decided = world.store.jobs.get(&run.job).and_then(|job| job.generation(run.generation));
+    let decided = decided.filter(|generation| generation.started).map(|generation| &generation.members);
+    let same = decided.is_some_and(|decided| {
+        decided.len() == met.len() && decided.iter().zip(&met).enumerate().all(|(i, (m, (rank, node)))| i as u32 == *rank && &&m.node == node)
+    });
+    if !same {
+        let what = format!("{} trains with {met:?}, decided were {decided:?}", words::run(&run));
+        world.fail("I2", what);
+    }
+}
+
+/// I2, second half: once a newer generation has made a step, no older one does.
+pub(crate) fn only_the_newest_trains(world: &mut World, run: &RunId) {
+    let newest = world.truth.newest_stepped.entry(run.job.clone()).or_insert(run.generation);
+    if run.generation < *newest {
+        let what = format!("{} makes a step after generation {newest} has", words::run(run));
+        return world.fail("I2", what);
+    }
+    *newest = run.generation;
+}
+
+/// R2: what is obeyed was persisted before.
+pub(crate) fn persisted_before_obeyed(world: &mut World, machine: usize, run: &RunId) {
+    let known = world.machines[machine].ledger.jobs.get(&run.job);
+    if known.is_none_or(|seen| seen.generation != run.generation) {
+        world.fail("R2", format!("n{machine} obeys {} and has persisted {known:?}", words::run(run)));
+    }
+}
+
+/// I4 for a node: term, epoch and generations it has persisted never go back.
+pub(crate) fn ledger_goes_up(world: &mut World, machine: usize) {
+    let Machine { ledger, ledger_highest: highest, .. } = &mut world.machines[machine];
+    let back = |job: &JobUid| ledger.jobs.get(job).is_some_and(|seen| seen.generation < highest.jobs[job].generation);
+    let jobs_back: Vec<&JobUid> = highest.jobs.keys().filter(|job| back(job)).collect();
+    if ledger.term < highest.term || ledger.epoch < highest.epoch || !jobs_back.is_empty() {
+        let what = format!(
+            "the ledger of n{machine} goes back from term {}, epoch {} to term {}, epoch {}; jobs {jobs_back:?}",
+            highest.term, highest.epoch, ledger.term, ledger.epoch
+        );
+        return world.fail("I4", what);
+    }
+    *highest = ledger.clone();
+}
+
+/// I4 for the coordinator: every process has a term of its own.
+pub(crate) fn term_goes_up(world: &mut World, term: Term) {
+    if term <= world.truth.highest_term {
+        world.fail("I4", format!("a coordinator starts under term {term}, which was used before"));
+    }
+    world.truth.highest_term = term;
+}
+
+/// R7: workers are stopped by a decision only: their generation was replaced or ended, or its start was refused here.
+pub(crate) fn silence_never_kills(world: &mut World, machine: usize, run: &RunId) {
+    let current = world.store.jobs.get(&run.job).and_then(|job| job.current.as_ref()).is_some_and(|g| g.number == run.generation);
+    if current && !world.truth.refusals.contains(&(run.clone(), machine)) {
+        world.fail("R7", format!("{} is stopped on n{machine}, and nobody has decided that", words::run(run)));
+    }
+}
+
+/// R1: nothing leaves the coordinator that is not in the store.
+pub(crate) fn committed_before_commanded(world: &mut World, effect: &Effect) {
+    let broken = match effect {
+        Effect::Welcome { term, .. } if *term != world.store.term => Some(format!("a welcome under term {term}")),
+        Effect::Publish { desired, .. } => desired.runs.iter().find_map(|wanted| uncommitted(world, wanted)),
+        Effect::Answer { answer: Answer::Job { job, .. }, .. } => {
+            let uid = &job.record.uid;
+            let stored = world.store.jobs.get(uid) == Some(&job.record);
+            (!stored).then(|| format!("a user is told of job {uid} as it is not stored"))
+        }
+        _ => None,
+    };
+    if let Some(what) = broken {
+        world.fail("R1", what);
+    }
+}
+
+fn uncommitted(world: &World, wanted: &DesiredRun) -> Option<String> {
+    let job = world.store.jobs.get(&wanted.run.job);
+    let generation = job.and_then(|job| job.generation(wanted.run.generation));
+    let is_current = job.and_then(|job| job.current.as_ref()).is_some_and(|current| current.number == wanted.run.generation);
+    let run = words::run(&wanted.run);
+    let (assignment, store) = match &wanted.target {
+        Target::Ready(assignment) => (assignment, None),
+        Target::Running(assignment, store) => (assignment, Some(store)),
+        Target::Stopped { .. } => return is_current.then(|| format!("{run} is to be stopped and is current in the store")),
+        Target::Gone { .. } => return is_current.then(|| format!("{run} is to be gone and is current in the store")),
+    };
+    let Some(generation) = generation else { return Some(format!("{run} is commanded and not stored")) };
+    let same = generation.members.len() == assignment.node_count as usize
+        && generation.rendezvous == assignment.rendezvous
+        && generation.members[assignment.node_rank as usize].gpus == assignment.gpus;
+    if !same {
+        Some(format!("{run} is commanded otherwise than stored"))
+    } else if store.is_some() && (!generation.started || generation.store.as_ref() != store) {
+        Some(format!("{run} is told to run and is not started in the store"))
+    } else {
+        None
+    }
+}
+
+/// Judges a change of the store, before it is made.
+pub(crate) fn change_is_lawful(world: &mut World, change: &Change) {
+    let broken = match change {
+        Change::PutJob(job) => job_change(world, job),
+        Change::DeleteJob(uid) => deletion(world, uid),
+        Change::PutNode(node) => node_change(world, node),
+        Change::DeleteNode(name) => {
+            let place = world.machines.iter().find(|place| &place.name == name);
+            place.filter(|place| place.powered).map(|place| ("R4", format!("{} is struck off and has power", place.name)))
+        }
+        Change::Event(event) => {
+            (event.sequence <= world.store.last_event).then(|| ("I4", format!("event {} comes again", event.sequence)))
+        }
+    };
+    if let Some((rule, what)) = broken {
+        world.fail(rule, what);
+    }
+}
+
+type Broken = Option<(&'static str, String)>;
+
+fn job_change(world: &World, job: &JobRecord) -> Broken {
+    let wish = |job: &JobRecord| job.spec.env.first().map(|var| var.value.clone());
+    if let Some(twin) = world.store.jobs.values().find(|other| other.uid != job.uid && wish(other) == wish(job)) {
+        return Some(("I3", format!("{} and {} are one submission", twin.uid, job.uid)));
+    }
+    if let Some(current) = &job.current {
+        let members = current.members.len() as u32;
+        let nodes: BTreeSet<&NodeName> = current.members.iter().map(|member| &member.node).collect();
+        if members < job.spec.min_replicas || members > job.spec.max_replicas || nodes.len() < members as usize {
+            return Some(("I7", format!("generation {} of {} has members {nodes:?}", current.number, job.uid)));
+        }
+    }
+    let before = world.store.jobs.get(&job.uid)?;
+    terminal_is_terminal(before, job)
+        .or_else(|| generations_go_up(before, job))
+        .or_else(|| started_when_inert(world, before, job))
+        .or_else(|| blame_is_fair(world, before, job))
+}
+
+/// I5: what is over stays over, with the same end.
+fn terminal_is_terminal(before: &JobRecord, job: &JobRecord) -> Broken {
+    let changed = before.phase.is_over()
+        && ((before.phase, before.finished, before.last_generation) != (job.phase, job.finished, job.last_generation)
+            || job.current.is_some());
+    changed.then(|| ("I5", format!("{} was {:?} and is {:?}", job.uid, before.phase, job.phase)))
+}
+
+/// I4 for a job: numbers go up, and what one number meant it means for ever.
+fn generations_go_up(before: &JobRecord, job: &JobRecord) -> Broken {
+    if job.last_generation < before.last_generation {
+        return Some(("I4", format!("{} goes back from generation {} to {}", job.uid, before.last_generation, job.last_generation)));
+    }
+    let same = |old: &GenerationRecord, new: &GenerationRecord| {
+        (&old.members, &old.rendezvous, &old.store_host, old.restart_count) == (&new.members, &new.rendezvous, &new.store_host, new.restart_count)
+            && new.started >= old.started
+            && (old.store.is_none() || old.store == new.store)
+            && new.dead.is_superset(&old.dead)
+            && (old.stopping.is_none() || new.stopping.is_some())
+    };
+    let changed = before.unburied().find(|old| job.generation(old.number).is_some_and(|new| !same(old, new)))?;
+    Some(("I4", format!("generation {} of {} is another than it was", changed.number, job.uid)))
+}
+
+/// R5: a generation starts when no process of the ones before can make a step any more.
+fn started_when_inert(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
+    let current = job.current.as_ref().filter(|current| current.started)?;
+    if before.current.as_ref().is_some_and(|old| old.number == current.number && old.started) {
+        return None;
+    }
+    for old in &job.retiring {
+        let run = old.run(&job.uid);
+        let trains = |node: &NodeName| {
+            let place = world.machines.iter().find(|place| &place.name == node);
+            place.and_then(|place| place.runs.get(&run)).is_some_and(|group| group.trains())
+        };
+        let mut members = old.members.iter().map(|member| trains(&member.node));
+        let may_step = match job.spec.progress {
+            Progress::Synchronous => members.all(|trains| trains),
+            Progress::Independent => members.any(|trains| trains),
+        };
+        if may_step {
+            return Some(("R5", format!("generation {} of {} starts while {} may make a step", current.number, job.uid, words::run(&run))));
+        }
+    }
+    None
+}
+
+/// I6 for jobs: who is blamed did it, and a job pays for its own faults only.
+fn blame_is_fair(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
+    let count = |job: &JobRecord| job.incidents.len() as u32 + job.incidents_dropped;
+    if count(job) == count(before) && job.restarts.len() > before.restarts.len() {
+        return Some(("I6", format!("{} is charged without an incident", job.uid)));
+    }
+    let new = (count(job) - count(before)) as usize;
+    job.incidents.iter().rev().take(new).find_map(|incident| unfair(world, job, incident))
+}
+
+fn unfair(world: &World, job: &JobRecord, incident: &Incident) -> Broken {
+    let (Some(node), Some(from), Some(_)) = (&incident.node, incident.from, &incident.culprit) else { return None };
+    let run = RunId { job: job.uid.clone(), generation: from };
+    let machine = world.machines.iter().position(|place| &place.name == node)?;
+    let truth = &world.truth;
+    let own_fault = truth.job_faults.iter().any(|(faulty, _)| *faulty == run);
+    let members = job.generation(from).map_or(0, |generation| generation.members.len());
+    let refused_everywhere = truth.refusals.iter().filter(|(refused, _)| *refused == run).count() >= members;
+    if incident.charged == Charged::Job && !own_fault && !refused_everywhere {
+        return Some(("I6", format!("{} pays for what it did not do: {}", words::run(&run), incident.message)));
+    }
+    let here = (run.clone(), machine);
+    let guilty = truth.job_faults.contains(&here) || truth.refusals.contains(&here) || in_trouble(world, machine);
+    (!guilty).then(|| ("I6", format!("{node} is blamed for {} and is innocent: {}", words::run(&run), incident.message)))
+}
+
+fn in_trouble(world: &World, machine: usize) -> bool {
+    let trouble = world.machines[machine].trouble;
+    trouble.0 > 0 && world.now.since(trouble) < TROUBLE
+}
+
+/// I8 for deletions: somebody asked, and nothing of the job lives.
+fn deletion(world: &World, uid: &JobUid) -> Broken {
+    let asked = world.users.wishes.iter().any(|wish| wish.deleting && world.store.jobs.get(uid).is_some_and(|job| job.name == wish.name));
+    if !asked {
+        return Some(("I3", format!("{uid} is deleted and nobody asked")));
+    }
+    let alive = world.machines.iter().find(|place| place.runs.iter().any(|(run, group)| &run.job == uid && group.has_process()))?;
+    Some(("I8", format!("{uid} is deleted and lives on {}", alive.name)))
+}
+
+/// I4 and I6 for nodes: epochs go up; marks and cordons have their reason.
+fn node_change(world: &World, node: &NodeRecord) -> Broken {
+    let machine = world.machines.iter().position(|place| place.name == node.name)?;
+    let before = world.store.nodes.get(&node.name);
+    let epoch = before.map_or(world.machines[machine].ledger_highest.epoch, |before| before.epoch);
+    if node.epoch < epoch {
+        return Some(("I4", format!("{} goes back from epoch {epoch} to {}", node.name, node.epoch)));
+    }
+    let old_marks = before.map_or(&[][..], |before| &before.marks);
+    for mark in node.marks.iter().filter(|mark| !old_marks.contains(mark)) {
+        let here = |(run, at): &(RunId, usize)| run.job == mark.job && *at == machine;
+        let guilty = world.truth.job_faults.iter().any(here) || world.truth.refusals.iter().any(here) || in_trouble(world, machine);
+        if !guilty {
+            return Some(("I6", format!("{} gets a mark for {} and is innocent", node.name, mark.job)));
+        }
+    }
+    let cordon = node.cordon.as_ref().filter(|cordon| cordon.by == MUSTER && before.is_none_or(|before| before.cordon.is_none()));
+    cordon.and_then(|_| cordon_is_earned(world, node))
+}
+
+/// I6 and the cap on cordons: one job alone, however often it fails, cordons nobody, and Muster never cordons a tenth of the fleet.
+fn cordon_is_earned(world: &World, node: &NodeRecord) -> Broken {
+    let jobs: BTreeSet<&JobUid> = node.marks.iter().map(|mark| &mark.job).collect();
+    if node.marks.len() < 3 || jobs.len() < 2 {
+        return Some(("I6", format!("{} is cordoned for the failures of {jobs:?}", node.name)));
+    }
+    let others = world.store.nodes.values().filter(|other| other.name != node.name);
+    let ours = others.filter(|other| other.cordon.as_ref().is_some_and(|cordon| cordon.by == MUSTER)).count();
+    let most = (world.store.nodes.len() / 10).max(1);
+    (ours + 1 > most).then(|| ("I10", format!("{} nodes of {} are cordoned by Muster", ours + 1, world.store.nodes.len())))
+}

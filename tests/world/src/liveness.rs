@@ -1,0 +1,95 @@
+//! I9: when faults stop and there is room, every job runs, or says truly why not. Looked at once a second after everything has healed.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use muster_core::{
+    fleet::job::{JobRecord, Phase},
+    id::JobUid,
+    time::Timestamp,
+};
+
+use crate::{event::Event, words, world::World};
+
+/// How long something may be wrong at a stretch. The longest honest chain: an unkillable group (70 s), or a start that is awaited
+/// (30 s and a grace of 25 s) on a node that is then avoided (60 s), and some seconds for every step between.
+const BOUND: Duration = Duration::from_secs(140);
+pub(crate) const LOOKED_AT: Duration = Duration::from_secs(160);
+/// A job that trains has made a step since.
+const STEPPED: Duration = Duration::from_secs(15);
+
+/// Since when what has been wrong.
+#[derive(Debug, Default)]
+pub(crate) struct Watch(BTreeMap<String, Timestamp>);
+
+pub(crate) fn look(world: &mut World) {
+    world.after(Duration::from_secs(1), Event::LookAtJobs);
+    let mut wrong: BTreeMap<String, String> = BTreeMap::new();
+    for job in world.store.jobs.values() {
+        if let Err(what) = content(world, job) {
+            wrong.insert(job.uid.to_string(), what);
+        }
+    }
+    for place in &world.machines {
+        for (run, group) in place.runs.iter().filter(|(_, group)| group.has_process()) {
+            let current = world.store.jobs.get(&run.job).and_then(|job| job.current.as_ref());
+            if current.is_none_or(|current| current.number != run.generation) {
+                let key = format!("{} on {}", words::run(run), place.name);
+                wrong.insert(key, format!("{:?} and not wanted any more", group.phase));
+            }
+        }
+    }
+    world.liveness.0.retain(|what, _| wrong.contains_key(what));
+    let now = world.now;
+    for (key, what) in wrong {
+        let since = *world.liveness.0.entry(key.clone()).or_insert(now);
+        if now.since(since) > BOUND {
+            world.fail("I9", format!("{key} for {:?}: {what}", now.since(since)));
+        }
+    }
+}
+
+fn content(world: &World, job: &JobRecord) -> Result<(), String> {
+    let says = || format!("{:?}, {}: {}", job.phase, job.reason, job.message);
+    if job.phase.is_over() {
+        let unburied: Vec<u64> = job.unburied().map(|generation| generation.number.0).collect();
+        return if unburied.is_empty() { Ok(()) } else { Err(format!("over, but generations {unburied:?} are not proven dead")) };
+    }
+    let room = usable(world, &job.uid, job);
+    let trains = world.truth.stepped_at.get(&job.uid).is_some_and(|at| world.now.since(*at) < STEPPED);
+    if trains && job.phase == Phase::Running {
+        let have = job.current.as_ref().map_or(0, |current| current.members.len());
+        let could = room.min(job.replicas as usize);
+        return if could > have || have > job.replicas as usize {
+            Err(format!("has {have} nodes, wants {}, could have {could}; {}", job.replicas, says()))
+        } else {
+            Ok(())
+        };
+    }
+    let backs_off = job.reason == "BackOff" && job.not_before.is_some_and(|at| at > world.now);
+    let lacks_room = job.reason == "BelowMinimum" && room < job.spec.min_replicas as usize;
+    if backs_off || lacks_room { Ok(()) } else { Err(format!("{}; {room} nodes could take it", says())) }
+}
+
+/// Nodes that are there and have room for this job beside the others.
+fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
+    let fits = |place: &&crate::machine::Machine| {
+        let known = world.store.nodes.get(&place.name).is_some_and(|node| node.cordon.is_none());
+        if !place.powered || place.agent.is_none() || !known {
+            return false;
+        }
+        let others = world.store.jobs.values().filter(|other| &other.uid != uid);
+        let held = others.flat_map(|other| other.unburied().map(move |generation| (other, generation)));
+        let here: Vec<_> = held.filter(|(_, generation)| generation.has(&place.name) && !generation.dead.contains(&place.name)).collect();
+        let need = job.spec.gpus_per_node as usize;
+        if need == 0 {
+            let mut jobs: Vec<&JobUid> =
+                here.iter().filter(|(other, _)| other.spec.gpus_per_node == 0).map(|(other, _)| &other.uid).collect();
+            jobs.dedup();
+            return jobs.len() < place.slots as usize;
+        }
+        let members = here.iter().flat_map(|(_, generation)| &generation.members).filter(|member| member.node == place.name);
+        let taken: std::collections::BTreeSet<&String> = members.flat_map(|member| &member.gpus).collect();
+        place.gpus as usize >= taken.len() + need
+    };
+    world.machines.iter().filter(fits).count()
+}

@@ -1,0 +1,196 @@
+//! One machine: its power, its disk, its runners and their worker processes. What outlives what is the point of this file: an
+//! agent's death touches nothing here, a runner's takes its group along, a power cut leaves only the disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_core::{
+    exit::Exit,
+    id::{NodeName, Term},
+    node::{FoundState, GroupPhase, GroupStatus, Ledger, SeenExit},
+    node_report::{Gpu, NodeReport},
+    run::{Assignment, Endpoint, RankReport, RunId},
+    time::Timestamp,
+};
+
+use crate::agent::AgentProcess;
+
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) name: NodeName,
+    pub(crate) powered: bool,
+    pub(crate) boot: u32,
+    pub(crate) booted: Timestamp,
+    pub(crate) slots: u32,
+    pub(crate) gpus: u32,
+    pub(crate) agent: Option<AgentProcess>,
+    pub(crate) agents_started: u64,
+    /// On disk.
+    pub(crate) ledger: Ledger,
+    /// What the ledger was before it was written last.
+    pub(crate) ledger_before: Option<Ledger>,
+    /// Highest ledger ever persisted, for the check that none is forgotten.
+    pub(crate) ledger_highest: Ledger,
+    /// On disk; each with its runner and its processes, if they live.
+    pub(crate) runs: BTreeMap<RunId, Group>,
+    /// Runs of which the agent has said that they are over.
+    pub(crate) said_over: BTreeSet<RunId>,
+    /// Nothing gets through, silently: to the coordinator, and from it.
+    pub(crate) up_cut: bool,
+    pub(crate) down_cut: bool,
+    pub(crate) slow_ms: u64,
+    pub(crate) refuse_hold: bool,
+    pub(crate) refuse_start: bool,
+    pub(crate) unkillable: bool,
+    pub(crate) agent_paused_until: Timestamp,
+    /// When anything of this machine was last in trouble, or of its way to the coordinator.
+    pub(crate) trouble: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runner {
+    Starting,
+    Up,
+    Gone,
+}
+
+/// A worker group, held by its runner. Times are on the machine's clock.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) assignment: Assignment,
+    pub(crate) term: Term,
+    /// Unique in the world: events for a group that is gone find nobody.
+    pub(crate) life: u64,
+    pub(crate) runner: Runner,
+    pub(crate) phase: GroupPhase,
+    pub(crate) store: Option<Endpoint>,
+    /// Where it was told to meet, and the world that formed there.
+    pub(crate) world: Option<u64>,
+    pub(crate) launcher: bool,
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) launched_at: Option<Timestamp>,
+    pub(crate) joined_at: Option<Timestamp>,
+    pub(crate) launcher_exit: Option<Exit>,
+    pub(crate) dead_at: Option<Timestamp>,
+    pub(crate) stop_asked: bool,
+    /// On the world's clock: from then on it is killed.
+    pub(crate) kill_at: Option<Timestamp>,
+    pub(crate) reaping: bool,
+    pub(crate) unkillable_until: Timestamp,
+    pub(crate) released: bool,
+    /// The connection between agent and runner, by number.
+    pub(crate) line: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Rank {
+    pub(crate) report: RankReport,
+    pub(crate) alive: bool,
+}
+
+impl Machine {
+    pub(crate) fn clock(&self, now: Timestamp) -> Timestamp {
+        Timestamp(now.since(self.booted).as_micros() as u64)
+    }
+
+    pub(crate) fn report(&self, extra_slots: u32) -> NodeReport {
+        let gpu = |index: u32| Gpu { uuid: format!("{}-gpu-{index}", self.name), index, model: "H100".into(), memory_bytes: 80 << 30 };
+        NodeReport {
+            address: "10.0.0.1".into(),
+            slots: self.slots + extra_slots,
+            gpus: (0..self.gpus).map(gpu).collect(),
+            ..NodeReport::default()
+        }
+    }
+
+    /// Runs with a living worker process.
+    pub(crate) fn working(&self) -> impl Iterator<Item = (&RunId, &Group)> {
+        self.runs.iter().filter(|(_, group)| group.works())
+    }
+}
+
+impl Group {
+    pub(crate) fn new(assignment: Assignment, term: Term, life: u64) -> Self {
+        Self {
+            assignment,
+            term,
+            life,
+            runner: Runner::Starting,
+            phase: GroupPhase::Holding,
+            store: None,
+            world: None,
+            launcher: false,
+            ranks: Vec::new(),
+            launched_at: None,
+            joined_at: None,
+            launcher_exit: None,
+            dead_at: None,
+            stop_asked: false,
+            kill_at: None,
+            reaping: false,
+            unkillable_until: Timestamp(0),
+            released: false,
+            line: 0,
+        }
+    }
+
+    pub(crate) fn works(&self) -> bool {
+        self.ranks.iter().any(|rank| rank.alive)
+    }
+
+    /// Whether any process of the job is there, torchrun included.
+    pub(crate) fn has_process(&self) -> bool {
+        self.launcher || self.works()
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.ranks.iter().any(|rank| rank.report.exit.is_some_and(|exit| !exit.is_success()))
+    }
+
+    pub(crate) fn finished(&self) -> bool {
+        !self.ranks.is_empty() && self.ranks.iter().all(|rank| rank.report.exit.is_some_and(Exit::is_success))
+    }
+
+    /// Can still take part in a step: every rank lives, and nobody has told it to stop.
+    pub(crate) fn trains(&self) -> bool {
+        !self.ranks.is_empty() && !self.stop_asked && self.ranks.iter().all(|rank| rank.alive)
+    }
+
+    pub(crate) fn status(&self, joined: bool) -> GroupStatus {
+        GroupStatus {
+            phase: self.phase,
+            store: self.store.clone(),
+            joined_ranks: if joined { (0..self.assignment.world_size).collect() } else { Vec::new() },
+            all_joined_at: self.joined_at,
+            launched_at: self.launched_at,
+            launcher_exit: self.launcher_exit,
+            dead_at: self.dead_at,
+            ranks: self.ranks.iter().map(|rank| rank.report.clone()).collect(),
+            ..GroupStatus::holding()
+        }
+    }
+
+    /// What the runner's journal of exits says after the runner is gone.
+    pub(crate) fn journal(&self) -> Vec<SeenExit> {
+        let seen = |rank: &Rank| {
+            let report = &rank.report;
+            Some(SeenExit {
+                rank: Some(report.rank),
+                pid: report.pid,
+                started_at: report.started_at?,
+                exit: report.exit?,
+                exited_at: report.exited_at?,
+            })
+        };
+        self.ranks.iter().filter_map(seen).collect()
+    }
+
+    /// What a starting agent finds; nothing, while the runner has not yet said on disk that it is there. `answers`: it has spoken already.
+    pub(crate) fn found(&self, answers: bool, clock: Timestamp) -> Option<FoundState> {
+        match self.runner {
+            Runner::Starting => None,
+            Runner::Gone if self.phase != GroupPhase::Dead => Some(FoundState::Lost { exits: self.journal(), at: clock }),
+            Runner::Up if !answers => Some(FoundState::Silent),
+            _ => Some(FoundState::Known(self.status(self.joined_at.is_some()))),
+        }
+    }
+}

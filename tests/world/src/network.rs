@@ -1,0 +1,244 @@
+//! Connections between agents and the coordinator, with what TCP promises and nothing more: within one connection messages come in order
+//! and once, or the connection breaks. A cut is silent; messages sent into it wait and come when it heals, if both ends still hold on.
+
+use std::{collections::VecDeque, time::Duration};
+
+use muster_core::{id::SessionId, time::Timestamp};
+
+use crate::{
+    event::{Down, Event, Up},
+    fault::Fault,
+    trace::note,
+    world::World,
+};
+
+/// An end that hears nothing for so long gives the connection up (HTTP/2 keep-alive).
+pub(crate) const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// How often a level that is superseded before it arrives is never sent, in percent.
+const SUPERSEDED: u64 = 30;
+
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) machine: usize,
+    pub(crate) agent: u64,
+    /// The coordinator's process that accepted it.
+    pub(crate) process: u64,
+    pub(crate) session: Option<SessionId>,
+    pub(crate) agent_open: bool,
+    pub(crate) coordinator_open: bool,
+    pub(crate) heard: Timestamp,
+    last_up: Timestamp,
+    last_down: Timestamp,
+    held_up: VecDeque<(u64, Up)>,
+    held_down: VecDeque<(u64, Down)>,
+    /// The newest level sent each way: who has not sent an older one yet need not send it any more.
+    newest_up: u64,
+    newest_down: u64,
+}
+
+impl World {
+    pub(crate) fn connect(&mut self, machine: usize, agent: u64, process: u64) -> u64 {
+        let id = self.fresh();
+        let conn = Conn {
+            machine,
+            agent,
+            process,
+            session: None,
+            agent_open: true,
+            coordinator_open: true,
+            heard: self.now,
+            last_up: self.now,
+            last_down: self.now,
+            held_up: VecDeque::new(),
+            held_down: VecDeque::new(),
+            newest_up: 0,
+            newest_down: 0,
+        };
+        self.conns.insert(id, conn);
+        id
+    }
+
+    fn delay(&mut self, machine: usize) -> Duration {
+        let most = self.plan.delay_ms;
+        // Most messages are quick, a few are not.
+        let ms = if self.rng.percent(90) { self.rng.ms(0, most / 4 + 1) } else { self.rng.ms(most / 4, most) };
+        ms + Duration::from_millis(self.machines[machine].slow_ms)
+    }
+
+    fn twice(&mut self) -> bool {
+        let twice = self.healed.is_none() && self.plan.has(Fault::Duplicate) && self.rng.percent(self.plan.duplicate_percent);
+        if twice {
+            self.count(Fault::Duplicate);
+        }
+        twice
+    }
+
+    pub(crate) fn send_up(&mut self, id: u64, message: Up) {
+        let Some(conn) = self.conns.get(&id).filter(|conn| conn.agent_open) else { return };
+        let machine = conn.machine;
+        let level = matches!(message, Up::Runs { .. });
+        let times = if level && self.twice() { 2 } else { 1 };
+        let serial = self.fresh();
+        if level {
+            self.conns.get_mut(&id).expect("found above").newest_up = serial;
+        }
+        for _ in 0..times {
+            let at = self.now + self.delay(machine);
+            let conn = self.conns.get_mut(&id).expect("found above");
+            conn.last_up = at.max(conn.last_up + Duration::from_micros(1));
+            let at = conn.last_up;
+            self.queue.push(at, Event::Up { conn: id, serial, message: message.clone() });
+        }
+    }
+
+    pub(crate) fn send_down(&mut self, id: u64, message: Down) {
+        let Some(conn) = self.conns.get(&id).filter(|conn| conn.coordinator_open) else { return };
+        let machine = conn.machine;
+        let level = matches!(message, Down::Desired(_));
+        let times = if level && self.twice() { 2 } else { 1 };
+        let serial = self.fresh();
+        if level {
+            self.conns.get_mut(&id).expect("found above").newest_down = serial;
+        }
+        for _ in 0..times {
+            let at = self.now + self.delay(machine);
+            let conn = self.conns.get_mut(&id).expect("found above");
+            conn.last_down = at.max(conn.last_down + Duration::from_micros(1));
+            let at = conn.last_down;
+            self.queue.push(at, Event::Down { conn: id, serial, message: message.clone() });
+        }
+    }
+
+    pub(crate) fn up_arrives(&mut self, id: u64, serial: u64, message: Up) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        let machine = conn.machine;
+        if matches!(message, Up::Runs { .. }) && serial < conn.newest_up && self.rng.percent(SUPERSEDED) {
+            return;
+        }
+        let conn = &self.conns[&id];
+        if self.machines[machine].up_cut || !conn.coordinator_open {
+            if conn.coordinator_open {
+                self.conns.get_mut(&id).expect("found above").held_up.push_back((serial, message));
+            } else if conn.session.is_some() && self.coordinator.is(conn.process) {
+                // What was read from the stream before its end was known may still be in the engine's queue.
+                self.heard_from_agent(id, message);
+            }
+            return;
+        }
+        let conn = self.conns.get_mut(&id).expect("found above");
+        conn.heard = self.now;
+        self.heard_from_agent(id, message);
+    }
+
+    pub(crate) fn down_arrives(&mut self, id: u64, serial: u64, message: Down) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        let machine = conn.machine;
+        if matches!(message, Down::Desired(_)) && serial < conn.newest_down && self.rng.percent(SUPERSEDED) {
+            return;
+        }
+        let conn = &self.conns[&id];
+        if !conn.agent_open {
+            let stale = self.healed.is_none() && self.plan.has(Fault::Stale) && !self.machines[machine].down_cut;
+            if stale && !matches!(message, Down::HeartbeatReply) {
+                self.count(Fault::Stale);
+                self.heard_from_coordinator(machine, message);
+            }
+            return;
+        }
+        if self.machines[machine].down_cut {
+            self.conns.get_mut(&id).expect("found above").held_down.push_back((serial, message));
+            return;
+        }
+        self.heard_from_coordinator(machine, message);
+    }
+
+    /// What was held up by a cut is delivered, in order; what is under way comes later.
+    fn flush(&mut self, id: u64) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let (up, down) = (std::mem::take(&mut conn.held_up), std::mem::take(&mut conn.held_down));
+        up.into_iter().for_each(|(serial, message)| self.up_arrives(id, serial, message));
+        down.into_iter().for_each(|(serial, message)| self.down_arrives(id, serial, message));
+        let Some(conn) = self.conns.get(&id) else { return };
+        let late = Duration::from_micros(200);
+        if !conn.agent_open && conn.coordinator_open {
+            self.queue.push(conn.last_up.max(self.now) + late, Event::UpClosed { conn: id });
+        }
+        if conn.agent_open && !conn.coordinator_open {
+            self.queue.push(conn.last_down.max(self.now) + late, Event::DownClosed { conn: id });
+        }
+    }
+
+    pub(crate) fn cut(&mut self, machine: usize, up: bool, down: bool) {
+        self.machines[machine].up_cut |= up;
+        self.machines[machine].down_cut |= down;
+        self.in_trouble(machine);
+    }
+
+    pub(crate) fn heal_cut(&mut self, machine: usize) {
+        let healthy = !self.machines[machine].up_cut && !self.machines[machine].down_cut;
+        if healthy {
+            return;
+        }
+        (self.machines[machine].up_cut, self.machines[machine].down_cut) = (false, false);
+        self.in_trouble(machine);
+        note!(self, "n{machine} is reached again");
+        for id in self.conns_of(machine) {
+            self.flush(id);
+        }
+    }
+
+    pub(crate) fn conns_of(&self, machine: usize) -> Vec<u64> {
+        self.conns.iter().filter(|(_, conn)| conn.machine == machine).map(|(id, _)| *id).collect()
+    }
+
+    /// The agent lets go of the connection. `told`: the other end may hear of it.
+    pub(crate) fn close_at_agent(&mut self, id: u64, told: bool) {
+        let now = self.now;
+        let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.agent_open) else { return };
+        conn.agent_open = false;
+        conn.held_down.clear();
+        let machine = &self.machines[conn.machine];
+        if told && conn.coordinator_open && !machine.up_cut {
+            let at = conn.last_up.max(now) + Duration::from_micros(200);
+            self.queue.push(at, Event::UpClosed { conn: id });
+        }
+        self.forget_conn(id);
+    }
+
+    /// The coordinator lets go of it, or dies.
+    pub(crate) fn close_at_coordinator(&mut self, id: u64) {
+        let now = self.now;
+        let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.coordinator_open) else { return };
+        conn.coordinator_open = false;
+        conn.held_up.clear();
+        if conn.agent_open && !self.machines[conn.machine].down_cut {
+            let at = conn.last_down.max(now) + Duration::from_micros(200);
+            self.queue.push(at, Event::DownClosed { conn: id });
+        }
+        self.forget_conn(id);
+    }
+
+    /// Connections that both ends gave up stay a while, for messages that are late; then nobody needs them.
+    fn forget_conn(&mut self, id: u64) {
+        const KEPT: usize = 64;
+        let over = self.conns.get(&id).is_some_and(|conn| !conn.agent_open && !conn.coordinator_open);
+        if over && self.conns.len() > KEPT {
+            let oldest = self.conns.iter().find(|(_, conn)| !conn.agent_open && !conn.coordinator_open).map(|(id, _)| *id);
+            oldest.map(|id| self.conns.remove(&id));
+        }
+    }
+
+    /// Breaks a connection for both ends.
+    pub(crate) fn break_session(&mut self, machine: usize) {
+        self.in_trouble(machine);
+        for id in self.conns_of(machine) {
+            let conn = &self.conns[&id];
+            if conn.agent_open && conn.coordinator_open {
+                let (first, second) = (self.rng.ms(0, 20), self.rng.ms(0, 20));
+                self.queue.push(self.now + first, Event::UpClosed { conn: id });
+                self.queue.push(self.now + second, Event::DownClosed { conn: id });
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The coordinator's store: what is committed survives every crash. One transaction is all or nothing.
+
+use std::collections::BTreeMap;
+
+use muster_core::{
+    fleet::{Change, NodeRecord, Stored, job::JobRecord},
+    id::{JobUid, NodeName, Term},
+};
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Store {
+    pub(crate) jobs: BTreeMap<JobUid, JobRecord>,
+    pub(crate) nodes: BTreeMap<NodeName, NodeRecord>,
+    pub(crate) last_event: u64,
+    pub(crate) term: Term,
+}
+
+impl Store {
+    pub(crate) fn apply(&mut self, change: Change) {
+        match change {
+            Change::PutJob(job) => drop(self.jobs.insert(job.uid.clone(), *job)),
+            Change::DeleteJob(uid) => drop(self.jobs.remove(&uid)),
+            Change::PutNode(node) => drop(self.nodes.insert(node.name.clone(), *node)),
+            Change::DeleteNode(name) => drop(self.nodes.remove(&name)),
+            Change::Event(event) => self.last_event = event.sequence,
+        }
+    }
+
+    pub(crate) fn read(&self) -> Stored {
+        Stored {
+            jobs: self.jobs.values().cloned().collect(),
+            nodes: self.nodes.values().cloned().collect(),
+            last_event: self.last_event,
+        }
+    }
+}

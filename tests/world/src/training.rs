@@ -1,0 +1,280 @@
+//! Worlds: the ranks that met at one store and train together, one step at a time, as a synchronous job does. A step needs every rank of
+//! every member alive and all of them reaching each other. A rank that ends takes its peers along, if they can hear of it.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use muster_core::{exit::Exit, run::{Endpoint, RunId}};
+
+use crate::{event::Event, invariants, machine::Runner, runner::PEER_LOST, trace::note, words, world::World};
+
+/// What meets at one store under one rendezvous id, whoever it may be.
+#[derive(Debug)]
+pub(crate) struct Training {
+    pub(crate) store: Endpoint,
+    /// The run of the first that came.
+    pub(crate) run: RunId,
+    /// Machines whose workers have arrived.
+    pub(crate) arrived: BTreeSet<usize>,
+    pub(crate) formed: bool,
+    /// Members whose end some peer has not heard of, for want of a way.
+    unheard: BTreeSet<(usize, usize)>,
+}
+
+impl World {
+    /// The world that meets at this store under this run's rendezvous id.
+    pub(crate) fn world_at(&mut self, run: &RunId, store: &Endpoint) -> u64 {
+        if let Some((id, _)) = self.trainings.iter().find(|(_, training)| &training.store == store) {
+            return *id;
+        }
+        let id = self.fresh();
+        let training =
+            Training { store: store.clone(), run: run.clone(), arrived: BTreeSet::new(), formed: false, unheard: BTreeSet::new() };
+        self.trainings.insert(id, training);
+        id
+    }
+
+    fn world_of(&self, machine: usize, run: &RunId) -> Option<u64> {
+        self.machines[machine].runs.get(run)?.world
+    }
+
+    /// Groups in a world, by machine, whatever run they say they are.
+    pub(crate) fn members(&self, world: u64) -> Vec<(usize, RunId)> {
+        let on = |(machine, place): (usize, &crate::machine::Machine)| {
+            let here = place.runs.iter().filter(|(_, group)| group.world == Some(world));
+            here.map(|(run, _)| (machine, run.clone())).collect::<Vec<_>>()
+        };
+        self.machines.iter().enumerate().flat_map(on).collect()
+    }
+
+    /// A group's workers have come up and look for the others.
+    pub(crate) fn joins(&mut self, machine: usize, run: &RunId) {
+        let Some(world) = self.world_of(machine, run) else { return };
+        let store = self.trainings[&world].store.clone();
+        let holder = self.machines.iter().position(|place| {
+            place.powered && place.runs.values().any(|group| group.runner == Runner::Up && group.store.as_ref() == Some(&store))
+        });
+        match holder {
+            Some(holder) if self.linked(machine, holder) => {}
+            // No way to it: they wait.
+            Some(_) => return,
+            None if self.store_refuses(&store) => return self.lose_peers(machine, run, 10, 400),
+            None => return,
+        }
+        let training = self.trainings.get_mut(&world).expect("worlds stay");
+        training.arrived.insert(machine);
+        let expected = self.machines[machine].runs[run].assignment.node_count as usize;
+        let training = &self.trainings[&world];
+        if training.arrived.len() < expected || training.formed {
+            return;
+        }
+        let trains = self.members(world).iter().all(|(machine, run)| self.machines[*machine].runs[run].trains());
+        if !trains {
+            return;
+        }
+        invariants::members_are_the_decided(self, world);
+        self.trainings.get_mut(&world).expect("worlds stay").formed = true;
+        let now = self.now;
+        for (machine, run) in self.members(world) {
+            let clock = self.machines[machine].clock(now);
+            self.machines[machine].runs.get_mut(&run).expect("a member").joined_at = Some(clock);
+            self.speak_soon(machine, run);
+        }
+        note!(self, "the world of {} is formed", words::run(run));
+        let first = self.rng.ms(1, 100) + Duration::from_millis(self.plan.step_ms);
+        self.queue.push(now + first, Event::Step { world });
+    }
+
+    /// The machine that served this store has power, so that a caller is refused and not left waiting.
+    fn store_refuses(&self, store: &Endpoint) -> bool {
+        self.machines.iter().any(|place| place.powered && place.runs.values().any(|group| group.store.as_ref() == Some(store)))
+    }
+
+    /// Those who still look for each other at a store that goes away are told so.
+    pub(crate) fn store_is_gone(&mut self, machine: usize, run: &RunId) {
+        let Some(store) = self.machines[machine].runs.get(run).and_then(|group| group.store.clone()) else { return };
+        let Some((world, _)) = self.trainings.iter().find(|(_, training)| training.store == store) else { return };
+        let world = *world;
+        if self.trainings[&world].formed {
+            return;
+        }
+        for (peer, run) in self.members(world) {
+            if peer != machine && self.linked(peer, machine) {
+                self.lose_peers(peer, &run, 10, 400);
+            }
+        }
+    }
+
+    pub(crate) fn step(&mut self, world: u64) {
+        let members = self.members(world);
+        let alive = |(machine, run): &(usize, RunId)| self.machines[*machine].powered && self.machines[*machine].runs[run].trains();
+        if members.is_empty() || !members.iter().all(alive) {
+            return;
+        }
+        let every = Duration::from_millis(self.plan.step_ms);
+        let linked = members.iter().all(|(a, _)| members.iter().all(|(b, _)| self.linked(*a, *b)));
+        if !linked {
+            return self.queue.push(self.now + every, Event::Step { world });
+        }
+        let run = self.trainings[&world].run.clone();
+        invariants::only_the_newest_trains(self, &run);
+        let now = self.now;
+        let total = self.truth.steps_wanted.get(&run.job).copied().unwrap_or(u64::MAX);
+        let done = self.truth.steps.entry(run.job.clone()).or_insert(0);
+        *done += 1;
+        let (step, finished) = (*done, *done >= total);
+        self.truth.stepped_at.insert(run.job.clone(), now);
+        for (machine, run) in &members {
+            let clock = self.machines[*machine].clock(now);
+            let group = self.machines[*machine].runs.get_mut(run).expect("a member");
+            let mut first = false;
+            for rank in &mut group.ranks {
+                first |= rank.report.first_step.is_none();
+                rank.report.first_step.get_or_insert(step);
+                rank.report.first_step_at.get_or_insert(clock);
+                (rank.report.last_step, rank.report.last_step_at) = (Some(step), Some(clock));
+            }
+            let (life, ranks) = (group.life, group.ranks.len());
+            if first || step.is_multiple_of(8) {
+                self.speak_soon(*machine, run.clone());
+            }
+            for local in (0..ranks).filter(|_| finished) {
+                let after = self.rng.ms(1, 200);
+                let exit = Exit::Code(0);
+                self.queue.push(now + after, Event::RankEnds { machine: *machine, run: run.clone(), life, local, exit, error: None });
+            }
+        }
+        if !finished {
+            self.queue.push(now + every, Event::Step { world });
+        }
+    }
+
+    /// torchrun's exit barrier: the launchers wait for each other.
+    pub(crate) fn everybody_finished(&mut self, world: u64) -> bool {
+        let members = self.members(world);
+        let all = members.iter().all(|(machine, run)| self.machines[*machine].runs[run].finished());
+        if all {
+            for (machine, run) in members {
+                let group = &self.machines[machine].runs[&run];
+                if group.launcher {
+                    let life = group.life;
+                    let delay = self.rng.ms(1, 120);
+                    self.queue.push(self.now + delay, Event::GroupMoves { machine, run, life });
+                }
+            }
+        }
+        all
+    }
+
+    /// Processes of this world on this machine ended: the kernel closes their sockets.
+    pub(crate) fn peers_will_notice(&mut self, world: u64, machine: usize, low_ms: u64, high_ms: u64) {
+        let delay = self.rng.ms(low_ms, high_ms);
+        self.queue.push(self.now + delay, Event::PeersNotice { world, machine });
+    }
+
+    pub(crate) fn peers_notice(&mut self, world: u64, machine: usize) {
+        for (peer, run) in self.members(world) {
+            if peer == machine || !self.machines[peer].runs[&run].works() {
+                continue;
+            }
+            // Before the world has formed nobody is connected to anybody but the store.
+            if !self.trainings[&world].formed {
+                continue;
+            }
+            if self.linked(machine, peer) {
+                self.lose_peers(peer, &run, 0, 60);
+            } else {
+                self.trainings.get_mut(&world).expect("worlds stay").unheard.insert((machine, peer));
+            }
+        }
+    }
+
+    /// A machine went without a word: its peers hear of it when there is somebody there again to ask.
+    pub(crate) fn unheard_by_all(&mut self, world: u64, machine: usize) {
+        let peers: Vec<usize> = self.members(world).into_iter().map(|(peer, _)| peer).filter(|peer| *peer != machine).collect();
+        if let Some(training) = self.trainings.get_mut(&world) {
+            training.unheard.extend(peers.into_iter().map(|peer| (machine, peer)));
+        }
+    }
+
+    /// Every rank of this group says that its peer went away, and ends.
+    pub(crate) fn lose_peers(&mut self, machine: usize, run: &RunId, low_ms: u64, high_ms: u64) {
+        let Some(group) = self.machines[machine].runs.get(run) else { return };
+        let (life, ranks) = (group.life, group.ranks.len());
+        for local in 0..ranks {
+            let after = self.rng.ms(low_ms, high_ms);
+            let (exit, error) = (Exit::Code(1), Some(PEER_LOST));
+            self.queue.push(self.now + after, Event::RankEnds { machine, run: run.clone(), life, local, exit, error });
+        }
+    }
+
+    /// Whether workers on these two machines reach each other. One without power answers nobody.
+    pub(crate) fn linked(&self, a: usize, b: usize) -> bool {
+        a == b || !self.fabric_cuts.contains_key(&(a.min(b), a.max(b)))
+    }
+
+    pub(crate) fn cut_fabric(&mut self, a: usize, b: usize) {
+        if a == b {
+            return;
+        }
+        self.in_trouble(a);
+        self.in_trouble(b);
+        let cut = self.fresh();
+        self.fabric_cuts.insert((a.min(b), a.max(b)), cut);
+        // A collective's own time limit, or TCP's.
+        let patience = self.rng.ms(1_000, 30_000);
+        self.queue.push(self.now + patience, Event::FabricTimeout { a, b, cut });
+    }
+
+    /// Workers that waited for each other over a way that is gone give up, on either side.
+    pub(crate) fn fabric_timeout(&mut self, a: usize, b: usize, cut: u64) {
+        if self.fabric_cuts.get(&(a.min(b), a.max(b))) != Some(&cut) {
+            return;
+        }
+        self.peers_reset(a, b);
+    }
+
+    /// Connections between two machines' workers break.
+    pub(crate) fn peers_reset(&mut self, a: usize, b: usize) {
+        self.in_trouble(a);
+        self.in_trouble(b);
+        let worlds: Vec<u64> = self.trainings.iter().filter(|(_, training)| training.formed).map(|(id, _)| *id).collect();
+        for world in worlds {
+            let members = self.members(world);
+            let of = |machine: usize| members.iter().find(|(member, _)| *member == machine).cloned();
+            if let (Some(a), Some(b)) = (of(a), of(b)) {
+                self.lose_peers(a.0, &a.1, 0, 200);
+                self.lose_peers(b.0, &b.1, 0, 200);
+            }
+        }
+    }
+
+    pub(crate) fn heal_fabric(&mut self, a: usize, b: usize) {
+        if self.fabric_cuts.remove(&(a.min(b), a.max(b))).is_none() {
+            return;
+        }
+        self.in_trouble(a);
+        self.in_trouble(b);
+        self.late_news(a, b);
+        // Workers that waited at a store they could not reach arrive now.
+        for machine in [a, b] {
+            let waiting: Vec<RunId> =
+                self.machines[machine].working().filter(|(_, group)| group.joined_at.is_none()).map(|(run, _)| run.clone()).collect();
+            waiting.into_iter().for_each(|run| self.joins(machine, &run));
+        }
+    }
+
+    /// The way between two machines is there again: who is left of a connection hears that its other end is gone.
+    pub(crate) fn late_news(&mut self, a: usize, b: usize) {
+        let unheard: Vec<(u64, usize)> = self
+            .trainings
+            .iter()
+            .flat_map(|(world, training)| training.unheard.iter().map(move |pair| (*world, *pair)))
+            .filter(|(_, pair)| *pair == (a, b) || *pair == (b, a))
+            .map(|(world, pair)| (world, pair.0))
+            .collect();
+        for (world, gone) in unheard {
+            self.trainings.get_mut(&world).expect("worlds stay").unheard.retain(|pair| *pair != (a, b) && *pair != (b, a));
+            self.peers_will_notice(world, gone, 1, 100);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What really happened, as nobody inside the world can know it: who was at fault, what was trained, what users were promised.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_core::{
+    id::{Generation, JobUid, Term},
+    run::RunId,
+    time::Timestamp,
+};
+
+use crate::world::World;
+
+#[derive(Debug, Default)]
+pub(crate) struct Truth {
+    /// Ranks that failed by themselves: the job's own fault.
+    pub(crate) job_faults: BTreeSet<(RunId, usize)>,
+    /// Starts that a machine refused.
+    pub(crate) refusals: BTreeSet<(RunId, usize)>,
+    /// Connections between workers broke for no fault of any node or job.
+    pub(crate) resets: u64,
+    pub(crate) steps_wanted: BTreeMap<JobUid, u64>,
+    pub(crate) steps: BTreeMap<JobUid, u64>,
+    pub(crate) stepped_at: BTreeMap<JobUid, Timestamp>,
+    /// The newest generation of each job that made a step.
+    pub(crate) newest_stepped: BTreeMap<JobUid, Generation>,
+    /// Machines an operator declared dead while they were.
+    pub(crate) highest_term: Term,
+}
+
+impl World {
+    pub(crate) fn note_refusal(&mut self, machine: usize, run: &RunId) {
+        self.truth.refusals.insert((run.clone(), machine));
+    }
+}

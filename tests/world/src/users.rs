@@ -1,0 +1,222 @@
+//! People and their programs: they submit, submit again when no answer comes, scale, cancel, delete, cordon; and the operator, who
+//! says that a node is gone for good only when it has no power.
+
+use std::collections::BTreeMap;
+
+use muster_core::{
+    fleet::{Answer, Input, Refusal, Request, RequestId},
+    id::{JobName, JobUid},
+    spec::{API_VERSION, EnvVar, JobDocument, JobSpec, KIND, Metadata, RestartPolicyDocument, SpecDocument},
+};
+
+use crate::{event::Event, planted::Planted, trace::note, world::World};
+
+#[derive(Debug, Default)]
+pub(crate) struct Users {
+    pub(crate) wishes: Vec<Wish>,
+    pub(crate) asked: BTreeMap<RequestId, Asked>,
+}
+
+/// A job somebody wants, however often it is submitted.
+#[derive(Debug)]
+pub(crate) struct Wish {
+    pub(crate) name: JobName,
+    pub(crate) spec: JobSpec,
+    pub(crate) request_id: String,
+    /// What the user was told the job is.
+    pub(crate) accepted: Option<JobUid>,
+    /// Its deletion was asked for, whatever the answer.
+    pub(crate) deleting: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) request: Request,
+    pub(crate) wish: Option<usize>,
+    pub(crate) answered: bool,
+    tries: u32,
+}
+
+impl World {
+    pub(crate) fn users_begin(&mut self) {
+        for number in 0..self.plan.jobs {
+            let wish = self.wish(number);
+            self.users.wishes.push(wish);
+            let delay = self.rng.ms(0, 15_000);
+            let id = self.prepare_submit(number, 0);
+            self.after(delay, Event::RequestArrives { id });
+        }
+        let first = self.rng.ms(1_000, 10_000);
+        self.after(first, Event::UserActs);
+    }
+
+    fn wish(&mut self, number: usize) -> Wish {
+        let nodes = self.plan.machines as u64;
+        let min = self.rng.range(1, nodes.min(3));
+        let replicas = self.rng.range(min, nodes.max(min));
+        let max = self.rng.range(replicas, nodes.max(replicas) + 1);
+        let gpus = if self.plan.gpus > 0 && self.rng.percent(70) { self.rng.range(1, self.plan.gpus.into()) } else { 0 };
+        let procs = self.rng.range(1, 2);
+        let grace = *self.rng.pick(&["0s", "1s", "10s", "25s"]).expect("there are four");
+        let cooldown = *self.rng.pick(&["0s", "5s", "30s"]).expect("there are three");
+        let progress = if self.rng.percent(85) { "synchronous" } else { "independent" };
+        let restarts = self.rng.range(0, 6) as i64;
+        let priority = self.rng.range(0, 2) as i64;
+        let spec = SpecDocument {
+            replicas: Some(replicas as i64),
+            min_replicas: Some(min as i64),
+            max_replicas: Some(max as i64),
+            proc_per_node: Some(procs as i64),
+            gpus_per_node: Some(gpus as i64),
+            args: vec!["train.py".into()],
+            env: vec![EnvVar { name: "WISH".into(), value: number.to_string() }],
+            priority: Some(priority),
+            restart_policy: Some(RestartPolicyDocument { max_restarts: Some(restarts), window: Some("1h".into()) }),
+            stop_grace_period: Some(grace.into()),
+            scale_up_cooldown: Some(cooldown.into()),
+            progress: Some(progress.into()),
+            ..SpecDocument::default()
+        };
+        let metadata = Metadata { name: format!("job-{number}"), namespace: None };
+        let document = JobDocument { api_version: API_VERSION.into(), kind: KIND.into(), metadata, spec };
+        let (name, spec) = document.check().expect("the world's users write good documents");
+        let request_id = if self.rng.percent(50) { format!("request-{number}") } else { String::new() };
+        Wish { name, spec, request_id, accepted: None, deleting: false }
+    }
+
+    fn prepare_submit(&mut self, number: usize, tries: u32) -> RequestId {
+        let uid = JobUid(format!("uid{}", self.fresh()));
+        // Enough work for a while; some jobs outlast the world.
+        let steps = self.rng.range(10, 250);
+        self.truth.steps_wanted.insert(uid.clone(), steps);
+        let wish = &self.users.wishes[number];
+        let (mut name, mut request_id) = (wish.name.clone(), wish.request_id.clone());
+        if self.planted == Some(Planted::RetryIsNew) && tries > 0 {
+            name.name = format!("{}-{tries}", name.name);
+            request_id = String::new();
+        }
+        let request = Request::Submit { name, spec: wish.spec.clone(), uid, request_id, validate_only: false };
+        self.asks(request, Some(number), tries)
+    }
+
+    fn asks(&mut self, request: Request, wish: Option<usize>, tries: u32) -> RequestId {
+        let id = RequestId(self.fresh());
+        self.users.asked.insert(id, Asked { request, wish, answered: false, tries });
+        id
+    }
+
+    pub(crate) fn request_arrives(&mut self, id: RequestId) {
+        let Some(asked) = self.users.asked.get(&id) else { return };
+        let patience = std::time::Duration::from_secs(5);
+        let (request, wish) = (asked.request.clone(), asked.wish);
+        self.after(patience, Event::NoAnswer { id });
+        if let Request::DeleteNode { node } = &request
+            && self.machines.iter().any(|place| &place.name == node && place.powered)
+        {
+            return;
+        }
+        if let (Request::Delete { .. }, Some(wish)) = (&request, wish) {
+            self.users.wishes[wish].deleting = true;
+        }
+        note!(self, "a user asks: {}", short(&request));
+        self.decide(Input::Request { id, request });
+    }
+
+    pub(crate) fn answer_arrives(&mut self, id: RequestId, answer: Answer) {
+        let Some(asked) = self.users.asked.get_mut(&id) else { return };
+        asked.answered = true;
+        let Some(wish) = asked.wish else { return };
+        if !matches!(asked.request, Request::Submit { .. }) {
+            return;
+        }
+        match answer {
+            Answer::Job { job, .. } => {
+                let uid = job.record.uid;
+                let wish = &mut self.users.wishes[wish];
+                if let Some(before) = wish.accepted.replace(uid.clone())
+                    && before != uid
+                    && !wish.deleting
+                {
+                    let name = wish.name.clone();
+                    self.fail("I3", format!("{name} was accepted as {before} and then as {uid}"));
+                }
+            }
+            Answer::Refused(refusal @ Refusal::JobExists { .. }) => {
+                self.fail("I3", format!("a submission said again was refused: {refusal}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// A client that hears nothing asks again; for a submission that must be safe.
+    pub(crate) fn no_answer(&mut self, id: RequestId) {
+        if let Some(Request::DeleteNode { node }) = self.users.asked.get(&id).map(|asked| &asked.request)
+            && self.store.nodes.contains_key(node)
+            && let Some(machine) = self.machines.iter().position(|place| &place.name == node)
+        {
+            return self.declare_gone(machine);
+        }
+        let Some(asked) = self.users.asked.get(&id).filter(|asked| !asked.answered) else { return };
+        let (wish, tries) = (asked.wish, asked.tries);
+        let Some(wish) = wish.filter(|_| matches!(asked.request, Request::Submit { .. })) else { return };
+        if self.users.wishes[wish].deleting {
+            return;
+        }
+        let again = self.prepare_submit(wish, tries + 1);
+        let delay = self.rng.ms(0, 500);
+        self.after(delay, Event::RequestArrives { id: again });
+    }
+
+    pub(crate) fn user_acts(&mut self) {
+        if self.healed.is_some() {
+            return;
+        }
+        let gap = self.rng.ms(0, 2 * self.plan.user_gap.as_millis() as u64);
+        self.after(gap, Event::UserActs);
+        let wish = self.rng.below(self.users.wishes.len());
+        let machine = self.rng.below(self.machines.len());
+        let node = self.machines[machine].name.clone();
+        let (name, min, max) = {
+            let wish = &self.users.wishes[wish];
+            (wish.name.clone(), wish.spec.min_replicas, wish.spec.max_replicas)
+        };
+        let over = self.store.jobs.values().any(|job| job.name == name && job.phase.is_over());
+        let id = match self.rng.below(12) {
+            0..=4 => {
+                let nodes = self.rng.range(min.into(), max.into()) as u32;
+                self.asks(Request::Scale { name, nodes }, Some(wish), 0)
+            }
+            5 => self.asks(Request::Cancel { name }, Some(wish), 0),
+            6 | 7 if over => self.asks(Request::Delete { name }, Some(wish), 0),
+            6 | 7 => {
+                let deleting = self.users.wishes[wish].deleting;
+                if deleting {
+                    return;
+                }
+                self.prepare_submit(wish, 0)
+            }
+            8 => self.asks(Request::Cordon { node, by: "alice".into(), reason: "fan".into() }, None, 0),
+            9 | 10 => self.asks(Request::Uncordon { node }, None, 0),
+            _ if !self.machines[machine].powered => self.asks(Request::DeleteNode { node }, None, 0),
+            _ => return,
+        };
+        self.queue.push(self.now, Event::RequestArrives { id });
+    }
+
+    /// The operator tidies up: what has no power is declared gone.
+    pub(crate) fn declare_gone(&mut self, machine: usize) {
+        let node = self.machines[machine].name.clone();
+        let id = self.asks(Request::DeleteNode { node }, None, 0);
+        let delay = self.rng.ms(5_000, 15_000);
+        self.after(delay, Event::RequestArrives { id });
+    }
+}
+
+fn short(request: &Request) -> String {
+    match request {
+        Request::Submit { name, uid, spec, .. } => {
+            format!("submit {name} as {uid}: {} nodes of {}..{}", spec.replicas, spec.min_replicas, spec.max_replicas)
+        }
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,21 @@
+//! Short words for the log.
+
+use muster_core::run::{Desired, RunId, Target};
+
+pub(crate) fn run(run: &RunId) -> String {
+    format!("{}-g{}", run.job, run.generation)
+}
+
+pub(crate) fn desired(desired: &Desired) -> String {
+    let one = |wanted: &muster_core::run::DesiredRun| {
+        let target = match &wanted.target {
+            Target::Ready(_) => "ready",
+            Target::Running(..) => "running",
+            Target::Stopped { .. } => "stopped",
+            Target::Gone { .. } => "gone",
+        };
+        format!("{} {target}", run(&wanted.run))
+    };
+    let runs: Vec<String> = desired.runs.iter().map(one).collect();
+    format!("[{}] (term {}, epoch {})", runs.join(", "), desired.term, desired.epoch)
+}

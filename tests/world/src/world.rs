@@ -1,0 +1,251 @@
+//! The world: everything that is, and the one place where things happen. One thread, one virtual clock, one source of chance.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use muster_core::{
+    node::{Input, Ledger},
+    time::Timestamp,
+};
+
+use crate::{
+    Options, Report, Violation,
+    coordinator::Coordinator,
+    event::Event,
+    fault::Fault,
+    invariants, liveness,
+    machine::Machine,
+    network::Conn,
+    plan::Plan,
+    planted::Planted,
+    queue::Queue,
+    rng::Rng,
+    store::Store,
+    trace::Trace,
+    training::Training,
+    truth::Truth,
+    users::Users,
+};
+
+/// More events than this at one moment: somebody turns in circles.
+const SPIN: u64 = 50_000;
+/// The coordinator's clock starts at the Unix epoch; any day will do.
+const MORNING: Timestamp = Timestamp(1_000_000_000_000);
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) now: Timestamp,
+    pub(crate) queue: Queue,
+    pub(crate) rng: Rng,
+    pub(crate) plan: Plan,
+    pub(crate) planted: Option<Planted>,
+    pub(crate) trace: Trace,
+    pub(crate) store: Store,
+    pub(crate) coordinator: Coordinator,
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) conns: BTreeMap<u64, Conn>,
+    pub(crate) trainings: BTreeMap<u64, Training>,
+    /// Pairs of machines, lower first, whose workers do not reach each other; with the number of the cut.
+    pub(crate) fabric_cuts: BTreeMap<(usize, usize), u64>,
+    pub(crate) users: Users,
+    pub(crate) truth: Truth,
+    /// When faults and users stop.
+    pub(crate) trouble_until: Timestamp,
+    pub(crate) healed: Option<Timestamp>,
+    pub(crate) liveness: liveness::Watch,
+    pub(crate) violation: Option<Violation>,
+    faults: BTreeMap<Fault, u64>,
+    numbers: u64,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, options: &Options) -> Self {
+        let mut rng = Rng::new(seed);
+        let plan = Plan::draw(&mut rng);
+        let machines = (0..plan.machines).map(|i| machine(i, &plan)).collect();
+        let mut world = Self {
+            now: MORNING,
+            queue: Queue::default(),
+            trouble_until: MORNING + plan.trouble,
+            rng,
+            plan,
+            planted: options.planted,
+            trace: Trace::new(options.log, options.print),
+            store: Store::default(),
+            coordinator: Coordinator::default(),
+            machines,
+            conns: BTreeMap::new(),
+            trainings: BTreeMap::new(),
+            fabric_cuts: BTreeMap::new(),
+            users: Users::default(),
+            truth: Truth::default(),
+            healed: None,
+            liveness: liveness::Watch::default(),
+            violation: None,
+            faults: BTreeMap::new(),
+            numbers: 0,
+        };
+        world.queue.push(MORNING, Event::CoordinatorStarts);
+        for machine in 0..world.machines.len() {
+            let at = MORNING + world.rng.ms(0, 3_000);
+            world.queue.push(at, Event::AgentStarts { machine });
+        }
+        world.users_begin();
+        let first = world.rng.ms(2_000, 6_000);
+        world.queue.push(MORNING + first, Event::FaultStrikes);
+        world.queue.push(world.trouble_until, Event::EverythingHeals);
+        world
+    }
+
+    /// Lets everything happen until the end, or until a rule is broken.
+    pub(crate) fn run(mut self) -> Report {
+        let (mut events, mut spin) = (0u64, 0u64);
+        while let Some((at, sequence, event)) = self.queue.pop() {
+            if self.healed.is_some_and(|healed| at > healed + liveness::LOOKED_AT) {
+                break;
+            }
+            spin = if at == self.now { spin + 1 } else { 0 };
+            self.now = at.max(self.now);
+            events += 1;
+            self.trace.mix(self.now.0);
+            self.trace.mix(sequence);
+            self.happens(event);
+            invariants::after_every_event(&mut self);
+            if spin > SPIN {
+                self.fail("I9", format!("more than {SPIN} events at one moment"));
+            }
+            if self.violation.is_some() {
+                break;
+            }
+        }
+        let ending = format!("{:?}", self.store.jobs);
+        self.trace.mix_text(&ending);
+        Report {
+            violation: self.violation,
+            hash: self.trace.hash(),
+            lines: self.trace.lines.into(),
+            faults: self.faults,
+            events,
+            generations: self.store.jobs.values().map(|job| job.last_generation.0).sum(),
+            steps: self.truth.steps.values().sum(),
+        }
+    }
+
+    fn happens(&mut self, event: Event) {
+        if let Some(event) = self.later(event) {
+            self.at_once(event);
+        }
+    }
+
+    /// A process that stands still does what it should have done when it goes on.
+    fn later(&mut self, event: Event) -> Option<Event> {
+        let until = match &event {
+            Event::Tick { .. } | Event::Up { .. } | Event::UpClosed { .. } | Event::StreamEnded { .. } => self.coordinator.paused_until,
+            Event::RequestArrives { .. } => self.coordinator.paused_until,
+            Event::Down { conn, .. } | Event::DownClosed { conn } => {
+                self.conns.get(conn).map_or(Timestamp(0), |conn| self.machines[conn.machine].agent_paused_until)
+            }
+            Event::Dial { machine, .. }
+            | Event::Beat { machine, .. }
+            | Event::Refused { machine, .. }
+            | Event::RunnerLost { machine, .. }
+            | Event::Speak { machine, .. } => self.machines[*machine].agent_paused_until,
+            _ => Timestamp(0),
+        };
+        if self.now >= until {
+            return Some(event);
+        }
+        self.queue.push(until, event);
+        None
+    }
+
+    fn at_once(&mut self, event: Event) {
+        match event {
+            Event::CoordinatorStarts => self.coordinator_starts(),
+            Event::Tick { process, at } => self.tick(process, at),
+            Event::Up { conn, serial, message } => self.up_arrives(conn, serial, message),
+            Event::Down { conn, serial, message } => self.down_arrives(conn, serial, message),
+            Event::UpClosed { conn } => self.up_closed(conn),
+            Event::DownClosed { conn } => self.down_closed(conn),
+            Event::StreamEnded { conn } => self.stream_ended(conn),
+            Event::AgentStarts { machine } => self.agent_starts(machine),
+            Event::Dial { machine, agent } => self.dial(machine, agent),
+            Event::Beat { machine, conn } => self.beat(machine, conn),
+            Event::Refused { machine, agent, run, reason } => {
+                self.to_agent(machine, agent, Input::Refused { run, reason: reason.to_owned() });
+            }
+            Event::RunnerLost { machine, agent, run } => self.runner_lost(machine, agent, run),
+            Event::Speak { machine, run } => self.speak(machine, run),
+            Event::PowerOn { machine } => self.power_on(machine),
+            Event::RunnerUp { machine, run, life } => self.runner_up(machine, run, life),
+            Event::Order { machine, agent, run, life, line, order } => self.order_arrives(machine, agent, run, life, line, order),
+            Event::Launched { machine, run, life } => self.launched(machine, run, life),
+            Event::RankEnds { machine, run, life, local, exit, error } => self.rank_ends(machine, run, life, local, exit, error),
+            Event::GroupMoves { machine, run, life } => self.group_moves(machine, run, life),
+            Event::Step { world } => self.step(world),
+            Event::PeersNotice { world, machine } => self.peers_notice(world, machine),
+            Event::FabricTimeout { a, b, cut } => self.fabric_timeout(a, b, cut),
+            Event::UserActs => self.user_acts(),
+            Event::RequestArrives { id } => self.request_arrives(id),
+            Event::AnswerArrives { id, answer } => self.answer_arrives(id, *answer),
+            Event::NoAnswer { id } => self.no_answer(id),
+            Event::FaultStrikes => self.fault_strikes(),
+            Event::Mends { fault, machine, other } => self.mends(fault, machine, other),
+            Event::EverythingHeals => self.everything_heals(),
+            Event::LookAtJobs => liveness::look(self),
+        }
+    }
+
+    /// A number never used before in this world.
+    pub(crate) fn fresh(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    pub(crate) fn count(&mut self, fault: Fault) {
+        *self.faults.entry(fault).or_insert(0) += 1;
+    }
+
+    pub(crate) fn in_trouble(&mut self, machine: usize) {
+        self.machines[machine].trouble = self.now;
+    }
+
+    /// A rule is broken. The first one counts.
+    pub(crate) fn fail(&mut self, rule: &'static str, what: String) {
+        if self.violation.is_none() {
+            self.trace.line(self.now, format_args!("BROKEN {rule}: {what}"));
+            self.violation = Some(Violation { rule, what });
+        }
+    }
+
+    pub(crate) fn after(&mut self, delay: Duration, event: Event) {
+        self.queue.push(self.now + delay, event);
+    }
+}
+
+fn machine(index: usize, plan: &Plan) -> Machine {
+    let name: muster_core::id::NodeName = format!("n{index}").as_str().into();
+    let ledger = Ledger::new(name.clone());
+    Machine {
+        name,
+        powered: true,
+        boot: 1,
+        booted: MORNING,
+        slots: plan.slots,
+        gpus: plan.gpus,
+        agent: None,
+        agents_started: 0,
+        ledger: ledger.clone(),
+        ledger_before: None,
+        ledger_highest: ledger,
+        runs: BTreeMap::new(),
+        said_over: Default::default(),
+        up_cut: false,
+        down_cut: false,
+        slow_ms: 0,
+        refuse_hold: false,
+        refuse_start: false,
+        unkillable: false,
+        agent_paused_until: Timestamp(0),
+        trouble: Timestamp(0),
+    }
+}

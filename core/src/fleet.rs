@@ -228,6 +228,8 @@ pub struct NodeRecord {
     pub epoch: NodeEpoch,
     pub boot_id: String,
     pub first_seen: Timestamp,
+    /// It was Lost when last judged: a coordinator that starts does not wait for it.
+    pub gone: bool,
     pub cordon: Option<Cordon>,
     /// Failures whose primary culprit was on this node, newest last, bounded; evidence for a cordon.
     pub marks: Vec<Mark>,

@@ -35,6 +35,7 @@ fn node(name: &str) -> NodeRecord {
         epoch: NodeEpoch(3),
         boot_id: "boot".into(),
         first_seen: Timestamp(1),
+        gone: false,
         cordon: Some(Cordon { by: "ann".into(), reason: "fan".into(), at: Timestamp(2) }),
         marks: Vec::new(),
         report: NodeReport::default(),

@@ -29,12 +29,11 @@ pub(crate) enum Evidence {
         at: Timestamp,
         error: Option<String>,
     },
-    /// The node's agent is silent since `since`; it was heard last at `heard`.
+    /// The node's agent is silent: its connection broke at `since`, or that is when it was last heard.
     NodeSilent {
         node: NodeName,
         lost: bool,
         since: Timestamp,
-        heard: Timestamp,
     },
     NodeRebooted {
         node: NodeName,
@@ -117,7 +116,7 @@ impl Evidence {
     /// When it happened, as near as anybody can say.
     fn happened(&self) -> Timestamp {
         match self {
-            Evidence::NodeSilent { heard, .. } => *heard,
+            Evidence::NodeSilent { since, .. } => *since,
             other => other.at(),
         }
     }
@@ -184,7 +183,7 @@ mod tests {
 
     fn silent(node: &str, lost: bool, ms: u64) -> Evidence {
         let at = Timestamp(ms * 1000);
-        Evidence::NodeSilent { node: node.into(), lost, since: at, heard: at - Duration::from_millis(400) }
+        Evidence::NodeSilent { node: node.into(), lost, since: at }
     }
 
     const PEER: Option<&str> = Some("RuntimeError: Connection closed by peer [127.0.0.1]:1");

@@ -111,6 +111,7 @@ mod tests {
             epoch: NodeEpoch(1),
             boot_id: String::new(),
             first_seen: Timestamp(0),
+            gone: false,
             cordon: None,
             marks: Vec::new(),
             report: NodeReport::default(),

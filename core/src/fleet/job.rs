@@ -66,6 +66,8 @@ pub struct JobRecord {
     /// Newest last, bounded by `INCIDENTS_MAX`.
     pub incidents: Vec<Incident>,
     pub incidents_dropped: u32,
+    /// The last step seen of the generations that are over.
+    pub last_step: Option<u64>,
     /// The end this job is being brought to; its generations are being stopped.
     pub ending: Option<Ending>,
     /// Generations that are over, newest last, bounded by `HISTORY_MAX` and `HISTORY_MEMBERS_MAX`: where their logs are.
@@ -161,6 +163,7 @@ impl JobRecord {
             not_before: None,
             incidents: Vec::new(),
             incidents_dropped: 0,
+            last_step: None,
             ending: None,
             history: Vec::new(),
             nodes_used: BTreeSet::new(),

@@ -167,6 +167,7 @@ mod tests {
             epoch: NodeEpoch(1),
             boot_id: "boot".into(),
             first_seen: now,
+            gone: false,
             cordon: None,
             marks: Vec::new(),
             report: NodeReport::default(),

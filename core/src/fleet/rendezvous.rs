@@ -97,8 +97,8 @@ pub(crate) fn evidence(
             Liveness::Suspect | Liveness::Lost if !finished => found.push(Evidence::NodeSilent {
                 node: name.clone(),
                 lost: node.liveness == Liveness::Lost,
-                since: node.doubted_at,
-                heard: node.heard,
+                // A broken connection tells its moment; of a silence only the beginning is known.
+                since: if node.session.is_none() { node.doubted_at } else { node.heard },
             }),
             _ => {}
         }

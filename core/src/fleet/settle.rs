@@ -162,6 +162,9 @@ impl Fleet {
             _ => Duration::ZERO,
         };
         let reason = ending.message.clone();
+        if let Some(generation) = &job.current {
+            job.last_step = rendezvous::steps(&self.nodes, uid, generation).last.or(job.last_step);
+        }
         job.ending = Some(ending);
         job.retire_current(Stopping { reason, grace });
     }
@@ -185,6 +188,7 @@ impl Fleet {
             node: Some(verdict.node.clone()),
             ..Incident::at(verdict.event_at.min(doubted))
         });
+        job.last_step = steps.last.or(job.last_step);
         job.restart_count += 1;
         job.not_before = None;
         let restart = if verdict.charged == Charged::Job { budget::charge(job, &policy, now) } else { Restart::At(now) };
@@ -243,11 +247,16 @@ impl Fleet {
         if self.live.get(uid).is_some_and(|live| live.doubted.is_some() || live.ranks_done.is_some()) {
             return;
         }
+        if self.is_listening(now) {
+            // Its successor could not be opened yet; until then it may as well train.
+            let until = self.listen_until;
+            return self.wake_job(uid, until);
+        }
         let (have, wanted) = (generation.members.len(), job.replicas as usize);
         let scaled = self.live.get(uid).is_some_and(|live| live.scaled);
         let (cause, message) = if wanted < have {
             (Cause::Scaled, format!("shrinking from {have} to {wanted} nodes as asked"))
-        } else if wanted > have && !self.is_listening(now) {
+        } else if wanted > have {
             let Placement::Gang(gang) = self.place(uid, now) else { return };
             let leaves = |node: &NodeName| !gang.iter().any(|m| &m.node == node);
             let cordoned = |node: &NodeName| self.nodes.get(node).is_some_and(|n| n.record.cordon.is_some());
@@ -274,9 +283,10 @@ impl Fleet {
             last_step_before: steps.last,
             ..Incident::at(now)
         });
+        job.last_step = steps.last.or(job.last_step);
         job.retire_current(Stopping { reason: message.clone(), grace });
         job.phase = Phase::Recovering;
-        self.event(scratch, now, false, &format!("{cause:?}"), message, Some((uid, &name, Some(number))), None);
+        self.event(scratch, now, false, "Resizing", message, Some((uid, &name, Some(number))), None);
     }
 
     /// Opens the next generation, if one is due and there are nodes for it.
@@ -374,7 +384,7 @@ impl Fleet {
         let names: Vec<&str> = generation.members.iter().take(16).map(|m| m.node.as_str()).collect();
         let more = if nodes > names.len() { ", ..." } else { "" };
         let message = format!("generation {number}: world {world} on {nodes} nodes: {}{more}", names.join(", "));
-        if let Some(incident) = job.incidents.last_mut().filter(|incident| incident.to == Some(number)) {
+        if let Some(incident) = job.incidents.last_mut().filter(|incident| incident.to == Some(number) && incident.from.is_some()) {
             incident.stopped_at.get_or_insert(now);
         }
         let name = job.name.clone();

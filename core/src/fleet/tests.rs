@@ -425,6 +425,31 @@ fn a_restarted_coordinator_adopts_what_runs() {
 }
 
 #[test]
+fn a_restarted_coordinator_does_not_wait_for_who_was_lost_before() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.cut("b");
+    bench.pass(6 * SECOND);
+    bench.restart_coordinator();
+    bench.connect("a");
+    bench.submit("solo", document(1, 1, 1));
+    assert_eq!(bench.job("solo").phase, Phase::Running);
+}
+
+#[test]
+fn nothing_is_resized_while_a_restarted_coordinator_listens() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(1, 3, 3));
+    bench.restart_coordinator();
+    bench.connect("a");
+    let name = JobName { namespace: "default".into(), name: "digits".into() };
+    bench.request(Request::Scale { name, nodes: 2 });
+    assert_eq!(bench.job("digits").last_generation.0, 1, "its successor could not be opened yet");
+    bench.connect("b");
+    bench.connect("c");
+    assert_eq!(bench.members("digits"), ["a", "b"]);
+}
+
+#[test]
 fn a_decision_committed_before_a_crash_is_carried_out_after_it() {
     let mut bench = Bench::new(&["a", "b"]);
     for agent in bench.agents.values_mut() {

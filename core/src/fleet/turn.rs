@@ -106,7 +106,7 @@ impl Fleet {
 
     /// A started coordinator listens before it judges: until everybody it knows is back, or the hold is over (R8).
     pub(crate) fn is_listening(&self, now: Timestamp) -> bool {
-        now < self.listen_until && self.nodes.nodes.values().any(|node| node.liveness == Liveness::Unknown)
+        now < self.listen_until && self.nodes.nodes.values().any(|node| node.liveness == Liveness::Unknown && !node.record.gone)
     }
 
     fn apply(&mut self, now: Timestamp, input: Input, scratch: &mut Scratch) {
@@ -150,6 +150,7 @@ impl Fleet {
                 epoch: NodeEpoch(0),
                 boot_id: hello.boot_id.clone(),
                 first_seen: now,
+                gone: false,
                 cordon: None,
                 marks: Vec::new(),
                 report: hello.report.clone(),
@@ -166,6 +167,7 @@ impl Fleet {
         let node = self.nodes.nodes.get_mut(&name).expect("inserted above");
         node.record.epoch = node.record.epoch.max(hello.epoch_seen).next();
         node.record.boot_id = hello.boot_id;
+        node.record.gone = false;
         node.record.report = hello.report;
         node.incarnation = hello.incarnation;
         node.runs = hello.runs.into_iter().map(|run| (run.run.clone(), run)).collect();
@@ -239,7 +241,9 @@ impl Fleet {
     }
 
     fn liveness_changed(&mut self, name: &NodeName, now: Timestamp, scratch: &mut Scratch) {
-        let Some(node) = self.nodes.get(name) else { return };
+        self.touch_node(name, scratch);
+        let Some(node) = self.nodes.nodes.get_mut(name) else { return };
+        node.record.gone = node.liveness == Liveness::Lost;
         let silent = now.since(node.heard).as_secs_f64();
         let connected = node.session.is_some();
         match node.liveness {

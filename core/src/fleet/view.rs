@@ -82,10 +82,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         view.ranks.extend(report.into_iter().flat_map(|run| &run.ranks).map(|rank| rank_view(&member.node, rank)));
     }
     view.ranks.sort_by_key(|rank| rank.rank);
-    view.last_step = view.ranks.iter().filter_map(|rank| rank.last_step).max();
-    if view.last_step.is_none() {
-        view.last_step = record.incidents.last().and_then(|incident| incident.last_step_before);
-    }
+    view.last_step = view.ranks.iter().filter_map(|rank| rank.last_step).max().or(record.last_step);
     view
 }
 

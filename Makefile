@@ -1,6 +1,6 @@
 # Entry points. What each does stands in tools/ and examples/, readable on its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test build lint env completions clean-env
+.PHONY: help demo test bench build lint env completions clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -10,6 +10,9 @@ demo: ## set up, build, and run the whole story on this machine: train, break th
 
 test: ## set up, build, lint, and run all tests
 	@exec tools/test
+
+bench: ## the re-form race beside stock torchrun, about an hour; writes the README's table (BENCH="--rounds 1 --events node": a part, no README)
+	@python="$$(tools/python-env)" && tools/build && exec "$$python" bench/race.py $(or $(BENCH),--readme)
 
 build: ## all programs, side by side in target/muster/bin
 	@exec tools/build

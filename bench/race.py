@@ -1,0 +1,286 @@
+"""The re-form race: Muster beside stock torchrun in one run, same script, same machine, interleaved rounds.
+
+    make bench                                  the whole race; writes bench/results/ and the README's table
+    python bench/race.py --rounds 1 --events worker,join --competitors muster,tuned
+    python bench/race.py --from bench/results/race.json --readme       only write tables and plot again
+
+Every measurement is a fresh start of one competitor, one event, and the time from the event until the last member of the new world
+has completed its first all-reduce; finding out is part of it. The clock is CLOCK_MONOTONIC everywhere (see step.py). What
+does not re-form while it is watched is told as "never", with the time it was watched. Each start is a sample of "first start", too.
+The bare static launch, with as many nodes as the event leaves, is the floor that a cold re-form can come near.
+"""
+
+import argparse
+import collections
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import processes
+import report
+import stacks
+import watch
+
+RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+# A first start with fewer nodes than wanted waits for 30 s of last call with stock defaults, on top of about 10 s.
+START_TIMEOUT = 90
+# After the world stands, before it is broken: rendezvous states settle (keep-alives of 5 s are not awaited).
+SETTLE = 2.0
+# A world of four that trains takes 5 to 15 % of two processors; more than this is somebody else's work.
+QUIET = 0.3
+
+Setting = collections.namedtuple("Setting", "python programs nodes smallest store_port")
+
+
+class Event:
+    """What happens to a running world of `before` nodes, and how many nodes the next one must have."""
+
+    def __init__(self, key, title, before, after, strike):
+        self.key, self.title, self.strike = key, title, strike
+        self.before, self.after = before, after
+
+
+def kill_worker(stack, world):
+    began = time.monotonic_ns()
+    os.kill(world.members[-1].pid, signal.SIGKILL)
+    return began
+
+
+def cut_last(stack, world):
+    return processes.cut(stack.node_of(world.members[-1].pid))
+
+
+def cut_first(stack, world):
+    return processes.cut(stack.node_of(world.members[0].pid))
+
+
+def freeze_last(stack, world):
+    return processes.freeze(stack.node_of(world.members[-1].pid))[1]
+
+
+def join(stack, world):
+    return stack.add_node()
+
+
+# Sizes are relative to --nodes. The victim is the node of the last rank, unless it is rank 0's.
+EVENTS = [
+    Event("start", "first start", 0, 0, None),
+    Event("worker", "one worker killed", 0, 0, kill_worker),
+    Event("node", "a node cut (not rank 0)", 0, -1, cut_last),
+    Event("rank0", "rank 0's node cut", 0, -1, cut_first),
+    Event("frozen", "a node frozen", 0, -1, freeze_last),
+    Event("join", "a node joins", -1, 0, join),
+]
+
+
+def main():
+    options = arguments()
+    if options.read:
+        race = json.loads(options.read.read_text())
+    else:
+        race = run(options)
+    (options.out / "race.svg").write_text(report.plot(race))
+    print("\n" + report.table(race))
+    print(report.memory_table(race))
+    if options.readme:
+        report.rewrite_readme(race)
+        print("README.md has the new table")
+
+
+def run(options):
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # sweep then, too
+    chosen = [event for event in EVENTS if event.key in options.events]
+    race = {"meta": describe(options), "runs": [], "memory": []}
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-race-"))
+    if "muster" in options.competitors:
+        # A copy, so that all rounds run the same programs, whatever is built meanwhile.
+        shutil.copytree(stacks.PROGRAMS, folder / "bin")
+        version = subprocess.run([folder / "bin" / "muster-coordinator", "--version"], capture_output=True, text=True, check=True)
+        race["meta"]["muster"] = version.stdout.strip()
+    store = stacks.StoreHost(sys.executable)
+    setting = Setting(sys.executable, folder / "bin", options.nodes, max(1, options.nodes // 2), store.port)
+    began = time.monotonic()
+    try:
+        for number in range(options.rounds):
+            for event in chosen:
+                for key in rotated(options.competitors, number):
+                    contest = floor if key == "static" else measure
+                    contest(race, setting, folder, key, event, number, options)
+            race["meta"]["rounds"] = number + 1
+            race["meta"]["minutes"] = round((time.monotonic() - began) / 60, 1)
+            save(race, options.out)  # whatever ends a long race, whole rounds are kept
+    finally:
+        processes.sweep(folder)
+        store.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    return race
+
+
+def save(race, folder):
+    """One measurement a line, so that a diff shows figures and not brackets."""
+    parts = [f'"meta": {json.dumps(race["meta"], indent=1)}']
+    for name in ("runs", "memory"):
+        parts.append(f'"{name}": [\n' + ",\n".join(json.dumps(entry) for entry in race[name]) + "\n]")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "race.json").write_text("{" + ",\n".join(parts) + "}\n")
+
+
+def measure(race, setting, folder, key, event, number, options):
+    """One fresh start and one event; appends what was seen."""
+    before, after = setting.nodes + event.before, setting.nodes + event.after
+    stack = stacks.COMPETITORS[key][0](setting, folder / f"{key}-{event.key}-{number}")
+    seen = watch.Watch(stack.steps)
+    try:
+        stack.prepare(before)
+        busy = quiet(options)
+        started = stack.start(before)
+        world = seen.wait(before, started, time.monotonic() + START_TIMEOUT, stack.gave_up)
+        if before == setting.nodes:
+            record(race, key, "start", number, started, world, seen, before, busy)
+        if world is None:
+            print(f"      {key} did not start\n{stack.evidence()}", file=sys.stderr)
+            return
+        if event.strike is None:
+            if key == "muster":
+                race["memory"] += memory(stack, number)
+            return
+        time.sleep(SETTLE)
+        busy = quiet(options)
+        struck = event.strike(stack, world)
+        formed = seen.wait(after, struck, struck / 1e9 + options.watch, stack.gave_up)
+        entry = record(race, key, event.key, number, struck, formed, seen, after, busy)
+        if isinstance(stack, stacks.Muster):
+            entry["receipts"] = stack.receipts()
+            if formed is None:
+                print(stack.evidence(), file=sys.stderr)
+    finally:
+        stack.stop()
+        if options.keep:
+            shutil.copytree(stack.folder, options.keep / stack.folder.name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
+        shutil.rmtree(stack.folder, ignore_errors=True)
+
+
+def floor(race, setting, folder, key, event, number, options):
+    """One bare launch of as many nodes as the event leaves, close in time to what it is the floor of."""
+    nodes = setting.nodes + event.after
+    stack = stacks.COMPETITORS[key][0](setting, folder / f"{key}-{event.key}-{number}")
+    seen = watch.Watch(stack.steps)
+    try:
+        busy = quiet(options)
+        started = stack.start(nodes)
+        world = seen.wait(nodes, started, time.monotonic() + START_TIMEOUT, stack.gave_up)
+        record(race, key, event.key, number, started, world, seen, nodes, busy)
+    finally:
+        stack.stop()
+        shutil.rmtree(stack.folder, ignore_errors=True)
+
+
+def quiet(options):
+    """Waits, but not for ever, for a machine that others leave mostly alone; how busy it was at last."""
+    until = time.monotonic() + options.quiet
+    while (busy := processes.busy(0.5)) > QUIET and time.monotonic() < until:
+        pass
+    return busy
+
+
+def record(race, key, event, number, since, world, seen, nodes, busy):
+    watched = (time.monotonic_ns() - since) / 1e9
+    entry = {
+        "round": number + 1,
+        "event": event,
+        "competitor": key,
+        "nodes": nodes,
+        "seconds": world and round((world.first() - since) / 1e9, 3),
+        "watched": round(watched, 1),
+        "phases": world and {name: round(seconds, 3) for name, seconds in world.phases(since).items()},
+        # All worlds after the event, also such as fell apart or had another size: (ranks that stepped, size, seconds after it).
+        "worlds": [(len(w.members), w.size, round((w.first() - since) / 1e9, 3)) for w in seen.worlds(since)],
+        "busy_before": round(busy, 2),
+        "load": round(os.getloadavg()[0], 2),
+    }
+    race["runs"].append(entry)
+    said = f"{entry['seconds']:.2f} s" if world else f"never ({watched:.0f} s watched)"
+    print(f"round {number + 1}  {event:12} {key:7} {said}   (processors {busy:.0%} busy before)", flush=True)
+    return entry
+
+
+def memory(stack, number):
+    """Resident memory of our daemons beside a world that trains."""
+    time.sleep(3)  # buffers of the start are given back or kept by then
+    found = []
+    for pid in sorted(processes.naming(stack.cluster)):
+        name, size = processes.program(pid), processes.resident(pid)
+        if size and name.startswith("muster-"):
+            found.append({"round": number + 1, "program": name, "rss_kib": size[0], "pss_kib": size[1]})
+    return found
+
+
+def rotated(items, by):
+    by %= len(items)
+    return items[by:] + items[:by]
+
+
+def describe(options):
+    versions = "import sys, torch; print(torch.__version__, sys.version.split()[0])"
+    torch, python = subprocess.run([sys.executable, "-c", versions], capture_output=True, text=True, check=True).stdout.split()
+    with open("/proc/meminfo") as file:
+        gib = int(file.readline().split()[1]) / 2**20
+    return {
+        "command": "make bench" if options.as_made else f"make bench BENCH=\"{' '.join(sys.argv[1:])}\"",
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "machine": f"{os.cpu_count()} {platform.machine()} cores, {gib:.0f} GiB, Linux {platform.release().split('-')[0]}, no GPU used",
+        "torch": torch,
+        "python": python,
+        "nodes": options.nodes,
+        "rounds": 0,
+        "watch": options.watch,
+        "events": {event.key: [event.title, options.nodes + event.after] for event in EVENTS if event.key in options.events},
+        "competitors": {key: stacks.COMPETITORS[key][1] for key in stacks.COMPETITORS if key in options.competitors},
+    }
+
+
+def arguments():
+    def some_of(known):
+        def read(text):
+            chosen = text.split(",")
+            unknown = [word for word in chosen if word not in known]
+            if unknown:
+                raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are: {', '.join(known)}")
+            return chosen
+
+        return read
+
+    events, competitors = [event.key for event in EVENTS], list(stacks.COMPETITORS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=4, help="nodes of one process each; a job may shrink to half of them [4]")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each event and competitor [5]")
+    parser.add_argument("--events", type=some_of(events), default=events, help=",".join(events) + " [all]")
+    parser.add_argument("--competitors", type=some_of(competitors), default=competitors, help=",".join(competitors) + " [all]")
+    parser.add_argument("--watch", type=float, default=60, help="seconds until a world that has not re-formed is told as never [60]")
+    parser.add_argument("--quiet", type=float, default=15, help="seconds to wait at most for a quiet machine, every time [15]")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of race.json and race.svg [bench/results]")
+    parser.add_argument("--keep", type=pathlib.Path, help="copy the logs of every start into this folder")
+    parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this race.json")
+    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
+    options = parser.parse_args()
+    if "muster" in options.competitors and not options.read and not (stacks.PROGRAMS / "muster").exists():
+        parser.error(f"{stacks.PROGRAMS / 'muster'} is not there: run make build first")
+    if options.nodes < 3:
+        parser.error("--nodes: 3 at least, or no world is left to re-form when one is cut")
+    options.as_made = sys.argv[1:] == ["--readme"]
+    return options
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

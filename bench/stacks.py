@@ -1,0 +1,240 @@
+"""The competitors: how each is started on a few "nodes" of this machine, which processes are a node, and how a node is added.
+
+A node is a torchrun with its workers, or a Muster agent with its runners and workers. All competitors run the same script with
+the same interpreter on loopback. What a competitor starts names its folder in command line or environment, so it can be swept.
+"""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import time
+
+import processes
+
+HERE = pathlib.Path(__file__).resolve().parent
+PROGRAMS = HERE.parent / "target" / "muster" / "bin"
+JOB = "race"
+# The same for everybody: gloo would look the host's name up, and its answer may not be loopback; torchrun sets one thread only where
+# it starts several workers.
+SETTINGS = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+
+
+class Stack:
+    """One start of one competitor. `start` and `add_node` say when they began, in nanoseconds of the monotonic clock."""
+
+    def __init__(self, setting, folder):
+        self.setting = setting
+        self.folder = folder
+        self.steps = folder / "steps"
+        self.steps.mkdir(parents=True)
+
+    def prepare(self, nodes):
+        """What stands before a job is started: daemons, for those who have them. Not timed."""
+
+    def environment(self):
+        """Nothing that the user set for torchrun or Muster may lead astray."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("MUSTER_", "PET_", "TORCH"))}
+        return clean | SETTINGS
+
+    def script(self):
+        return [str(HERE / "step.py"), str(self.steps)]
+
+    def gave_up(self):
+        """True if nobody is left who could form another world."""
+        return False
+
+    def node_of(self, pid):
+        """A function that finds all processes of the node this process runs on."""
+        for node in self.nodes():
+            if pid in node():
+                return node
+        raise LookupError(f"no node has process {pid}")
+
+    def evidence(self):
+        """The ends of the logs, to see why something did not work."""
+        ends = [(log, log.read_text(errors="replace")[-1500:]) for log in sorted(self.folder.glob("**/*log"))]
+        return "\n".join(f"--- {log.relative_to(self.folder)}\n{end}" for log, end in ends if end)
+
+
+class Torchrun(Stack):
+    def __init__(self, setting, folder):
+        super().__init__(setting, folder)
+        self.launchers = []
+
+    def launch(self, *flags):
+        command = [self.setting.python, "-m", "torch.distributed.run", "--nproc-per-node=1", *flags, *self.script()]
+        with open(self.folder / f"launcher-{len(self.launchers)}.log", "w") as log:
+            launcher = subprocess.Popen(
+                command, env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self.launchers.append(launcher)
+
+    def gave_up(self):
+        return all(launcher.poll() is not None for launcher in self.launchers)
+
+    def nodes(self):
+        return [lambda pid=launcher.pid: processes.below({pid}) for launcher in self.launchers]
+
+    def stop(self):
+        processes.sweep(self.steps)
+        for launcher in self.launchers:
+            launcher.wait()
+
+
+class Static(Torchrun):
+    """The floor for cold launches: one static launch of exactly this world, nothing else."""
+
+    def start(self, nodes):
+        began = time.monotonic_ns()
+        port = free_port()
+        for rank in range(nodes):
+            self.launch(
+                *(f"--nnodes={nodes}", f"--node-rank={rank}", "--rdzv-backend=static", "--max-restarts=0"),
+                *("--master-addr=127.0.0.1", f"--master-port={port}"),
+            )
+        return began
+
+
+class C10d(Torchrun):
+    """Stock elastic training. Its rendezvous store is a process of its own, which no event touches: kinder than on a node."""
+
+    rendezvous = ()
+    extra = {}
+
+    def environment(self):
+        return super().environment() | self.extra
+
+    def start(self, nodes):
+        began = time.monotonic_ns()
+        for _ in range(nodes):
+            self.add_node()
+        return began
+
+    def add_node(self):
+        began = time.monotonic_ns()
+        self.launch(
+            # Restarts without end: a competitor must not lose for a small number.
+            *(f"--nnodes={self.setting.smallest}:{self.setting.nodes}", "--max-restarts=1000000"),
+            *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.setting.store_port}", f"--rdzv-id={self.folder.name}"),
+            *("--rdzv-conf=" + ",".join(["is_host=0", *self.rendezvous]), "--local-addr=127.0.0.1"),
+        )
+        return began
+
+
+class C10dTuned(C10d):
+    """The best settings known: nothing shared between attempts, nobody awaited for long."""
+
+    rendezvous = ("last_call_timeout=1", "keep_alive_interval=1", "keep_alive_max_attempt=3")
+    extra = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+class Muster(Stack):
+    """Ours, through the real command line; daemons with their defaults."""
+
+    lane = "cold"
+
+    def __init__(self, setting, folder):
+        super().__init__(setting, folder)
+        self.cluster = folder / "cluster"
+        self.names = []
+
+    def muster(self, *arguments, timeout=90):
+        command = [str(self.setting.programs / "muster"), *arguments]
+        environment = self.environment() | {"MUSTER_LOCAL_DIR": str(self.cluster), "NO_COLOR": "1"}
+        result = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        if result.returncode:
+            raise RuntimeError(f"muster {' '.join(arguments)}: exit code {result.returncode}\n{result.stderr.strip()}")
+        return result.stdout
+
+    def prepare(self, nodes):
+        self.muster("local", "up", "--nodes", str(nodes))
+
+    def start(self, nodes):
+        document = {
+            "apiVersion": "muster.dev/v1alpha1",
+            "kind": "MusterJob",
+            "metadata": {"name": JOB, "namespace": "default"},
+            "spec": {
+                "replicas": self.setting.nodes,
+                "minReplicas": self.setting.smallest,
+                "maxReplicas": self.setting.nodes,
+                "procPerNode": 1,
+                "gpusPerNode": 0,
+                "command": [self.setting.python],
+                "args": self.script(),
+                "env": [{"name": name, "value": value} for name, value in SETTINGS.items()],
+                "workingDir": str(HERE),
+                # Stock torchrun takes a new node at once; the default cool-down against resize storms is a choice, not a cost.
+                "scaleUpCooldown": "0s",
+                "launch": self.lane,
+            },
+        }
+        path = self.folder / "job.json"
+        path.write_text(json.dumps(document, indent=2))
+        began = time.monotonic_ns()
+        self.muster("submit", "-f", str(path))
+        return began
+
+    def add_node(self):
+        began = time.monotonic_ns()
+        self.muster("local", "add-node")
+        return began
+
+    def nodes(self):
+        homes = sorted((self.cluster / "nodes").iterdir())
+        return [lambda home=home: processes.below(processes.naming(home)) for home in homes]
+
+    def receipts(self):
+        """What Muster itself says about each re-form, phase by phase; nothing, if it cannot say."""
+        try:
+            return json.loads(self.muster("explain", JOB, "-o", "json", timeout=10)).get("incidents")
+        except (RuntimeError, ValueError, subprocess.TimeoutExpired):
+            return None
+
+    def evidence(self):
+        try:
+            said = self.muster("explain", JOB, timeout=10)
+        except (RuntimeError, subprocess.TimeoutExpired) as problem:
+            said = str(problem)
+        return super().evidence() + "\n--- explain\n" + said
+
+    def stop(self):
+        # The folder goes with the cluster, so a forced end costs nothing that is still wanted.
+        processes.sweep(self.folder)
+
+
+class StoreHost:
+    """The rendezvous store of the c10d competitors, one for the whole race; each start has an id of its own in it."""
+
+    def __init__(self, python):
+        code = (
+            "import sys, torch.distributed as dist\n"
+            "store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\n"
+            "print(store.port, flush=True)\n"
+            "sys.stdin.read()\n"
+        )
+        self.process = subprocess.Popen([python, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.port = int(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# Key on the command line -> (class, name in the table).
+COMPETITORS = {
+    "muster": (Muster, "Muster, cold"),
+    "tuned": (C10dTuned, "torchrun c10d, best tuning"),
+    "stock": (C10d, "torchrun c10d, defaults"),
+    "static": (Static, "floor: bare static launch"),
+}

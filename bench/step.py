@@ -1,0 +1,37 @@
+"""The job of the race: an endless loop of tiny all-reduces over gloo. A plain torchrun script that resumes nothing.
+
+Every rank appends to a file of its own, named after its pid, in the folder given as the only argument. A line starts with
+CLOCK_MONOTONIC in nanoseconds, one clock for all processes of a machine, and goes on with `started`, `imported` or `joined`,
+or, after a completed all-reduce, with `STEP WORLD RANK TOKEN`. The token is rank 0's pid and travels through the all-reduce
+itself, so ranks that show the same token in a step have made that step together.
+"""
+
+import os
+import sys
+import time
+
+out = open(os.path.join(sys.argv[1], f"{os.getpid()}.steps"), "a", buffering=1)
+
+
+def note(text):
+    out.write(f"{time.monotonic_ns()} {text}\n")
+
+
+note("started")
+
+import torch  # noqa: E402  (its import is timed)
+import torch.distributed as dist  # noqa: E402
+
+note("imported")
+dist.init_process_group("gloo")
+note("joined")
+rank, world = dist.get_rank(), dist.get_world_size()
+step = 0
+while True:
+    step += 1
+    total = torch.tensor([1, os.getpid() if rank == 0 else 0])
+    dist.all_reduce(total)
+    members, token = total.tolist()
+    assert members == world, f"step {step}: {members} took part in a world of {world}"
+    note(f"{step} {world} {rank} {token}")
+    time.sleep(0.05)  # stands for the model's step

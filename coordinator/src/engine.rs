@@ -212,7 +212,10 @@ impl Engine {
             self.store.commit(&turn.changes)?;
         }
         self.publish_events(turn.changes);
-        for effect in turn.effects {
+        // What users see comes first: whoever gets an answer or a welcome finds in a list what it speaks of.
+        let (views, rest): (Vec<_>, Vec<_>) =
+            turn.effects.into_iter().partition(|effect| matches!(effect, Effect::JobChanged { .. } | Effect::NodeChanged { .. }));
+        for effect in views.into_iter().chain(rest) {
             self.execute(effect);
         }
         let asked = turn.wake_at.filter(|at| *at > now);

@@ -87,7 +87,7 @@ mod tests {
         let remove = |key: u8| shelf.send_modify(|shelf| assert!(shelf.remove(&key)));
         put(1, "a");
         put(99, "unwanted");
-        let (out, mut messages) = mpsc::channel(1);
+        let (out, mut messages) = mpsc::channel::<Result<String, tonic::Status>>(1);
         let test = async {
             let mut next = async || messages.recv().await.unwrap().unwrap();
             assert_eq!(next().await, "+a");

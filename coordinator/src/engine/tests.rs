@@ -1,1 +1,130 @@
+//! The order of things: stored before told, ended when it cannot be stored, ticked when nothing comes.
 
+use std::{io, sync::mpsc as std_mpsc, time::Duration};
+
+use muster_core::{
+    fleet::Change,
+    spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
+};
+
+use super::*;
+use crate::store::memory::MemoryStore;
+
+/// Reports every commit and waits for leave to go on; fails those that are refused.
+struct GuardedStore {
+    inner: MemoryStore,
+    commits: std_mpsc::Sender<Vec<Change>>,
+    leave: std_mpsc::Receiver<bool>,
+}
+
+impl Store for GuardedStore {
+    fn load(&mut self) -> Result<Loaded, StoreError> {
+        self.inner.load()
+    }
+
+    fn next_term(&mut self, at_least: Term) -> Result<Term, StoreError> {
+        self.inner.next_term(at_least)
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        self.commits.send(changes.to_vec()).unwrap();
+        if self.leave.recv().unwrap() {
+            return self.inner.commit(changes);
+        }
+        let full = ::redb::Error::Io(io::ErrorKind::StorageFull.into());
+        Err(StoreError::Write { path: "/state/muster.redb".into(), source: Box::new(full) })
+    }
+}
+
+struct Guard {
+    commits: std_mpsc::Receiver<Vec<Change>>,
+    leave: std_mpsc::Sender<bool>,
+}
+
+fn guarded() -> (GuardedStore, Guard) {
+    let (commits, seen) = std_mpsc::channel();
+    let (give, leave) = std_mpsc::channel();
+    (GuardedStore { inner: MemoryStore::default(), commits, leave }, Guard { commits: seen, leave: give })
+}
+
+fn submit(name: &str) -> Request {
+    let document = JobDocument {
+        api_version: API_VERSION.into(),
+        kind: KIND.into(),
+        metadata: Metadata { name: name.into(), namespace: None },
+        spec: SpecDocument { args: vec!["train.py".into()], ..SpecDocument::default() },
+    };
+    let (job, spec) = document.check().unwrap();
+    Request::Submit { name: job, spec, uid: JobUid(format!("uid-of-{name}")), request_id: String::new(), validate_only: false }
+}
+
+#[tokio::test]
+async fn nobody_hears_of_a_decision_before_it_is_stored() {
+    let (store, guard) = guarded();
+    let shutdown = CancellationToken::new();
+    let started = start(Box::new(store), Policy::default(), Term(0), shutdown.clone()).unwrap();
+    let mut answer = Box::pin(started.handle.request(submit("one")));
+    assert!(tokio::time::timeout(Duration::from_millis(1), &mut answer).await.is_err());
+    let changes = guard.commits.recv().unwrap();
+    assert!(changes.iter().any(|change| matches!(change, Change::PutJob(job) if job.name.name == "one")));
+    // The engine stands in the commit: no answer, no view, no event.
+    assert!(tokio::time::timeout(Duration::from_millis(20), &mut answer).await.is_err());
+    assert_eq!(started.handle.jobs().borrow().after(None).count(), 0);
+    assert_eq!(started.handle.events().borrow().last(), 0);
+
+    guard.leave.send(true).unwrap();
+    assert!(matches!(answer.await, Ok(Answer::Job { existed: false, .. })));
+    assert_eq!(started.handle.jobs().borrow().after(None).count(), 1, "who got an answer finds the job in a list");
+    shutdown.cancel();
+    // Leave for whatever it was about to store.
+    let _ = guard.leave.send(true);
+    started.ended.await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_commit_that_fails_ends_the_engine_and_is_answered_to_nobody() {
+    let (store, guard) = guarded();
+    let started = start(Box::new(store), Policy::default(), Term(0), CancellationToken::new()).unwrap();
+    guard.leave.send(false).unwrap();
+    let answer = started.handle.request(submit("one")).await;
+    assert_eq!(answer, Err(crate::handle::NoAnswer::Ended));
+    let error = started.thread.join().unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "write to store file /state/muster.redb");
+    assert_eq!(started.handle.jobs().borrow().after(None).count(), 0);
+    assert_eq!(started.handle.request(submit("two")).await, Err(crate::handle::NoAnswer::Ended));
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_it_with_its_record_whole() {
+    let shutdown = CancellationToken::new();
+    let started = start(Box::new(MemoryStore::default()), Policy::default(), Term(7), shutdown.clone()).unwrap();
+    assert_eq!(started.term, Term(7));
+    shutdown.cancel();
+    started.ended.await.unwrap_err();
+    started.thread.join().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn time_passes_when_nothing_comes() {
+    let policy = Policy { heartbeat: Duration::from_millis(20), tick: Duration::from_millis(10), ..Policy::default() };
+    let shutdown = CancellationToken::new();
+    let started = start(Box::new(MemoryStore::default()), policy, Term(0), shutdown.clone()).unwrap();
+    let hello = Hello {
+        node: "node-a".into(),
+        boot_id: "boot".into(),
+        incarnation: 1,
+        term_seen: Term(0),
+        epoch_seen: muster_core::id::NodeEpoch(0),
+        report: muster_core::node_report::NodeReport::default(),
+        runs: Vec::new(),
+    };
+    let (_, _orders) = started.handle.connect(hello).await.unwrap();
+    // The node says nothing more: only ticks can make it Lost.
+    let mut nodes = started.handle.nodes();
+    let lost = nodes.wait_for(|nodes| {
+        nodes.get(&"node-a".into()).is_some_and(|node| node.liveness == muster_core::fleet::view::Liveness::Lost)
+    });
+    tokio::time::timeout(Duration::from_secs(30), lost).await.unwrap().unwrap();
+    shutdown.cancel();
+    started.thread.join().unwrap().unwrap();
+}

@@ -1,0 +1,262 @@
+//! An agent without workers: it does at once what it is told, reports it, and reads logs from memory.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use muster_core::{
+    exit::Exit,
+    fleet::Hello,
+    id::{Generation, NodeEpoch, NodeName, Term},
+    node_report::NodeReport,
+    run::{Endpoint, RankReport, RunId, RunPhase, RunReport, Target},
+    time::Timestamp,
+};
+use muster_proto::{
+    convert::session::{desired_from_wire, hello_to_wire, runs_to_wire},
+    v1::{self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent},
+};
+use tokio::{sync::mpsc, task::JoinHandle};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use crate::server::Server;
+
+pub(crate) fn hello(node: &str) -> v1::Hello {
+    let report = NodeReport { address: "127.0.0.1".into(), slots: 1, ..NodeReport::default() };
+    let hello = Hello {
+        node: NodeName(node.into()),
+        boot_id: format!("boot-of-{node}"),
+        incarnation: 1,
+        term_seen: Term(0),
+        epoch_seen: NodeEpoch(0),
+        report,
+        runs: Vec::new(),
+    };
+    hello_to_wire(&hello, Timestamp(0))
+}
+
+pub(crate) fn say(message: FromAgent) -> v1::AgentMessage {
+    v1::AgentMessage { message: Some(message) }
+}
+
+/// A session opened by hand.
+pub(crate) struct RawSession {
+    pub up: mpsc::Sender<v1::AgentMessage>,
+    pub down: Streaming<v1::CoordinatorMessage>,
+}
+
+impl RawSession {
+    pub(crate) async fn open(server: &Server, first: v1::AgentMessage) -> Result<Self, Status> {
+        let (up, messages) = mpsc::channel(64);
+        up.send(first).await.unwrap();
+        let down = server.agents().session(ReceiverStream::new(messages)).await?.into_inner();
+        Ok(Self { up, down })
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<ToAgent, Status> {
+        match crate::server::within(self.down.message()).await? {
+            Some(message) => Ok(message.message.expect("the coordinator never sends an empty message")),
+            None => Err(Status::unknown("the stream ended")),
+        }
+    }
+}
+
+/// Tells the agent what its node does next.
+pub(crate) enum Order {
+    /// All ranks of the job's run on this node end like this.
+    Exit(Exit),
+    /// More lines in every log of this node.
+    Write(Vec<String>),
+}
+
+/// A node that works until it is dropped.
+pub(crate) struct FakeAgent {
+    pub orders: mpsc::Sender<Order>,
+    running: JoinHandle<()>,
+}
+
+impl Drop for FakeAgent {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+impl FakeAgent {
+    /// Connects; every log of the node holds these lines. `obeys_credit` false: it sends all of a log at once.
+    pub(crate) async fn start(server: &Server, name: &str, log: &[String], obeys_credit: bool) -> Self {
+        let (orders, commands) = mpsc::channel(8);
+        let mut session = RawSession::open(server, say(FromAgent::Hello(hello(name)))).await.unwrap();
+        assert!(matches!(session.next().await.unwrap(), ToAgent::Welcome(_)));
+        let node = Node { session, runs: BTreeMap::new(), log: log.to_vec(), reads: Vec::new(), obeys_credit };
+        Self { orders, running: tokio::spawn(node.work(commands)) }
+    }
+}
+
+struct Node {
+    session: RawSession,
+    runs: BTreeMap<RunId, RunReport>,
+    log: Vec<String>,
+    reads: Vec<Read>,
+    obeys_credit: bool,
+}
+
+struct Read {
+    request: v1::LogRead,
+    lines: VecDeque<String>,
+    credit: u32,
+}
+
+impl Node {
+    async fn work(mut self, mut orders: mpsc::Receiver<Order>) {
+        let mut heartbeat = tokio::time::interval(Duration::from_millis(200));
+        loop {
+            tokio::select! {
+                message = self.session.down.message() => match message {
+                    Ok(Some(message)) => self.obey(message.message.unwrap()).await,
+                    _ => return,
+                },
+                Some(order) = orders.recv() => self.order(order).await,
+                _ = heartbeat.tick() => self.send(FromAgent::Heartbeat(v1::Heartbeat { sequence: 1 })).await,
+            }
+        }
+    }
+
+    async fn send(&self, message: FromAgent) {
+        // The coordinator of a test may be gone first.
+        let _ = self.session.up.send(say(message)).await;
+    }
+
+    async fn obey(&mut self, message: ToAgent) {
+        match message {
+            ToAgent::Desired(desired) => {
+                for wanted in desired_from_wire(desired).unwrap().runs {
+                    self.target(wanted.run, wanted.target);
+                }
+                self.report().await;
+                self.pump().await;
+            }
+            ToAgent::LogRead(request) => {
+                let from = request.tail.map_or(0, |tail| self.log.len().saturating_sub(tail as usize));
+                let lines = self.log[from..].iter().cloned().collect();
+                let credit = if self.obeys_credit { request.window } else { u32::MAX };
+                self.reads.push(Read { request, lines, credit });
+                self.pump().await;
+            }
+            ToAgent::LogCredit(credit) => {
+                for read in self.reads.iter_mut().filter(|read| read.request.id == credit.id) {
+                    read.credit = read.credit.saturating_add(credit.chunks);
+                }
+                self.pump().await;
+            }
+            ToAgent::LogCancel(cancel) => self.reads.retain(|read| read.request.id != cancel.id),
+            ToAgent::Welcome(_) | ToAgent::Heartbeat(_) => {}
+        }
+    }
+
+    async fn order(&mut self, order: Order) {
+        match order {
+            Order::Exit(exit) => {
+                for run in self.runs.values_mut().filter(|run| run.phase == RunPhase::Running) {
+                    run.phase = RunPhase::Dead;
+                    run.launcher_exit = Some(exit);
+                    run.dead_at = Some(Timestamp(0));
+                    for rank in &mut run.ranks {
+                        rank.exit = Some(exit);
+                        rank.exited_at = Some(Timestamp(0));
+                    }
+                }
+                self.report().await;
+            }
+            Order::Write(lines) => {
+                self.log.extend(lines.iter().cloned());
+                for read in &mut self.reads {
+                    read.lines.extend(lines.iter().cloned());
+                }
+            }
+        }
+        self.pump().await;
+    }
+
+    fn target(&mut self, id: RunId, target: Target) {
+        match target {
+            Target::Ready(assignment) => {
+                let run = self.runs.entry(id.clone()).or_insert_with(|| RunReport::preparing(id, Term(1)));
+                if run.phase == RunPhase::Preparing {
+                    run.phase = RunPhase::Ready;
+                    run.store = assignment.hosts_store.then(|| Endpoint { host: "127.0.0.1".into(), port: 1 });
+                }
+            }
+            Target::Running(assignment, _) => {
+                let run = self.runs.entry(id.clone()).or_insert_with(|| RunReport::preparing(id, Term(1)));
+                if matches!(run.phase, RunPhase::Preparing | RunPhase::Ready) {
+                    run.phase = RunPhase::Running;
+                    run.launched_at = Some(Timestamp(0));
+                    run.ranks = (0..assignment.proc_per_node).map(|i| rank(assignment.first_rank + i, i)).collect();
+                    if assignment.hosts_store {
+                        run.joined_ranks = (0..assignment.world_size).collect();
+                        run.all_joined_at = Some(Timestamp(0));
+                    }
+                }
+            }
+            Target::Stopped { .. } => {
+                let run = self.runs.entry(id.clone()).or_insert_with(|| RunReport::preparing(id, Term(1)));
+                run.phase = RunPhase::Dead;
+                run.dead_at.get_or_insert(Timestamp(0));
+            }
+            Target::Gone { .. } => drop(self.runs.remove(&id)),
+        }
+    }
+
+    async fn report(&self) {
+        let runs: Vec<RunReport> = self.runs.values().cloned().collect();
+        self.send(FromAgent::Runs(runs_to_wire(&runs, Timestamp(0)))).await;
+    }
+
+    /// Sends what the credit allows, a line a chunk.
+    async fn pump(&mut self) {
+        let mut messages = Vec::new();
+        let runs = &self.runs;
+        self.reads.retain_mut(|read| {
+            let id = read.request.id;
+            let chunk = |lines: Vec<String>, end: bool| v1::LogChunk { id, lines, end, error: String::new() };
+            while read.credit > 0
+                && let Some(line) = read.lines.pop_front()
+            {
+                read.credit -= 1;
+                messages.push(chunk(vec![line], false));
+            }
+            let run = RunId {
+                job: muster_core::id::JobUid(read.request.job_uid.clone()),
+                generation: Generation(read.request.generation),
+            };
+            let grows = read.request.follow && runs.get(&run).is_some_and(|run| run.phase != RunPhase::Dead);
+            let over = read.lines.is_empty() && read.credit > 0 && !grows;
+            if over {
+                messages.push(chunk(Vec::new(), true));
+            }
+            !over
+        });
+        for message in messages {
+            self.send(FromAgent::Log(message)).await;
+        }
+    }
+}
+
+fn rank(rank: u32, local_rank: u32) -> RankReport {
+    RankReport {
+        rank,
+        local_rank,
+        pid: 4_000 + rank,
+        started_at: Some(Timestamp(0)),
+        exit: None,
+        exited_at: None,
+        first_error: None,
+        tail: Vec::new(),
+        first_step: None,
+        first_step_at: None,
+        last_step: None,
+        last_step_at: None,
+    }
+}

@@ -1,0 +1,160 @@
+//! Logs through the agents: in order, with credit, over re-formations, and said when they are missing.
+
+use muster_core::exit::Exit;
+use muster_proto::v1;
+use tonic::{Code, Streaming};
+
+use crate::{
+    agent::{FakeAgent, Order},
+    server::{Server, phase, reference, spec, within},
+};
+
+fn lines(node: &str, from: usize, to: usize) -> Vec<String> {
+    (from..to).map(|i| format!("2026-01-01T00:00:00.{i:09}Z stdout F {node} line {i}")).collect()
+}
+
+fn request(name: &str) -> v1::LogsRequest {
+    v1::LogsRequest { r#ref: Some(reference(name)), ..v1::LogsRequest::default() }
+}
+
+async fn read(server: &Server, request: v1::LogsRequest) -> Vec<v1::LogsResponse> {
+    let mut stream = server.jobs().logs(request).await.unwrap().into_inner();
+    let mut all = Vec::new();
+    while let Some(response) = within(stream.message()).await.unwrap() {
+        all.push(response);
+    }
+    all
+}
+
+fn lines_of(responses: &[v1::LogsResponse], rank: u32) -> Vec<String> {
+    responses.iter().filter(|r| r.rank == rank).flat_map(|r| r.lines.clone()).collect()
+}
+
+fn notices(responses: &[v1::LogsResponse]) -> Vec<&str> {
+    responses.iter().map(|r| r.notice.as_str()).filter(|notice| !notice.is_empty()).collect()
+}
+
+async fn running(server: &Server, name: &str, nodes: u32) -> v1::Job {
+    server
+        .until_job(name, |job| {
+            let status = job.status.as_ref().unwrap();
+            phase(job) == v1::JobPhase::Running && status.nodes == nodes && status.nodes_running == nodes
+        })
+        .await
+}
+
+/// The next response with lines or a notice.
+async fn next(stream: &mut Streaming<v1::LogsResponse>) -> v1::LogsResponse {
+    within(stream.message()).await.unwrap().expect("the stream goes on")
+}
+
+#[tokio::test]
+async fn ranks_come_one_after_the_other_and_end() {
+    let server = Server::start().await;
+    let _a = FakeAgent::start(&server, "node-a", &lines("a", 0, 100), true).await;
+    let _b = FakeAgent::start(&server, "node-b", &lines("b", 0, 3), true).await;
+    server.submit("one", spec(2)).await;
+    running(&server, "one", 2).await;
+
+    let all = read(&server, request("one")).await;
+    assert_eq!(lines_of(&all, 0), lines("a", 0, 100), "far more chunks than there is credit for at once");
+    assert_eq!(lines_of(&all, 1), lines("b", 0, 3));
+    assert!(all.iter().is_sorted_by_key(|response| response.rank));
+    assert!(all.iter().all(|response| response.generation == 1));
+    assert_eq!((all[0].node.as_str(), all.last().unwrap().node.as_str()), ("node-a", "node-b"));
+
+    let tail = read(&server, v1::LogsRequest { rank: Some(0), tail: Some(2), ..request("one") }).await;
+    assert_eq!(lines_of(&tail, 0), lines("a", 98, 100));
+
+    let refused = server.jobs().logs(v1::LogsRequest { rank: Some(9), ..request("one") }).await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, "rank: is 9, generation 1 has ranks 0 to 1"));
+}
+
+#[tokio::test]
+async fn an_agent_that_ignores_its_credit_cannot_fill_the_coordinator() {
+    let server = Server::start().await;
+    let _a = FakeAgent::start(&server, "node-a", &lines("a", 0, 5_000), false).await;
+    server.submit("one", spec(1)).await;
+    running(&server, "one", 1).await;
+    let mut stream = server.jobs().logs(request("one")).await.unwrap().into_inner();
+    // Takes nothing until the coordinator has had time to be flooded: a heartbeat has come round since.
+    server.until_node("node-a", |node| node.state() == v1::NodeState::Ready).await;
+    let mut all = Vec::new();
+    while let Some(response) = within(stream.message()).await.unwrap() {
+        all.push(response);
+    }
+    assert_eq!(notices(&all), ["the log of rank 0 is cut off here: node-a serves too many log readers"]);
+    let got = lines_of(&all, 0);
+    assert_eq!(got, lines("a", 0, got.len()), "what came is whole and in order");
+    assert!(got.len() < 5_000);
+}
+
+#[tokio::test]
+async fn following_goes_on_over_a_reformation_until_the_job_is_over() {
+    let server = Server::start().await;
+    let a = FakeAgent::start(&server, "node-a", &lines("a", 0, 2), true).await;
+    server.submit("one", spec(2)).await;
+    running(&server, "one", 1).await;
+    let mut stream = server.jobs().logs(v1::LogsRequest { follow: true, ..request("one") }).await.unwrap().into_inner();
+    assert_eq!(next(&mut stream).await.lines, lines("a", 0, 1));
+    assert_eq!(next(&mut stream).await.lines, lines("a", 1, 2));
+    a.orders.send(Order::Write(lines("a", 2, 3))).await.unwrap();
+    assert_eq!(next(&mut stream).await.lines, lines("a", 2, 3));
+
+    let b = FakeAgent::start(&server, "node-b", &lines("b", 0, 1), true).await;
+    let grown = running(&server, "one", 2).await;
+    let generation = grown.status.unwrap().generation;
+    let mut seen = Vec::new();
+    while !seen.iter().any(|r: &v1::LogsResponse| r.node == "node-b") {
+        seen.push(next(&mut stream).await);
+    }
+    assert!(seen.iter().all(|response| response.generation == generation && generation > 1));
+
+    a.orders.send(Order::Exit(Exit::Code(0))).await.unwrap();
+    b.orders.send(Order::Exit(Exit::Code(0))).await.unwrap();
+    within(async { while stream.message().await.unwrap().is_some() {} }).await;
+    server.until_job("one", |job| phase(job) == v1::JobPhase::Succeeded).await;
+
+    let previous = read(&server, v1::LogsRequest { previous: true, ..request("one") }).await;
+    assert_eq!(lines_of(&previous, 0), lines("a", 0, 3));
+    assert!(previous.iter().all(|response| response.generation < generation));
+}
+
+#[tokio::test]
+async fn a_node_that_is_away_is_said_and_its_log_goes_on_when_it_is_back() {
+    let server = Server::start().await;
+    let a = FakeAgent::start(&server, "node-a", &lines("a", 0, 3), true).await;
+    server.submit("one", spec(1)).await;
+    running(&server, "one", 1).await;
+    let mut stream = server.jobs().logs(v1::LogsRequest { follow: true, ..request("one") }).await.unwrap().into_inner();
+    for i in 0..3 {
+        assert_eq!(next(&mut stream).await.lines, lines("a", i, i + 1));
+    }
+    drop(a);
+    assert_eq!(
+        next(&mut stream).await.notice,
+        "node-a is not connected: the log of rank 0 is cut off here; it goes on when the node is back"
+    );
+    let once = read(&server, request("one")).await;
+    assert_eq!(notices(&once), ["node-a is not connected: the log of rank 0 is missing"]);
+
+    // Back with two more lines: only those come.
+    let _a = FakeAgent::start(&server, "node-a", &lines("a", 0, 5), true).await;
+    let mut got = Vec::new();
+    while got.len() < 2 {
+        got.extend(next(&mut stream).await.lines);
+    }
+    assert_eq!(got, lines("a", 3, 5));
+}
+
+#[tokio::test]
+async fn following_a_job_that_has_not_started_waits_for_it() {
+    let server = Server::start().await;
+    server.submit("one", spec(1)).await;
+    let refused = server.jobs().logs(request("one")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().starts_with("job default/one has not started: "), "{}", refused.message());
+    let mut stream = server.jobs().logs(v1::LogsRequest { follow: true, ..request("one") }).await.unwrap().into_inner();
+    let _a = FakeAgent::start(&server, "node-a", &lines("a", 0, 1), true).await;
+    assert_eq!(next(&mut stream).await.lines, lines("a", 0, 1));
+}

@@ -1,0 +1,14 @@
+//! A real coordinator on a free port, spoken to as its users and agents do.
+//!
+//! Most tests run it inside the test process with a store in a temporary directory; `process` runs the program itself.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
+
+mod agent;
+mod bad_messages;
+mod jobs;
+mod logs;
+mod nodes;
+mod process;
+mod server;
+mod sessions;
+mod wait;

@@ -1,0 +1,146 @@
+//! The coordinator under test, and clients of it.
+
+use std::{future::Future, time::Duration};
+
+use muster_coordinator::{
+    serve::{Coordinator, ServeError, Settings},
+    store::{Store, redb::RedbStore},
+};
+use muster_core::{fleet::Policy, id::Term};
+use muster_proto::v1::{
+    self, agent_service_client::AgentServiceClient, event_service_client::EventServiceClient, job_service_client::JobServiceClient,
+    node_service_client::NodeServiceClient,
+};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+
+/// Longer than anything a test waits for takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct Server {
+    pub endpoint: String,
+    pub channel: Channel,
+    pub shutdown: CancellationToken,
+    running: JoinHandle<Result<(), ServeError>>,
+    state: Option<TempDir>,
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(Policy::default()).await
+    }
+
+    pub(crate) async fn start_with(policy: Policy) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), policy).await
+    }
+
+    pub(crate) async fn start_in(state: TempDir, policy: Policy) -> Self {
+        let settings = Settings { listen: "127.0.0.1:0".parse().unwrap(), policy, min_term: Term(0), ready_file: None };
+        let path = state.path().to_owned();
+        let open = move || RedbStore::open(&path).map(|store| Box::new(store) as Box<dyn Store>);
+        let coordinator = Coordinator::start(settings, open).await.unwrap();
+        let endpoint = format!("http://{}", coordinator.address);
+        let shutdown = coordinator.shutdown();
+        let running = tokio::spawn(coordinator.run());
+        let channel = Channel::from_shared(endpoint.clone()).unwrap().connect().await.unwrap();
+        Self { endpoint, channel, shutdown, running, state: Some(state) }
+    }
+
+    /// Ends it gracefully and returns its directory.
+    pub(crate) async fn stop(mut self) -> TempDir {
+        self.shutdown.cancel();
+        within((&mut self.running).await_ended()).await;
+        self.state.take().unwrap()
+    }
+
+    pub(crate) fn jobs(&self) -> JobServiceClient<Channel> {
+        JobServiceClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn nodes(&self) -> NodeServiceClient<Channel> {
+        NodeServiceClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn events(&self) -> EventServiceClient<Channel> {
+        EventServiceClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn agents(&self) -> AgentServiceClient<Channel> {
+        AgentServiceClient::new(self.channel.clone())
+    }
+
+    pub(crate) async fn job(&self, name: &str) -> v1::Job {
+        let request = v1::GetJobRequest { r#ref: Some(reference(name)) };
+        self.jobs().get(request).await.unwrap().into_inner().job.unwrap()
+    }
+
+    /// Waits until a job's view is as wanted.
+    pub(crate) async fn until_job(&self, name: &str, wanted: impl Fn(&v1::Job) -> bool) -> v1::Job {
+        let request = v1::WatchJobsRequest { namespace: String::new(), name: name.into() };
+        let mut stream = self.jobs().watch(request).await.unwrap().into_inner();
+        within(async {
+            loop {
+                let job = stream.message().await.unwrap().expect("the watch goes on").job.unwrap();
+                if wanted(&job) {
+                    return job;
+                }
+            }
+        })
+        .await
+    }
+
+    pub(crate) async fn until_node(&self, name: &str, wanted: impl Fn(&v1::Node) -> bool) -> v1::Node {
+        let mut stream = self.nodes().watch(v1::WatchNodesRequest::default()).await.unwrap().into_inner();
+        within(async {
+            loop {
+                let node = stream.message().await.unwrap().expect("the watch goes on").node.unwrap();
+                if node.name == name && wanted(&node) {
+                    return node;
+                }
+            }
+        })
+        .await
+    }
+
+    pub(crate) async fn submit(&self, name: &str, spec: v1::JobSpec) -> v1::Job {
+        let request = v1::SubmitRequest { r#ref: Some(reference(name)), spec: Some(spec), ..v1::SubmitRequest::default() };
+        self.jobs().submit(request).await.unwrap().into_inner().job.unwrap()
+    }
+}
+
+trait Ended {
+    async fn await_ended(self);
+}
+
+impl Ended for &mut JoinHandle<Result<(), ServeError>> {
+    async fn await_ended(self) {
+        self.await.unwrap().unwrap();
+    }
+}
+
+pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("what the test waits for must happen")
+}
+
+pub(crate) fn reference(name: &str) -> v1::JobRef {
+    v1::JobRef { namespace: String::new(), name: name.into() }
+}
+
+/// A job of one to `most` nodes, with a rank on each.
+pub(crate) fn spec(most: i64) -> v1::JobSpec {
+    v1::JobSpec {
+        replicas: Some(most),
+        min_replicas: Some(1),
+        max_replicas: Some(most),
+        args: vec!["train.py".into()],
+        scale_up_cooldown: Some("0s".into()),
+        stop_grace_period: Some("0s".into()),
+        ..v1::JobSpec::default()
+    }
+}
+
+pub(crate) fn phase(job: &v1::Job) -> v1::JobPhase {
+    job.status.as_ref().unwrap().phase()
+}

@@ -9,6 +9,9 @@ pub(crate) mod words;
 
 use serde::Serialize;
 
+#[cfg(test)]
+mod tests;
+
 /// Several objects in one document, as `kubectl -o json` prints them.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -296,7 +296,7 @@ struct Printer {
 }
 
 impl Printer {
-    fn new<'a>(cx: &'a Context, namespaced: bool) -> Printer {
+    fn new(cx: &Context, namespaced: bool) -> Printer {
         Printer { table: Table::new(Vec::new()), heads_due: !cx.globals.no_headers, wide: cx.format() == Format::Wide, namespaced }
     }
 

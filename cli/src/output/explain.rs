@@ -18,7 +18,7 @@ pub(crate) fn render(answer: &ExplainResponse, now_us: u64) -> String {
     let mut out = headline(&job, now_us);
     out.push_str("\nTimeline:\n");
     if answer.incidents_dropped > 0 {
-        out.push_str(&format!("  ({} older are no longer kept)\n", words::count(answer.incidents_dropped.into(), "incident")));
+        out.push_str(&format!("  ({} no longer kept)\n", words::count(answer.incidents_dropped.into(), "older incident")));
     }
     let start = job.created_unix_us;
     let mut lines: Vec<(u64, String)> = Vec::new();

@@ -1,0 +1,250 @@
+//! Every rendering of one job, its nodes and its story, held to the files in `golden/`. To accept a change on purpose, run the tests
+//! with `MUSTER_BLESS=1` and read the difference.
+
+use std::{env, fs, path::PathBuf};
+
+use muster_proto::v1::*;
+
+use super::{describe, document, explain, json, listing::Listed, table::Table, yaml};
+
+/// 2026-11-21T11:35:28Z, when the job was submitted.
+const START: u64 = 1_795_260_928_000_000;
+const NOW: u64 = START + 200_000_000;
+
+fn job() -> Job {
+    let rank = |rank: u32, node: &str, state: &str, error: &str| RankStatus {
+        rank,
+        local_rank: 0,
+        node: node.into(),
+        pid: 4711 + rank,
+        state: state.into(),
+        first_step: Some(1),
+        last_step: Some(120 + u64::from(rank)),
+        first_error: error.into(),
+    };
+    let member = |node_rank, node: &str| MemberStatus { node: node.into(), node_rank, phase: "Running".into() };
+    Job {
+        r#ref: Some(JobRef { namespace: "team-a".into(), name: "digits".into() }),
+        uid: "0190f0a0-0000-7000-8000-000000000001".into(),
+        spec: Some(JobSpec {
+            replicas: Some(3),
+            min_replicas: Some(2),
+            max_replicas: Some(4),
+            proc_per_node: Some(1),
+            gpus_per_node: Some(0),
+            command: vec!["python3".into()],
+            args: vec!["train.py".into(), "--note".into(), "it's on".into()],
+            env: vec![EnvVar { name: "TOKEN".into(), value: "yes".into() }],
+            working_dir: Some("/data".into()),
+            priority: Some(-5),
+            restart_policy: Some(RestartPolicy { max_restarts: Some(3), window: Some("1h".into()) }),
+            stop_grace_period: Some("10s".into()),
+            scale_up_cooldown: Some("30s".into()),
+            progress: Some("synchronous".into()),
+            launch: Some("cold".into()),
+            step_pattern: None,
+        }),
+        status: Some(JobStatus {
+            phase: JobPhase::Running.into(),
+            reason: "BelowReplicas".into(),
+            message: "2 of 3 wanted nodes".into(),
+            generation: 2,
+            world_size: 2,
+            nodes: 2,
+            nodes_running: 2,
+            restarts: 1,
+            members: vec![member(0, "node-2"), member(1, "node-3")],
+            ranks: vec![rank(0, "node-2", "running", ""), rank(1, "node-3", "exit code 1", "ValueError: bad\tshape")],
+            last_step: Some(121),
+            finished_unix_us: 0,
+            replicas: 3,
+            store_node: "node-3".into(),
+            store_address: "127.0.0.1:4242".into(),
+        }),
+        created_unix_us: START,
+    }
+}
+
+fn pending() -> Job {
+    Job {
+        r#ref: Some(JobRef { namespace: "default".into(), name: "waits".into() }),
+        spec: Some(JobSpec { replicas: Some(8), ..JobSpec::default() }),
+        status: Some(JobStatus {
+            phase: JobPhase::Pending.into(),
+            reason: "BelowMinimum".into(),
+            replicas: 8,
+            ..JobStatus::default()
+        }),
+        created_unix_us: NOW - 5_000_000,
+        ..Job::default()
+    }
+}
+
+fn node() -> Node {
+    let run = |generation, phase: &str| NodeRun {
+        job_uid: "u".into(),
+        namespace: "team-a".into(),
+        job: "digits".into(),
+        generation,
+        phase: phase.into(),
+    };
+    Node {
+        name: "node-2".into(),
+        state: NodeState::Suspect.into(),
+        cordon: Some(Cordon { by: "ada".into(), reason: "fan fails".into(), at_unix_us: START }),
+        epoch: 3,
+        address: "10.0.0.2".into(),
+        agent_version: "0.1.0 (commit abc)".into(),
+        hostname: "rack-b-2".into(),
+        kernel: "6.12.0".into(),
+        labels: [("rack".to_owned(), "b".to_owned())].into(),
+        slots: 2,
+        slots_free: 1,
+        cpus: 64,
+        memory_bytes: 512 << 30,
+        gpus: vec![Gpu { uuid: "GPU-1".into(), index: 0, model: "NVIDIA H100".into(), memory_bytes: 80 << 30 }],
+        gpu_error: String::new(),
+        runs: vec![run(1, "Dead"), run(2, "Running")],
+        first_seen_unix_us: START - 3_600_000_000,
+        last_heard_unix_us: NOW - 3_000_000,
+        boot_id: "b1".into(),
+    }
+}
+
+fn event(sequence: u64, at: u64, reason: &str, message: &str) -> Event {
+    Event {
+        sequence,
+        at_unix_us: START + at,
+        severity: if reason.ends_with("Lost") { EventSeverity::Warning } else { EventSeverity::Normal }.into(),
+        reason: reason.into(),
+        message: message.into(),
+        namespace: "team-a".into(),
+        job: "digits".into(),
+        ..Event::default()
+    }
+}
+
+fn events() -> Vec<Event> {
+    vec![
+        event(1, 0, "Submitted", "accepted"),
+        event(2, 415_000, "WorldFormed", "generation 1: world 3 on 3 nodes"),
+        Event { node: "node-1".into(), ..event(3, 38_974_000, "NodeLost", "silent for 5 s") },
+        Event { job: String::new(), node: "node-4".into(), ..event(4, 60_000_000, "NodeReady", "node-4 connected\u{1b}[31m") },
+    ]
+}
+
+fn story() -> ExplainResponse {
+    ExplainResponse {
+        job: Some(job()),
+        timeline: events(),
+        incidents: vec![
+            Incident {
+                at_unix_us: START,
+                cause: "FirstStart".into(),
+                message: "first start".into(),
+                to_generation: 1,
+                to_nodes: 3,
+                detect_us: Some(0),
+                launch_us: Some(7_681_888),
+                charged: "nobody".into(),
+                ..Incident::default()
+            },
+            Incident {
+                at_unix_us: START + 38_974_000,
+                cause: "NodeLost".into(),
+                message: "node-1 lost its connection".into(),
+                from_generation: 1,
+                to_generation: 2,
+                from_nodes: 3,
+                to_nodes: 2,
+                detect_us: Some(1_988_440),
+                decide_us: Some(73),
+                stop_us: Some(178_835),
+                launch_us: Some(4_862_691),
+                join_us: Some(6_948_039),
+                first_step_us: Some(51_000),
+                total_us: Some(14_051_585),
+                steps_lost: Some(4),
+                charged: "node".into(),
+                culprit: "node-1".into(),
+                collateral: vec!["rank 1 on node-2".into(), "rank 2 on node-3".into()],
+            },
+        ],
+        lost: vec![
+            LostTime { cause: "FirstStart".into(), lost_us: 36_124_000, incidents: 1 },
+            LostTime { cause: "NodeLost".into(), lost_us: 14_051_585, incidents: 1 },
+        ],
+        incidents_dropped: 0,
+    }
+}
+
+fn list<T: Listed>(items: &[T], wide: bool, namespaced: bool) -> String {
+    let rows: Vec<_> = items.iter().map(|item| item.row(NOW, wide, namespaced)).collect();
+    Table::new(T::heads(wide, namespaced)).render(&rows, true)
+}
+
+fn held_to(name: &str, text: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/output/golden").join(name);
+    if env::var_os("MUSTER_BLESS").is_some() {
+        fs::write(&path, text).unwrap();
+    }
+    let golden = fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, golden, "\n{name} is now:\n{text}");
+}
+
+#[test]
+fn lists() {
+    held_to("jobs.txt", &list(&[job(), pending()], false, false));
+    held_to("jobs-wide-all-namespaces.txt", &list(&[job(), pending()], true, true));
+    held_to("nodes.txt", &list(&[node()], false, false));
+    held_to("nodes-wide.txt", &list(&[node()], true, false));
+    held_to("events.txt", &list(&events(), false, false));
+    held_to("events-wide.txt", &list(&events(), true, true));
+}
+
+#[test]
+fn descriptions() {
+    held_to("describe-job.txt", &describe::job(&job(), &events(), NOW));
+    held_to("describe-job-pending.txt", &describe::job(&pending(), &[], NOW));
+    held_to("describe-node.txt", &describe::node(&node(), &events(), NOW));
+}
+
+#[test]
+fn the_story_of_a_job() {
+    held_to("explain.txt", &explain::render(&story(), NOW));
+    let over = {
+        let mut story = ExplainResponse { incidents_dropped: 7, lost: Vec::new(), timeline: Vec::new(), ..story() };
+        let status = story.job.as_mut().and_then(|job| job.status.as_mut()).unwrap();
+        (status.phase, status.finished_unix_us) = (JobPhase::Succeeded.into(), START + 3_723_000_000);
+        story.incidents.truncate(1);
+        story
+    };
+    held_to("explain-over.txt", &explain::render(&over, NOW));
+}
+
+#[test]
+fn documents() {
+    held_to("job.json", &json(&document::Job::from(job())));
+    held_to("job.yaml", &yaml(&document::Job::from(job())));
+    held_to("node.json", &json(&document::Node::from(node())));
+    held_to("explain.json", &json(&document::Explanation::from(story())));
+}
+
+#[test]
+fn what_is_printed_can_be_submitted_again() {
+    let text = yaml(&document::Job::from(job()));
+    let submitted: String = text
+        .split("status:")
+        .next()
+        .unwrap()
+        .lines()
+        .filter(|line| !is_the_server_s(line))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let document = crate::jobfile::read("job.yaml", submitted.as_bytes(), "/".as_ref(), None).unwrap();
+    assert_eq!(document.spec, muster_proto::convert::jobs::spec_document(job().spec.unwrap()));
+}
+
+fn is_the_server_s(line: &str) -> bool {
+    line.trim_start().starts_with("uid:") || line.trim_start().starts_with("creationTimestamp:")
+}

@@ -295,3 +295,29 @@ fn the_ninth_client_is_told_and_the_eight_go_on() {
     clients.pop();
     assert_eq!(clients[0].status().phase, Phase::Holding);
 }
+
+#[test]
+fn as_pid_1_sigterm_is_a_stop_and_agents_of_other_namespaces_are_heard() {
+    const UNSHARE: [&str; 5] = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"];
+    let possible = std::process::Command::new("unshare").args(UNSHARE).arg("true").status();
+    if !possible.is_ok_and(|s| s.success()) {
+        eprintln!("not tested: this machine lets nobody make PID namespaces");
+        return;
+    }
+    let rig = Rig::new();
+    rig.write_hold();
+    let mut pod = std::process::Command::new("unshare");
+    let mut pod = pod.args(UNSHARE).args(["--kill-child", RUNNER, "hold", "--dir"]).arg(&rig.dir).spawn().unwrap();
+    rig::until_written(&rig.dir.join("runner.json"));
+    assert_eq!(rig.identity().pid, 1);
+    let mut client = rig.client();
+    client.start(rig.ranks(1, FOREVER));
+    client.until_stepping(1);
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", pod.id())).unwrap();
+    Living::of(children.trim().parse().unwrap()).signal(rustix::process::Signal::TERM);
+    let status = client.until_dead();
+    assert_eq!(status.stop.unwrap().reason, "the runner, PID 1, got SIGTERM");
+    assert_eq!(status.ranks[0].exit, Some(Exit::Signal { signal: 15, core: false }));
+    client.ok(Command::Release);
+    assert!(pod.wait().unwrap().success());
+}

@@ -24,7 +24,7 @@ pub const RUNNER: &str = env!("CARGO_BIN_EXE_muster-runner");
 /// status of each written down. `$RANKS` and `$SCRIPT` come from the environment.
 const LAUNCHER: &str = r#"
 pids=
-trap 'for q in $pids; do kill -TERM -$q 2>/dev/null; done' TERM
+trap 'for q in $pids; do kill -TERM -$q 2>/dev/null; done; touch $DIR/termed' TERM
 r=0
 while [ $r -lt $RANKS ]; do
   RANK=$r LOCAL_RANK=$r setsid "$SHIM" -c "$SCRIPT" &

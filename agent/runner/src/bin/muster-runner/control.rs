@@ -11,6 +11,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use muster_runner::wire::{MAX_REQUEST, Refusal, RefusalKind, Refused, Reply, Request, parse_request};
 
 use crate::poll::{Interest, Poll, Source};
+use crate::sys;
 
 /// One agent, its successor during a hand-over, and a person with a debugger.
 const CLIENTS: usize = 8;
@@ -57,12 +58,12 @@ impl Control {
     /// Takes one connection in, or says why not.
     pub(crate) fn accept(&mut self, poll: &Poll) {
         let Ok((mut stream, _)) = self.listener.accept() else { return };
-        let Ok(peer) = rustix::net::sockopt::socket_peercred(&stream) else { return };
+        let Ok(peer) = sys::peer(&stream) else { return };
         if stream.set_nonblocking(true).is_err() {
             return;
         }
-        let refusal = if peer.uid != rustix::process::geteuid() && !peer.uid.is_root() {
-            Some(format!("uid {} may not control this runner", peer.uid.as_raw()))
+        let refusal = if peer.uid != rustix::process::geteuid().as_raw() && peer.uid != 0 {
+            Some(format!("uid {} may not control this runner", peer.uid))
         } else if self.clients.len() >= CLIENTS {
             Some(format!("{CLIENTS} clients are connected, the most there may be"))
         } else {

@@ -19,7 +19,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFl
 use serde::{Deserialize, Serialize};
 
 use crate::poll::{Interest, Poll, Source};
-use crate::tree;
+use crate::{sys, tree};
 
 /// Longest line from a shim: four numbers and their names.
 const MAX_LINE: usize = 4 << 10;
@@ -90,16 +90,15 @@ impl Ranks {
     /// Takes one connection in. `expected` are the ranks of the started group.
     pub(crate) fn accept(&mut self, poll: &Poll, expected: Option<&Range<u32>>) {
         let Ok((stream, _)) = self.listener.accept() else { return };
-        let Ok(peer) = rustix::net::sockopt::socket_peercred(&stream) else { return };
-        let mut shim =
-            Shim { stream, pid: peer.pid.as_raw_nonzero().get(), buffer: Vec::new(), fds: Vec::new(), stage: Stage::Silent };
+        let Ok(peer) = sys::peer(&stream) else { return };
+        let mut shim = Shim { stream, pid: peer.pid, buffer: Vec::new(), fds: Vec::new(), stage: Stage::Silent };
         if shim.stream.set_nonblocking(true).is_err() {
             return;
         }
-        let own = rustix::process::geteuid();
+        let own = rustix::process::geteuid().as_raw();
         let room = expected.map_or(0, Range::len) + SPARE;
-        if peer.uid != own && !peer.uid.is_root() {
-            shim.refuse(&format!("uid {} is not this runner's", peer.uid.as_raw()));
+        if peer.uid != own && peer.uid != 0 {
+            shim.refuse(&format!("uid {} is not this runner's", peer.uid));
         } else if self.shims.len() >= room {
             shim.refuse(&format!("no room for more than {room} connections"));
         } else {

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -70,6 +70,28 @@ pub(crate) fn next_signal(fd: &OwnedFd) -> Option<i32> {
         Ok(128) => Some(i32::from_ne_bytes([record[0], record[1], record[2], record[3]])),
         _ => None,
     }
+}
+
+/// Who is on the other side of a Unix socket.
+pub(crate) struct Peer {
+    /// 0 where the peer lives in another PID namespace, as the agent does beside a pod. (Why this is not rustix's call: its pid
+    /// cannot be 0.)
+    pub(crate) pid: i32,
+    pub(crate) uid: u32,
+}
+
+pub(crate) fn peer(socket: &impl AsRawFd) -> io::Result<Peer> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `peer`, which is plain data of that size.
+    let outcome = unsafe {
+        let into = (&raw mut peer).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, into, &mut length)
+    };
+    if outcome != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Peer { pid: peer.pid, uid: peer.uid })
 }
 
 /// What a child does before it becomes its program.

@@ -1,6 +1,7 @@
 //! A local cluster of the real programs: what is started is there, what is killed is dead, and nothing is left behind.
 //!
 //! The daemons are looked for in `MUSTER_BIN_DIR`, else beside `muster`; build the whole workspace first.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{
     collections::BTreeSet,

@@ -1,4 +1,5 @@
 //! What is said to the user, and with which exit code, for every kind of answer a coordinator can give.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{
     io::{BufRead, BufReader, Write},

@@ -37,7 +37,7 @@ class Cell:
     def text(self):
         if not self.times:
             return "-"
-        spread = f"{self.formed[0]:.1f}–{self.formed[-1]:.1f}" if self.formed else ""
+        spread = "–".join(sorted({f"{self.formed[end]:.1f}" for end in (0, -1)}, key=float)) if self.formed else ""
         if not self.nevers:
             return f"{self.median():.1f} ({spread})"
         never = f"never, {self.nevers} of {len(self.times)} (watched {self.watched():.0f} s)"
@@ -188,5 +188,6 @@ def legend(meta):
         parts.append(f'<rect x="{at}" y="32" width="11" height="11" fill="{SHADES[key][1]}"/>')
         parts.append(f'<text x="{at + 16}" y="42">{html.escape(title)}</text>')
         at += 40 + 6.6 * len(title)
-    parts.append(f'<text x="{at}" y="42" class="s">dark to light: until workers start, import, join, first step</text>')
+    shades = "dark to light: until workers start, import, join, first step"
+    parts.append(f'<text x="{WIDTH - 12}" y="20" text-anchor="end" class="s">{shades}</text>')
     return parts

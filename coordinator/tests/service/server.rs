@@ -20,7 +20,6 @@ use tonic::transport::Channel;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Server {
-    pub endpoint: String,
     pub channel: Channel,
     pub shutdown: CancellationToken,
     running: JoinHandle<Result<(), ServeError>>,
@@ -44,8 +43,8 @@ impl Server {
         let endpoint = format!("http://{}", coordinator.address);
         let shutdown = coordinator.shutdown();
         let running = tokio::spawn(coordinator.run());
-        let channel = Channel::from_shared(endpoint.clone()).unwrap().connect().await.unwrap();
-        Self { endpoint, channel, shutdown, running, state: Some(state) }
+        let channel = Channel::from_shared(endpoint).unwrap().connect().await.unwrap();
+        Self { channel, shutdown, running, state: Some(state) }
     }
 
     /// Ends it gracefully and returns its directory.

@@ -86,9 +86,12 @@ impl Stat {
     }
 }
 
-/// Variable that every process of a local cluster is started with: the directory of its daemon. Workers may be given an environment
-/// without it; they are found as descendants.
+/// Variable that the daemons of a local cluster are started with: their directory. They do not hand it on.
 pub(super) const MARK: &str = "MUSTER_LOCAL_PART";
+/// Variables by which what a runner starts names the runner's directory. A rank has none: it is found as a descendant.
+const RUN_MARKS: [&str; 2] = ["MUSTER_SHIM_DIR", "PYTHON_EXEC"];
+/// The program that names its directory on its command line.
+const RUNNER: &str = "muster-runner";
 
 /// All living processes that carry the mark of a directory at or below `dir`, the given ones, and all their descendants.
 pub(super) fn tree(dir: &Path, known: &[Identity]) -> BTreeSet<Identity> {
@@ -136,11 +139,19 @@ fn all_processes() -> BTreeMap<i32, Stat> {
 
 fn is_marked(pid: i32, dir: &Path) -> bool {
     // Another user's process cannot be read, and cannot be ours.
-    let Ok(environ) = fs::read(format!("/proc/{pid}/environ")) else { return false };
-    environ.split(|byte| *byte == 0).any(|variable| {
-        let value = variable.strip_prefix(MARK.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
-        value.is_some_and(|value| Path::new(OsStr::from_bytes(value)).starts_with(dir))
-    })
+    let words = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let is_below = |path: &[u8]| Path::new(OsStr::from_bytes(path)).starts_with(dir);
+    let environ = words("environ");
+    let has_mark = environ.split(|byte| *byte == 0).any(|variable| {
+        let mut parts = variable.splitn(2, |byte| *byte == b'=');
+        let (name, value) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        (name == MARK.as_bytes() || RUN_MARKS.iter().any(|mark| name == mark.as_bytes())) && is_below(value)
+    });
+    let cmdline = words("cmdline");
+    let mut cmdline = cmdline.split(|byte| *byte == 0);
+    let is_runner = cmdline.next().is_some_and(|program| Path::new(OsStr::from_bytes(program)).ends_with(RUNNER));
+    // A runner that has not written its record yet is known by this alone.
+    has_mark || (is_runner && cmdline.any(is_below))
 }
 
 /// How long SIGKILL may take: a process waiting in the kernel for a disk ends late, not never.
@@ -232,6 +243,35 @@ mod tests {
         me.signal(Signal::KILL);
         child.wait().unwrap();
         assert!(!me.is_alive());
+    }
+
+    #[test]
+    fn what_names_the_directory_is_ours_and_what_only_reads_it_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let runner = dir.path().join(RUNNER);
+        std::os::unix::fs::symlink("/bin/sh", &runner).unwrap();
+        let run = dir.path().join("runs/x");
+        let sleep = |command: &mut Command| command.stdin(Stdio::null()).spawn().unwrap();
+        let ours = [
+            sleep(Command::new(&runner).args(["-c", "sleep 1000; :", "hold", "--dir"]).arg(&run)),
+            sleep(Command::new("sleep").arg("1000").env_clear().env("PYTHON_EXEC", run.join("muster-shim"))),
+        ];
+        let strangers = [
+            sleep(Command::new("sh").args(["-c", "sleep 1000; :", "tail", "-f"]).arg(&run)),
+            sleep(Command::new("sleep").arg("1000").env(MARK, format!("{}2", dir.path().display()))),
+        ];
+        let found = |child: &Child| tree(dir.path(), &[]).iter().any(|process| process.pid == child.id() as i32);
+        // Until the child has become its program.
+        while !ours.iter().all(found) {
+            std::thread::yield_now();
+        }
+        assert!(!strangers.iter().any(found));
+        for mut child in ours.into_iter().chain(strangers) {
+            let all = descendants(&[Identity::of(child.id() as i32).unwrap()]);
+            all.iter().for_each(|process| process.signal(Signal::KILL));
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[tokio::test]

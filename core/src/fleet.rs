@@ -343,4 +343,6 @@ pub struct Fleet {
     pub(crate) listen_until: Timestamp,
     pub(crate) last_event: u64,
     pub(crate) last_turn: Timestamp,
+    /// Since when this coordinator has been there without a break: what did not happen before may be its own fault.
+    pub(crate) present_since: Timestamp,
 }

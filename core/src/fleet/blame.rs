@@ -22,12 +22,19 @@ pub(crate) enum Evidence {
         at: Timestamp,
         error: Option<String>,
     },
-    /// torchrun itself failed without any rank failing, or the whole group vanished.
+    /// torchrun itself failed without any rank failing.
     LauncherFailed {
         node: NodeName,
-        exit: Option<Exit>,
+        exit: Exit,
         at: Timestamp,
         error: Option<String>,
+    },
+    /// The group is dead and nobody knows how it ended: its holder was killed. No program can do that to itself by failing.
+    Vanished {
+        node: NodeName,
+        at: Timestamp,
+        /// Some rank had been started.
+        launched: bool,
     },
     /// The node's agent is silent: its connection broke at `since`, or that is when it was last heard.
     NodeSilent {
@@ -63,6 +70,7 @@ impl Evidence {
         match self {
             Evidence::RankExit { node, .. }
             | Evidence::LauncherFailed { node, .. }
+            | Evidence::Vanished { node, .. }
             | Evidence::NodeSilent { node, .. }
             | Evidence::NodeRebooted { node, .. }
             | Evidence::NodeDeleted { node, .. }
@@ -78,13 +86,18 @@ impl Evidence {
 
     /// Whether this says only that somebody else went away.
     pub(crate) fn is_victim(&self) -> bool {
-        matches!(self, Evidence::RankExit { class: ExitClass::PeerLost, .. })
+        match self {
+            Evidence::RankExit { class, .. } => *class == ExitClass::PeerLost,
+            Evidence::LauncherFailed { exit, error, .. } => exit.class(error.as_deref()) == ExitClass::PeerLost,
+            _ => false,
+        }
     }
 
     fn at(&self) -> Timestamp {
         match self {
             Evidence::RankExit { at, .. }
             | Evidence::LauncherFailed { at, .. }
+            | Evidence::Vanished { at, .. }
             | Evidence::NodeRebooted { at, .. }
             | Evidence::NodeDeleted { at, .. }
             | Evidence::StartTimeout { at, .. } => *at,
@@ -97,11 +110,11 @@ impl Evidence {
     fn order(&self) -> (u8, Timestamp) {
         let kind = match self {
             Evidence::NodeRebooted { .. } | Evidence::NodeDeleted { .. } => 0,
-            Evidence::RankExit { class: ExitClass::Fault | ExitClass::Killed, .. } | Evidence::NodeSilent { .. } => 1,
+            victim if victim.is_victim() => 5,
+            Evidence::RankExit { .. } | Evidence::NodeSilent { .. } | Evidence::Vanished { .. } => 1,
             Evidence::Refused { .. } => 2,
             Evidence::LauncherFailed { .. } => 3,
             Evidence::StartTimeout { .. } => 4,
-            Evidence::RankExit { .. } => 5,
         };
         (kind, self.at())
     }
@@ -127,26 +140,43 @@ pub(crate) struct Verdict {
     pub cause: Cause,
     pub message: String,
     pub charged: Charged,
-    pub culprit: String,
-    pub node: NodeName,
+    /// `None`: all that is known are victims of each other.
+    pub culprit: Option<String>,
+    pub node: Option<NodeName>,
     pub collateral: Vec<String>,
     pub event_at: Timestamp,
 }
 
-/// Judges all evidence of one generation together; `None` without any.
-pub(crate) fn judge(evidence: &[Evidence], members: usize) -> Option<Verdict> {
+/// Judges all evidence of one generation together; `None` without any. `advanced`: it came further than the ones before it.
+///
+/// Where every member says that another went away, and all of them are there, the network between them failed, and nobody pays. But a
+/// program that cannot reach something else uses the same words; so a job pays all the same if it has got no further, else it would
+/// be restarted for ever.
+pub(crate) fn judge(evidence: &[Evidence], members: usize, advanced: bool) -> Option<Verdict> {
     let primary = evidence.iter().min_by_key(|e| (e.order(), Reverse(e.breaks())))?;
     let refused_everywhere = evidence.iter().filter(|e| matches!(e, Evidence::Refused { .. })).count() == members;
     let (cause, charged, message) = match primary {
+        victim if victim.is_victim() => {
+            let charged = if advanced { Charged::Nobody } else { Charged::Job };
+            let error = match victim {
+                Evidence::RankExit { error: Some(error), .. } | Evidence::LauncherFailed { error: Some(error), .. } => error,
+                _ => "no error",
+            };
+            let name = victim.name();
+            (Cause::PeersLost, charged, format!("members lost each other and every node is there; first {name}: {error}"))
+        }
         Evidence::RankExit { node, rank, exit, class, error, .. } => {
             let cause = if *class == ExitClass::Killed { Cause::WorkerKilled } else { Cause::WorkerFailed };
             let error = error.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
             (cause, Charged::Job, format!("rank {rank} on {node} ended with {exit}{error}"))
         }
         Evidence::LauncherFailed { node, exit, error, .. } => {
-            let exit = exit.map_or("vanished".to_owned(), |exit| format!("ended with {exit}"));
             let error = error.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
-            (Cause::StartFailed, Charged::Job, format!("torchrun on {node} {exit} before any rank failed{error}"))
+            (Cause::StartFailed, Charged::Job, format!("torchrun on {node} ended with {exit} before any rank failed{error}"))
+        }
+        Evidence::Vanished { node, launched, .. } => {
+            let cause = if *launched { Cause::WorkerKilled } else { Cause::StartFailed };
+            (cause, Charged::Node, format!("the worker group on {node} was killed together with its runner"))
         }
         Evidence::NodeSilent { node, lost: true, .. } => (Cause::NodeLost, Charged::Node, format!("{node} is silent")),
         Evidence::NodeSilent { node, .. } => {
@@ -160,13 +190,14 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize) -> Option<Verdict> {
         }
         Evidence::StartTimeout { node, .. } => (Cause::StartTimeout, Charged::Node, format!("{node} did not get ready in time")),
     };
-    let collateral = evidence.iter().filter(|e| e.name() != primary.name()).map(Evidence::name).collect();
+    let named = !primary.is_victim();
+    let collateral = evidence.iter().filter(|e| !named || e.name() != primary.name()).map(Evidence::name).collect();
     Some(Verdict {
         cause,
         message,
         charged,
-        culprit: primary.name(),
-        node: primary.node().clone(),
+        culprit: named.then(|| primary.name()),
+        node: named.then(|| primary.node().clone()),
         collateral,
         event_at: primary.happened(),
     })
@@ -190,30 +221,47 @@ mod tests {
 
     #[test]
     fn the_rank_that_failed_by_itself_is_to_blame_even_if_a_victim_was_seen_first() {
-        let verdict = judge(&[exit("b", 1, Exit::Code(1), PEER, 1000), exit("a", 0, Exit::Signal(11), None, 1003)], 2).unwrap();
-        assert_eq!((verdict.cause, verdict.charged, verdict.culprit.as_str()), (Cause::WorkerFailed, Charged::Job, "rank 0 on a"));
+        let verdict = judge(&[exit("b", 1, Exit::Code(1), PEER, 1000), exit("a", 0, Exit::Signal(11), None, 1003)], 2, true).unwrap();
+        assert_eq!((verdict.cause, verdict.charged, verdict.culprit.as_deref()), (Cause::WorkerFailed, Charged::Job, Some("rank 0 on a")));
         assert_eq!(verdict.collateral, ["rank 1 on b"]);
     }
 
     #[test]
     fn a_cut_node_explains_its_peers_deaths_and_costs_the_job_nothing() {
         let evidence = [exit("b", 1, Exit::Code(1), PEER, 1000), exit("c", 2, Exit::Code(1), None, 1001), silent("a", false, 1020)];
-        let verdict = judge(&evidence, 3).unwrap();
-        assert_eq!((verdict.cause, verdict.charged, verdict.culprit.as_str()), (Cause::NodeLost, Charged::Node, "a"));
+        let verdict = judge(&evidence, 3, true).unwrap();
+        assert_eq!((verdict.cause, verdict.charged, verdict.culprit.as_deref()), (Cause::NodeLost, Charged::Node, Some("a")));
         assert_eq!(verdict.collateral, ["rank 1 on b", "rank 2 on c"]);
     }
 
     #[test]
     fn a_failure_long_before_a_silence_is_not_the_silences_fault() {
-        let verdict = judge(&[exit("b", 1, Exit::Code(3), None, 1000), silent("a", false, 2000)], 2).unwrap();
+        let verdict = judge(&[exit("b", 1, Exit::Code(3), None, 1000), silent("a", false, 2000)], 2, true).unwrap();
         assert_eq!(verdict.charged, Charged::Job);
+    }
+
+    #[test]
+    fn a_group_that_vanished_with_its_runner_costs_the_job_nothing() {
+        let vanished = |launched| Evidence::Vanished { node: "a".into(), at: Timestamp(900_000), launched };
+        let verdict = judge(&[exit("b", 1, Exit::Code(1), PEER, 1000), vanished(true)], 2, true).unwrap();
+        assert_eq!((verdict.cause, verdict.charged, verdict.culprit.as_deref()), (Cause::WorkerKilled, Charged::Node, Some("a")));
+        assert_eq!(judge(&[vanished(false)], 1, true).unwrap().cause, Cause::StartFailed, "it is not tried there again at once");
+    }
+
+    #[test]
+    fn victims_of_each_other_name_nobody_and_pay_only_if_they_got_no_further() {
+        let evidence = [exit("a", 0, Exit::Code(1), PEER, 1000), exit("b", 1, Exit::Code(1), PEER, 1001)];
+        let verdict = judge(&evidence, 2, true).unwrap();
+        assert_eq!((verdict.cause, verdict.charged, verdict.culprit, verdict.node), (Cause::PeersLost, Charged::Nobody, None, None));
+        assert_eq!(verdict.collateral, ["rank 0 on a", "rank 1 on b"]);
+        assert_eq!(judge(&evidence, 2, false).unwrap().charged, Charged::Job);
     }
 
     #[test]
     fn a_refusal_everywhere_is_the_jobs_fault_elsewhere_the_nodes() {
         let refused = |node: &str| Evidence::Refused { node: node.into(), reason: "no such script".into() };
-        assert_eq!(judge(&[refused("a"), refused("b")], 2).unwrap().charged, Charged::Job);
-        assert_eq!(judge(&[refused("a")], 2).unwrap().charged, Charged::Node);
+        assert_eq!(judge(&[refused("a"), refused("b")], 2, true).unwrap().charged, Charged::Job);
+        assert_eq!(judge(&[refused("a")], 2, true).unwrap().charged, Charged::Node);
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub enum Cause {
     FirstStart,
     WorkerFailed,
     WorkerKilled,
+    /// Members lost their connections to each other, and every one of them is there.
+    PeersLost,
     NodeLost,
     NodeRebooted,
     NodeDeleted,

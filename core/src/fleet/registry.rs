@@ -2,8 +2,8 @@
 //!
 //! `Unknown -> Ready -> Suspect -> Lost`, and from each back to `Ready` by a new session. *Suspect*: three heartbeats missed, or the
 //! stream broke; no new work, nothing is stopped. *Lost*: five missed; its work may be placed elsewhere as soon as that is safe.
-//! *Unknown*: known from the store and not heard since this coordinator started; while the coordinator listens, Unknown never
-//! turns into Lost, since it is the coordinator who was away.
+//! *Unknown*: not heard since this coordinator started, or since it stood still itself; while the coordinator listens, Unknown never
+//! turns into Lost, and a stream that ends says nothing, since it is the coordinator who was away.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -108,7 +108,9 @@ impl Registry {
         let node = self.nodes.get_mut(&name)?;
         node.session = None;
         node.published = None;
-        node.doubt(Liveness::Suspect, now);
+        if node.liveness != Liveness::Unknown {
+            node.doubt(Liveness::Suspect, now);
+        }
         Some(name)
     }
 
@@ -116,9 +118,10 @@ impl Registry {
         self.nodes.remove(name);
     }
 
-    /// Judges silence. `listening`: nobody becomes Lost who was not heard by this coordinator. Answers with those that changed.
-    pub(crate) fn expire(&mut self, now: Timestamp, policy: &Policy, listening: bool) -> Vec<NodeName> {
-        let (suspect, lost) = (policy.heartbeat * policy.suspect_missed, policy.heartbeat * policy.lost_missed);
+    /// Judges silence by the heartbeat that agents were given. `listening`: nobody becomes Lost who was not heard by this
+    /// coordinator. Answers with those that changed.
+    pub(crate) fn expire(&mut self, now: Timestamp, heartbeat: Duration, policy: &Policy, listening: bool) -> Vec<NodeName> {
+        let (suspect, lost) = (heartbeat * policy.suspect_missed, heartbeat * policy.lost_missed);
         let mut changed = Vec::new();
         for (name, node) in &mut self.nodes {
             let silent = now.since(node.heard);
@@ -144,11 +147,18 @@ impl Registry {
         }
     }
 
+    /// The coordinator stood still so long that agents may have given it up: who is there must be heard anew.
+    pub(crate) fn unhear(&mut self) {
+        for node in self.nodes.values_mut().filter(|node| node.liveness != Liveness::Lost) {
+            node.liveness = Liveness::Unknown;
+        }
+    }
+
     /// When the next verdict on silence is due.
-    pub(crate) fn next_verdict(&self, policy: &Policy) -> Option<Timestamp> {
+    pub(crate) fn next_verdict(&self, heartbeat: Duration, policy: &Policy) -> Option<Timestamp> {
         let due = |node: &Node| match node.liveness {
-            Liveness::Ready => Some(node.heard + policy.heartbeat * policy.suspect_missed),
-            Liveness::Suspect => Some(node.heard + policy.heartbeat * policy.lost_missed),
+            Liveness::Ready => Some(node.heard + heartbeat * policy.suspect_missed),
+            Liveness::Suspect => Some(node.heard + heartbeat * policy.lost_missed),
             Liveness::Lost | Liveness::Unknown => None,
         };
         self.nodes.values().filter_map(due).min()
@@ -182,11 +192,11 @@ mod tests {
         let mut registry = registry(start);
         registry.bind(SessionId(1), &"a".into(), start);
         let at = |ms| start + Duration::from_millis(ms);
-        assert!(registry.expire(at(2_999), &policy, false).is_empty());
-        assert_eq!(registry.expire(at(3_000), &policy, false).len(), 1);
+        assert!(registry.expire(at(2_999), policy.heartbeat, &policy, false).is_empty());
+        assert_eq!(registry.expire(at(3_000), policy.heartbeat, &policy, false).len(), 1);
         assert_eq!(registry.nodes[&"a".into()].liveness, Liveness::Suspect);
-        assert!(registry.expire(at(4_999), &policy, false).is_empty());
-        assert_eq!(registry.expire(at(5_000), &policy, false).len(), 1);
+        assert!(registry.expire(at(4_999), policy.heartbeat, &policy, false).is_empty());
+        assert_eq!(registry.expire(at(5_000), policy.heartbeat, &policy, false).len(), 1);
         assert_eq!(registry.nodes[&"a".into()].liveness, Liveness::Lost);
         assert!(registry.heard(SessionId(1), at(6_000)), "a message ends the doubt");
     }
@@ -205,8 +215,8 @@ mod tests {
     fn who_was_not_heard_yet_is_not_lost_while_we_listen() {
         let (policy, start) = (Policy::default(), Timestamp(0));
         let mut registry = registry(start);
-        assert!(registry.expire(start + Duration::from_secs(60), &policy, true).is_empty());
-        assert_eq!(registry.expire(start + Duration::from_secs(60), &policy, false).len(), 1);
+        assert!(registry.expire(start + Duration::from_secs(60), policy.heartbeat, &policy, true).is_empty());
+        assert_eq!(registry.expire(start + Duration::from_secs(60), policy.heartbeat, &policy, false).len(), 1);
     }
 
     #[test]
@@ -215,7 +225,7 @@ mod tests {
         let mut registry = registry(start);
         registry.bind(SessionId(1), &"a".into(), start);
         registry.discount(Duration::from_secs(20));
-        assert!(registry.expire(start + Duration::from_secs(20), &policy, false).is_empty());
+        assert!(registry.expire(start + Duration::from_secs(20), policy.heartbeat, &policy, false).is_empty());
     }
 
     #[test]

@@ -69,13 +69,14 @@ pub(crate) fn is_inert(nodes: &Registry, generation: &GenerationRecord, progress
     progress == Progress::Synchronous && !generation.dead.is_empty() && unproven().all(silent)
 }
 
-/// Everything that says this generation is broken. A suspicion alone is evidence for blame, never a break.
+/// Everything that says this generation is broken. A suspicion alone is evidence for blame, never a break. `patience`: who is not
+/// ready to start by then never will be.
 pub(crate) fn evidence(
     nodes: &Registry,
     job: &JobUid,
     generation: &GenerationRecord,
     now: Timestamp,
-    policy: &Policy,
+    patience: Timestamp,
 ) -> Vec<Evidence> {
     let mut found = Vec::new();
     for member in &generation.members {
@@ -90,7 +91,7 @@ pub(crate) fn evidence(
         }
         let run = node.runs.get(&generation.run(job));
         if let Some(run) = run {
-            exits(name, run, &mut found);
+            exits(name, run, generation.proc_per_node, &mut found);
         }
         let finished = run.is_some_and(|run| run.ranks_finished(generation.proc_per_node));
         match node.liveness {
@@ -103,29 +104,34 @@ pub(crate) fn evidence(
             _ => {}
         }
     }
-    if !generation.started && now.since(generation.opened) > patience(generation, policy) {
+    if !generation.started && now > patience {
         found
             .extend(unready(nodes, job, generation).into_iter().map(|node| Evidence::StartTimeout { node: node.clone(), at: now }));
     }
     found
 }
 
-/// How long a generation may take to get ready: its members may have to stop the one before first.
-pub(crate) fn patience(generation: &GenerationRecord, policy: &Policy) -> std::time::Duration {
-    policy.prepare_timeout + generation.previous_grace
+/// Until when a generation may take to get ready: its members may have to stop the one before first. `present_since`: a
+/// coordinator that was away has heard nobody say that he is.
+pub(crate) fn patience(generation: &GenerationRecord, present_since: Timestamp, policy: &Policy) -> Timestamp {
+    generation.opened.max(present_since) + policy.prepare_timeout + generation.previous_grace
 }
 
-fn exits(node: &NodeName, run: &RunReport, found: &mut Vec<Evidence>) {
+fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Evidence>) {
     if let RunPhase::Refused(reason) = &run.phase {
         found.push(Evidence::Refused { node: node.clone(), reason: reason.clone() });
         return;
     }
-    let mut failed = false;
-    for rank in &run.ranks {
-        let Some(exit) = rank.exit else { continue };
-        let class = exit.class(rank.first_error.as_deref());
-        if class != ExitClass::Success {
-            failed = true;
+    let failures = || run.ranks.iter().filter(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
+    let first = failures().min_by_key(|rank| rank.exited_at);
+    let failed = first.is_some();
+    for rank in failures() {
+        if let Some(exit) = rank.exit {
+            // torchrun ends the others of its node as soon as one has failed: they are that one's victims.
+            let class = match exit.class(rank.first_error.as_deref()) {
+                ExitClass::Killed if first.is_some_and(|first| first.rank != rank.rank) => ExitClass::PeerLost,
+                class => class,
+            };
             found.push(Evidence::RankExit {
                 node: node.clone(),
                 rank: rank.rank,
@@ -136,16 +142,26 @@ fn exits(node: &NodeName, run: &RunReport, found: &mut Vec<Evidence>) {
             });
         }
     }
-    let launcher_failed = run.launcher_exit.is_some_and(|exit| !exit.is_success());
-    let died_unheard = run.phase == RunPhase::Dead && !run.succeeded();
-    if !failed && (launcher_failed || died_unheard) {
-        found.push(Evidence::LauncherFailed {
-            node: node.clone(),
-            exit: run.launcher_exit,
-            at: run.dead_at.unwrap_or_default(),
-            error: run.launcher_error.clone(),
-        });
+    let at = run.dead_at.unwrap_or_default();
+    match run.launcher_exit {
+        // Once every rank has ended well, it no longer matters how torchrun does: its runner ends one that lingers at the exit barrier.
+        _ if failed || run.ranks_finished(expected) => {}
+        Some(exit) if !exit.is_success() => {
+            found.push(Evidence::LauncherFailed { node: node.clone(), exit, at, error: run.launcher_error.clone() });
+        }
+        None if run.phase == RunPhase::Dead => {
+            found.push(Evidence::Vanished { node: node.clone(), at, launched: !run.ranks.is_empty() });
+        }
+        _ => {}
     }
+}
+
+/// Whether somebody not yet heard of may have caused what is known: a member without evidence of his own of whom nothing was heard
+/// since `fell`. His next heartbeat says that he is there; if none comes, he is silent.
+pub(crate) fn may_have_a_culprit(nodes: &Registry, generation: &GenerationRecord, evidence: &[Evidence], fell: Timestamp) -> bool {
+    let unheard = |node: &NodeName| nodes.get(node).is_some_and(|n| n.heard < fell || n.liveness == Liveness::Unknown);
+    let silent = |node: &&NodeName| !evidence.iter().any(|e| e.node() == *node);
+    generation.members.iter().map(|member| &member.node).filter(silent).any(unheard)
 }
 
 /// How far a training generation is from its good end.
@@ -161,10 +177,11 @@ pub(crate) fn completion(nodes: &Registry, job: &JobUid, generation: &Generation
     let mut completion = Completion::Done;
     for member in &generation.members {
         let run = report(nodes, job, generation, &member.node);
-        if run.is_some_and(|run| run.phase == RunPhase::Dead && run.succeeded()) {
+        let finished = run.is_some_and(|run| run.ranks_finished(generation.proc_per_node));
+        if run.is_some_and(|run| run.phase == RunPhase::Dead && (finished || run.succeeded())) {
             continue;
         }
-        if run.is_some_and(|run| run.ranks_finished(generation.proc_per_node)) {
+        if finished {
             completion = Completion::RanksDone;
         } else {
             return Completion::Training;

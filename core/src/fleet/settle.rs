@@ -43,8 +43,12 @@ pub(crate) struct Live {
 /// barrier would wait 300 s for a node that is gone.
 const EXIT_BARRIER: Duration = Duration::from_secs(5);
 
-/// If all that is known are victims of somebody not yet named, wait this much longer for the name.
-const VICTIMS_ONLY: u32 = 10;
+/// If all that is known are victims of somebody not yet named, a word of the others counts as a sign of life only so long after
+/// that became known: it may have been under way.
+const UNDER_WAY: Duration = Duration::from_millis(250);
+
+/// How often it is looked whether everybody has spoken since.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Fleet {
     pub(crate) fn settle_all(&mut self, now: Timestamp, scratch: &mut Scratch) {
@@ -103,6 +107,7 @@ impl Fleet {
     fn judge(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
         let job = &self.jobs[uid];
         let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else { return };
+        let patience = rendezvous::patience(generation, self.present_since, &self.policy);
         if generation.started {
             match rendezvous::completion(&self.nodes, uid, generation) {
                 Completion::Done => return self.succeed(uid),
@@ -116,24 +121,27 @@ impl Fleet {
                 }
                 Completion::Training => {}
             }
-        } else {
-            let patience = generation.opened + rendezvous::patience(generation, &self.policy);
-            if now < patience {
-                self.wake_job(uid, patience + Duration::from_millis(1));
-            }
+        } else if now <= patience {
+            self.wake_job(uid, patience + Duration::from_millis(1));
         }
         let generation = self.jobs[uid].current.as_ref().expect("checked above");
-        let evidence = rendezvous::evidence(&self.nodes, uid, generation, now, &self.policy);
+        let evidence = rendezvous::evidence(&self.nodes, uid, generation, now, patience);
         if !evidence.iter().any(Evidence::breaks) {
             let live = self.live(uid);
             (live.doubted, live.stranded) = (None, None);
             return;
         }
         let doubted = *self.live(uid).doubted.get_or_insert(now);
-        let window =
-            if evidence.iter().all(Evidence::is_victim) { self.policy.coalesce * VICTIMS_ONLY } else { self.policy.coalesce };
-        if now < doubted + window {
-            return self.wake_job(uid, doubted + window);
+        if now < doubted + self.policy.coalesce {
+            return self.wake_job(uid, doubted + self.policy.coalesce);
+        }
+        if evidence.iter().all(Evidence::is_victim) {
+            let generation = self.jobs[uid].current.as_ref().expect("checked above");
+            let listening = self.is_listening(now);
+            let patience = if listening { self.listen_until } else { doubted + self.heartbeat() * (self.policy.suspect_missed + 1) };
+            if now < patience && rendezvous::may_have_a_culprit(&self.nodes, generation, &evidence, doubted + UNDER_WAY) {
+                return self.wake_job(uid, patience.min(now + LOOK_AGAIN));
+            }
         }
         if evidence.iter().all(|e| matches!(e, Evidence::NodeSilent { .. }))
             && let Placement::Short(shortfall) = self.place(uid, now)
@@ -171,21 +179,22 @@ impl Fleet {
 
     fn break_generation(&mut self, uid: &JobUid, evidence: &[Evidence], doubted: Timestamp, now: Timestamp, scratch: &mut Scratch) {
         let generation = self.jobs[uid].current.clone().expect("only a current generation is judged");
-        let Some(verdict) = blame::judge(evidence, generation.members.len()) else { return };
         let steps = rendezvous::steps(&self.nodes, uid, &generation);
+        let advanced = steps.last > self.jobs[uid].last_step;
+        let Some(verdict) = blame::judge(evidence, generation.members.len(), advanced) else { return };
         let (policy, job) = (self.policy.clone(), self.jobs.get_mut(uid).expect("settled jobs exist"));
         let name = job.name.clone();
         job.open_incident(Incident {
             cause: verdict.cause,
             message: verdict.message.clone(),
             charged: verdict.charged,
-            culprit: Some(verdict.culprit.clone()),
+            culprit: verdict.culprit.clone(),
             collateral: verdict.collateral.clone(),
             from: Some(generation.number),
             from_nodes: generation.members.len() as u32,
             detected_at: doubted,
             last_step_before: steps.last,
-            node: Some(verdict.node.clone()),
+            node: verdict.node.clone(),
             ..Incident::at(verdict.event_at.min(doubted))
         });
         job.last_step = steps.last.or(job.last_step);
@@ -206,7 +215,7 @@ impl Fleet {
             &reason,
             verdict.message.clone(),
             Some((uid, &name, Some(generation.number))),
-            Some(&verdict.node),
+            verdict.node.as_ref(),
         );
         match restart {
             Restart::At(at) => self.jobs.get_mut(uid).expect("settled jobs exist").not_before = Some(at).filter(|at| *at > now),
@@ -215,27 +224,29 @@ impl Fleet {
                 self.end(uid, Ending { phase: Phase::Failed, reason: "RestartBudgetSpent".into(), message });
             }
         }
-        self.note_on_node(uid, &verdict, now, scratch);
+        if let Some(node) = &verdict.node {
+            self.note_on_node(uid, node, &verdict, now, scratch);
+        }
     }
 
     /// What a failure says about the node on which it began.
-    fn note_on_node(&mut self, uid: &JobUid, verdict: &Verdict, now: Timestamp, scratch: &mut Scratch) {
+    fn note_on_node(&mut self, uid: &JobUid, name: &NodeName, verdict: &Verdict, now: Timestamp, scratch: &mut Scratch) {
         if matches!(verdict.cause, Cause::StartFailed | Cause::StartTimeout) {
-            let avoided = Avoided { node: verdict.node.clone(), until: now + AVOID, why: verdict.message.clone() };
+            let avoided = Avoided { node: name.clone(), until: now + AVOID, why: verdict.message.clone() };
             if verdict.charged == Charged::Node {
                 self.live(uid).avoided.push(avoided);
             }
         }
-        self.touch_node(&verdict.node, scratch);
+        self.touch_node(name, scratch);
         let policy = self.policy.clone();
-        let Some(node) = self.nodes.nodes.get_mut(&verdict.node) else { return };
+        let Some(node) = self.nodes.nodes.get_mut(name) else { return };
         budget::mark(&mut node.record, uid, &policy, now);
         let Some(reason) = budget::storm(&node.record, &policy, now).filter(|_| node.record.cordon.is_none()) else { return };
         match budget::cordon_veto(self.nodes.nodes.values().map(|node| &node.record), &policy, now) {
-            None => self.set_cordon(&verdict.node, Some(Cordon { by: MUSTER.into(), reason, at: now }), now, scratch),
+            None => self.set_cordon(name, Some(Cordon { by: MUSTER.into(), reason, at: now }), now, scratch),
             Some(veto) => {
-                let message = format!("{} should be cordoned ({reason}), but {veto}", verdict.node);
-                self.event(scratch, now, true, "CordonWithheld", message, None, Some(&verdict.node));
+                let message = format!("{name} should be cordoned ({reason}), but {veto}");
+                self.event(scratch, now, true, "CordonWithheld", message, None, Some(name));
             }
         }
     }

@@ -548,6 +548,21 @@ fn a_node_lost_after_its_workers_finished_does_not_cost_the_job() {
 }
 
 #[test]
+fn a_launcher_ended_after_its_ranks_finished_is_no_failure() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    bench.rank_exits("digits", 0, Exit::Code(0), None);
+    let run = bench.agents.get_mut(&"a".into()).unwrap().runs.values_mut().next().unwrap();
+    run.launcher_exit = Some(Exit::Signal(9));
+    let (session, runs) = (bench.agents[&"a".into()].session.unwrap(), bench.agents[&"a".into()].runs.values().cloned().collect());
+    bench.input(Input::Runs { session, runs });
+    bench.pass(SECOND);
+    assert_eq!((bench.job("digits").phase, bench.job("digits").last_generation.0), (Phase::Running, 1));
+    bench.rank_exits("digits", 1, Exit::Code(0), None);
+    assert_eq!(bench.job("digits").phase, Phase::Succeeded);
+}
+
+#[test]
 fn submitting_twice_makes_one_job() {
     let mut bench = Bench::new(&["a"]);
     bench.submit("digits", document(1, 1, 1));

@@ -80,6 +80,7 @@ impl Fleet {
             tombstones: Vec::new(),
             last_event: stored.last_event,
             last_turn: now,
+            present_since: now,
         };
         for uid in fleet.active.clone() {
             fleet.index(&uid);
@@ -94,10 +95,15 @@ impl Fleet {
         if stall > self.policy.tick * STALL_TICKS {
             self.nodes.discount(stall - self.policy.tick);
         }
+        if stall >= self.heartbeat() * self.policy.suspect_missed {
+            // Agents may have given this coordinator up: it listens again, as after a start.
+            self.nodes.unhear();
+            (self.listen_until, self.present_since) = (now + self.policy.listen, now);
+        }
         self.last_turn = now;
         self.apply(now, input, &mut scratch);
         let listening = self.is_listening(now);
-        for name in self.nodes.expire(now, &self.policy, listening) {
+        for name in self.nodes.expire(now, self.heartbeat(), &self.policy, listening) {
             self.liveness_changed(&name, now, &mut scratch);
         }
         self.settle_all(now, &mut scratch);
@@ -195,7 +201,7 @@ impl Fleet {
     }
 
     /// The heartbeat interval agents are given: one second, stretched so that 2,000 a second arrive at most.
-    fn heartbeat(&self) -> Duration {
+    pub(crate) fn heartbeat(&self) -> Duration {
         const PER_SECOND: u64 = 2_000;
         self.policy.heartbeat.max(Duration::from_millis(self.nodes.nodes.len() as u64 * 1_000 / PER_SECOND))
     }
@@ -364,7 +370,7 @@ impl Fleet {
         if let Some((id, reply)) = scratch.answer {
             turn.effects.push(Effect::Answer { id, answer: self.answer(reply) });
         }
-        for at in [self.nodes.next_verdict(&self.policy), self.is_listening(now).then_some(self.listen_until)].into_iter().flatten()
+        for at in [self.nodes.next_verdict(self.heartbeat(), &self.policy), self.is_listening(now).then_some(self.listen_until)].into_iter().flatten()
         {
             scratch.wake_at = Some(scratch.wake_at.map_or(at, |before| before.min(at)));
         }

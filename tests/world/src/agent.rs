@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use muster_core::{
     fleet::Hello,
-    id::{NodeEpoch, Term},
+    id::Term,
     node::{Alarm, Effect, Found, Input, Node, Objection},
     run::{RunId, RunReport},
     time::Timestamp,
@@ -281,7 +281,6 @@ impl World {
             }
             Effect::Stop { run, grace, reason } => {
                 note!(self, "n{machine} stops {} ({grace:?}): {reason}", crate::words::run(&run));
-                invariants::silence_never_kills(self, machine, &run);
                 self.tell_runner(machine, &run, Order::Stop { grace });
             }
             Effect::Release { run } => {
@@ -334,9 +333,5 @@ impl World {
         self.machines[machine].runs.insert(run.clone(), Group::new(assignment, term, life));
         let delay = self.rng.ms(5, 300);
         self.queue.push(self.now + delay, Event::RunnerUp { machine, run, life });
-    }
-
-    pub(crate) fn epoch_of(&self, machine: usize) -> NodeEpoch {
-        self.machines[machine].ledger.epoch
     }
 }

@@ -35,7 +35,6 @@ pub(crate) struct Coordinator {
 pub(crate) struct Process {
     pub(crate) id: u64,
     pub(crate) fleet: Fleet,
-    pub(crate) term: Term,
     pub(crate) sessions: BTreeMap<SessionId, u64>,
     next_session: u64,
     next_tick: Timestamp,
@@ -59,7 +58,7 @@ impl World {
         let (id, term) = (self.coordinator.started, self.store.term);
         note!(self, "coordinator starts under term {term}");
         let fleet = Fleet::new(Policy::default(), term, self.store.read(), self.now);
-        let process = Process { id, fleet, term, sessions: BTreeMap::new(), next_session: 0, next_tick: Timestamp(u64::MAX) };
+        let process = Process { id, fleet, sessions: BTreeMap::new(), next_session: 0, next_tick: Timestamp(u64::MAX) };
         self.coordinator.process = Some(process);
         invariants::term_goes_up(self, term);
         self.plan_tick(self.now + Policy::default().tick);
@@ -69,6 +68,8 @@ impl World {
         let Some(process) = self.coordinator.process.take() else { return };
         note!(self, "coordinator dies");
         self.coordinator.armed = None;
+        // What was sent to it is lost with it.
+        self.coordinator.paused_until = self.now;
         if let Some(older) = self.coordinator.undurable.take() {
             let term = self.store.term;
             self.store = Store { term, ..*older };
@@ -140,11 +141,6 @@ impl World {
                 self.conns.get_mut(&id).expect("found above").session = Some(session);
                 note!(self, "{} says hello: term {}, epoch {}, {} runs", hello.node, hello.term_seen, hello.epoch_seen, hello.runs.len());
                 self.decide(Input::Connected { session, hello: *hello });
-            }
-            Up::Report(report) => {
-                if let Some(session) = session {
-                    self.decide(Input::Report { session, report: *report });
-                }
             }
             Up::Runs { mut runs, sent } => {
                 runs.iter_mut().for_each(|run| crate::ages::arrive(run, sent, now));

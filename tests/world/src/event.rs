@@ -8,7 +8,6 @@ use muster_core::{
     exit::Exit,
     fleet::{Answer, Hello, RequestId},
     id::{NodeEpoch, Term},
-    node_report::NodeReport,
     run::{Desired, Endpoint, RunId, RunReport},
     time::Timestamp,
 };
@@ -65,7 +64,6 @@ pub(crate) enum Event {
 #[derive(Clone, Debug)]
 pub(crate) enum Up {
     Hello { hello: Box<Hello>, sent: Timestamp },
-    Report(Box<NodeReport>),
     Runs { runs: Vec<RunReport>, sent: Timestamp },
     Heartbeat,
 }

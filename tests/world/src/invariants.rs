@@ -297,10 +297,14 @@ fn blame_is_fair(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
         return Some(("I6", format!("{} is charged without an incident", job.uid)));
     }
     let new = (count(job) - count(before)) as usize;
-    job.incidents.iter().rev().take(new).find_map(|incident| unfair(world, job, incident))
+    job.incidents.iter().rev().take(new).find_map(|incident| unfair(world, before, job, incident))
 }
 
-fn unfair(world: &World, job: &JobRecord, incident: &Incident) -> Broken {
+fn unfair(world: &World, before: &JobRecord, job: &JobRecord, incident: &Incident) -> Broken {
+    // Where nobody is named the network is to blame, and a job pays only if it has got no further since it last broke.
+    if incident.culprit.is_none() && incident.charged == Charged::Job && incident.last_step_before > before.last_step {
+        return Some(("I6", format!("{} pays for the network: {}", job.uid, incident.message)));
+    }
     let (Some(node), Some(from), Some(_)) = (&incident.node, incident.from, &incident.culprit) else { return None };
     let run = RunId { job: job.uid.clone(), generation: from };
     let machine = world.machines.iter().position(|place| &place.name == node)?;

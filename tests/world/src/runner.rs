@@ -12,6 +12,7 @@ use muster_core::{
 use crate::{
     event::{Event, Order},
     fault::Fault,
+    invariants,
     machine::{Group, Rank, Runner},
     planted::Planted,
     trace::note,
@@ -85,7 +86,10 @@ impl World {
                 let again = Event::Order { machine, agent, run, life, line, order };
                 self.queue.push(self.now + Duration::from_millis(20), again);
             }
-            (Order::Stop { grace }, Runner::Up, phase) if phase != GroupPhase::Dead => self.stop_group(machine, run, life, grace),
+            (Order::Stop { grace }, Runner::Up, phase) if phase != GroupPhase::Dead => {
+                invariants::silence_never_kills(self, machine, &run);
+                self.stop_group(machine, run, life, grace);
+            }
             (Order::Release, runner, GroupPhase::Dead) => {
                 group.released = true;
                 if runner == Runner::Up {

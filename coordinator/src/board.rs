@@ -60,6 +60,16 @@ impl<K: Ord + Clone, V: PartialEq> Shelf<K, V> {
         true
     }
 
+    /// Changes a detail in place that readers may find and that is worth telling nobody.
+    pub fn amend(&mut self, key: &K, change: impl FnOnce(&mut V))
+    where
+        V: Clone,
+    {
+        if let Some(item) = self.items.get_mut(key) {
+            change(Arc::make_mut(&mut item.value));
+        }
+    }
+
     pub fn remove(&mut self, key: &K) -> bool {
         let Some(item) = self.items.remove(key) else { return false };
         self.changes.remove(&item.revision);
@@ -157,6 +167,16 @@ mod tests {
         assert!(shelf.removed_since(seen) && !shelf.removed_since(shelf.revision()));
         assert_eq!(since(&shelf, 0), [(2, 'a')]);
         assert_eq!((shelf.items.len(), shelf.changes.len()), (1, 1));
+    }
+
+    #[test]
+    fn an_amended_detail_is_found_and_not_told() {
+        let mut shelf = Shelf::default();
+        shelf.put(1, 'a');
+        let (seen, before) = (shelf.revision(), shelf.get(&1).cloned());
+        shelf.amend(&1, |value| *value = 'b');
+        assert_eq!((shelf.get(&1).map(|value| **value), before.as_deref()), (Some('b'), Some(&'a')));
+        assert_eq!(shelf.revision(), seen);
     }
 
     #[test]

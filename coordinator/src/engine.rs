@@ -13,7 +13,7 @@ use std::{
 
 use muster_core::{
     fleet::{Answer, Change, Effect, Fleet, Hello, Input, Policy, Request, RequestId},
-    id::{JobName, JobUid, SessionId, Term},
+    id::{JobName, JobUid, NodeName, SessionId, Term},
     run::Desired,
     time::Timestamp,
 };
@@ -125,12 +125,17 @@ pub fn start(
     Ok(Started { handle, term, thread, ended })
 }
 
+struct Session {
+    node: NodeName,
+    orders: watch::Sender<Orders>,
+}
+
 struct Engine {
     fleet: Fleet,
     store: Box<dyn Store>,
     clock: Clock,
     tick: Duration,
-    sessions: BTreeMap<SessionId, watch::Sender<Orders>>,
+    sessions: BTreeMap<SessionId, Session>,
     last_session: SessionId,
     waiting: BTreeMap<RequestId, oneshot::Sender<Answer>>,
     last_request: u64,
@@ -181,14 +186,16 @@ impl Engine {
                 self.last_session = self.last_session.next();
                 let session = self.last_session;
                 let (orders, receiver) = watch::channel(Orders::default());
-                self.sessions.insert(session, orders);
+                self.sessions.insert(session, Session { node: hello.node.clone(), orders });
                 // A task that is gone already is noticed like any later end of it: its Disconnected follows.
                 let _ = opened.send((session, receiver));
                 Input::Connected { session, hello: *hello }
             }
             Message::Session(input) => {
-                if let Input::Disconnected { session } = *input {
-                    self.sessions.remove(&session);
+                match *input {
+                    Input::Disconnected { session } => drop(self.sessions.remove(&session)),
+                    Input::Heartbeat { session } => self.heard(session),
+                    _ => {}
                 }
                 *input
             }
@@ -262,8 +269,19 @@ impl Engine {
 
     fn order(&self, session: SessionId, change: impl FnOnce(&mut Orders)) {
         match self.sessions.get(&session) {
-            Some(orders) => orders.send_modify(change),
+            Some(session) => session.orders.send_modify(change),
             None => debug!(%session, "an order for a session that is over"),
+        }
+    }
+
+    /// Keeps "last heard" true between changes of a node, without a word to those who follow it: it changes every second.
+    fn heard(&self, session: SessionId) {
+        let now = Timestamp(self.clock.now_us());
+        if let Some(session) = self.sessions.get(&session) {
+            self.nodes.send_if_modified(|nodes| {
+                nodes.amend(&session.node, |node| node.last_heard = Some(now));
+                false
+            });
         }
     }
 

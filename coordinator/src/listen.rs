@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -68,6 +69,19 @@ pub fn open(address: SocketAddr) -> Result<TcpListener, ListenError> {
     })?;
     listener.set_nonblocking(true).map_err(other)?;
     TcpListener::from_std(listener).map_err(other)
+}
+
+/// Raises this process's limit of open files, whose usual 1,024 would end the accepting of agents far below [`CONNECTIONS_MAX`].
+pub fn raise_open_files() {
+    // Connections, and some for the store, the logs and the runtime.
+    let wanted = CONNECTIONS_MAX as u64 + 200;
+    let now = getrlimit(Resource::Nofile);
+    if now.current.is_some_and(|current| current < wanted) {
+        let raised = Rlimit { current: Some(now.maximum.map_or(wanted, |maximum| maximum.min(wanted))), maximum: now.maximum };
+        if let Err(e) = setrlimit(Resource::Nofile, raised) {
+            warn!("raise the limit of open files: {e}");
+        }
+    }
 }
 
 /// Accepts connections until nobody takes them any more. Returns the stream for the server and the loop to run.

@@ -16,6 +16,13 @@ async fn a_node_is_listed_cordoned_and_forgotten() {
     let node = server.until_node("node-a", |node| node.state() == v1::NodeState::Ready).await;
     assert_eq!((node.slots, node.slots_free, node.boot_id.as_str()), (1, 1, "boot-of-node-a"));
 
+    // Heartbeats change nothing but this, and it is not told to watchers.
+    within(async {
+        let get = || v1::GetNodeRequest { name: "node-a".into() };
+        while server.nodes().get(get()).await.unwrap().into_inner().node.unwrap().last_heard_unix_us <= node.last_heard_unix_us {}
+    })
+    .await;
+
     let page = server.nodes().list(v1::ListNodesRequest { page_size: 1, page_token: String::new() }).await.unwrap().into_inner();
     assert_eq!((page.nodes[0].name.as_str(), page.next_page_token.as_str()), ("node-a", "node-a"));
     let rest = v1::ListNodesRequest { page_size: 1, page_token: page.next_page_token };

@@ -7,7 +7,6 @@
 use std::{io, net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use muster_core::{
-    id::NodeName,
     node::{GroupStatus, SeenExit},
     run::RunId,
     time::Timestamp,
@@ -51,7 +50,6 @@ pub(crate) enum Word {
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) run: RunId,
-    pub(crate) node: NodeName,
     pub(crate) address: IpAddr,
     pub(crate) runs: Runs,
     pub(crate) say: mpsc::Sender<(RunId, Word)>,
@@ -182,7 +180,7 @@ impl Link {
     async fn kill_what_is_left(&self) {
         let mut told = Vec::new();
         loop {
-            match sweep::kill_all(&self.node, &self.run) {
+            match sweep::kill_all(&self.runs.dir(&self.run)) {
                 Ok(living) if living.is_empty() => return,
                 Ok(living) if living == told => {}
                 Ok(living) => {

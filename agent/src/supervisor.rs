@@ -210,13 +210,7 @@ impl Supervisor {
 
     fn attend(&mut self, run: RunId) {
         let (orders, heard) = watch::channel(Orders::default());
-        let link = Link {
-            run: run.clone(),
-            node: self.config.node.clone(),
-            address: self.config.address,
-            runs: self.runs.clone(),
-            say: self.say.clone(),
-        };
+        let link = Link { run: run.clone(), address: self.config.address, runs: self.runs.clone(), say: self.say.clone() };
         self.scope.spawn("runner link", link.attend(heard));
         self.links.insert(run, orders);
     }

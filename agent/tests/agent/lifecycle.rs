@@ -4,6 +4,8 @@ use std::{fs, time::Duration};
 
 use muster_core::{exit::Exit, run::RunPhase};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::rig::{
     Coordinator, Node, alive,
     node::{gone, run, stopped},
@@ -24,6 +26,13 @@ async fn training(job: &str) -> (Coordinator, Node, crate::rig::Session, u32) {
         .await;
     let worker = session.run(&run(job, 1)).unwrap().ranks[0].pid;
     (coordinator, node, session, worker)
+}
+
+/// The pid of the runner of that run.
+fn runner(node: &Node) -> u32 {
+    let text = fs::read(node.run_dir(&run("job-a", 1)).join("runner.json")).unwrap();
+    let identity: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    identity["pid"].as_u64().unwrap() as u32
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,8 +58,11 @@ async fn from_nothing_to_gone() {
     assert!(dead.dead_at.is_some());
     assert_eq!(dead.ranks[0].exit, Some(Exit::Signal(15)));
     assert!(!alive(worker), "dead is proven");
+    let runner = runner(&node);
+    assert!(alive(runner), "its store may still be needed");
     session.desire(vec![gone("job-a", 1, false)]).await;
     session.until("gone", |s| s.runs.is_empty()).await;
+    wait_gone(runner);
     assert!(node.run_dir(&id).join("logs/rank-0.log").exists(), "logs stay");
     session.desire(vec![gone("job-a", 1, true)]).await;
     session.settle().await;
@@ -94,7 +106,7 @@ async fn what_ended_while_no_agent_was_there_is_told() {
     let (mut coordinator, mut node, _session, worker) = training("job-a").await;
     let id = run("job-a", 1);
     node.kill_agent();
-    rustix::process::kill_process(rustix::process::Pid::from_raw(worker as i32).unwrap(), rustix::process::Signal::SEGV).unwrap();
+    kill_process(Pid::from_raw(worker as i32).unwrap(), Signal::SEGV).unwrap();
     wait_gone(worker);
     node.start(&coordinator.url());
     let mut session = coordinator.welcome(1, 2).await;
@@ -113,9 +125,7 @@ async fn what_ended_while_no_agent_was_there_is_told() {
 async fn a_killed_runner_takes_its_workers_along_and_is_reported_dead() {
     let (mut coordinator, mut node, mut session, worker) = training("job-a").await;
     let id = run("job-a", 1);
-    let runner: serde_json::Value = serde_json::from_slice(&fs::read(node.run_dir(&id).join("runner.json")).unwrap()).unwrap();
-    let runner = rustix::process::Pid::from_raw(runner["pid"].as_i64().unwrap() as i32).unwrap();
-    rustix::process::kill_process(runner, rustix::process::Signal::KILL).unwrap();
+    kill_process(Pid::from_raw(runner(&node) as i32).unwrap(), Signal::KILL).unwrap();
     session.until_phase(&id, RunPhase::Dead).await;
     assert!(!alive(worker), "dead is proven");
     node.kill_agent();

@@ -6,8 +6,10 @@ use muster_core::run::{Assignment, RunPhase};
 
 use crate::rig::{
     Coordinator, Node,
-    node::{run, running},
+    node::{ready, run, running},
 };
+
+type Change = fn(&mut Assignment);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_cannot_start_here_says_why() {
@@ -17,7 +19,7 @@ async fn a_run_that_cannot_start_here_says_why() {
     let mut session = coordinator.welcome(1, 1).await;
     let at = node.path("");
     let at = at.to_str().unwrap().trim_end_matches('/');
-    let cases: Vec<(fn(&mut Assignment), String)> = vec![
+    let cases: [(Change, String); 6] = [
         (|a| a.args = vec!["gone.py".into()], format!("script {at}/gone.py not found on n1")),
         (|a| a.command = vec!["/opt/no/python3".into()], "/opt/no/python3 not found on n1".into()),
         (|a| a.command = vec!["python3.99".into()], format!("python3.99 not found in PATH ({at}/bin:/usr/bin:/bin) on n1")),
@@ -43,14 +45,16 @@ async fn what_fails_at_the_start_itself_is_refused_by_the_runner() {
     node.start(&coordinator.url());
     let mut session = coordinator.welcome(1, 1).await;
     let id = run("job-a", 1);
-    session.desire(vec![node.ready("job-a", 1)]).await;
+    let python = node.path("bin/python3");
+    let assignment = Assignment { command: vec![python.to_str().unwrap().into()], ..node.assignment("job-a", 1) };
+    session.desire(vec![ready(assignment.clone())]).await;
     session.until_phase(&id, RunPhase::Ready).await;
-    fs::remove_file(node.path("bin/python3")).unwrap();
-    fs::create_dir(node.path("bin/python3")).unwrap();
-    let assignment = node.assignment("job-a", 1);
+    fs::remove_file(&python).unwrap();
     session.desire(vec![running(assignment)]).await;
     session.until("an end", |s| s.phase(&id).is_some_and(RunPhase::is_over)).await;
-    assert!(matches!(session.phase(&id), Some(RunPhase::Refused(_) | RunPhase::Dead)));
+    let Some(RunPhase::Refused(reason)) = session.phase(&id) else { panic!("{:?}", session.phase(&id)) };
+    assert!(reason.starts_with(&format!("start {python:?} in ")), "{reason}");
+    assert!(reason.ends_with("No such file or directory (os error 2)"), "{reason}");
 }
 
 /// The last line that the agent logs as an error.

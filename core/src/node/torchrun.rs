@@ -31,6 +31,9 @@ pub struct Site {
     pub env: BTreeMap<String, String>,
 }
 
+/// Names the run's directory in the environment of all its processes.
+pub const RUN_DIR: &str = "MUSTER_RUN_DIR";
+
 /// How `assignment` is started on this node, meeting the others at `store`. The error is for the user.
 pub fn launch(assignment: &Assignment, store: &Endpoint, site: &Site) -> Result<Launch, String> {
     let entry = Entry::read(&assignment.command, &assignment.args)?;
@@ -116,6 +119,8 @@ fn environment(assignment: &Assignment, store: &Endpoint, site: &Site, shim: Shi
     ours("MASTER_PORT", store.port.to_string());
     // All nodes have the same number of ranks: torchrun need not exchange roles through the store (2.6).
     ours("TORCH_ELASTIC_WORKER_IDENTICAL", "1".into());
+    // The one mark of a run that no other process on the machine carries, by which what is left of it is found.
+    ours(RUN_DIR, site.run_dir.clone());
     // torchrun runs this in place of the interpreter (1.13).
     ours("PYTHON_EXEC", shim.path);
     ours("MUSTER_SHIM_DIR", site.run_dir.clone());
@@ -255,6 +260,7 @@ mod tests {
             ("MUSTER_NAMESPACE", "default"),
             ("MUSTER_NODE", "n1"),
             ("MUSTER_RESTART_COUNT", "0"),
+            ("MUSTER_RUN_DIR", "/runs/a-g1"),
             ("MUSTER_SHIM_ARGS", "[\"-O\"]"),
             ("MUSTER_SHIM_DIR", "/runs/a-g1"),
             ("MUSTER_SHIM_PROGRAM", "/opt/py/python3"),

@@ -53,8 +53,8 @@ esac
 "#;
 
 /// Says its step and works until it is stopped.
-const TRAIN: &str = r#"echo "step 1 of generation $MUSTER_GENERATION"
-echo $$ > "$OUT/worker-$RANK"
+const TRAIN: &str = r#"echo $$ > "$OUT/worker-$RANK"
+echo "step 1 of generation $MUSTER_GENERATION"
 exec sleep 1000000
 "#;
 

@@ -2,7 +2,8 @@
 
 use std::{path::Path, process::Command};
 
-fn main() {
+#[allow(unreachable_pub, reason = "the runner's build script runs this one")]
+pub fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let commit = git(&["rev-parse", "--short=12", "HEAD"]);
     println!("cargo:rustc-env=MUSTER_COMMIT={}", commit.as_deref().unwrap_or("unknown"));

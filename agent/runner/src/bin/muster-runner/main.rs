@@ -65,7 +65,7 @@ fn main() -> ExitCode {
 /// Version and commit, as in `runner.json`.
 fn version() -> String {
     let commit = option_env!("MUSTER_COMMIT").unwrap_or("unknown");
-    format!("{} ({commit})", env!("CARGO_PKG_VERSION"))
+    format!("{} (commit {commit})", env!("CARGO_PKG_VERSION"))
 }
 
 #[derive(Debug, PartialEq)]

@@ -1,0 +1,123 @@
+"""The parts of the race that decide what is counted: python -m unittest discover bench"""
+
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+import processes
+import report
+import watch
+
+
+def write(folder, pid, lines, end="\n"):
+    with open(pathlib.Path(folder, f"{pid}.steps"), "a") as file:
+        file.write("\n".join(lines) + end)
+
+
+def rank(folder, pid, number, world, token, began, steps=watch.STEPS_TO_COUNT):
+    phases = [f"{began + at} {name}" for at, name in enumerate(("started", "imported", "joined"))]
+    write(folder, pid, phases + [f"{began + 10 * step + number} {step} {world} {number} {token}" for step in range(1, steps + 1)])
+
+
+class Worlds(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = temporary.name
+        self.watch = watch.Watch(self.folder)
+
+    def found(self, size, since):
+        return self.watch.wait(size, since, 0)
+
+    def test_a_world_is_timed_by_its_last_member(self):
+        rank(self.folder, 11, 0, 2, 11, began=1000)
+        rank(self.folder, 12, 1, 2, 11, began=1500)
+        world = self.found(2, 500)
+        self.assertEqual(world.first(), 1511)
+        phases = world.phases(500)
+        self.assertAlmostEqual(sum(phases.values()), (1511 - 500) / 1e9)
+        self.assertAlmostEqual(phases["to start"], 1000 / 1e9)
+
+    def test_a_rank_missing_or_of_another_world_does_not_count(self):
+        rank(self.folder, 11, 0, 2, 11, began=1000)
+        rank(self.folder, 12, 1, 2, 99, began=1000)
+        self.assertIsNone(self.found(2, 500))
+
+    def test_a_world_from_before_the_event_or_of_another_size_does_not_count(self):
+        rank(self.folder, 11, 0, 1, 11, began=1000)
+        self.assertIsNone(self.found(1, 1000))
+        self.assertIsNone(self.found(2, 500))
+        self.assertIsNotNone(self.found(1, 999))
+
+    def test_a_world_that_falls_apart_at_once_does_not_count(self):
+        rank(self.folder, 11, 0, 1, 11, began=1000, steps=watch.STEPS_TO_COUNT - 1)
+        self.assertIsNone(self.found(1, 500))
+
+    def test_a_line_half_written_is_read_when_it_is_whole(self):
+        rank(self.folder, 11, 0, 1, 11, began=1000, steps=watch.STEPS_TO_COUNT - 1)
+        write(self.folder, 11, ["2000 5 1"], end="")
+        self.assertIsNone(self.found(1, 500))
+        write(self.folder, 11, [" 0 11"])
+        self.assertIsNotNone(self.found(1, 500))
+
+
+def race(**seconds):
+    runs = [
+        {"event": "node", "competitor": key, "seconds": value, "watched": 60.0, "phases": None, "busy_before": 0}
+        for key, values in seconds.items()
+        for value in values
+    ]
+    meta = {"events": {"node": ["a node cut", 3]}, "competitors": {key: key for key in seconds}}
+    return {"meta": meta, "runs": runs, "memory": []}
+
+
+class Table(unittest.TestCase):
+    def row(self, **seconds):
+        return [cell.strip() for cell in report.table(race(**seconds)).splitlines()[2].strip("|").split("|")][1:]
+
+    def test_median_spread_and_ratio_to_ours(self):
+        self.assertEqual(self.row(muster=[2, 4, 3], stock=[6, 9, 5]), ["**3.0 (2.0–4.0)**", "6.0 (5.0–9.0), 2×"])
+
+    def test_never_is_said_and_is_longer_than_anything(self):
+        ours, stock = self.row(muster=[3, 3, 3], stock=[None, 7, None])
+        self.assertEqual(stock, "never, 2 of 3 (watched 60 s); else 7.0, > 20×")
+        self.assertEqual(self.row(muster=[None], stock=[5])[0], "**never, 1 of 1 (watched 60 s)**")
+
+
+class Trees(unittest.TestCase):
+    def test_a_tree_is_cut_at_once_and_strangers_live(self):
+        def tree():
+            started = subprocess.Popen(
+                ["sh", "-c", "sleep 1000 & setsid sleep 1000 & echo; wait"], stdout=subprocess.PIPE, start_new_session=True
+            )
+            started.stdout.readline()
+            self.addCleanup(started.wait)
+            self.addCleanup(lambda: [processes.send(pid, 9) for pid in processes.below({started.pid})])
+            self.addCleanup(started.stdout.close)
+            return started
+
+        victim, stranger = tree(), tree()
+        members = processes.below({victim.pid})
+        self.assertEqual(len(members), 3)
+        self.assertGreater(processes.cut(lambda: processes.below({victim.pid})), 0)
+        victim.wait()
+        self.assertEqual(victim.returncode, -9)
+        self.assertEqual(len(processes.below({stranger.pid})), 3)
+        with self.assertRaises(LookupError):
+            processes.cut(lambda: processes.below({victim.pid}))
+
+    def test_a_folder_is_not_its_namesake(self):
+        with tempfile.TemporaryDirectory() as folder:
+            one = subprocess.Popen(["sleep", "1000"], env={"WHERE": f"{folder}/node-1/state"})
+            other = subprocess.Popen(["sleep", "1000"], env={"WHERE": f"{folder}/node-10"})
+            try:
+                self.assertEqual(processes.naming(f"{folder}/node-1") & {one.pid, other.pid}, {one.pid})
+            finally:
+                for process in (one, other):
+                    process.kill()
+                    process.wait()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -345,4 +345,8 @@ pub struct Fleet {
     pub(crate) last_turn: Timestamp,
     /// Since when this coordinator has been there without a break: what did not happen before may be its own fault.
     pub(crate) present_since: Timestamp,
+    /// When it went on after it had stood still, if ever.
+    pub(crate) woke_at: Option<Timestamp>,
+    /// It has not turned yet.
+    pub(crate) fresh: bool,
 }

@@ -102,14 +102,16 @@ impl Registry {
         back
     }
 
-    /// The stream ended: a suspicion, at once. Answers with the node, if the session still spoke for one.
-    pub(crate) fn disconnect(&mut self, session: SessionId, now: Timestamp) -> Option<NodeName> {
+    /// The stream ended: a suspicion, at once; `excused`: it may be for this coordinator's own fault, and the node must be heard anew.
+    /// Answers with the node, if the session still spoke for one.
+    pub(crate) fn disconnect(&mut self, session: SessionId, now: Timestamp, excused: bool) -> Option<NodeName> {
         let name = self.sessions.remove(&session)?;
         let node = self.nodes.get_mut(&name)?;
         node.session = None;
         node.published = None;
-        if node.liveness != Liveness::Unknown {
-            node.doubt(Liveness::Suspect, now);
+        match excused {
+            true => node.liveness = Liveness::Unknown,
+            false => node.doubt(Liveness::Suspect, now),
         }
         Some(name)
     }
@@ -206,9 +208,9 @@ mod tests {
         let start = Timestamp(0);
         let mut registry = registry(start);
         registry.bind(SessionId(1), &"a".into(), start);
-        assert_eq!(registry.disconnect(SessionId(1), start), Some("a".into()));
+        assert_eq!(registry.disconnect(SessionId(1), start, false), Some("a".into()));
         assert_eq!(registry.nodes[&"a".into()].liveness, Liveness::Suspect);
-        assert_eq!(registry.disconnect(SessionId(1), start), None);
+        assert_eq!(registry.disconnect(SessionId(1), start, false), None);
     }
 
     #[test]
@@ -234,7 +236,7 @@ mod tests {
         let mut registry = registry(start);
         registry.bind(SessionId(1), &"a".into(), start);
         assert_eq!(registry.bind(SessionId(2), &"a".into(), start), Some(SessionId(1)));
-        assert_eq!(registry.disconnect(SessionId(1), start), None, "the old stream's end says nothing any more");
+        assert_eq!(registry.disconnect(SessionId(1), start, false), None, "the old stream's end says nothing any more");
         assert!(registry.nodes[&"a".into()].is_ready());
     }
 }

@@ -385,7 +385,8 @@ impl Fleet {
         let Some(generation) = job.current.as_ref().filter(|g| !g.started) else { return };
         let inert = job.retiring.iter().all(|g| rendezvous::is_inert(&self.nodes, g, job.spec.progress));
         let Some(store) = rendezvous::store(&self.nodes, uid, generation) else { return };
-        if !inert || !rendezvous::unready(&self.nodes, uid, generation).is_empty() {
+        // One that has lost a member already will be replaced, not started.
+        if !inert || !generation.dead.is_empty() || !rendezvous::unready(&self.nodes, uid, generation).is_empty() {
             return;
         }
         let job = self.jobs.get_mut(uid).expect("settled jobs exist");

@@ -81,6 +81,8 @@ impl Fleet {
             last_event: stored.last_event,
             last_turn: now,
             present_since: now,
+            woke_at: None,
+            fresh: true,
         };
         for uid in fleet.active.clone() {
             fleet.index(&uid);
@@ -98,9 +100,11 @@ impl Fleet {
         if stall >= self.heartbeat() * self.policy.suspect_missed {
             // Agents may have given this coordinator up: it listens again, as after a start.
             self.nodes.unhear();
-            (self.listen_until, self.present_since) = (now + self.policy.listen, now);
+            (self.listen_until, self.present_since, self.woke_at) = (now + self.policy.listen, now, Some(now));
         }
         self.last_turn = now;
+        // Timers are not stored: the first turn looks at every job.
+        scratch.capacity = std::mem::take(&mut self.fresh);
         self.apply(now, input, &mut scratch);
         let listening = self.is_listening(now);
         for name in self.nodes.expire(now, self.heartbeat(), &self.policy, listening) {
@@ -122,7 +126,9 @@ impl Fleet {
             Input::Runs { session, runs } => self.runs(session, runs, now, scratch),
             Input::Heartbeat { session } => self.heard(session, now, scratch),
             Input::Disconnected { session } => {
-                if let Some(name) = self.nodes.disconnect(session, now) {
+                // What piled up while this coordinator stood still tells of agents that gave it up, in any order with their last words.
+                let excused = self.woke_at.is_some_and(|at| now.since(at) < self.heartbeat() * self.policy.suspect_missed);
+                if let Some(name) = self.nodes.disconnect(session, now, excused) {
                     self.liveness_changed(&name, now, scratch);
                 }
             }
@@ -163,6 +169,10 @@ impl Fleet {
             };
             self.nodes.nodes.insert(name.clone(), Node::stored(record, now));
             scratch.nodes.insert(name.clone(), None);
+            // It may have been deleted with work on it that is not over.
+            for uid in self.active.clone() {
+                self.index(&uid);
+            }
         }
         self.touch_node(&name, scratch);
         let replaced = self.nodes.bind(session, &name, now);

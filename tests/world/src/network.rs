@@ -139,7 +139,9 @@ impl World {
         }
         let conn = &self.conns[&id];
         if !conn.agent_open {
-            let stale = self.healed.is_none() && self.plan.has(Fault::Stale) && !self.machines[machine].down_cut;
+            // What the agent had read before it gave the connection up.
+            let same = self.machines[machine].agent.as_ref().is_some_and(|agent| agent.id == conn.agent);
+            let stale = same && self.healed.is_none() && self.plan.has(Fault::Stale) && !self.machines[machine].down_cut;
             if stale && !matches!(message, Down::HeartbeatReply) {
                 self.count(Fault::Stale);
                 self.heard_from_coordinator(machine, message);

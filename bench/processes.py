@@ -39,17 +39,23 @@ def below(roots, processes=None):
 
 def naming(path):
     """Processes whose command line or environment names this path or something in it. Not this process."""
-    name = re.compile(re.escape(os.fsencode(path)) + rb"(?![\w.-])")
-    found = set()
-    for pid in table():
-        for part in ("cmdline", "environ"):
-            try:
-                text = pathlib.Path(f"/proc/{pid}/{part}").read_bytes()
-            except OSError:
-                continue
-            if name.search(text):
-                found.add(pid)
-    return found - {os.getpid()}
+    name = naming_pattern(path)
+    return {pid for pid in table() if names(pid, name)} - {os.getpid()}
+
+
+def naming_pattern(path):
+    return re.compile(re.escape(os.fsencode(path)) + rb"(?![\w.-])")
+
+
+def names(pid, name):
+    for part in ("cmdline", "environ"):
+        try:
+            text = pathlib.Path(f"/proc/{pid}/{part}").read_bytes()
+        except OSError:
+            continue
+        if name.search(text):
+            return True
+    return False
 
 
 def freeze(find):
@@ -124,14 +130,63 @@ def program(pid):
         return ""
 
 
+class Meter:
+    """How much of all processors' time others took since the meter was made.
+
+    Ours is what names the folder, this process, and all below them. To be asked often: what a process of ours used after it
+    was last looked at counts as others'.
+    """
+
+    LOOK = 0.5  # seconds; a look reads some files of every process, a few milliseconds in all
+    # A process just forked shows its parent's command line; after so many looks it is what it is.
+    LOOKS = 3
+
+    def __init__(self, folder):
+        self.pattern = naming_pattern(folder)
+        self.strangers, self.used = {}, {}
+        self.looked = 0.0
+        self.total, self.idle = processor_times()
+        self.look(now=True)
+        self.before = sum(self.used.values())
+
+    def look(self, now=False):
+        if not now and time.monotonic() < self.looked + self.LOOK:
+            return
+        self.looked = time.monotonic()
+        ours = {os.getpid()} | {pid for pid, _ in self.used}
+        for pid in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+            try:
+                stat = pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace")
+            except OSError:
+                continue
+            fields = stat[stat.rindex(")") + 2 :].split()
+            parent, process = int(fields[1]), (pid, fields[19])  # pids come again, with another start time
+            if process not in self.used and self.strangers.get(process, 0) < self.LOOKS:
+                if pid in ours or parent in ours or names(pid, self.pattern):
+                    ours.add(pid)
+                    self.used[process] = 0
+                else:
+                    self.strangers[process] = self.strangers.get(process, 0) + 1
+            if process in self.used:
+                self.used[process] = int(fields[11]) + int(fields[12])  # utime and stime, in ticks
+
+    def others(self):
+        self.look(now=True)
+        total, idle = processor_times()
+        busy = (total - self.total) - (idle - self.idle)
+        ours = sum(self.used.values()) - self.before
+        return max(0.0, (busy - ours) / max(1, total - self.total))
+
+
 def busy(seconds):
     """The share of all processors' time in use during that many seconds, by whomever."""
-
-    def read():
-        times = [int(word) for word in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-        return sum(times), times[3] + times[4]  # idle and waiting for a disk
-
-    total, idle = read()
+    total, idle = processor_times()
     time.sleep(seconds)
-    total_after, idle_after = read()
+    total_after, idle_after = processor_times()
     return 1 - (idle_after - idle) / max(1, total_after - total)
+
+
+def processor_times():
+    """(all, idle) time of all processors in clock ticks, from the first line of /proc/stat."""
+    times = [int(word) for word in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return sum(times), times[3] + times[4]  # idle and waiting for a disk

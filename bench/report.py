@@ -12,10 +12,14 @@ NEVER = float("inf")
 
 
 class Cell:
-    """All samples of one event and one competitor. A "never" counts as longer than anything else."""
+    """The samples of one event and one competitor: of all that were made, as many as rounds, the least disturbed by others.
+
+    A "never" counts as longer than anything else.
+    """
 
     def __init__(self, race, event, competitor):
-        self.runs = [run for run in race["runs"] if run["competitor"] == competitor and run["event"] == event]
+        runs = [run for run in race["runs"] if run["competitor"] == competitor and run["event"] == event]
+        self.runs = sorted(runs, key=lambda run: run["others"])[: race["meta"]["rounds"]]
         self.times = sorted(NEVER if run["seconds"] is None else run["seconds"] for run in self.runs)
         self.formed = [seconds for seconds in self.times if seconds != NEVER]
         self.nevers = len(self.times) - len(self.formed)
@@ -84,7 +88,7 @@ def memory_table(race):
 
 def block(race):
     meta = race["meta"]
-    busy = statistics.median(run["busy_before"] for run in race["runs"])
+    counted = [run["others"] for event in meta["events"] for key in meta["competitors"] for run in Cell(race, event, key).runs]
     words = (
         f"Measured by `{meta['command']}` on {meta['date']}, {meta.get('muster', 'without Muster')}: {meta['machine']}; torch {meta['torch']}, "
         f"Python {meta['python']}, gloo.\n"
@@ -95,8 +99,9 @@ def block(race):
         "rendezvous store in a process of its own, which nothing touches, and restarts without end. The floor is a bare static launch "
         "of as many nodes,\n"
         f"with nothing to find out or to stop. All import torch on the same {meta['machine'].split()[0]} cores: ratios carry over, "
-        "seconds do not. Just before\n"
-        f"the events the processors were {busy:.0%} busy (median).\n"
+        "seconds do not. Other\n"
+        f"programs of the machine took {statistics.median(counted):.0%} of the processors meanwhile (median; {max(counted):.0%} at "
+        "most).\n"
     )
     plot_line = "\n![The same as bars, with the phases of each](bench/results/race.svg)\n"
     return f"{table(race)}\n{words}{memory_table(race)}{plot_line}"

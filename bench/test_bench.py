@@ -1,6 +1,8 @@
 """The parts of the race that decide what is counted: python -m unittest discover bench"""
 
+import os
 import pathlib
+import select
 import subprocess
 import tempfile
 import unittest
@@ -64,11 +66,11 @@ class Worlds(unittest.TestCase):
 
 def race(**seconds):
     runs = [
-        {"event": "node", "competitor": key, "seconds": value, "watched": 60.0, "phases": None, "busy_before": 0}
+        {"event": "node", "competitor": key, "seconds": value, "watched": 60.0, "phases": None, "others": 0.0}
         for key, values in seconds.items()
         for value in values
     ]
-    meta = {"events": {"node": ["a node cut", 3]}, "competitors": {key: key for key in seconds}}
+    meta = {"events": {"node": ["a node cut", 3]}, "competitors": {key: key for key in seconds}, "rounds": 3}
     return {"meta": meta, "runs": runs, "memory": []}
 
 
@@ -83,6 +85,13 @@ class Table(unittest.TestCase):
         ours, stock = self.row(muster=[3, 3, 3], stock=[None, 7, None])
         self.assertEqual(stock, "never, 2 of 3 (watched 60 s); else 7.0, > 20×")
         self.assertEqual(self.row(muster=[None], stock=[5])[0], "**never, 1 of 1 (watched 60 s)**")
+
+
+    def test_the_least_disturbed_count(self):
+        disturbed = race(muster=[9, 9, 3, 3, 3])
+        for run in disturbed["runs"]:
+            run["others"] = run["seconds"] / 100
+        self.assertEqual(report.Cell(disturbed, "node", "muster").times, [3, 3, 3])
 
 
 class Trees(unittest.TestCase):
@@ -117,6 +126,23 @@ class Trees(unittest.TestCase):
                 for process in (one, other):
                     process.kill()
                     process.wait()
+
+
+class Meters(unittest.TestCase):
+    def test_work_of_the_folder_is_ours_and_other_work_is_not(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for whose, share in (("ours", 0.0), ("theirs", 0.2 / os.cpu_count())):
+                meter = processes.Meter(f"{folder}/ours")
+                # Started below init, as a process of somebody else is, so that only its name can tell.
+                work = "setsid sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo done' &"
+                worker = subprocess.Popen(["sh", "-c", work], env={"WHERE": f"{folder}/{whose}"}, stdout=subprocess.PIPE)
+                worker.wait()
+                while not select.select([worker.stdout], [], [], 0.05)[0]:
+                    meter.look(now=True)
+                worker.stdout.close()
+                used = sum(meter.used.values()) - meter.before
+                self.assertEqual(used > 10, whose == "ours", f"{whose}: {used} ticks")
+                self.assertGreaterEqual(meter.others(), share)
 
 
 if __name__ == "__main__":

@@ -85,9 +85,10 @@ class Watch:
         worlds = [World(members) for members in by_token.values() if all(member.started > since for member in members)]
         return sorted(worlds, key=World.first)
 
-    def wait(self, size, since, until, gave_up=lambda: False):
+    def wait(self, size, since, until, gave_up=lambda: False, meanwhile=lambda: None):
         """The first world of that size that counts; None if there is none by `until` (time.monotonic), or nobody is left to try."""
         while True:
+            meanwhile()
             over = gave_up()
             self.look()
             for world in self.worlds(since):
@@ -96,6 +97,3 @@ class Watch:
             if over or time.monotonic() > until:
                 return None
             time.sleep(LOOK)
-
-    def last_lines(self):
-        return {pid: (member.world, member.rank, member.steps) for pid, member in self.members.items()}

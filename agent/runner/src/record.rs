@@ -20,6 +20,10 @@ pub const EXITS: &str = "exits.jsonl";
 pub const OUTCOME: &str = "outcome.json";
 pub const LOGS: &str = "logs";
 pub const LAUNCHER_LOG: &str = "launcher.log";
+/// Modules for a launcher to import ahead, one a line; made by the agent from an earlier generation's [`MODULES`].
+pub const PRELOAD: &str = "preload.txt";
+/// Modules that were imported in this worker group, by rank 0 of the node or ahead of it.
+pub const MODULES: &str = "modules.txt";
 
 /// Name of a rank's log inside [`LOGS`]; the older half has `.1` appended.
 pub fn rank_log(rank: u32) -> String {

@@ -52,6 +52,9 @@ pub struct Hold {
     /// Grace of the stop that SIGTERM asks for, where the runner is PID 1 of a pod.
     #[serde(default = "default_term_grace_ms")]
     pub term_grace_ms: u64,
+    /// Not a worker group yet: a parked launcher for a later generation of `job`, which [`Command::Adopt`] names.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spare: bool,
 }
 
 fn default_log_bytes() -> u64 {
@@ -122,6 +125,10 @@ impl Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "snake_case")]
 pub enum Command {
+    /// Starts a launcher that imports torch and waits for the start's [`Order`]. Only before `Start`, once.
+    Park(ParkSpec),
+    /// A spare becomes the runner of this worker group.
+    Adopt(Box<Hold>),
     /// Starts the worker group. The same content again is fine, other content is a conflict.
     Start(StartSpec),
     /// TERM, `grace_ms`, kill of everything. May be repeated with a shorter grace. Before `Start`: never start.
@@ -156,6 +163,50 @@ pub struct StartSpec {
     pub ranks: u32,
     /// Global rank of the first of them.
     pub first_rank: u32,
+    /// Set: the launcher (parked before, or started now) gets this, and `args` is not used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
+}
+
+/// What a launcher that has imported torch is told to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    pub lane: Lane,
+    /// The interpreter's own options.
+    pub options: Vec<String>,
+    /// Parked: torchrun's arguments. Fork: the script and its arguments, or `-m`, the module and its arguments.
+    pub argv: Vec<String>,
+    /// torchrun's `--rdzv-id`.
+    pub run_id: String,
+}
+
+/// How a launcher starts the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lane {
+    Parked,
+    Fork,
+}
+
+/// A launcher to be started ahead.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParkSpec {
+    /// The interpreter.
+    pub program: String,
+    pub options: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub cwd: PathBuf,
+}
+
+/// Leaves the environment out: it holds secrets.
+impl std::fmt::Debug for ParkSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ParkSpec")
+            .field("program", &self.program)
+            .field("options", &self.options)
+            .field("cwd", &self.cwd)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Leaves the environment out: it holds secrets.
@@ -167,6 +218,7 @@ impl std::fmt::Debug for StartSpec {
             .field("cwd", &self.cwd)
             .field("ranks", &self.ranks)
             .field("first_rank", &self.first_rank)
+            .field("order", &self.order)
             .finish_non_exhaustive()
     }
 }
@@ -261,7 +313,7 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
     let Some(command) = object.get("cmd").and_then(serde_json::Value::as_str).map(str::to_owned) else {
         return Err(malformed("cmd: the command is missing".into()));
     };
-    const KNOWN: [&str; 7] = ["start", "stop", "status", "subscribe", "store_set", "complete_exit_barrier", "release"];
+    const KNOWN: [&str; 9] = ["park", "adopt", "start", "stop", "status", "subscribe", "store_set", "complete_exit_barrier", "release"];
     if !KNOWN.contains(&command.as_str()) {
         let text = format!("cmd: {:?} is not a command of this runner", command.chars().take(64).collect::<String>());
         return Err(Refused { id, close: false, error: Refusal::new(RefusalKind::UnknownCommand, text) });

@@ -1,7 +1,7 @@
 //! What is known about the worker group: the launcher, its ranks, the stop that was asked for. Keeps the books; the
 //! runner does the acting.
 //!
-//! `Holding` (nothing started) -> `Running` -> `Stopping` (a stop was asked, or something has failed) -> `Dead` (proven).
+//! `Holding` (nothing started; a launcher may be parked) -> `Running` -> `Stopping` (a stop was asked, or something has failed) -> `Dead` (proven).
 //! A failed rank alone stops nobody here: torchrun sees it too and ends the others, or the agent asks for a stop.
 
 use std::collections::BTreeMap;
@@ -14,6 +14,7 @@ use muster_runner::wire::{
 };
 
 use crate::output::Output;
+use crate::parked::Parked;
 use crate::time::micros;
 use crate::why;
 
@@ -23,6 +24,8 @@ const LINGER: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct Group {
+    /// The way to a launcher that waits for its order. The launcher counts as one only from the start on.
+    pub(crate) parked: Option<Parked>,
     pub(crate) spec: Option<StartSpec>,
     pub(crate) launcher: Option<Launcher>,
     pub(crate) ranks: BTreeMap<u32, Rank>,
@@ -67,7 +70,7 @@ impl Group {
     pub(crate) fn phase(&self) -> Phase {
         match () {
             () if self.dead.is_some() => Phase::Dead,
-            () if self.launcher.is_none() && self.stop.is_none() => Phase::Holding,
+            () if self.spec.is_none() && self.stop.is_none() => Phase::Holding,
             () if self.stop.is_some() || self.failed || self.killing.is_some() => Phase::Stopping,
             () => Phase::Running,
         }
@@ -156,7 +159,8 @@ impl Group {
     }
 
     pub(crate) fn status(&self, hold: &Hold, now: Duration, store: Option<StoreStatus>) -> Status {
-        let launcher = self.launcher.as_ref().map(|l| LauncherStatus {
+        let started = self.launcher.as_ref().filter(|_| self.spec.is_some());
+        let launcher = started.map(|l| LauncherStatus {
             pid: l.process.pid,
             start_time: l.process.start_time,
             started_us: l.process.started_us,

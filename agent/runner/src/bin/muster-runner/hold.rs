@@ -33,9 +33,9 @@ const LOG_BYTES: u64 = 1 << 20;
 const TAKEN: u8 = 3;
 
 /// Why a runner could not begin.
-struct Trouble {
+pub(crate) struct Trouble {
     status: u8,
-    text: String,
+    pub(crate) text: String,
 }
 
 impl Trouble {
@@ -159,7 +159,7 @@ fn set_up(dir: &Path, cgroup: bool) -> Result<Runner, Trouble> {
 
     let group = Group::default();
     let books = Books::new(time::boot());
-    Ok(Runner { hold, poll, signals, control, ranks, served, cgroup, logs, exits, pattern, group, books })
+    Ok(Runner { hold, poll, signals, control, ranks, served, cgroup, logs, exits, pattern, identity, group, books })
 }
 
 fn lock() -> Result<File, Trouble> {
@@ -179,7 +179,8 @@ fn read_hold() -> Result<Hold, Trouble> {
     Ok(hold)
 }
 
-fn serve(hold: &Hold, poll: &Poll) -> Result<Option<Served>, Trouble> {
+/// Binds the store that `hold` asks for.
+pub(crate) fn serve(hold: &Hold, poll: &Poll) -> Result<Option<Served>, Trouble> {
     let Some(spec) = &hold.store else { return Ok(None) };
     let addr = spec.bind.parse().expect("checked with the rest of hold.json");
     let served = Served::bind(addr, &spec.run_id, hold).map_err(|e| Trouble::new(format!("store: {}", chain(&e))))?;

@@ -6,6 +6,7 @@ mod group;
 mod hold;
 mod logs;
 mod output;
+mod parked;
 mod poll;
 mod ranks;
 mod runner;

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use muster_runner::wire::{Exit, ExitRecord, Hold, Phase, Reply, Status};
-use muster_runner::{journal, record};
+use muster_runner::{RunnerIdentity, journal, record};
 use rustix::process::{Pid, Signal};
 
 use crate::control::Control;
@@ -49,6 +49,7 @@ pub(crate) struct Runner {
     pub(crate) logs: OwnedFd,
     pub(crate) exits: File,
     pub(crate) pattern: Pattern,
+    pub(crate) identity: RunnerIdentity,
     pub(crate) group: Group,
     pub(crate) books: Books,
 }
@@ -253,11 +254,27 @@ impl Runner {
                 Reaped::Ended(pid, status) => (pid, tree::exit_of(status)),
             };
             if self.group.launcher.as_ref().is_some_and(|l| l.process.pid == pid) {
+                if self.group.spec.is_none() && self.group.stop.is_none() {
+                    self.forget_parked(exit, now);
+                    continue;
+                }
                 self.books.new_exits.extend(self.group.launcher_ended(exit, time::micros(now)));
                 self.books.urgent = true;
             } else if let Some(rank) = self.group.rank_of(pid) {
                 self.rank_ended(rank, exit, time::micros(now), now);
             }
+        }
+    }
+
+    /// A parked launcher that ends is none: the start brings up another, which may fail where its user can see it.
+    fn forget_parked(&mut self, exit: Exit, now: Duration) {
+        eprintln!("{} the parked launcher has ended: {exit:?}", time::stamp());
+        self.group.parked = None;
+        if let Some(mut launcher) = self.group.launcher.take() {
+            let ended = launcher.output.drain(&mut self.books.buffer, &self.pattern, now, &time::stamp());
+            ended.iter().for_each(|fd| self.poll.remove(fd));
+            launcher.output.open().for_each(|(_, fd)| self.poll.remove(fd));
+            launcher.output.close(&time::stamp());
         }
     }
 
@@ -301,6 +318,8 @@ impl Runner {
         let idle = match (self.group.phase(), store_clients) {
             (Phase::Dead, _) if self.books.released && !self.control.unsent() => return Rest::Go,
             (Phase::Dead, _) if !self.books.outcome_written => None,
+            // Nobody reads how a spare ended.
+            (Phase::Dead, _) if self.hold.spare => return Rest::Go,
             (Phase::Dead, None) => Some(DEAD_IDLE),
             (Phase::Dead, Some(_)) => Some(STORE_IDLE),
             (Phase::Holding, _) => Some(Duration::from_millis(self.hold.idle_timeout_ms)),
@@ -309,7 +328,11 @@ impl Runner {
         if let Some(idle) = idle {
             let goes = self.books.lonely_since.saturating_add(idle);
             if now >= goes {
-                return Rest::Go;
+                if self.group.launcher.is_none() || self.group.phase() == Phase::Dead {
+                    return Rest::Go;
+                }
+                self.stop(now, Duration::ZERO, "nobody has started it");
+                return Rest::Until(Some(now));
             }
             if self.control.clients() == 0 {
                 until = Some(until.map_or(goes, |u| u.min(goes)));

@@ -103,6 +103,8 @@ pub(crate) struct Child {
     pub(crate) session: bool,
     /// The child leads a process group of its own.
     pub(crate) group: bool,
+    /// The child's program inherits this descriptor, under the same number.
+    pub(crate) keep: Option<OwnedFd>,
 }
 
 /// Starts `command` so that it is killed when the calling process ends. It begins with an empty signal mask; SIGPIPE is
@@ -120,6 +122,9 @@ pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
         }
         if child.group {
             rustix::process::setpgid(None, None)?;
+        }
+        if let Some(fd) = &child.keep {
+            rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
         }
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // SAFETY: the set is initialised; the old mask is not asked for. Allowed between fork and exec.

@@ -1,15 +1,19 @@
 //! What each command of the control socket does.
 
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
 use muster_runner::procfs::Stat;
 use muster_runner::record;
-use muster_runner::wire::{Command, MAX_RANKS, Refusal, RefusalKind, Refused, Reply, StartSpec};
+use muster_runner::wire::{Command, Hold, MAX_RANKS, ParkSpec, Refusal, RefusalKind, Refused, Reply, StartSpec};
 use rustix::pipe::PipeFlags;
 
 use super::{LAUNCHER, Runner};
 use crate::group::{self, Launcher};
+use crate::parked::{self, Parked};
+use crate::steps::Pattern;
 use crate::sys::{self, Child};
 use crate::time;
 
@@ -39,6 +43,8 @@ impl Runner {
 
     fn obey(&mut self, client: u32, command: Command, now: Duration) -> Result<Answer, Refusal> {
         match command {
+            Command::Park(spec) => self.park(&spec)?,
+            Command::Adopt(hold) => self.adopt(*hold)?,
             Command::Start(spec) => self.start(spec, now)?,
             Command::Stop { grace_ms, reason } => {
                 if grace_ms > MAX_GRACE_MS {
@@ -82,8 +88,7 @@ impl Runner {
             None => {}
         }
         check(&spec, self.hold.world_size).map_err(|text| Refusal::new(RefusalKind::Invalid, text))?;
-        let launcher = self.launch(&spec).map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
-        self.group.launcher = Some(launcher);
+        self.begin(&spec).map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
         self.group.spec = Some(spec);
         self.books.urgent = true;
         // It may have ended before it was known as the launcher.
@@ -92,11 +97,80 @@ impl Runner {
         Ok(())
     }
 
-    fn launch(&mut self, spec: &StartSpec) -> Result<Launcher, String> {
+    /// Starts the launcher, or gives the parked one its order.
+    fn begin(&mut self, spec: &StartSpec) -> Result<(), String> {
+        let Some(order) = &spec.order else {
+            let mut command = Process::new(&spec.program);
+            command.args(&spec.args).env_clear().envs(&spec.env).current_dir(&spec.cwd);
+            self.group.launcher = Some(self.spawn(command, None)?);
+            return Ok(());
+        };
+        // A parked launcher that has just ended is replaced.
+        self.reap(time::boot());
+        if self.group.parked.is_none() {
+            let park = ParkSpec {
+                program: spec.program.clone(),
+                options: order.options.clone(),
+                env: spec.env.clone(),
+                cwd: spec.cwd.clone(),
+            };
+            self.spawn_parked(&park, false)?;
+        }
+        let parked = self.group.parked.take().ok_or("the launcher ended at once")?;
+        if let Some(launcher) = &mut self.group.launcher {
+            launcher.process.started_us = time::boot_us();
+        }
+        parked.order(order, spec, &self.hold).map_err(|e| format!("tell the launcher: {e}"))
+    }
+
+    fn park(&mut self, spec: &ParkSpec) -> Result<(), Refusal> {
+        if self.group.stop.is_some() || self.group.spec.is_some() || self.group.launcher.is_some() {
+            return Err(Refusal::new(RefusalKind::Conflict, "a launcher is there already, or none may start any more"));
+        }
+        if !spec.cwd.is_absolute() || spec.env.keys().any(|n| n.is_empty() || n.contains(['=', '\0'])) {
+            return Err(Refusal::new(RefusalKind::Invalid, "park: cwd is not absolute, or a variable has no proper name"));
+        }
+        self.spawn_parked(spec, self.hold.spare).map_err(|text| Refusal::new(RefusalKind::Spawn, text))
+    }
+
+    fn spawn_parked(&mut self, spec: &ParkSpec, spare: bool) -> Result<(), String> {
+        let (parked, theirs) = Parked::prepare().map_err(|e| format!("{}: {e}", parked::FILE))?;
+        let here = std::env::current_dir().map_err(|e| format!("own directory: {e}"))?;
+        let mut command = Process::new(&spec.program);
+        command.args(&spec.options).arg("-u").arg(here.join(parked::FILE)).arg(&here).arg(theirs.as_raw_fd().to_string());
+        command.args(spare.then_some("spare")).env_clear().envs(&spec.env).current_dir(&spec.cwd);
+        self.group.launcher = Some(self.spawn(command, Some(theirs))?);
+        self.group.parked = Some(parked);
+        Ok(())
+    }
+
+    /// A spare becomes what `hold` says: its store is served before its new name is on disk, which is the moment of truth.
+    fn adopt(&mut self, hold: Hold) -> Result<(), Refusal> {
+        if hold == self.hold {
+            return Ok(());
+        }
+        if !self.hold.spare || self.group.stop.is_some() || hold.spare || hold.job != self.hold.job {
+            return Err(Refusal::new(RefusalKind::Conflict, "this runner is not a spare of that job"));
+        }
+        let invalid = |text: String| Refusal::new(RefusalKind::Invalid, text);
+        hold.check().map_err(invalid)?;
+        let pattern = Pattern::new(hold.step_pattern.as_deref()).map_err(|e| invalid(format!("step_pattern: {e}")))?;
+        let served = crate::hold::serve(&hold, &self.poll).map_err(|e| Refusal::new(RefusalKind::Store, e.text))?;
+        let here = Path::new(".");
+        let trouble = |what: &str, e: &dyn std::fmt::Display| Refusal::new(RefusalKind::Store, format!("{what}: {e}"));
+        if let Some(served) = &served {
+            self.identity.store_port = Some(served.addr().port());
+            record::write_atomic(here, record::RUNNER, &self.identity).map_err(|e| trouble(record::RUNNER, &e))?;
+        }
+        record::write_atomic(here, record::HOLD, &hold).map_err(|e| trouble(record::HOLD, &e))?;
+        (self.hold, self.pattern, self.served) = (hold, pattern, served);
+        self.books.urgent = true;
+        Ok(())
+    }
+
+    fn spawn(&mut self, mut command: Process, keep: Option<OwnedFd>) -> Result<Launcher, String> {
         let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"));
         let ((out_read, out_write), (err_read, err_write)) = (pipe()?, pipe()?);
-        let mut command = Process::new(&spec.program);
-        command.args(&spec.args).env_clear().envs(&spec.env).current_dir(&spec.cwd);
         command.stdin(Stdio::null()).stdout(Stdio::from(out_write)).stderr(Stdio::from(err_write));
         let cgroup = match &self.cgroup {
             Some(cgroup) => Some(cgroup.entrance().map_err(|e| format!("{}: {e}", cgroup.path.display()))?),
@@ -106,8 +180,8 @@ impl Runner {
             .take_output(LAUNCHER, record::LAUNCHER_LOG, out_read, err_read)
             .map_err(|e| format!("{}: {e}", record::LAUNCHER_LOG))?;
         let started_us = time::boot_us();
-        let pid = sys::spawn(&mut command, Child { cgroup, session: true, group: false })
-            .map_err(|e| format!("start {:?} in {:?}: {e}", spec.program, spec.cwd))?
+        let pid = sys::spawn(&mut command, Child { cgroup, session: true, group: false, keep })
+            .map_err(|e| format!("start {:?} in {:?}: {e}", command.get_program(), command.get_current_dir().unwrap_or(Path::new("."))))?
             .as_raw_nonzero()
             .get();
         let start_time = Stat::of(pid).map_or(0, |s| s.start_time);

@@ -43,6 +43,9 @@ pub struct Flags {
     /// The runner's program; muster-runner beside this one if not given
     #[arg(long, env = "MUSTER_RUNNER", value_name = "PATH")]
     pub runner: Option<PathBuf>,
+    /// Keep no spare launchers: jobs with a fast launch lane import torch when they start again
+    #[arg(long, env = "MUSTER_NO_SPARES")]
+    pub no_spares: bool,
     /// Write {"node": NAME, "pid": PID} to this file once all runs of an earlier agent are found again
     #[arg(long, env = "MUSTER_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
@@ -64,6 +67,8 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
     pub slots: u32,
     pub runner: PathBuf,
+    /// Launchers are kept ready for the next generation of jobs whose lane uses them.
+    pub spares: bool,
     pub ready_file: Option<PathBuf>,
 }
 
@@ -108,6 +113,7 @@ impl Flags {
             labels: labels(&self.labels)?,
             slots: self.slots,
             runner: runner(self.runner)?,
+            spares: !self.no_spares,
             ready_file: self.ready_file,
         })
     }

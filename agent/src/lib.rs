@@ -27,5 +27,6 @@ mod run_dir;
 mod runner_link;
 mod session;
 mod supervisor;
+mod spares;
 mod sweep;
 mod translate;

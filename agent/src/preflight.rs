@@ -7,11 +7,14 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
     sync::Mutex,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use muster_core::{
-    node::torchrun::{Entry, Launch, Site},
+    node::{
+        lane::Interpreter,
+        torchrun::{Entry, Launch, Site},
+    },
     run::Assignment,
 };
 use tokio::process::Command;
@@ -19,7 +22,7 @@ use tokio::process::Command;
 /// Asking an interpreter takes 50 ms here and many seconds from a cold network file system; beyond this it would not train either.
 const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 /// An answer is good for this long: a re-form must not wait for it, and an upgrade of torch is noticed the same day.
-const ANSWER_KEPT: Duration = Duration::from_secs(600);
+const ANSWER_KEPT: Duration = Duration::from_secs(4 * 3_600);
 /// Interpreters remembered; a node uses a few.
 const ANSWERS_MAX: usize = 64;
 
@@ -27,11 +30,11 @@ const ANSWERS_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Preflight {
     /// A leaf cache: held for a look only, never across an await.
-    torch: Mutex<BTreeMap<Interpreter, (Instant, Torch)>>,
+    said: Mutex<BTreeMap<Asked, (Instant, Interpreter)>>,
 }
 
-/// What decides which torch is found: the interpreter and its `PYTHONPATH`.
-type Interpreter = (PathBuf, Option<String>);
+/// What decides which torch is found: the interpreter, of which time, and its `PYTHONPATH`.
+type Asked = (PathBuf, Option<SystemTime>, Option<String>);
 
 /// Major and minor version of torch.
 type Torch = (u32, u32);
@@ -41,7 +44,7 @@ const FORGIVES_BIND: Torch = (2, 7);
 
 impl Preflight {
     /// Why this run cannot be started here, for its user.
-    pub(crate) async fn check(&self, assignment: &Assignment, launch: &Launch, site: &Site) -> Result<(), String> {
+    pub(crate) async fn check(&self, assignment: &Assignment, launch: &Launch, site: &Site) -> Result<Interpreter, String> {
         let node = &site.node;
         let dir = Path::new(&launch.dir);
         if !dir.is_dir() {
@@ -61,7 +64,8 @@ impl Preflight {
             Entry::Program { program, .. } => drop(find(&program)?),
             Entry::Module { .. } => {}
         }
-        let torch = self.torch(&python, launch).await.map_err(|why| format!("{why} on {node}"))?;
+        let interpreter = self.torch(&python, launch).await.map_err(|why| format!("{why} on {node}"))?;
+        let torch = interpreter.torch;
         let store_is_here = assignment.hosts_store || site.address.parse().is_ok_and(|a: std::net::IpAddr| a.is_loopback());
         if assignment.node_rank == 0 && store_is_here && torch < FORGIVES_BIND {
             return Err(format!(
@@ -73,29 +77,31 @@ impl Preflight {
                 FORGIVES_BIND.1
             ));
         }
-        Ok(())
+        Ok(interpreter)
     }
 
-    async fn torch(&self, python: &Path, launch: &Launch) -> Result<Torch, String> {
-        let key = (python.to_owned(), launch.env.get("PYTHONPATH").cloned());
-        let known = self.torch.lock().expect("nothing panics while it is held").get(&key).copied();
-        if let Some((asked, torch)) = known
+    async fn torch(&self, python: &Path, launch: &Launch) -> Result<Interpreter, String> {
+        let modified = fs::metadata(python).and_then(|m| m.modified()).ok();
+        let key = (python.to_owned(), modified, launch.env.get("PYTHONPATH").cloned());
+        let known = self.said.lock().expect("nothing panics while it is held").get(&key).cloned();
+        if let Some((asked, said)) = known
             && asked.elapsed() < ANSWER_KEPT
         {
-            return Ok(torch);
+            return Ok(said);
         }
         let torch = ask(python, launch).await?;
-        let mut answers = self.torch.lock().expect("nothing panics while it is held");
+        let mut answers = self.said.lock().expect("nothing panics while it is held");
         if answers.len() >= ANSWERS_MAX {
             answers.clear();
         }
-        answers.insert(key, (Instant::now(), torch));
+        answers.insert(key, (Instant::now(), torch.clone()));
         Ok(torch)
     }
 }
 
-async fn ask(python: &Path, launch: &Launch) -> Result<Torch, String> {
-    const QUESTION: &str = "import importlib.metadata; print(importlib.metadata.version('torch'))";
+async fn ask(python: &Path, launch: &Launch) -> Result<Interpreter, String> {
+    const QUESTION: &str = "import importlib.metadata, sys; print(importlib.metadata.version('torch'), sys.implementation.name, \
+                            '%d.%d' % sys.version_info[:2], sys.platform)";
     let mut command = Command::new(python);
     command.args(["-c", QUESTION]).env_clear().envs(&launch.env).current_dir(&launch.dir);
     command.stdin(Stdio::null()).kill_on_drop(true);
@@ -108,10 +114,18 @@ async fn ask(python: &Path, launch: &Launch) -> Result<Torch, String> {
     if complaint.contains("PackageNotFoundError") {
         return Err(format!("torch is not installed for {}", python.display()));
     }
-    version(&said).ok_or_else(|| {
+    interpreter(&said).ok_or_else(|| {
         let last = complaint.lines().last().unwrap_or("it said nothing");
         format!("{} does not tell its torch version: {last:.200}", python.display())
     })
+}
+
+fn interpreter(said: &str) -> Option<Interpreter> {
+    let mut words = said.split_whitespace();
+    let torch = version(words.next()?)?;
+    let implementation = words.next().unwrap_or_default().to_owned();
+    let python = words.next().and_then(version).unwrap_or_default();
+    Some(Interpreter { torch, implementation, python, system: words.next().unwrap_or_default().to_owned() })
 }
 
 fn version(text: &str) -> Option<Torch> {
@@ -193,7 +207,7 @@ mod tests {
         let env = BTreeMap::from([("PATH".to_owned(), bin.to_str().unwrap().to_owned())]);
         let site = Site { node: "n1".into(), address: "127.0.0.1".into(), run_dir: "/r".into(), env };
         let launch = launch(&assignment, &Endpoint { host: "127.0.0.1".into(), port: 1 }, &site).unwrap();
-        preflight.check(&assignment, &launch, &site).await
+        preflight.check(&assignment, &launch, &site).await.map(|_| ())
     }
 
     #[tokio::test]

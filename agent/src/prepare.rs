@@ -9,13 +9,19 @@ use std::{
 
 use muster_core::{
     id::Term,
-    node::torchrun::{Site, launch},
+    node::{
+        lane::{self, Lane},
+        torchrun::{self, Site, launch},
+    },
     run::{Assignment, Endpoint},
+    spec,
 };
 use muster_runner::{record, wire};
 use tokio::process::Command;
 
-use crate::{preflight::Preflight, run_dir::Runs};
+use tracing::{info, warn};
+
+use crate::{preflight::Preflight, run_dir::Runs, spares::Spare};
 
 /// A runner says that it is ready within milliseconds; a disk that takes this long to sync two small files is broken.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -26,7 +32,7 @@ const IDLE_TIMEOUT_MS: u64 = 300_000;
 /// The runner's own answer that its directory is taken.
 const TAKEN: i32 = 3;
 
-/// Checks that the run can be started here and brings its runner up. The error is for the user.
+/// Checks that the run can be started here and brings its runner up, or makes the spare its runner. The error is for the user.
 pub(crate) async fn prepare(
     assignment: &Assignment,
     term: Term,
@@ -34,21 +40,39 @@ pub(crate) async fn prepare(
     runner: &Path,
     site: &Site,
     preflight: &Preflight,
+    spare: Option<Spare>,
 ) -> Result<(), String> {
     // The store's port is not known yet, and no check depends on it.
     let anywhere = Endpoint { host: site.address.clone(), port: 1 };
     let launch = launch(assignment, &anywhere, site)?;
-    preflight.check(assignment, &launch, site).await?;
+    let interpreter = preflight.check(assignment, &launch, site).await?;
+    let (lane, why) = lane::choose(assignment.launch, torchrun::ranks(assignment).is_some(), &interpreter);
+    if assignment.launch != spec::Launch::Cold {
+        info!(run = %assignment.run.job, generation = %assignment.run.generation, ?lane, "lane: {why}");
+    }
     let trouble = |what: &str, e: &dyn std::fmt::Display| format!("the agent of {} cannot {what}: {e}", site.node);
-    let dir = runs.make(assignment, term).map_err(|e| trouble("make the run's directory", &e))?;
     let address: IpAddr = site.address.parse().map_err(|e| trouble("read its own address", &e))?;
     let hold = hold(assignment, site, address);
     hold.check().map_err(|e| trouble("describe the run to its runner", &e))?;
+    if let Some(spare) = spare {
+        if lane != Lane::Cold && spare.fits(assignment, &launch) && !runs.dir(&assignment.run).exists() {
+            let from = spare.dir.clone();
+            runs.note(&from, assignment, term, lane, Some(&from)).map_err(|e| trouble("note the run", &e))?;
+            match spare.adopt(hold.clone(), &runs.dir(&assignment.run)).await {
+                Ok(()) => return Ok(()),
+                Err(e) => warn!(job = %assignment.run.job, "the spare cannot be used, starting without: {e}"),
+            }
+        } else {
+            info!(job = %assignment.run.job, "the spare does not fit this generation");
+            spare.end().await;
+        }
+    }
+    let dir = runs.make(assignment, term, lane).map_err(|e| trouble("make the run's directory", &e))?;
     record::write_atomic(&dir, record::HOLD, &hold).map_err(|e| trouble("write the run down", &e))?;
     start_runner(runner, &dir).await.map_err(|e| trouble("start the runner", &e))
 }
 
-fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wire::Hold {
+pub(crate) fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wire::Hold {
     wire::Hold {
         v: wire::VERSION,
         job: assignment.run.job.0.clone(),
@@ -68,11 +92,12 @@ fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wire::Hold {
         step_pattern: assignment.step_pattern.clone(),
         idle_timeout_ms: IDLE_TIMEOUT_MS,
         term_grace_ms: u64::try_from(assignment.stop_grace.as_millis()).unwrap_or(u64::MAX),
+        spare: false,
     }
 }
 
 /// Returns once the runner can be talked to. It leaves this process's session and outlives it.
-async fn start_runner(runner: &Path, dir: &PathBuf) -> Result<(), String> {
+pub(crate) async fn start_runner(runner: &Path, dir: &PathBuf) -> Result<(), String> {
     let mut command = Command::new(runner);
     command.args(["hold", "--dir"]).arg(dir).env_clear().current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());

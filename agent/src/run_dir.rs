@@ -14,6 +14,8 @@ use muster_core::{
     id::{Generation, JobUid, Term},
     run::{Assignment, RunId},
 };
+use muster_core::node::lane::Lane;
+use muster_runner::{record::HOLD, wire::Hold};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tracing::warn;
 
@@ -22,6 +24,8 @@ use crate::lock::write_atomic;
 const ACCEPTED: &str = "accepted.json";
 const LOST: &str = "lost.json";
 const RELEASED: &str = "released";
+/// Between the job and the number in the name of a spare's directory.
+const SPARE: &str = "-spare-";
 
 /// Ended generations of one job whose logs are kept: the last and the one before are what users ask for, two more for a closer look.
 /// With logs of at most 2 x 64 MiB per rank, a job of 8 ranks per node holds at most 4 GiB.
@@ -40,6 +44,11 @@ pub(crate) struct Runs {
 pub(crate) struct Accepted {
     pub(crate) term: Term,
     pub(crate) gpus: Vec<String>,
+    #[serde(default)]
+    pub(crate) lane: Lane,
+    /// Where it waited as a spare: its processes name that directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) was: Option<PathBuf>,
 }
 
 /// When a lost run was found dead, on the clock of one boot.
@@ -59,26 +68,55 @@ impl Runs {
     }
 
     /// Makes a run's directory and notes what was accepted.
-    pub(crate) fn make(&self, assignment: &Assignment, term: Term) -> io::Result<PathBuf> {
+    pub(crate) fn make(&self, assignment: &Assignment, term: Term, lane: Lane) -> io::Result<PathBuf> {
         let dir = self.dir(&assignment.run);
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        let accepted = Accepted { term, gpus: assignment.gpus.clone() };
-        write_json(&dir.join(ACCEPTED), &accepted)?;
+        self.note(&dir, assignment, term, lane, None)?;
         Ok(dir)
+    }
+
+    /// Notes in a directory what was accepted; `was`: its name as a spare, until it gets the run's.
+    pub(crate) fn note(&self, dir: &Path, assignment: &Assignment, term: Term, lane: Lane, was: Option<&Path>) -> io::Result<()> {
+        let accepted = Accepted { term, gpus: assignment.gpus.clone(), lane, was: was.map(Path::to_owned) };
+        write_json(&dir.join(ACCEPTED), &accepted)
+    }
+
+    pub(crate) fn spare_dir(&self, job: &JobUid, number: u32) -> PathBuf {
+        self.root.join(format!("{job}{SPARE}{number}"))
+    }
+
+    /// Spares of an earlier agent: those that were adopted get their run's name here, the others are returned with their number.
+    pub(crate) fn settle_spares(&self) -> io::Result<Vec<(u32, PathBuf)>> {
+        let mut left = Vec::new();
+        for name in self.names()? {
+            let Some((job, number)) = name.rsplit_once(SPARE).and_then(|(job, n)| Some((job, n.parse::<u32>().ok()?))) else {
+                continue;
+            };
+            let dir = self.root.join(&name);
+            let adopted = read_json::<Hold>(&dir.join(HOLD)).filter(|hold| !hold.spare);
+            match adopted.map(|hold| RunId { job: JobUid(job.to_owned()), generation: Generation(hold.generation) }) {
+                Some(run) if !self.dir(&run).exists() => fs::rename(&dir, self.dir(&run))?,
+                _ => left.push((number, dir)),
+            }
+        }
+        Ok(left)
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        match fs::read_dir(&self.root) {
+            Ok(entries) => entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(e) => Err(e),
+        }
     }
 
     /// Every run on disk, released or not.
     fn all(&self) -> io::Result<Vec<RunId>> {
-        let entries = match fs::read_dir(&self.root) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(e),
-        };
         let mut runs = Vec::new();
-        for entry in entries {
-            let name = entry?.file_name();
-            match name.to_str().and_then(run_of) {
+        for name in self.names()? {
+            match run_of(&name) {
                 Some(run) => runs.push(run),
+                None if name.contains(SPARE) => {}
                 None => warn!(name = ?name, "not a run's directory, left alone"),
             }
         }

@@ -178,9 +178,10 @@ impl Link {
     }
 
     async fn kill_what_is_left(&self) {
+        let was = self.runs.accepted(&self.run).and_then(|accepted| accepted.was);
         let mut told = Vec::new();
         loop {
-            match sweep::kill_all(&self.runs.dir(&self.run)) {
+            match sweep::kill_all(&self.runs.dir(&self.run), was.as_deref()) {
                 Ok(living) if living.is_empty() => return,
                 Ok(living) if living == told => {}
                 Ok(living) => {

@@ -10,12 +10,12 @@ use std::{
 };
 
 use muster_core::{
-    id::{NodeEpoch, Term},
-    node::{Effect, Found, FoundState, Input, Ledger, Node, torchrun, torchrun::Site},
-    run::{Assignment, Desired, Endpoint, RunId, RunReport},
+    id::{JobUid, NodeEpoch, Term},
+    node::{Effect, Found, FoundState, Input, Ledger, Node, lane::Lane, spare, torchrun, torchrun::Site},
+    run::{Assignment, Desired, Endpoint, RunId, RunPhase, RunReport, Target},
     time::Timestamp,
 };
-use muster_runner::wire::StartSpec;
+use muster_runner::{wire, wire::StartSpec};
 use muster_runtime::{clock::Clock, tasks::Scope};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +28,7 @@ use crate::{
     prepare,
     run_dir::Runs,
     runner_link::{Link, Orders, Word},
+    spares::{self, Made, Spares},
 };
 
 /// What the session tells the supervisor.
@@ -82,6 +83,13 @@ pub(crate) struct Supervisor {
     say: mpsc::Sender<(RunId, Word)>,
     words: mpsc::Receiver<(RunId, Word)>,
     prepared: (mpsc::Sender<Prepared>, mpsc::Receiver<Prepared>),
+    spares: Spares,
+    made: (mpsc::Sender<Made>, mpsc::Receiver<Made>),
+    /// What the coordinator wants to run here, by job: how a spare is to be started.
+    wanted: BTreeMap<JobUid, Assignment>,
+    lanes: BTreeMap<RunId, Lane>,
+    /// When to look again whether a job needs a spare.
+    look_again: Option<Timestamp>,
     reports: watch::Sender<Option<Reports>>,
     pulse: watch::Sender<u64>,
     end_session: watch::Sender<(u64, String)>,
@@ -119,6 +127,11 @@ impl Supervisor {
             say,
             words,
             prepared: mpsc::channel(WORDS_MAX),
+            spares: Spares::default(),
+            made: mpsc::channel(WORDS_MAX),
+            wanted: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            look_again: None,
             reports,
             pulse,
             end_session,
@@ -138,6 +151,7 @@ impl Supervisor {
         self.take(Input::Restarted(found))?;
         let shutdown = self.scope.shutdown().clone();
         loop {
+            self.tend_spares();
             // Every arm only waits, and receiving is cancel safe.
             let input = tokio::select! {
                 biased;
@@ -153,9 +167,19 @@ impl Supervisor {
                         Input::Refused { run: prepared.run, reason }
                     }
                 },
+                Some(made) = self.made.1.recv() => {
+                    if let Some(spare) = self.spares.made(made) {
+                        self.scope.spawn("spare", spare.end());
+                    }
+                    continue;
+                }
+                () = until(self.look_again) => continue,
                 Some(order) = self.orders.recv() => match order {
                     Order::Welcome { term, epoch } => Input::Welcome { term, epoch },
-                    Order::Desired(desired) => Input::Desired(desired),
+                    Order::Desired(desired) => {
+                        self.note_wanted(&desired);
+                        Input::Desired(desired)
+                    }
                     Order::Pulse(sequence) => {
                         self.pulse.send_replace(sequence);
                         continue;
@@ -168,6 +192,15 @@ impl Supervisor {
 
     /// Finds every run of an earlier agent again: talks to the runners that live, reads what the others left.
     async fn take_stock(&mut self) -> Vec<Found> {
+        match self.runs.settle_spares() {
+            Ok(left) => {
+                for (number, dir) in left {
+                    self.spares.next = self.spares.next.max(number);
+                    self.scope.spawn("spare", spares::clear(dir));
+                }
+            }
+            Err(e) => warn!("the spares of an earlier agent cannot be looked at: {e}"),
+        }
         let open = self.runs.open().unwrap_or_else(|e| {
             error!("the runs on disk cannot be listed: {e}");
             Vec::new()
@@ -265,12 +298,13 @@ impl Supervisor {
         Ok(None)
     }
 
-    fn hold(&self, assignment: Assignment, term: Term) {
+    fn hold(&mut self, assignment: Assignment, term: Term) {
+        let spare = self.spares.take(&assignment.run.job);
         let site = self.site(&assignment.run);
         let (runs, runner, preflight) = (self.runs.clone(), self.config.runner.clone(), self.preflight.clone());
         let done = self.prepared.0.clone();
         self.scope.spawn("prepare", async move {
-            let outcome = prepare::prepare(&assignment, term, &runs, &runner, &site, &preflight).await;
+            let outcome = prepare::prepare(&assignment, term, &runs, &runner, &site, &preflight, spare).await;
             // Nobody listens any more while the agent shuts down; the next one finds the runner.
             let _ = done.send(Prepared { run: assignment.run, outcome }).await;
         });
@@ -283,7 +317,9 @@ impl Supervisor {
             Err(reason) => return Some(Input::Refused { run: run.clone(), reason }),
         };
         info!(run = %name(run), rank = assignment.node_rank, nodes = assignment.node_count, "starting");
+        let order = order_for(self.lane(run), assignment, &launch);
         let spec = StartSpec {
+            order,
             program: launch.program,
             args: launch.args,
             env: launch.env,
@@ -293,6 +329,55 @@ impl Supervisor {
         };
         self.order(run, |orders| orders.start = Some(Arc::new(spec)));
         None
+    }
+
+    fn lane(&mut self, run: &RunId) -> Lane {
+        let runs = &self.runs;
+        *self.lanes.entry(run.clone()).or_insert_with(|| runs.accepted(run).map(|accepted| accepted.lane).unwrap_or_default())
+    }
+
+    fn note_wanted(&mut self, desired: &Desired) {
+        self.wanted.clear();
+        for wanted in &desired.runs {
+            let (Target::Ready(assignment) | Target::Running(assignment, _)) = &wanted.target else { continue };
+            let known = self.wanted.get(&wanted.run.job);
+            if known.is_none_or(|known| known.run.generation < wanted.run.generation) {
+                self.wanted.insert(wanted.run.job.clone(), assignment.as_ref().clone());
+            }
+        }
+    }
+
+    /// Makes the spares that are missing and ends those that are of no use any more.
+    fn tend_spares(&mut self) {
+        self.look_again = None;
+        if !self.config.spares {
+            return;
+        }
+        let reports = self.reports.borrow().as_ref().map(|reports| reports.runs.clone()).unwrap_or_default();
+        self.lanes.retain(|run, _| reports.iter().any(|report| report.run == *run));
+        let settled = |report: &&RunReport| !matches!(report.phase, RunPhase::Preparing | RunPhase::Refused(_));
+        let runs: Vec<(RunReport, Lane)> =
+            reports.iter().filter(settled).map(|report| (report.clone(), self.lane(&report.run))).collect();
+        let plan = spare::plan(Timestamp(Clock::Boot.now_us()), &runs, &self.spares.jobs());
+        self.look_again = plan.look_again;
+        for job in plan.end {
+            if let Some(spare) = self.spares.take(&job) {
+                self.scope.spawn("spare", spare.end());
+            }
+        }
+        for run in plan.prepare {
+            let Some(assignment) = self.wanted.get(&run.job).filter(|a| a.run == run).cloned() else { continue };
+            let (lane, number) = (self.lane(&run), self.spares.begin(&run.job));
+            let dir = self.runs.spare_dir(&run.job, number);
+            let site = Site { run_dir: dir.to_str().expect("the state directory was checked to be UTF-8").to_owned(), ..self.site(&run) };
+            let (runner, modules) = (self.config.runner.clone(), self.runs.dir(&run).join(muster_runner::record::MODULES));
+            let done = self.made.0.clone();
+            self.scope.spawn("spare", async move {
+                let outcome = spares::make(dir, &assignment, lane, &modules, &runner, &site).await;
+                // Nobody listens any more while the agent shuts down; the spare's runner ends by itself.
+                let _ = done.send(Made { job: run.job, number, outcome }).await;
+            });
+        }
     }
 
     fn order(&self, run: &RunId, change: impl FnOnce(&mut Orders)) {
@@ -322,6 +407,24 @@ impl Supervisor {
             *known = Some(Reports { term: ledger.term, epoch: ledger.epoch, runs: Arc::new(runs) });
             true
         });
+    }
+}
+
+/// What a launcher is told in this lane; none if there is no launcher.
+fn order_for(lane: Lane, assignment: &Assignment, launch: &torchrun::Launch) -> Option<wire::Order> {
+    let (options, ranks) = torchrun::ranks(assignment)?;
+    let (lane, argv) = match lane {
+        Lane::Cold => return None,
+        Lane::Parked => (wire::Lane::Parked, torchrun::own_arguments(launch).to_vec()),
+        Lane::Fork => (wire::Lane::Fork, ranks),
+    };
+    Some(wire::Order { lane, options, argv, run_id: assignment.rendezvous.clone() })
+}
+
+async fn until(at: Option<Timestamp>) {
+    match at {
+        Some(at) => tokio::time::sleep(Duration::from_micros(at.0.saturating_sub(Clock::Boot.now_us()))).await,
+        None => std::future::pending().await,
     }
 }
 

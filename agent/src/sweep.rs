@@ -11,13 +11,15 @@ use muster_runner::procfs;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The processes of the run in `dir` that still live, each told to end at once.
-pub(crate) fn kill_all(dir: &Path) -> io::Result<Vec<i32>> {
-    let mark = [RUN_DIR.as_bytes(), b"=", dir.as_os_str().as_bytes()].concat();
+/// `was`: the directory's name when the first of them were started, if it has another now.
+pub(crate) fn kill_all(dir: &Path, was: Option<&Path>) -> io::Result<Vec<i32>> {
+    let marks: Vec<Vec<u8>> =
+        [Some(dir), was].into_iter().flatten().map(|dir| [RUN_DIR.as_bytes(), b"=", dir.as_os_str().as_bytes()].concat()).collect();
     let mut living = Vec::new();
     for stat in procfs::all()? {
         // The environment of a zombie, of another user's process and of one that has just ended cannot be read.
         let Ok(environment) = fs::read(Path::new("/proc").join(stat.pid.to_string()).join("environ")) else { continue };
-        if stat.state != b'Z' && environment.split(|b| *b == 0).any(|entry| entry == mark) {
+        if stat.state != b'Z' && environment.split(|b| *b == 0).any(|entry| marks.iter().any(|mark| mark == entry)) {
             living.push(stat.pid);
             if let Some(pid) = Pid::from_raw(stat.pid) {
                 // One that has ended by itself in between is what is wanted.
@@ -41,9 +43,9 @@ mod tests {
         let start = |dir: &Path| Command::new("/bin/sleep").arg("600").env_clear().env(RUN_DIR, dir).spawn().unwrap();
         let (mut mine, mut other) = (start(&one), start(&two));
         // Until exec the child carries this process's environment.
-        while kill_all(&one).unwrap().is_empty() {}
+        while kill_all(&one, None).unwrap().is_empty() {}
         assert!(!mine.wait().unwrap().success());
-        assert_eq!(kill_all(&one).unwrap(), Vec::<i32>::new());
+        assert_eq!(kill_all(&one, None).unwrap(), Vec::<i32>::new());
         assert_eq!(other.try_wait().unwrap(), None);
         other.kill().unwrap();
         other.wait().unwrap();

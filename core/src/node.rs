@@ -8,13 +8,17 @@
 //! |---|---|
 //! | `ledger` | what this node has promised never to go behind: term, node epoch, generations; persisted before obeying |
 //! | `digest` | the fingerprint by which two contents of one generation are told apart |
+//! | `lane` | how workers are started here: what was asked for, and what is proven for this interpreter |
 //! | `group` | one worker group as its runner describes it, and the report made of that |
 //! | `turn` | desired against actual |
+//! | `spare` | for which jobs a launcher is kept ready |
 //! | `torchrun` | an assignment as the process that starts its workers |
 
 mod digest;
 mod group;
+pub mod lane;
 mod ledger;
+pub mod spare;
 pub mod torchrun;
 mod turn;
 

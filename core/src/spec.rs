@@ -148,12 +148,34 @@ pub enum Progress {
     Independent,
 }
 
-/// How workers are started. `Cold` executes torchrun; the faster lanes have their seam here.
+/// How workers are started: the lane, or who chooses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Launch {
+    /// torchrun is executed.
     #[default]
     Cold,
+    /// torchrun runs in an interpreter that has imported torch already.
+    Parked,
+    /// Ranks are forked from an interpreter that has imported torch already.
+    Fork,
+    /// The fastest of these that is proven for the node's interpreter ([`crate::node::lane`]).
+    Auto,
+}
+
+impl Launch {
+    pub const ALL: [(&str, Launch); 4] =
+        [("cold", Launch::Cold), ("parked", Launch::Parked), ("fork", Launch::Fork), ("auto", Launch::Auto)];
+
+    /// As it is written in a document.
+    pub fn name(self) -> &'static str {
+        match self {
+            Launch::Cold => "cold",
+            Launch::Parked => "parked",
+            Launch::Fork => "fork",
+            Launch::Auto => "auto",
+        }
+    }
 }
 
 /// One thing wrong with a document: where, as `spec.minReplicas` or `spec.env[2].name`, and what.
@@ -313,7 +335,7 @@ impl SpecDocument {
                 self.progress.as_deref(),
                 &[("synchronous", Progress::Synchronous), ("independent", Progress::Independent)],
             ),
-            launch: one_of(errors, "spec.launch", self.launch.as_deref(), &[("cold", Launch::Cold), ("auto", Launch::Cold)]),
+            launch: one_of(errors, "spec.launch", self.launch.as_deref(), &Launch::ALL),
             step_pattern: self.step_pattern.clone(),
         }
     }

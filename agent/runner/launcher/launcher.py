@@ -398,18 +398,19 @@ def end(order, well):
 
 
 def exit_barrier(order):
-    """torchrun's own, key by key (torch.distributed.elastic.agent.server.api)."""
+    """torchrun's own, key by key (torch.distributed.elastic.agent.server.api and elastic.utils.store), whose import takes a second."""
     from datetime import timedelta
 
     import torch.distributed as dist
-    from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
-    from torch.distributed.elastic.utils import store as store_util
 
     env = order["env"]
+    key = "torchelastic/agent/terminal_state"
     wait = timedelta(seconds=60)
     store = dist.TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), order["nnodes"], False, wait, wait_for_workers=False)
     store = dist.PrefixStore(order["run_id"], store)
-    store_util.barrier(store=store, world_size=order["nnodes"], key_prefix=_TERMINAL_STATE_SYNC_ID, barrier_timeout=300)
+    if store.add(key + "/num_members", 1) == order["nnodes"]:
+        store.set(key + "/last_member", "<val_ignored>")
+    store.wait([key + "/last_member"], timedelta(seconds=300))
 
 
 def quit_now(code):

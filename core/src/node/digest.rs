@@ -62,9 +62,7 @@ impl Digest {
             fnv.number(text.is_some().into());
             fnv.text(text.as_deref().unwrap_or_default());
         }
-        fnv.text(match launch {
-            crate::spec::Launch::Cold => "cold",
-        });
+        fnv.text(launch.name());
         fnv.number(u64::try_from(stop_grace.as_millis()).unwrap_or(u64::MAX));
         Self(format!("{:032x}", fnv.0))
     }

@@ -73,6 +73,30 @@ pub fn launch(assignment: &Assignment, store: &Endpoint, site: &Site) -> Result<
     Ok(Launch { program: interpreter(&assignment.command, &worker), args, env, dir })
 }
 
+/// The arguments of the ranks themselves, without torchrun: interpreter options, and a script with its arguments or `-m` with a module's.
+/// None: not Python.
+pub fn ranks(assignment: &Assignment) -> Option<(Vec<String>, Vec<String>)> {
+    match Entry::read(&assignment.command, &assignment.args).ok()? {
+        Entry::Script { options, script, args, .. } => Some((options, [vec![script], args].concat())),
+        Entry::Module { options, module, args, .. } => Some((options, [vec!["-m".to_owned(), module], args].concat())),
+        Entry::Program { .. } => None,
+    }
+}
+
+/// torchrun's own arguments in a launch that executes it.
+pub fn own_arguments(launch: &Launch) -> &[String] {
+    // After `-m torch.distributed.run`.
+    launch.args.get(2..).unwrap_or_default()
+}
+
+/// What of a launch's environment is the same in every generation of a job on its node. A launcher may be started with it before the
+/// next generation is known.
+pub fn lasting(launch: &Launch) -> BTreeMap<String, String> {
+    const CHANGING: [&str; 7] =
+        ["MASTER_ADDR", "MASTER_PORT", "MUSTER_GENERATION", "MUSTER_RESTART_COUNT", RUN_DIR, "PYTHON_EXEC", "MUSTER_SHIM_DIR"];
+    launch.env.iter().filter(|(name, _)| !CHANGING.contains(&name.as_str())).map(|(n, v)| (n.clone(), v.clone())).collect()
+}
+
 /// Who runs torchrun: the job's own interpreter, or for other programs the one its PATH names.
 fn interpreter(command: &[String], worker: &str) -> String {
     if command.is_empty() || is_python(worker) { worker.to_owned() } else { "python3".to_owned() }

@@ -15,7 +15,7 @@ use muster_core::{
     period,
     run::{Endpoint, RunPhase},
     spec::{
-        API_VERSION, DEFAULT_NAMESPACE, EnvVar, JobDocument, JobSpec, KIND, Launch, Metadata, Progress, RestartPolicyDocument,
+        API_VERSION, DEFAULT_NAMESPACE, EnvVar, JobDocument, JobSpec, KIND, Metadata, Progress, RestartPolicyDocument,
         SpecDocument,
     },
     time::Timestamp,
@@ -128,7 +128,7 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         stop_grace_period: Some(period::format(spec.stop_grace_period)),
         scale_up_cooldown: Some(period::format(spec.scale_up_cooldown)),
         progress: Some(progress_name(spec.progress).into()),
-        launch: Some(launch_name(spec.launch).into()),
+        launch: Some(spec.launch.name().into()),
         step_pattern: spec.step_pattern.clone(),
     }
 }
@@ -137,12 +137,6 @@ pub fn progress_name(progress: Progress) -> &'static str {
     match progress {
         Progress::Synchronous => "synchronous",
         Progress::Independent => "independent",
-    }
-}
-
-pub fn launch_name(launch: Launch) -> &'static str {
-    match launch {
-        Launch::Cold => "cold",
     }
 }
 

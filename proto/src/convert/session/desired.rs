@@ -60,9 +60,7 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
         env: assignment.env.clone(),
         working_dir: assignment.working_dir.clone(),
         gpus: assignment.gpus.clone(),
-        launch: match assignment.launch {
-            Launch::Cold => "cold".to_owned(),
-        },
+        launch: assignment.launch.name().to_owned(),
         stop_grace_ms: millis(assignment.stop_grace),
         step_pattern: assignment.step_pattern.clone(),
         restart_count: assignment.restart_count,
@@ -143,9 +141,9 @@ fn assignment_from_wire(field: &str, wire: v1::Assignment, run: &RunId) -> Resul
         env: wire.env,
         working_dir: wire.working_dir.map(|dir| required_text(&at("working_dir"), dir, SENTENCE_MAX)).transpose()?,
         gpus: texts(&at("gpus"), wire.gpus, PROCS_MAX as usize, NAME_MAX)?,
-        launch: match wire.launch.as_str() {
-            "cold" => Launch::Cold,
-            other => return Err(malformed(at("launch"), format!("{other:.64?} is not a lane this agent knows"))),
+        launch: match Launch::ALL.iter().find(|(name, _)| *name == wire.launch) {
+            Some((_, launch)) => *launch,
+            None => return Err(malformed(at("launch"), format!("{:.64?} is not a lane this agent knows", wire.launch))),
         },
         stop_grace: period_from_wire(&at("stop_grace_ms"), wire.stop_grace_ms)?,
         step_pattern: wire

@@ -1,0 +1,256 @@
+//! Spares: launchers that have imported torch, one per job on this node, for its next generation. Which jobs get one is
+//! `core::node::spare`'s decision; this file makes, hands over and ends them.
+//!
+//! A spare is a runner of its own in `runs/<job uid>-spare-<n>`. It lives with its agent: a runner that nobody talks to ends soon. Adopted, it
+//! gets the content of its new generation (`hold.json` is the moment of truth), then its directory the generation's name. An agent
+//! killed in between finds a spare's directory that names a generation, and gives it its name.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use muster_core::{
+    id::JobUid,
+    node::{
+        lane::Lane,
+        torchrun::{self, Launch, Site},
+    },
+    run::{Assignment, Endpoint},
+};
+use muster_runner::{
+    connect, record,
+    wire::{self, Command, ParkSpec, Reply, Request},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+};
+use tracing::{debug, warn};
+
+use crate::prepare;
+
+/// A spare's runner ends this long after its agent: an agent that is restarted makes another.
+const IDLE_TIMEOUT_MS: u64 = 5_000;
+/// An answer of a runner to an order: two synced files at most.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Killing one process that only waits, and its runner's last words.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest list of modules that is handed on: 10,000 names of 100 bytes.
+const MODULES_BYTES: u64 = 1 << 20;
+/// What torchrun itself imports, for the lane in which it runs in the launcher.
+const TORCHRUN_MODULES: &str = "torch.distributed.run\ntorch.distributed.launcher.api\ntorch.distributed.elastic.agent.server.local_elastic_agent\n\
+     torch.distributed.elastic.rendezvous.static_tcp_rendezvous\ntorch.distributed.elastic.rendezvous.registry\n";
+
+/// All spares of one node.
+#[derive(Debug, Default)]
+pub(crate) struct Spares {
+    slots: BTreeMap<JobUid, Slot>,
+    pub(crate) next: u32,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Preparing(u32),
+    Ready(Spare),
+    /// Not tried again in this generation.
+    Failed,
+}
+
+/// A runner with a parked launcher, and the connection that keeps it.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    pub(crate) dir: PathBuf,
+    /// What the launcher was started with, as far as it must be the same when it is used.
+    fit: ParkSpec,
+    stream: UnixStream,
+}
+
+/// The outcome of making one.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) job: JobUid,
+    pub(crate) number: u32,
+    pub(crate) outcome: Result<Spare, String>,
+}
+
+impl Spares {
+    /// Jobs that have one, are about to, or cannot.
+    pub(crate) fn jobs(&self) -> BTreeSet<JobUid> {
+        self.slots.keys().cloned().collect()
+    }
+
+    /// Notes that one is being made, and gives its number.
+    pub(crate) fn begin(&mut self, job: &JobUid) -> u32 {
+        self.next += 1;
+        self.slots.insert(job.clone(), Slot::Preparing(self.next));
+        self.next
+    }
+
+    /// Takes a made one in; one that nobody waits for any more is given back, to be ended.
+    pub(crate) fn made(&mut self, made: Made) -> Option<Spare> {
+        let awaited = matches!(self.slots.get(&made.job), Some(Slot::Preparing(number)) if *number == made.number);
+        match made.outcome {
+            Ok(spare) if !awaited => return Some(spare),
+            Ok(spare) => drop(self.slots.insert(made.job, Slot::Ready(spare))),
+            Err(why) => {
+                warn!(job = %made.job, "no spare launcher: {why}");
+                if awaited {
+                    self.slots.insert(made.job, Slot::Failed);
+                }
+            }
+        }
+        None
+    }
+
+    /// The job's spare, for its next generation; from then on it may get another.
+    pub(crate) fn take(&mut self, job: &JobUid) -> Option<Spare> {
+        match self.slots.remove(job) {
+            Some(Slot::Ready(spare)) => Some(spare),
+            // Nobody waits for it: it is ended when it comes.
+            Some(Slot::Preparing(_) | Slot::Failed) | None => None,
+        }
+    }
+}
+
+/// What a launcher must have been started with to serve this launch.
+fn fit(assignment: &Assignment, launch: &Launch) -> Option<ParkSpec> {
+    let (options, _) = torchrun::ranks(assignment)?;
+    let (program, cwd) = (launch.program.clone(), launch.dir.clone().into());
+    Some(ParkSpec { program, options, env: torchrun::lasting(launch), cwd })
+}
+
+/// Makes a spare beside a running generation, whose imports are in `modules`.
+pub(crate) async fn make(
+    dir: PathBuf,
+    assignment: &Assignment,
+    lane: Lane,
+    modules: &Path,
+    runner: &Path,
+    site: &Site,
+) -> Result<Spare, String> {
+    let anywhere = Endpoint { host: site.address.clone(), port: 1 };
+    let launch = torchrun::launch(assignment, &anywhere, site)?;
+    let fit = fit(assignment, &launch).ok_or("only Python can be started ahead")?;
+    let trouble = |what: &str, e: &dyn std::fmt::Display| format!("{}: {what}: {e}", dir.display());
+    fs::create_dir_all(&dir).map_err(|e| trouble("make", &e))?;
+    let modules = match lane {
+        Lane::Fork => read_some(modules),
+        _ => TORCHRUN_MODULES.to_owned(),
+    };
+    fs::write(dir.join(record::PRELOAD), modules).map_err(|e| trouble(record::PRELOAD, &e))?;
+    let hold = wire::Hold {
+        generation: 0,
+        node_rank: 0,
+        nnodes: 1,
+        world_size: 1,
+        store: None,
+        idle_timeout_ms: IDLE_TIMEOUT_MS,
+        spare: true,
+        ..prepare::hold(assignment, site, std::net::Ipv4Addr::LOCALHOST.into())
+    };
+    record::write_atomic(&dir, record::HOLD, &hold).map_err(|e| trouble(record::HOLD, &e))?;
+    prepare::start_runner(runner, &dir).await.map_err(|e| trouble("start the runner", &e))?;
+    let stream = reach(&dir).map_err(|e| trouble("reach the runner", &e))?;
+    let park = ParkSpec { env: launch.env, ..fit.clone() };
+    let mut spare = Spare { dir: dir.clone(), fit, stream };
+    match spare.ask(Command::Park(park)).await {
+        Ok(()) => Ok(spare),
+        Err(why) => {
+            spare.end().await;
+            Err(why)
+        }
+    }
+}
+
+fn read_some(path: &Path) -> String {
+    use io::Read;
+    let mut text = String::new();
+    let _ = fs::File::open(path).map(|file| file.take(MODULES_BYTES).read_to_string(&mut text));
+    text
+}
+
+impl Spare {
+    pub(crate) fn fits(&self, assignment: &Assignment, launch: &Launch) -> bool {
+        fit(assignment, launch).is_some_and(|wanted| wanted == self.fit)
+    }
+
+    /// Makes it the runner of a generation, in the directory `to`.
+    pub(crate) async fn adopt(mut self, hold: wire::Hold, to: &Path) -> Result<(), String> {
+        let outcome = async {
+            self.ask(Command::Adopt(Box::new(hold))).await?;
+            fs::rename(&self.dir, to).map_err(|e| format!("name it {}: {e}", to.display()))
+        };
+        match outcome.await {
+            Ok(()) => Ok(()),
+            Err(why) => {
+                self.end().await;
+                Err(why)
+            }
+        }
+    }
+
+    async fn ask(&mut self, command: Command) -> Result<(), String> {
+        let exchange = async {
+            self.stream.write_all(&line(command)).await?;
+            read_reply(&mut self.stream).await
+        };
+        let reply = match tokio::time::timeout(ANSWER_TIMEOUT, exchange).await {
+            Ok(reply) => reply.map_err(|e| format!("{}: runner: {e}", self.dir.display()))?,
+            Err(_) => return Err(format!("{}: the runner does not answer", self.dir.display())),
+        };
+        reply.error.map_or(Ok(()), |refusal| Err(refusal.text))
+    }
+
+    /// Ends it and removes what it left.
+    pub(crate) async fn end(mut self) {
+        let exchange = async {
+            self.stream.write_all(&line(Command::Stop { grace_ms: 0, reason: "the spare is not needed".into() })).await?;
+            self.stream.write_all(&line(Command::Subscribe)).await?;
+            // The runner of a dead spare goes.
+            while self.stream.read(&mut [0u8; 4096]).await? > 0 {}
+            io::Result::Ok(())
+        };
+        match tokio::time::timeout(END_TIMEOUT, exchange).await {
+            Ok(_) => {}
+            Err(_) => return warn!(dir = %self.dir.display(), "a spare does not end"),
+        }
+        if let Err(e) = fs::remove_dir_all(&self.dir) {
+            debug!(dir = %self.dir.display(), "a spare's directory cannot be removed: {e}");
+        }
+    }
+}
+
+/// Ends what an earlier agent has left ready.
+pub(crate) async fn clear(dir: PathBuf) {
+    let stand_in = ParkSpec { program: String::new(), options: Vec::new(), env: BTreeMap::new(), cwd: PathBuf::new() };
+    match reach(&dir) {
+        Ok(stream) => Spare { dir, fit: stand_in, stream }.end().await,
+        // Its runner is gone, and with it, by the kernel's hand, its launcher.
+        Err(_) => drop(fs::remove_dir_all(&dir)),
+    }
+}
+
+fn reach(dir: &Path) -> io::Result<UnixStream> {
+    let stream = connect(dir)?;
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}
+
+fn line(command: Command) -> Vec<u8> {
+    let mut line = serde_json::to_vec(&Request::new(1, command)).expect("requests have only text keys");
+    line.push(b'\n');
+    line
+}
+
+async fn read_reply(stream: &mut UnixStream) -> io::Result<Reply> {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\n") {
+        if stream.read_buf(&mut bytes).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(serde_json::from_slice(&bytes)?)
+}

@@ -1,0 +1,83 @@
+//! Which lane a worker group takes on this node, and why: the only place that knows what is proven.
+//!
+//! A lane is proven for an interpreter when the compatibility suite (`tests/drills/tests/lanes.rs`) has run each of its scripts under plain
+//! torchrun and under that lane and found no difference that is not written down there.
+
+use serde::{Deserialize, Serialize};
+
+use crate::spec::Launch;
+
+/// How the workers of one run are started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Lane {
+    #[default]
+    Cold,
+    Parked,
+    Fork,
+}
+
+/// What an interpreter says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interpreter {
+    /// Major and minor version of torch.
+    pub torch: (u32, u32),
+    /// `sys.implementation.name`, empty if it did not say.
+    pub implementation: String,
+    /// Major and minor version of the language.
+    pub python: (u32, u32),
+    /// `sys.platform`.
+    pub system: String,
+}
+
+/// The interpreters for which a lane is proven: torch, implementation, Python, system, lane.
+const PROVEN: [((u32, u32), &str, (u32, u32), &str, Lane); 1] = [((2, 15), "cpython", (3, 11), "linux", Lane::Fork)];
+
+/// The oldest Python the launcher is written for: `socket.recv_fds`, absolute `__file__`.
+const LAUNCHER_PYTHON: (u32, u32) = (3, 9);
+
+/// The lane for what was asked, and the reason, for the user. `python`: the workers are a Python script or module.
+pub fn choose(asked: Launch, python: bool, interpreter: &Interpreter) -> (Lane, String) {
+    let Interpreter { torch, implementation, python: version, system } = interpreter;
+    let shown = format!("torch {}.{} on {system} {implementation} {}.{}", torch.0, torch.1, version.0, version.1);
+    let wanted = match asked {
+        Launch::Cold => return (Lane::Cold, "asked for".into()),
+        _ if !python => return (Lane::Cold, "only Python scripts and modules can be started from a parked launcher".into()),
+        _ if implementation != "cpython" || system != "linux" || *version < LAUNCHER_PYTHON => {
+            return (Lane::Cold, format!("the launcher does not run with {shown}"));
+        }
+        Launch::Parked => Lane::Parked,
+        Launch::Fork => Lane::Fork,
+        Launch::Auto => {
+            let same = |entry: &&(_, &str, _, &str, Lane)| {
+                (entry.0, entry.1, entry.2, entry.3) == (*torch, implementation.as_str(), *version, system.as_str())
+            };
+            return match PROVEN.iter().find(same) {
+                Some((.., lane)) => (*lane, format!("the fastest lane that is proven for {shown}")),
+                None => (Lane::Cold, format!("no faster lane is proven for {shown}")),
+            };
+        }
+    };
+    (wanted, "asked for".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_takes_only_what_is_proven() {
+        let here =
+            Interpreter { torch: (2, 15), implementation: "cpython".into(), python: (3, 11), system: "linux".into() };
+        assert_eq!(choose(Launch::Auto, true, &here).0, Lane::Fork);
+        assert_eq!(choose(Launch::Parked, true, &here).0, Lane::Parked);
+        assert_eq!(choose(Launch::Cold, true, &here).0, Lane::Cold);
+        assert_eq!(choose(Launch::Fork, false, &here).0, Lane::Cold, "not a script");
+        let newer = Interpreter { torch: (2, 16), ..here.clone() };
+        let (lane, why) = choose(Launch::Auto, true, &newer);
+        assert_eq!((lane, why.as_str()), (Lane::Cold, "no faster lane is proven for torch 2.16 on linux cpython 3.11"));
+        assert_eq!(choose(Launch::Fork, true, &newer).0, Lane::Fork, "whoever asks gets it");
+        let other = Interpreter { implementation: "pypy".into(), ..here };
+        assert_eq!(choose(Launch::Fork, true, &other).0, Lane::Cold);
+    }
+}

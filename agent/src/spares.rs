@@ -180,7 +180,7 @@ impl Spare {
     /// Makes it the runner of a generation, in the directory `to`.
     pub(crate) async fn adopt(mut self, hold: wire::Hold, to: &Path) -> Result<(), String> {
         let outcome = async {
-            self.ask(Command::Adopt(Box::new(hold))).await?;
+            self.ask(Command::Adopt { hold: Box::new(hold) }).await?;
             fs::rename(&self.dir, to).map_err(|e| format!("name it {}: {e}", to.display()))
         };
         match outcome.await {

@@ -128,7 +128,9 @@ pub enum Command {
     /// Starts a launcher that imports torch and waits for the start's [`Order`]. Only before `Start`, once.
     Park(ParkSpec),
     /// A spare becomes the runner of this worker group.
-    Adopt(Box<Hold>),
+    Adopt {
+        hold: Box<Hold>,
+    },
     /// Starts the worker group. The same content again is fine, other content is a conflict.
     Start(StartSpec),
     /// TERM, `grace_ms`, kill of everything. May be repeated with a shorter grace. Before `Start`: never start.

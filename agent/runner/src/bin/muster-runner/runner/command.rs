@@ -44,7 +44,7 @@ impl Runner {
     fn obey(&mut self, client: u32, command: Command, now: Duration) -> Result<Answer, Refusal> {
         match command {
             Command::Park(spec) => self.park(&spec)?,
-            Command::Adopt(hold) => self.adopt(*hold)?,
+            Command::Adopt { hold } => self.adopt(*hold)?,
             Command::Start(spec) => self.start(spec, now)?,
             Command::Stop { grace_ms, reason } => {
                 if grace_ms > MAX_GRACE_MS {

@@ -38,6 +38,7 @@ TERM_GRACE = 30.0
 # How long the runner may take to write an exit down: one fsync, even on a busy disk.
 ACK = 5.0
 PR_SET_PDEATHSIG = 1
+TORCH_SEED = 67280421310721  # c10/core/GeneratorImpl.h: default_rng_seed_val
 OURS = ("PYTHON_EXEC", "MUSTER_SHIM_DIR", "MUSTER_SHIM_PROGRAM", "MUSTER_SHIM_ARGS")
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -489,10 +490,14 @@ def replace_environment(env):
 
 
 def reseed(seed):
-    """`random` seeds itself anew after a fork; numpy does not; torch begins with a constant."""
+    """`random` seeds itself anew after a fork; numpy and torch do not. torch began with a constant once and begins by chance now."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
-    sys.modules["torch"].set_rng_state(seed)
+    torch = sys.modules["torch"]
+    if torch.initial_seed() == TORCH_SEED:
+        torch.set_rng_state(seed)
+    else:
+        torch.default_generator.seed()
 
 
 class Recorder:

@@ -147,6 +147,13 @@ impl Group {
         self.ranks.iter().find(|(_, rank)| live(rank)).map(|(rank, _)| *rank)
     }
 
+    /// Pid and start time of every known process that has not ended.
+    pub(crate) fn living(&self) -> impl Iterator<Item = (i32, u64)> {
+        let launcher = self.launcher.iter().map(|launcher| &launcher.process);
+        let ranks = self.ranks.values().filter_map(|rank| rank.process.as_ref());
+        ranks.chain(launcher).filter(|process| process.end.is_none()).map(|process| (process.pid, process.start_time))
+    }
+
     /// The proof holds. Ranks whose end nobody saw were killed together with their shim.
     pub(crate) fn die(&mut self, now: Duration, how: ProofKind) -> Vec<ExitRecord> {
         let unseen: Vec<u32> = self.ranks.keys().copied().collect();

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use muster_runner::procfs::Stat;
 use muster_runner::record;
 use muster_runner::wire::{Phase, ProofKind};
 use rustix::process::Signal;
@@ -94,6 +95,11 @@ impl Runner {
         if let Some(stop) = &mut self.group.stop {
             stop.killed = Some(now);
         }
+        // Those that are known first: a process of hundreds of megabytes takes tens of milliseconds to end, and looking for the
+        // others takes as long.
+        self.group.living().for_each(|(pid, start_time)| {
+            tree::send(&Stat { pid, start_time, state: 0, ppid: 0 }, Signal::KILL);
+        });
     }
 
     fn kill(&mut self, now: Duration, since: Duration) -> Duration {

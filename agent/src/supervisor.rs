@@ -15,6 +15,7 @@ use muster_core::{
     run::{Assignment, Desired, Endpoint, RunId, RunReport},
     time::Timestamp,
 };
+use muster_proto::convert::session::RUNS_MAX;
 use muster_runner::wire::StartSpec;
 use muster_runtime::{clock::Clock, tasks::Scope};
 use tokio::sync::{mpsc, watch};
@@ -313,7 +314,7 @@ impl Supervisor {
 
     fn publish(&self) {
         let ledger = self.node.ledger();
-        let runs = self.node.reports();
+        let runs = fitting(self.node.reports());
         self.reports.send_if_modified(|known| {
             let same = |known: &Reports| (known.term, known.epoch, known.runs.as_ref()) == (ledger.term, ledger.epoch, &runs);
             if known.as_ref().is_some_and(same) {
@@ -323,6 +324,17 @@ impl Supervisor {
             true
         });
     }
+}
+
+/// What one message takes: all that lives, then the newest of what is over. More than that wait for an acknowledgement only where
+/// the coordinator was away for very long, and those left out are told when others are acknowledged.
+fn fitting(mut reports: Vec<RunReport>) -> Vec<RunReport> {
+    if reports.len() > RUNS_MAX {
+        reports.sort_by_key(|report| (report.phase.is_over(), std::cmp::Reverse(report.dead_at)));
+        reports.truncate(RUNS_MAX);
+        reports.sort_by(|a, b| a.run.cmp(&b.run));
+    }
+    reports
 }
 
 fn said(run: RunId, word: Word) -> Input {
@@ -335,4 +347,28 @@ fn said(run: RunId, word: Word) -> Input {
 
 fn name(run: &RunId) -> String {
     format!("{}-g{}", run.job, run.generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_core::{
+        id::{Generation, JobUid},
+        run::RunPhase,
+    };
+
+    use super::*;
+
+    #[test]
+    fn what_lives_is_always_reported() {
+        let report = |number: usize| {
+            let run = RunId { job: JobUid(format!("job-{number:03}")), generation: Generation(1) };
+            let phase = if number < 10 { RunPhase::Running } else { RunPhase::Dead };
+            RunReport { phase, dead_at: Some(Timestamp(number as u64)), ..RunReport::preparing(run, Term(1)) }
+        };
+        let reports = fitting((0..100).map(report).collect());
+        assert_eq!(reports.len(), RUNS_MAX);
+        assert_eq!(reports.iter().filter(|report| report.phase == RunPhase::Running).count(), 10);
+        assert!(reports.iter().all(|report| report.phase == RunPhase::Running || report.dead_at >= Some(Timestamp(40))));
+        assert!(reports.is_sorted_by(|a, b| a.run < b.run));
+    }
 }

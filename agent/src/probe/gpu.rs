@@ -3,7 +3,7 @@
 //! NVML is called on a thread of its own and nowhere else: a call may hang for ever when a GPU falls off the bus, and must then hang
 //! alone. The thread publishes whole snapshots; who wants to know waits for the next one.
 
-use std::{error::Error, thread, time::Duration};
+use std::{collections::BTreeSet, error::Error, thread, time::Duration};
 
 use muster_core::node_report::Gpu;
 use nvml_wrapper::{Nvml, error::NvmlError};
@@ -57,6 +57,7 @@ fn look_for_ever(publish: &watch::Sender<Option<Gpus>>) {
         publish.send_if_modified(|known| {
             let changed = known.as_ref() != Some(&gpus);
             if changed {
+                info!(count = gpus.gpus.len(), models = ?models(&gpus), "GPUs");
                 if let Some(error) = &gpus.error {
                     warn!("GPUs: {error}");
                 }
@@ -66,6 +67,10 @@ fn look_for_ever(publish: &watch::Sender<Option<Gpus>>) {
         });
         thread::sleep(PERIOD);
     }
+}
+
+fn models(gpus: &Gpus) -> BTreeSet<&str> {
+    gpus.gpus.iter().map(|gpu| gpu.model.as_str()).collect()
 }
 
 /// None: the library is not on this node.

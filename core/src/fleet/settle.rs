@@ -138,7 +138,8 @@ impl Fleet {
         if evidence.iter().all(Evidence::is_victim) {
             let generation = self.jobs[uid].current.as_ref().expect("checked above");
             let listening = self.is_listening(now);
-            let patience = if listening { self.listen_until } else { doubted + self.heartbeat() * (self.policy.suspect_missed + 1) };
+            let patience =
+                if listening { self.listen_until } else { doubted + self.heartbeat() * (self.policy.suspect_missed + 1) };
             if now < patience && rendezvous::may_have_a_culprit(&self.nodes, generation, &evidence, doubted + UNDER_WAY) {
                 return self.wake_job(uid, patience.min(now + LOOK_AGAIN));
             }

@@ -380,7 +380,9 @@ impl Fleet {
         if let Some((id, reply)) = scratch.answer {
             turn.effects.push(Effect::Answer { id, answer: self.answer(reply) });
         }
-        for at in [self.nodes.next_verdict(self.heartbeat(), &self.policy), self.is_listening(now).then_some(self.listen_until)].into_iter().flatten()
+        for at in [self.nodes.next_verdict(self.heartbeat(), &self.policy), self.is_listening(now).then_some(self.listen_until)]
+            .into_iter()
+            .flatten()
         {
             scratch.wake_at = Some(scratch.wake_at.map_or(at, |before| before.min(at)));
         }

@@ -120,8 +120,13 @@ impl World {
         }
         let group = self.group(machine, &run, life).expect("the caller found it");
         if first && obeys && now >= group.unkillable_until {
-            let ends: Vec<(usize, Duration)> =
-                group.ranks.iter().enumerate().filter(|(_, rank)| rank.alive).map(|(local, _)| (local, exit_in.min(grace))).collect();
+            let ends: Vec<(usize, Duration)> = group
+                .ranks
+                .iter()
+                .enumerate()
+                .filter(|(_, rank)| rank.alive)
+                .map(|(local, _)| (local, exit_in.min(grace)))
+                .collect();
             for (local, after) in ends {
                 let exit = Exit::Signal(SIGTERM);
                 self.queue.push(now + after, Event::RankEnds { machine, run: run.clone(), life, local, exit, error: None });
@@ -150,7 +155,15 @@ impl World {
     }
 
     /// One rank ends. Whoever depended on it hears of it as the kernel tells them.
-    pub(crate) fn rank_ends(&mut self, machine: usize, run: RunId, life: u64, local: usize, exit: Exit, error: Option<&'static str>) {
+    pub(crate) fn rank_ends(
+        &mut self,
+        machine: usize,
+        run: RunId,
+        life: u64,
+        local: usize,
+        exit: Exit,
+        error: Option<&'static str>,
+    ) {
         let now = self.now;
         let clock = self.machines[machine].clock(now);
         let Some(group) = self.group(machine, &run, life) else { return };

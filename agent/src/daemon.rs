@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::{
+    atomic_file,
     config::Config,
     ledger_file, lock,
     logs::Logs,
@@ -61,5 +62,5 @@ async fn say_ready(file: std::path::PathBuf, node: String, mut handle: Handle) {
 
 fn write_ready(file: &Path, node: &str) -> std::io::Result<()> {
     let text = serde_json::json!({ "node": node, "pid": std::process::id() });
-    lock::write_atomic(file, &format!("{text}\n"))
+    atomic_file::write_atomic(file, &format!("{text}\n"))
 }

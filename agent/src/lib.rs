@@ -15,6 +15,8 @@
 //! | `logs` | rank logs, read for users |
 #![forbid(unsafe_code)]
 
+mod atomic_file;
+mod chain;
 pub mod config;
 pub mod daemon;
 mod last_words;

@@ -23,7 +23,7 @@ use tokio::{
 };
 use tracing::{debug, error, warn};
 
-use crate::{last_words, run_dir, run_dir::Runs, sweep, translate};
+use crate::{chain::chain, last_words, run_dir, run_dir::Runs, sweep, translate};
 
 /// What a runner shall do, all of it so far.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -158,8 +158,12 @@ impl Link {
         let record = match Record::read(dir) {
             Ok(record) => record,
             Err(e) => {
-                error!(run = %self.name(), "the runner's record cannot be read, its run counts as lost: {}", chain(&e));
-                return Fate::Lost { exits: Vec::new(), runner: None };
+                error!(run = %self.name(), "the runner's record cannot be read: {}", chain(&e));
+                return match self.runs.runner(&self.run) {
+                    Some(runner) if alive(&runner) => Fate::Alive,
+                    // How it ended is lost; that nothing of it is left can still be proven.
+                    runner => Fate::Lost { exits: Vec::new(), runner },
+                };
             }
         };
         let this_boot = record.runner.as_ref().is_some_and(|runner| procfs::boot_id().is_ok_and(|now| runner.boot_id == now));
@@ -264,15 +268,4 @@ fn take_lines(buffer: &mut Vec<u8>) -> io::Result<Vec<Reply>> {
     texts
         .map(|text| serde_json::from_slice(text).map_err(|e| invalid(format!("a line of the runner is not a reply: {e}"))))
         .collect()
-}
-
-/// An error and all its sources in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }

@@ -43,11 +43,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let session = Session::new(config.clone(), handle.clone(), facts, logs, shutdown.clone());
     tasks.spawn(Essential, "supervisor", supervisor.run());
     tasks.spawn(Essential, "session", session.run());
-    tasks.spawn(Ordinary, "signals", signals.obey(shutdown.clone()));
     if let Some(file) = config.ready_file.clone() {
         tasks.spawn(Ordinary, "ready file", say_ready(file, config.node.to_string(), handle));
     }
-    tasks.run(DRAIN).await?;
+    // Signals are no task: waiting for the second one must not hold up the end.
+    tokio::select! {
+        ended = tasks.run(DRAIN) => ended?,
+        () = signals.obey(shutdown) => {}
+    }
     info!("ended; runners and workers go on");
     Ok(())
 }

@@ -95,6 +95,7 @@ async fn a_killed_agent_comes_back_to_the_same_workers() {
 async fn a_terminated_agent_leaves_its_workers() {
     let (mut coordinator, mut node, _session, worker) = training("job-a").await;
     assert_eq!(node.terminate_agent().code(), Some(0));
+    assert!(!node.log().contains("did not end in time"), "{}", node.log());
     assert!(alive(worker));
     node.start(&coordinator.url());
     let session = coordinator.accept().await;

@@ -111,6 +111,17 @@ fn a_coordinator_that_stood_still_blames_nobody_for_giving_it_up() {
 }
 
 #[test]
+fn a_coordinator_that_stood_still_waits_for_those_whose_end_it_did_not_hear() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 2, 3));
+    stands_still(&mut bench, 20 * SECOND);
+    bench.agents.values_mut().for_each(|agent| agent.session = None);
+    bench.pass(8 * SECOND);
+    assert!(bench.fleet.node_views().iter().all(|node| node.liveness == Liveness::Unknown));
+    assert_eq!(bench.job("digits").last_generation.0, 1);
+}
+
+#[test]
 fn a_start_is_not_late_because_the_coordinator_was_away() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.agents.values_mut().for_each(|agent| agent.frozen = true);
@@ -159,6 +170,8 @@ fn a_generation_that_lost_a_member_is_not_started() {
     let generation = bench.fleet.jobs.get_mut(&uid).unwrap().current.as_mut().unwrap();
     generation.dead.insert("b".into());
     bench.agents.get_mut(&"a".into()).unwrap().frozen = false;
-    bench.obey();
+    bench.connect("a");
+    let phases: Vec<&RunPhase> = bench.agents[&"a".into()].runs.values().map(|run| &run.phase).collect();
+    assert_eq!(phases, [&RunPhase::Ready]);
     assert!(!bench.job("digits").current.as_ref().unwrap().started);
 }

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use anyhow::Context;
 use muster_runtime::{
     shutdown::Signals,
-    tasks::{Essential, Ordinary, Standing, Tasks},
+    tasks::{Essential, Ordinary, Tasks},
     version::version,
 };
 use tokio_util::sync::CancellationToken;

@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    pub(crate) fn to_agent(&mut self, machine: usize, id: u64, input: Input) {
+    pub(crate) fn tell_agent(&mut self, machine: usize, id: u64, input: Input) {
         if self.agent_is(machine, id) {
             self.agent_turn(machine, input);
         }

@@ -60,7 +60,8 @@ impl World {
 
     pub(crate) fn order_arrives(&mut self, machine: usize, agent: u64, run: RunId, life: u64, line: u64, order: Order) {
         // An order of an agent that has died since may have left it in time, or not.
-        let lost = !self.machines[machine].agent.as_ref().is_some_and(|living| living.id == agent) && self.rng.percent(50);
+        let orphaned = self.machines[machine].agent.as_ref().is_none_or(|living| living.id != agent);
+        let lost = orphaned && self.rng.percent(50);
         let again = self.rng.ms(100, 400);
         let Some(group) = self.group(machine, &run, life).filter(|_| !lost) else { return };
         if group.line != line {
@@ -271,7 +272,7 @@ impl World {
         let Some(group) = self.machines[machine].runs.get(&run) else { return };
         let exits = group.journal();
         let at = self.machines[machine].clock(self.now);
-        self.to_agent(machine, agent, Input::RunnerLost { run, exits, at });
+        self.tell_agent(machine, agent, Input::RunnerLost { run, exits, at });
     }
 
     pub(crate) fn runner_connection_breaks(&mut self, machine: usize, run: &RunId) {

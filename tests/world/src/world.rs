@@ -160,7 +160,7 @@ impl World {
             Event::Dial { machine, agent } => self.dial(machine, agent),
             Event::Beat { machine, conn } => self.beat(machine, conn),
             Event::Refused { machine, agent, run, reason } => {
-                self.to_agent(machine, agent, Input::Refused { run, reason: reason.to_owned() });
+                self.tell_agent(machine, agent, Input::Refused { run, reason: reason.to_owned() });
             }
             Event::RunnerLost { machine, agent, run } => self.runner_lost(machine, agent, run),
             Event::Speak { machine, run } => self.speak(machine, run),

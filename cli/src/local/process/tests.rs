@@ -11,7 +11,7 @@ struct Ended(Child);
 
 impl Ended {
     fn start(command: &mut Command) -> Ended {
-        Ended(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
+        Ended(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
     }
 
     /// Waits for the first byte of its output.
@@ -57,7 +57,7 @@ fn a_name_with_brackets_is_read() {
 
 #[test]
 fn another_process_with_the_same_pid_is_not_meant() {
-    let mut child = marked(Path::new("/none"), "exec sleep 1000");
+    let mut child = marked(Path::new("/none"), "exec sleep 60");
     let me = child.identity();
     assert!(me.is_alive());
     for other in [Identity { start_time: me.start_time + 1, ..me.clone() }, Identity { boot_id: "x".into(), ..me.clone() }] {
@@ -77,13 +77,13 @@ fn what_names_the_directory_is_ours_and_what_only_reads_it_is_not() {
     std::os::unix::fs::symlink("/bin/sh", &runner).unwrap();
     let run = dir.path().join("runs/x");
     let ours = [
-        marked(&dir.path().join("part"), "exec sleep 1000"),
-        Ended::start(Command::new(&runner).args(["-c", "sleep 1000; :", "hold", "--dir"]).arg(&run)),
-        Ended::start(Command::new("sleep").arg("1000").env_clear().env("PYTHON_EXEC", run.join("muster-shim"))),
+        marked(&dir.path().join("part"), "exec sleep 60"),
+        Ended::start(Command::new(&runner).args(["-c", "sleep 60; :", "hold", "--dir"]).arg(&run)),
+        Ended::start(Command::new("sleep").arg("60").env_clear().env("PYTHON_EXEC", run.join("muster-shim"))),
     ];
     let strangers = [
-        Ended::start(Command::new("sh").args(["-c", "sleep 1000; :", "tail", "-f"]).arg(&run)),
-        Ended::start(Command::new("sleep").arg("1000").env(MARK, format!("{}2", dir.path().display()))),
+        Ended::start(Command::new("sh").args(["-c", "sleep 60; :", "tail", "-f"]).arg(&run)),
+        Ended::start(Command::new("sleep").arg("60").env(MARK, format!("{}2", dir.path().display()))),
     ];
     let found = |child: &Ended| tree(dir.path(), &[]).contains(&child.identity());
     for (i, child) in ours.iter().enumerate() {
@@ -97,8 +97,8 @@ async fn a_tree_is_cut_with_its_orphans_and_strangers_are_left() {
     let dir = tempfile::tempdir().unwrap();
     let stranger_dir = tempfile::tempdir().unwrap();
     // Grandchildren: one in its own session, one an orphan, one without the mark.
-    let root = marked(dir.path(), "setsid sleep 1000 & (sleep 1000 &) ; env -i sleep 1000 & echo; wait").has_spoken();
-    let stranger = marked(stranger_dir.path(), "echo; sleep 1000").has_spoken();
+    let root = marked(dir.path(), "setsid sleep 60 & (sleep 60 &) ; env -i sleep 60 & echo; wait").has_spoken();
+    let stranger = marked(stranger_dir.path(), "echo; sleep 60").has_spoken();
     let find = || tree(dir.path(), &[]);
     until("the tree has grown", || find().len() == 4);
     assert_eq!(cut(find).await, Ok(4));

@@ -17,7 +17,7 @@ impl Host {
             kernel: System::kernel_version().unwrap_or_default(),
             // Those this process may use: a cpuset or a quota counts.
             cpus: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
-            memory_bytes: System::new_with_specifics(memory).total_memory(),
+            memory_bytes: System::new_with_specifics(memory).map_or(0, |system| system.total_memory()),
         }
     }
 }

@@ -9,7 +9,7 @@ use muster_core::{
         job::{GenerationRecord, JobRecord},
         receipt::{Charged, Incident},
     },
-    id::{JobUid, NodeName, Term},
+    id::{JobUid, NodeEpoch, NodeName, SessionId, Term},
     run::{DesiredRun, RunId, Target},
     spec::Progress,
 };
@@ -123,6 +123,13 @@ pub(crate) fn only_the_newest_trains(world: &mut World, run: &RunId) {
     *newest = run.generation;
 }
 
+/// R3: the workers of one run are started once; what follows is another generation's.
+pub(crate) fn started_once(world: &mut World, machine: usize, run: &RunId) {
+    if !world.truth.launched.insert((run.clone(), machine)) {
+        world.fail("R3", format!("the workers of {} are started a second time on n{machine}", words::run(run)));
+    }
+}
+
 /// R2: what is obeyed was persisted before.
 pub(crate) fn persisted_before_obeyed(world: &mut World, machine: usize, run: &RunId) {
     let known = world.machines[machine].ledger.jobs.get(&run.job);
@@ -165,7 +172,7 @@ pub(crate) fn silence_never_kills(world: &mut World, machine: usize, run: &RunId
 /// R1: nothing leaves the coordinator that is not in the store.
 pub(crate) fn committed_before_commanded(world: &mut World, effect: &Effect) {
     let broken = match effect {
-        Effect::Welcome { term, .. } if *term != world.store.term => Some(format!("a welcome under term {term}")),
+        Effect::Welcome { session, term, epoch, .. } => unwelcome(world, *session, *term, *epoch),
         Effect::Publish { desired, .. } => desired.runs.iter().find_map(|wanted| uncommitted(world, wanted)),
         Effect::Answer { answer: Answer::Job { job, .. }, .. } => {
             let uid = &job.record.uid;
@@ -177,6 +184,17 @@ pub(crate) fn committed_before_commanded(world: &mut World, effect: &Effect) {
     if let Some(what) = broken {
         world.fail("R1", what);
     }
+}
+
+/// Term and epoch of a welcome are stored, and the node has seen no such epoch before.
+fn unwelcome(world: &World, session: SessionId, term: Term, epoch: NodeEpoch) -> Option<String> {
+    let machine = world.conns.values().find(|conn| conn.session == Some(session) && world.coordinator.is(conn.process))?.machine;
+    let place = &world.machines[machine];
+    let stored = world.store.nodes.get(&place.name).map(|node| node.epoch);
+    let new = term == world.store.term && stored == Some(epoch) && epoch > place.ledger_highest.epoch;
+    (!new).then(|| {
+        format!("{} is welcomed under term {term}, epoch {epoch}; stored are {} and {stored:?}", place.name, world.store.term)
+    })
 }
 
 fn uncommitted(world: &World, wanted: &DesiredRun) -> Option<String> {

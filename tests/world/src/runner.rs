@@ -151,6 +151,7 @@ impl World {
             .map(|local| Rank { report: rank_report(first + local, local, pid + local, clock), alive: true })
             .collect();
         note!(self, "n{machine}: the workers of {} are up", words::run(&run));
+        invariants::started_once(self, machine, &run);
         self.speak_soon(machine, run.clone());
         self.joins(machine, &run);
     }

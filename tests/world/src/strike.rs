@@ -212,14 +212,13 @@ impl World {
     pub(crate) fn everything_heals(&mut self) {
         note!(self, "faults are over, everything heals");
         self.healed = Some(self.now);
+        // Who stands still goes on when its time has come: what waits for it waits until then.
         self.coordinator.armed = None;
-        self.coordinator.paused_until = self.coordinator.paused_until.min(self.now);
         for machine in 0..self.machines.len() {
             self.heal_cut(machine);
             let place = &mut self.machines[machine];
             place.slow_ms = 0;
             (place.refuse_hold, place.refuse_start, place.unkillable) = (false, false, false);
-            place.agent_paused_until = place.agent_paused_until.min(self.now);
             if let Some(agent) = &mut place.agent {
                 agent.armed = None;
             }

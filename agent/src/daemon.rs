@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::{
+    atomic_file,
     config::Config,
     ledger_file, lock,
     logs::Logs,
@@ -42,11 +43,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let session = Session::new(config.clone(), handle.clone(), facts, logs, shutdown.clone());
     tasks.spawn(Essential, "supervisor", supervisor.run());
     tasks.spawn(Essential, "session", session.run());
-    tasks.spawn(Ordinary, "signals", signals.obey(shutdown.clone()));
     if let Some(file) = config.ready_file.clone() {
         tasks.spawn(Ordinary, "ready file", say_ready(file, config.node.to_string(), handle));
     }
-    tasks.run(DRAIN).await?;
+    // Signals are no task: waiting for the second one must not hold up the end.
+    tokio::select! {
+        ended = tasks.run(DRAIN) => ended?,
+        () = signals.obey(shutdown) => {}
+    }
     info!("ended; runners and workers go on");
     Ok(())
 }
@@ -61,5 +65,5 @@ async fn say_ready(file: std::path::PathBuf, node: String, mut handle: Handle) {
 
 fn write_ready(file: &Path, node: &str) -> std::io::Result<()> {
     let text = serde_json::json!({ "node": node, "pid": std::process::id() });
-    lock::write_atomic(file, &format!("{text}\n"))
+    atomic_file::write_atomic(file, &format!("{text}\n"))
 }

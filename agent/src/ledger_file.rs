@@ -11,7 +11,7 @@ use muster_core::{id::NodeName, node::Ledger};
 use muster_runner::crc32::crc32;
 use serde::{Deserialize, Serialize};
 
-use crate::lock::write_atomic;
+use crate::atomic_file::write_atomic;
 
 pub(crate) const NAME: &str = "ledger.json";
 const VERSION: u32 = 1;

@@ -9,14 +9,17 @@
 //! | `session` | the one connection to the coordinator |
 //! | `supervisor` | the node's brain (`core::node`) and its effects |
 //! | `preflight`, `prepare` | a run's way from accepted to a runner that holds |
-//! | `runner_link`, `translate` | one runner: orders in, status out |
+//! | `runner_link`, `translate`, `last_words` | one runner: orders in, status out |
 //! | `sweep` | proof that nothing of a lost runner lives |
 //! | `run_dir` | where runs lie on disk, and how long |
 //! | `logs` | rank logs, read for users |
 #![forbid(unsafe_code)]
 
+mod atomic_file;
+mod chain;
 pub mod config;
 pub mod daemon;
+mod last_words;
 mod ledger_file;
 mod lock;
 mod logs;
@@ -26,7 +29,7 @@ mod probe;
 mod run_dir;
 mod runner_link;
 mod session;
-mod supervisor;
 mod spares;
+mod supervisor;
 mod sweep;
 mod translate;

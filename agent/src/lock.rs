@@ -1,7 +1,7 @@
 //! One agent per state directory: an exclusive lock on `DIR/lock`, held until the process ends, however it ends.
 
 use std::{
-    fs::{self, DirBuilder, File},
+    fs::{DirBuilder, File},
     io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -50,18 +50,6 @@ pub(crate) fn take(dir: &Path, node: &str) -> Result<Lock, LockError> {
     file.set_len(0).map_err(io)?;
     writeln!(&file, "the agent of node {node}, process {}", std::process::id()).map_err(io)?;
     Ok(Lock { _file: file })
-}
-
-/// Writes a whole file so that a reader, or an agent after a crash, finds the old text or the new one.
-pub(crate) fn write_atomic(path: &Path, text: &str) -> io::Result<()> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "names no file"))?;
-    let temporary = dir.join(format!(".{}.tmp", name.to_string_lossy()));
-    let mut file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    File::open(dir)?.sync_all()
 }
 
 #[cfg(test)]

@@ -10,16 +10,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_core::node::lane::Lane;
 use muster_core::{
     id::{Generation, JobUid, Term},
     run::{Assignment, RunId},
 };
-use muster_core::node::lane::Lane;
-use muster_runner::{record::HOLD, wire::Hold};
+use muster_runner::{RunnerIdentity, record, record::HOLD, wire::Hold};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tracing::warn;
 
-use crate::lock::write_atomic;
+use crate::atomic_file::write_atomic;
 
 const ACCEPTED: &str = "accepted.json";
 const LOST: &str = "lost.json";
@@ -131,6 +131,11 @@ impl Runs {
 
     pub(crate) fn accepted(&self, run: &RunId) -> Option<Accepted> {
         read_json(&self.dir(run).join(ACCEPTED))
+    }
+
+    /// Who its runner is or was, whatever has become of the other records.
+    pub(crate) fn runner(&self, run: &RunId) -> Option<RunnerIdentity> {
+        read_json(&self.dir(run).join(record::RUNNER))
     }
 
     pub(crate) fn lost(&self, run: &RunId) -> Option<Lost> {

@@ -12,8 +12,8 @@ use muster_core::{
     time::Timestamp,
 };
 use muster_runner::{
-    Record, alive, connect, procfs,
-    wire::{Command, RefusalKind, Reply, Request, StartSpec},
+    Record, RunnerIdentity, alive, connect, procfs, record,
+    wire::{Command, RefusalKind, Reply, Request, StartSpec, Status},
 };
 use muster_runtime::clock::Clock;
 use tokio::{
@@ -23,7 +23,7 @@ use tokio::{
 };
 use tracing::{debug, error, warn};
 
-use crate::{run_dir, run_dir::Runs, sweep, translate};
+use crate::{chain::chain, last_words, run_dir, run_dir::Runs, sweep, translate};
 
 /// What a runner shall do, all of it so far.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -82,8 +82,8 @@ impl Link {
             match self.fate(&dir) {
                 Fate::Alive => tokio::time::sleep(RETRY).await,
                 Fate::Over(status) => return self.tell(Word::Status(status)).await,
-                Fate::Lost { exits, boot_id } => {
-                    let at = self.prove_dead(boot_id).await;
+                Fate::Lost { exits, runner } => {
+                    let at = self.prove_dead(runner).await;
                     return self.tell(Word::Lost { exits, at }).await;
                 }
             }
@@ -127,7 +127,7 @@ impl Link {
 
     async fn hear(&self, reply: Reply, sent: &mut Orders) -> io::Result<()> {
         if let Some(status) = reply.status {
-            self.tell(Word::Status(translate::group_status(&status, self.address, true))).await;
+            self.tell(Word::Status(self.group(&status, true))).await;
             return Ok(());
         }
         let Some(refusal) = reply.error else { return Ok(()) };
@@ -143,32 +143,46 @@ impl Link {
         Ok(())
     }
 
+    fn group(&self, status: &Status, this_boot: bool) -> GroupStatus {
+        let mut group = translate::group_status(status, self.address, this_boot);
+        let rank_failed = group.ranks.iter().any(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
+        if group.launcher_exit.is_some_and(|exit| !exit.is_success()) && !rank_failed {
+            let log = self.runs.dir(&self.run).join(record::LOGS).join(record::LAUNCHER_LOG);
+            // A log that cannot be read has no last word.
+            group.launcher_error = last_words::of(&log).unwrap_or_default().map(|line| translate::cut(&line));
+        }
+        group
+    }
+
     fn fate(&self, dir: &Path) -> Fate {
         let record = match Record::read(dir) {
             Ok(record) => record,
             Err(e) => {
-                error!(run = %self.name(), "the runner's record cannot be read, its run counts as lost: {}", chain(&e));
-                return Fate::Lost { exits: Vec::new(), boot_id: None };
+                error!(run = %self.name(), "the runner's record cannot be read: {}", chain(&e));
+                return match self.runs.runner(&self.run) {
+                    Some(runner) if alive(&runner) => Fate::Alive,
+                    // How it ended is lost; that nothing of it is left can still be proven.
+                    runner => Fate::Lost { exits: Vec::new(), runner },
+                };
             }
         };
-        let boot_id = record.runner.as_ref().map(|runner| runner.boot_id.clone());
-        let this_boot = procfs::boot_id().is_ok_and(|now| boot_id.as_ref() == Some(&now));
-        match (&record.runner, &record.outcome) {
-            (Some(runner), _) if alive(runner) => Fate::Alive,
-            (_, Some(outcome)) => Fate::Over(translate::group_status(outcome, self.address, this_boot)),
-            _ => Fate::Lost { exits: translate::seen_exits(&record.exits, this_boot), boot_id },
+        let this_boot = record.runner.as_ref().is_some_and(|runner| procfs::boot_id().is_ok_and(|now| runner.boot_id == now));
+        match (record.runner, &record.outcome) {
+            (Some(runner), _) if alive(&runner) => Fate::Alive,
+            (_, Some(outcome)) => Fate::Over(self.group(outcome, this_boot)),
+            (runner, None) => Fate::Lost { exits: translate::seen_exits(&record.exits, this_boot), runner },
         }
     }
 
     /// Kills what is left of the run, however long that takes. Returns since when there is nothing.
-    async fn prove_dead(&self, runner_boot: Option<String>) -> Timestamp {
+    async fn prove_dead(&self, runner: Option<RunnerIdentity>) -> Timestamp {
         let boot_id = procfs::boot_id().unwrap_or_default();
         if let Some(noted) = self.runs.lost(&self.run) {
             return Timestamp(if noted.boot_id == boot_id { noted.at_us } else { 0 });
         }
-        let other_boot = runner_boot.is_some_and(|boot| boot != boot_id);
+        let other_boot = runner.as_ref().is_some_and(|runner| runner.boot_id != boot_id);
         if !other_boot {
-            self.kill_what_is_left().await;
+            self.kill_what_is_left(runner.as_ref()).await;
         }
         let at_us = if other_boot { 0 } else { Clock::Boot.now_us() };
         if let Err(e) = self.runs.note_lost(&self.run, &run_dir::Lost { boot_id, at_us }) {
@@ -177,18 +191,18 @@ impl Link {
         Timestamp(at_us)
     }
 
-    async fn kill_what_is_left(&self) {
+    async fn kill_what_is_left(&self, runner: Option<&RunnerIdentity>) {
         let was = self.runs.accepted(&self.run).and_then(|accepted| accepted.was);
-        let mut told = Vec::new();
+        let mut told = String::new();
         loop {
-            match sweep::kill_all(&self.runs.dir(&self.run), was.as_deref()) {
-                Ok(living) if living.is_empty() => return,
-                Ok(living) if living == told => {}
-                Ok(living) => {
-                    warn!(run = %self.name(), pids = ?living, "the runner is gone, killing what it left");
-                    told = living;
-                }
-                Err(e) => error!(run = %self.name(), "the processes of a lost run cannot be listed: {e}"),
+            let left = match sweep::kill_all(&self.runs.dir(&self.run), was.as_deref(), runner) {
+                Ok(None) => return,
+                Ok(Some(left)) => format!("killing what it left: {left}"),
+                Err(e) => format!("what it left cannot be told: {e}"),
+            };
+            if left != told {
+                warn!(run = %self.name(), "the runner is gone, {left}");
+                told = left;
             }
             tokio::time::sleep(SWEEP).await;
         }
@@ -199,7 +213,7 @@ impl Link {
 enum Fate {
     Alive,
     Over(GroupStatus),
-    Lost { exits: Vec<SeenExit>, boot_id: Option<String> },
+    Lost { exits: Vec<SeenExit>, runner: Option<RunnerIdentity> },
 }
 
 /// Ids of requests: one for each kind of order is enough, since an answer is only looked at for its kind.
@@ -255,15 +269,4 @@ fn take_lines(buffer: &mut Vec<u8>) -> io::Result<Vec<Reply>> {
     texts
         .map(|text| serde_json::from_slice(text).map_err(|e| invalid(format!("a line of the runner is not a reply: {e}"))))
         .collect()
-}
-
-/// An error and all its sources in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }

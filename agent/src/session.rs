@@ -32,6 +32,7 @@ use tonic::{
 use tracing::{debug, info, warn};
 
 use crate::{
+    chain::chain,
     config::Config,
     logs::Logs,
     probe::Facts,
@@ -54,11 +55,11 @@ const CONTROL_MAX: usize = 16;
 const LOGS_MAX: usize = 8;
 
 pub(crate) struct Session {
-    pub(crate) config: Arc<Config>,
-    pub(crate) handle: Handle,
-    pub(crate) facts: Facts,
-    pub(crate) logs: Logs,
-    pub(crate) shutdown: CancellationToken,
+    config: Arc<Config>,
+    handle: Handle,
+    facts: Facts,
+    logs: Logs,
+    shutdown: CancellationToken,
     /// This process among all agents this node ever had.
     incarnation: u64,
 }
@@ -251,18 +252,4 @@ fn up(message: Up) -> AgentMessage {
 
 fn now() -> Timestamp {
     Timestamp(Clock::Boot.now_us())
-}
-
-/// An error and all its sources in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = error.source();
-    }
-    text
 }

@@ -15,6 +15,7 @@ use muster_core::{
     run::{Assignment, Desired, Endpoint, RunId, RunPhase, RunReport, Target},
     time::Timestamp,
 };
+use muster_proto::convert::session::RUNS_MAX;
 use muster_runner::{wire, wire::StartSpec};
 use muster_runtime::{clock::Clock, tasks::Scope};
 use tokio::sync::{mpsc, watch};
@@ -369,7 +370,8 @@ impl Supervisor {
             let Some(assignment) = self.wanted.get(&run.job).filter(|a| a.run == run).cloned() else { continue };
             let (lane, number) = (self.lane(&run), self.spares.begin(&run.job));
             let dir = self.runs.spare_dir(&run.job, number);
-            let site = Site { run_dir: dir.to_str().expect("the state directory was checked to be UTF-8").to_owned(), ..self.site(&run) };
+            let site =
+                Site { run_dir: dir.to_str().expect("the state directory was checked to be UTF-8").to_owned(), ..self.site(&run) };
             let (runner, modules) = (self.config.runner.clone(), self.runs.dir(&run).join(muster_runner::record::MODULES));
             let done = self.made.0.clone();
             self.scope.spawn("spare", async move {
@@ -398,7 +400,7 @@ impl Supervisor {
 
     fn publish(&self) {
         let ledger = self.node.ledger();
-        let runs = self.node.reports();
+        let runs = fitting(self.node.reports());
         self.reports.send_if_modified(|known| {
             let same = |known: &Reports| (known.term, known.epoch, known.runs.as_ref()) == (ledger.term, ledger.epoch, &runs);
             if known.as_ref().is_some_and(same) {
@@ -428,6 +430,17 @@ async fn until(at: Option<Timestamp>) {
     }
 }
 
+/// What one message takes: all that lives, then the newest of what is over. More than that wait for an acknowledgement only where
+/// the coordinator was away for very long, and those left out are told when others are acknowledged.
+fn fitting(mut reports: Vec<RunReport>) -> Vec<RunReport> {
+    if reports.len() > RUNS_MAX {
+        reports.sort_by_key(|report| (report.phase.is_over(), std::cmp::Reverse(report.dead_at)));
+        reports.truncate(RUNS_MAX);
+        reports.sort_by(|a, b| a.run.cmp(&b.run));
+    }
+    reports
+}
+
 fn said(run: RunId, word: Word) -> Input {
     match word {
         Word::Status(status) => Input::Runner { run, status },
@@ -438,4 +451,28 @@ fn said(run: RunId, word: Word) -> Input {
 
 fn name(run: &RunId) -> String {
     format!("{}-g{}", run.job, run.generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_core::{
+        id::{Generation, JobUid},
+        run::RunPhase,
+    };
+
+    use super::*;
+
+    #[test]
+    fn what_lives_is_always_reported() {
+        let report = |number: usize| {
+            let run = RunId { job: JobUid(format!("job-{number:03}")), generation: Generation(1) };
+            let phase = if number < 10 { RunPhase::Running } else { RunPhase::Dead };
+            RunReport { phase, dead_at: Some(Timestamp(number as u64)), ..RunReport::preparing(run, Term(1)) }
+        };
+        let reports = fitting((0..100).map(report).collect());
+        assert_eq!(reports.len(), RUNS_MAX);
+        assert_eq!(reports.iter().filter(|report| report.phase == RunPhase::Running).count(), 10);
+        assert!(reports.iter().all(|report| report.phase == RunPhase::Running || report.dead_at >= Some(Timestamp(40))));
+        assert!(reports.is_sorted_by(|a, b| a.run < b.run));
+    }
 }

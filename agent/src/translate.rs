@@ -93,7 +93,7 @@ fn exit(exit: wire::Exit) -> Exit {
 }
 
 /// A line without what a terminal or a message cannot carry, and not longer than is read.
-fn cut(line: &str) -> String {
+pub(crate) fn cut(line: &str) -> String {
     let mut text: String = line.chars().filter(|c| *c == '\t' || !c.is_control()).collect();
     if text.len() > LINE_BYTES {
         let mut end = LINE_BYTES;

@@ -222,7 +222,11 @@ fn one_wrong_line() {
             "  args: [train.py]\n  progress: sync",
             "9:13: spec.progress: is \"sync\", must be one of synchronous, independent",
         ),
-        ("  args: [train.py]", "  args: [train.py]\n  launch: warm", "9:11: spec.launch: is \"warm\", must be one of cold, parked, fork, auto"),
+        (
+            "  args: [train.py]",
+            "  args: [train.py]\n  launch: warm",
+            "9:11: spec.launch: is \"warm\", must be one of cold, parked, fork, auto",
+        ),
         (
             "  args: [train.py]",
             "  args: [train.py]\n  stepPattern: step",

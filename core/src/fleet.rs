@@ -6,7 +6,9 @@
 //! | file | owns |
 //! |---|---|
 //! | `turn` | the one door: facts in, changes and effects out |
-//! | `settle` | one job's next step: break, open, start, finish |
+//! | `facts` | what agents say, and what their silence says |
+//! | `settle` | one job's next step: resize, open, start, close |
+//! | `judge` | is a generation done, or broken, and who pays |
 //! | `requests` | what users ask for |
 //! | `registry` | who is alive: sessions, silence, Suspect, Lost |
 //! | `job` | a job's durable record and its phases |
@@ -38,7 +40,9 @@ mod blame;
 mod budget;
 mod capacity;
 mod desired;
+mod facts;
 pub mod job;
+mod judge;
 mod placement;
 pub mod receipt;
 mod registry;

@@ -435,7 +435,10 @@ class Script:
         if folder is not None:
             sys.path.insert(0, folder)
         self.main = types.ModuleType("__main__")
-        sys.modules["__main__"] = self.main
+        launcher = sys.modules["__main__"]
+        # multiprocessing keeps it under a second name.
+        for name in [name for name, module in sys.modules.items() if module is launcher]:
+            sys.modules[name] = self.main
         vars(self.main).update(__builtins__=__builtins__, __annotations__={})
         reseed(seed)
         if rank.local == 0:

@@ -315,7 +315,8 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
     let Some(command) = object.get("cmd").and_then(serde_json::Value::as_str).map(str::to_owned) else {
         return Err(malformed("cmd: the command is missing".into()));
     };
-    const KNOWN: [&str; 9] = ["park", "adopt", "start", "stop", "status", "subscribe", "store_set", "complete_exit_barrier", "release"];
+    const KNOWN: [&str; 9] =
+        ["park", "adopt", "start", "stop", "status", "subscribe", "store_set", "complete_exit_barrier", "release"];
     if !KNOWN.contains(&command.as_str()) {
         let text = format!("cmd: {:?} is not a command of this runner", command.chars().take(64).collect::<String>());
         return Err(Refused { id, close: false, error: Refusal::new(RefusalKind::UnknownCommand, text) });

@@ -3,12 +3,14 @@
 //! NVML is called on a thread of its own and nowhere else: a call may hang for ever when a GPU falls off the bus, and must then hang
 //! alone. The thread publishes whole snapshots; who wants to know waits for the next one.
 
-use std::{error::Error, thread, time::Duration};
+use std::{collections::BTreeSet, thread, time::Duration};
 
 use muster_core::node_report::Gpu;
 use nvml_wrapper::{Nvml, error::NvmlError};
 use tokio::sync::watch;
 use tracing::{info, warn};
+
+use crate::chain::chain;
 
 /// What one look at the GPUs found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +59,7 @@ fn look_for_ever(publish: &watch::Sender<Option<Gpus>>) {
         publish.send_if_modified(|known| {
             let changed = known.as_ref() != Some(&gpus);
             if changed {
+                info!(count = gpus.gpus.len(), models = ?models(&gpus), "GPUs");
                 if let Some(error) = &gpus.error {
                     warn!("GPUs: {error}");
                 }
@@ -66,6 +69,10 @@ fn look_for_ever(publish: &watch::Sender<Option<Gpus>>) {
         });
         thread::sleep(PERIOD);
     }
+}
+
+fn models(gpus: &Gpus) -> BTreeSet<&str> {
+    gpus.gpus.iter().map(|gpu| gpu.model.as_str()).collect()
 }
 
 /// None: the library is not on this node.
@@ -101,18 +108,4 @@ fn look(nvml: &Nvml) -> Gpus {
 fn read(nvml: &Nvml, index: u32) -> Result<Gpu, NvmlError> {
     let device = nvml.device_by_index(index)?;
     Ok(Gpu { uuid: device.uuid()?, index, model: device.name()?, memory_bytes: device.memory_info()?.total })
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        // NVML's wrapper repeats some sources in its own text.
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = error.source();
-    }
-    text
 }

@@ -1,6 +1,6 @@
 //! What the kernel says about the machine; it does not change while an agent runs.
 
-use rustix::system::{sysinfo, uname};
+use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
 pub(super) struct Host {
     pub(super) name: String,
@@ -11,14 +11,13 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn read() -> Self {
-        let names = uname();
-        let memory = sysinfo();
+        let memory = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
         Self {
-            name: names.nodename().to_string_lossy().into_owned(),
-            kernel: names.release().to_string_lossy().into_owned(),
+            name: System::host_name().unwrap_or_default(),
+            kernel: System::kernel_version().unwrap_or_default(),
             // Those this process may use: a cpuset or a quota counts.
             cpus: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
-            memory_bytes: memory.totalram.saturating_mul(memory.mem_unit.into()),
+            memory_bytes: System::new_with_specifics(memory).map_or(0, |system| system.total_memory()),
         }
     }
 }

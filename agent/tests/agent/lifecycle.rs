@@ -95,6 +95,7 @@ async fn a_killed_agent_comes_back_to_the_same_workers() {
 async fn a_terminated_agent_leaves_its_workers() {
     let (mut coordinator, mut node, _session, worker) = training("job-a").await;
     assert_eq!(node.terminate_agent().code(), Some(0));
+    assert!(!node.log().contains("did not end in time"), "{}", node.log());
     assert!(alive(worker));
     node.start(&coordinator.url());
     let session = coordinator.accept().await;
@@ -135,6 +136,29 @@ async fn a_killed_runner_takes_its_workers_along_and_is_reported_dead() {
     assert_eq!((&report.phase, report.dead_at.is_some()), (&RunPhase::Dead, true));
     assert!(!node.run_dir(&id).join("outcome.json").exists());
     assert!(node.run_dir(&id).join("lost.json").exists());
+}
+
+/// Garbage in a run's directory costs what it says, and never a living worker.
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_records_kill_nobody() {
+    let (mut coordinator, mut node, _session, worker) = training("job-a").await;
+    let id = run("job-a", 1);
+    let runner = runner(&node);
+    node.kill_agent();
+    for name in ["hold.json", "exits.jsonl", "accepted.json"] {
+        fs::write(node.run_dir(&id).join(name), "\0garbage").unwrap();
+    }
+    node.start(&coordinator.url());
+    let mut session = coordinator.accept().await;
+    assert_eq!((session.phase(&id), session.run(&id).unwrap().ranks[0].pid), (Some(&RunPhase::Running), worker));
+    session.welcome(1, 2).await;
+    session.settle().await;
+    assert!(alive(worker));
+    kill_process(Pid::from_raw(runner as i32).unwrap(), Signal::KILL).unwrap();
+    session.until_phase(&id, RunPhase::Dead).await;
+    assert!(!alive(worker));
+    let damage = format!("{}: damaged at byte 0", node.run_dir(&id).join("hold.json").display());
+    assert!(node.log().contains(&damage), "{}", node.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]

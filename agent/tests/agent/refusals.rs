@@ -57,6 +57,22 @@ async fn what_fails_at_the_start_itself_is_refused_by_the_runner() {
     assert!(reason.ends_with("No such file or directory (os error 2)"), "{reason}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launcher_that_fails_before_any_rank_has_the_last_word() {
+    let mut coordinator = Coordinator::start().await;
+    let mut node = Node::new("n1");
+    let broken = "#!/bin/sh\n[ \"$1\" = -c ] && echo 2.15.0 && exit\necho \"ImportError: libcudart.so: cannot open\" >&2\nexit 1\n";
+    fs::write(node.path("bin/python3"), broken).unwrap();
+    node.start(&coordinator.url());
+    let mut session = coordinator.welcome(1, 1).await;
+    session.desire(vec![node.running("job-a", 1)]).await;
+    let id = run("job-a", 1);
+    session.until_phase(&id, RunPhase::Dead).await;
+    let report = session.run(&id).unwrap();
+    assert_eq!(report.launcher_exit, Some(muster_core::exit::Exit::Code(1)));
+    assert_eq!(report.launcher_error.as_deref(), Some("ImportError: libcudart.so: cannot open"));
+}
+
 /// The last line that the agent logs as an error.
 fn error(said: &str) -> String {
     let line = said.lines().rfind(|line| line.contains("ERROR")).unwrap_or(said);

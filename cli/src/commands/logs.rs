@@ -48,7 +48,7 @@ pub(crate) struct Logs {
     previous: bool,
 
     /// This generation [default: the current one, or the last that ran]
-    #[arg(short, long, value_name = "G", conflicts_with = "follow", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, long, value_name = "G", value_parser = clap::value_parser!(u64).range(1..))]
     generation: Option<u64>,
 
     /// Only the last N lines of each rank

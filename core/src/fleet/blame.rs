@@ -221,8 +221,12 @@ mod tests {
 
     #[test]
     fn the_rank_that_failed_by_itself_is_to_blame_even_if_a_victim_was_seen_first() {
-        let verdict = judge(&[exit("b", 1, Exit::Code(1), PEER, 1000), exit("a", 0, Exit::Signal(11), None, 1003)], 2, true).unwrap();
-        assert_eq!((verdict.cause, verdict.charged, verdict.culprit.as_deref()), (Cause::WorkerFailed, Charged::Job, Some("rank 0 on a")));
+        let verdict =
+            judge(&[exit("b", 1, Exit::Code(1), PEER, 1000), exit("a", 0, Exit::Signal(11), None, 1003)], 2, true).unwrap();
+        assert_eq!(
+            (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
+            (Cause::WorkerFailed, Charged::Job, Some("rank 0 on a"))
+        );
         assert_eq!(verdict.collateral, ["rank 1 on b"]);
     }
 
@@ -252,7 +256,10 @@ mod tests {
     fn victims_of_each_other_name_nobody_and_pay_only_if_they_got_no_further() {
         let evidence = [exit("a", 0, Exit::Code(1), PEER, 1000), exit("b", 1, Exit::Code(1), PEER, 1001)];
         let verdict = judge(&evidence, 2, true).unwrap();
-        assert_eq!((verdict.cause, verdict.charged, verdict.culprit, verdict.node), (Cause::PeersLost, Charged::Nobody, None, None));
+        assert_eq!(
+            (verdict.cause, verdict.charged, verdict.culprit, verdict.node),
+            (Cause::PeersLost, Charged::Nobody, None, None)
+        );
         assert_eq!(verdict.collateral, ["rank 0 on a", "rank 1 on b"]);
         assert_eq!(judge(&evidence, 2, false).unwrap().charged, Charged::Job);
     }

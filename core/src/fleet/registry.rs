@@ -204,6 +204,17 @@ mod tests {
     }
 
     #[test]
+    fn a_large_fleet_is_judged_by_the_slow_heartbeat_it_was_given() {
+        let (policy, start) = (Policy::default(), Timestamp(0));
+        let mut registry = registry(start);
+        registry.bind(SessionId(1), &"a".into(), start);
+        let slow = Duration::from_secs(5);
+        assert!(registry.expire(start + 2 * slow, slow, &policy, false).is_empty());
+        assert_eq!(registry.next_verdict(slow, &policy), Some(start + 3 * slow));
+        assert_eq!(registry.expire(start + 3 * slow, slow, &policy, false).len(), 1);
+    }
+
+    #[test]
     fn a_broken_stream_is_suspect_at_once() {
         let start = Timestamp(0);
         let mut registry = registry(start);

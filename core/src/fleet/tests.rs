@@ -11,6 +11,8 @@ use crate::{
     spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
 };
 
+mod found;
+
 /// Agents that do what they are told, at once, and a coordinator that can be restarted from what it committed.
 struct Bench {
     fleet: Fleet,

@@ -2,23 +2,18 @@
 //!
 //! Facts are applied first and judged afterwards, so the order in which messages of one burst arrive does not matter.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     fleet::{
-        Answer, Change, Effect, Event, Fleet, Hello, Input, NodeRecord, Policy, Stored, Turn, desired,
+        Answer, Change, Effect, Event, Fleet, Input, NodeRecord, Policy, Stored, Turn, desired,
         job::JobRecord,
         registry::{Node, Registry},
         rendezvous,
         settle::Live,
         view::{self, JobView, Liveness, NodeView},
     },
-    id::{Generation, JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
-    node_report::NodeReport,
-    run::RunReport,
+    id::{Generation, JobName, JobUid, NodeName, Term},
     time::Timestamp,
 };
 
@@ -140,155 +135,6 @@ impl Fleet {
         }
     }
 
-    fn heard(&mut self, session: SessionId, now: Timestamp, scratch: &mut Scratch) {
-        if self.nodes.heard(session, now)
-            && let Some(name) = self.nodes.speaker(session).cloned()
-        {
-            self.liveness_changed(&name, now, scratch);
-        }
-    }
-
-    fn connected(&mut self, session: SessionId, hello: Hello, now: Timestamp, scratch: &mut Scratch) {
-        let name = hello.node.clone();
-        if let Some(why) = self.unwelcome(&hello) {
-            let message = format!("session of {name} refused: {why}");
-            self.event(scratch, now, true, "SessionRefused", message, None, Some(&name));
-            scratch.effects.push(Effect::Refuse { session, why });
-            return;
-        }
-        if !self.nodes.nodes.contains_key(&name) {
-            let record = NodeRecord {
-                name: name.clone(),
-                epoch: NodeEpoch(0),
-                boot_id: hello.boot_id.clone(),
-                first_seen: now,
-                gone: false,
-                cordon: None,
-                marks: Vec::new(),
-                report: hello.report.clone(),
-            };
-            self.nodes.nodes.insert(name.clone(), Node::stored(record, now));
-            scratch.nodes.insert(name.clone(), None);
-            // It may have been deleted with work on it that is not over.
-            for uid in self.active.clone() {
-                self.index(&uid);
-            }
-        }
-        self.touch_node(&name, scratch);
-        let replaced = self.nodes.bind(session, &name, now);
-        if let Some(old) = replaced {
-            let why = format!("a newer session of {name} took over");
-            scratch.effects.push(Effect::Refuse { session: old, why });
-        }
-        let node = self.nodes.nodes.get_mut(&name).expect("inserted above");
-        node.record.epoch = node.record.epoch.max(hello.epoch_seen).next();
-        node.record.boot_id = hello.boot_id;
-        node.record.gone = false;
-        node.record.report = hello.report;
-        node.incarnation = hello.incarnation;
-        node.runs = hello.runs.into_iter().map(|run| (run.run.clone(), run)).collect();
-        let epoch = node.record.epoch;
-        scratch.effects.push(Effect::Welcome { session, term: self.term, epoch, heartbeat: self.heartbeat() });
-        self.event(scratch, now, false, "NodeReady", format!("{name} connected, node epoch {epoch}"), None, Some(&name));
-        scratch.publish.insert(name.clone());
-        self.node_changed(&name, scratch);
-    }
-
-    /// Why this agent may not have a session.
-    fn unwelcome(&self, hello: &Hello) -> Option<String> {
-        if hello.term_seen > self.term {
-            return Some(format!(
-                "this coordinator's term {} is older than term {}, which the node has obeyed: the coordinator's store is an old copy. \
-                 Restore the newest store, or start the coordinator with --min-term {}",
-                self.term,
-                hello.term_seen,
-                hello.term_seen.next()
-            ));
-        }
-        let node = self.nodes.get(&hello.node)?;
-        let another_machine = node.session.is_some() && node.is_ready() && node.record.boot_id != hello.boot_id;
-        another_machine.then(|| format!("another machine is connected as {}; give each node its own name", hello.node))
-    }
-
-    /// The heartbeat interval agents are given: one second, stretched so that 2,000 a second arrive at most.
-    pub(crate) fn heartbeat(&self) -> Duration {
-        const PER_SECOND: u64 = 2_000;
-        self.policy.heartbeat.max(Duration::from_millis(self.nodes.nodes.len() as u64 * 1_000 / PER_SECOND))
-    }
-
-    fn reported(&mut self, session: SessionId, report: NodeReport, now: Timestamp, scratch: &mut Scratch) {
-        self.heard(session, now, scratch);
-        let Some(name) = self.nodes.speaker(session).cloned() else { return };
-        self.touch_node(&name, scratch);
-        if let Some(node) = self.nodes.nodes.get_mut(&name) {
-            node.record.report = report;
-        }
-        self.node_changed(&name, scratch);
-    }
-
-    fn runs(&mut self, session: SessionId, runs: Vec<RunReport>, now: Timestamp, scratch: &mut Scratch) {
-        self.heard(session, now, scratch);
-        let Some(name) = self.nodes.speaker(session).cloned() else { return };
-        let Some(node) = self.nodes.nodes.get_mut(&name) else { return };
-        let next: BTreeMap<_, _> = runs.into_iter().map(|run| (run.run.clone(), run)).collect();
-        let keys_changed = !node.runs.keys().eq(next.keys());
-        let ended = next.iter().any(|(id, run)| run.phase.is_over() && node.runs.get(id).is_none_or(|old| !old.phase.is_over()));
-        let touched: BTreeSet<JobUid> =
-            next.iter().filter(|(id, run)| node.runs.get(id) != Some(run)).map(|(id, _)| id.job.clone()).collect();
-        node.runs = next;
-        for uid in touched {
-            self.touch_job(&uid, scratch);
-        }
-        scratch.publish.insert(name.clone());
-        if keys_changed || ended {
-            self.node_changed(&name, scratch);
-        }
-    }
-
-    /// A node's liveness, cordon, facts or load changed: its jobs and those that wait for nodes must be looked at again.
-    pub(crate) fn node_changed(&mut self, name: &NodeName, scratch: &mut Scratch) {
-        self.touch_node(name, scratch);
-        scratch.capacity = true;
-        if let Some(node) = self.nodes.get(name) {
-            for uid in node.jobs.clone() {
-                self.touch_job(&uid, scratch);
-            }
-        }
-    }
-
-    fn liveness_changed(&mut self, name: &NodeName, now: Timestamp, scratch: &mut Scratch) {
-        self.touch_node(name, scratch);
-        let Some(node) = self.nodes.nodes.get_mut(name) else { return };
-        node.record.gone = node.liveness == Liveness::Lost;
-        let silent = now.since(node.heard).as_secs_f64();
-        let connected = node.session.is_some();
-        match node.liveness {
-            Liveness::Suspect if connected => {
-                self.event(
-                    scratch,
-                    now,
-                    true,
-                    "NodeSuspect",
-                    format!("{name} has been silent for {silent:.1} s"),
-                    None,
-                    Some(name),
-                );
-            }
-            Liveness::Suspect => {
-                self.event(scratch, now, true, "NodeSuspect", format!("{name}: the agent's connection broke"), None, Some(name));
-            }
-            Liveness::Lost => {
-                self.event(scratch, now, true, "NodeLost", format!("{name} has been silent for {silent:.1} s"), None, Some(name));
-            }
-            Liveness::Ready => {
-                self.event(scratch, now, false, "NodeReady", format!("{name} is heard again"), None, Some(name));
-                scratch.publish.insert(name.clone());
-            }
-            Liveness::Unknown => {}
-        }
-        self.node_changed(name, scratch);
-    }
-
     /// Remembers a job's record as it was before this turn, and that it must be settled.
     pub(crate) fn touch_job(&mut self, uid: &JobUid, scratch: &mut Scratch) {
         if let Some(job) = self.jobs.get(uid) {
@@ -380,7 +226,9 @@ impl Fleet {
         if let Some((id, reply)) = scratch.answer {
             turn.effects.push(Effect::Answer { id, answer: self.answer(reply) });
         }
-        for at in [self.nodes.next_verdict(self.heartbeat(), &self.policy), self.is_listening(now).then_some(self.listen_until)].into_iter().flatten()
+        for at in [self.nodes.next_verdict(self.heartbeat(), &self.policy), self.is_listening(now).then_some(self.listen_until)]
+            .into_iter()
+            .flatten()
         {
             scratch.wake_at = Some(scratch.wake_at.map_or(at, |before| before.min(at)));
         }

@@ -67,8 +67,7 @@ mod tests {
 
     #[test]
     fn auto_takes_only_what_is_proven() {
-        let here =
-            Interpreter { torch: (2, 15), implementation: "cpython".into(), python: (3, 11), system: "linux".into() };
+        let here = Interpreter { torch: (2, 15), implementation: "cpython".into(), python: (3, 11), system: "linux".into() };
         assert_eq!(choose(Launch::Auto, true, &here).0, Lane::Fork);
         assert_eq!(choose(Launch::Parked, true, &here).0, Lane::Parked);
         assert_eq!(choose(Launch::Cold, true, &here).0, Lane::Cold);

@@ -15,8 +15,7 @@ use muster_core::{
     period,
     run::{Endpoint, RunPhase},
     spec::{
-        API_VERSION, DEFAULT_NAMESPACE, EnvVar, JobDocument, JobSpec, KIND, Metadata, Progress, RestartPolicyDocument,
-        SpecDocument,
+        API_VERSION, DEFAULT_NAMESPACE, EnvVar, JobDocument, JobSpec, KIND, Metadata, Progress, RestartPolicyDocument, SpecDocument,
     },
     time::Timestamp,
 };

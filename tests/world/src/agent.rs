@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    pub(crate) fn to_agent(&mut self, machine: usize, id: u64, input: Input) {
+    pub(crate) fn tell_agent(&mut self, machine: usize, id: u64, input: Input) {
         if self.agent_is(machine, id) {
             self.agent_turn(machine, input);
         }
@@ -251,6 +251,16 @@ impl World {
         }
         agent.sent = Some(reports.clone());
         self.send_up(conn, Up::Runs { runs: reports, sent: clock });
+    }
+
+    /// Tells the coordinator of the node, whose facts have changed.
+    pub(crate) fn describe_node(&mut self, machine: usize) {
+        let extra_slots = u32::from(self.planted == Some(Planted::SlotTooMany));
+        let report = self.machines[machine].report(extra_slots);
+        let conn = self.machines[machine].agent.as_ref().and_then(|agent| agent.conn);
+        if let Some(conn) = conn {
+            self.send_up(conn, Up::Report(Box::new(report)));
+        }
     }
 
     fn carry_out(&mut self, machine: usize, agent: u64, effect: Effect) {

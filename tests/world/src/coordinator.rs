@@ -139,8 +139,20 @@ impl World {
                 let session = SessionId(process.next_session);
                 process.sessions.insert(session, id);
                 self.conns.get_mut(&id).expect("found above").session = Some(session);
-                note!(self, "{} says hello: term {}, epoch {}, {} runs", hello.node, hello.term_seen, hello.epoch_seen, hello.runs.len());
+                note!(
+                    self,
+                    "{} says hello: term {}, epoch {}, {} runs",
+                    hello.node,
+                    hello.term_seen,
+                    hello.epoch_seen,
+                    hello.runs.len()
+                );
                 self.decide(Input::Connected { session, hello: *hello });
+            }
+            Up::Report(report) => {
+                if let Some(session) = session {
+                    self.decide(Input::Report { session, report: *report });
+                }
             }
             Up::Runs { mut runs, sent } => {
                 runs.iter_mut().for_each(|run| crate::ages::arrive(run, sent, now));
@@ -199,6 +211,7 @@ impl World {
         if self.planted == Some(Planted::CommitNotDurable) && !changes.is_empty() && self.rng.percent(10) {
             self.coordinator.undurable = Some(Box::new(self.store.clone()));
         }
+        let cordons = invariants::cordons(self);
         for change in changes {
             if let Change::Event(event) = &change {
                 note!(self, "   event {}: {}", event.reason, event.message);
@@ -206,6 +219,7 @@ impl World {
             invariants::change_is_lawful(self, &change);
             self.store.apply(change);
         }
+        invariants::cordons_are_capped(self, cordons);
     }
 
     fn act(&mut self, effect: Effect) {

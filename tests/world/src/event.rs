@@ -8,6 +8,7 @@ use muster_core::{
     exit::Exit,
     fleet::{Answer, Hello, RequestId},
     id::{NodeEpoch, Term},
+    node_report::NodeReport,
     run::{Desired, Endpoint, RunId, RunReport},
     time::Timestamp,
 };
@@ -17,45 +18,130 @@ use crate::fault::Fault;
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     CoordinatorStarts,
-    Tick { process: u64, at: Timestamp },
+    Tick {
+        process: u64,
+        at: Timestamp,
+    },
     /// A message reaches the coordinator.
-    Up { conn: u64, serial: u64, message: Up },
+    Up {
+        conn: u64,
+        serial: u64,
+        message: Up,
+    },
     /// A message reaches the agent.
-    Down { conn: u64, serial: u64, message: Down },
+    Down {
+        conn: u64,
+        serial: u64,
+        message: Down,
+    },
     /// The end of a connection is noticed at the coordinator, or at the agent.
-    UpClosed { conn: u64 },
-    StreamEnded { conn: u64 },
-    DownClosed { conn: u64 },
+    UpClosed {
+        conn: u64,
+    },
+    StreamEnded {
+        conn: u64,
+    },
+    DownClosed {
+        conn: u64,
+    },
 
-    AgentStarts { machine: usize },
-    Dial { machine: usize, agent: u64 },
-    Beat { machine: usize, conn: u64 },
-    Refused { machine: usize, agent: u64, run: RunId, reason: &'static str },
-    RunnerLost { machine: usize, agent: u64, run: RunId },
+    AgentStarts {
+        machine: usize,
+    },
+    Dial {
+        machine: usize,
+        agent: u64,
+    },
+    Beat {
+        machine: usize,
+        conn: u64,
+    },
+    Refused {
+        machine: usize,
+        agent: u64,
+        run: RunId,
+        reason: &'static str,
+    },
+    RunnerLost {
+        machine: usize,
+        agent: u64,
+        run: RunId,
+    },
     /// A runner says how its group is: as it is when this arrives.
-    Speak { machine: usize, run: RunId },
+    Speak {
+        machine: usize,
+        run: RunId,
+    },
 
-    PowerOn { machine: usize },
-    RunnerUp { machine: usize, run: RunId, life: u64 },
-    Order { machine: usize, agent: u64, run: RunId, life: u64, line: u64, order: Order },
-    Launched { machine: usize, run: RunId, life: u64 },
-    RankEnds { machine: usize, run: RunId, life: u64, local: usize, exit: Exit, error: Option<&'static str> },
+    PowerOn {
+        machine: usize,
+    },
+    RunnerUp {
+        machine: usize,
+        run: RunId,
+        life: u64,
+    },
+    Order {
+        machine: usize,
+        agent: u64,
+        run: RunId,
+        life: u64,
+        line: u64,
+        order: Order,
+    },
+    Launched {
+        machine: usize,
+        run: RunId,
+        life: u64,
+    },
+    RankEnds {
+        machine: usize,
+        run: RunId,
+        life: u64,
+        local: usize,
+        exit: Exit,
+        error: Option<&'static str>,
+    },
     /// Look whether a group is to be killed or is dead.
-    GroupMoves { machine: usize, run: RunId, life: u64 },
+    GroupMoves {
+        machine: usize,
+        run: RunId,
+        life: u64,
+    },
 
-    Step { world: u64 },
+    Step {
+        world: u64,
+    },
     /// Peers of this machine in this world learn that it is gone.
-    PeersNotice { world: u64, machine: usize },
-    FabricTimeout { a: usize, b: usize, cut: u64 },
+    PeersNotice {
+        world: u64,
+        machine: usize,
+    },
+    FabricTimeout {
+        a: usize,
+        b: usize,
+        cut: u64,
+    },
 
     UserActs,
-    RequestArrives { id: RequestId },
-    AnswerArrives { id: RequestId, answer: Box<Answer> },
-    NoAnswer { id: RequestId },
+    RequestArrives {
+        id: RequestId,
+    },
+    AnswerArrives {
+        id: RequestId,
+        answer: Box<Answer>,
+    },
+    NoAnswer {
+        id: RequestId,
+    },
 
     FaultStrikes,
     /// A fault's effect ends.
-    Mends { fault: Fault, machine: usize, other: usize },
+    Mends {
+        fault: Fault,
+        machine: usize,
+        other: usize,
+    },
     EverythingHeals,
     LookAtJobs,
 }
@@ -64,6 +150,7 @@ pub(crate) enum Event {
 #[derive(Clone, Debug)]
 pub(crate) enum Up {
     Hello { hello: Box<Hello>, sent: Timestamp },
+    Report(Box<NodeReport>),
     Runs { runs: Vec<RunReport>, sent: Timestamp },
     Heartbeat,
 }

@@ -42,6 +42,8 @@ pub enum Fault {
     PeerReset,
     HoldRefused,
     StartRefused,
+    /// The driver shows no GPU for a while; who uses one goes on.
+    GpusHidden,
     /// A group that does not die for a while, whatever is done to it.
     Unkillable,
     /// Levels are delivered twice.
@@ -51,7 +53,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 28] = [
+    pub const ALL: [Fault; 29] = [
         Fault::CoordinatorCrash,
         Fault::CrashBeforeCommit,
         Fault::CrashAfterCommit,
@@ -77,6 +79,7 @@ impl Fault {
         Fault::PeerReset,
         Fault::HoldRefused,
         Fault::StartRefused,
+        Fault::GpusHidden,
         Fault::Unkillable,
         Fault::Duplicate,
         Fault::Stale,

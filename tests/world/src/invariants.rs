@@ -9,7 +9,7 @@ use muster_core::{
         job::{GenerationRecord, JobRecord},
         receipt::{Charged, Incident},
     },
-    id::{JobUid, NodeName, Term},
+    id::{JobUid, NodeEpoch, NodeName, SessionId, Term},
     run::{DesiredRun, RunId, Target},
     spec::Progress,
 };
@@ -104,7 +104,8 @@ pub(crate) fn members_are_the_decided(world: &mut World, training: u64) {
     let decided = world.store.jobs.get(&run.job).and_then(|job| job.generation(run.generation));
     let decided = decided.filter(|generation| generation.started).map(|generation| &generation.members);
     let same = decided.is_some_and(|decided| {
-        decided.len() == met.len() && decided.iter().zip(&met).enumerate().all(|(i, (m, (rank, node)))| i as u32 == *rank && &&m.node == node)
+        decided.len() == met.len()
+            && decided.iter().zip(&met).enumerate().all(|(i, (m, (rank, node)))| i as u32 == *rank && &&m.node == node)
     });
     if !same {
         let what = format!("{} trains with {met:?}, decided were {decided:?}", words::run(&run));
@@ -120,6 +121,13 @@ pub(crate) fn only_the_newest_trains(world: &mut World, run: &RunId) {
         return world.fail("I2", what);
     }
     *newest = run.generation;
+}
+
+/// R3: the workers of one run are started once; what follows is another generation's.
+pub(crate) fn started_once(world: &mut World, machine: usize, run: &RunId) {
+    if !world.truth.launched.insert((run.clone(), machine)) {
+        world.fail("R3", format!("the workers of {} are started a second time on n{machine}", words::run(run)));
+    }
 }
 
 /// R2: what is obeyed was persisted before.
@@ -164,7 +172,7 @@ pub(crate) fn silence_never_kills(world: &mut World, machine: usize, run: &RunId
 /// R1: nothing leaves the coordinator that is not in the store.
 pub(crate) fn committed_before_commanded(world: &mut World, effect: &Effect) {
     let broken = match effect {
-        Effect::Welcome { term, .. } if *term != world.store.term => Some(format!("a welcome under term {term}")),
+        Effect::Welcome { session, term, epoch, .. } => unwelcome(world, *session, *term, *epoch),
         Effect::Publish { desired, .. } => desired.runs.iter().find_map(|wanted| uncommitted(world, wanted)),
         Effect::Answer { answer: Answer::Job { job, .. }, .. } => {
             let uid = &job.record.uid;
@@ -176,6 +184,17 @@ pub(crate) fn committed_before_commanded(world: &mut World, effect: &Effect) {
     if let Some(what) = broken {
         world.fail("R1", what);
     }
+}
+
+/// Term and epoch of a welcome are stored, and the node has seen no such epoch before.
+fn unwelcome(world: &World, session: SessionId, term: Term, epoch: NodeEpoch) -> Option<String> {
+    let machine = world.conns.values().find(|conn| conn.session == Some(session) && world.coordinator.is(conn.process))?.machine;
+    let place = &world.machines[machine];
+    let stored = world.store.nodes.get(&place.name).map(|node| node.epoch);
+    let new = term == world.store.term && stored == Some(epoch) && epoch > place.ledger_highest.epoch;
+    (!new).then(|| {
+        format!("{} is welcomed under term {term}, epoch {epoch}; stored are {} and {stored:?}", place.name, world.store.term)
+    })
 }
 
 fn uncommitted(world: &World, wanted: &DesiredRun) -> Option<String> {
@@ -253,10 +272,14 @@ fn terminal_is_terminal(before: &JobRecord, job: &JobRecord) -> Broken {
 /// I4 for a job: numbers go up, and what one number meant it means for ever.
 fn generations_go_up(before: &JobRecord, job: &JobRecord) -> Broken {
     if job.last_generation < before.last_generation {
-        return Some(("I4", format!("{} goes back from generation {} to {}", job.uid, before.last_generation, job.last_generation)));
+        return Some((
+            "I4",
+            format!("{} goes back from generation {} to {}", job.uid, before.last_generation, job.last_generation),
+        ));
     }
     let same = |old: &GenerationRecord, new: &GenerationRecord| {
-        (&old.members, &old.rendezvous, &old.store_host, old.restart_count) == (&new.members, &new.rendezvous, &new.store_host, new.restart_count)
+        (&old.members, &old.rendezvous, &old.store_host, old.restart_count)
+            == (&new.members, &new.rendezvous, &new.store_host, new.restart_count)
             && new.started >= old.started
             && (old.store.is_none() || old.store == new.store)
             && new.dead.is_superset(&old.dead)
@@ -284,7 +307,10 @@ fn started_when_inert(world: &World, before: &JobRecord, job: &JobRecord) -> Bro
             Progress::Independent => members.any(|trains| trains),
         };
         if may_step {
-            return Some(("R5", format!("generation {} of {} starts while {} may make a step", current.number, job.uid, words::run(&run))));
+            return Some((
+                "R5",
+                format!("generation {} of {} starts while {} may make a step", current.number, job.uid, words::run(&run)),
+            ));
         }
     }
     None
@@ -327,7 +353,8 @@ fn in_trouble(world: &World, machine: usize) -> bool {
 
 /// I8 for deletions: somebody asked, and nothing of the job lives.
 fn deletion(world: &World, uid: &JobUid) -> Broken {
-    let asked = world.users.wishes.iter().any(|wish| wish.deleting && world.store.jobs.get(uid).is_some_and(|job| job.name == wish.name));
+    let asked =
+        world.users.wishes.iter().any(|wish| wish.deleting && world.store.jobs.get(uid).is_some_and(|job| job.name == wish.name));
     if !asked {
         return Some(("I3", format!("{uid} is deleted and nobody asked")));
     }
@@ -352,17 +379,24 @@ fn node_change(world: &World, node: &NodeRecord) -> Broken {
         }
     }
     let cordon = node.cordon.as_ref().filter(|cordon| cordon.by == MUSTER && before.is_none_or(|before| before.cordon.is_none()));
-    cordon.and_then(|_| cordon_is_earned(world, node))
+    cordon.and_then(|_| cordon_is_earned(node))
 }
 
-/// I6 and the cap on cordons: one job alone, however often it fails, cordons nobody, and Muster never cordons a tenth of the fleet.
-fn cordon_is_earned(world: &World, node: &NodeRecord) -> Broken {
+/// I6: one job alone, however often it fails, cordons nobody.
+fn cordon_is_earned(node: &NodeRecord) -> Broken {
     let jobs: BTreeSet<&JobUid> = node.marks.iter().map(|mark| &mark.job).collect();
-    if node.marks.len() < 3 || jobs.len() < 2 {
-        return Some(("I6", format!("{} is cordoned for the failures of {jobs:?}", node.name)));
+    let earned = node.marks.len() >= 3 && jobs.len() >= 2;
+    (!earned).then(|| ("I6", format!("{} is cordoned for the failures of {jobs:?}", node.name)))
+}
+
+/// The cap on cordons, looked at when a transaction with a new one is complete: Muster never cordons more than a tenth of the fleet.
+pub(crate) fn cordons_are_capped(world: &mut World, before: usize) {
+    let (ours, all) = (cordons(world), world.store.nodes.len());
+    if ours > before && ours > (all / 10).max(1) {
+        world.fail("I10", format!("{ours} nodes of {all} are cordoned by Muster"));
     }
-    let others = world.store.nodes.values().filter(|other| other.name != node.name);
-    let ours = others.filter(|other| other.cordon.as_ref().is_some_and(|cordon| cordon.by == MUSTER)).count();
-    let most = (world.store.nodes.len() / 10).max(1);
-    (ours + 1 > most).then(|| ("I10", format!("{} nodes of {} are cordoned by Muster", ours + 1, world.store.nodes.len())))
+}
+
+pub(crate) fn cordons(world: &World) -> usize {
+    world.store.nodes.values().filter(|node| node.cordon.as_ref().is_some_and(|cordon| cordon.by == MUSTER)).count()
 }

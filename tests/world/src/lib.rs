@@ -19,8 +19,8 @@
 
 use std::{collections::BTreeMap, fmt};
 
-mod ages;
 mod agent;
+mod ages;
 mod coordinator;
 mod event;
 mod fault;

@@ -14,15 +14,28 @@ use crate::{event::Event, words, world::World};
 /// (30 s and a grace of 25 s) on a node that is then avoided (60 s), and some seconds for every step between.
 const BOUND: Duration = Duration::from_secs(140);
 pub(crate) const LOOKED_AT: Duration = Duration::from_secs(160);
+const EVERY: Duration = Duration::from_secs(1);
 /// A job that trains has made a step since.
 const STEPPED: Duration = Duration::from_secs(15);
 
+/// When all is well for so long, nothing new will come.
+const CALM: Duration = Duration::from_secs(40);
+
 /// Since when what has been wrong.
 #[derive(Debug, Default)]
-pub(crate) struct Watch(BTreeMap<String, Timestamp>);
+pub(crate) struct Watch {
+    wrong: BTreeMap<String, Timestamp>,
+    calm: Duration,
+}
+
+impl Watch {
+    pub(crate) fn is_calm(&self) -> bool {
+        self.calm > CALM
+    }
+}
 
 pub(crate) fn look(world: &mut World) {
-    world.after(Duration::from_secs(1), Event::LookAtJobs);
+    world.after(EVERY, Event::LookAtJobs);
     let mut wrong: BTreeMap<String, String> = BTreeMap::new();
     for job in world.store.jobs.values() {
         if let Err(what) = content(world, job) {
@@ -38,10 +51,11 @@ pub(crate) fn look(world: &mut World) {
             }
         }
     }
-    world.liveness.0.retain(|what, _| wrong.contains_key(what));
+    world.liveness.wrong.retain(|what, _| wrong.contains_key(what));
+    world.liveness.calm = if wrong.is_empty() { world.liveness.calm + EVERY } else { Duration::ZERO };
     let now = world.now;
     for (key, what) in wrong {
-        let since = *world.liveness.0.entry(key.clone()).or_insert(now);
+        let since = *world.liveness.wrong.entry(key.clone()).or_insert(now);
         if now.since(since) > BOUND {
             world.fail("I9", format!("{key} for {:?}: {what}", now.since(since)));
         }
@@ -79,7 +93,8 @@ fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
         }
         let others = world.store.jobs.values().filter(|other| &other.uid != uid);
         let held = others.flat_map(|other| other.unburied().map(move |generation| (other, generation)));
-        let here: Vec<_> = held.filter(|(_, generation)| generation.has(&place.name) && !generation.dead.contains(&place.name)).collect();
+        let here: Vec<_> =
+            held.filter(|(_, generation)| generation.has(&place.name) && !generation.dead.contains(&place.name)).collect();
         let need = job.spec.gpus_per_node as usize;
         if need == 0 {
             let mut jobs: Vec<&JobUid> =

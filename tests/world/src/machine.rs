@@ -40,6 +40,7 @@ pub(crate) struct Machine {
     pub(crate) slow_ms: u64,
     pub(crate) refuse_hold: bool,
     pub(crate) refuse_start: bool,
+    pub(crate) gpus_hidden: bool,
     pub(crate) unkillable: bool,
     pub(crate) agent_paused_until: Timestamp,
     /// When anything of this machine was last in trouble, or of its way to the coordinator.
@@ -93,11 +94,12 @@ impl Machine {
     }
 
     pub(crate) fn report(&self, extra_slots: u32) -> NodeReport {
-        let gpu = |index: u32| Gpu { uuid: format!("{}-gpu-{index}", self.name), index, model: "H100".into(), memory_bytes: 80 << 30 };
+        let gpu =
+            |index: u32| Gpu { uuid: format!("{}-gpu-{index}", self.name), index, model: "H100".into(), memory_bytes: 80 << 30 };
         NodeReport {
             address: "10.0.0.1".into(),
             slots: self.slots + extra_slots,
-            gpus: (0..self.gpus).map(gpu).collect(),
+            gpus: (0..self.gpus).filter(|_| !self.gpus_hidden).map(gpu).collect(),
             ..NodeReport::default()
         }
     }

@@ -73,7 +73,10 @@ fn main() -> ExitCode {
         }
     }
     let seconds = begun.elapsed().as_secs_f64();
-    println!("{run} seeds in {seconds:.1} s ({:.0} seeds/s), {events} events, {generations} generations, {steps} steps", run as f64 / seconds);
+    println!(
+        "{run} seeds in {seconds:.1} s ({:.0} seeds/s), {events} events, {generations} generations, {steps} steps",
+        run as f64 / seconds
+    );
     println!("faults: {}", faults.values().sum::<u64>());
     for (fault, count) in &faults {
         println!("  {count:>9} {fault}");

@@ -60,7 +60,8 @@ impl World {
 
     pub(crate) fn order_arrives(&mut self, machine: usize, agent: u64, run: RunId, life: u64, line: u64, order: Order) {
         // An order of an agent that has died since may have left it in time, or not.
-        let lost = !self.machines[machine].agent.as_ref().is_some_and(|living| living.id == agent) && self.rng.percent(50);
+        let orphaned = self.machines[machine].agent.as_ref().is_none_or(|living| living.id != agent);
+        let lost = orphaned && self.rng.percent(50);
         let again = self.rng.ms(100, 400);
         let Some(group) = self.group(machine, &run, life).filter(|_| !lost) else { return };
         if group.line != line {
@@ -120,8 +121,13 @@ impl World {
         }
         let group = self.group(machine, &run, life).expect("the caller found it");
         if first && obeys && now >= group.unkillable_until {
-            let ends: Vec<(usize, Duration)> =
-                group.ranks.iter().enumerate().filter(|(_, rank)| rank.alive).map(|(local, _)| (local, exit_in.min(grace))).collect();
+            let ends: Vec<(usize, Duration)> = group
+                .ranks
+                .iter()
+                .enumerate()
+                .filter(|(_, rank)| rank.alive)
+                .map(|(local, _)| (local, exit_in.min(grace)))
+                .collect();
             for (local, after) in ends {
                 let exit = Exit::Signal(SIGTERM);
                 self.queue.push(now + after, Event::RankEnds { machine, run: run.clone(), life, local, exit, error: None });
@@ -145,12 +151,21 @@ impl World {
             .map(|local| Rank { report: rank_report(first + local, local, pid + local, clock), alive: true })
             .collect();
         note!(self, "n{machine}: the workers of {} are up", words::run(&run));
+        invariants::started_once(self, machine, &run);
         self.speak_soon(machine, run.clone());
         self.joins(machine, &run);
     }
 
     /// One rank ends. Whoever depended on it hears of it as the kernel tells them.
-    pub(crate) fn rank_ends(&mut self, machine: usize, run: RunId, life: u64, local: usize, exit: Exit, error: Option<&'static str>) {
+    pub(crate) fn rank_ends(
+        &mut self,
+        machine: usize,
+        run: RunId,
+        life: u64,
+        local: usize,
+        exit: Exit,
+        error: Option<&'static str>,
+    ) {
         let now = self.now;
         let clock = self.machines[machine].clock(now);
         let Some(group) = self.group(machine, &run, life) else { return };
@@ -258,7 +273,7 @@ impl World {
         let Some(group) = self.machines[machine].runs.get(&run) else { return };
         let exits = group.journal();
         let at = self.machines[machine].clock(self.now);
-        self.to_agent(machine, agent, Input::RunnerLost { run, exits, at });
+        self.tell_agent(machine, agent, Input::RunnerLost { run, exits, at });
     }
 
     pub(crate) fn runner_connection_breaks(&mut self, machine: usize, run: &RunId) {

@@ -99,6 +99,11 @@ impl World {
                 self.truth.resets += 1;
                 self.peers_reset(machine, other);
             }
+            Fault::GpusHidden if self.machines[machine].gpus > 0 => {
+                self.machines[machine].gpus_hidden = true;
+                self.describe_node(machine);
+                self.after(a_while, Event::Mends { fault, machine, other });
+            }
             // Counted when they happen.
             Fault::HoldRefused => self.machines[machine].refuse_hold = true,
             Fault::StartRefused => self.machines[machine].refuse_start = true,
@@ -191,6 +196,10 @@ impl World {
             Fault::CutBoth | Fault::CutUp | Fault::CutDown => self.heal_cut(machine),
             Fault::SlowNetwork => self.machines[machine].slow_ms = 0,
             Fault::FabricCut => self.heal_fabric(machine, other),
+            Fault::GpusHidden => {
+                self.machines[machine].gpus_hidden = false;
+                self.describe_node(machine);
+            }
             Fault::Isolated => {
                 self.heal_cut(machine);
                 (0..self.machines.len()).for_each(|peer| self.heal_fabric(machine, peer));
@@ -203,18 +212,20 @@ impl World {
     pub(crate) fn everything_heals(&mut self) {
         note!(self, "faults are over, everything heals");
         self.healed = Some(self.now);
+        // Who stands still goes on when its time has come: what waits for it waits until then.
         self.coordinator.armed = None;
-        self.coordinator.paused_until = self.coordinator.paused_until.min(self.now);
         for machine in 0..self.machines.len() {
             self.heal_cut(machine);
             let place = &mut self.machines[machine];
             place.slow_ms = 0;
             (place.refuse_hold, place.refuse_start, place.unkillable) = (false, false, false);
-            place.agent_paused_until = place.agent_paused_until.min(self.now);
             if let Some(agent) = &mut place.agent {
                 agent.armed = None;
             }
             (0..self.machines.len()).for_each(|peer| self.heal_fabric(machine, peer));
+            if std::mem::take(&mut self.machines[machine].gpus_hidden) {
+                self.describe_node(machine);
+            }
             if !self.machines[machine].powered {
                 if self.rng.percent(30) {
                     self.declare_gone(machine);

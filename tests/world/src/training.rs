@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use muster_core::{exit::Exit, run::{Endpoint, RunId}};
+use muster_core::{
+    exit::Exit,
+    run::{Endpoint, RunId},
+};
 
 use crate::{event::Event, invariants, machine::Runner, runner::PEER_LOST, trace::note, words, world::World};
 
@@ -140,7 +143,8 @@ impl World {
             for local in (0..ranks).filter(|_| finished) {
                 let after = self.rng.ms(1, 200);
                 let exit = Exit::Code(0);
-                self.queue.push(now + after, Event::RankEnds { machine: *machine, run: run.clone(), life, local, exit, error: None });
+                self.queue
+                    .push(now + after, Event::RankEnds { machine: *machine, run: run.clone(), life, local, exit, error: None });
             }
         }
         if !finished {
@@ -257,8 +261,11 @@ impl World {
         self.late_news(a, b);
         // Workers that waited at a store they could not reach arrive now.
         for machine in [a, b] {
-            let waiting: Vec<RunId> =
-                self.machines[machine].working().filter(|(_, group)| group.joined_at.is_none()).map(|(run, _)| run.clone()).collect();
+            let waiting: Vec<RunId> = self.machines[machine]
+                .working()
+                .filter(|(_, group)| group.joined_at.is_none())
+                .map(|(run, _)| run.clone())
+                .collect();
             waiting.into_iter().for_each(|run| self.joins(machine, &run));
         }
     }

@@ -23,7 +23,8 @@ pub(crate) struct Truth {
     pub(crate) stepped_at: BTreeMap<JobUid, Timestamp>,
     /// The newest generation of each job that made a step.
     pub(crate) newest_stepped: BTreeMap<JobUid, Generation>,
-    /// Machines an operator declared dead while they were.
+    /// Runs whose workers were started, with where.
+    pub(crate) launched: BTreeSet<(RunId, usize)>,
     pub(crate) highest_term: Term,
 }
 

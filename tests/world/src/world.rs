@@ -8,22 +8,9 @@ use muster_core::{
 };
 
 use crate::{
-    Options, Report, Violation,
-    coordinator::Coordinator,
-    event::Event,
-    fault::Fault,
-    invariants, liveness,
-    machine::Machine,
-    network::Conn,
-    plan::Plan,
-    planted::Planted,
-    queue::Queue,
-    rng::Rng,
-    store::Store,
-    trace::Trace,
-    training::Training,
-    truth::Truth,
-    users::Users,
+    Options, Report, Violation, coordinator::Coordinator, event::Event, fault::Fault, invariants, liveness, machine::Machine,
+    network::Conn, plan::Plan, planted::Planted, queue::Queue, rng::Rng, store::Store, trace::Trace, training::Training,
+    truth::Truth, users::Users,
 };
 
 /// More events than this at one moment: somebody turns in circles.
@@ -100,7 +87,7 @@ impl World {
     pub(crate) fn run(mut self) -> Report {
         let (mut events, mut spin) = (0u64, 0u64);
         while let Some((at, sequence, event)) = self.queue.pop() {
-            if self.healed.is_some_and(|healed| at > healed + liveness::LOOKED_AT) {
+            if self.healed.is_some_and(|healed| at > healed + liveness::LOOKED_AT) || self.liveness.is_calm() {
                 break;
             }
             spin = if at == self.now { spin + 1 } else { 0 };
@@ -139,7 +126,9 @@ impl World {
     /// A process that stands still does what it should have done when it goes on.
     fn later(&mut self, event: Event) -> Option<Event> {
         let until = match &event {
-            Event::Tick { .. } | Event::Up { .. } | Event::UpClosed { .. } | Event::StreamEnded { .. } => self.coordinator.paused_until,
+            Event::Tick { .. } | Event::Up { .. } | Event::UpClosed { .. } | Event::StreamEnded { .. } => {
+                self.coordinator.paused_until
+            }
             Event::RequestArrives { .. } => self.coordinator.paused_until,
             Event::Down { conn, .. } | Event::DownClosed { conn } => {
                 self.conns.get(conn).map_or(Timestamp(0), |conn| self.machines[conn.machine].agent_paused_until)
@@ -171,7 +160,7 @@ impl World {
             Event::Dial { machine, agent } => self.dial(machine, agent),
             Event::Beat { machine, conn } => self.beat(machine, conn),
             Event::Refused { machine, agent, run, reason } => {
-                self.to_agent(machine, agent, Input::Refused { run, reason: reason.to_owned() });
+                self.tell_agent(machine, agent, Input::Refused { run, reason: reason.to_owned() });
             }
             Event::RunnerLost { machine, agent, run } => self.runner_lost(machine, agent, run),
             Event::Speak { machine, run } => self.speak(machine, run),
@@ -244,6 +233,7 @@ fn machine(index: usize, plan: &Plan) -> Machine {
         slow_ms: 0,
         refuse_hold: false,
         refuse_start: false,
+        gpus_hidden: false,
         unkillable: false,
         agent_paused_until: Timestamp(0),
         trouble: Timestamp(0),

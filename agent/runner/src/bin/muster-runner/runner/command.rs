@@ -181,7 +181,9 @@ impl Runner {
             .map_err(|e| format!("{}: {e}", record::LAUNCHER_LOG))?;
         let started_us = time::boot_us();
         let pid = sys::spawn(&mut command, Child { cgroup, session: true, group: false, keep })
-            .map_err(|e| format!("start {:?} in {:?}: {e}", command.get_program(), command.get_current_dir().unwrap_or(Path::new("."))))?
+            .map_err(|e| {
+                format!("start {:?} in {:?}: {e}", command.get_program(), command.get_current_dir().unwrap_or(Path::new(".")))
+            })?
             .as_raw_nonzero()
             .get();
         let start_time = Stat::of(pid).map_or(0, |s| s.start_time);

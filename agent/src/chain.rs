@@ -1,0 +1,17 @@
+//! An error and all its sources in one line, for a log.
+
+use std::error::Error;
+
+/// Sources that the text before them quotes already are not said twice: tonic's and NVML's errors do that.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text
+}

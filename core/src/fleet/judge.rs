@@ -1,0 +1,183 @@
+//! Is the current generation done, or broken, and who pays for it.
+//!
+//! All evidence of one burst is judged together, a coalesce window after the first of it. A break opens an incident, charges whom blame
+//! names, and retires the generation; what comes next is `settle`'s.
+
+use std::time::Duration;
+
+use crate::{
+    fleet::{
+        Cordon, Fleet, MUSTER,
+        blame::{self, Evidence, Verdict},
+        budget::{self, AVOID, Avoided, Restart},
+        job::{Ending, Phase, Stopping},
+        placement::Placement,
+        receipt::{Cause, Charged, Incident},
+        rendezvous::{self, Completion},
+        turn::Scratch,
+    },
+    id::{JobUid, NodeName},
+    spec::Progress,
+    time::Timestamp,
+};
+/// How long torchrun processes may wait for each other after every rank ended well, before Muster ends them: their own exit
+/// barrier would wait 300 s for a node that is gone.
+const EXIT_BARRIER: Duration = Duration::from_secs(5);
+
+/// If all that is known are victims of somebody not yet named, a word of the others counts as a sign of life only so long after
+/// that became known: it may have been under way.
+const UNDER_WAY: Duration = Duration::from_millis(250);
+
+/// How often it is looked whether everybody has spoken since.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+impl Fleet {
+    /// Is the current generation done, or broken?
+    pub(crate) fn judge(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
+        let job = &self.jobs[uid];
+        let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else { return };
+        let patience = rendezvous::patience(generation, self.present_since, &self.policy);
+        if generation.started {
+            match rendezvous::completion(&self.nodes, uid, generation) {
+                Completion::Done => return self.succeed(uid),
+                Completion::RanksDone => {
+                    let all_here = generation.members.iter().all(|m| self.nodes.get(&m.node).is_some_and(|n| n.is_ready()));
+                    let since = *self.live(uid).ranks_done.get_or_insert(now);
+                    if !all_here || now.since(since) >= EXIT_BARRIER {
+                        return self.succeed(uid);
+                    }
+                    return self.wake_job(uid, since + EXIT_BARRIER);
+                }
+                Completion::Training => {}
+            }
+        } else if now <= patience {
+            self.wake_job(uid, patience + Duration::from_millis(1));
+        }
+        let generation = self.jobs[uid].current.as_ref().expect("checked above");
+        let evidence = rendezvous::evidence(&self.nodes, uid, generation, now, patience);
+        if !evidence.iter().any(Evidence::breaks) {
+            let live = self.live(uid);
+            (live.doubted, live.stranded) = (None, None);
+            return;
+        }
+        let doubted = *self.live(uid).doubted.get_or_insert(now);
+        if now < doubted + self.policy.coalesce {
+            return self.wake_job(uid, doubted + self.policy.coalesce);
+        }
+        if evidence.iter().all(Evidence::is_victim) {
+            let generation = self.jobs[uid].current.as_ref().expect("checked above");
+            let listening = self.is_listening(now);
+            let patience =
+                if listening { self.listen_until } else { doubted + self.heartbeat() * (self.policy.suspect_missed + 1) };
+            if now < patience && rendezvous::may_have_a_culprit(&self.nodes, generation, &evidence, doubted + UNDER_WAY) {
+                return self.wake_job(uid, patience.min(now + LOOK_AGAIN));
+            }
+        }
+        if evidence.iter().all(|e| matches!(e, Evidence::NodeSilent { .. }))
+            && let Placement::Short(shortfall) = self.place(uid, now)
+        {
+            // Nobody is dead, and there is nothing better to go to: if the silent node comes back, training goes on where it was.
+            self.live(uid).stranded = Some(shortfall.to_string());
+            return;
+        }
+        self.break_generation(uid, &evidence, doubted, now, scratch);
+    }
+
+    fn succeed(&mut self, uid: &JobUid) {
+        self.end(
+            uid,
+            Ending { phase: Phase::Succeeded, reason: "Completed".into(), message: "every rank ended with exit code 0".into() },
+        );
+    }
+
+    /// Brings the job to its end. What still runs is stopped.
+    pub(crate) fn end(&mut self, uid: &JobUid, ending: Ending) {
+        let Some(job) = self.jobs.get_mut(uid) else { return };
+        let grace = match ending.phase {
+            Phase::Cancelled => job.spec.stop_grace_period,
+            // torchrun processes left in their exit barrier.
+            Phase::Succeeded => Duration::from_secs(1),
+            _ => Duration::ZERO,
+        };
+        let reason = ending.message.clone();
+        if let Some(generation) = &job.current {
+            job.last_step = rendezvous::steps(&self.nodes, uid, generation).last.or(job.last_step);
+        }
+        job.ending = Some(ending);
+        job.retire_current(Stopping { reason, grace });
+    }
+
+    fn break_generation(&mut self, uid: &JobUid, evidence: &[Evidence], doubted: Timestamp, now: Timestamp, scratch: &mut Scratch) {
+        let generation = self.jobs[uid].current.clone().expect("only a current generation is judged");
+        let steps = rendezvous::steps(&self.nodes, uid, &generation);
+        let advanced = steps.last > self.jobs[uid].last_step;
+        let Some(verdict) = blame::judge(evidence, generation.members.len(), advanced) else { return };
+        let (policy, job) = (self.policy.clone(), self.jobs.get_mut(uid).expect("settled jobs exist"));
+        let name = job.name.clone();
+        job.open_incident(Incident {
+            cause: verdict.cause,
+            message: verdict.message.clone(),
+            charged: verdict.charged,
+            culprit: verdict.culprit.clone(),
+            collateral: verdict.collateral.clone(),
+            from: Some(generation.number),
+            from_nodes: generation.members.len() as u32,
+            detected_at: doubted,
+            last_step_before: steps.last,
+            node: verdict.node.clone(),
+            ..Incident::at(verdict.event_at.min(doubted))
+        });
+        job.last_step = steps.last.or(job.last_step);
+        job.restart_count += 1;
+        job.not_before = None;
+        let restart = if verdict.charged == Charged::Job { budget::charge(job, &policy, now) } else { Restart::At(now) };
+        // Survivors of a broken synchronous generation can make no step any more: time to save one would be time lost.
+        let grace = if job.spec.progress == Progress::Synchronous { Duration::ZERO } else { job.spec.stop_grace_period };
+        job.retire_current(Stopping { reason: verdict.message.clone(), grace });
+        job.phase = Phase::Recovering;
+        let live = self.live(uid);
+        (live.doubted, live.stranded, live.ranks_done) = (None, None, None);
+        let reason = format!("{:?}", verdict.cause);
+        self.event(
+            scratch,
+            now,
+            true,
+            &reason,
+            verdict.message.clone(),
+            Some((uid, &name, Some(generation.number))),
+            verdict.node.as_ref(),
+        );
+        match restart {
+            Restart::At(at) => self.jobs.get_mut(uid).expect("settled jobs exist").not_before = Some(at).filter(|at| *at > now),
+            Restart::Spent(sentence) => {
+                let message = format!("{}; {sentence}", verdict.message);
+                self.end(uid, Ending { phase: Phase::Failed, reason: "RestartBudgetSpent".into(), message });
+            }
+        }
+        if let Some(node) = &verdict.node {
+            self.note_on_node(uid, node, &verdict, now, scratch);
+        }
+    }
+
+    /// What a failure says about the node on which it began.
+    fn note_on_node(&mut self, uid: &JobUid, name: &NodeName, verdict: &Verdict, now: Timestamp, scratch: &mut Scratch) {
+        if matches!(verdict.cause, Cause::StartFailed | Cause::StartTimeout) {
+            let avoided = Avoided { node: name.clone(), until: now + AVOID, why: verdict.message.clone() };
+            if verdict.charged == Charged::Node {
+                self.live(uid).avoided.push(avoided);
+            }
+        }
+        self.touch_node(name, scratch);
+        let policy = self.policy.clone();
+        let Some(node) = self.nodes.nodes.get_mut(name) else { return };
+        budget::mark(&mut node.record, uid, &policy, now);
+        let Some(reason) = budget::storm(&node.record, &policy, now).filter(|_| node.record.cordon.is_none()) else { return };
+        match budget::cordon_veto(self.nodes.nodes.values().map(|node| &node.record), &policy, now) {
+            None => self.set_cordon(name, Some(Cordon { by: MUSTER.into(), reason, at: now }), now, scratch),
+            Some(veto) => {
+                let message = format!("{name} should be cordoned ({reason}), but {veto}");
+                self.event(scratch, now, true, "CordonWithheld", message, None, Some(name));
+            }
+        }
+    }
+}

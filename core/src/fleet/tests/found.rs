@@ -1,0 +1,177 @@
+//! Histories that the world simulation found, each reduced to what matters.
+
+use super::*;
+
+/// A node's agent says nothing more, and its connection does not break.
+fn falls_silent(bench: &mut Bench, node: &str) {
+    let agent = bench.agents.get_mut(&node.into()).unwrap();
+    (agent.frozen, agent.session) = (true, None);
+}
+
+fn last_incident(bench: &Bench, job: &str) -> crate::fleet::receipt::Incident {
+    bench.job(job).incidents.last().unwrap().clone()
+}
+
+/// Time passes in which this coordinator does nothing at all.
+fn stands_still(bench: &mut Bench, time: Duration) {
+    bench.now = bench.now + time;
+}
+
+#[test]
+fn a_killed_runner_costs_the_job_nothing() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    let agent = bench.agents.get_mut(&"b".into()).unwrap();
+    let run = agent.runs.values_mut().next().unwrap();
+    (run.phase, run.dead_at) = (RunPhase::Dead, Some(bench.now));
+    let (session, runs) = (agent.session.unwrap(), agent.runs.values().cloned().collect());
+    bench.input(Input::Runs { session, runs });
+    bench.rank_exits("digits", 0, Exit::Code(1), PEER);
+    bench.pass(SECOND);
+    let incident = last_incident(&bench, "digits");
+    assert_eq!((incident.charged, incident.node), (Charged::Node, Some("b".into())));
+    assert_eq!((bench.job("digits").phase, bench.job("digits").restarts.len()), (Phase::Running, 0));
+}
+
+#[test]
+fn ranks_that_their_own_torchrun_ended_are_victims() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", SpecDocument { proc_per_node: Some(2), ..document(2, 2, 2) });
+    let ends = |bench: &mut Bench, node: &str, first: (Exit, Option<&str>), ms: u64| {
+        let at = bench.now - Duration::from_millis(ms);
+        let agent = bench.agents.get_mut(&node.into()).unwrap();
+        let run = agent.runs.values_mut().next().unwrap();
+        for (rank, (exit, error)) in run.ranks.iter_mut().zip([first, (Exit::Signal(15), None)]) {
+            (rank.exit, rank.first_error) = (Some(exit), error.map(str::to_owned));
+            rank.exited_at = Some(at + Duration::from_millis(rank.local_rank.into()));
+        }
+        let (session, runs) = (agent.session.unwrap(), agent.runs.values().cloned().collect());
+        bench.input(Input::Runs { session, runs });
+    };
+    // The culprit's report comes with a later time than its victim's: it was longer under way.
+    ends(&mut bench, "a", (Exit::Code(1), PEER), 40);
+    ends(&mut bench, "b", (Exit::Signal(11), None), 20);
+    bench.pass(SECOND);
+    assert_eq!(last_incident(&bench, "digits").culprit.as_deref(), Some("rank 2 on b"));
+}
+
+#[test]
+fn victims_wait_until_who_is_silent_is_known_to_be() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 3, 3));
+    falls_silent(&mut bench, "c");
+    bench.rank_exits("digits", 0, Exit::Code(1), PEER);
+    bench.rank_exits("digits", 1, Exit::Code(1), PEER);
+    bench.pass(2 * SECOND);
+    assert_eq!(bench.job("digits").last_generation.0, 1, "somebody has not spoken since");
+    bench.pass(3 * SECOND);
+    let incident = last_incident(&bench, "digits");
+    assert_eq!((incident.cause, incident.charged, incident.culprit.as_deref()), (Cause::NodeLost, Charged::Node, Some("c")));
+    assert_eq!(bench.members("digits"), ["a", "b"]);
+}
+
+#[test]
+fn a_network_that_parts_members_costs_nobody_while_the_job_gets_on() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    bench.step("digits", 7);
+    bench.rank_exits("digits", 0, Exit::Code(1), PEER);
+    bench.rank_exits("digits", 1, Exit::Code(1), PEER);
+    bench.pass(SECOND);
+    let incident = last_incident(&bench, "digits");
+    assert_eq!((incident.cause, incident.charged, incident.node), (Cause::PeersLost, Charged::Nobody, None));
+    assert_eq!(bench.job("digits").restarts.len(), 0);
+    bench.rank_exits("digits", 0, Exit::Code(1), PEER);
+    bench.rank_exits("digits", 1, Exit::Code(1), PEER);
+    bench.pass(SECOND);
+    assert_eq!(last_incident(&bench, "digits").charged, Charged::Job, "it has got no further than before");
+}
+
+#[test]
+fn a_coordinator_that_stood_still_blames_nobody_for_giving_it_up() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 3));
+    bench.connect("c");
+    stands_still(&mut bench, 20 * SECOND);
+    // What piled up: a heartbeat of before, then the end of the stream.
+    let sessions: Vec<SessionId> = bench.agents.values_mut().filter_map(|agent| agent.session.take()).collect();
+    for session in sessions {
+        bench.input(Input::Heartbeat { session });
+        bench.input(Input::Disconnected { session });
+    }
+    bench.pass(2 * SECOND);
+    assert!(bench.fleet.node_views().iter().all(|node| node.liveness == Liveness::Unknown));
+    bench.connect("b");
+    bench.pass(6 * SECOND);
+    assert_eq!(bench.job("digits").last_generation.0, 1, "it listens as after a start: {}", bench.job("digits").message);
+    bench.connect("a");
+    bench.connect("c");
+    bench.pass(20 * SECOND);
+    assert_eq!((bench.job("digits").phase, bench.job("digits").incidents.len()), (Phase::Running, 1));
+}
+
+#[test]
+fn a_coordinator_that_stood_still_waits_for_those_whose_end_it_did_not_hear() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 2, 3));
+    stands_still(&mut bench, 20 * SECOND);
+    bench.agents.values_mut().for_each(|agent| agent.session = None);
+    bench.pass(8 * SECOND);
+    assert!(bench.fleet.node_views().iter().all(|node| node.liveness == Liveness::Unknown));
+    assert_eq!(bench.job("digits").last_generation.0, 1);
+}
+
+#[test]
+fn a_start_is_not_late_because_the_coordinator_was_away() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.agents.values_mut().for_each(|agent| agent.frozen = true);
+    bench.submit("digits", document(2, 2, 2));
+    stands_still(&mut bench, 60 * SECOND);
+    bench.restart_coordinator();
+    bench.agents.values_mut().for_each(|agent| agent.frozen = false);
+    bench.connect("a");
+    bench.pass(SECOND);
+    bench.connect("b");
+    bench.pass(SECOND);
+    assert_eq!((bench.job("digits").phase, bench.job("digits").last_generation.0), (Phase::Running, 1));
+}
+
+#[test]
+fn a_fresh_coordinator_looks_at_jobs_whose_timers_it_lost() {
+    let mut bench = Bench::new(&["a"]);
+    bench.submit("solo", document(1, 1, 1));
+    bench.cut("a");
+    bench.request(Request::DeleteNode { node: "a".into() });
+    bench.restart_coordinator();
+    assert!(bench.job("solo").current.is_some(), "the break was still being gathered");
+    bench.pass(SECOND);
+    assert_eq!((bench.job("solo").phase, bench.job("solo").reason.as_str()), (Phase::Pending, "BelowMinimum"));
+}
+
+#[test]
+fn a_node_deleted_and_back_is_told_of_its_work() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    let held = bench.agents[&"a".into()].runs.clone();
+    bench.cut("a");
+    bench.request(Request::DeleteNode { node: "a".into() });
+    // At once, so that the deletion is still being gathered.
+    bench.agents.get_mut(&"a".into()).unwrap().runs = held;
+    bench.connect("a");
+    assert!(bench.fleet.nodes.nodes[&"a".into()].jobs.contains(&bench.job("digits").uid.clone()));
+}
+
+#[test]
+fn a_generation_that_lost_a_member_is_not_started() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.agents.get_mut(&"a".into()).unwrap().frozen = true;
+    bench.submit("digits", document(2, 2, 2));
+    let uid = bench.job("digits").uid.clone();
+    let generation = bench.fleet.jobs.get_mut(&uid).unwrap().current.as_mut().unwrap();
+    generation.dead.insert("b".into());
+    bench.agents.get_mut(&"a".into()).unwrap().frozen = false;
+    bench.connect("a");
+    let phases: Vec<&RunPhase> = bench.agents[&"a".into()].runs.values().map(|run| &run.phase).collect();
+    assert_eq!(phases, [&RunPhase::Ready]);
+    assert!(!bench.job("digits").current.as_ref().unwrap().started);
+}

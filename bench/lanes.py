@@ -56,18 +56,23 @@ def race(lane, options):
         spec |= {"args": [str(HERE / "step.py"), str(steps)], "workingDir": str(HERE), "restartPolicy": {"maxRestarts": 100}}
         spec |= {"env": [{"name": "OMP_NUM_THREADS", "value": "1"}]}
         document = {"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": "race"}, "spec": spec}
-        (folder / "job.json").write_text(json.dumps(document))
-        muster("submit", "-f", str(folder / "job.json"))
-        members = world(steps, options.nodes, 0, 90)
-        totals = []
-        for _ in range(options.kills):
+        totals, incidents = [], []
+        for number in range(options.kills):
+            # A job for each kill: the second failure of one waits for its restart back-off.
+            document["metadata"]["name"] = name = f"race-{number}"
+            (folder / "job.json").write_text(json.dumps(document))
+            began = time.monotonic_ns()
+            muster("submit", "-f", str(folder / "job.json"))
+            members = world(steps, options.nodes, began, 90)
             await_spares(folder, options, lane)
             struck = time.monotonic_ns()
             os.kill(members[-1][0], signal.SIGKILL)
             members = world(steps, options.nodes, struck, 90, {pid for pid, _ in members})
             totals.append((max(at for _, at in members) - struck) / 1e6)
-        time.sleep(1)
-        incidents = json.loads(muster("explain", "race", "-o", "json"))["incidents"][1:]
+            time.sleep(0.5)
+            incidents.append(json.loads(muster("explain", name, "-o", "json"))["incidents"][-1])
+            muster("cancel", name)
+            time.sleep(1)
         return totals, incidents
     finally:
         try:
@@ -81,29 +86,9 @@ def await_spares(folder, options, lane):
     deadline = time.monotonic() + 30
     time.sleep(options.settle)
     while lane != "cold" and time.monotonic() < deadline:
-        spares = list((folder / "cluster" / "nodes").glob("*/state/runs/*-spare-*"))
-        if len(spares) >= options.nodes and all(idle(spare) for spare in spares):
+        if len(list((folder / "cluster" / "nodes").glob("*/state/runs/*-spare-*/parked"))) >= options.nodes:
             return
         time.sleep(0.1)
-
-
-def idle(spare):
-    """Whether the launcher of this spare has used no processor for a moment."""
-
-    def used():
-        total = 0
-        for process in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                if str(spare).encode() + b"/launcher.py" in (process / "cmdline").read_bytes():
-                    fields = (process / "stat").read_text().rpartition(")")[2].split()
-                    total += int(fields[11]) + int(fields[12])
-            except OSError:
-                pass
-        return total
-
-    before = used()
-    time.sleep(0.15)
-    return before > 50 and used() == before
 
 
 def world(steps, size, since, patience, gone=frozenset()):

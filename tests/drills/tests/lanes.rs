@@ -117,7 +117,7 @@ fn processes_of_the_script_work_in_every_lane() {
 fn spares(cluster: &Cluster) -> usize {
     let nodes = fs::read_dir(cluster.dir.join("nodes")).unwrap().flatten();
     let runs = nodes.filter_map(|node| fs::read_dir(node.path().join("state/runs")).ok()).flatten().flatten();
-    runs.filter(|run| run.file_name().to_string_lossy().contains("-spare-")).count()
+    runs.filter(|run| run.file_name().to_string_lossy().contains("-spare-") && run.path().join("parked").exists()).count()
 }
 
 fn train(cluster: &Cluster, lane: &str, nodes: &str) {

@@ -9,6 +9,7 @@ use muster_runner::procfs::Stat;
 use muster_runner::record;
 use muster_runner::wire::{Command, Hold, MAX_RANKS, ParkSpec, Refusal, RefusalKind, Refused, Reply, StartSpec};
 use rustix::pipe::PipeFlags;
+use rustix::process::Pid;
 
 use super::{LAUNCHER, Runner};
 use crate::group::{self, Launcher};
@@ -164,6 +165,10 @@ impl Runner {
         }
         record::write_atomic(here, record::HOLD, &hold).map_err(|e| trouble(record::HOLD, &e))?;
         (self.hold, self.pattern, self.served) = (hold, pattern, served);
+        if let Some(pid) = self.group.launcher.as_ref().and_then(|launcher| Pid::from_raw(launcher.process.pid)) {
+            // It may still be importing in the background, and is needed now. Only root may raise it, and only for root it was lowered.
+            let _ = rustix::process::setpriority_process(Some(pid), 0);
+        }
         self.books.urgent = true;
         Ok(())
     }

@@ -145,19 +145,22 @@ pub(crate) struct Verdict {
     pub node: Option<NodeName>,
     pub collateral: Vec<String>,
     pub event_at: Timestamp,
+    /// Most likely no fault of the job's, but its own doing can look like this.
+    pub doubtful: bool,
 }
 
-/// Judges all evidence of one generation together; `None` without any. `advanced`: it came further than the ones before it.
+/// Judges all evidence of one generation together; `None` without any.
 ///
-/// Where every member says that another went away, and all of them are there, the network between them failed, and nobody pays. But a
-/// program that cannot reach something else uses the same words; so a job pays all the same if it has got no further, else it would
-/// be restarted for ever.
-pub(crate) fn judge(evidence: &[Evidence], members: usize, advanced: bool) -> Option<Verdict> {
+/// Where every member says that another went away, and all of them are there, the network between them failed, and nobody pays; where a
+/// group vanished with its runner, its node does. But a program that cannot reach something else uses the same words, and one that eats all
+/// memory may take its runner along. So in doubt a job pays all the same if this has happened `in_vain`, again and again without a
+/// step further; else it would be restarted for ever.
+pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Option<Verdict> {
     let primary = evidence.iter().min_by_key(|e| (e.order(), Reverse(e.breaks())))?;
     let refused_everywhere = evidence.iter().filter(|e| matches!(e, Evidence::Refused { .. })).count() == members;
     let (cause, charged, message) = match primary {
         victim if victim.is_victim() => {
-            let charged = if advanced { Charged::Nobody } else { Charged::Job };
+            let charged = if in_vain { Charged::Job } else { Charged::Nobody };
             let error = match victim {
                 Evidence::RankExit { error: Some(error), .. } | Evidence::LauncherFailed { error: Some(error), .. } => error,
                 _ => "no error",
@@ -176,7 +179,8 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, advanced: bool) -> Op
         }
         Evidence::Vanished { node, launched, .. } => {
             let cause = if *launched { Cause::WorkerKilled } else { Cause::StartFailed };
-            (cause, Charged::Node, format!("the worker group on {node} was killed together with its runner"))
+            let charged = if in_vain { Charged::Job } else { Charged::Node };
+            (cause, charged, format!("the worker group on {node} was killed together with its runner"))
         }
         Evidence::NodeSilent { node, lost: true, .. } => (Cause::NodeLost, Charged::Node, format!("{node} is silent")),
         Evidence::NodeSilent { node, .. } => {
@@ -200,6 +204,7 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, advanced: bool) -> Op
         node: named.then(|| primary.node().clone()),
         collateral,
         event_at: primary.happened(),
+        doubtful: primary.is_victim() || matches!(primary, Evidence::Vanished { .. }),
     })
 }
 
@@ -222,7 +227,7 @@ mod tests {
     #[test]
     fn the_rank_that_failed_by_itself_is_to_blame_even_if_a_victim_was_seen_first() {
         let verdict =
-            judge(&[exit("b", 1, Exit::Code(1), PEER, 1000), exit("a", 0, Exit::Signal(11), None, 1003)], 2, true).unwrap();
+            judge(&[exit("b", 1, Exit::Code(1), PEER, 1000), exit("a", 0, Exit::Signal(11), None, 1003)], 2, false).unwrap();
         assert_eq!(
             (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
             (Cause::WorkerFailed, Charged::Job, Some("rank 0 on a"))
@@ -233,42 +238,42 @@ mod tests {
     #[test]
     fn a_cut_node_explains_its_peers_deaths_and_costs_the_job_nothing() {
         let evidence = [exit("b", 1, Exit::Code(1), PEER, 1000), exit("c", 2, Exit::Code(1), None, 1001), silent("a", false, 1020)];
-        let verdict = judge(&evidence, 3, true).unwrap();
+        let verdict = judge(&evidence, 3, false).unwrap();
         assert_eq!((verdict.cause, verdict.charged, verdict.culprit.as_deref()), (Cause::NodeLost, Charged::Node, Some("a")));
         assert_eq!(verdict.collateral, ["rank 1 on b", "rank 2 on c"]);
     }
 
     #[test]
     fn a_failure_long_before_a_silence_is_not_the_silences_fault() {
-        let verdict = judge(&[exit("b", 1, Exit::Code(3), None, 1000), silent("a", false, 2000)], 2, true).unwrap();
+        let verdict = judge(&[exit("b", 1, Exit::Code(3), None, 1000), silent("a", false, 2000)], 2, false).unwrap();
         assert_eq!(verdict.charged, Charged::Job);
     }
 
     #[test]
     fn a_group_that_vanished_with_its_runner_costs_the_job_nothing() {
         let vanished = |launched| Evidence::Vanished { node: "a".into(), at: Timestamp(900_000), launched };
-        let verdict = judge(&[exit("b", 1, Exit::Code(1), PEER, 1000), vanished(true)], 2, true).unwrap();
+        let verdict = judge(&[exit("b", 1, Exit::Code(1), PEER, 1000), vanished(true)], 2, false).unwrap();
         assert_eq!((verdict.cause, verdict.charged, verdict.culprit.as_deref()), (Cause::WorkerKilled, Charged::Node, Some("a")));
-        assert_eq!(judge(&[vanished(false)], 1, true).unwrap().cause, Cause::StartFailed, "it is not tried there again at once");
+        assert_eq!(judge(&[vanished(false)], 1, false).unwrap().cause, Cause::StartFailed, "it is not tried there again at once");
     }
 
     #[test]
-    fn victims_of_each_other_name_nobody_and_pay_only_if_they_got_no_further() {
+    fn victims_of_each_other_name_nobody_and_pay_only_if_it_is_in_vain() {
         let evidence = [exit("a", 0, Exit::Code(1), PEER, 1000), exit("b", 1, Exit::Code(1), PEER, 1001)];
-        let verdict = judge(&evidence, 2, true).unwrap();
+        let verdict = judge(&evidence, 2, false).unwrap();
         assert_eq!(
             (verdict.cause, verdict.charged, verdict.culprit, verdict.node),
             (Cause::PeersLost, Charged::Nobody, None, None)
         );
         assert_eq!(verdict.collateral, ["rank 0 on a", "rank 1 on b"]);
-        assert_eq!(judge(&evidence, 2, false).unwrap().charged, Charged::Job);
+        assert_eq!(judge(&evidence, 2, true).unwrap().charged, Charged::Job);
     }
 
     #[test]
     fn a_refusal_everywhere_is_the_jobs_fault_elsewhere_the_nodes() {
         let refused = |node: &str| Evidence::Refused { node: node.into(), reason: "no such script".into() };
-        assert_eq!(judge(&[refused("a"), refused("b")], 2, true).unwrap().charged, Charged::Job);
-        assert_eq!(judge(&[refused("a")], 2, true).unwrap().charged, Charged::Node);
+        assert_eq!(judge(&[refused("a"), refused("b")], 2, false).unwrap().charged, Charged::Job);
+        assert_eq!(judge(&[refused("a")], 2, false).unwrap().charged, Charged::Node);
     }
 
     #[test]

@@ -89,6 +89,10 @@ pub(crate) fn cordon_veto<'a>(nodes: impl Iterator<Item = &'a NodeRecord>, polic
     }
 }
 
+/// How often in a row a job may break in a way nobody can be charged with for certain, without a step further: then it pays. As often as
+/// a job may fail by default.
+pub(crate) const IN_VAIN_MAX: u32 = 3;
+
 /// Nodes a job shall not have for a while, because it could not start there: longer each would starve small fleets.
 pub(crate) const AVOID: Duration = Duration::from_secs(60);
 

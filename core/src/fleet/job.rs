@@ -61,6 +61,9 @@ pub struct JobRecord {
     pub restart_count: u32,
     /// Failures in a row without a healthy stretch between, for the back-off.
     pub failures_in_row: u32,
+    /// Breaks in a row that nobody could be charged with for certain, without a step further than before.
+    #[serde(default)]
+    pub in_vain: u32,
     /// Not to be started again before this.
     pub not_before: Option<Timestamp>,
     /// Newest last, bounded by `INCIDENTS_MAX`.
@@ -160,6 +163,7 @@ impl JobRecord {
             restarts: Vec::new(),
             restart_count: 0,
             failures_in_row: 0,
+            in_vain: 0,
             not_before: None,
             incidents: Vec::new(),
             incidents_dropped: 0,

@@ -9,7 +9,7 @@ use crate::{
     fleet::{
         Cordon, Fleet, MUSTER,
         blame::{self, Evidence, Verdict},
-        budget::{self, AVOID, Avoided, Restart},
+        budget::{self, AVOID, Avoided, IN_VAIN_MAX, Restart},
         job::{Ending, Phase, Stopping},
         placement::Placement,
         receipt::{Cause, Charged, Incident},
@@ -111,7 +111,8 @@ impl Fleet {
         let generation = self.jobs[uid].current.clone().expect("only a current generation is judged");
         let steps = rendezvous::steps(&self.nodes, uid, &generation);
         let advanced = steps.last > self.jobs[uid].last_step;
-        let Some(verdict) = blame::judge(evidence, generation.members.len(), advanced) else { return };
+        let in_vain = if advanced { 0 } else { self.jobs[uid].in_vain };
+        let Some(verdict) = blame::judge(evidence, generation.members.len(), in_vain >= IN_VAIN_MAX) else { return };
         let (policy, job) = (self.policy.clone(), self.jobs.get_mut(uid).expect("settled jobs exist"));
         let name = job.name.clone();
         job.open_incident(Incident {
@@ -128,6 +129,7 @@ impl Fleet {
             ..Incident::at(verdict.event_at.min(doubted))
         });
         job.last_step = steps.last.or(job.last_step);
+        job.in_vain = if verdict.doubtful { in_vain + 1 } else { in_vain };
         job.restart_count += 1;
         job.not_before = None;
         let restart = if verdict.charged == Charged::Job { budget::charge(job, &policy, now) } else { Restart::At(now) };

@@ -122,7 +122,12 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
         found.push(Evidence::Refused { node: node.clone(), reason: reason.clone() });
         return;
     }
-    let failures = || run.ranks.iter().filter(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
+    // The runner was killed: last words that it had not passed on are lost, and what a rank without any died of nobody can say.
+    let vanished = run.launcher_exit.is_none() && run.phase == RunPhase::Dead;
+    let failures = || {
+        let failed = run.ranks.iter().filter(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
+        failed.filter(|rank| !vanished || rank.first_error.is_some())
+    };
     let first = failures().min_by_key(|rank| rank.exited_at);
     let failed = first.is_some();
     for rank in failures() {
@@ -149,7 +154,7 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
         Some(exit) if !exit.is_success() => {
             found.push(Evidence::LauncherFailed { node: node.clone(), exit, at, error: run.launcher_error.clone() });
         }
-        None if run.phase == RunPhase::Dead => {
+        None if vanished => {
             found.push(Evidence::Vanished { node: node.clone(), at, launched: !run.ranks.is_empty() });
         }
         _ => {}

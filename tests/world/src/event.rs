@@ -34,6 +34,11 @@ pub(crate) enum Event {
         serial: u64,
         message: Down,
     },
+    Late {
+        machine: usize,
+        agent: u64,
+        message: Down,
+    },
     /// The end of a connection is noticed at the coordinator, or at the agent.
     UpClosed {
         conn: u64,

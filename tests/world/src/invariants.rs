@@ -327,8 +327,10 @@ fn blame_is_fair(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
 }
 
 fn unfair(world: &World, before: &JobRecord, job: &JobRecord, incident: &Incident) -> Broken {
-    // Where nobody is named the network is to blame, and a job pays only if it has got no further since it last broke.
-    if incident.culprit.is_none() && incident.charged == Charged::Job && incident.last_step_before > before.last_step {
+    // Where nobody is named the network is to blame. In doubt a job pays from the fourth time on without a step further.
+    let advanced = incident.last_step_before > before.last_step;
+    let in_vain = !advanced && before.in_vain >= 3;
+    if incident.culprit.is_none() && incident.charged == Charged::Job && !in_vain {
         return Some(("I6", format!("{} pays for the network: {}", job.uid, incident.message)));
     }
     let (Some(node), Some(from), Some(_)) = (&incident.node, incident.from, &incident.culprit) else { return None };
@@ -338,7 +340,7 @@ fn unfair(world: &World, before: &JobRecord, job: &JobRecord, incident: &Inciden
     let own_fault = truth.job_faults.iter().any(|(faulty, _)| *faulty == run);
     let members = job.generation(from).map_or(0, |generation| generation.members.len());
     let refused_everywhere = truth.refusals.iter().filter(|(refused, _)| *refused == run).count() >= members;
-    if incident.charged == Charged::Job && !own_fault && !refused_everywhere {
+    if incident.charged == Charged::Job && !own_fault && !refused_everywhere && !in_vain {
         return Some(("I6", format!("{} pays for what it did not do: {}", words::run(&run), incident.message)));
     }
     let here = (run.clone(), machine);

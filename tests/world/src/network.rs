@@ -139,12 +139,10 @@ impl World {
         }
         let conn = &self.conns[&id];
         if !conn.agent_open {
-            // What the agent had read before it gave the connection up.
-            let same = self.machines[machine].agent.as_ref().is_some_and(|agent| agent.id == conn.agent);
-            let stale = same && self.healed.is_none() && self.plan.has(Fault::Stale) && !self.machines[machine].down_cut;
-            if stale && !matches!(message, Down::HeartbeatReply) {
-                self.count(Fault::Stale);
-                self.heard_from_coordinator(machine, message);
+            let late = self.healed.is_none() && self.plan.has(Fault::Stale) && !self.machines[machine].down_cut;
+            if late && !matches!(message, Down::HeartbeatReply) {
+                let (agent, delay) = (conn.agent, self.rng.ms(0, 3_000));
+                self.after(delay, Event::Late { machine, agent, message });
             }
             return;
         }
@@ -153,6 +151,14 @@ impl World {
             return;
         }
         self.heard_from_coordinator(machine, message);
+    }
+
+    /// A message of a connection long given up comes to the agent that had it, of an older session or even of an older coordinator.
+    pub(crate) fn comes_late(&mut self, machine: usize, agent: u64, message: Down) {
+        if self.machines[machine].agent.as_ref().is_some_and(|living| living.id == agent) {
+            self.count(Fault::Stale);
+            self.heard_from_coordinator(machine, message);
+        }
     }
 
     /// What was held up by a cut is delivered, in order; what is under way comes later.

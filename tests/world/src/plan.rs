@@ -24,7 +24,7 @@ pub(crate) struct Plan {
     /// From a start to the workers, at most, in ms.
     pub(crate) launch_ms: u64,
     pub(crate) step_ms: u64,
-    /// How often a rank that fails breaks its peers' connections before it is itself reported, in percent.
+    /// How often a level is delivered twice, in percent, where that happens at all.
     pub(crate) duplicate_percent: u64,
 }
 

@@ -37,10 +37,13 @@ pub(crate) struct Asked {
     tries: u32,
 }
 
+/// Jobs wanted in one world, those under a name used again included.
+const WISHES_MAX: usize = 8;
+
 impl World {
     pub(crate) fn users_begin(&mut self) {
         for number in 0..self.plan.jobs {
-            let wish = self.wish(number);
+            let wish = self.wish(number, format!("job-{number}"));
             self.users.wishes.push(wish);
             let delay = self.rng.ms(0, 15_000);
             let id = self.prepare_submit(number, 0);
@@ -50,7 +53,7 @@ impl World {
         self.after(first, Event::UserActs);
     }
 
-    fn wish(&mut self, number: usize) -> Wish {
+    fn wish(&mut self, number: usize, name: String) -> Wish {
         let nodes = self.plan.machines as u64;
         let min = self.rng.range(1, nodes.min(3));
         let replicas = self.rng.range(min, nodes.max(min));
@@ -77,7 +80,7 @@ impl World {
             progress: Some(progress.into()),
             ..SpecDocument::default()
         };
-        let metadata = Metadata { name: format!("job-{number}"), namespace: None };
+        let metadata = Metadata { name, namespace: None };
         let document = JobDocument { api_version: API_VERSION.into(), kind: KIND.into(), metadata, spec };
         let (name, spec) = document.check().expect("the world's users write good documents");
         let request_id = if self.rng.percent(50) { format!("request-{number}") } else { String::new() };
@@ -116,7 +119,8 @@ impl World {
             return;
         }
         if let (Request::Delete { .. }, Some(wish)) = (&request, wish) {
-            self.users.wishes[wish].deleting = true;
+            let name = self.users.wishes[wish].name.clone();
+            self.users.wishes.iter_mut().filter(|other| other.name == name).for_each(|other| other.deleting = true);
         }
         note!(self, "a user asks: {}", short(&request));
         self.decide(Input::Request { id, request });
@@ -141,11 +145,17 @@ impl World {
                     self.fail("I3", format!("{name} was accepted as {before} and then as {uid}"));
                 }
             }
-            Answer::Refused(refusal @ Refusal::JobExists { .. }) => {
+            Answer::Refused(refusal @ Refusal::JobExists { .. }) if self.is_stored(wish) => {
                 self.fail("I3", format!("a submission said again was refused: {refusal}"));
             }
             _ => {}
         }
+    }
+
+    /// The job under this wish's name is this wish's.
+    fn is_stored(&self, wish: usize) -> bool {
+        let wish = &self.users.wishes[wish];
+        self.store.jobs.values().any(|job| job.name == wish.name && job.spec.env == wish.spec.env)
     }
 
     /// A client that hears nothing asks again; for a submission that must be safe.
@@ -189,11 +199,19 @@ impl World {
             5 => self.asks(Request::Cancel { name }, Some(wish), 0),
             6 | 7 if over => self.asks(Request::Delete { name }, Some(wish), 0),
             6 | 7 => {
-                let deleting = self.users.wishes[wish].deleting;
-                if deleting {
-                    return;
+                let gone = self.users.wishes[wish].deleting;
+                let taken = self.store.jobs.values().any(|job| job.name == name);
+                match gone {
+                    false => self.prepare_submit(wish, 0),
+                    // The name is free again, for another job.
+                    true if !taken && self.users.wishes.len() < WISHES_MAX => {
+                        let number = self.users.wishes.len();
+                        let next = self.wish(number, name.name);
+                        self.users.wishes.push(next);
+                        self.prepare_submit(number, 0)
+                    }
+                    true => return,
                 }
-                self.prepare_submit(wish, 0)
             }
             8 => self.asks(Request::Cordon { node, by: "alice".into(), reason: "fan".into() }, None, 0),
             9 | 10 => self.asks(Request::Uncordon { node }, None, 0),

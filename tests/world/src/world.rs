@@ -133,7 +133,8 @@ impl World {
             Event::Down { conn, .. } | Event::DownClosed { conn } => {
                 self.conns.get(conn).map_or(Timestamp(0), |conn| self.machines[conn.machine].agent_paused_until)
             }
-            Event::Dial { machine, .. }
+            Event::Late { machine, .. }
+            | Event::Dial { machine, .. }
             | Event::Beat { machine, .. }
             | Event::Refused { machine, .. }
             | Event::RunnerLost { machine, .. }
@@ -153,6 +154,7 @@ impl World {
             Event::Tick { process, at } => self.tick(process, at),
             Event::Up { conn, serial, message } => self.up_arrives(conn, serial, message),
             Event::Down { conn, serial, message } => self.down_arrives(conn, serial, message),
+            Event::Late { machine, agent, message } => self.comes_late(machine, agent, message),
             Event::UpClosed { conn } => self.up_closed(conn),
             Event::DownClosed { conn } => self.down_closed(conn),
             Event::StreamEnded { conn } => self.stream_ended(conn),

@@ -74,17 +74,37 @@ fn victims_wait_until_who_is_silent_is_known_to_be() {
 fn a_network_that_parts_members_costs_nobody_while_the_job_gets_on() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.submit("digits", document(2, 2, 2));
-    bench.step("digits", 7);
-    bench.rank_exits("digits", 0, Exit::Code(1), PEER);
-    bench.rank_exits("digits", 1, Exit::Code(1), PEER);
-    bench.pass(SECOND);
-    let incident = last_incident(&bench, "digits");
-    assert_eq!((incident.cause, incident.charged, incident.node), (Cause::PeersLost, Charged::Nobody, None));
+    let parts = |bench: &mut Bench| {
+        bench.rank_exits("digits", 0, Exit::Code(1), PEER);
+        bench.rank_exits("digits", 1, Exit::Code(1), PEER);
+        bench.pass(SECOND);
+        last_incident(bench, "digits")
+    };
+    for step in 1..5 {
+        bench.step("digits", step);
+        let incident = parts(&mut bench);
+        assert_eq!((incident.cause, incident.charged, incident.node), (Cause::PeersLost, Charged::Nobody, None));
+    }
     assert_eq!(bench.job("digits").restarts.len(), 0);
-    bench.rank_exits("digits", 0, Exit::Code(1), PEER);
-    bench.rank_exits("digits", 1, Exit::Code(1), PEER);
+    let charged: Vec<Charged> = (0..3).map(|_| parts(&mut bench).charged).collect();
+    assert_eq!(charged, [Charged::Nobody, Charged::Nobody, Charged::Job], "three in vain after the last step, then it pays");
     bench.pass(SECOND);
-    assert_eq!(last_incident(&bench, "digits").charged, Charged::Job, "it has got no further than before");
+    bench.step("digits", 9);
+    assert_eq!(parts(&mut bench).charged, Charged::Nobody);
+}
+
+#[test]
+fn last_words_lost_with_the_runner_accuse_nobody() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    let agent = bench.agents.get_mut(&"b".into()).unwrap();
+    let run = agent.runs.values_mut().next().unwrap();
+    (run.phase, run.dead_at) = (RunPhase::Dead, Some(bench.now));
+    (run.ranks[0].exit, run.ranks[0].exited_at) = (Some(Exit::Code(1)), Some(bench.now));
+    let (session, runs) = (agent.session.unwrap(), agent.runs.values().cloned().collect());
+    bench.input(Input::Runs { session, runs });
+    bench.pass(SECOND);
+    assert_eq!(last_incident(&bench, "digits").charged, Charged::Node);
 }
 
 #[test]

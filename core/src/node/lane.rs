@@ -30,8 +30,17 @@ pub struct Interpreter {
     pub system: String,
 }
 
-/// The interpreters for which a lane is proven: torch, implementation, Python, system, lane.
-const PROVEN: [((u32, u32), &str, (u32, u32), &str, Lane); 1] = [((2, 15), "cpython", (3, 11), "linux", Lane::Fork)];
+/// An interpreter for which a lane is proven.
+struct Proof {
+    torch: (u32, u32),
+    implementation: &'static str,
+    python: (u32, u32),
+    system: &'static str,
+    lane: Lane,
+}
+
+const PROVEN: [Proof; 1] =
+    [Proof { torch: (2, 15), implementation: "cpython", python: (3, 11), system: "linux", lane: Lane::Fork }];
 
 /// The oldest Python the launcher is written for: `socket.recv_fds`, absolute `__file__`.
 const LAUNCHER_PYTHON: (u32, u32) = (3, 9);
@@ -49,11 +58,12 @@ pub fn choose(asked: Launch, python: bool, interpreter: &Interpreter) -> (Lane, 
         Launch::Parked => Lane::Parked,
         Launch::Fork => Lane::Fork,
         Launch::Auto => {
-            let same = |entry: &&(_, &str, _, &str, Lane)| {
-                (entry.0, entry.1, entry.2, entry.3) == (*torch, implementation.as_str(), *version, system.as_str())
+            let same = |proof: &&Proof| {
+                (proof.torch, proof.implementation, proof.python, proof.system)
+                    == (*torch, implementation.as_str(), *version, system.as_str())
             };
             return match PROVEN.iter().find(same) {
-                Some((.., lane)) => (*lane, format!("the fastest lane that is proven for {shown}")),
+                Some(proof) => (proof.lane, format!("the fastest lane that is proven for {shown}")),
                 None => (Lane::Cold, format!("no faster lane is proven for {shown}")),
             };
         }

@@ -73,6 +73,7 @@ impl Rig {
             step_pattern: None,
             idle_timeout_ms: 300_000,
             term_grace_ms: 10_000,
+            spare: false,
         };
         Rig { _root: root, dir, hold, cgroup: true }
     }
@@ -133,6 +134,7 @@ impl Rig {
             cwd: self.dir.clone(),
             ranks,
             first_rank: 0,
+            order: None,
         }
     }
 

@@ -30,7 +30,12 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn draw(rng: &mut Rng) -> Self {
-        let machines = rng.range(1, 6) as usize + if rng.percent(10) { 6 } else { 0 };
+        // Small worlds find most, and fastest; a few are large enough for what only a crowd does.
+        let machines = match rng.below(100) {
+            0 => rng.range(20, 40),
+            1..=10 => rng.range(7, 12),
+            _ => rng.range(1, 6),
+        } as usize;
         let faults: Vec<Fault> = Fault::ALL.into_iter().filter(|_| rng.percent(50)).collect();
         let trouble = rng.ms(20_000, 90_000);
         Self {

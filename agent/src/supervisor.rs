@@ -11,12 +11,12 @@ use std::{
 
 use muster_core::{
     id::{JobUid, NodeEpoch, Term},
-    node::{Effect, Found, FoundState, Input, Ledger, Node, lane::Lane, spare, torchrun, torchrun::Site},
-    run::{Assignment, Desired, Endpoint, RunId, RunPhase, RunReport, Target},
+    node::{Effect, Found, FoundState, Input, Ledger, Node, lane::Lane, torchrun, torchrun::Site},
+    run::{Assignment, Desired, Endpoint, RunId, RunReport},
     time::Timestamp,
 };
 use muster_proto::convert::session::RUNS_MAX;
-use muster_runner::{wire, wire::StartSpec};
+use muster_runner::wire::StartSpec;
 use muster_runtime::{clock::Clock, tasks::Scope};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -31,6 +31,10 @@ use crate::{
     runner_link::{Link, Orders, Word},
     spares::{self, Made, Spares},
 };
+
+mod lanes;
+
+use lanes::order_for;
 
 /// What the session tells the supervisor.
 #[derive(Debug)]
@@ -337,51 +341,6 @@ impl Supervisor {
         *self.lanes.entry(run.clone()).or_insert_with(|| runs.accepted(run).map(|accepted| accepted.lane).unwrap_or_default())
     }
 
-    fn note_wanted(&mut self, desired: &Desired) {
-        self.wanted.clear();
-        for wanted in &desired.runs {
-            let (Target::Ready(assignment) | Target::Running(assignment, _)) = &wanted.target else { continue };
-            let known = self.wanted.get(&wanted.run.job);
-            if known.is_none_or(|known| known.run.generation < wanted.run.generation) {
-                self.wanted.insert(wanted.run.job.clone(), assignment.as_ref().clone());
-            }
-        }
-    }
-
-    /// Makes the spares that are missing and ends those that are of no use any more.
-    fn tend_spares(&mut self) {
-        self.look_again = None;
-        if !self.config.spares {
-            return;
-        }
-        let reports = self.reports.borrow().as_ref().map(|reports| reports.runs.clone()).unwrap_or_default();
-        self.lanes.retain(|run, _| reports.iter().any(|report| report.run == *run));
-        let settled = |report: &&RunReport| !matches!(report.phase, RunPhase::Preparing | RunPhase::Refused(_));
-        let runs: Vec<(RunReport, Lane)> =
-            reports.iter().filter(settled).map(|report| (report.clone(), self.lane(&report.run))).collect();
-        let plan = spare::plan(Timestamp(Clock::Boot.now_us()), &runs, &self.spares.jobs());
-        self.look_again = plan.look_again;
-        for job in plan.end {
-            if let Some(spare) = self.spares.take(&job) {
-                self.scope.spawn("spare", spare.end());
-            }
-        }
-        for run in plan.prepare {
-            let Some(assignment) = self.wanted.get(&run.job).filter(|a| a.run == run).cloned() else { continue };
-            let (lane, number) = (self.lane(&run), self.spares.begin(&run.job));
-            let dir = self.runs.spare_dir(&run.job, number);
-            let site =
-                Site { run_dir: dir.to_str().expect("the state directory was checked to be UTF-8").to_owned(), ..self.site(&run) };
-            let (runner, modules) = (self.config.runner.clone(), self.runs.dir(&run).join(muster_runner::record::MODULES));
-            let done = self.made.0.clone();
-            self.scope.spawn("spare", async move {
-                let outcome = spares::make(dir, &assignment, lane, &modules, &runner, &site).await;
-                // Nobody listens any more while the agent shuts down; the spare's runner ends by itself.
-                let _ = done.send(Made { job: run.job, number, outcome }).await;
-            });
-        }
-    }
-
     fn order(&self, run: &RunId, change: impl FnOnce(&mut Orders)) {
         // A run without a link never had a runner, or its runner is gone: there is nobody to order.
         if let Some(orders) = self.links.get(run) {
@@ -410,17 +369,6 @@ impl Supervisor {
             true
         });
     }
-}
-
-/// What a launcher is told in this lane; none if there is no launcher.
-fn order_for(lane: Lane, assignment: &Assignment, launch: &torchrun::Launch) -> Option<wire::Order> {
-    let (options, ranks) = torchrun::ranks(assignment)?;
-    let (lane, argv) = match lane {
-        Lane::Cold => return None,
-        Lane::Parked => (wire::Lane::Parked, torchrun::own_arguments(launch).to_vec()),
-        Lane::Fork => (wire::Lane::Fork, ranks),
-    };
-    Some(wire::Order { lane, options, argv, run_id: assignment.rendezvous.clone() })
 }
 
 async fn until(at: Option<Timestamp>) {

@@ -11,6 +11,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+mod order;
+
+pub use order::{Lane, Order, ParkSpec};
+
 /// Version of this protocol, in every message and file.
 pub const VERSION: u32 = 1;
 
@@ -168,47 +172,6 @@ pub struct StartSpec {
     /// Set: the launcher (parked before, or started now) gets this, and `args` is not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
-}
-
-/// What a launcher that has imported torch is told to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
-    pub lane: Lane,
-    /// The interpreter's own options.
-    pub options: Vec<String>,
-    /// Parked: torchrun's arguments. Fork: the script and its arguments, or `-m`, the module and its arguments.
-    pub argv: Vec<String>,
-    /// torchrun's `--rdzv-id`.
-    pub run_id: String,
-}
-
-/// How a launcher starts the ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Lane {
-    Parked,
-    Fork,
-}
-
-/// A launcher to be started ahead.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ParkSpec {
-    /// The interpreter.
-    pub program: String,
-    pub options: Vec<String>,
-    pub env: BTreeMap<String, String>,
-    pub cwd: PathBuf,
-}
-
-/// Leaves the environment out: it holds secrets.
-impl std::fmt::Debug for ParkSpec {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ParkSpec")
-            .field("program", &self.program)
-            .field("options", &self.options)
-            .field("cwd", &self.cwd)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Leaves the environment out: it holds secrets.

@@ -39,8 +39,9 @@ struct Proof {
     lane: Lane,
 }
 
-const PROVEN: [Proof; 1] =
-    [Proof { torch: (2, 15), implementation: "cpython", python: (3, 11), system: "linux", lane: Lane::Fork }];
+/// None yet: the suite's baseline is still the cold lane rather than plain torchrun, and DDP, `-m`, `torch.compile` and a debugger are
+/// not in it. Until they are, `auto` is cold.
+const PROVEN: [Proof; 0] = [];
 
 /// The oldest Python the launcher is written for: `socket.recv_fds`, absolute `__file__`.
 const LAUNCHER_PYTHON: (u32, u32) = (3, 9);
@@ -78,7 +79,7 @@ mod tests {
     #[test]
     fn auto_takes_only_what_is_proven() {
         let here = Interpreter { torch: (2, 15), implementation: "cpython".into(), python: (3, 11), system: "linux".into() };
-        assert_eq!(choose(Launch::Auto, true, &here).0, Lane::Fork);
+        assert_eq!(choose(Launch::Auto, true, &here).0, if PROVEN.is_empty() { Lane::Cold } else { Lane::Fork });
         assert_eq!(choose(Launch::Parked, true, &here).0, Lane::Parked);
         assert_eq!(choose(Launch::Cold, true, &here).0, Lane::Cold);
         assert_eq!(choose(Launch::Fork, false, &here).0, Lane::Cold, "not a script");

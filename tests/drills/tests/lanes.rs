@@ -4,6 +4,8 @@
 //! reads when it is imported must be in the job's `env`, not set by the script), frames of the launcher lie below the script's in
 //! `inspect.stack()`, ranks of a node share the hash seed, and `/proc/PID/cmdline` and `environ` are the launcher's.
 
+#![allow(clippy::unwrap_used, reason = "all of this file is a test")]
+
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use muster_drills::{Cluster, kill, last_step, pids, python, scripts, until};

@@ -3,7 +3,7 @@ use std::time::Duration;
 use muster_core::{
     fleet::receipt::Cause,
     id::{Generation, JobUid, NodeName},
-    spec::RestartPolicy,
+    spec::{Launch, RestartPolicy},
 };
 use proptest::{collection::vec, option, prelude::*};
 use prost::Message;
@@ -69,7 +69,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
         stop_grace_period: Duration::from_millis(rest.2),
         scale_up_cooldown: Duration::from_millis(rest.3),
         progress: if rest.4 { Progress::Independent } else { Progress::Synchronous },
-        launch: Launch::Cold,
+        launch: Launch::ALL[usize::from(rest.4) * 2].1,
         step_pattern: rest.5,
     })
 }

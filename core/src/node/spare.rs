@@ -93,7 +93,7 @@ mod tests {
     fn a_spare_waits_for_steps() {
         let stepping = || [run("a", 1, RunPhase::Running, true)];
         let id = stepping()[0].0.run.clone();
-        assert_eq!(plan(NOW, &stepping(), &set(&[])).prepare, [id.clone()]);
+        assert_eq!(plan(NOW, &stepping(), &set(&[])).prepare, vec![id.clone()]);
         assert_eq!(plan(NOW, &stepping(), &set(&["a"])), Plan::default(), "one is enough");
         let silent = [run("a", 1, RunPhase::Running, false)];
         let due = Timestamp(6_000_000);

@@ -107,8 +107,8 @@ pub(crate) struct Child {
     pub(crate) keep: Option<OwnedFd>,
 }
 
-/// Starts `command` so that it is killed when the calling process ends. It begins with an empty signal mask; SIGPIPE is
-/// made default again by the standard library.
+/// Starts `command` so that it is killed when the calling process ends. It begins with an empty signal mask and
+/// every signal at its default.
 pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
     let parent = rustix::process::getpid();
     let mut cgroup = child.cgroup;
@@ -130,6 +130,11 @@ pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
         // SAFETY: the set is initialised; the old mask is not asked for. Allowed between fork and exec.
         if unsafe { libc::sigprocmask(libc::SIG_SETMASK, &nothing_blocked, std::ptr::null_mut()) } != 0 {
             return Err(io::Error::last_os_error());
+        }
+        // Whoever started the agent may have had signals ignored (nohup, a shell's background job); that is not the workers' affair.
+        for signal in 1..=libc::SIGSYS {
+            // SAFETY: sets a disposition of this process only; the two that cannot be set answer with an error that means nothing.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         // A parent that ended before the line above sends nothing.
         if rustix::process::getppid() != Some(parent) && rustix::process::getppid().is_some() {

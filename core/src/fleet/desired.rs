@@ -31,7 +31,7 @@ pub(crate) fn of_node(
     let mut runs: BTreeMap<RunId, Target> = BTreeMap::new();
     for job in node.jobs.iter().filter_map(|uid| jobs.get(uid)) {
         for generation in job.unburied().filter(|g| g.has(name)) {
-            if let Some(target) = target(name, job, generation) {
+            if let Some(target) = target(name, node, job, generation) {
                 runs.insert(generation.run(&job.uid), target);
             }
         }
@@ -42,6 +42,8 @@ pub(crate) fn of_node(
             continue;
         }
         let target = match jobs.get(&run.job) {
+            // Left alone until it is judged.
+            Some(job) if job.current.as_ref().is_some_and(|current| current.number == run.generation) => continue,
             _ if report.phase.is_over() => Target::Gone { purge: !jobs.contains_key(&run.job) },
             Some(job) if run.generation > job.last_generation => continue,
             Some(job) => {
@@ -59,12 +61,19 @@ pub(crate) fn of_node(
     Desired { term, epoch: node.record.epoch, runs }
 }
 
-fn target(name: &NodeName, job: &JobRecord, generation: &GenerationRecord) -> Option<Target> {
+fn target(name: &NodeName, node: &Node, job: &JobRecord, generation: &GenerationRecord) -> Option<Target> {
+    let dead = generation.dead.contains(name);
     if let Some(stopping) = &generation.stopping {
-        return Some(match generation.dead.contains(name) {
+        // What a node holds it must stop, even if its death was proven by other means before: it may have been told late.
+        let held = node.runs.get(&generation.run(&job.uid)).is_some_and(|run| !run.phase.is_over());
+        return Some(match dead && !held {
             true => Target::Gone { purge: false },
             false => Target::Stopped { grace: stopping.grace, reason: stopping.reason.clone() },
         });
+    }
+    if dead {
+        // It will be replaced in a moment: nothing of it is begun on a node that was booted anew, and no evidence is cleared away.
+        return None;
     }
     let assignment = Box::new(assignment(name, job, generation)?);
     Some(match &generation.store {

@@ -181,7 +181,7 @@ impl Node {
                     Ok(())
                 }
                 Target::Gone { purge: true } if !self.runs.contains_key(&wanted.run) => {
-                    work.effects.push(Effect::Purge { run: wanted.run.clone() });
+                    self.purge(&wanted.run, work);
                     Ok(())
                 }
                 Target::Stopped { .. } | Target::Gone { .. } => Ok(()),
@@ -301,6 +301,14 @@ impl Node {
         work.save |= self.ledger.bury(id);
         work.effects.push(Effect::Release { run: id.clone() });
         if purge {
+            self.purge(id, work);
+        }
+    }
+
+    /// Has what is left of a job removed, unless something of it still lives here: its end will bring the next occasion.
+    fn purge(&self, id: &RunId, work: &mut Work) {
+        let of_job = |(other, run): (&RunId, &Run)| other.job == id.job && other.generation <= id.generation && !run.is_over();
+        if !self.runs.iter().any(of_job) {
             work.effects.push(Effect::Purge { run: id.clone() });
         }
     }

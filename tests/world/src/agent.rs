@@ -299,7 +299,8 @@ impl World {
             }
             Effect::Purge { run } => {
                 let jobs_runs = |id: &RunId| id.job == run.job && id.generation <= run.generation;
-                self.machines[machine].runs.retain(|id, group| !jobs_runs(id) || group.has_process());
+                invariants::purged_is_dead(self, machine, &run);
+                self.machines[machine].runs.retain(|id, _| !jobs_runs(id));
             }
             Effect::EndSession(Alarm { why, .. }) => {
                 note!(self, "n{machine} ends the session: {why}");

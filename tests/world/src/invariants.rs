@@ -87,6 +87,15 @@ pub(crate) fn said_over_is_over(world: &mut World, machine: usize) {
     no_orphan_after_dead(world);
 }
 
+/// I8 for what is on disk: a run that is held keeps its directory.
+pub(crate) fn purged_is_dead(world: &mut World, machine: usize, run: &RunId) {
+    let older = |id: &RunId| id.job == run.job && id.generation <= run.generation;
+    let held = world.machines[machine].runs.iter().find(|(id, group)| older(id) && group.is_held()).map(|(id, _)| id.clone());
+    if let Some(held) = held {
+        world.fail("I8", format!("{} is purged on n{machine} and is held there", words::run(&held)));
+    }
+}
+
 /// I2, first half: those that meet are exactly the members that were decided for one generation.
 pub(crate) fn members_are_the_decided(world: &mut World, training: u64) {
     let members = world.members(training);

@@ -43,12 +43,18 @@ pub(crate) fn look(world: &mut World) {
         }
     }
     for place in &world.machines {
-        for (run, group) in place.runs.iter().filter(|(_, group)| group.has_process()) {
+        for (run, group) in place.runs.iter().filter(|(_, group)| group.is_held()) {
             let current = world.store.jobs.get(&run.job).and_then(|job| job.current.as_ref());
             if current.is_none_or(|current| current.number != run.generation) {
                 let key = format!("{} on {}", words::run(run), place.name);
                 wrong.insert(key, format!("{:?} and not wanted any more", group.phase));
             }
+        }
+    }
+    for (place, agent) in world.machines.iter().filter_map(|place| Some((place, place.agent.as_ref()?))) {
+        for over in agent.node.reports().into_iter().filter(|report| report.phase.is_over()) {
+            let key = format!("{} on {}", words::run(&over.run), place.name);
+            wrong.insert(key, "its end was reported and is not acknowledged".to_owned());
         }
     }
     world.liveness.wrong.retain(|what, _| wrong.contains_key(what));

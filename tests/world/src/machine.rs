@@ -144,6 +144,11 @@ impl Group {
         self.launcher || self.works()
     }
 
+    /// Its runner is there and has it in hand.
+    pub(crate) fn is_held(&self) -> bool {
+        self.runner != Runner::Gone && self.phase != GroupPhase::Dead
+    }
+
     pub(crate) fn failed(&self) -> bool {
         self.ranks.iter().any(|rank| rank.report.exit.is_some_and(|exit| !exit.is_success()))
     }

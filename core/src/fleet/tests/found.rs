@@ -195,3 +195,39 @@ fn a_generation_that_lost_a_member_is_not_started() {
     assert_eq!(phases, [&RunPhase::Ready]);
     assert!(!bench.job("digits").current.as_ref().unwrap().started);
 }
+
+#[test]
+fn a_node_booted_anew_begins_nothing_of_a_generation_sealed_before() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.agents.get_mut(&"b".into()).unwrap().frozen = true;
+    bench.submit("digits", document(2, 2, 2));
+    let agent = bench.agents.get_mut(&"b".into()).unwrap();
+    (agent.frozen, agent.boot, agent.desired) = (false, 1, None);
+    let session = agent.session.take().unwrap();
+    bench.input(Input::Disconnected { session });
+    bench.connect("b");
+    assert_eq!(bench.job("digits").last_generation.0, 1, "the break is still being gathered");
+    assert!(bench.agents[&"b".into()].runs.is_empty());
+    bench.pass(SECOND);
+    assert_eq!((bench.job("digits").phase, bench.job("digits").last_generation.0), (Phase::Running, 2));
+}
+
+#[test]
+fn what_a_node_holds_it_must_stop_whatever_was_recorded() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    bench.agents.values_mut().for_each(|agent| agent.frozen = true);
+    bench.request(Request::Cancel { name: bench.job("digits").name.clone() });
+    let uid = bench.job("digits").uid.clone();
+    bench.fleet.jobs.get_mut(&uid).unwrap().retiring[0].dead.insert("b".into());
+    let agent = &bench.agents[&"b".into()];
+    let (session, mut runs) = (agent.session.unwrap(), agent.runs.values().cloned().collect::<Vec<_>>());
+    runs[0].ranks[0].last_step = Some(3);
+    bench.fleet.nodes.nodes.get_mut(&"b".into()).unwrap().published = None;
+    let effects = bench.input(Input::Runs { session, runs });
+    let told = effects.into_iter().find_map(|effect| match effect {
+        Effect::Publish { session: to, desired } if to == session => desired.runs.into_iter().next(),
+        _ => None,
+    });
+    assert!(matches!(told, Some(DesiredRun { target: Target::Stopped { .. }, .. })), "{told:?}");
+}

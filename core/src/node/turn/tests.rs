@@ -246,6 +246,19 @@ fn a_stop_overtakes_a_runner_that_is_still_coming_up() {
 }
 
 #[test]
+fn a_jobs_remains_are_not_removed_under_a_run_that_lives() {
+    let mut node = node();
+    wants(&mut node, vec![ready("a", 1)]);
+    hears(&mut node, "a", 1, GroupPhase::Holding);
+    assert_eq!(wants(&mut node, vec![gone("a", 4, true)]), vec![]);
+    wants(&mut node, vec![gone("a", 4, true), stopped("a", 1, 0)]);
+    hears(&mut node, "a", 1, GroupPhase::Dead);
+    let effects = wants(&mut node, vec![gone("a", 4, true), gone("a", 1, true)]);
+    assert!(effects.contains(&Effect::Purge { run: run("a", 1) }), "{effects:?}");
+    assert_eq!(wants(&mut node, vec![gone("a", 4, true)]), vec![Effect::Purge { run: run("a", 4) }]);
+}
+
+#[test]
 fn what_cannot_start_says_why_and_is_not_tried_again() {
     let mut node = node();
     wants(&mut node, vec![running("a", 1)]);

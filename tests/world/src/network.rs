@@ -157,6 +157,8 @@ impl World {
     pub(crate) fn comes_late(&mut self, machine: usize, agent: u64, message: Down) {
         if self.machines[machine].agent.as_ref().is_some_and(|living| living.id == agent) {
             self.count(Fault::Stale);
+            // The agent may well end its session over it.
+            self.in_trouble(machine);
             self.heard_from_coordinator(machine, message);
         }
     }

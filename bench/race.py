@@ -7,7 +7,8 @@
 Every measurement is a fresh start of one competitor, one event, and the time from the event until the last member of the new world
 has completed its first all-reduce; finding out is part of it. The clock is CLOCK_MONOTONIC everywhere (see step.py). What
 does not re-form while it is watched is told as "never", with the time it was watched. Each start is a sample of "first start", too.
-The bare static launch, with as many nodes as the event leaves, is the floor that a cold re-form can come near.
+A bare static launch, with as many nodes as the event leaves, is the floor that a cold re-form
+can come near.
 """
 
 import argparse
@@ -120,9 +121,9 @@ def run(options):
                         start_folder = folder / f"{key}-{event.key}-{number}-{attempt}"
                         if contest(race, setting, start_folder, key, event, number, options) <= DISTURBED:
                             break
-            race["meta"]["rounds"] = number + 1
-            race["meta"]["minutes"] = round((time.monotonic() - began) / 60, 1)
-            save(race, options.out)  # whatever ends a long race, whole rounds are kept
+                race["meta"]["rounds"] = number + 1 if event is chosen[-1] else max(1, number)
+                race["meta"]["minutes"] = round((time.monotonic() - began) / 60, 1)
+                save(race, options.out)  # whatever ends a long race, what was measured is kept
     finally:
         processes.sweep(folder)
         store.close()

@@ -52,7 +52,8 @@ class Cell:
             return ""
         if self.median() == NEVER:
             return f", > {self.watched() / ours.median():.0f}×" if self.watched() > ours.median() else ""
-        return f", {self.median() / ours.median():.2g}×"
+        ratio = self.median() / ours.median()
+        return f", {ratio:.0f}×" if ratio >= 10 else f", {ratio:.2g}×"
 
 
 def table(race):
@@ -98,7 +99,8 @@ def block(race):
         "Stock torchrun has its\n"
         "rendezvous store in a process of its own, which nothing touches, and restarts without end. The floor is a bare static launch "
         "of as many nodes,\n"
-        f"with nothing to find out or to stop. All import torch on the same {meta['machine'].split()[0]} cores: ratios carry over, "
+        f"with nothing to find out or to stop. In the parked and fork lanes every node had its spare launcher before the event. "
+        "All import torch on the same {meta['machine'].split()[0]} cores: ratios carry over, "
         "seconds do not. Other\n"
         f"programs of the machine took {statistics.median(counted):.0%} of the processors meanwhile (median; {max(counted):.0%} at "
         "most).\n"
@@ -192,7 +194,7 @@ def legend(meta):
     for key, title in meta["competitors"].items():
         parts.append(f'<rect x="{at}" y="32" width="11" height="11" fill="{SHADES[key][1]}"/>')
         parts.append(f'<text x="{at + 16}" y="42">{html.escape(title)}</text>')
-        at += 40 + 6.6 * len(title)
+        at += 32 + 6 * len(title)
     shades = "dark to light: until workers start, import, join, first step"
     parts.append(f'<text x="{WIDTH - 12}" y="20" text-anchor="end" class="s">{shades}</text>')
     return parts

@@ -33,6 +33,10 @@ class Stack:
     def prepare(self, nodes):
         """What stands before a job is started: daemons, for those who have them. Not timed."""
 
+    def is_settled(self, nodes):
+        """Whether a world of so many nodes that trains has nothing more to prepare for its next one."""
+        return True
+
     def environment(self):
         """Nothing that the user set for torchrun or Muster may lead astray."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("MUSTER_", "PET_", "TORCH"))}
@@ -207,6 +211,21 @@ class Muster(Stack):
         processes.sweep(self.folder)
 
 
+class MusterParked(Muster):
+    """A launcher that has torch imported waits on every node for the next generation."""
+
+    lane = "parked"
+
+    def is_settled(self, nodes):
+        return len(list(self.cluster.glob("nodes/*/state/runs/*-spare-*/parked"))) >= nodes
+
+
+class MusterFork(MusterParked):
+    """The same, and workers are forked from it."""
+
+    lane = "fork"
+
+
 class StoreHost:
     """The rendezvous store of the c10d competitors, one for the whole race; each start has an id of its own in it."""
 
@@ -234,6 +253,8 @@ def free_port():
 # Key on the command line -> (class, name in the table).
 COMPETITORS = {
     "muster": (Muster, "Muster, cold"),
+    "parked": (MusterParked, "Muster, parked"),
+    "fork": (MusterFork, "Muster, fork"),
     "tuned": (C10dTuned, "torchrun c10d, best tuning"),
     "stock": (C10d, "torchrun c10d, defaults"),
     "static": (Static, "floor: bare static launch"),

@@ -7,8 +7,8 @@
 Every measurement is a fresh start of one competitor, one event, and the time from the event until the last member of the new world
 has completed its first all-reduce; finding out is part of it. The clock is CLOCK_MONOTONIC everywhere (see step.py). What
 does not re-form while it is watched is told as "never", with the time it was watched. Each start is a sample of "first start", too.
-A bare static launch, with as many nodes as the event leaves, is the floor that a cold re-form
-can come near.
+A bare static launch, with as many nodes as the event leaves, is the floor of a cold re-form; the fork
+lane goes below it.
 """
 
 import argparse
@@ -35,11 +35,15 @@ RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 START_TIMEOUT = 90
 # After the world stands, before it is broken: rendezvous states settle (keep-alives of 5 s are not awaited).
 SETTLE = 2.0
+# Spare launchers start once steps are made and import torch beside the training: a cold start of 5 to 20 s.
+SETTLE_PATIENCE = 45
 # A world of four that trains takes 5 to 15 % of two processors; more than this is somebody else's work.
 QUIET = 0.3
 # A measurement that lost more than this share of the processors to others is repeated, --again times at most. Of all that were made,
 # the report takes the least disturbed ones (report.Cell).
 DISTURBED = 0.15
+
+OURS = {key for key, (kind, _) in stacks.COMPETITORS.items() if issubclass(kind, stacks.Muster)}
 
 Setting = collections.namedtuple("Setting", "python programs nodes smallest store_port")
 
@@ -104,7 +108,7 @@ def run(options):
     chosen = [event for event in EVENTS if event.key in options.events]
     race = {"meta": describe(options), "runs": [], "memory": []}
     folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-race-"))
-    if "muster" in options.competitors:
+    if OURS & set(options.competitors):
         # A copy, so that all rounds run the same programs, whatever is built meanwhile.
         shutil.copytree(stacks.PROGRAMS, folder / "bin")
         version = subprocess.run([folder / "bin" / "muster-coordinator", "--version"], capture_output=True, text=True, check=True)
@@ -158,15 +162,17 @@ def measure(race, setting, folder, key, event, number, options):
             print(f"      {key} did not start\n{stack.evidence()}", file=sys.stderr)
             return others
         if event.strike is None:
-            if key == "muster":
-                race["memory"] += memory(stack, number)
+            if isinstance(stack, stacks.Muster):
+                settle(stack, before)
+                race["memory"] += memory(stack, key, number)
             return others
-        time.sleep(SETTLE)
+        settled = settle(stack, before)
         quiet(options)
         meter = processes.Meter(folder)
         struck = event.strike(stack, world)
         formed = seen.wait(after, struck, struck / 1e9 + options.watch, stack.gave_up, meter.look)
         entry = record(race, key, event.key, number, struck, formed, seen, after, meter.others())
+        entry["settled"] = settled
         if isinstance(stack, stacks.Muster):
             entry["receipts"] = stack.receipts()
             if formed is None:
@@ -174,6 +180,17 @@ def measure(race, setting, folder, key, event, number, options):
         return entry["others"]
     finally:
         end(stack, options)
+
+
+def settle(stack, nodes):
+    """Gives a world that trains the time to prepare for its next one; false if it has not done so within patience."""
+    time.sleep(SETTLE)
+    until = time.monotonic() + SETTLE_PATIENCE
+    while not stack.is_settled(nodes):
+        if time.monotonic() > until:
+            return False
+        time.sleep(watch.LOOK)
+    return True
 
 
 def floor(race, setting, folder, key, event, number, options):
@@ -228,14 +245,14 @@ def record(race, key, event, number, since, world, seen, nodes, others):
     return entry
 
 
-def memory(stack, number):
+def memory(stack, key, number):
     """Resident memory of our daemons beside a world that trains."""
     time.sleep(3)  # buffers of the start are given back or kept by then
     found = []
     for pid in sorted(processes.naming(stack.cluster)):
         name, size = processes.program(pid), processes.resident(pid)
         if size and name.startswith("muster-"):
-            found.append({"round": number + 1, "program": name, "rss_kib": size[0], "pss_kib": size[1]})
+            found.append({"round": number + 1, "competitor": key, "program": name, "rss_kib": size[0], "pss_kib": size[1]})
     return found
 
 
@@ -288,7 +305,7 @@ def arguments():
     parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this race.json")
     parser.add_argument("--readme", action="store_true", help="write the table into README.md")
     options = parser.parse_args()
-    if "muster" in options.competitors and not options.read and not (stacks.PROGRAMS / "muster").exists():
+    if OURS & set(options.competitors) and not options.read and not (stacks.PROGRAMS / "muster").exists():
         parser.error(f"{stacks.PROGRAMS / 'muster'} is not there: run make build first")
     if options.nodes < 3:
         parser.error("--nodes: 3 at least, or no world is left to re-form when one is cut")

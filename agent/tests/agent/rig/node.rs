@@ -52,8 +52,10 @@ case "$1" in
 esac
 "#;
 
-/// Says its step and works until it is stopped.
-const TRAIN: &str = r#"echo $$ > "$OUT/worker-$RANK"
+/// Says what it sees and its step, and works until it is stopped. It writes its environment down, because `/proc/PID/environ` is
+/// empty for a moment while the last line executes another program.
+const TRAIN: &str = r#"env > "$OUT/environment-$RANK"
+echo $$ > "$OUT/worker-$RANK"
 echo "step 1 of generation $MUSTER_GENERATION"
 exec sleep 1000000
 "#;

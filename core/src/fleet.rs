@@ -342,6 +342,8 @@ pub struct Fleet {
     pub(crate) active: BTreeSet<JobUid>,
     /// What is known of a job and need not survive a restart.
     pub(crate) live: BTreeMap<JobUid, settle::Live>,
+    /// The earliest moment at which a job is to be looked at without any news.
+    pub(crate) jobs_wake: Option<Timestamp>,
     pub(crate) nodes: registry::Registry,
     pub(crate) tombstones: Vec<desired::Tombstone>,
     pub(crate) listen_until: Timestamp,

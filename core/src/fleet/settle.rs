@@ -39,6 +39,11 @@ pub(crate) struct Live {
 
 impl Fleet {
     pub(crate) fn settle_all(&mut self, now: Timestamp, scratch: &mut Scratch) {
+        // Most turns are heartbeats, which touch no job.
+        if !scratch.capacity && scratch.jobs.is_empty() && self.jobs_wake.is_none_or(|at| now < at) {
+            self.jobs_wake.into_iter().for_each(|at| scratch.wake(at));
+            return;
+        }
         let due: Vec<JobUid> = self
             .active
             .iter()
@@ -62,8 +67,8 @@ impl Fleet {
                 break;
             }
         }
-        let wakes: Vec<Timestamp> = self.live.values().filter_map(|live| live.wake).collect();
-        wakes.into_iter().for_each(|at| scratch.wake(at));
+        self.jobs_wake = self.live.values().filter_map(|live| live.wake).min();
+        self.jobs_wake.into_iter().for_each(|at| scratch.wake(at));
     }
 
     fn settle(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {

@@ -71,6 +71,7 @@ impl Fleet {
                 .map(|j| j.uid.clone())
                 .collect(),
             live: BTreeMap::new(),
+            jobs_wake: None,
             jobs,
             tombstones: Vec::new(),
             last_event: stored.last_event,

@@ -13,7 +13,7 @@ use std::{
 use muster_core::{
     node::{
         lane::Interpreter,
-        torchrun::{Entry, Launch, Site},
+        torchrun::{self, Entry, FORGIVES_BIND, Launch, Site},
     },
     run::Assignment,
 };
@@ -38,9 +38,6 @@ type Asked = (PathBuf, Option<SystemTime>, Option<String>);
 
 /// Major and minor version of torch.
 type Torch = (u32, u32);
-
-/// From here on torchrun at node rank 0 forgives that it cannot bind the store's port because the store is on its own host.
-const FORGIVES_BIND: Torch = (2, 7);
 
 impl Preflight {
     /// Why this run cannot be started here, for its user.
@@ -67,9 +64,9 @@ impl Preflight {
         let interpreter = self.torch(&python, launch).await.map_err(|why| format!("{why} on {node}"))?;
         let torch = interpreter.torch;
         let store_is_here = assignment.hosts_store || site.address.parse().is_ok_and(|a: std::net::IpAddr| a.is_loopback());
-        if assignment.node_rank == 0 && store_is_here && torch < FORGIVES_BIND {
+        if assignment.node_rank == 0 && store_is_here && torch < FORGIVES_BIND && !torchrun::alone(assignment, torch) {
             return Err(format!(
-                "torch {}.{} of {} on {node} cannot be node rank 0 on the host of the store; torch {}.{} or later can",
+                "torch {}.{} of {} on {node} cannot be node rank 0 of several nodes on one host; torch {}.{} or later can",
                 torch.0,
                 torch.1,
                 python.display(),
@@ -158,7 +155,7 @@ mod tests {
 
     use muster_core::{
         id::{Generation, JobName, JobUid},
-        node::torchrun::launch,
+        node::torchrun::{Meeting, launch},
         run::{Endpoint, RunId},
         spec::Launch as Lane,
     };
@@ -206,7 +203,7 @@ mod tests {
     async fn check(preflight: &Preflight, assignment: Assignment, bin: &Path) -> Result<(), String> {
         let env = BTreeMap::from([("PATH".to_owned(), bin.to_str().unwrap().to_owned())]);
         let site = Site { node: "n1".into(), address: "127.0.0.1".into(), run_dir: "/r".into(), env };
-        let launch = launch(&assignment, &Endpoint { host: "127.0.0.1".into(), port: 1 }, &site).unwrap();
+        let launch = launch(&assignment, Meeting::Served(&Endpoint { host: "127.0.0.1".into(), port: 1 }), &site).unwrap();
         preflight.check(&assignment, &launch, &site).await.map(|_| ())
     }
 
@@ -238,14 +235,16 @@ mod tests {
     async fn an_old_torch_may_not_be_rank_0_beside_the_store() {
         let dir = bench("echo 2.4.1");
         let at = dir.path();
-        let old = assignment(&["python3"], &["train.py"], at);
+        let alone = assignment(&["python3"], &["train.py"], at);
+        assert_eq!(check(&Preflight::default(), alone.clone(), at).await, Ok(()), "it brings its own store");
+        let old = Assignment { node_count: 2, ..alone };
         let python = at.join("python3");
         let why = format!(
-            "torch 2.4 of {} on n1 cannot be node rank 0 on the host of the store; torch 2.7 or later can",
+            "torch 2.4 of {} on n1 cannot be node rank 0 of several nodes on one host; torch 2.7 or later can",
             python.display()
         );
         assert_eq!(check(&Preflight::default(), old.clone(), at).await, Err(why));
-        let other = Assignment { node_rank: 1, node_count: 2, ..old };
+        let other = Assignment { node_rank: 1, ..old };
         assert_eq!(check(&Preflight::default(), other, at).await, Ok(()));
     }
 

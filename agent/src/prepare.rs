@@ -11,7 +11,7 @@ use muster_core::{
     id::Term,
     node::{
         lane::{self, Lane},
-        torchrun::{self, Site, launch},
+        torchrun::{self, Meeting, Site, launch},
     },
     run::{Assignment, Endpoint},
     spec,
@@ -44,9 +44,13 @@ pub(crate) async fn prepare(
 ) -> Result<(), String> {
     // The store's port is not known yet, and no check depends on it.
     let anywhere = Endpoint { host: site.address.clone(), port: 1 };
-    let launch = launch(assignment, &anywhere, site)?;
+    let launch = launch(assignment, Meeting::Served(&anywhere), site)?;
     let interpreter = preflight.check(assignment, &launch, site).await?;
-    let (lane, why) = lane::choose(assignment.launch, torchrun::ranks(assignment).is_some(), &interpreter);
+    let alone = torchrun::alone(assignment, interpreter.torch);
+    let (lane, why) = match alone {
+        true => (Lane::Cold, "torchrun before 2.7 brings its own store to a world of one node".to_owned()),
+        false => lane::choose(assignment.launch, torchrun::ranks(assignment).is_some(), &interpreter),
+    };
     if assignment.launch != spec::Launch::Cold {
         info!(run = %assignment.run.job, generation = %assignment.run.generation, ?lane, "lane: {why}");
     }
@@ -57,7 +61,7 @@ pub(crate) async fn prepare(
     if let Some(spare) = spare {
         if lane != Lane::Cold && spare.fits(assignment, &launch) && !runs.dir(&assignment.run).exists() {
             let from = spare.dir.clone();
-            runs.note(&from, assignment, term, lane, Some(&from)).map_err(|e| trouble("note the run", &e))?;
+            runs.note(&from, assignment, term, lane).map_err(|e| trouble("note the run", &e))?;
             match spare.adopt(hold.clone(), &runs.dir(&assignment.run)).await {
                 Ok(()) => return Ok(()),
                 Err(e) => warn!(job = %assignment.run.job, "the spare cannot be used, starting without: {e}"),
@@ -67,7 +71,7 @@ pub(crate) async fn prepare(
             spare.end().await;
         }
     }
-    let dir = runs.make(assignment, term, lane).map_err(|e| trouble("make the run's directory", &e))?;
+    let dir = runs.make(assignment, term, lane, alone).map_err(|e| trouble("make the run's directory", &e))?;
     record::write_atomic(&dir, record::HOLD, &hold).map_err(|e| trouble("write the run down", &e))?;
     start_runner(runner, &dir).await.map_err(|e| trouble("start the runner", &e))
 }

@@ -46,6 +46,9 @@ pub(crate) struct Accepted {
     pub(crate) gpus: Vec<String>,
     #[serde(default)]
     pub(crate) lane: Lane,
+    /// Its torchrun brings a store of its own (`torchrun::alone`).
+    #[serde(default)]
+    pub(crate) alone: bool,
     /// Where it waited as a spare: its processes name that directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) was: Option<PathBuf>,
@@ -68,17 +71,18 @@ impl Runs {
     }
 
     /// Makes a run's directory and notes what was accepted.
-    pub(crate) fn make(&self, assignment: &Assignment, term: Term, lane: Lane) -> io::Result<PathBuf> {
+    pub(crate) fn make(&self, assignment: &Assignment, term: Term, lane: Lane, alone: bool) -> io::Result<PathBuf> {
         let dir = self.dir(&assignment.run);
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        self.note(&dir, assignment, term, lane, None)?;
+        let accepted = Accepted { term, gpus: assignment.gpus.clone(), lane, alone, was: None };
+        write_json(&dir.join(ACCEPTED), &accepted)?;
         Ok(dir)
     }
 
-    /// Notes in a directory what was accepted; `was`: its name as a spare, until it gets the run's.
-    pub(crate) fn note(&self, dir: &Path, assignment: &Assignment, term: Term, lane: Lane, was: Option<&Path>) -> io::Result<()> {
-        let accepted = Accepted { term, gpus: assignment.gpus.clone(), lane, was: was.map(Path::to_owned) };
-        write_json(&dir.join(ACCEPTED), &accepted)
+    /// Notes in a spare's directory what was accepted, before the spare gets the run's name.
+    pub(crate) fn note(&self, spare: &Path, assignment: &Assignment, term: Term, lane: Lane) -> io::Result<()> {
+        let accepted = Accepted { term, gpus: assignment.gpus.clone(), lane, alone: false, was: Some(spare.to_owned()) };
+        write_json(&spare.join(ACCEPTED), &accepted)
     }
 
     pub(crate) fn spare_dir(&self, job: &JobUid, number: u32) -> PathBuf {

@@ -132,7 +132,7 @@ pub(crate) async fn make(
     site: &Site,
 ) -> Result<Spare, String> {
     let anywhere = Endpoint { host: site.address.clone(), port: 1 };
-    let launch = torchrun::launch(assignment, &anywhere, site)?;
+    let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), site)?;
     let fit = fit(assignment, &launch).ok_or("only Python can be started ahead")?;
     let trouble = |what: &str, e: &dyn std::fmt::Display| format!("{}: {what}: {e}", dir.display());
     fs::create_dir_all(&dir).map_err(|e| trouble("make", &e))?;

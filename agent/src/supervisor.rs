@@ -71,7 +71,7 @@ pub(crate) struct Reports {
 /// Words of links that wait: a burst of one per run of a full node, twice.
 const WORDS_MAX: usize = 128;
 /// Orders that wait: the session sends one, then waits for the next of the coordinator.
-const ORDERS_MAX: usize = 16;
+pub(crate) const ORDERS_MAX: usize = 16;
 /// How long living runners may take to say how they are before the agent goes on without: they answer within milliseconds.
 const STOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -317,7 +317,9 @@ impl Supervisor {
 
     fn start(&mut self, assignment: &Assignment, store: &Endpoint) -> Option<Input> {
         let run = &assignment.run;
-        let launch = match torchrun::launch(assignment, store, &self.site(run)) {
+        let alone = self.runs.accepted(run).is_some_and(|accepted| accepted.alone);
+        let meeting = if alone { torchrun::Meeting::Own } else { torchrun::Meeting::Served(store) };
+        let launch = match torchrun::launch(assignment, meeting, &self.site(run)) {
             Ok(launch) => launch,
             Err(reason) => return Some(Input::Refused { run: run.clone(), reason }),
         };

@@ -135,3 +135,30 @@ async fn the_true_exit_code_is_told() {
     assert_eq!(report.ranks[0].exit, Some(muster_core::exit::Exit::Code(7)), "{report:#?}");
     assert!(!report.succeeded());
 }
+
+/// Metadata of a package come from the first place on the path: this torch says that it is 2.6, where torchrun cannot share a host
+/// with the served store. Its back ends are found through the same metadata.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_torch_alone_on_its_node_brings_its_own_store() {
+    let mut coordinator = Coordinator::start().await;
+    let mut node = Node::new("n1");
+    node.script("sum.py", SCRIPT);
+    std::fs::create_dir_all(node.path("older/torch-2.6.0.dist-info")).unwrap();
+    node.script("older/torch-2.6.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.6.0\n");
+    const BACK_ENDS: &str = "import importlib.metadata as m; print(m.distribution('torch').read_text('entry_points.txt') or '')";
+    let known = std::process::Command::new(python()).args(["-c", BACK_ENDS]).output().unwrap();
+    node.script("older/torch-2.6.0.dist-info/entry_points.txt", std::str::from_utf8(&known.stdout).unwrap());
+    node.start(&coordinator.url());
+    let mut session = coordinator.welcome(1, 1).await;
+    let id = run("job-a", 1);
+    let env = BTreeMap::from([("PYTHONPATH".to_owned(), node.path("older").to_str().unwrap().to_owned())]);
+    let share = Assignment { node_count: 1, proc_per_node: 2, world_size: 2, hosts_store: true, env, ..share(&node, 0, 1, "3") };
+    session.desire(vec![ready(share.clone())]).await;
+    session.until_phase(&id, RunPhase::Ready).await;
+    let store: Endpoint = session.run(&id).unwrap().store.clone().unwrap();
+    session.desire(vec![DesiredRun { run: id.clone(), target: Target::Running(Box::new(share), store) }]).await;
+    session.until_phase(&id, RunPhase::Dead).await;
+    let report = session.run(&id).unwrap();
+    assert!(report.succeeded() && report.ranks_finished(2), "{report:#?}");
+    assert!(report.joined_ranks.is_empty(), "nobody came to the served store: {report:#?}");
+}

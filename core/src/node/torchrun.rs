@@ -34,17 +34,42 @@ pub struct Site {
 /// Names the run's directory in the environment of all its processes.
 pub const RUN_DIR: &str = "MUSTER_RUN_DIR";
 
-/// How `assignment` is started on this node, meeting the others at `store`. The error is for the user.
-pub fn launch(assignment: &Assignment, store: &Endpoint, site: &Site) -> Result<Launch, String> {
+/// From this torch on torchrun at node rank 0 forgives that it cannot bind the store's port because the store is on its own host.
+pub const FORGIVES_BIND: (u32, u32) = (2, 7);
+
+/// Where the ranks of a generation meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meeting<'a> {
+    /// At the store that Muster serves for it.
+    Served(&'a Endpoint),
+    /// At a store of torchrun's own: see [`alone`].
+    Own,
+}
+
+/// Whether torchrun must bring a store of its own: below [`FORGIVES_BIND`] its node rank 0 cannot share a host with ours, and a
+/// world of one node has no other host. Nobody else has to find that store, so nothing is lost but the news of who has arrived.
+pub fn alone(assignment: &Assignment, torch: (u32, u32)) -> bool {
+    assignment.node_count == 1 && torch < FORGIVES_BIND
+}
+
+/// How `assignment` is started on this node, meeting the others at `meeting`. The error is for the user.
+pub fn launch(assignment: &Assignment, meeting: Meeting<'_>, site: &Site) -> Result<Launch, String> {
     let entry = Entry::read(&assignment.command, &assignment.args)?;
     let shim = format!("{}/muster-shim", site.run_dir);
-    let mut args: Vec<String> = ["-m", "torch.distributed.run", "--rdzv-backend=static"].map(str::to_owned).into();
+    let mut args: Vec<String> = ["-m", "torch.distributed.run"].map(str::to_owned).into();
+    match meeting {
+        Meeting::Served(store) => args.extend([
+            "--rdzv-backend=static".to_owned(),
+            format!("--master-addr={}", store.host),
+            format!("--master-port={}", store.port),
+            format!("--node-rank={}", assignment.node_rank),
+        ]),
+        // What its --standalone stands for. Port 0: it binds one that is free and tells its ranks.
+        Meeting::Own => args.extend(["--rdzv-backend=c10d".to_owned(), "--rdzv-endpoint=localhost:0".to_owned()]),
+    }
     args.extend([
-        format!("--master-addr={}", store.host),
-        format!("--master-port={}", store.port),
         format!("--rdzv-id={}", assignment.rendezvous),
         format!("--nnodes={}", assignment.node_count),
-        format!("--node-rank={}", assignment.node_rank),
         format!("--nproc-per-node={}", assignment.proc_per_node),
         // Restarting is the coordinator's business: there is one brain.
         "--max-restarts=0".to_owned(),
@@ -68,7 +93,7 @@ pub fn launch(assignment: &Assignment, store: &Endpoint, site: &Site) -> Result<
             (program, Vec::new())
         }
     };
-    let env = environment(assignment, store, site, Shim { path: shim, program: &worker, options: &options });
+    let env = environment(assignment, meeting, site, Shim { path: shim, program: &worker, options: &options });
     let dir = assignment.working_dir.clone().or_else(|| env.get("HOME").cloned()).unwrap_or_else(|| "/".to_owned());
     Ok(Launch { program: interpreter(&assignment.command, &worker), args, env, dir })
 }
@@ -115,7 +140,7 @@ const PASSED: [&str; 10] =
     ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV"];
 const PASSED_PREFIXES: [&str; 2] = ["LC_", "SSL_CERT_"];
 
-fn environment(assignment: &Assignment, store: &Endpoint, site: &Site, shim: Shim<'_>) -> BTreeMap<String, String> {
+fn environment(assignment: &Assignment, meeting: Meeting<'_>, site: &Site, shim: Shim<'_>) -> BTreeMap<String, String> {
     let passed = |name: &str| PASSED.contains(&name) || PASSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     let mut env: BTreeMap<String, String> =
         site.env.iter().filter(|(name, _)| passed(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -137,10 +162,12 @@ fn environment(assignment: &Assignment, store: &Endpoint, site: &Site, shim: Shi
     ours("MUSTER_NODE", site.node.0.clone());
     // torchrun counts from 0 in every generation.
     ours("MUSTER_RESTART_COUNT", assignment.restart_count.to_string());
-    // With these three torchrun at node rank 0 forgives that it cannot bind the store's port on the store's own host (2.7).
-    ours("TORCHELASTIC_USE_AGENT_STORE", "True".into());
-    ours("MASTER_ADDR", store.host.clone());
-    ours("MASTER_PORT", store.port.to_string());
+    if let Meeting::Served(store) = meeting {
+        // With these three torchrun at node rank 0 forgives that it cannot bind the store's port on the store's own host (2.7).
+        ours("TORCHELASTIC_USE_AGENT_STORE", "True".into());
+        ours("MASTER_ADDR", store.host.clone());
+        ours("MASTER_PORT", store.port.to_string());
+    }
     // All nodes have the same number of ranks: torchrun need not exchange roles through the store (2.6).
     ours("TORCH_ELASTIC_WORKER_IDENTICAL", "1".into());
     // The one mark of a run that no other process on the machine carries, by which what is left of it is found.
@@ -266,10 +293,10 @@ mod tests {
 
     #[test]
     fn a_script_under_torchrun() {
-        let launch = launch(&job("/opt/py/python3 -O", "train.py --epochs 3"), &meeting(), &site()).unwrap();
+        let launch = launch(&job("/opt/py/python3 -O", "train.py --epochs 3"), Meeting::Served(&meeting()), &site()).unwrap();
         assert_eq!(launch.program, "/opt/py/python3");
-        let flags = "-m torch.distributed.run --rdzv-backend=static --master-addr=10.0.0.7 --master-port=4711 --rdzv-id=a-g3 \
-                     --nnodes=2 --node-rank=0 --nproc-per-node=1 --max-restarts=0 --monitor-interval=0.1 train.py --epochs 3";
+        let flags = "-m torch.distributed.run --rdzv-backend=static --master-addr=10.0.0.7 --master-port=4711 --node-rank=0 \
+                     --rdzv-id=a-g3 --nnodes=2 --nproc-per-node=1 --max-restarts=0 --monitor-interval=0.1 train.py --epochs 3";
         assert_eq!(launch.args, words(flags));
         assert_eq!(launch.dir, "/home/u");
         let env = [
@@ -298,14 +325,27 @@ mod tests {
     }
 
     #[test]
+    fn an_older_torch_alone_meets_at_its_own_store() {
+        let one = Assignment { node_count: 1, ..job("python3", "t.py") };
+        assert!(alone(&one, (2, 6)) && !alone(&one, (2, 7)) && !alone(&job("python3", "t.py"), (2, 6)));
+        let launch = launch(&one, Meeting::Own, &site()).unwrap();
+        let flags = "-m torch.distributed.run --rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-id=a-g3 --nnodes=1 \
+                     --nproc-per-node=1 --max-restarts=0 --monitor-interval=0.1 t.py";
+        assert_eq!(launch.args, words(flags));
+        for name in ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"] {
+            assert!(!launch.env.contains_key(name), "{name} would send the ranks to the other store");
+        }
+    }
+
+    #[test]
     fn modules_and_other_programs() {
-        let module = launch(&job("python3", "-m pkg.train -v"), &meeting(), &site()).unwrap();
+        let module = launch(&job("python3", "-m pkg.train -v"), Meeting::Served(&meeting()), &site()).unwrap();
         assert_eq!(module.args[module.args.len() - 3..], words("-m pkg.train -v"));
-        let program = launch(&job("./train", "x"), &meeting(), &site()).unwrap();
+        let program = launch(&job("./train", "x"), Meeting::Served(&meeting()), &site()).unwrap();
         assert_eq!(program.program, "python3");
         assert_eq!(program.args[program.args.len() - 3..], words("--no-python /runs/a-g1/muster-shim x"));
         assert_eq!(program.env["MUSTER_SHIM_PROGRAM"], "./train");
-        assert!(launch(&job("python3", "-c pass"), &meeting(), &site()).is_err());
+        assert!(launch(&job("python3", "-c pass"), Meeting::Served(&meeting()), &site()).is_err());
     }
 
     #[test]
@@ -314,14 +354,14 @@ mod tests {
         let env = set.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let gpus = vec!["GPU-a".to_owned(), "GPU-b".to_owned()];
         let assignment = Assignment { env, gpus, proc_per_node: 2, working_dir: Some("/w".into()), ..job("python3", "t.py") };
-        let changed = launch(&assignment, &meeting(), &site()).unwrap();
+        let changed = launch(&assignment, Meeting::Served(&meeting()), &site()).unwrap();
         assert_eq!((changed.env["OMP_NUM_THREADS"].as_str(), changed.env["GLOO_SOCKET_IFNAME"].as_str()), ("4", "eth1"));
         assert_eq!((changed.env["MASTER_ADDR"].as_str(), changed.env["PATH"].as_str()), ("10.0.0.7", "/job/bin"));
         assert_eq!((changed.env["CUDA_VISIBLE_DEVICES"].as_str(), changed.dir.as_str()), ("GPU-a,GPU-b", "/w"));
         let two = Assignment { proc_per_node: 2, ..job("python3", "t.py") };
-        assert_eq!(launch(&two, &meeting(), &site()).unwrap().env["OMP_NUM_THREADS"], "1");
+        assert_eq!(launch(&two, Meeting::Served(&meeting()), &site()).unwrap().env["OMP_NUM_THREADS"], "1");
         let elsewhere = Site { address: "10.0.0.8".into(), ..site() };
-        assert!(!launch(&two, &meeting(), &elsewhere).unwrap().env.contains_key("GLOO_SOCKET_IFNAME"));
+        assert!(!launch(&two, Meeting::Served(&meeting()), &elsewhere).unwrap().env.contains_key("GLOO_SOCKET_IFNAME"));
     }
 
     #[test]

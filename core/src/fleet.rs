@@ -16,6 +16,7 @@
 //! | `placement` | which nodes, in which rank order, or why none |
 //! | `rendezvous` | one generation: ready, inert, broken, done |
 //! | `blame` | who broke a generation, and who pays |
+//! | `marks` | the ledger of failures by job and node: which of the two is at fault |
 //! | `budget` | restarts a job may have; cordons the fleet may have |
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `desired` | each node's whole desired state |
@@ -43,6 +44,7 @@ mod desired;
 mod facts;
 pub mod job;
 mod judge;
+mod marks;
 mod placement;
 pub mod receipt;
 mod registry;
@@ -55,6 +57,7 @@ mod turn;
 pub mod view;
 
 pub use budget::MUSTER;
+pub use marks::{Mark, Standing};
 
 use job::JobRecord;
 use view::{JobView, NodeView};
@@ -235,7 +238,7 @@ pub struct NodeRecord {
     /// It was Lost when last judged: a coordinator that starts does not wait for it.
     pub gone: bool,
     pub cordon: Option<Cordon>,
-    /// Failures whose primary culprit was on this node, newest last, bounded; evidence for a cordon.
+    /// Failures that began on this node, newest last, bounded, each with what it says about the node.
     pub marks: Vec<Mark>,
     /// The last report, so that a node not yet back after a restart is still described.
     pub report: NodeReport,
@@ -246,13 +249,6 @@ pub struct Cordon {
     pub by: String,
     pub reason: String,
     pub at: Timestamp,
-}
-
-/// One failure that began on a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
-    pub at: Timestamp,
-    pub job: JobUid,
 }
 
 /// Something that happened, for people. Numbered by the fleet, in the order of decisions.

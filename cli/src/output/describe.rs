@@ -1,6 +1,8 @@
 //! `muster describe`: everything about one object, for a person.
 
-use muster_core::spec::SpecDocument;
+use std::time::Duration;
+
+use muster_core::{period, spec::SpecDocument};
 use muster_proto::{convert::jobs, v1};
 
 use super::{
@@ -149,6 +151,17 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
         .map(|run| vec![run.namespace.clone(), run.job.clone(), run.generation.to_string(), run.phase.clone()])
         .collect();
     page.table("Runs", vec!["NAMESPACE", "JOB", "GENERATION", "PHASE"], &runs);
+    let marks: Vec<_> = node
+        .marks
+        .iter()
+        .map(|mark| {
+            let lasted = period::format(Duration::from_secs(mark.lasted_us / 1_000_000));
+            vec![words::age(mark.at_unix_us, now_us), mark.job.clone(), mark.cause.clone(), lasted, mark.standing.clone()]
+        })
+        .collect();
+    if !marks.is_empty() {
+        page.table("Failures that began here", vec!["AGE", "JOB", "CAUSE", "LASTED", "WHAT IT SAYS"], &marks);
+    }
     events_of(&mut page, events, now_us);
     page.0
 }

@@ -108,6 +108,14 @@ fn node() -> Node {
         first_seen_unix_us: START - 3_600_000_000,
         last_heard_unix_us: NOW - 3_000_000,
         boot_id: "b1".into(),
+        marks: vec![NodeMark {
+            at_unix_us: NOW - 600_000_000,
+            namespace: "team-a".into(),
+            job: "digits".into(),
+            cause: "WorkerFailed".into(),
+            lasted_us: 90_000_000,
+            standing: "open".into(),
+        }],
     }
 }
 

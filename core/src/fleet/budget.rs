@@ -1,19 +1,16 @@
 //! What failures may cost: restarts a job may have, cordons the fleet may have.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use crate::{
-    fleet::{Cordon, Mark, NodeRecord, Policy, job::JobRecord},
-    id::{JobUid, NodeName},
+    fleet::{Cordon, NodeRecord, Policy, job::JobRecord},
+    id::NodeName,
     period,
     time::Timestamp,
 };
 
 /// Who Muster is in a cordon's `by`. It uncordons nothing that carries another name.
 pub const MUSTER: &str = "muster";
-
-/// Marks kept per node; far above any threshold.
-const MARKS_MAX: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Restart {
@@ -46,25 +43,6 @@ fn backoff(failures_before: u32, policy: &Policy) -> Duration {
         0 => Duration::ZERO,
         n => policy.backoff_first.saturating_mul(1 << (n - 1).min(16)).min(policy.backoff_max),
     }
-}
-
-/// Notes that a failure of `job` began on this node. Whether that is the node's fault only the history can tell.
-pub(crate) fn mark(record: &mut NodeRecord, job: &JobUid, policy: &Policy, now: Timestamp) {
-    record.marks.retain(|mark| now.since(mark.at) < policy.storm_window);
-    record.marks.push(Mark { at: now, job: job.clone() });
-    let excess = record.marks.len().saturating_sub(MARKS_MAX);
-    record.marks.drain(..excess);
-}
-
-/// Whether a node is at the root of a restart storm: enough failures began there lately, and from more than one job. A job that
-/// fails everywhere leaves marks on many nodes but is only one job.
-pub(crate) fn storm(record: &NodeRecord, policy: &Policy, now: Timestamp) -> Option<String> {
-    let recent: Vec<&Mark> = record.marks.iter().filter(|mark| now.since(mark.at) < policy.storm_window).collect();
-    let jobs: BTreeSet<&JobUid> = recent.iter().map(|mark| &mark.job).collect();
-    (recent.len() >= policy.storm_failures && jobs.len() >= 2).then(|| {
-        let window = period::format(policy.storm_window);
-        format!("restart storm: {} failures of {} jobs began here within {window}", recent.len(), jobs.len())
-    })
 }
 
 /// Why Muster may not cordon one more node now; `None` if it may.
@@ -105,11 +83,11 @@ pub(crate) struct Avoided {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::{id::NodeEpoch, node_report::NodeReport};
 
-    fn node(name: &str) -> NodeRecord {
+    pub(in crate::fleet) fn node(name: &str) -> NodeRecord {
         NodeRecord {
             name: name.into(),
             epoch: NodeEpoch(1),
@@ -127,19 +105,6 @@ mod tests {
         let policy = Policy::default();
         let waits: Vec<u64> = (0..12).map(|n| backoff(n, &policy).as_secs()).collect();
         assert_eq!(waits, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
-    }
-
-    #[test]
-    fn one_bad_job_is_no_storm_two_jobs_are() {
-        let (policy, now) = (Policy::default(), Timestamp(1));
-        let mut record = node("a");
-        for _ in 0..9 {
-            mark(&mut record, &"job-1".into(), &policy, now);
-        }
-        assert_eq!(storm(&record, &policy, now), None);
-        mark(&mut record, &"job-2".into(), &policy, now);
-        assert!(storm(&record, &policy, now).is_some());
-        assert_eq!(storm(&record, &policy, now + policy.storm_window), None, "old failures are forgotten");
     }
 
     #[test]

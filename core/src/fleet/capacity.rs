@@ -8,6 +8,7 @@ use crate::{
     fleet::{
         Fleet,
         job::JobRecord,
+        marks,
         placement::{self, Candidate, Need, Placement},
     },
     id::{JobUid, NodeName},
@@ -35,6 +36,7 @@ impl Fleet {
                 connected: node.session.is_some(),
                 cordoned: node.record.cordon.is_some(),
                 avoided: avoided(name),
+                shunned: marks::shunned_by(&node.record, uid, &self.policy, now),
                 slots_free: self.slots_free(name, Some(uid)),
                 gpus_free: self.gpus_free(name, uid),
                 node_rank: before.and_then(|g| g.members.iter().position(|m| &m.node == name)).map(|rank| rank as u32),

@@ -3,14 +3,15 @@
 //! All evidence of one burst is judged together, a coalesce window after the first of it. A break opens an incident, charges whom blame
 //! names, and retires the generation; what comes next is `settle`'s.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     fleet::{
         Cordon, Fleet, MUSTER,
         blame::{self, Evidence, Verdict},
         budget::{self, AVOID, Avoided, IN_VAIN_MAX, Restart},
-        job::{Ending, Phase, Stopping},
+        job::{Ending, JobRecord, Phase, Stopping},
+        marks::{self, Mark, Standing},
         placement::Placement,
         receipt::{Cause, Charged, Incident},
         rendezvous::{self, Completion},
@@ -39,12 +40,12 @@ impl Fleet {
         let patience = rendezvous::patience(generation, self.present_since, &self.policy);
         if generation.started {
             match rendezvous::completion(&self.nodes, uid, generation) {
-                Completion::Done => return self.succeed(uid),
+                Completion::Done => return self.succeed(uid, now, scratch),
                 Completion::RanksDone => {
                     let all_here = generation.members.iter().all(|m| self.nodes.get(&m.node).is_some_and(|n| n.is_ready()));
                     let since = *self.live(uid).ranks_done.get_or_insert(now);
                     if !all_here || now.since(since) >= EXIT_BARRIER {
-                        return self.succeed(uid);
+                        return self.succeed(uid, now, scratch);
                     }
                     return self.wake_job(uid, since + EXIT_BARRIER);
                 }
@@ -83,7 +84,8 @@ impl Fleet {
         self.break_generation(uid, &evidence, doubted, now, scratch);
     }
 
-    fn succeed(&mut self, uid: &JobUid) {
+    fn succeed(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
+        self.compare(uid, None, now, scratch);
         self.end(
             uid,
             Ending { phase: Phase::Succeeded, reason: "Completed".into(), message: "every rank ended with exit code 0".into() },
@@ -152,29 +154,81 @@ impl Fleet {
         match restart {
             Restart::At(at) => self.jobs.get_mut(uid).expect("settled jobs exist").not_before = Some(at).filter(|at| *at > now),
             Restart::Spent(sentence) => {
-                let message = format!("{}; {sentence}", verdict.message);
+                let nodes = failed_on(&self.jobs[uid], policy.storm_window, now).len();
+                let everywhere = if nodes > 1 { format!("; its failures began on {nodes} different nodes") } else { String::new() };
+                let message = format!("{}; {sentence}{everywhere}", verdict.message);
                 self.end(uid, Ending { phase: Phase::Failed, reason: "RestartBudgetSpent".into(), message });
             }
         }
         if let Some(node) = &verdict.node {
-            self.note_on_node(uid, node, &verdict, now, scratch);
+            let lasted = generation.started_at.map_or(Duration::ZERO, |at| verdict.event_at.since(at));
+            self.note_on_node(uid, node, &verdict, lasted, now, scratch);
         }
     }
 
-    /// What a failure says about the node on which it began.
-    fn note_on_node(&mut self, uid: &JobUid, name: &NodeName, verdict: &Verdict, now: Timestamp, scratch: &mut Scratch) {
-        if matches!(verdict.cause, Cause::StartFailed | Cause::StartTimeout) {
+    /// What a failure says about the node on which it began, and about those on which the job failed before.
+    fn note_on_node(
+        &mut self,
+        uid: &JobUid,
+        name: &NodeName,
+        verdict: &Verdict,
+        lasted: Duration,
+        now: Timestamp,
+        scratch: &mut Scratch,
+    ) {
+        if matches!(verdict.cause, Cause::StartFailed | Cause::StartTimeout) && verdict.charged == Charged::Node {
             let avoided = Avoided { node: name.clone(), until: now + AVOID, why: verdict.message.clone() };
-            if verdict.charged == Charged::Node {
-                self.live(uid).avoided.push(avoided);
+            self.live(uid).avoided.push(avoided);
+        }
+        let Some(mut standing) = marks::at_first(verdict.cause) else { return };
+        let policy = self.policy.clone();
+        let job = &self.jobs[uid];
+        let job_name = job.name.clone();
+        if standing == Standing::Open {
+            let elsewhere: Vec<NodeName> =
+                failed_on(job, policy.storm_window, now).into_iter().filter(|node| *node != name).cloned().collect();
+            if !elsewhere.is_empty() {
+                standing = Standing::Acquitted;
+            }
+            for node in elsewhere.iter().chain([name]) {
+                self.touch_node(node, scratch);
+                if let Some(node) = self.nodes.nodes.get_mut(node).filter(|_| standing == Standing::Acquitted) {
+                    marks::acquit(&mut node.record, uid);
+                }
             }
         }
         self.touch_node(name, scratch);
-        let policy = self.policy.clone();
         let Some(node) = self.nodes.nodes.get_mut(name) else { return };
-        budget::mark(&mut node.record, uid, &policy, now);
-        let Some(reason) = budget::storm(&node.record, &policy, now).filter(|_| node.record.cordon.is_none()) else { return };
-        match budget::cordon_veto(self.nodes.nodes.values().map(|node| &node.record), &policy, now) {
+        let mark = Mark { at: now, job: uid.clone(), name: job_name, cause: verdict.cause, lasted, standing };
+        marks::add(&mut node.record, mark, &policy, now);
+        self.consider_cordon(name, now, scratch);
+    }
+
+    /// How the job fares without the nodes it failed on: what lasts longer elsewhere accuses them. `lasted`: how long its current
+    /// generation has trained; `None`: it has come to its good end.
+    pub(crate) fn compare(&mut self, uid: &JobUid, lasted: Option<Duration>, now: Timestamp, scratch: &mut Scratch) {
+        let job = &self.jobs[uid];
+        let Some(generation) = job.current.as_ref() else { return };
+        let left: Vec<NodeName> =
+            failed_on(job, self.policy.storm_window, now).into_iter().filter(|node| !generation.has(node)).cloned().collect();
+        for name in left {
+            let Some(proof) = self.nodes.get(&name).and_then(|node| marks::next_proof(&node.record, uid)) else { continue };
+            if lasted.is_none_or(|lasted| lasted >= proof) {
+                self.touch_node(&name, scratch);
+                let node = self.nodes.nodes.get_mut(&name).expect("found above");
+                marks::accuse(&mut node.record, uid, lasted);
+                self.consider_cordon(&name, now, scratch);
+            } else {
+                self.wake_job(uid, now + (proof - lasted.unwrap_or_default()));
+            }
+        }
+    }
+
+    /// Cordons a node against which enough counts, if that may be.
+    fn consider_cordon(&mut self, name: &NodeName, now: Timestamp, scratch: &mut Scratch) {
+        let Some(node) = self.nodes.get(name) else { return };
+        let Some(reason) = marks::storm(&node.record, &self.policy, now).filter(|_| node.record.cordon.is_none()) else { return };
+        match budget::cordon_veto(self.nodes.nodes.values().map(|node| &node.record), &self.policy, now) {
             None => self.set_cordon(name, Some(Cordon { by: MUSTER.into(), reason, at: now }), now, scratch),
             Some(veto) => {
                 let message = format!("{name} should be cordoned ({reason}), but {veto}");
@@ -182,4 +236,10 @@ impl Fleet {
             }
         }
     }
+}
+
+/// Nodes on which failures of this job began within the window that may have been its own doing.
+fn failed_on(job: &JobRecord, window: Duration, now: Timestamp) -> BTreeSet<&NodeName> {
+    let recent = job.incidents.iter().filter(|incident| now.since(incident.detected_at) < window);
+    recent.filter(|incident| marks::may_be_the_jobs(incident.cause)).filter_map(|incident| incident.node.as_ref()).collect()
 }

@@ -21,6 +21,8 @@ pub(crate) struct Candidate {
     pub cordoned: bool,
     /// Why this job shall not have it for now: it could not start there a moment ago.
     pub avoided: Option<String>,
+    /// This job has failed there again and again: it is taken only if there are not enough others.
+    pub shunned: bool,
     pub slots_free: u32,
     pub gpus_free: Vec<Gpu>,
     /// Its rank in the generation before.
@@ -141,8 +143,9 @@ pub(crate) fn place(candidates: &[Candidate], need: Need) -> Placement {
     if (fit.len() as u32) < need.min {
         return Placement::Short(Shortfall { need: need.min, have: fit.len() as u32, excluded });
     }
-    fit.sort_by(|a, b| a.0.cmp(&b.0));
+    fit.sort_by(|a, b| (a.1.shunned, &a.0).cmp(&(b.1.shunned, &b.0)));
     fit.truncate(need.wanted as usize);
+    fit.sort_by(|a, b| a.0.cmp(&b.0));
     Placement::Gang(fit.into_iter().map(|(_, candidate)| member(candidate, &need)).collect())
 }
 
@@ -177,6 +180,7 @@ mod tests {
             connected: true,
             cordoned: false,
             avoided: None,
+            shunned: false,
             slots_free: 1,
             gpus_free: Vec::new(),
             node_rank,
@@ -205,6 +209,14 @@ mod tests {
         nodes[2].liveness = Liveness::Lost;
         let Placement::Short(shortfall) = place(&nodes, NEED) else { panic!("must be short") };
         assert_eq!(shortfall.to_string(), "1 of at least 2 nodes available: b cordoned, c lost");
+    }
+
+    #[test]
+    fn a_shunned_node_is_taken_only_where_others_lack_and_keeps_its_rank() {
+        let mut nodes = [node("a", Some(0)), node("b", Some(1)), node("c", Some(2)), node("d", None)];
+        nodes[0].shunned = true;
+        assert_eq!(names(place(&nodes, NEED)), ["b", "c", "d"]);
+        assert_eq!(names(place(&nodes[..3], NEED)), ["a", "b", "c"]);
     }
 
     #[test]

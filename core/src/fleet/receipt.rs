@@ -20,6 +20,8 @@ pub enum Cause {
     NodeLost,
     NodeRebooted,
     NodeDeleted,
+    /// The job's `fenceAfter` had its workers stopped, since nothing was heard of the coordinator.
+    Fenced,
     StartFailed,
     StartTimeout,
     NodeJoined,

@@ -76,6 +76,7 @@ impl Fleet {
         self.live(uid).wake = None;
         self.note_deaths(uid);
         self.judge(uid, now, scratch);
+        self.compare_training(uid, now, scratch);
         self.resize(uid, now, scratch);
         self.open(uid, now, scratch);
         self.start(uid, now, scratch);
@@ -87,6 +88,15 @@ impl Fleet {
         job.bury();
         if job.retiring.len() < before {
             scratch.capacity = true;
+        }
+    }
+
+    /// While a generation trains undoubted, the time it lasts is held against the nodes it was moved away from.
+    fn compare_training(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
+        let doubted = self.live.get(uid).is_some_and(|live| live.doubted.is_some());
+        let training = self.jobs[uid].current.as_ref().filter(|g| g.started && !doubted).and_then(|g| g.started_at);
+        if let Some(since) = training {
+            self.compare(uid, Some(now.since(since)), now, scratch);
         }
     }
 

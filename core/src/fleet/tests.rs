@@ -484,22 +484,72 @@ fn a_crash_loop_backs_off_and_then_fails_with_its_last_error() {
     assert!(bench.fleet.nodes.nodes[&"a".into()].record.cordon.is_none(), "one bad job cordons nobody");
 }
 
+/// Submits a job of one node and lets its worker fail until the third failure is due.
+fn fails_twice(bench: &mut Bench, name: &str) {
+    bench.submit(name, document(1, 1, 1));
+    for _ in 0..2 {
+        bench.pass(10 * SECOND);
+        bench.rank_exits(name, 0, Exit::Signal(7), None);
+        bench.pass(2 * SECOND);
+    }
+}
+
+fn cancel(bench: &mut Bench, name: &str) {
+    let name = JobName { namespace: "default".into(), name: name.into() };
+    bench.request(Request::Cancel { name });
+    bench.pass(SECOND);
+}
+
 #[test]
-fn two_jobs_failing_on_one_node_cordon_it() {
+fn a_node_is_cordoned_when_two_jobs_last_longer_without_it() {
+    let mut bench = Bench::new(&["a", "b"]);
+    for (name, cordoned) in [("one", false), ("two", true)] {
+        fails_twice(&mut bench, name);
+        assert_eq!(bench.members(name), ["b"], "it is tried elsewhere");
+        bench.pass(50 * SECOND);
+        assert!(bench.fleet.nodes.nodes[&"a".into()].record.cordon.is_none(), "not proven yet");
+        bench.pass(20 * SECOND);
+        assert_eq!(bench.fleet.nodes.nodes[&"a".into()].record.cordon.is_some(), cordoned, "{name}");
+        cancel(&mut bench, name);
+    }
+    let cordon = bench.stored_nodes[&"a".into()].cordon.clone().unwrap();
+    assert_eq!(cordon.by, MUSTER);
+    assert!(cordon.reason.contains("4 failures of 2 jobs count against it"), "{}", cordon.reason);
+}
+
+#[test]
+fn two_faulty_jobs_cordon_no_healthy_node() {
     let mut bench = Bench::new(&["a", "b"]);
     for name in ["one", "two"] {
-        bench.submit(name, document(1, 1, 1));
+        fails_twice(&mut bench, name);
+        assert_eq!(bench.members(name), ["b"]);
+        bench.pass(5 * SECOND);
+        bench.rank_exits(name, 0, Exit::Signal(7), None);
+        bench.pass(5 * SECOND);
+        let standings = |bench: &Bench, node: &str| -> Vec<Standing> {
+            let marks = &bench.stored_nodes[&node.into()].marks;
+            marks.iter().filter(|mark| mark.name.name == name).map(|mark| mark.standing).collect()
+        };
+        assert_eq!(standings(&bench, "a"), [Standing::Acquitted; 2]);
+        assert_eq!(standings(&bench, "b"), [Standing::Acquitted; 1]);
+        bench.pass(200 * SECOND);
         bench.rank_exits(name, 0, Exit::Signal(7), None);
         bench.pass(SECOND);
-        bench.rank_exits(name, 0, Exit::Signal(7), None);
-        bench.pass(SECOND);
-        let name = JobName { namespace: "default".into(), name: name.into() };
-        bench.request(Request::Cancel { name });
-        bench.pass(SECOND);
+        let job = bench.job(name);
+        assert!(job.message.contains("its failures began on 2 different nodes"), "{}", job.message);
     }
-    let cordon = bench.fleet.nodes.nodes[&"a".into()].record.cordon.clone().expect("node a is cordoned");
-    assert_eq!(cordon.by, MUSTER);
-    assert!(cordon.reason.contains("restart storm"), "{}", cordon.reason);
+    assert!(bench.stored_nodes.values().all(|node| node.cordon.is_none()));
+}
+
+#[test]
+fn a_good_end_without_a_node_counts_against_it_too() {
+    let mut bench = Bench::new(&["a", "b"]);
+    fails_twice(&mut bench, "one");
+    bench.pass(SECOND);
+    bench.rank_exits("one", 0, Exit::Code(0), None);
+    bench.pass(SECOND);
+    assert_eq!(bench.job("one").phase, Phase::Succeeded);
+    assert!(bench.stored_nodes[&"a".into()].marks.iter().all(|mark| mark.standing == Standing::Accused));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use muster_core::{
     fleet::{
-        Cordon, Event, NodeRecord,
+        Cordon, Event, Mark, NodeRecord,
         job::{JobRecord, Phase},
         receipt::{Charged, Incident},
         view::{JobView, Liveness, MemberView, NodeView, RankView},
@@ -249,6 +249,19 @@ pub fn node(view: &NodeView) -> v1::Node {
         first_seen_unix_us: record.first_seen.0,
         last_heard_unix_us: unix_us(view.last_heard),
         boot_id: record.boot_id.clone(),
+        marks: record.marks.iter().map(mark).collect(),
+    }
+}
+
+fn mark(mark: &Mark) -> v1::NodeMark {
+    let v1::JobRef { namespace, name: job } = job_ref(&mark.name);
+    v1::NodeMark {
+        at_unix_us: mark.at.0,
+        namespace,
+        job,
+        cause: format!("{:?}", mark.cause),
+        lasted_us: mark.lasted.as_micros() as u64,
+        standing: mark.standing.sentence().into(),
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Host {
     pub gpu_device_files: Vec<String>,
     /// Channels of multi-node NVLink (`/dev/nvidia-caps-imex-channels/`).
     pub imex_channels: Vec<String>,
+    /// Variables that configuration files of NCCL set on this node (`/etc/nccl.conf`): whoever exports one of these overrules its owner.
+    pub nccl_conf: Vec<String>,
     /// A topology file that a virtual machine's vendor put down for NCCL.
     pub topology_file: Option<String>,
     /// It says it is a virtual machine.

@@ -29,6 +29,8 @@ pub struct Interface {
     pub ipv6: bool,
     /// The default route leaves here: the management network.
     pub default_route: bool,
+    /// Its addresses beyond link-local, without prefix length.
+    pub addresses: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -31,10 +31,14 @@ impl Facts {
             slots: config.slots,
             cpus: host.cpus,
             memory_bytes: host.memory_bytes,
-            gpus: Vec::new(),
-            gpu_error: None,
+            ..NodeReport::default()
         };
         Self { fixed, gpus: gpu::watch() }
+    }
+
+    /// Facts that are told and not looked for.
+    pub(crate) fn unprobed(fixed: NodeReport) -> Self {
+        Self { fixed, gpus: watch::Sender::new(Some(Gpus::default())).subscribe() }
     }
 
     /// The report as of now.

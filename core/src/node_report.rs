@@ -1,8 +1,24 @@
 //! What a node says about itself: the one report that all probes are merged into.
+//!
+//! It holds what changes rarely: inventory, and a verdict with reasons. Temperatures, clocks and counters stay on the node, where they are
+//! judged ([`crate::health`]): a report that changed with every reading would be sent and stored with every reading.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+use crate::health::Health;
+
+pub mod gpu;
+pub mod host;
+pub mod network;
+pub mod topology;
+
+use gpu::Driver;
+pub use gpu::Gpu;
+use host::Host;
+use network::Network;
+use topology::Topology;
 
 /// A node's facts as its agent sees them. The whole report is sent on change; there are no partial updates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,14 +38,70 @@ pub struct NodeReport {
     pub gpus: Vec<Gpu>,
     /// Why the GPU list may be short: NVML could not be read. `None` also where there is no driver at all.
     pub gpu_error: Option<String>,
+    /// `None`: no NVIDIA driver on this node, or it has never answered.
+    #[serde(default)]
+    pub driver: Option<Driver>,
+    #[serde(default)]
+    pub network: Network,
+    #[serde(default)]
+    pub topology: Topology,
+    #[serde(default)]
+    pub host: Host,
+    #[serde(default)]
+    pub health: Health,
 }
 
-/// One GPU as NVML names it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Gpu {
-    pub uuid: String,
-    pub index: u32,
-    pub model: String,
-    pub memory_bytes: u64,
+impl NodeReport {
+    /// What a job may be given: GPUs, and in place of one that is cut up, its MIG instances. Without what health withholds.
+    pub fn placeable(&self) -> Vec<Gpu> {
+        let healthy = self.gpus.iter().filter(|gpu| !self.health.withholds(&gpu.uuid));
+        healthy.flat_map(Gpu::parts).collect()
+    }
+
+    /// The GPU to which a UUID belongs: its own, or that of one of its MIG instances.
+    pub fn gpu_of(&self, uuid: &str) -> Option<&Gpu> {
+        self.gpus
+            .iter()
+            .find(|gpu| gpu.uuid == uuid || gpu.mig.as_ref().is_some_and(|mig| mig.instances.iter().any(|i| i.uuid == uuid)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        gpu::{Mig, MigInstance},
+        *,
+    };
+    use crate::health::{Finding, Remedy, Severity, Subject};
+
+    fn report() -> NodeReport {
+        let gpu = |uuid: &str| Gpu { uuid: uuid.into(), ..Gpu::default() };
+        NodeReport { gpus: vec![gpu("GPU-a"), gpu("GPU-b")], ..NodeReport::default() }
+    }
+
+    fn finding(subject: Subject, severity: Severity) -> Finding {
+        Finding { check: "x".into(), subject, severity, remedy: Remedy::None, reason: "why".into(), since_unix_us: 0 }
+    }
+
+    #[test]
+    fn what_health_withholds_is_not_placeable() {
+        let mut report = report();
+        let uuids = |report: &NodeReport| report.placeable().into_iter().map(|gpu| gpu.uuid).collect::<Vec<_>>();
+        report.health.findings = vec![finding(Subject::Gpu("GPU-a".into()), Severity::Warn)];
+        assert_eq!(uuids(&report), ["GPU-a", "GPU-b"], "a warning withholds nothing");
+        report.health.findings = vec![finding(Subject::Gpu("GPU-a".into()), Severity::Drain)];
+        assert_eq!(uuids(&report), ["GPU-b"]);
+    }
+
+    #[test]
+    fn a_gpu_cut_up_gives_its_instances_and_their_health_is_its_own() {
+        let mut report = report();
+        let part = |uuid: &str| MigInstance { uuid: uuid.into(), profile: "1g.10gb".into(), ..MigInstance::default() };
+        report.gpus[0].mig = Some(Mig { enabled: true, pending: true, instances: vec![part("MIG-1"), part("MIG-2")] });
+        let uuids = |report: &NodeReport| report.placeable().into_iter().map(|gpu| gpu.uuid).collect::<Vec<_>>();
+        assert_eq!(uuids(&report), ["MIG-1", "MIG-2", "GPU-b"]);
+        assert_eq!(report.gpu_of("MIG-2").unwrap().uuid, "GPU-a");
+        report.health.findings = vec![finding(Subject::Gpu("GPU-a".into()), Severity::FailNow)];
+        assert_eq!(uuids(&report), ["GPU-b"]);
+    }
 }

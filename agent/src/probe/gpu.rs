@@ -107,5 +107,5 @@ fn look(nvml: &Nvml) -> Gpus {
 
 fn read(nvml: &Nvml, index: u32) -> Result<Gpu, NvmlError> {
     let device = nvml.device_by_index(index)?;
-    Ok(Gpu { uuid: device.uuid()?, index, model: device.name()?, memory_bytes: device.memory_info()?.total })
+    Ok(Gpu { uuid: device.uuid()?, index, model: device.name()?, memory_bytes: device.memory_info()?.total, ..Gpu::default() })
 }

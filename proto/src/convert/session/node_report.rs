@@ -63,6 +63,7 @@ pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malform
         memory_bytes: wire.memory_bytes,
         gpus: wire.gpus.into_iter().enumerate().map(|(i, gpu)| gpu_from_wire(i, gpu)).collect::<Result<_, _>>()?,
         gpu_error: optional_text("report.gpu_error", wire.gpu_error, SENTENCE_MAX)?,
+        ..NodeReport::default()
     })
 }
 
@@ -72,5 +73,6 @@ fn gpu_from_wire(i: usize, wire: v1::Gpu) -> Result<Gpu, Malformed> {
         index: wire.index,
         model: text(&format!("report.gpus[{i}].model"), wire.model, NAME_MAX)?,
         memory_bytes: wire.memory_bytes,
+        ..Gpu::default()
     })
 }

@@ -109,7 +109,10 @@ fn runs() -> impl Strategy<Value = Vec<RunReport>> {
 
 fn node_report() -> impl Strategy<Value = NodeReport> {
     let gpu = ("GPU-[0-9a-f]{8}", any::<u32>(), "[A-Za-z0-9 ]{0,20}", any::<u64>());
-    let gpus = collection::vec(gpu.prop_map(|(uuid, index, model, memory_bytes)| Gpu { uuid, index, model, memory_bytes }), 0..9);
+    let gpus = collection::vec(
+        gpu.prop_map(|(uuid, index, model, memory_bytes)| Gpu { uuid, index, model, memory_bytes, ..Gpu::default() }),
+        0..9,
+    );
     let labels = collection::btree_map("[a-z.]{1,20}(/[a-z]{1,9})?", "[a-z0-9]{0,63}", 0..6);
     let address =
         prop_oneof![any::<[u8; 4]>().prop_map(std::net::IpAddr::from), any::<[u8; 16]>().prop_map(std::net::IpAddr::from)];
@@ -131,6 +134,7 @@ fn node_report() -> impl Strategy<Value = NodeReport> {
                 memory_bytes,
                 gpus,
                 gpu_error,
+                ..NodeReport::default()
             }
         })
 }

@@ -1,0 +1,330 @@
+//! Readings against rules. Time comes in; baselines and what only a reboot clears are kept in [`Memory`], which the agent stores so
+//! that its own restart neither forgets a fault nor counts an old one anew.
+//!
+//! A *live* finding is there as long as its source's last look shows it. One that *holds* stays for its time, or for the boot.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Finding, Health, Remedy, Severity, Subject, Table,
+    table::{Holds, Rule, Trigger},
+    xid::{Counts, Xid},
+};
+use crate::time::Timestamp;
+
+/// Now, by the clock that only runs forward and by the one on the wall.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    pub now: Timestamp,
+    pub unix_us: u64,
+}
+
+/// Who looks. Each look of a source is whole: what it no longer shows is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// NVML, quick: handles, recovery action, remap flags, throttling, link states.
+    Gpus,
+    /// NVML, counters.
+    Counters,
+    /// NVML, slow: inventory.
+    Inventory,
+    /// NICs, from sysfs.
+    Network,
+    /// Everything else of the node.
+    Node,
+    /// Whether the NVML thread answers at all.
+    Watchdog,
+}
+
+/// One value of one check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    pub check: &'static str,
+    pub subject: Subject,
+    pub value: Value,
+    /// What it was, for people: `link 3 inactive`. The judge adds numbers.
+    pub words: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    Flag(bool),
+    Level(u64),
+    /// Ever rising, unless it is reset.
+    Counter(u64),
+}
+
+type Key = (String, Subject);
+
+/// What must outlive the agent within one boot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Memory {
+    boot_id: String,
+    baselines: Vec<(Key, u64)>,
+    held: Vec<Held>,
+    xids: Vec<((String, u32), Counts)>,
+    /// Devices of each kind ever seen together in this boot.
+    most: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Held {
+    finding: Finding,
+    /// `None`: for the boot.
+    until: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+pub struct Judge {
+    table: Table,
+    boot_id: String,
+    baselines: BTreeMap<Key, u64>,
+    held: BTreeMap<Key, Held>,
+    xids: BTreeMap<(String, u32), Counts>,
+    most: BTreeMap<String, u64>,
+    live: BTreeMap<Key, (Source, Finding)>,
+    /// Since when a flag that must be sustained is set.
+    rising: BTreeMap<Key, (Source, Timestamp)>,
+    /// Where the window of a counter's rate began, and its value there.
+    windows: BTreeMap<Key, (Timestamp, u64)>,
+    /// When bursts of grave XIDs began, by GPU.
+    bursts: BTreeMap<Subject, VecDeque<Timestamp>>,
+}
+
+/// Grave XIDs within this are one burst (NVSentinel: 3 minutes).
+const BURST: Duration = Duration::from_secs(180);
+/// Bursts older than this no longer count.
+const BURSTS_WINDOW: Duration = Duration::from_secs(24 * 3_600);
+/// Bursts remembered per GPU: more than any rule asks for.
+const BURSTS_MAX: usize = 64;
+/// Distinct XIDs remembered in a boot: 16 GPUs with all known codes are below it, a wild log is cut off.
+const XIDS_MAX: usize = 4_096;
+
+impl Judge {
+    /// Takes up what an earlier agent of the same boot knew.
+    pub fn new(table: Table, boot_id: &str, memory: Memory) -> Self {
+        let memory = if memory.boot_id == boot_id { memory } else { Memory::default() };
+        Self {
+            table,
+            boot_id: boot_id.to_owned(),
+            baselines: memory.baselines.into_iter().collect(),
+            held: memory.held.into_iter().map(|held| ((held.finding.check.clone(), held.finding.subject.clone()), held)).collect(),
+            xids: memory.xids.into_iter().collect(),
+            most: memory.most,
+            live: BTreeMap::new(),
+            rising: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            bursts: BTreeMap::new(),
+        }
+    }
+
+    pub fn memory(&self) -> Memory {
+        Memory {
+            boot_id: self.boot_id.clone(),
+            baselines: self.baselines.iter().map(|(key, value)| (key.clone(), *value)).collect(),
+            held: self.held.values().cloned().collect(),
+            xids: self.xids.iter().map(|(key, counts)| (key.clone(), counts.clone())).collect(),
+            most: self.most.clone(),
+        }
+    }
+
+    /// One whole look of one source.
+    pub fn look(&mut self, source: Source, readings: &[Reading], at: Moment) {
+        let before: BTreeMap<Key, Finding> =
+            self.live.iter().filter(|(_, (s, _))| *s == source).map(|(key, (_, finding))| (key.clone(), finding.clone())).collect();
+        self.live.retain(|_, (s, _)| *s != source);
+        let mut rising = BTreeSet::new();
+        for reading in readings {
+            let Some(rule) = self.table.rule(reading.check).cloned() else { continue };
+            let key = (reading.check.to_owned(), reading.subject.clone());
+            let Some(numbers) = self.triggered(&rule, &key, reading, at.now) else { continue };
+            rising.insert(key.clone());
+            let since = self.rising.entry(key.clone()).or_insert((source, at.now)).1;
+            if at.now.since(since) < rule.sustained {
+                continue;
+            }
+            let reason = format!("{}{numbers}", reading.words);
+            self.find(source, &rule, key, reason, at, before.get(&(reading.check.to_owned(), self.about(&rule, &reading.subject))));
+        }
+        self.rising.retain(|key, (s, _)| *s != source || rising.contains(key));
+        self.expire(at.now);
+    }
+
+    fn about(&self, rule: &Rule, subject: &Subject) -> Subject {
+        if rule.whole_node { Subject::Node } else { subject.clone() }
+    }
+
+    fn find(&mut self, source: Source, rule: &Rule, key: Key, reason: String, at: Moment, before: Option<&Finding>) {
+        let key = (key.0, self.about(rule, &key.1));
+        let known = before.or_else(|| self.held.get(&key).map(|held| &held.finding));
+        let since = known.map_or(at.unix_us, |known| known.since_unix_us);
+        let finding = Finding {
+            check: key.0.clone(),
+            subject: key.1.clone(),
+            severity: rule.severity,
+            remedy: rule.remedy,
+            reason,
+            since_unix_us: since,
+        };
+        match rule.holds {
+            Holds::Live => {
+                self.live.insert(key, (source, finding));
+            }
+            Holds::For(time) => {
+                self.held.insert(key, Held { finding, until: Some(at.now + time) });
+            }
+            Holds::Boot => {
+                self.held.insert(key, Held { finding, until: None });
+            }
+        }
+    }
+
+    /// Whether the reading breaks its rule, and the numbers for people.
+    fn triggered(&mut self, rule: &Rule, key: &Key, reading: &Reading, now: Timestamp) -> Option<String> {
+        match (rule.trigger, reading.value) {
+            (Trigger::Set, Value::Flag(set)) => set.then(String::new),
+            (Trigger::Above(limit), Value::Level(value)) => (value > limit).then(|| format!(": {value}, above {limit}")),
+            (Trigger::Below(limit), Value::Level(value)) => (value < limit).then(|| format!(": {value}, below {limit}")),
+            (Trigger::Grew { more_than, per }, Value::Counter(value)) => self.grew(key, value, more_than, per, now),
+            // A rule and a reading of different kinds: an operator's file asks for what cannot be told.
+            _ => None,
+        }
+    }
+
+    fn grew(&mut self, key: &Key, value: u64, more_than: u64, per: Option<Duration>, now: Timestamp) -> Option<String> {
+        let baseline = *self.baselines.entry(key.clone()).or_insert(value);
+        if value < baseline {
+            // The device or its driver was reset.
+            self.baselines.insert(key.clone(), value);
+            self.windows.remove(key);
+            self.was_reset(&key.1);
+            return None;
+        }
+        let Some(per) = per else {
+            let grown = value - baseline;
+            return (grown > more_than).then(|| format!(": {} since this boot's baseline", in_steps(grown)));
+        };
+        let (begun, first) = *self.windows.entry(key.clone()).or_insert((now, value));
+        if value < first {
+            self.windows.insert(key.clone(), (now, value));
+            return None;
+        }
+        let (grown, span) = (value - first, now.since(begun));
+        if span >= per {
+            self.windows.insert(key.clone(), (now, value));
+        }
+        // A look may come later than the window is long: what is allowed grows with it.
+        let allowed = more_than as f64 * (span.as_secs_f64() / per.as_secs_f64()).max(1.0);
+        (grown as f64 > allowed).then(|| format!(": more than {more_than} in {}", crate::period::format(per)))
+    }
+
+    /// The device was reset: what a reset remedies is remedied.
+    fn was_reset(&mut self, subject: &Subject) {
+        let remedied = |finding: &Finding| {
+            &finding.subject == subject && matches!(finding.remedy, Remedy::None | Remedy::RestartApp | Remedy::GpuReset)
+        };
+        self.held.retain(|_, held| !remedied(&held.finding));
+        self.bursts.remove(subject);
+    }
+
+    /// The driver was loaded anew: every GPU was reset.
+    pub fn driver_reloaded(&mut self) {
+        let gpus: BTreeSet<Subject> = self.held.keys().map(|key| key.1.clone()).filter(|s| matches!(s, Subject::Gpu(_))).collect();
+        gpus.iter().for_each(|gpu| self.was_reset(gpu));
+    }
+
+    /// The most of these ever seen together in this boot, counting `now`.
+    pub fn most_seen(&mut self, kind: &str, now: u64) -> u64 {
+        let most = self.most.entry(kind.to_owned()).or_default();
+        *most = now.max(*most);
+        *most
+    }
+
+    /// One XID, told by the event channel or the log. True if it is grave enough to look at the GPU at once.
+    pub fn xid(&mut self, xid: &Xid, gpu: &Subject, at: Moment) -> bool {
+        let key = (xid.pci.clone(), xid.code);
+        if self.xids.len() >= XIDS_MAX && !self.xids.contains_key(&key) {
+            return true;
+        }
+        let counts = self.xids.entry(key).or_default();
+        let news = counts.hear(xid);
+        let (fatal, times) = (counts.fatal, counts.in_words());
+        let detail = if counts.detail.is_empty() { String::new() } else { format!(": {}", counts.detail) };
+        let Some((name, rule)) = self.table.xid(xid.code, fatal).map(|(name, rule)| (name, rule.clone())) else { return false };
+        // An unknown code keeps its number.
+        let check = if name == "xid:*" { format!("xid:{}", xid.code) } else { name };
+        if fatal.is_some() {
+            // The event said less than the log.
+            self.held.remove(&(format!("xid:{}", xid.code), self.about(&rule, gpu)));
+        }
+        let reason = format!("XID {} on {}{times}{detail}", xid.code, xid.pci);
+        self.find(Source::Gpus, &rule, (check, gpu.clone()), reason, at, None);
+        if news && rule.severity >= Severity::FailNow {
+            self.burst(gpu, at);
+        }
+        self.expire(at.now);
+        news
+    }
+
+    fn burst(&mut self, gpu: &Subject, at: Moment) {
+        let bursts = self.bursts.entry(gpu.clone()).or_default();
+        if bursts.back().is_none_or(|last| at.now.since(*last) >= BURST) {
+            bursts.push_back(at.now);
+        }
+        while bursts.len() > BURSTS_MAX || bursts.front().is_some_and(|first| at.now.since(*first) > BURSTS_WINDOW) {
+            bursts.pop_front();
+        }
+        let many = bursts.len() as u64;
+        if let Some(rule) = self.table.rule("xid-repeated").cloned()
+            && let Trigger::Above(limit) = rule.trigger
+            && many > limit
+        {
+            let reason = format!("{many} bursts of grave XIDs in 24 h");
+            self.find(Source::Gpus, &rule, ("xid-repeated".into(), gpu.clone()), reason, at, None);
+        }
+    }
+
+    /// Something that happened, as the kernel log tells it.
+    pub fn event(&mut self, check: &'static str, subject: &Subject, text: &str, at: Moment) {
+        let Some(rule) = self.table.rule(check).cloned() else { return };
+        // An event cannot be looked at again: it holds, if only for a while.
+        let rule = if rule.holds == Holds::Live { Rule { holds: Holds::For(BURST), ..rule } } else { rule };
+        self.find(Source::Node, &rule, (check.to_owned(), subject.clone()), text.to_owned(), at, None);
+    }
+
+    fn expire(&mut self, now: Timestamp) {
+        self.held.retain(|_, held| held.until.is_none_or(|until| until > now));
+    }
+
+    /// When a finding ends by itself next, or one that must be sustained is due.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.held.values().filter_map(|held| held.until).min()
+    }
+
+    /// All findings as of now, the worst first.
+    pub fn health(&mut self, now: Timestamp) -> Health {
+        self.expire(now);
+        let held = self.held.values().map(|held| &held.finding);
+        let mut findings: Vec<Finding> = held.chain(self.live.values().map(|(_, finding)| finding)).cloned().collect();
+        findings.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| (&a.subject, &a.check).cmp(&(&b.subject, &b.check))));
+        Health { findings }
+    }
+}
+
+/// Small numbers exactly, large ones in steps: a count that runs must not make a report of each of its values.
+fn in_steps(count: u64) -> String {
+    match count {
+        0..=10 => count.to_string(),
+        _ => format!("more than {}", 10_u64.pow((count - 1).ilog10())),
+    }
+}
+
+#[cfg(test)]
+#[path = "judge/tests.rs"]
+mod tests;

@@ -1,0 +1,194 @@
+use super::*;
+use crate::health::{Channel, Severity};
+
+const BOOT: &str = "boot-1";
+
+fn at(seconds: u64) -> Moment {
+    Moment { now: Timestamp(seconds * 1_000_000), unix_us: 1_000_000_000 + seconds * 1_000_000 }
+}
+
+fn judge() -> Judge {
+    Judge::new(Table::standard(), BOOT, Memory::default())
+}
+
+fn gpu() -> Subject {
+    Subject::Gpu("GPU-1".into())
+}
+
+fn reading(check: &'static str, value: Value) -> Reading {
+    Reading { check, subject: gpu(), value, words: check.to_uppercase() }
+}
+
+fn xid(code: u32, channel: Channel) -> Xid {
+    Xid { pci: "0000:1b:00.0".into(), code, channel, fatal: None, detail: String::new() }
+}
+
+fn checks(judge: &mut Judge, at: Moment) -> Vec<(String, Severity)> {
+    judge.health(at.now).findings.into_iter().map(|finding| (finding.check, finding.severity)).collect()
+}
+
+#[test]
+fn a_live_finding_is_there_as_long_as_it_is_seen() {
+    let mut judge = judge();
+    judge.look(Source::Gpus, &[reading("row-remap-pending", Value::Flag(true))], at(1));
+    judge.look(Source::Network, &[], at(2));
+    let finding = judge.health(at(2).now).findings.remove(0);
+    assert_eq!((finding.severity, finding.reason.as_str()), (Severity::Drain, "ROW-REMAP-PENDING"));
+    judge.look(Source::Gpus, &[reading("row-remap-pending", Value::Flag(true))], at(9));
+    assert_eq!(judge.health(at(9).now).findings[0].since_unix_us, at(1).unix_us, "since it was first seen");
+    judge.look(Source::Gpus, &[reading("row-remap-pending", Value::Flag(false))], at(10));
+    assert!(judge.health(at(10).now).findings.is_empty());
+}
+
+#[test]
+fn what_a_look_no_longer_shows_is_over() {
+    let mut judge = judge();
+    judge.look(Source::Gpus, &[reading("recovery-reset", Value::Flag(true))], at(1));
+    judge.look(Source::Gpus, &[], at(2));
+    assert!(judge.health(at(2).now).findings.is_empty(), "recovered, and back to value 0");
+}
+
+#[test]
+fn a_flag_must_be_sustained_where_the_rule_says_so() {
+    let mut judge = judge();
+    let hot = |judge: &mut Judge, second| judge.look(Source::Gpus, &[reading("throttle", Value::Flag(true))], at(second));
+    hot(&mut judge, 0);
+    hot(&mut judge, 599);
+    assert!(judge.health(at(599).now).findings.is_empty());
+    judge.look(Source::Gpus, &[], at(599));
+    hot(&mut judge, 600);
+    assert!(judge.health(at(600).now).findings.is_empty(), "it had a break");
+    hot(&mut judge, 1_200);
+    assert_eq!(checks(&mut judge, at(1_200)), [("throttle".into(), Severity::Warn)]);
+}
+
+#[test]
+fn counters_count_from_the_baseline_of_this_boot() {
+    let count = |judge: &mut Judge, value, second| {
+        judge.look(Source::Counters, &[reading("ecc-uncorrectable", Value::Counter(value))], at(second));
+        checks(judge, at(second)).len()
+    };
+    let mut judge = judge();
+    assert_eq!(count(&mut judge, 7, 1), 0, "seven of before are nobody's fault today");
+    assert_eq!(count(&mut judge, 8, 2), 1);
+    assert_eq!(count(&mut judge, 8, 3), 1, "and it stays");
+    let mut restarted = Judge::new(Table::standard(), BOOT, judge.memory());
+    assert_eq!(
+        checks(&mut restarted, at(4)),
+        [("ecc-uncorrectable".into(), Severity::FailNow)],
+        "an agent's restart forgets nothing"
+    );
+    assert_eq!(count(&mut restarted, 0, 5), 0, "a counter that fell: the GPU was reset");
+    let mut rebooted = Judge::new(Table::standard(), "boot-2", judge.memory());
+    assert_eq!(checks(&mut rebooted, at(1)), [], "a reboot clears");
+    assert_eq!(count(&mut rebooted, 3, 2), 0, "and is a new baseline");
+}
+
+#[test]
+fn rates_are_of_their_window() {
+    let mut judge = judge();
+    let count = |judge: &mut Judge, value, second| {
+        judge.look(Source::Counters, &[reading("pcie-replay", Value::Counter(value))], at(second));
+        checks(judge, at(second)).len()
+    };
+    assert_eq!(count(&mut judge, 0, 0), 0);
+    for minute in 1..60 {
+        assert_eq!(count(&mut judge, minute * 15, minute * 60), 0, "15 a minute are allowed");
+    }
+    assert_eq!(count(&mut judge, 59 * 15 + 16, 59 * 60 + 10), 1);
+    assert_eq!(count(&mut judge, 59 * 15 + 16, 59 * 60 + 3_700), 0, "held for an hour after the last");
+}
+
+#[test]
+fn the_same_xid_by_event_and_by_log_is_one() {
+    let mut judge = judge();
+    assert!(judge.xid(&xid(48, Channel::Event), &gpu(), at(1)));
+    let told = judge.health(at(1).now);
+    assert!(!judge.xid(&xid(48, Channel::Log), &gpu(), at(2)));
+    assert_eq!(judge.health(at(2).now), told, "no news, no report");
+    assert_eq!((told.findings.len(), told.findings[0].severity), (1, Severity::FailNow));
+    assert_eq!(told.findings[0].reason, "XID 48 on 0000:1b:00.0");
+}
+
+#[test]
+fn verdicts_of_xids() {
+    for (code, severity, subject) in [
+        (79, Severity::FailNow, Subject::Node),
+        (48, Severity::FailNow, gpu()),
+        (94, Severity::Note, gpu()),
+        (31, Severity::Note, gpu()),
+        (45, Severity::Note, gpu()),
+        (154, Severity::Note, gpu()),
+        (999, Severity::Drain, gpu()),
+    ] {
+        let mut judge = judge();
+        judge.xid(&xid(code, Channel::Event), &gpu(), at(1));
+        let finding = judge.health(at(1).now).findings.remove(0);
+        assert_eq!((finding.severity, finding.subject), (severity, subject), "XID {code}");
+        assert_eq!(finding.check, format!("xid:{code}"));
+    }
+}
+
+#[test]
+fn the_log_s_word_on_an_nvlink_error_takes_the_place_of_the_event_s() {
+    let mut judge = judge();
+    judge.xid(&xid(145, Channel::Event), &gpu(), at(1));
+    assert_eq!(checks(&mut judge, at(1)), [("xid:145".into(), Severity::Drain)]);
+    judge.xid(&Xid { fatal: Some(false), ..xid(145, Channel::Log) }, &gpu(), at(1));
+    assert_eq!(checks(&mut judge, at(1)), [("xid:145:nonfatal".into(), Severity::Warn)]);
+}
+
+#[test]
+fn grave_xids_again_and_again_are_a_matter_for_a_person() {
+    let mut judge = judge();
+    for burst in 0..4 {
+        for drop in 0..20 {
+            judge.xid(&xid(119, Channel::Event), &gpu(), at(burst * 3_600 + drop));
+        }
+    }
+    assert_eq!(checks(&mut judge, at(4 * 3_600)).len(), 1);
+    judge.xid(&xid(120, Channel::Event), &gpu(), at(4 * 3_600));
+    let all = judge.health(at(4 * 3_600).now).findings;
+    assert!(all.iter().any(|f| f.check == "xid-repeated" && f.remedy == Remedy::Support), "{all:?}");
+}
+
+#[test]
+fn a_fault_of_an_application_is_forgotten_after_a_while() {
+    let mut judge = judge();
+    judge.xid(&xid(31, Channel::Event), &gpu(), at(0));
+    assert_eq!(judge.next_due(), Some(at(3_600).now));
+    assert_eq!(checks(&mut judge, at(3_600)), []);
+}
+
+#[test]
+fn a_driver_loaded_anew_clears_what_a_reset_clears() {
+    let mut judge = judge();
+    judge.xid(&xid(48, Channel::Event), &gpu(), at(0));
+    judge.xid(&xid(54, Channel::Event), &gpu(), at(0));
+    judge.driver_reloaded();
+    assert_eq!(checks(&mut judge, at(1)), [("xid:54".into(), Severity::FailNow)], "a power cable stays loose");
+}
+
+#[test]
+fn the_most_ever_seen_is_what_is_expected() {
+    let mut judge = judge();
+    assert_eq!(judge.most_seen("gpu", 8), 8);
+    assert_eq!(judge.most_seen("gpu", 7), 8);
+    let mut restarted = Judge::new(Table::standard(), BOOT, judge.memory());
+    assert_eq!(restarted.most_seen("gpu", 7), 8);
+}
+
+#[test]
+fn the_worst_comes_first_and_unknown_checks_mean_nothing() {
+    let mut judge = judge();
+    let readings = [
+        reading("persistence-off", Value::Flag(true)),
+        reading("row-remap-failure", Value::Flag(true)),
+        reading("no-such-check", Value::Flag(true)),
+        reading("row-remap-many", Value::Level(512)),
+    ];
+    judge.look(Source::Inventory, &readings, at(1));
+    let names: Vec<String> = checks(&mut judge, at(1)).into_iter().map(|(check, _)| check).collect();
+    assert_eq!(names, ["row-remap-failure", "persistence-off", "row-remap-many"]);
+    assert_eq!(judge.health(at(1).now).findings[2].reason, "ROW-REMAP-MANY: 512, above 511");
+}

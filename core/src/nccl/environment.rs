@@ -1,0 +1,226 @@
+//! The variables of one node's ranks, each with its value, where it came from and why.
+//!
+//! Not torchrun's own (`node::torchrun` sets those): what NCCL, Gloo and the threads of torch take from the environment, and the labels of the
+//! node. The same function answers the agent before a launch and `muster explain --env` afterwards.
+
+use std::{collections::BTreeMap, fmt};
+
+use crate::{
+    nccl::{
+        lint::{self, Remark},
+        profile::{self, Profile, Transport},
+    },
+    node_report::{NodeReport, network::Interface},
+};
+
+/// Where a value came from, from weak to strong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Facts of this node.
+    Node,
+    /// Agreed for all ranks of the generation.
+    Profile,
+    /// The job's own `env`.
+    Job,
+    /// The job's own `env`, in place of this computed value.
+    Override(String),
+    /// Left to a configuration file of NCCL on the node, which has this name; the computed value is not given.
+    File,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Node => f.write_str("node"),
+            Source::Profile => f.write_str("profile"),
+            Source::Job => f.write_str("job"),
+            Source::Override(computed) => write!(f, "job (computed: {computed})"),
+            Source::File => f.write_str("nccl.conf"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    pub name: String,
+    /// None: left unset, with the reason.
+    pub value: Option<String>,
+    pub source: Source,
+    pub why: String,
+}
+
+/// What is asked for: one node's share.
+#[derive(Clone, Copy, Debug)]
+pub struct Share<'a> {
+    pub report: &'a NodeReport,
+    pub gpus: &'a [String],
+    /// Ranks on this node.
+    pub ranks: u32,
+    /// Nodes of the generation.
+    pub nodes: u32,
+    /// The job's own variables.
+    pub env: &'a BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// By name.
+    pub variables: Vec<Variable>,
+    pub remarks: Vec<Remark>,
+}
+
+impl Environment {
+    /// What is put into the environment of each rank.
+    pub fn set(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.variables.iter().filter_map(|variable| Some((variable.name.as_str(), variable.value.as_deref()?)))
+    }
+
+    /// Why a run with it cannot work here.
+    pub fn fatal(&self) -> Option<&str> {
+        self.remarks.iter().find(|remark| remark.fatal).map(|remark| remark.message.as_str())
+    }
+}
+
+pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
+    let mut computed: BTreeMap<String, (String, Source, String)> = BTreeMap::new();
+    let mut set =
+        |name: &str, value: String, source: Source, why: String| drop(computed.insert(name.to_owned(), (value, source, why)));
+    for shared in &profile.shared {
+        set(&shared.name, shared.value.clone(), Source::Profile, shared.why.clone());
+    }
+    let with_gpus = !share.gpus.is_empty();
+    if let Some((name, why)) = socket_interface(share.report) {
+        // Gloo takes plain names, NCCL prefixes unless told otherwise.
+        set("GLOO_SOCKET_IFNAME", name.to_owned(), Source::Node, why.clone());
+        if with_gpus {
+            set("TP_SOCKET_IFNAME", name.to_owned(), Source::Node, why.clone());
+            set("NCCL_SOCKET_IFNAME", format!("={name}"), Source::Node, why);
+        }
+    }
+    if with_gpus && matches!(profile.transport, Transport::Infiniband | Transport::Roce) {
+        let devices: Vec<String> = profile::compute_devices(share.report)
+            .into_iter()
+            .take(profile.rails as usize)
+            .map(|device| device.name.clone())
+            .collect();
+        let why = format!("{} of this node's RDMA devices, one a rail, near its GPUs and up", devices.len());
+        set("NCCL_IB_HCA", format!("={}", devices.join(",")), Source::Node, why);
+    }
+    if with_gpus
+        && let Some(file) = &share.report.host.topology_file
+        && file != DEFAULT_TOPOLOGY_FILE
+    {
+        set(
+            "NCCL_TOPO_FILE",
+            file.clone(),
+            Source::Node,
+            "this virtual machine's tree tells nothing, its vendor's file does".into(),
+        );
+    }
+    if share.ranks > 1 {
+        let (threads, why) = threads(share);
+        set("OMP_NUM_THREADS", threads.to_string(), Source::Node, why);
+    }
+    let mut variables: BTreeMap<String, Variable> = labels(share.report).into_iter().map(|v| (v.name.clone(), v)).collect();
+    for (name, (value, source, why)) in computed {
+        let variable = match share.env.get(&name) {
+            Some(own) if *own == value => Variable { name, value: Some(value), source: Source::Job, why },
+            Some(own) => Variable { name, value: Some(own.clone()), source: Source::Override(value), why },
+            None if share.report.host.nccl_conf.contains(&name) => Variable {
+                name,
+                value: None,
+                source: Source::File,
+                why: format!("a configuration file of NCCL sets it; computed: {value}"),
+            },
+            None => Variable { name, value: Some(value), source, why },
+        };
+        variables.insert(variable.name.clone(), variable);
+    }
+    for (name, value) in share.env {
+        let why = || "set by the job".to_owned();
+        variables
+            .entry(name.clone())
+            .and_modify(|variable| {
+                if variable.value.as_ref() != Some(value) {
+                    *variable = Variable { name: name.clone(), value: Some(value.clone()), source: Source::Job, why: why() };
+                }
+            })
+            .or_insert_with(|| Variable { name: name.clone(), value: Some(value.clone()), source: Source::Job, why: why() });
+    }
+    let mut remarks = lint::values(share.env, share.nodes);
+    remarks.extend(lint::names(share.env, share.report));
+    Environment { variables: variables.into_values().collect(), remarks }
+}
+
+/// Where NCCL looks by itself.
+const DEFAULT_TOPOLOGY_FILE: &str = "/var/run/nvidia-topologyd/virtualTopology.xml";
+
+/// The interface the other members reach this node over: the one that carries the advertised address, else the default route's.
+fn socket_interface(report: &NodeReport) -> Option<(&str, String)> {
+    let address = report.address.as_str();
+    if address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback()) {
+        // Gloo would take the address the host's name resolves to, which need not be reachable from a loopback listener.
+        return Some(("lo", format!("carries this node's address {address}")));
+    }
+    let interfaces = || report.network.interfaces.iter();
+    let carries = |interface: &&Interface| interface.addresses.iter().any(|own| own == address);
+    if let Some(interface) = interfaces().find(carries) {
+        return Some((&interface.name, format!("carries this node's address {address}")));
+    }
+    let interface = interfaces().find(|interface| interface.default_route && interface.up)?;
+    Some((&interface.name, format!("the default route; no interface carries the advertised address {address}")))
+}
+
+/// torchrun gives every rank one thread where a node runs several, because it knows nothing of the machine. With GPUs the ranks
+/// feed them and nothing else, so each takes its share of the cores of its NUMA nodes.
+fn threads(share: Share<'_>) -> (u32, String) {
+    let host = &share.report.host;
+    if share.gpus.is_empty() || host.physical_cores == 0 {
+        return (1, "as torchrun gives where a node runs several ranks".into());
+    }
+    let near: std::collections::BTreeSet<Option<u32>> =
+        share.gpus.iter().map(|uuid| share.report.gpu_of(uuid).and_then(|gpu| gpu.numa_node)).collect();
+    let all = host.numa.len().max(1) as u32;
+    // A GPU that does not say where it is may be anywhere.
+    let used = if near.contains(&None) { all } else { (near.len() as u32).min(all) };
+    let cores = host.physical_cores / all * used;
+    let threads = (cores / share.ranks).max(1);
+    (threads, format!("{cores} cores of {used} NUMA node{} for {} ranks", if used == 1 { "" } else { "s" }, share.ranks))
+}
+
+/// What a script may want to know of its node. From labels where there are any, else from what the probes saw.
+fn labels(report: &NodeReport) -> Vec<Variable> {
+    const LABELS: [(&str, &[&str]); 5] = [
+        ("NODE_REGION", &["topology.kubernetes.io/region", "region"]),
+        ("NODE_ZONE", &["topology.kubernetes.io/zone", "zone"]),
+        ("NODE_INSTANCE_TYPE", &["node.kubernetes.io/instance-type", "instance-type"]),
+        ("NODE_RACK", &["topology.muster.dev/rack", "rack", "topology.gke.io/rack", "oci.oraclecloud.com/host.rack_id"]),
+        ("NODE_NVLINK_DOMAIN", &["nvidia.com/gpu.clique"]),
+    ];
+    let mut variables: Vec<Variable> = LABELS
+        .iter()
+        .map(|(name, keys)| {
+            let found = keys.iter().find_map(|key| Some((key, report.labels.get(*key)?)));
+            Variable {
+                name: (*name).to_owned(),
+                value: found.map(|(_, value)| value.clone()),
+                source: Source::Node,
+                why: found.map_or_else(|| format!("this node has no label {}", keys[0]), |(key, _)| format!("label {key}")),
+            }
+        })
+        .collect();
+    let model = report.gpus.first().map(|gpu| gpu.model.clone());
+    let why = if model.is_some() { "as its driver says" } else { "this node has no GPU" };
+    variables.push(Variable { name: "NODE_GPU_MODEL".into(), value: model, source: Source::Node, why: why.into() });
+    let count = report.gpus.len().to_string();
+    variables.push(Variable {
+        name: "NODE_GPU_COUNT".into(),
+        value: Some(count),
+        source: Source::Node,
+        why: "GPUs of the node, given to this job or not".into(),
+    });
+    variables
+}
+
+#[cfg(test)]
+mod tests;

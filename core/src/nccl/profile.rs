@@ -1,0 +1,282 @@
+//! What all ranks of a generation must agree on, decided from the weakest of its members. Never names a node's own devices.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::NodeName,
+    node_report::{
+        Gpu, NodeReport,
+        gpu::{FabricState, NvLinkPeer},
+        network::{LinkLayer, RdmaDevice},
+    },
+};
+
+/// What NCCL talks over between nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Transport {
+    #[default]
+    Socket,
+    Infiniband,
+    Roce,
+    /// AWS's adapters, through their own plugin.
+    Efa,
+}
+
+impl Transport {
+    pub const ALL: [(&str, Transport); 4] =
+        [("socket", Self::Socket), ("infiniband", Self::Infiniband), ("roce", Self::Roce), ("efa", Self::Efa)];
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, _) = Self::ALL.iter().find(|(_, transport)| transport == self).expect("all are listed");
+        f.write_str(name)
+    }
+}
+
+/// One variable that every rank is given with the same value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shared {
+    pub name: String,
+    pub value: String,
+    /// For the reader of `muster explain --env`.
+    pub why: String,
+}
+
+/// Decided for one generation. The default is that of a job without GPUs: nothing to agree on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Profile {
+    pub transport: Transport,
+    /// RDMA devices every node brings.
+    pub rails: u32,
+    /// By name.
+    pub shared: Vec<Shared>,
+}
+
+impl Profile {
+    /// 16 hexadecimal digits over everything that must agree; the reasons are not part of it. An agent that understands a profile otherwise
+    /// than its coordinator (another version) computes another hash, and refuses. Guards against mistakes, so FNV-1a does.
+    pub fn hash(&self) -> String {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        let mut text = |text: &str| {
+            for byte in text.bytes().chain([0]) {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        };
+        text(&self.transport.to_string());
+        text(&self.rails.to_string());
+        for shared in &self.shared {
+            text(&shared.name);
+            text(&shared.value);
+        }
+        format!("{hash:016x}")
+    }
+}
+
+/// One node of a generation to be: what it is, and which GPUs of it are given.
+#[derive(Clone, Copy, Debug)]
+pub struct Member<'a> {
+    pub node: &'a NodeName,
+    pub report: &'a NodeReport,
+    pub gpus: &'a [String],
+}
+
+impl<'a> Member<'a> {
+    fn given(self) -> impl Iterator<Item = &'a Gpu> {
+        self.gpus.iter().filter_map(move |uuid| self.report.gpu_of(uuid))
+    }
+}
+
+/// A difference between members of one generation that is known to end badly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    pub what: &'static str,
+    /// What each value was found on.
+    pub values: BTreeMap<String, Vec<NodeName>>,
+    pub consequence: &'static str,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} differs: ", self.what)?;
+        for (i, (value, nodes)) in self.values.iter().enumerate() {
+            let others = if nodes.len() > 1 { format!(" and {} more", nodes.len() - 1) } else { String::new() };
+            write!(f, "{}{value} on {}{others}", if i == 0 { "" } else { ", " }, nodes[0])?;
+        }
+        write!(f, "; {}", self.consequence)
+    }
+}
+
+/// The RDMA devices NCCL shall use on a node, in the order of their rails: near a GPU (or, where nothing is known of places, not behind the
+/// management interface), openable, with a port that is up.
+pub fn compute_devices(report: &NodeReport) -> Vec<&RdmaDevice> {
+    let management: BTreeSet<&str> = report
+        .network
+        .interfaces
+        .iter()
+        .filter(|interface| interface.default_route)
+        .map(|interface| interface.name.as_str())
+        .collect();
+    let usable = |device: &&RdmaDevice| device.openable && device.ports.iter().any(|port| port.is_active());
+    let mut devices: Vec<&RdmaDevice> = report.network.rdma.iter().filter(usable).collect();
+    if devices.iter().any(|device| device.rail.is_some()) {
+        devices.retain(|device| device.rail.is_some());
+    } else {
+        devices.retain(|device| !device.interfaces.iter().any(|name| management.contains(name.as_str())));
+    }
+    devices.sort_by_key(|device| (device.rail, device.pci.clone(), device.name.clone()));
+    devices
+}
+
+/// What a node could talk over by itself.
+fn transport_of(report: &NodeReport) -> Transport {
+    let devices = compute_devices(report);
+    let layer = |device: &&RdmaDevice| device.ports.iter().find(|port| port.is_active()).map(|port| port.link_layer);
+    match devices.first() {
+        None => Transport::Socket,
+        Some(device) if device.driver == "efa" => Transport::Efa,
+        Some(first) if devices.iter().all(|device| layer(device) == layer(first)) => match layer(first) {
+            Some(LinkLayer::Infiniband) => Transport::Infiniband,
+            Some(LinkLayer::Ethernet) => Transport::Roce,
+            _ => Transport::Socket,
+        },
+        Some(_) => Transport::Socket,
+    }
+}
+
+/// The profile of a generation of these members, and what about them is known not to work together.
+pub fn decide(members: &[Member<'_>]) -> (Profile, Vec<Mismatch>) {
+    if members.iter().all(|member| member.gpus.is_empty()) {
+        return (Profile::default(), Vec::new());
+    }
+    let mut shared: BTreeMap<&str, (String, String)> = BTreeMap::new();
+    let mut set = |name: &'static str, value: &str, why: String| drop(shared.insert(name, (value.to_owned(), why)));
+    // NCCL 2.30 starts with unequal numbers of network devices by default, and hangs.
+    set("NCCL_IGNORE_NET_MISMATCH", "0", "unequal numbers of network devices shall be an error, not a hang".into());
+    // Of a collective that timed out the recorder tells which rank was missing; 2,000 entries are a few hundred KiB (torch's own example).
+    set("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", "flight recorder: who was missing when a collective timed out".into());
+    set("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "flight recorder: written down when a collective times out".into());
+
+    let transports: Vec<Transport> = members.iter().map(|member| transport_of(member.report)).collect();
+    let uniform = transports.iter().all(|transport| *transport == transports[0]);
+    let transport = if uniform { transports[0] } else { Transport::Socket };
+    let names = |wanted: &dyn Fn(&Member<'_>) -> bool| listing(members.iter().filter(|m| wanted(m)).map(|m| m.node));
+    if !uniform {
+        let poor = transports.iter().min().expect("there is a member");
+        let first =
+            members.iter().zip(&transports).find(|(_, transport)| *transport == poor).expect("the minimum is one of them").0.node;
+        set(
+            "NCCL_IB_DISABLE",
+            "1",
+            format!("not all nodes have the same RDMA: {first} has {poor}, and a job must use one transport"),
+        );
+    }
+    let mut rails = 0;
+    match transport {
+        Transport::Infiniband | Transport::Roce => {
+            rails = members.iter().map(|member| compute_devices(member.report).len()).min().unwrap_or_default() as u32;
+            let direct = |member: &Member<'_>| member.report.host.peermem;
+            if members.iter().any(direct) && !members.iter().all(direct) {
+                let without = names(&|member| !direct(member));
+                set("NCCL_NET_GDR_LEVEL", "LOC", format!("no GPUDirect RDMA (nvidia-peermem) on {without}"));
+            }
+        }
+        Transport::Efa => set("FI_PROVIDER", "efa", "all nodes have EFA; the rest is its plugin's to choose".into()),
+        Transport::Socket => {}
+    }
+    if members.iter().any(|member| only_ipv6(member.report)) {
+        let without = names(&|member| only_ipv6(member.report));
+        set("NCCL_SOCKET_FAMILY", "AF_INET6", format!("no IPv4 address on {without}"));
+        if transport == Transport::Roce {
+            set("NCCL_IB_ADDR_FAMILY", "AF_INET6", format!("no IPv4 address on {without}"));
+        }
+    }
+    if members.iter().any(|member| lacks_nvls(*member)) {
+        let without = names(&|member| lacks_nvls(*member));
+        set("NCCL_NVLS_ENABLE", "0", format!("NVLink SHARP needs a registered fabric and /dev/nvidia-caps, missing on {without}"));
+    }
+    let in_a_domain =
+        |member: &Member<'_>| member.given().any(|gpu| gpu.fabric.as_ref().is_some_and(|fabric| !fabric.cluster.is_empty()));
+    let no_channel = |member: &Member<'_>| in_a_domain(member) && member.report.host.imex_channels.is_empty();
+    if members.len() > 1 && members.iter().any(no_channel) {
+        set("NCCL_MNNVL_ENABLE", "0", format!("multi-node NVLink without an IMEX channel on {}", names(&no_channel)));
+    }
+    let old = |member: &Member<'_>| cuda_of(member.report).is_some_and(|cuda| cuda < (12, 0));
+    if members.iter().any(old) {
+        set("NCCL_CUMEM_ENABLE", "0", format!("the driver knows CUDA below 12.0 on {}", names(&old)));
+    }
+    let shared = shared.into_iter().map(|(name, (value, why))| Shared { name: name.to_owned(), value, why }).collect();
+    (Profile { transport, rails, shared }, mismatches(members))
+}
+
+/// `n1, n2 and 3 more`: reasons are read by people.
+fn listing<'a>(nodes: impl Iterator<Item = &'a NodeName>) -> String {
+    let names: Vec<&str> = nodes.map(|node| node.0.as_str()).collect();
+    match names.len() {
+        0..=3 => names.join(", "),
+        more => format!("{} and {} more", names[..2].join(", "), more - 2),
+    }
+}
+
+/// Differences that end in an error of NCCL or CUDA at the first collective, or in a job that is as slow as its slowest GPU.
+fn mismatches(members: &[Member<'_>]) -> Vec<Mismatch> {
+    let by = |value: &dyn Fn(&Member<'_>) -> Option<String>| {
+        let mut found: BTreeMap<String, Vec<NodeName>> = BTreeMap::new();
+        for member in members {
+            if let Some(value) = value(member) {
+                found.entry(value).or_default().push(member.node.clone());
+            }
+        }
+        found
+    };
+    let cuda = by(&|member| Some(format!("CUDA {}", cuda_of(member.report)?.0)));
+    let model = by(&|member| member.given().next().map(|gpu| gpu.model.clone()));
+    let counts = by(&|member| Some(member.gpus.len().to_string()));
+    let cases = [
+        (
+            "what the driver can run",
+            cuda,
+            "one torch build needs one CUDA major on all nodes (driver 525 or later for 12, 580 for 13)",
+        ),
+        ("the GPU model", model, "every step waits for the slowest, and NCCL may choose algorithms that not all of them have"),
+        ("the number of GPUs", counts, "all nodes of a job run the same number of ranks"),
+    ];
+    let differs = cases.into_iter().filter(|(_, values, _)| values.len() > 1);
+    differs.map(|(what, values, consequence)| Mismatch { what, values, consequence }).collect()
+}
+
+/// The newest CUDA of the driver, as major and minor.
+fn cuda_of(report: &NodeReport) -> Option<(u32, u32)> {
+    let (major, minor) = report.driver.as_ref()?.cuda.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn only_ipv6(report: &NodeReport) -> bool {
+    let up = || report.network.interfaces.iter().filter(|interface| interface.up);
+    up().any(|interface| interface.ipv6) && !up().any(|interface| interface.ipv4)
+}
+
+/// Hopper or newer behind NVSwitch, for which NCCL tries multicast by itself, where the fabric or its device files would make it fail.
+fn lacks_nvls(member: Member<'_>) -> bool {
+    let multicasts = |gpu: &Gpu| {
+        let major = gpu.compute_capability.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        major >= Some(9) && gpu.nvlinks.iter().any(|link| link.active && matches!(link.peer, NvLinkPeer::Switch(_)))
+    };
+    let unregistered = |gpu: &Gpu| {
+        let state = gpu.fabric.as_ref().map_or(FabricState::NotSupported, |fabric| fabric.state);
+        matches!(state, FabricState::NotStarted | FabricState::InProgress)
+    };
+    let no_files = !member.report.host.gpu_device_files.iter().any(|file| file == "nvidia-caps");
+    let result = member.given().any(|gpu| multicasts(gpu) && (unregistered(gpu) || no_files));
+    result
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

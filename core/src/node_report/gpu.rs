@@ -1,0 +1,182 @@
+//! GPUs as NVML names them: inventory and links. How well they are is `health`'s.
+
+use serde::{Deserialize, Serialize};
+
+/// The driver as it was when NVML was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Driver {
+    /// `570.86.15`.
+    pub version: String,
+    /// The newest CUDA the driver can run, as `12.8`.
+    pub cuda: String,
+    /// Version of the library.
+    pub nvml: String,
+}
+
+/// One GPU. What could not be read, or is not supported, is `None` or empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Gpu {
+    pub uuid: String,
+    /// NVML's index: it shifts when a GPU before it falls off the bus, so nothing is ever addressed by it.
+    pub index: u32,
+    pub model: String,
+    pub memory_bytes: u64,
+    /// `0000:1b:00.0`: lower case, as sysfs writes it.
+    pub pci: String,
+    /// N of `/dev/nvidiaN`.
+    pub minor: Option<u32>,
+    pub serial: String,
+    /// Its place on the baseboard.
+    pub module_id: Option<u32>,
+    pub numa_node: Option<u32>,
+    /// CUDA compute capability, as `9.0`.
+    pub compute_capability: String,
+    pub compute_mode: ComputeMode,
+    pub persistence: Option<bool>,
+    pub ecc: Option<bool>,
+    pub mig: Option<Mig>,
+    pub pcie: Option<PcieLink>,
+    pub nvlinks: Vec<NvLink>,
+    pub fabric: Option<Fabric>,
+    pub processes: Vec<GpuProcess>,
+}
+
+impl Gpu {
+    /// What of it can be given to a job.
+    pub fn parts(&self) -> Vec<Gpu> {
+        match &self.mig {
+            Some(mig) if mig.enabled => mig.instances.iter().map(|instance| self.part(instance)).collect(),
+            _ => vec![self.clone()],
+        }
+    }
+
+    fn part(&self, instance: &MigInstance) -> Gpu {
+        Gpu {
+            uuid: instance.uuid.clone(),
+            index: self.index,
+            model: format!("{} MIG {}", self.model, instance.profile),
+            memory_bytes: instance.memory_bytes,
+            pci: self.pci.clone(),
+            numa_node: self.numa_node,
+            ..Gpu::default()
+        }
+    }
+
+    pub fn active_links(&self) -> usize {
+        self.nvlinks.iter().filter(|link| link.active).count()
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ComputeMode {
+    #[default]
+    Default,
+    /// No compute context may be made.
+    Prohibited,
+    /// One process at a time.
+    ExclusiveProcess,
+    /// A mode this version does not know.
+    Other,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Mig {
+    pub enabled: bool,
+    /// What it will be after the next reset.
+    pub pending: bool,
+    pub instances: Vec<MigInstance>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MigInstance {
+    pub uuid: String,
+    /// `1g.10gb`.
+    pub profile: String,
+    pub memory_bytes: u64,
+    pub gpu_instance: u32,
+    pub compute_instance: u32,
+}
+
+/// PCIe generation and lanes: now, and the best that both ends could do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PcieLink {
+    pub generation: u32,
+    pub generation_max: u32,
+    pub width: u32,
+    pub width_max: u32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NvLink {
+    pub link: u32,
+    pub active: bool,
+    pub peer: NvLinkPeer,
+    /// Errors since this boot's baseline.
+    pub errors: u64,
+}
+
+/// What is at the other end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NvLinkPeer {
+    /// A GPU, by its PCI address.
+    Gpu(String),
+    /// An NVSwitch, by its PCI address; empty where a container or a virtual machine hides it.
+    Switch(String),
+    #[default]
+    Unknown,
+}
+
+/// Registration with the NVLink fabric (NVSwitch machines).
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Fabric {
+    pub state: FabricState,
+    /// NVML's return code of the registration; 0 is success.
+    pub status: u32,
+    /// UUID of the NVLink domain; empty where there is none (zeroes) beyond this machine.
+    pub cluster: String,
+    pub clique: u32,
+    pub health: FabricHealth,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum FabricState {
+    #[default]
+    NotSupported,
+    NotStarted,
+    InProgress,
+    Completed,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum FabricHealth {
+    #[default]
+    NotSupported,
+    Healthy,
+    Unhealthy,
+    Limited,
+}
+
+/// A process that holds memory of the GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GpuProcess {
+    pub pid: u32,
+    pub name: String,
+    /// In steps of [`GpuProcess::STEP`], so that a growing cache is not news.
+    pub memory_bytes: u64,
+}
+
+impl GpuProcess {
+    pub const STEP: u64 = 256 << 20;
+}

@@ -6,6 +6,7 @@ use crate::{
     fleet::{Cordon, Mark, NodeRecord, Policy, job::JobRecord},
     id::{JobUid, NodeName},
     period,
+    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -27,7 +28,7 @@ pub(crate) enum Restart {
 pub(crate) fn charge(record: &mut JobRecord, policy: &Policy, now: Timestamp) -> Restart {
     let (max, window) = (record.spec.restart_policy.max_restarts, record.spec.restart_policy.window);
     record.restarts.retain(|at| now.since(*at) < window);
-    if record.restarts.len() >= max as usize {
+    if record.restarts.len() >= max as usize && !planted::on(Mistake::BudgetIgnored) {
         return Restart::Spent(format!("{} restarts in {} are all that restartPolicy allows", max, period::format(window)));
     }
     record.restarts.push(now);
@@ -61,7 +62,7 @@ pub(crate) fn mark(record: &mut NodeRecord, job: &JobUid, policy: &Policy, now: 
 pub(crate) fn storm(record: &NodeRecord, policy: &Policy, now: Timestamp) -> Option<String> {
     let recent: Vec<&Mark> = record.marks.iter().filter(|mark| now.since(mark.at) < policy.storm_window).collect();
     let jobs: BTreeSet<&JobUid> = recent.iter().map(|mark| &mark.job).collect();
-    (recent.len() >= policy.storm_failures && jobs.len() >= 2).then(|| {
+    (recent.len() >= policy.storm_failures && (jobs.len() >= 2 || planted::on(Mistake::CordonForOneJob))).then(|| {
         let window = period::format(policy.storm_window);
         format!("restart storm: {} failures of {} jobs began here within {window}", recent.len(), jobs.len())
     })
@@ -69,6 +70,9 @@ pub(crate) fn storm(record: &NodeRecord, policy: &Policy, now: Timestamp) -> Opt
 
 /// Why Muster may not cordon one more node now; `None` if it may.
 pub(crate) fn cordon_veto<'a>(nodes: impl Iterator<Item = &'a NodeRecord>, policy: &Policy, now: Timestamp) -> Option<String> {
+    if planted::on(Mistake::CordonUncapped) {
+        return None;
+    }
     let (mut total, mut ours, mut recent) = (0u32, 0u32, 0u32);
     for node in nodes {
         total += 1;

@@ -14,6 +14,7 @@ use crate::{
         view::{self, JobView, Liveness, NodeView},
     },
     id::{Generation, JobName, JobUid, NodeName, Term},
+    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -120,7 +121,9 @@ impl Fleet {
 
     /// A started coordinator listens before it judges: until everybody it knows is back, or the hold is over (R8).
     pub(crate) fn is_listening(&self, now: Timestamp) -> bool {
-        now < self.listen_until && self.nodes.nodes.values().any(|node| node.liveness == Liveness::Unknown && !node.record.gone)
+        !planted::on(Mistake::NoListening)
+            && now < self.listen_until
+            && self.nodes.nodes.values().any(|node| node.liveness == Liveness::Unknown && !node.record.gone)
     }
 
     fn apply(&mut self, now: Timestamp, input: Input, scratch: &mut Scratch) {

@@ -13,6 +13,7 @@
 //! | `sweep` | proof that nothing of a lost runner lives |
 //! | `run_dir` | where runs lie on disk, and how long |
 //! | `logs` | rank logs, read for users |
+//! | `simulated` | a session without a node behind it, for benchmarks |
 #![forbid(unsafe_code)]
 
 mod atomic_file;
@@ -29,6 +30,7 @@ mod probe;
 mod run_dir;
 mod runner_link;
 mod session;
+pub mod simulated;
 mod spares;
 mod supervisor;
 mod sweep;

@@ -1,4 +1,4 @@
-//! The engine: one thread that owns the fleet and the store. One input, one turn, one commit, then the effects; never otherwise.
+//! The engine: one thread that owns the fleet and the store. All inputs that wait, one turn, one commit, then the effects; never otherwise.
 //!
 //! It is an ordinary thread because a commit blocks for the disk, some 4 ms, and nothing else may wait with it. It shares nothing:
 //! inputs come over one bounded queue, and what others may see goes out over `watch` channels that hold only the latest state.
@@ -32,9 +32,12 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Inputs that wait. A decision that is stored costs about 5 ms, so a full queue is 1.3 s of work: less than the 3 s after which a
-/// node whose heartbeat waits in it would look silent.
-const INBOX: usize = 256;
+/// Inputs that wait, and the most that one turn takes: all members of a job of 1,000 nodes answer at the same time, and cost one decision
+/// and one commit, some 20 ms together. Beyond that sessions wait with what they have to say.
+const INBOX: usize = 1_024;
+
+/// Turns that tell agents something are logged here, at debug level, with where their time went.
+const TURNS: &str = "muster_coordinator::turns";
 
 /// A turn, without its commit, that takes longer than this is worth a line in the log.
 const SLOW_TURN: Duration = Duration::from_millis(100);
@@ -169,14 +172,26 @@ impl Engine {
                 info!("no more decisions");
                 return Ok(());
             };
+            let mut inputs = Vec::new();
             // A queue that is never empty must not keep the fleet from its tick.
             if self.clock.now_us() >= self.wake_at.0 {
-                self.turn(Input::Tick)?;
+                inputs.push(Input::Tick);
             }
             if let Some(message) = message {
-                let input = self.accept(message);
-                self.turn(input)?;
+                inputs.push(self.accept(message));
+                self.gather(&mut inputs, &mut messages);
             }
+            if !inputs.is_empty() {
+                self.turn(inputs)?;
+            }
+        }
+    }
+
+    /// Takes what waits behind the first input, up to and with the first request: its answer tells what it left, not what a later one did.
+    fn gather(&mut self, inputs: &mut Vec<Input>, messages: &mut mpsc::Receiver<Message>) {
+        while inputs.len() < INBOX && !matches!(inputs.last(), Some(Input::Request { .. })) {
+            let Ok(message) = messages.try_recv() else { return };
+            inputs.push(self.accept(message));
         }
     }
 
@@ -208,22 +223,31 @@ impl Engine {
         }
     }
 
-    fn turn(&mut self, input: Input) -> Result<(), StoreError> {
-        let now = Timestamp(self.clock.now_us());
-        let turn = self.fleet.turn(now, input);
-        let took = Timestamp(self.clock.now_us()).since(now);
+    fn turn(&mut self, inputs: Vec<Input>) -> Result<(), StoreError> {
+        let (now, count) = (Timestamp(self.clock.now_us()), inputs.len());
+        let turn = self.fleet.turn_all(now, inputs);
+        let thought = Timestamp(self.clock.now_us());
+        let took = thought.since(now);
         if took > SLOW_TURN {
             warn!(?took, "a slow turn");
         }
         if !turn.changes.is_empty() {
             self.store.commit(&turn.changes)?;
         }
+        let stored = Timestamp(self.clock.now_us());
+        let told = turn.effects.iter().filter(|effect| matches!(effect, Effect::Publish { .. })).count();
         self.publish_events(turn.changes);
         // What users see comes first: whoever gets an answer or a welcome finds in a list what it speaks of.
         let (views, rest): (Vec<_>, Vec<_>) =
             turn.effects.into_iter().partition(|effect| matches!(effect, Effect::JobChanged { .. } | Effect::NodeChanged { .. }));
         for effect in views.into_iter().chain(rest) {
             self.execute(effect);
+        }
+        if told > 0 {
+            let done = Timestamp(self.clock.now_us());
+            let us = |from: Timestamp, to: Timestamp| to.0.saturating_sub(from.0);
+            let (think_us, commit_us, act_us) = (us(now, thought), us(thought, stored), us(stored, done));
+            debug!(target: TURNS, inputs = count, told, think_us, commit_us, act_us, done_us = done.0, "turn");
         }
         let asked = turn.wake_at.filter(|at| *at > now);
         let earlier = Some(self.wake_at).filter(|at| *at > now);

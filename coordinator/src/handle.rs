@@ -21,7 +21,7 @@ use crate::{
     engine::{Message, Orders},
 };
 
-/// How long a caller waits for a decision: a full queue takes the engine 1.3 s, a disk that is slower than ten times that is broken.
+/// How long a caller waits for a decision: a full queue is one turn and one commit; a disk that takes seconds for it is broken.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -81,6 +81,53 @@ async fn nobody_hears_of_a_decision_before_it_is_stored() {
     started.ended.await.unwrap_err();
 }
 
+fn hello(node: &str) -> Hello {
+    Hello {
+        node: node.into(),
+        boot_id: "boot".into(),
+        incarnation: 1,
+        term_seen: Term(0),
+        epoch_seen: muster_core::id::NodeEpoch(0),
+        report: muster_core::node_report::NodeReport::default(),
+        runs: Vec::new(),
+    }
+}
+
+#[tokio::test]
+async fn a_burst_is_one_decision_and_one_commit_up_to_a_request() {
+    let (store, guard) = guarded();
+    let shutdown = CancellationToken::new();
+    let started = start(Box::new(store), Policy::default(), Term(0), shutdown.clone()).unwrap();
+    let mut first = Box::pin(started.handle.request(submit("one")));
+    assert!(tokio::time::timeout(Duration::from_millis(1), &mut first).await.is_err());
+    guard.commits.recv().unwrap();
+    // The engine stands in that commit. Behind it: four nodes, a request, a fifth node.
+    let mut nodes: Vec<_> = (1..=4).map(|n| Box::pin(started.handle.connect(hello(&format!("node-{n}"))))).collect();
+    for node in &mut nodes {
+        assert!(tokio::time::timeout(Duration::from_millis(1), node).await.is_err());
+    }
+    let mut second = Box::pin(started.handle.request(submit("two")));
+    assert!(tokio::time::timeout(Duration::from_millis(1), &mut second).await.is_err());
+    let mut fifth = Box::pin(started.handle.connect(hello("node-5")));
+    assert!(tokio::time::timeout(Duration::from_millis(1), &mut fifth).await.is_err());
+
+    guard.leave.send(true).unwrap();
+    let burst = guard.commits.recv().unwrap();
+    let stored = |changes: &[Change], name: &str| {
+        changes.iter().any(|change| matches!(change, Change::PutNode(node) if node.name.as_str() == name))
+    };
+    assert!((1..=4).all(|n| stored(&burst, &format!("node-{n}"))), "one commit for all that waited");
+    assert!(burst.iter().any(|change| matches!(change, Change::PutJob(job) if job.name.name == "two")));
+    assert!(!stored(&burst, "node-5"), "what came after a request is not part of its answer");
+    guard.leave.send(true).unwrap();
+    assert!(stored(&guard.commits.recv().unwrap(), "node-5"));
+    shutdown.cancel();
+    for _ in 0..8 {
+        let _ = guard.leave.send(true);
+    }
+    started.ended.await.unwrap_err();
+}
+
 #[tokio::test]
 async fn a_commit_that_fails_ends_the_engine_and_is_answered_to_nobody() {
     let (store, guard) = guarded();
@@ -109,16 +156,7 @@ async fn time_passes_when_nothing_comes() {
     let policy = Policy { heartbeat: Duration::from_millis(20), tick: Duration::from_millis(10), ..Policy::default() };
     let shutdown = CancellationToken::new();
     let started = start(Box::new(MemoryStore::default()), policy, Term(0), shutdown.clone()).unwrap();
-    let hello = Hello {
-        node: "node-a".into(),
-        boot_id: "boot".into(),
-        incarnation: 1,
-        term_seen: Term(0),
-        epoch_seen: muster_core::id::NodeEpoch(0),
-        report: muster_core::node_report::NodeReport::default(),
-        runs: Vec::new(),
-    };
-    let (_, _orders) = started.handle.connect(hello).await.unwrap();
+    let (_, _orders) = started.handle.connect(hello("node-a")).await.unwrap();
     // The node says nothing more: only ticks can make it Lost.
     let mut nodes = started.handle.nodes();
     let lost = nodes.wait_for(|nodes| {

@@ -7,12 +7,13 @@ use std::collections::BTreeSet;
 use crate::{
     fleet::{
         Fleet,
-        job::JobRecord,
+        job::{GenerationRecord, JobRecord},
         marks,
         placement::{self, Candidate, Need, Placement},
     },
     id::{JobUid, NodeName},
     node_report::Gpu,
+    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -62,7 +63,7 @@ impl Fleet {
         let others = node.jobs.iter().filter(|uid| *uid != but).filter_map(|uid| self.jobs.get(uid));
         let taken: Vec<&String> = others
             .flat_map(JobRecord::unburied)
-            .filter(|g| !g.dead.contains(name))
+            .filter(|g| !g.dead.contains(name) && (g.stopping.is_none() || !planted::on(Mistake::HeldIsFree)))
             .flat_map(|g| g.members.iter().filter(|m| &m.node == name))
             .flat_map(|member| &member.gpus)
             .collect();
@@ -71,6 +72,7 @@ impl Fleet {
 
     /// A generation of this job has a member on the node that is not proven dead.
     fn holds(&self, uid: &JobUid, name: &NodeName) -> bool {
-        self.jobs.get(uid).is_some_and(|job| job.unburied().any(|g| g.has(name) && !g.dead.contains(name)))
+        let current = |g: &GenerationRecord| g.stopping.is_none() || !planted::on(Mistake::HeldIsFree);
+        self.jobs.get(uid).is_some_and(|job| job.unburied().any(|g| g.has(name) && !g.dead.contains(name) && current(g)))
     }
 }

@@ -8,6 +8,7 @@ use crate::{
         registry::Node,
     },
     id::{Generation, JobUid, NodeName, Term},
+    planted::{self, Mistake},
     run::{Assignment, Desired, DesiredRun, RunId, Target},
 };
 
@@ -44,6 +45,7 @@ pub(crate) fn of_node(
         let target = match jobs.get(&run.job) {
             // Left alone until it is judged.
             Some(job) if job.current.as_ref().is_some_and(|current| current.number == run.generation) => continue,
+            _ if report.phase.is_over() && planted::on(Mistake::EndsUnacknowledged) => continue,
             _ if report.phase.is_over() => Target::Gone { purge: !jobs.contains_key(&run.job) },
             Some(job) if run.generation > job.last_generation => continue,
             Some(job) => {
@@ -66,7 +68,8 @@ fn target(name: &NodeName, node: &Node, job: &JobRecord, generation: &Generation
     if let Some(stopping) = &generation.stopping {
         // What a node holds it must stop, even if its death was proven by other means before: it may have been told late.
         let held = node.runs.get(&generation.run(&job.uid)).is_some_and(|run| !run.phase.is_over());
-        return Some(match dead && !held {
+        let acknowledged = dead && !held && !planted::on(Mistake::EndsUnacknowledged);
+        return Some(match acknowledged {
             true => Target::Gone { purge: false },
             false => Target::Stopped { grace: stopping.grace, reason: stopping.reason.clone() },
         });

@@ -18,6 +18,7 @@ use crate::{
         turn::Scratch,
     },
     id::{JobUid, NodeName},
+    planted::{self, Mistake},
     spec::Progress,
     time::Timestamp,
 };
@@ -134,7 +135,8 @@ impl Fleet {
         job.in_vain = if verdict.doubtful { in_vain + 1 } else { in_vain };
         job.restart_count += 1;
         job.not_before = None;
-        let restart = if verdict.charged == Charged::Job { budget::charge(job, &policy, now) } else { Restart::At(now) };
+        let charged = verdict.charged == Charged::Job || planted::on(Mistake::NodeFaultsCharged);
+        let restart = if charged { budget::charge(job, &policy, now) } else { Restart::At(now) };
         // Survivors of a broken synchronous generation can make no step any more: time to save one would be time lost.
         let grace = if job.spec.progress == Progress::Synchronous { Duration::ZERO } else { job.spec.stop_grace_period };
         job.retire_current(Stopping { reason: verdict.message.clone(), grace });

@@ -15,6 +15,7 @@ use crate::{
     fleet::{NodeRecord, Policy, receipt::Cause},
     id::{JobName, JobUid},
     period,
+    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -138,7 +139,7 @@ pub(crate) fn storm(record: &NodeRecord, policy: &Policy, now: Timestamp) -> Opt
     let counts = |mark: &&Mark| mark.standing.counts() && now.since(mark.at) < policy.storm_window;
     let against: Vec<&Mark> = record.marks.iter().filter(counts).collect();
     let jobs: BTreeSet<&JobUid> = against.iter().map(|mark| &mark.job).collect();
-    (against.len() >= policy.storm_failures && jobs.len() >= 2).then(|| {
+    (against.len() >= policy.storm_failures && (jobs.len() >= 2 || planted::on(Mistake::CordonForOneJob))).then(|| {
         let window = period::format(policy.storm_window);
         let own = against.iter().filter(|mark| mark.standing == Standing::Node).count();
         format!(

@@ -13,6 +13,7 @@ use crate::{
         view::Liveness,
     },
     id::{JobUid, NodeName},
+    planted::{self, Mistake},
     run::{Endpoint, RunPhase, RunReport},
     spec::Progress,
     time::Timestamp,
@@ -34,8 +35,9 @@ pub(crate) fn note_deaths(nodes: &Registry, job: &JobUid, generation: &mut Gener
     for member in &generation.members {
         let Some(node) = nodes.get(&member.node) else { continue };
         let reported = node.runs.get(&generation.run(job)).is_some_and(|run| run.phase.is_over());
-        let rebooted = node.session.is_some() && node.record.boot_id != member.boot_id;
-        if reported || rebooted {
+        let rebooted = node.session.is_some() && node.record.boot_id != member.boot_id && !planted::on(Mistake::BootIgnored);
+        let assumed = planted::on(Mistake::LostIsDead) && node.liveness == Liveness::Lost;
+        if reported || rebooted || assumed {
             generation.dead.insert(member.node.clone());
         }
     }
@@ -63,10 +65,12 @@ pub(crate) fn unready<'a>(nodes: &Registry, job: &JobUid, generation: &'a Genera
 pub(crate) fn is_inert(nodes: &Registry, generation: &GenerationRecord, progress: Progress) -> bool {
     let silent = |node: &NodeName| nodes.get(node).is_none_or(|n| n.session.is_none() || n.liveness != Liveness::Ready);
     let unproven = || generation.members.iter().map(|member| &member.node).filter(|node| !generation.dead.contains(*node));
-    if generation.all_dead() || !generation.started {
+    if generation.all_dead() || !generation.started || planted::on(Mistake::NextStartsAtOnce) {
         return true;
     }
-    progress == Progress::Synchronous && !generation.dead.is_empty() && unproven().all(silent)
+    let synchronous = progress == Progress::Synchronous || planted::on(Mistake::IndependentIgnored);
+    let broken = !generation.dead.is_empty() || planted::on(Mistake::RingBreakWithoutProof);
+    synchronous && broken && unproven().all(silent)
 }
 
 /// Everything that says this generation is broken. A suspicion alone is evidence for blame, never a break. `patience`: who is not

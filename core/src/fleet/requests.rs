@@ -8,6 +8,7 @@ use crate::{
         turn::{Reply, Scratch},
     },
     id::{Generation, JobName, JobUid, NodeName},
+    planted::{self, Mistake},
     run::RunId,
     spec::JobSpec,
     time::Timestamp,
@@ -69,7 +70,10 @@ impl Fleet {
 
     /// The job a repeated submission means, or why the name cannot be used.
     fn existing(&self, name: &JobName, spec: &JobSpec, request_id: &str) -> Result<Option<JobUid>, Refusal> {
-        let by_request = self.jobs.values().find(|job| !request_id.is_empty() && job.request_id == request_id);
+        let by_request = self
+            .jobs
+            .values()
+            .find(|job| !request_id.is_empty() && job.request_id == request_id && !planted::on(Mistake::RequestIdIgnored));
         let Some(job) = by_request.or_else(|| self.names.get(name).and_then(|uid| self.jobs.get(uid))) else { return Ok(None) };
         let mut differing = job.spec.differences(spec);
         if &job.name != name {
@@ -114,6 +118,7 @@ impl Fleet {
         let phase = self.jobs[&uid].phase;
         match phase {
             Phase::Cancelled => return Ok(Reply::Job { uid, existed: true }),
+            Phase::Succeeded | Phase::Failed if planted::on(Mistake::TerminalReopened) => {}
             Phase::Succeeded | Phase::Failed => {
                 return Err(Refusal::Precondition(format!("job {name} is over already: {phase:?}")));
             }
@@ -146,7 +151,7 @@ impl Fleet {
         let unproven = |g: &crate::fleet::job::GenerationRecord| {
             g.members.iter().map(|m| m.node.clone()).filter(|node| !g.dead.contains(node)).collect::<Vec<_>>()
         };
-        if let Some(node) = job.unburied().flat_map(unproven).next() {
+        if let Some(node) = job.unburied().flat_map(unproven).next().filter(|_| !planted::on(Mistake::DeletedUnproven)) {
             let message = format!(
                 "{node} has not proven yet that its workers of {name} are dead; bring it back, or, if it is gone for good, \
                  say so (muster delete node {node})"

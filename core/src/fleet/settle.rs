@@ -18,6 +18,7 @@ use crate::{
         turn::Scratch,
     },
     id::{JobUid, NodeName},
+    planted::{self, Mistake},
     run::RunPhase,
     time::Timestamp,
 };
@@ -129,7 +130,7 @@ impl Fleet {
                 return;
             }
             let due = generation.started_at.unwrap_or(generation.opened) + job.spec.scale_up_cooldown;
-            if !scaled && now < due {
+            if !scaled && now < due && !planted::on(Mistake::CooldownIgnored) {
                 return self.wake_job(uid, due);
             }
             let cause = if scaled { Cause::Scaled } else { Cause::NodeJoined };
@@ -189,7 +190,8 @@ impl Fleet {
             }
         };
         let job = self.jobs.get_mut(uid).expect("settled jobs exist");
-        let number = job.last_generation.next();
+        let kept = planted::on(Mistake::NumberKept) && job.last_generation.0 > 0;
+        let number = if kept { job.last_generation } else { job.last_generation.next() };
         let (size, first) = (gang.len() as u32, job.incidents.is_empty());
         if first {
             job.open_incident(Incident { message: "first start".into(), ..Incident::at(job.created) });

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     id::{Generation, JobUid, NodeEpoch, NodeName, Term},
     node::Digest,
+    planted::{self, Mistake},
     run::{Assignment, Endpoint, RunId},
 };
 
@@ -74,10 +75,10 @@ impl Ledger {
 
     /// Takes a session's stamp; true if there is something new to persist.
     pub(super) fn accept_stamp(&mut self, term: Term, epoch: NodeEpoch) -> Result<bool, Objection> {
-        if term < self.term {
+        if term < self.term && !planted::on(Mistake::OlderTermObeyed) {
             return Err(Objection::OlderTerm { got: term, seen: self.term });
         }
-        if epoch < self.epoch {
+        if epoch < self.epoch && !planted::on(Mistake::OlderEpochObeyed) {
             return Err(Objection::OlderEpoch { got: epoch, seen: self.epoch });
         }
         let new = (term, epoch) != (self.term, self.epoch);
@@ -90,7 +91,7 @@ impl Ledger {
         let run = &assignment.run;
         let digest = Digest::of(assignment);
         match self.jobs.get(&run.job) {
-            Some(seen) if run.generation < seen.generation => {
+            Some(seen) if run.generation < seen.generation && !planted::on(Mistake::OlderGenerationObeyed) => {
                 Err(Objection::OlderGeneration { got: run.generation, seen: seen.generation })
             }
             Some(seen) if run.generation == seen.generation => match &seen.digest {

@@ -11,6 +11,7 @@ use crate::{
         Found, GroupPhase, GroupStatus, Ledger, Objection, SeenExit,
         group::{Run, State, older_than},
     },
+    planted::{self, Mistake},
     run::{Assignment, Desired, Endpoint, RunId, RunReport, Target},
     time::Timestamp,
 };
@@ -140,7 +141,8 @@ impl Node {
         }
         self.reconcile(&mut work);
         if work.save {
-            work.effects.insert(0, Effect::SaveLedger(Box::new(self.ledger.clone())));
+            let at = if planted::on(Mistake::LedgerSavedLast) { work.effects.len() } else { 0 };
+            work.effects.insert(at, Effect::SaveLedger(Box::new(self.ledger.clone())));
         }
         Turn { effects: work.effects }
     }
@@ -148,6 +150,11 @@ impl Node {
     /// Every run this node holds, alive or not.
     pub fn reports(&self) -> Vec<RunReport> {
         self.runs.iter().map(|(id, run)| run.report(id, self.in_the_way(id, run).is_empty())).collect()
+    }
+
+    /// Runs of which this node says that they are over.
+    pub fn runs_over(&self) -> impl Iterator<Item = &RunId> {
+        self.runs.iter().filter(|(_, run)| run.is_over()).map(|(id, _)| id)
     }
 
     fn accept_stamp(&mut self, term: Term, epoch: NodeEpoch, work: &mut Work) -> bool {
@@ -308,7 +315,7 @@ impl Node {
     /// Has what is left of a job removed, unless something of it still lives here: its end will bring the next occasion.
     fn purge(&self, id: &RunId, work: &mut Work) {
         let of_job = |(other, run): (&RunId, &Run)| other.job == id.job && other.generation <= id.generation && !run.is_over();
-        if !self.runs.iter().any(of_job) {
+        if !self.runs.iter().any(of_job) || planted::on(Mistake::RunningPurged) {
             work.effects.push(Effect::Purge { run: id.clone() });
         }
     }
@@ -316,6 +323,9 @@ impl Node {
     /// Runs that must be dead before this one may start: older ones of its job, and whoever holds one of its GPUs.
     fn in_the_way(&self, id: &RunId, run: &Run) -> Vec<RunId> {
         let stands = |other: &RunId, theirs: &Run| {
+            if planted::on(Mistake::WaitsForNobody) {
+                return false;
+            }
             let older = other.job == id.job && other.generation < id.generation;
             !theirs.is_over() && other != id && (older || theirs.gpus.iter().any(|gpu| run.gpus.contains(gpu)) && theirs.may_run())
         };

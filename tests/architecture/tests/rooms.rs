@@ -6,7 +6,7 @@ use cargo_metadata::{DependencyKind, Metadata, Package};
 use muster_architecture::{expect_none, root, workspace};
 
 /// Our crates, and which of ours each uses in production. A new line, or a new name in one, is a decision: say it in ARCHITECTURE.md.
-const ROOMS: [(&str, &[&str]); 11] = [
+const ROOMS: [(&str, &[&str]); 12] = [
     ("muster-core", &[]),
     // Conversions between wire and core live beside the messages.
     ("muster-proto", &["muster-core"]),
@@ -18,6 +18,8 @@ const ROOMS: [(&str, &[&str]); 11] = [
     ("muster-cli", &["muster-core", "muster-proto", "muster-runtime"]),
     ("muster-world", &["muster-core", "muster-runtime"]),
     ("muster-architecture", &[]),
+    // The agents' real sessions against the real coordinator, as a process.
+    ("muster-fleetbench", &["muster-agent", "muster-core", "muster-proto", "muster-runtime"]),
     // Drills drive the programs from outside.
     ("muster-drills", &[]),
 ];

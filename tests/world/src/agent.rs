@@ -17,7 +17,7 @@ use crate::{
     fault::Fault,
     invariants,
     machine::{Group, Runner},
-    planted::Planted,
+    planted::{Planted, on},
     trace::note,
     world::World,
 };
@@ -52,6 +52,13 @@ impl World {
         if !place.powered || place.agent.is_some() {
             return;
         }
+        if place.ledger_damaged {
+            // It will not guess what it has promised: a person decides.
+            note!(self, "the agent of n{machine} finds its ledger damaged and ends");
+            let comes = self.rng.ms(2_000, 15_000);
+            return self.after(comes, Event::OperatorMends { machine });
+        }
+        let place = &mut self.machines[machine];
         place.agents_started += 1;
         let id = place.agents_started;
         note!(self, "agent {id} of n{machine} starts: term {}, epoch {}", place.ledger.term, place.ledger.epoch);
@@ -74,7 +81,7 @@ impl World {
         };
         let kept = place.runs.iter().zip(answers).filter(|((_, group), _)| !group.released || seen_again);
         let mut found: Vec<Found> = kept.filter_map(found).collect();
-        if self.planted == Some(Planted::InventoryForgotten) {
+        if on(Planted::InventoryForgotten) {
             found.clear();
         }
         for run in found.iter().map(|found| found.run.clone()) {
@@ -91,7 +98,7 @@ impl World {
         let place = &mut self.machines[machine];
         let Some(agent) = place.agent.take() else { return };
         note!(self, "agent {} of n{machine} dies", agent.id);
-        if self.planted == Some(Planted::LedgerNotSynced)
+        if on(Planted::LedgerNotSynced)
             && let Some(before) = place.ledger_before.take()
         {
             place.ledger = before;
@@ -116,18 +123,19 @@ impl World {
         let now = self.now;
         let place = &self.machines[machine];
         let cut = place.up_cut || place.down_cut;
-        let process = self.coordinator.process.as_ref().filter(|_| now >= self.coordinator.paused_until).map(|p| p.id);
+        let seat = if cut { None } else { self.some_seat() };
+        let process = seat.and_then(|seat| self.seats[seat].process.as_ref()).map(|process| process.id);
         let (Some(process), false) = (process, cut) else {
             // Refused at once, or no answer at all.
             let lost = if cut { Duration::from_secs(5) } else { Duration::ZERO };
             return self.dial_again(machine, lost, Duration::ZERO);
         };
         let conn = self.connect(machine, id, process);
-        let boot_id = match self.planted {
-            Some(Planted::BootIdPerProcess) => format!("boot-{machine}-{id}"),
-            _ => format!("boot-{machine}-{}", self.machines[machine].boot),
+        let boot_id = match on(Planted::BootIdPerProcess) {
+            true => format!("boot-{machine}-{id}"),
+            false => format!("boot-{machine}-{}", self.machines[machine].boot),
         };
-        let extra_slots = u32::from(self.planted == Some(Planted::SlotTooMany));
+        let extra_slots = u32::from(on(Planted::SlotTooMany));
         let place = &mut self.machines[machine];
         let (clock, report) = (place.clock(now), place.report(extra_slots));
         let agent = place.agent.as_mut().expect("checked above");
@@ -164,7 +172,7 @@ impl World {
         let Some(conn) = agent.conn.take() else { return };
         let lasted = if agent.welcomed { now.since(agent.dialled) } else { Duration::ZERO };
         self.close_at_agent(conn, told);
-        if self.planted == Some(Planted::SilenceKills) {
+        if on(Planted::SilenceKills) {
             let living: Vec<RunId> = self.machines[machine].working().map(|(run, _)| run.clone()).collect();
             living.into_iter().for_each(|run| self.tell_runner(machine, &run, Order::Stop { grace: Duration::ZERO }));
         }
@@ -195,6 +203,7 @@ impl World {
         let now = self.now;
         let Some(agent) = &mut self.machines[machine].agent else { return };
         agent.answered = now;
+        let known = (agent.node.ledger().term, agent.node.ledger().epoch);
         match message {
             Down::Welcome { term, epoch, heartbeat } => {
                 (agent.welcomed, agent.interval) = (true, heartbeat);
@@ -203,7 +212,11 @@ impl World {
             }
             Down::Desired(desired) => {
                 note!(self, "n{machine} is to have {}", crate::words::desired(&desired));
-                self.agent_turn(machine, Input::Desired(desired));
+                let stale = desired.term < known.0 || desired.epoch < known.1;
+                let did = self.agent_turn(machine, Input::Desired(desired));
+                if stale && did {
+                    self.fail("I6", format!("n{machine} obeys an older term or epoch than {known:?}, which it has met"));
+                }
             }
             Down::HeartbeatReply => {}
         }
@@ -216,31 +229,38 @@ impl World {
     }
 
     /// One turn of the brain: what it wants is done in order, the ledger first, and perhaps the agent dies in between.
-    pub(crate) fn agent_turn(&mut self, machine: usize, input: Input) {
+    /// True if it touches any run.
+    pub(crate) fn agent_turn(&mut self, machine: usize, input: Input) -> bool {
         let now = self.now;
         let place = &mut self.machines[machine];
         let clock = place.clock(now);
-        let Some(agent) = &mut place.agent else { return };
+        let Some(agent) = &mut place.agent else { return false };
         let id = agent.id;
         let effects = agent.node.turn(clock, input).effects;
+        let touches = |effect: &Effect| !matches!(effect, Effect::SaveLedger(_) | Effect::EndSession(_) | Effect::Alarm(_));
+        let did = effects.iter().any(touches);
         self.trace.mix(effects.len() as u64);
         let until = if effects.is_empty() { None } else { agent.armed.take() };
         for (done, effect) in effects.into_iter().enumerate() {
-            if until == Some(done) {
+            let cut_short = until == Some(done);
+            if cut_short {
                 self.count(Fault::AgentCrashAmidEffects);
-                let back_in = self.rng.ms(50, 15_000);
-                return self.agent_dies(machine, Some(back_in));
             }
-            self.carry_out(machine, id, effect);
+            if cut_short || !self.carry_out(machine, id, effect) {
+                let back_in = self.rng.ms(50, 15_000);
+                self.agent_dies(machine, Some(back_in));
+                return did;
+            }
         }
         invariants::said_over_is_over(self, machine);
         self.speak_up(machine);
+        did
     }
 
     /// Tells the coordinator of the runs, if what there is to say has changed.
     fn speak_up(&mut self, machine: usize) {
         let now = self.now;
-        let muted = self.planted == Some(Planted::ReportsStop) && now > self.trouble_until;
+        let muted = on(Planted::ReportsStop) && now > self.trouble_until;
         let place = &mut self.machines[machine];
         let clock = place.clock(now);
         let Some(agent) = &mut place.agent else { return };
@@ -255,7 +275,7 @@ impl World {
 
     /// Tells the coordinator of the node, whose facts have changed.
     pub(crate) fn describe_node(&mut self, machine: usize) {
-        let extra_slots = u32::from(self.planted == Some(Planted::SlotTooMany));
+        let extra_slots = u32::from(on(Planted::SlotTooMany));
         let report = self.machines[machine].report(extra_slots);
         let conn = self.machines[machine].agent.as_ref().and_then(|agent| agent.conn);
         if let Some(conn) = conn {
@@ -263,12 +283,22 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, machine: usize, agent: u64, effect: Effect) {
+    /// False if the agent cannot go on: it must not obey what it may forget.
+    fn carry_out(&mut self, machine: usize, agent: u64, effect: Effect) -> bool {
         match effect {
             Effect::SaveLedger(ledger) => {
+                let reaches = self.rng.percent(50);
                 let place = &mut self.machines[machine];
-                place.ledger_before = Some(std::mem::replace(&mut place.ledger, *ledger));
-                invariants::ledger_goes_up(self, machine);
+                let fails = std::mem::take(&mut place.ledger_fails);
+                if !fails || reaches {
+                    place.ledger_before = Some(std::mem::replace(&mut place.ledger, *ledger));
+                    invariants::ledger_goes_up(self, machine);
+                }
+                if fails {
+                    note!(self, "n{machine} cannot write its ledger");
+                    self.count(Fault::LedgerWriteFails);
+                    return on(Planted::LedgerErrorIgnored);
+                }
             }
             Effect::Hold { assignment, term } => {
                 note!(self, "n{machine} holds {}", crate::words::run(&assignment.run));
@@ -285,7 +315,8 @@ impl World {
                     self.note_refusal(machine, &assignment.run);
                     let refused = Event::Refused { machine, agent, run: assignment.run, reason: "python3 not found" };
                     let delay = self.rng.ms(1, 20);
-                    return self.queue.push(self.now + delay, refused);
+                    self.queue.push(self.now + delay, refused);
+                    return true;
                 }
                 self.tell_runner(machine, &assignment.run, Order::Start { store });
             }
@@ -309,10 +340,11 @@ impl World {
             Effect::Alarm(alarm) => {
                 note!(self, "n{machine} objects: {}", alarm.why);
                 if matches!(alarm.why, Objection::OtherContent(_) | Objection::OtherStore { .. }) {
-                    self.fail("I4", format!("n{machine} was given one generation with two contents: {}", alarm.why));
+                    self.fail("I5", format!("n{machine} was given one generation with two contents: {}", alarm.why));
                 }
             }
         }
+        true
     }
 
     /// Orders pass through the agent's connection to the runner and may be lost with the agent.
@@ -337,10 +369,11 @@ impl World {
         }
         if let Some(group) = self.machines[machine].runs.get(&run) {
             if group.runner == Runner::Gone {
-                self.fail("I2", format!("n{machine} holds {} again, which has ended there", crate::words::run(&run)));
+                self.fail("R4", format!("n{machine} holds {} again, which has ended there", crate::words::run(&run)));
             }
             return self.speak_soon(machine, run);
         }
+        self.changed.push(machine);
         self.machines[machine].runs.insert(run.clone(), Group::new(assignment, term, life));
         let delay = self.rng.ms(5, 300);
         self.queue.push(self.now + delay, Event::RunnerUp { machine, run, life });

@@ -1,92 +1,153 @@
-//! The coordinator's shell: one process at a time around the real brain. Commits first and acts afterwards, unless the world kills
-//! it in between; comes back under a higher term with what it committed.
+//! The coordinators' shells: at most two processes at a time, each around a real brain. Each commits first and acts afterwards, unless
+//! the world kills it in between, and comes back under a higher term with what is committed. The store takes commits of the newest
+//! term only; who has been deposed believes to lead until its next commit, or until it learns otherwise.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
     fleet::{Change, Effect, Fleet, Input, Policy, Turn},
-    id::{SessionId, Term},
+    id::{NodeName, SessionId, Term},
     time::Timestamp,
 };
 
 use crate::{
+    clock::Clock,
     event::{Down, Event, Up},
     fault::Fault,
     invariants,
     network::KEEPALIVE,
-    planted::Planted,
+    planted::{Planted, on},
     store::Store,
     trace::note,
     world::World,
 };
 
+/// One place where a coordinator may run.
 #[derive(Debug, Default)]
-pub(crate) struct Coordinator {
+pub(crate) struct Seat {
     pub(crate) process: Option<Process>,
-    pub(crate) started: u64,
     pub(crate) paused_until: Timestamp,
     /// The kind of death the next decision meets.
     pub(crate) armed: Option<Fault>,
-    /// The store before the last few commits; only for a planted mistake.
-    pub(crate) undurable: Option<Box<Store>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) id: u64,
+    pub(crate) term: Term,
     pub(crate) fleet: Fleet,
     pub(crate) sessions: BTreeMap<SessionId, u64>,
+    pub(crate) clock: Clock,
+    /// It has lost its term: the store as it was then, of which all it says must be a repeat.
+    pub(crate) deposed: Option<Box<Store>>,
     next_session: u64,
     next_tick: Timestamp,
-}
-
-impl Coordinator {
-    pub(crate) fn is(&self, process: u64) -> bool {
-        self.process.as_ref().is_some_and(|p| p.id == process)
-    }
+    /// When it last looked for connections that had gone silent.
+    swept: Timestamp,
 }
 
 impl World {
-    pub(crate) fn coordinator_starts(&mut self) {
-        if self.coordinator.process.is_some() {
-            return;
-        }
-        self.coordinator.started += 1;
-        if self.planted != Some(Planted::TermNotRaised) || self.store.term == Term(0) {
-            self.store.term = self.store.term.next();
-        }
-        let (id, term) = (self.coordinator.started, self.store.term);
-        note!(self, "coordinator starts under term {term}");
-        let fleet = Fleet::new(Policy::default(), term, self.store.read(), self.now);
-        let process = Process { id, fleet, sessions: BTreeMap::new(), next_session: 0, next_tick: Timestamp(u64::MAX) };
-        self.coordinator.process = Some(process);
-        invariants::term_goes_up(self, term);
-        self.plan_tick(self.now + Policy::default().tick);
+    /// Where this process runs, if it does.
+    pub(crate) fn seat_of(&self, process: u64) -> Option<usize> {
+        self.seats.iter().position(|seat| seat.process.as_ref().is_some_and(|p| p.id == process))
     }
 
-    pub(crate) fn coordinator_dies(&mut self, back_in: Duration) {
-        let Some(process) = self.coordinator.process.take() else { return };
-        note!(self, "coordinator dies");
-        self.coordinator.armed = None;
+    pub(crate) fn is_coordinator(&self, process: u64) -> bool {
+        self.seat_of(process).is_some()
+    }
+
+    /// Any living coordinator that answers: a caller cannot tell which is the true one.
+    pub(crate) fn some_seat(&mut self) -> Option<usize> {
+        let now = self.now;
+        let answers = |seat: &Seat| seat.process.is_some() && now >= seat.paused_until;
+        match (answers(&self.seats[0]), answers(&self.seats[1])) {
+            (true, true) => Some(self.rng.below(2)),
+            (true, false) => Some(0),
+            (false, true) => Some(1),
+            (false, false) => None,
+        }
+    }
+
+    /// The process under the newest term.
+    pub(crate) fn leader(&self) -> Option<&Process> {
+        self.seats.iter().filter_map(|seat| seat.process.as_ref()).find(|process| process.deposed.is_none())
+    }
+
+    /// A coordinator is started again, unless another has taken over.
+    pub(crate) fn coordinator_starts(&mut self, seat: usize) {
+        if self.leader().is_none() && self.seats[seat].process.is_none() {
+            self.takes_the_term(seat);
+        }
+    }
+
+    /// A second coordinator takes the term while the first goes on. True if there was a first, alone.
+    pub(crate) fn second_leader(&mut self) -> bool {
+        let Some(first) = self.seats.iter().position(|seat| seat.process.is_some()) else { return false };
+        let second = 1 - first;
+        if self.seats[second].process.is_some() {
+            return false;
+        }
+        let view = Box::new(self.store.clone());
+        let deposed = self.seats[first].process.as_mut().expect("found above");
+        deposed.deposed = Some(view);
+        let process = deposed.id;
+        (0..self.machines.len()).for_each(|machine| self.in_trouble(machine));
+        self.takes_the_term(second);
+        // It notices at its next commit, or when it looks at its lease; one that stands still, later.
+        let notices = self.rng.ms(500, 30_000);
+        self.after(notices, Event::Deposed { process });
+        true
+    }
+
+    fn takes_the_term(&mut self, seat: usize) {
+        let needed = self.store.min_term;
+        if !on(Planted::TermNotRaised) || self.store.term == Term(0) {
+            self.store.term = self.store.term.next().max(needed);
+        }
+        let (id, term) = (self.fresh(), self.store.term);
+        note!(self, "coordinator {id} starts under term {term}");
+        let clock = self.coordinator_clock();
+        let fleet = Fleet::new(Policy::default(), term, self.store.read(), clock.at(self.now));
+        let (sessions, next_tick) = (BTreeMap::new(), Timestamp(u64::MAX));
+        let process = Process { id, term, fleet, sessions, clock, deposed: None, next_session: 0, next_tick, swept: self.now };
+        self.seats[seat] = Seat { process: Some(process), paused_until: self.now, armed: None };
+        invariants::term_goes_up(self, term);
+        self.plan_tick(seat, self.now + Policy::default().tick);
+    }
+
+    /// Its lease is gone: it ends.
+    pub(crate) fn deposed(&mut self, process: u64) {
+        if let Some(seat) = self.seat_of(process) {
+            note!(self, "coordinator {process} sees that it has been deposed");
+            self.coordinator_dies(seat, None);
+        }
+    }
+
+    pub(crate) fn coordinator_dies(&mut self, seat: usize, back_in: Option<Duration>) {
         // What was sent to it is lost with it.
-        self.coordinator.paused_until = self.now;
-        if let Some(older) = self.coordinator.undurable.take() {
+        let Some(process) = std::mem::take(&mut self.seats[seat]).process else { return };
+        note!(self, "coordinator {} dies", process.id);
+        if let Some(older) = self.undurable.take() {
             let term = self.store.term;
             self.store = Store { term, ..*older };
         }
-        let open: Vec<u64> =
-            self.conns.iter().filter(|(_, conn)| conn.process == process.id && conn.coordinator_open).map(|(id, _)| *id).collect();
+        let of_it = |(_, conn): &(&u64, &crate::network::Conn)| conn.process == process.id && conn.coordinator_open;
+        let open: Vec<u64> = self.conns.iter().filter(of_it).map(|(id, _)| *id).collect();
         for id in open {
+            self.in_trouble(self.conns[&id].machine);
             self.close_at_coordinator(id);
         }
-        self.queue.push(self.now + back_in, Event::CoordinatorStarts);
+        if let Some(back_in) = back_in {
+            self.after(back_in, Event::CoordinatorStarts { seat });
+        }
     }
 
-    fn plan_tick(&mut self, at: Timestamp) {
+    fn plan_tick(&mut self, seat: usize, at: Timestamp) {
         // A shell's timer is no finer than this.
         let at = at.max(self.now + Duration::from_millis(1));
-        let Some(process) = &mut self.coordinator.process else { return };
-        if at < process.next_tick || process.next_tick <= self.now {
+        let now = self.now;
+        let Some(process) = &mut self.seats[seat].process else { return };
+        if at < process.next_tick || process.next_tick <= now {
             process.next_tick = at;
             let process = process.id;
             self.queue.push(at, Event::Tick { process, at });
@@ -95,21 +156,34 @@ impl World {
 
     pub(crate) fn tick(&mut self, process: u64, at: Timestamp) {
         let now = self.now;
-        if !self.coordinator.process.as_ref().is_some_and(|p| p.id == process && p.next_tick == at) {
+        let Some(seat) = self.seat_of(process) else { return };
+        if self.seats[seat].process.as_ref().is_none_or(|p| p.next_tick != at) {
             return;
         }
-        let silent: Vec<u64> = self
-            .conns
-            .iter()
-            .filter(|(_, conn)| conn.coordinator_open && conn.process == process && now.since(conn.heard) > KEEPALIVE)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in silent {
-            self.close_at_coordinator(id);
-            self.stream_ended(id);
+        // Broken connections are looked for once a second, in large worlds too.
+        if self.every_second(process) {
+            let silent =
+                |conn: &crate::network::Conn| conn.coordinator_open && conn.process == process && now.since(conn.heard) > KEEPALIVE;
+            let silent: Vec<u64> = self.conns.iter().filter(|(_, conn)| silent(conn)).map(|(id, _)| *id).collect();
+            for id in silent {
+                self.close_at_coordinator(id);
+                self.stream_ended(id);
+            }
         }
-        self.decide(Input::Tick);
-        self.plan_tick(self.now + Policy::default().tick);
+        self.decide(seat, Input::Tick, None);
+        self.plan_tick(seat, self.now + Policy::default().tick);
+    }
+
+    fn every_second(&mut self, process: u64) -> bool {
+        let now = self.now;
+        let process = self.seat_of(process).and_then(|seat| self.seats[seat].process.as_mut());
+        process.is_some_and(|process| {
+            let due = now.since(process.swept) >= Duration::from_secs(1);
+            if due {
+                process.swept = now;
+            }
+            due
+        })
     }
 
     pub(crate) fn up_closed(&mut self, id: u64) {
@@ -121,20 +195,21 @@ impl World {
 
     /// The stream's task tells the engine; so it does for a stream that the engine ended itself.
     pub(crate) fn stream_ended(&mut self, id: u64) {
-        let Some(conn) = self.conns.get(&id).filter(|conn| self.coordinator.is(conn.process)) else { return };
-        if let Some(session) = conn.session {
-            self.decide(Input::Disconnected { session });
+        let Some(conn) = self.conns.get(&id) else { return };
+        if let (Some(seat), Some(session)) = (self.seat_of(conn.process), conn.session) {
+            self.decide(seat, Input::Disconnected { session }, None);
         }
     }
 
     pub(crate) fn heard_from_agent(&mut self, id: u64, message: Up) {
-        let now = self.now;
-        let Some(conn) = self.conns.get(&id).filter(|conn| self.coordinator.is(conn.process)) else { return };
-        let session = conn.session;
+        let Some(conn) = self.conns.get(&id) else { return };
+        let (machine, session) = (conn.machine, conn.session);
+        let Some(seat) = self.seat_of(conn.process) else { return };
+        let process = self.seats[seat].process.as_mut().expect("the seat is taken");
+        let now = process.clock.at(self.now);
         match message {
             Up::Hello { mut hello, sent } => {
                 hello.runs.iter_mut().for_each(|run| crate::ages::arrive(run, sent, now));
-                let process = self.coordinator.process.as_mut().expect("checked above");
                 process.next_session += 1;
                 let session = SessionId(process.next_session);
                 process.sessions.insert(session, id);
@@ -147,98 +222,124 @@ impl World {
                     hello.epoch_seen,
                     hello.runs.len()
                 );
-                self.decide(Input::Connected { session, hello: *hello });
+                self.decide(seat, Input::Connected { session, hello: *hello }, Some(machine));
             }
             Up::Report(report) => {
                 if let Some(session) = session {
-                    self.decide(Input::Report { session, report: *report });
+                    self.decide(seat, Input::Report { session, report: *report }, Some(machine));
                 }
             }
             Up::Runs { mut runs, sent } => {
                 runs.iter_mut().for_each(|run| crate::ages::arrive(run, sent, now));
                 if let Some(session) = session {
-                    self.decide(Input::Runs { session, runs });
+                    self.decide(seat, Input::Runs { session, runs }, Some(machine));
                 }
             }
             Up::Heartbeat => {
                 if let Some(session) = session {
-                    self.decide(Input::Heartbeat { session });
+                    self.decide(seat, Input::Heartbeat { session }, Some(machine));
                     self.send_down(id, Down::HeartbeatReply);
                 }
             }
         }
     }
 
-    /// One turn of the brain: decide, commit, act, and perhaps die in between.
-    pub(crate) fn decide(&mut self, input: Input) {
-        let now = self.now;
-        let Some(process) = &mut self.coordinator.process else { return };
+    /// One turn of a brain: decide, commit, act, and perhaps die in between. `speaker`: the machine it comes from, if from one.
+    pub(crate) fn decide(&mut self, seat: usize, input: Input, speaker: Option<usize>) {
+        let Some(process) = &mut self.seats[seat].process else { return };
+        let now = process.clock.at(self.now);
         let Turn { changes, effects, wake_at } = process.fleet.turn(now, input);
+        let wake_at = wake_at.map(|at| process.clock.when(at));
         self.trace.mix(changes.len() as u64 * 1_000 + effects.len() as u64);
         let fatal = !changes.iter().all(|change| matches!(change, Change::Event(_)));
-        let armed = if fatal { self.coordinator.armed.take() } else { None };
+        let armed = if fatal { self.seats[seat].armed.take() } else { None };
         if let Some(fault) = armed {
             self.count(fault);
         }
-        if self.planted == Some(Planted::ActsBeforeCommit) {
-            effects.iter().for_each(|effect| self.act(effect.clone()));
+        if on(Planted::ActsBeforeCommit) {
+            effects.iter().for_each(|effect| self.act(seat, effect.clone()));
         }
         let back_in = self.rng.ms(50, 12_000);
         if armed == Some(Fault::CrashBeforeCommit) {
             note!(self, "it had not committed {} changes", changes.len());
-            return self.coordinator_dies(back_in);
+            return self.coordinator_dies(seat, Some(back_in));
         }
-        self.commit(changes);
-        if armed == Some(Fault::CrashAfterCommit) {
+        let fails = armed == Some(Fault::StoreWriteFails);
+        if fails && self.rng.percent(50) {
+            note!(self, "the store cannot be written");
+            return self.coordinator_dies(seat, Some(back_in));
+        }
+        if !self.commit(seat, changes, speaker.map(|machine| self.machines[machine].name.clone())) {
+            return self.coordinator_dies(seat, None);
+        }
+        if fails || armed == Some(Fault::CrashAfterCommit) {
             note!(self, "it had told nobody of {} effects", effects.len());
-            return self.coordinator_dies(back_in);
+            return self.coordinator_dies(seat, Some(back_in));
         }
-        if self.planted != Some(Planted::ActsBeforeCommit) {
+        if !on(Planted::ActsBeforeCommit) {
             let until = if armed.is_some() { self.rng.below(effects.len().max(1)) } else { effects.len() };
             for effect in effects.into_iter().take(until) {
-                self.act(effect);
+                self.act(seat, effect);
             }
             if armed.is_some() {
-                return self.coordinator_dies(back_in);
+                return self.coordinator_dies(seat, Some(back_in));
             }
         }
         if let Some(at) = wake_at {
-            self.plan_tick(at);
+            self.plan_tick(seat, at);
         }
     }
 
-    fn commit(&mut self, changes: Vec<Change>) {
-        if self.planted == Some(Planted::CommitNotDurable) && !changes.is_empty() && self.rng.percent(10) {
-            self.coordinator.undurable = Some(Box::new(self.store.clone()));
+    /// False if the store refuses: another coordinator has a newer term.
+    fn commit(&mut self, seat: usize, changes: Vec<Change>, speaker: Option<NodeName>) -> bool {
+        if changes.is_empty() {
+            return true;
         }
+        let process = self.seats[seat].process.as_ref().expect("it has just decided");
+        let (term, now, clock) = (process.term, process.clock.at(self.now), process.id);
+        if process.deposed.is_some() && !on(Planted::StoreUnfenced) {
+            note!(self, "the store refuses coordinator {clock}: its term {term} is over");
+            return false;
+        }
+        if on(Planted::CommitNotDurable) && self.rng.percent(10) {
+            self.undurable = Some(Box::new(self.store.clone()));
+        }
+        let judge = invariants::Judge { now, term, speaker };
         let cordons = invariants::cordons(self);
+        let deletes = self.undurable.is_some() || changes.iter().any(|change| matches!(change, Change::DeleteJob(_)));
         for change in changes {
             if let Change::Event(event) = &change {
                 note!(self, "   event {}: {}", event.reason, event.message);
             }
-            invariants::change_is_lawful(self, &change);
+            invariants::change_is_lawful(self, &judge, &change);
+            self.changed_by(&change);
             self.store.apply(change);
         }
         invariants::cordons_are_capped(self, cordons);
+        if deletes {
+            invariants::accepted_jobs_exist(self);
+        }
+        true
     }
 
-    fn act(&mut self, effect: Effect) {
-        invariants::committed_before_commanded(self, &effect);
+    fn act(&mut self, seat: usize, effect: Effect) {
+        invariants::committed_before_commanded(self, seat, &effect);
         match effect {
             Effect::Welcome { session, term, epoch, heartbeat } => {
-                if let Some(id) = self.conn_of(session) {
+                if let Some(id) = self.conn_of(seat, session) {
                     self.send_down(id, Down::Welcome { term, epoch, heartbeat });
                 }
             }
             Effect::Refuse { session, why } => {
                 note!(self, "session refused: {why}");
-                if let Some(id) = self.conn_of(session) {
+                if let Some(id) = self.conn_of(seat, session) {
+                    self.refused_session(self.conns[&id].machine, &why);
                     self.close_at_coordinator(id);
                     self.queue.push(self.now + Duration::from_millis(1), Event::StreamEnded { conn: id });
                 }
             }
             Effect::Publish { session, desired } => {
-                if let Some(id) = self.conn_of(session) {
+                if let Some(id) = self.conn_of(seat, session) {
                     self.send_down(id, Down::Desired(desired));
                 }
             }
@@ -250,7 +351,7 @@ impl World {
         }
     }
 
-    fn conn_of(&self, session: SessionId) -> Option<u64> {
-        self.coordinator.process.as_ref()?.sessions.get(&session).copied()
+    fn conn_of(&self, seat: usize, session: SessionId) -> Option<u64> {
+        self.seats[seat].process.as_ref()?.sessions.get(&session).copied()
     }
 }

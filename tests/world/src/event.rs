@@ -17,7 +17,25 @@ use crate::fault::Fault;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    CoordinatorStarts,
+    CoordinatorStarts {
+        seat: usize,
+    },
+    /// A coordinator whose term is over learns of it.
+    Deposed {
+        process: u64,
+    },
+    /// A person mends what the agent of this machine has refused to start with.
+    OperatorMends {
+        machine: usize,
+    },
+    /// A person restarts the coordinator with a term above what nodes have obeyed.
+    OperatorRaisesTerm {
+        at_least: Term,
+    },
+    /// A rank of the group that trains on a sick machine fails.
+    SickRank {
+        machine: usize,
+    },
     Tick {
         process: u64,
         at: Timestamp,

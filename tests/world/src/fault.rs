@@ -2,8 +2,20 @@
 
 use std::fmt;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
+macro_rules! faults {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Fault {
+            $($(#[$doc])* $name),*
+        }
+
+        impl Fault {
+            pub const ALL: [Fault; [$(Fault::$name),*].len()] = [$(Fault::$name),*];
+        }
+    };
+}
+
+faults! {
     CoordinatorCrash,
     /// It dies when it has decided and not yet committed.
     CrashBeforeCommit,
@@ -13,10 +25,20 @@ pub enum Fault {
     CrashAmidEffects,
     /// The whole process stands still, as a suspended virtual machine.
     CoordinatorPause,
+    /// A second coordinator takes the term while the first goes on and believes to lead.
+    SecondLeader,
+    /// The store's disk is full or broken: a commit fails, and may have reached the disk all the same.
+    StoreWriteFails,
+    /// An older copy of the coordinator's store is put back.
+    StoreRestored,
     AgentCrash,
     /// The agent dies between two effects of one turn.
     AgentCrashAmidEffects,
     AgentPause,
+    /// The agent's disk is full or broken: a ledger cannot be written, or nobody knows whether it was.
+    LedgerWriteFails,
+    /// The ledger's file is torn; the agent refuses it until a person has helped.
+    LedgerDamaged,
     /// No process survives, no peer is told; another boot follows.
     PowerCut,
     /// Several machines lose power at once.
@@ -28,6 +50,8 @@ pub enum Fault {
     RankError,
     RankSegfault,
     RankKilled,
+    /// A machine on which ranks keep failing, whatever the job.
+    SickNode,
     SessionBreak,
     /// Nothing passes between one node and the coordinator, silently.
     CutBoth,
@@ -50,40 +74,25 @@ pub enum Fault {
     Duplicate,
     /// Messages of a connection that is over are delivered all the same.
     Stale,
+    /// A coordinator starts with a wall clock that is hours off.
+    ClockJump,
+    /// Clocks run up to one percent too fast or too slow.
+    ClockDrift,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 29] = [
-        Fault::CoordinatorCrash,
-        Fault::CrashBeforeCommit,
-        Fault::CrashAfterCommit,
-        Fault::CrashAmidEffects,
-        Fault::CoordinatorPause,
-        Fault::AgentCrash,
-        Fault::AgentCrashAmidEffects,
-        Fault::AgentPause,
-        Fault::PowerCut,
-        Fault::RackLoss,
-        Fault::RunnerKilled,
-        Fault::RunnerConnection,
-        Fault::RankError,
-        Fault::RankSegfault,
-        Fault::RankKilled,
-        Fault::SessionBreak,
-        Fault::CutBoth,
-        Fault::CutUp,
-        Fault::CutDown,
-        Fault::SlowNetwork,
-        Fault::FabricCut,
-        Fault::Isolated,
-        Fault::PeerReset,
-        Fault::HoldRefused,
-        Fault::StartRefused,
-        Fault::GpusHidden,
-        Fault::Unkillable,
-        Fault::Duplicate,
-        Fault::Stale,
-    ];
+    /// How many seeds of a hundred know it.
+    pub(crate) fn share(self) -> u64 {
+        match self {
+            // Two leaders in a tenth of all histories.
+            Fault::SecondLeader => 10,
+            // What follows is mostly waiting for a person.
+            Fault::StoreRestored => 4,
+            Fault::LedgerDamaged => 10,
+            Fault::SickNode => 20,
+            _ => 50,
+        }
+    }
 }
 
 impl fmt::Display for Fault {

@@ -17,10 +17,14 @@
 //! A seed is replayed with `cargo run -p muster-world -- --seed N --log`.
 #![forbid(unsafe_code)]
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use muster_core::time::Timestamp;
 
 mod agent;
 mod ages;
+pub mod campaign;
+mod clock;
 mod coordinator;
 mod event;
 mod fault;
@@ -43,22 +47,25 @@ mod words;
 mod world;
 
 pub use fault::Fault;
-pub use planted::Planted;
+pub use plan::{Cut, Size};
+pub use planted::{Mistake, Planted};
 
 /// How to run a seed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
+    pub size: Size,
+    pub cut: Cut,
     pub planted: Option<Planted>,
     /// Keep the last lines of the log.
     pub log: bool,
-    /// Print every line as it happens.
-    pub print: bool,
+    /// Keep all of them, for a file.
+    pub whole: bool,
 }
 
 /// A rule that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Its number in DESIGN 6.
+    /// Its number: see [`invariants`](self), or the table in REPORT.md.
     pub rule: &'static str,
     pub what: String,
 }
@@ -69,12 +76,20 @@ pub struct Report {
     pub violation: Option<Violation>,
     /// Equal for equal histories.
     pub hash: u64,
-    /// The last lines of the log, if it was kept.
+    /// The last lines of the log, if it was kept; or all of them, with their times.
     pub lines: Vec<String>,
+    pub whole: Vec<(Timestamp, String)>,
     pub faults: BTreeMap<Fault, u64>,
     pub events: u64,
     pub generations: u64,
     pub steps: u64,
+    /// What the history was made of: for those who make it smaller.
+    pub strikes: u64,
+    pub machines: usize,
+    pub jobs: usize,
+    pub trouble: Duration,
+    pub lasted: Duration,
+    pub kinds: Vec<Fault>,
 }
 
 /// Runs the world of one seed to its end.
@@ -85,16 +100,17 @@ pub fn run(seed: u64, options: &Options) -> Report {
 /// A violation with all that is needed to see it again.
 pub struct Story {
     pub seed: u64,
-    pub planted: Option<Planted>,
+    pub options: Options,
     pub violation: Violation,
     pub lines: Vec<String>,
 }
 
 impl Story {
     /// Runs a seed that broke a rule once more, this time with its log.
-    pub fn tell(seed: u64, planted: Option<Planted>) -> Option<Self> {
-        let report = run(seed, &Options { planted, log: true, print: false });
-        Some(Self { seed, planted, violation: report.violation?, lines: report.lines })
+    pub fn tell(seed: u64, options: &Options) -> Option<Self> {
+        let options = Options { log: true, ..options.clone() };
+        let report = run(seed, &options);
+        Some(Self { seed, options, violation: report.violation?, lines: report.lines })
     }
 }
 
@@ -103,7 +119,13 @@ impl fmt::Display for Story {
         self.lines.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         writeln!(f, "seed {} breaks {}: {}", self.seed, self.violation.rule, self.violation.what)?;
         write!(f, "replay: cargo run -p muster-world -- --seed {} --log", self.seed)?;
-        match self.planted {
+        if self.options.size != Size::default() {
+            write!(f, " --size {}", format!("{:?}", self.options.size).to_lowercase())?;
+        }
+        if self.options.cut != Cut::default() {
+            write!(f, " --cut {}", self.options.cut)?;
+        }
+        match self.options.planted {
             Some(planted) => write!(f, " --planted {planted}"),
             None => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! I9: when faults stop and there is room, every job runs, or says truly why not. Looked at once a second after everything has healed.
+//! I13: when faults stop and there is room, every job runs, or says truly why not. Looked at once a second after everything has healed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,9 +18,6 @@ const EVERY: Duration = Duration::from_secs(1);
 /// A job that trains has made a step since.
 const STEPPED: Duration = Duration::from_secs(15);
 
-/// When all is well for so long, nothing new will come.
-const CALM: Duration = Duration::from_secs(40);
-
 /// Since when what has been wrong.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
@@ -29,8 +26,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn is_calm(&self) -> bool {
-        self.calm > CALM
+    pub(crate) fn is_calm(&self, enough: Duration) -> bool {
+        self.calm > enough
     }
 }
 
@@ -63,7 +60,7 @@ pub(crate) fn look(world: &mut World) {
     for (key, what) in wrong {
         let since = *world.liveness.wrong.entry(key.clone()).or_insert(now);
         if now.since(since) > BOUND {
-            world.fail("I9", format!("{key} for {:?}: {what}", now.since(since)));
+            world.fail("I13", format!("{key} for {:?}: {what}", now.since(since)));
         }
     }
 }
@@ -85,7 +82,8 @@ fn content(world: &World, job: &JobRecord) -> Result<(), String> {
             Ok(())
         };
     }
-    let backs_off = job.reason == "BackOff" && job.not_before.is_some_and(|at| at > world.now);
+    let backs_off =
+        job.reason == "BackOff" && job.not_before.zip(world.leader()).is_some_and(|(at, leader)| at > leader.clock.at(world.now));
     let lacks_room = job.reason == "BelowMinimum" && room < job.spec.min_replicas as usize;
     if backs_off || lacks_room { Ok(()) } else { Err(format!("{}; {room} nodes could take it", says())) }
 }

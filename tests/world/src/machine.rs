@@ -12,7 +12,7 @@ use muster_core::{
     time::Timestamp,
 };
 
-use crate::agent::AgentProcess;
+use crate::{agent::AgentProcess, clock::Clock};
 
 #[derive(Debug)]
 pub(crate) struct Machine {
@@ -42,6 +42,15 @@ pub(crate) struct Machine {
     pub(crate) refuse_start: bool,
     pub(crate) gpus_hidden: bool,
     pub(crate) unkillable: bool,
+    /// The next write of the ledger fails.
+    pub(crate) ledger_fails: bool,
+    /// The ledger's file cannot be read.
+    pub(crate) ledger_damaged: bool,
+    /// Ranks fail here until then.
+    pub(crate) sick_until: Timestamp,
+    pub(crate) ports: u16,
+    /// How wrong its clock goes, in parts of a million.
+    pub(crate) ppm: i32,
     pub(crate) agent_paused_until: Timestamp,
     /// When anything of this machine was last in trouble, or of its way to the coordinator.
     pub(crate) trouble: Timestamp,
@@ -90,12 +99,17 @@ pub(crate) struct Rank {
 
 impl Machine {
     pub(crate) fn clock(&self, now: Timestamp) -> Timestamp {
-        Timestamp(now.since(self.booted).as_micros() as u64)
+        Clock::new(self.booted, Timestamp(0), self.ppm).at(now)
     }
 
     pub(crate) fn report(&self, extra_slots: u32) -> NodeReport {
-        let gpu =
-            |index: u32| Gpu { uuid: format!("{}-gpu-{index}", self.name), index, model: "H100".into(), memory_bytes: 80 << 30 };
+        let gpu = |index: u32| Gpu {
+            uuid: format!("{}-gpu-{index}", self.name),
+            index,
+            model: "H100".into(),
+            memory_bytes: 80 << 30,
+            ..Gpu::default()
+        };
         NodeReport {
             address: "10.0.0.1".into(),
             slots: self.slots + extra_slots,

@@ -1,9 +1,9 @@
 //! `muster-world`: runs seeds and says which rules they break.
 
-use std::{collections::BTreeMap, ops::Range, process::ExitCode, time::Instant};
+use std::{ops::Range, process::ExitCode, time::Instant};
 
 use clap::Parser;
-use muster_world::{Fault, Options, Planted, Story};
+use muster_world::{Cut, Options, Planted, Size, Story, campaign};
 
 /// Runs the coordinator's and the agents' brains through random histories and checks the rules after every event.
 #[derive(Parser)]
@@ -15,6 +15,12 @@ struct Args {
     /// One seed alone
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// How large the histories are
+    #[arg(long, value_enum, default_value = "mixed")]
+    size: SizeName,
+    /// Take something away from the world, as machines=2,jobs=1,faults=AgentCrash+CutUp,skip=3+4
+    #[arg(long, value_name = "CUT", default_value = "")]
+    cut: Cut,
     /// With --seed: print everything that happens
     #[arg(long, requires = "seed")]
     log: bool,
@@ -27,6 +33,16 @@ struct Args {
     /// One line for each violation
     #[arg(long)]
     brief: bool,
+    /// Seeds at the same time
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: usize,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum SizeName {
+    Small,
+    Mixed,
+    Large,
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
@@ -36,51 +52,48 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 }
 
 fn planted(text: &str) -> Result<Planted, String> {
-    let known = || Planted::ALL.map(|planted| planted.to_string()).join(", ");
-    Planted::ALL.into_iter().find(|planted| planted.to_string() == text).ok_or_else(|| format!("one of {}", known()))
+    let known = || Planted::all().map(|planted| planted.to_string()).collect::<Vec<_>>().join(", ");
+    Planted::all().find(|planted| planted.to_string() == text).ok_or_else(|| format!("one of {}", known()))
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    let size = match args.size {
+        SizeName::Small => Size::Small,
+        SizeName::Mixed => Size::Mixed,
+        SizeName::Large => Size::Large,
+    };
+    let options = Options { size, cut: args.cut, planted: args.planted, ..Options::default() };
+    if let (Some(seed), true) = (args.seed, args.log) {
+        let report = muster_world::run(seed, &Options { log: true, whole: true, ..options.clone() });
+        report.whole.iter().for_each(|(at, text)| println!("{at} {text}"));
+    }
     let range = args.seed.map_or(args.seeds, |seed| seed..seed + 1);
-    let options = Options { planted: args.planted, log: args.log, print: args.log };
     let begun = Instant::now();
-    let (mut run, mut events, mut broken) = (0u64, 0u64, 0usize);
-    let (mut generations, mut steps) = (0u64, 0u64);
-    let mut faults: BTreeMap<Fault, u64> = BTreeMap::new();
-    for seed in range {
-        if broken >= args.violations {
-            break;
+    let totals = campaign::run(range, &options, args.threads, args.violations, |_| {});
+    let seconds = begun.elapsed().as_secs_f64();
+    for (seed, violation) in &totals.violations {
+        if args.brief {
+            println!("seed {seed} breaks {}: {}", violation.rule, violation.what);
+            continue;
         }
-        let report = muster_world::run(seed, &options);
-        run += 1;
-        events += report.events;
-        generations += report.generations;
-        steps += report.steps;
-        for (fault, count) in report.faults {
-            *faults.entry(fault).or_insert(0) += count;
-        }
-        if let Some(violation) = report.violation {
-            broken += 1;
-            if args.brief {
-                println!("seed {seed} breaks {}: {}", violation.rule, violation.what);
-                continue;
-            }
-            match Story::tell(seed, args.planted) {
-                Some(story) => println!("{story}\n"),
-                None => println!("seed {seed} breaks a rule only sometimes: the world is not deterministic\n"),
-            }
+        match Story::tell(*seed, &options) {
+            Some(story) => println!("{story}\n"),
+            None => println!("seed {seed} breaks a rule only sometimes: the world is not deterministic\n"),
         }
     }
-    let seconds = begun.elapsed().as_secs_f64();
     println!(
-        "{run} seeds in {seconds:.1} s ({:.0} seeds/s), {events} events, {generations} generations, {steps} steps",
-        run as f64 / seconds
+        "{} seeds in {seconds:.1} s ({:.0} seeds/s), {} events, {} generations, {} steps",
+        totals.seeds,
+        totals.seeds as f64 / seconds,
+        totals.events,
+        totals.generations,
+        totals.steps
     );
-    println!("faults: {}", faults.values().sum::<u64>());
-    for (fault, count) in &faults {
+    println!("faults: {}", totals.faults_total());
+    for (fault, count) in &totals.faults {
         println!("  {count:>9} {fault}");
     }
-    println!("violations: {broken}");
-    if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    println!("violations: {}", totals.violations.len());
+    if totals.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -120,7 +120,7 @@ impl World {
         if self.machines[machine].up_cut || !conn.coordinator_open {
             if conn.coordinator_open {
                 self.conns.get_mut(&id).expect("found above").held_up.push_back((serial, message));
-            } else if conn.session.is_some() && self.coordinator.is(conn.process) {
+            } else if conn.session.is_some() && self.is_coordinator(conn.process) {
                 // What was read from the stream before its end was known may still be in the engine's queue.
                 self.heard_from_agent(id, message);
             }

@@ -1,24 +1,41 @@
-//! What kind of world a seed makes: how large, how busy, and which faults it knows.
+//! What kind of world a seed makes: how large, how busy, and which faults it knows; and how a found history is made smaller.
 //!
 //! A seed has a random half of the faults, not all: faults that hide each other are met apart as well (swarm testing, Groce and others, 2012).
 
-use std::time::Duration;
+use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
 
 use crate::{fault::Fault, rng::Rng};
 
+/// How large and how long the histories are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Size {
+    /// Up to four nodes, up to half a minute of trouble: most is found there, and fastest.
+    Small,
+    /// Mostly small, some with up to forty nodes.
+    #[default]
+    Mixed,
+    /// Ten thousand agents for an hour.
+    Large,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
+    pub(crate) size: Size,
     pub(crate) machines: usize,
     pub(crate) slots: u32,
     /// GPUs per machine; zero for none.
     pub(crate) gpus: u32,
     pub(crate) jobs: usize,
+    /// Members a job asks for at most.
+    pub(crate) members_max: u64,
     pub(crate) faults: Vec<Fault>,
     /// Mean time between two faults.
     pub(crate) fault_gap: Duration,
     pub(crate) user_gap: Duration,
     /// How long faults and users go on.
     pub(crate) trouble: Duration,
+    /// When all has been well for so long, nothing new will come.
+    pub(crate) calm: Duration,
     /// One way between agent and coordinator, at most, in ms.
     pub(crate) delay_ms: u64,
     /// From a start to the workers, at most, in ms.
@@ -26,35 +43,162 @@ pub(crate) struct Plan {
     pub(crate) step_ms: u64,
     /// How often a level is delivered twice, in percent, where that happens at all.
     pub(crate) duplicate_percent: u64,
+    /// Strikes that do not happen, by their number; and whether users act at all beyond their submissions.
+    pub(crate) skipped: BTreeSet<u64>,
+    pub(crate) users_act: bool,
 }
 
 impl Plan {
-    pub(crate) fn draw(rng: &mut Rng) -> Self {
-        // Small worlds find most, and fastest; a few are large enough for what only a crowd does.
-        let machines = match rng.below(100) {
-            0 => rng.range(20, 40),
-            1..=10 => rng.range(7, 12),
-            _ => rng.range(1, 6),
+    pub(crate) fn draw(rng: &mut Rng, size: Size, cut: &Cut) -> Self {
+        let machines = match (size, rng.below(100)) {
+            (Size::Large, _) => 10_000,
+            (Size::Small, 0..=4) => rng.range(5, 12),
+            (Size::Small, _) => rng.range(1, 4),
+            (Size::Mixed, 0) => rng.range(20, 40),
+            (Size::Mixed, 1..=10) => rng.range(7, 12),
+            (Size::Mixed, _) => rng.range(1, 6),
         } as usize;
-        let faults: Vec<Fault> = Fault::ALL.into_iter().filter(|_| rng.percent(50)).collect();
-        let trouble = rng.ms(20_000, 90_000);
-        Self {
+        let mut faults: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| rng.percent(fault.share())).collect();
+        let delay_ms = *rng.pick(&[2, 10, 80, 400]).expect("there are four");
+        let launch_ms = *rng.pick(&[50, 500, 3_000]).expect("there are three");
+        let step_ms = *rng.pick(&[200, 500, 1_200]).expect("there are three");
+        let mut plan = Self {
+            size,
             machines,
             slots: if rng.percent(25) { 2 } else { 1 },
             gpus: if rng.percent(30) { rng.range(1, 4) as u32 } else { 0 },
             jobs: rng.range(1, 4) as usize,
-            faults,
+            members_max: machines as u64,
+            faults: Vec::new(),
             fault_gap: rng.ms(400, 8_000),
             user_gap: rng.ms(1_000, 20_000),
-            trouble,
-            delay_ms: *rng.pick(&[2, 10, 80, 400]).expect("there are four"),
-            launch_ms: *rng.pick(&[50, 500, 3_000]).expect("there are three"),
-            step_ms: *rng.pick(&[200, 500, 1_200]).expect("there are three"),
+            trouble: rng.ms(20_000, 90_000),
+            calm: Duration::from_secs(40),
+            delay_ms,
+            launch_ms,
+            step_ms,
             duplicate_percent: 10,
+            skipped: cut.skipped.clone(),
+            users_act: !cut.quiet_users,
+        };
+        match size {
+            Size::Mixed => {}
+            Size::Small => {
+                plan.jobs = rng.range(1, 3) as usize;
+                plan.fault_gap = rng.ms(300, 2_500);
+                plan.user_gap = rng.ms(500, 8_000);
+                plan.trouble = rng.ms(8_000, 30_000);
+                plan.calm = Duration::from_secs(10);
+                plan.step_ms = *rng.pick(&[500, 1_200]).expect("there are two");
+            }
+            Size::Large => {
+                plan.jobs = rng.range(60, 120) as usize;
+                plan.members_max = 256;
+                plan.slots = 1;
+                plan.fault_gap = rng.ms(500, 4_000);
+                plan.user_gap = Duration::from_secs(5);
+                plan.trouble = Duration::from_secs(3_600) - Duration::from_secs(240);
+                plan.calm = Duration::from_secs(30);
+                plan.step_ms = 10_000;
+            }
         }
+        faults.retain(|fault| cut.faults.as_ref().is_none_or(|kept| kept.contains(fault)));
+        plan.faults = faults;
+        plan.machines = cut.machines.unwrap_or(plan.machines);
+        plan.members_max = plan.members_max.min(plan.machines as u64);
+        plan.jobs = cut.jobs.unwrap_or(plan.jobs);
+        plan.trouble = cut.trouble_ms.map_or(plan.trouble, Duration::from_millis);
+        plan
     }
 
     pub(crate) fn has(&self, fault: Fault) -> bool {
         self.faults.contains(&fault)
+    }
+}
+
+/// What is taken away from the world of a seed, to see whether it still breaks a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cut {
+    pub machines: Option<usize>,
+    pub jobs: Option<usize>,
+    pub trouble_ms: Option<u64>,
+    /// The only kinds of faults there are.
+    pub faults: Option<Vec<Fault>>,
+    /// Strikes that do not happen, by their number.
+    pub skipped: BTreeSet<u64>,
+    /// Users submit, and do nothing else.
+    pub quiet_users: bool,
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        parts.extend(self.machines.map(|n| format!("machines={n}")));
+        parts.extend(self.jobs.map(|n| format!("jobs={n}")));
+        parts.extend(self.trouble_ms.map(|n| format!("trouble_ms={n}")));
+        if let Some(faults) = &self.faults {
+            let names: Vec<String> = faults.iter().map(Fault::to_string).collect();
+            parts.push(format!("faults={}", names.join("+")));
+        }
+        if !self.skipped.is_empty() {
+            let numbers: Vec<String> = self.skipped.iter().map(u64::to_string).collect();
+            parts.push(format!("skip={}", numbers.join("+")));
+        }
+        if self.quiet_users {
+            parts.push("users=quiet".to_owned());
+        }
+        f.write_str(&parts.join(","))
+    }
+}
+
+impl FromStr for Cut {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut cut = Self::default();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (key, value) = part.split_once('=').ok_or_else(|| format!("{part:?}: write it as key=value"))?;
+            let number = || value.parse::<u64>().map_err(|e| format!("{part:?}: {e}"));
+            match key {
+                "machines" => cut.machines = Some(number()? as usize),
+                "jobs" => cut.jobs = Some(number()? as usize),
+                "trouble_ms" => cut.trouble_ms = Some(number()?),
+                "users" => cut.quiet_users = value == "quiet",
+                "skip" => {
+                    for number in value.split('+') {
+                        cut.skipped.insert(number.parse().map_err(|e| format!("{part:?}: {e}"))?);
+                    }
+                }
+                "faults" => {
+                    let named = |name: &str| {
+                        Fault::ALL.into_iter().find(|fault| fault.to_string() == name).ok_or_else(|| format!("no fault {name:?}"))
+                    };
+                    let names = value.split('+').filter(|name| !name.is_empty());
+                    cut.faults = Some(names.map(named).collect::<Result<_, _>>()?);
+                }
+                _ => return Err(format!("{key:?}: machines, jobs, trouble_ms, faults, skip and users can be cut")),
+            }
+        }
+        Ok(cut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_is_read_as_it_is_written() {
+        let cut = Cut {
+            machines: Some(2),
+            jobs: None,
+            trouble_ms: Some(9_000),
+            faults: Some(vec![Fault::AgentCrash, Fault::CutUp]),
+            skipped: [1, 7].into(),
+            quiet_users: true,
+        };
+        assert_eq!(cut.to_string().parse(), Ok(cut));
+        assert_eq!("".parse(), Ok(Cut::default()));
+        assert!("machines".parse::<Cut>().is_err() && "faults=Fire".parse::<Cut>().is_err());
     }
 }

@@ -1,20 +1,40 @@
-//! Mistakes put into the world on purpose, so that the checks can be seen going red. None touches the rules under test: each
-//! replaces a promise that the shell around them must keep.
+//! Mistakes put in on purpose, so that the checks can be seen going red: those of the shells stand here, those of the brains in
+//! `muster_core::planted`. One at a time, for the worlds of this thread.
 
-use std::fmt;
+use std::{cell::Cell, fmt};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Planted {
+pub use muster_core::planted::Mistake;
+
+macro_rules! planted {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Planted {
+            $($(#[$doc])* $name,)*
+            /// In a brain.
+            Core(Mistake),
+        }
+
+        impl Planted {
+            const SHELL: &'static [Planted] = &[$(Planted::$name),*];
+        }
+    };
+}
+
+planted! {
     /// The coordinator acts on a decision first and commits it afterwards.
     ActsBeforeCommit,
     /// A commit is acknowledged and lost with the next crash.
     CommitNotDurable,
     /// A restarted coordinator goes on under the old term.
     TermNotRaised,
+    /// The store takes the commits of a coordinator whose term is over.
+    StoreUnfenced,
     /// A retried submission is passed on as a new one.
     RetryIsNew,
     /// The ledger is written, not synced: a crash brings an older one back.
     LedgerNotSynced,
+    /// An agent that cannot write its ledger obeys all the same.
+    LedgerErrorIgnored,
     /// A restarted agent does not look what still runs.
     InventoryForgotten,
     /// A stop is reported as death before it is proven.
@@ -29,27 +49,38 @@ pub enum Planted {
     SlotTooMany,
     /// After a while changes of runs are not reported any more.
     ReportsStop,
+    /// Every generation's store has the same port on its node.
+    PortReused,
 }
 
 impl Planted {
-    pub const ALL: [Planted; 12] = [
-        Planted::ActsBeforeCommit,
-        Planted::CommitNotDurable,
-        Planted::TermNotRaised,
-        Planted::RetryIsNew,
-        Planted::LedgerNotSynced,
-        Planted::InventoryForgotten,
-        Planted::StopIsDeath,
-        Planted::BootIdPerProcess,
-        Planted::SilenceKills,
-        Planted::ErrorLinesLost,
-        Planted::SlotTooMany,
-        Planted::ReportsStop,
-    ];
+    pub fn all() -> impl Iterator<Item = Planted> {
+        Self::SHELL.iter().copied().chain(Mistake::ALL.into_iter().map(Planted::Core))
+    }
 }
 
 impl fmt::Display for Planted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        match self {
+            Planted::Core(mistake) => fmt::Debug::fmt(mistake, f),
+            shell => fmt::Debug::fmt(shell, f),
+        }
     }
+}
+
+thread_local! {
+    static ON: Cell<Option<Planted>> = const { Cell::new(None) };
+}
+
+pub(crate) fn plant(planted: Option<Planted>) {
+    ON.set(planted);
+    muster_core::planted::plant(match planted {
+        Some(Planted::Core(mistake)) => Some(mistake),
+        _ => None,
+    });
+}
+
+/// Whether this is the mistake planted in the present world.
+pub(crate) fn on(planted: Planted) -> bool {
+    ON.get() == Some(planted)
 }

@@ -14,8 +14,9 @@ use crate::{
     fault::Fault,
     invariants,
     machine::{Group, Rank, Runner},
-    planted::Planted,
+    planted::{Planted, on},
     trace::note,
+    training::address,
     words,
     world::World,
 };
@@ -31,10 +32,11 @@ impl World {
     }
 
     pub(crate) fn runner_up(&mut self, machine: usize, run: RunId, life: u64) {
-        let port = self.fresh() as u16;
+        self.machines[machine].ports += u16::from(!on(Planted::PortReused));
+        let port = 20_000 + self.machines[machine].ports % 40_000;
         let Some(group) = self.group(machine, &run, life).filter(|group| group.runner == Runner::Starting) else { return };
         group.runner = Runner::Up;
-        group.store = group.assignment.hosts_store.then(|| Endpoint { host: "10.0.0.1".into(), port });
+        group.store = group.assignment.hosts_store.then(|| Endpoint { host: address(machine), port });
         self.speak_soon(machine, run);
     }
 
@@ -47,10 +49,10 @@ impl World {
         let place = &self.machines[machine];
         let Some(group) = place.runs.get(&run).filter(|group| place.powered && group.runner == Runner::Up) else { return };
         let mut status = group.status(group.joined_at.is_some());
-        if self.planted == Some(Planted::StopIsDeath) && status.phase == GroupPhase::Stopping {
+        if on(Planted::StopIsDeath) && status.phase == GroupPhase::Stopping {
             status.phase = GroupPhase::Dead;
         }
-        if self.planted == Some(Planted::ErrorLinesLost) {
+        if on(Planted::ErrorLinesLost) {
             status.ranks.iter_mut().for_each(|rank| rank.first_error = None);
         }
         if place.agent.is_some() {
@@ -72,11 +74,13 @@ impl World {
         match (order, group.runner, group.phase) {
             (Order::Start { store }, Runner::Up, GroupPhase::Holding) => {
                 (group.phase, group.launcher) = (GroupPhase::Running, true);
+                self.changed.push(machine);
                 let world = self.world_at(&run, &store);
                 let now = self.now;
                 let clock = self.machines[machine].clock(now);
                 let group = self.group(machine, &run, life).expect("found above");
                 (group.world, group.launched_at) = (Some(world), Some(clock));
+                self.trainings.get_mut(&world).expect("worlds stay").comers.insert((machine, run.clone()));
                 let most = self.plan.launch_ms;
                 let delay = self.rng.ms(10, most);
                 self.queue.push(now + delay, Event::Launched { machine, run: run.clone(), life });
@@ -150,6 +154,7 @@ impl World {
         group.ranks = (0..group.assignment.proc_per_node)
             .map(|local| Rank { report: rank_report(first + local, local, pid + local, clock), alive: true })
             .collect();
+        self.changed.push(machine);
         note!(self, "n{machine}: the workers of {} are up", words::run(&run));
         invariants::started_once(self, machine, &run);
         self.speak_soon(machine, run.clone());

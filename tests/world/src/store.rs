@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use muster_core::{
     fleet::{Change, NodeRecord, Stored, job::JobRecord},
     id::{JobUid, NodeName, Term},
+    time::Timestamp,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -12,7 +13,11 @@ pub(crate) struct Store {
     pub(crate) jobs: BTreeMap<JobUid, JobRecord>,
     pub(crate) nodes: BTreeMap<NodeName, NodeRecord>,
     pub(crate) last_event: u64,
+    /// The latest time written: no clock of a coordinator starts before it.
+    pub(crate) latest: Timestamp,
     pub(crate) term: Term,
+    /// What the operator has put on the command line since an old copy was put back.
+    pub(crate) min_term: Term,
 }
 
 impl Store {
@@ -22,7 +27,7 @@ impl Store {
             Change::DeleteJob(uid) => drop(self.jobs.remove(&uid)),
             Change::PutNode(node) => drop(self.nodes.insert(node.name.clone(), *node)),
             Change::DeleteNode(name) => drop(self.nodes.remove(&name)),
-            Change::Event(event) => self.last_event = event.sequence,
+            Change::Event(event) => (self.last_event, self.latest) = (event.sequence, self.latest.max(event.at)),
         }
     }
 

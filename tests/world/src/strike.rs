@@ -2,9 +2,14 @@
 
 use std::time::Duration;
 
-use muster_core::{exit::Exit, node::GroupPhase, run::RunId};
+use muster_core::{
+    exit::Exit,
+    id::Term,
+    node::{GroupPhase, Ledger},
+    run::RunId,
+};
 
-use crate::{event::Event, fault::Fault, machine::Runner, runner::SIGKILL, trace::note, world::World};
+use crate::{event::Event, fault::Fault, machine::Runner, plan::Size, runner::SIGKILL, trace::note, world::World};
 
 const SIGSEGV: i32 = 11;
 
@@ -19,6 +24,11 @@ impl World {
         self.after(next, Event::FaultStrikes);
         let Some(fault) = self.rng.pick(&self.plan.faults).copied() else { return };
         let machine = self.rng.below(self.machines.len());
+        self.strikes += 1;
+        // One that is left out has drawn as if it had happened, as far as that can be.
+        if self.plan.skipped.contains(&self.strikes) {
+            return;
+        }
         if self.strike(fault, machine) {
             note!(self, "FAULT {fault} at n{machine}");
         }
@@ -32,13 +42,34 @@ impl World {
         let works = self.working_group(machine);
         let powered = self.machines[machine].powered;
         match fault {
-            Fault::CoordinatorCrash => self.coordinator_dies(back_in),
+            Fault::CoordinatorCrash => {
+                let Some(seat) = self.some_seat() else { return false };
+                self.coordinator_dies(seat, Some(back_in));
+            }
             // Counted when they happen.
-            Fault::CrashBeforeCommit | Fault::CrashAfterCommit | Fault::CrashAmidEffects => {
-                self.coordinator.armed = Some(fault);
+            Fault::CrashBeforeCommit | Fault::CrashAfterCommit | Fault::CrashAmidEffects | Fault::StoreWriteFails => {
+                let Some(seat) = self.some_seat() else { return false };
+                self.seats[seat].armed = Some(fault);
                 return true;
             }
-            Fault::CoordinatorPause => self.coordinator.paused_until = self.now + self.rng.ms(300, 20_000),
+            Fault::SecondLeader => return self.second_leader() && self.counted(fault),
+            Fault::StoreRestored => return self.store_restored() && self.counted(fault),
+            Fault::LedgerWriteFails => {
+                self.machines[machine].ledger_fails = true;
+                return true;
+            }
+            Fault::LedgerDamaged if powered && self.machines[machine].agent.is_some() => {
+                self.machines[machine].ledger_damaged = true;
+                self.agent_dies(machine, Some(back_in));
+            }
+            Fault::SickNode => {
+                self.machines[machine].sick_until = self.now + self.rng.ms(10_000, 60_000);
+                self.after(Duration::from_millis(100), Event::SickRank { machine });
+            }
+            Fault::CoordinatorPause => {
+                let Some(seat) = self.some_seat() else { return false };
+                self.seats[seat].paused_until = self.now + self.rng.ms(300, 20_000);
+            }
             Fault::AgentCrash if self.machines[machine].agent.is_some() => self.agent_dies(machine, Some(back_in)),
             Fault::AgentCrashAmidEffects => {
                 let after = self.rng.below(4);
@@ -54,7 +85,9 @@ impl World {
             Fault::PowerCut if powered => self.power_cut(machine),
             Fault::RackLoss => {
                 let size = self.machines.len();
-                let lost = self.rng.range(1, (size as u64).div_ceil(2)) as usize;
+                // A rack of a large hall has 16 or 32 machines, some power feeds carry a hundred racks.
+                let most = if self.plan.size == Size::Large { 1_000 } else { (size as u64).div_ceil(2) };
+                let lost = self.rng.range(1, most) as usize;
                 (machine..machine + lost).for_each(|machine| self.power_cut(machine % size));
             }
             Fault::RunnerKilled => {
@@ -92,7 +125,7 @@ impl World {
             }
             Fault::Isolated => {
                 self.cut(machine, true, true);
-                (0..self.machines.len()).for_each(|peer| self.cut_fabric(machine, peer));
+                self.isolate(machine);
                 self.after(a_while, Event::Mends { fault, machine, other });
             }
             Fault::PeerReset if machine != other => {
@@ -114,6 +147,102 @@ impl World {
             self.count(fault);
         }
         true
+    }
+
+    fn counted(&mut self, fault: Fault) -> bool {
+        self.count(fault);
+        true
+    }
+
+    /// Workers on this machine reach nobody. In a large world, nobody they train with.
+    fn isolate(&mut self, machine: usize) {
+        let peers: Vec<usize> = match self.plan.size {
+            Size::Large => {
+                let worlds: Vec<u64> = self.machines[machine].runs.values().filter_map(|group| group.world).collect();
+                worlds.into_iter().flat_map(|world| self.members(world)).map(|(peer, _)| peer).collect()
+            }
+            _ => (0..self.machines.len()).collect(),
+        };
+        peers.into_iter().for_each(|peer| self.cut_fabric(machine, peer));
+    }
+
+    /// The store is copied, or the copy put back in the place of the store. True if it was put back.
+    fn store_restored(&mut self) -> bool {
+        match self.backup.take() {
+            None => {
+                note!(self, "the coordinator's store is copied");
+                self.backup = Some(Box::new(self.store.clone()));
+                false
+            }
+            Some(older) => {
+                (0..2).for_each(|seat| self.coordinator_dies(seat, None));
+                note!(self, "an older copy of the coordinator's store is put back");
+                self.truth.rolled_back = Some(self.now);
+                self.truth.highest_term = older.term;
+                self.store = *older;
+                let back_in = self.rng.ms(50, 5_000);
+                self.after(back_in, Event::CoordinatorStarts { seat: 0 });
+                true
+            }
+        }
+    }
+
+    /// A coordinator has refused this node, which knows of a newer term; the operator does what the message says.
+    pub(crate) fn refused_session(&mut self, machine: usize, why: &str) {
+        if why.contains("--min-term") {
+            let at_least = self.machines[machine].ledger.term.next();
+            let reads = self.rng.ms(1_000, 8_000);
+            self.after(reads, Event::OperatorRaisesTerm { at_least });
+        }
+    }
+
+    pub(crate) fn operator_raises_term(&mut self, at_least: Term) {
+        if self.store.min_term >= at_least || self.store.term >= at_least {
+            return;
+        }
+        note!(self, "the operator restarts the coordinator with --min-term {at_least}");
+        self.store.min_term = at_least;
+        (0..2).for_each(|seat| self.coordinator_dies(seat, None));
+        let back_in = self.rng.ms(50, 2_000);
+        self.after(back_in, Event::CoordinatorStarts { seat: 0 });
+    }
+
+    /// The ledger is restored from a copy; or the machine is started anew without any state, after it was made sure that nothing runs.
+    pub(crate) fn operator_mends(&mut self, machine: usize) {
+        let anew = self.rng.percent(50);
+        if !self.machines[machine].ledger_damaged {
+            return;
+        }
+        self.in_trouble(machine);
+        self.machines[machine].ledger_damaged = false;
+        let older = self.machines[machine].ledger_before.take().filter(|_| !anew);
+        if let Some(older) = older {
+            note!(self, "the operator puts an older ledger back on n{machine}");
+            let place = &mut self.machines[machine];
+            (place.ledger, place.ledger_highest) = (older.clone(), older);
+            return self.after(Duration::from_millis(100), Event::AgentStarts { machine });
+        }
+        note!(self, "the operator reboots n{machine} without its state");
+        self.power_cut(machine);
+        let place = &mut self.machines[machine];
+        place.ledger = Ledger::new(place.name.clone());
+        place.ledger_highest = place.ledger.clone();
+        place.runs.clear();
+        self.after(Duration::from_secs(1), Event::PowerOn { machine });
+    }
+
+    /// A rank on a sick machine fails, and so on until the machine is well again.
+    pub(crate) fn sick_rank(&mut self, machine: usize) {
+        if self.now > self.machines[machine].sick_until || self.healed.is_some() {
+            return;
+        }
+        let next = self.rng.ms(500, 4_000);
+        self.after(next, Event::SickRank { machine });
+        if let Some((run, life, ranks)) = self.working_group(machine) {
+            let local = self.rng.below(ranks);
+            self.truth.job_faults.insert((run.clone(), machine));
+            self.rank_ends(machine, run, life, local, Exit::Signal(SIGSEGV), None);
+        }
     }
 
     /// A group on this machine that trains, with its number of ranks.
@@ -143,6 +272,7 @@ impl World {
         self.in_trouble(machine);
         note!(self, "n{machine} loses power");
         self.machines[machine].powered = false;
+        self.changed.push(machine);
         self.agent_dies(machine, None);
         let place = &mut self.machines[machine];
         (place.refuse_hold, place.refuse_start, place.unkillable) = (false, false, false);
@@ -182,7 +312,7 @@ impl World {
         (place.powered, place.booted) = (true, now);
         place.boot += 1;
         note!(self, "n{machine} boots");
-        for peer in 0..self.machines.len() {
+        for peer in self.unheard_peers(machine) {
             if self.linked(machine, peer) {
                 self.late_news(machine, peer);
             }
@@ -202,7 +332,9 @@ impl World {
             }
             Fault::Isolated => {
                 self.heal_cut(machine);
-                (0..self.machines.len()).for_each(|peer| self.heal_fabric(machine, peer));
+                let cuts = self.fabric_cuts.keys().filter(|(a, b)| *a == machine || *b == machine);
+                let cuts: Vec<(usize, usize)> = cuts.copied().collect();
+                cuts.into_iter().for_each(|(a, b)| self.heal_fabric(a, b));
             }
             _ => {}
         }
@@ -213,16 +345,16 @@ impl World {
         note!(self, "faults are over, everything heals");
         self.healed = Some(self.now);
         // Who stands still goes on when its time has come: what waits for it waits until then.
-        self.coordinator.armed = None;
+        self.seats.iter_mut().for_each(|seat| seat.armed = None);
         for machine in 0..self.machines.len() {
             self.heal_cut(machine);
             let place = &mut self.machines[machine];
             place.slow_ms = 0;
             (place.refuse_hold, place.refuse_start, place.unkillable) = (false, false, false);
+            place.ledger_fails = false;
             if let Some(agent) = &mut place.agent {
                 agent.armed = None;
             }
-            (0..self.machines.len()).for_each(|peer| self.heal_fabric(machine, peer));
             if std::mem::take(&mut self.machines[machine].gpus_hidden) {
                 self.describe_node(machine);
             }
@@ -235,6 +367,8 @@ impl World {
                 }
             }
         }
+        let cuts: Vec<(usize, usize)> = self.fabric_cuts.keys().copied().collect();
+        cuts.into_iter().for_each(|(a, b)| self.heal_fabric(a, b));
         self.after(Duration::from_secs(1), Event::LookAtJobs);
     }
 }

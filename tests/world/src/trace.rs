@@ -11,35 +11,36 @@ const KEPT: usize = 40;
 pub(crate) struct Trace {
     /// Off while seeds are searched: formatting costs more than the simulation.
     pub(crate) on: bool,
-    pub(crate) print: bool,
+    /// All lines are kept, not only the last.
+    keep: bool,
+    pub(crate) whole: Vec<(Timestamp, String)>,
     pub(crate) lines: VecDeque<String>,
     hash: u64,
 }
 
 impl Trace {
-    pub(crate) fn new(on: bool, print: bool) -> Self {
-        Self { on, print, lines: VecDeque::new(), hash: 0xcbf2_9ce4_8422_2325 }
+    pub(crate) fn new(on: bool, keep: bool) -> Self {
+        Self { on, keep, whole: Vec::new(), lines: VecDeque::new(), hash: 0xcbf2_9ce4_8422_2325 }
     }
 
     pub(crate) fn line(&mut self, now: Timestamp, text: fmt::Arguments<'_>) {
         if !self.on {
             return;
         }
-        let line = format!("{now} {text}");
-        if self.print {
-            println!("{line}");
+        if self.keep {
+            return self.whole.push((now, text.to_string()));
         }
+        let line = format!("{now} {text}");
         if self.lines.len() == KEPT {
             self.lines.pop_front();
         }
         self.lines.push_back(line);
     }
 
-    /// FNV-1a, 64 bits.
+    /// FNV-1a over words, with the high half folded in: bytes would cost more than the rules do.
     pub(crate) fn mix(&mut self, number: u64) {
-        for byte in number.to_le_bytes() {
-            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
+        let mixed = (self.hash ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.hash = mixed ^ (mixed >> 32);
     }
 
     pub(crate) fn mix_text(&mut self, text: &str) {

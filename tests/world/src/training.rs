@@ -19,6 +19,8 @@ pub(crate) struct Training {
     /// Machines whose workers have arrived.
     pub(crate) arrived: BTreeSet<usize>,
     pub(crate) formed: bool,
+    /// Groups that were ever sent here.
+    pub(crate) comers: BTreeSet<(usize, RunId)>,
     /// Members whose end some peer has not heard of, for want of a way.
     unheard: BTreeSet<(usize, usize)>,
 }
@@ -26,13 +28,20 @@ pub(crate) struct Training {
 impl World {
     /// The world that meets at this store under this run's rendezvous id.
     pub(crate) fn world_at(&mut self, run: &RunId, store: &Endpoint) -> u64 {
-        if let Some((id, _)) = self.trainings.iter().find(|(_, training)| &training.store == store) {
+        if let Some(id) = self.stores.get(store) {
             return *id;
         }
         let id = self.fresh();
-        let training =
-            Training { store: store.clone(), run: run.clone(), arrived: BTreeSet::new(), formed: false, unheard: BTreeSet::new() };
+        let training = Training {
+            store: store.clone(),
+            run: run.clone(),
+            arrived: BTreeSet::new(),
+            formed: false,
+            comers: BTreeSet::new(),
+            unheard: BTreeSet::new(),
+        };
         self.trainings.insert(id, training);
+        self.stores.insert(store.clone(), id);
         id
     }
 
@@ -42,18 +51,17 @@ impl World {
 
     /// Groups in a world, by machine, whatever run they say they are.
     pub(crate) fn members(&self, world: u64) -> Vec<(usize, RunId)> {
-        let on = |(machine, place): (usize, &crate::machine::Machine)| {
-            let here = place.runs.iter().filter(|(_, group)| group.world == Some(world));
-            here.map(|(run, _)| (machine, run.clone())).collect::<Vec<_>>()
-        };
-        self.machines.iter().enumerate().flat_map(on).collect()
+        let there =
+            |(machine, run): &&(usize, RunId)| self.machines[*machine].runs.get(run).is_some_and(|g| g.world == Some(world));
+        self.trainings[&world].comers.iter().filter(there).cloned().collect()
     }
 
     /// A group's workers have come up and look for the others.
     pub(crate) fn joins(&mut self, machine: usize, run: &RunId) {
         let Some(world) = self.world_of(machine, run) else { return };
         let store = self.trainings[&world].store.clone();
-        let holder = self.machines.iter().position(|place| {
+        let holder = self.store_holder(&store).filter(|holder| {
+            let place = &self.machines[*holder];
             place.powered && place.runs.values().any(|group| group.runner == Runner::Up && group.store.as_ref() == Some(&store))
         });
         match holder {
@@ -89,14 +97,19 @@ impl World {
 
     /// The machine that served this store has power, so that a caller is refused and not left waiting.
     fn store_refuses(&self, store: &Endpoint) -> bool {
-        self.machines.iter().any(|place| place.powered && place.runs.values().any(|group| group.store.as_ref() == Some(store)))
+        let serves = |place: &crate::machine::Machine| place.runs.values().any(|group| group.store.as_ref() == Some(store));
+        self.store_holder(store).is_some_and(|holder| self.machines[holder].powered && serves(&self.machines[holder]))
+    }
+
+    /// The machine at whose address this store is.
+    fn store_holder(&self, store: &Endpoint) -> Option<usize> {
+        machine_of_address(&store.host)
     }
 
     /// Those who still look for each other at a store that goes away are told so.
     pub(crate) fn store_is_gone(&mut self, machine: usize, run: &RunId) {
         let Some(store) = self.machines[machine].runs.get(run).and_then(|group| group.store.clone()) else { return };
-        let Some((world, _)) = self.trainings.iter().find(|(_, training)| training.store == store) else { return };
-        let world = *world;
+        let Some(world) = self.stores.get(&store).copied() else { return };
         if self.trainings[&world].formed {
             return;
         }
@@ -114,8 +127,8 @@ impl World {
             return;
         }
         let every = Duration::from_millis(self.plan.step_ms);
-        let linked = members.iter().all(|(a, _)| members.iter().all(|(b, _)| self.linked(*a, *b)));
-        if !linked {
+        let here: BTreeSet<usize> = members.iter().map(|(machine, _)| *machine).collect();
+        if self.fabric_cuts.keys().any(|(a, b)| here.contains(a) && here.contains(b)) {
             return self.queue.push(self.now + every, Event::Step { world });
         }
         let run = self.trainings[&world].run.clone();
@@ -270,6 +283,12 @@ impl World {
         }
     }
 
+    /// Machines that have not heard of this one's end, and those of whose end it has not heard.
+    pub(crate) fn unheard_peers(&self, machine: usize) -> BTreeSet<usize> {
+        let pairs = self.trainings.values().flat_map(|training| &training.unheard);
+        pairs.filter(|(a, b)| *a == machine || *b == machine).flat_map(|(a, b)| [*a, *b]).collect()
+    }
+
     /// The way between two machines is there again: who is left of a connection hears that its other end is gone.
     pub(crate) fn late_news(&mut self, a: usize, b: usize) {
         let unheard: Vec<(u64, usize)> = self
@@ -284,4 +303,13 @@ impl World {
             self.peers_will_notice(world, gone, 1, 100);
         }
     }
+}
+
+/// Machines have their number for an address.
+pub(crate) fn address(machine: usize) -> String {
+    format!("10.0.0.{machine}")
+}
+
+fn machine_of_address(host: &str) -> Option<usize> {
+    host.rsplit('.').next()?.parse().ok()
 }

@@ -7,9 +7,15 @@ use muster_core::{
     fleet::{Answer, Input, Refusal, Request, RequestId},
     id::{JobName, JobUid},
     spec::{API_VERSION, EnvVar, JobDocument, JobSpec, KIND, Metadata, RestartPolicyDocument, SpecDocument},
+    time::Timestamp,
 };
 
-use crate::{event::Event, planted::Planted, trace::note, world::World};
+use crate::{
+    event::Event,
+    planted::{Planted, on},
+    trace::note,
+    world::World,
+};
 
 #[derive(Debug, Default)]
 pub(crate) struct Users {
@@ -54,7 +60,7 @@ impl World {
     }
 
     fn wish(&mut self, number: usize, name: String) -> Wish {
-        let nodes = self.plan.machines as u64;
+        let nodes = self.plan.members_max;
         let min = self.rng.range(1, nodes.min(3));
         let replicas = self.rng.range(min, nodes.max(min));
         let max = self.rng.range(replicas, nodes.max(replicas) + 1);
@@ -94,7 +100,7 @@ impl World {
         self.truth.steps_wanted.insert(uid.clone(), steps);
         let wish = &self.users.wishes[number];
         let (mut name, mut request_id) = (wish.name.clone(), wish.request_id.clone());
-        if self.planted == Some(Planted::RetryIsNew) && tries > 0 {
+        if on(Planted::RetryIsNew) && tries > 0 {
             name.name = format!("{}-{tries}", name.name);
             request_id = String::new();
         }
@@ -120,13 +126,33 @@ impl World {
         }
         if let (Request::Delete { .. }, Some(wish)) = (&request, wish) {
             let name = self.users.wishes[wish].name.clone();
-            self.users.wishes.iter_mut().filter(|other| other.name == name).for_each(|other| other.deleting = true);
+            // Of a job that is not over the request is refused.
+            let over = self.store.jobs.values().any(|job| job.name == name && job.phase.is_over());
+            self.users
+                .wishes
+                .iter_mut()
+                .filter(|_| over)
+                .filter(|other| other.name == name)
+                .for_each(|other| other.deleting = true);
         }
         note!(self, "a user asks: {}", short(&request));
-        self.decide(Input::Request { id, request });
+        if let Some(seat) = self.some_seat() {
+            self.decide(seat, Input::Request { id, request }, None);
+        }
+    }
+
+    /// Until when this request is not read, for want of a coordinator that goes on.
+    pub(crate) fn request_waits(&self, _: RequestId) -> Timestamp {
+        let living = || self.seats.iter().filter(|seat| seat.process.is_some());
+        living().map(|seat| seat.paused_until).min().unwrap_or(Timestamp(0))
     }
 
     pub(crate) fn answer_arrives(&mut self, id: RequestId, answer: Answer) {
+        self.answered(id, answer);
+        crate::invariants::accepted_jobs_exist(self);
+    }
+
+    fn answered(&mut self, id: RequestId, answer: Answer) {
         let Some(asked) = self.users.asked.get_mut(&id) else { return };
         asked.answered = true;
         let Some(wish) = asked.wish else { return };
@@ -140,16 +166,24 @@ impl World {
                 if let Some(before) = wish.accepted.replace(uid.clone())
                     && before != uid
                     && !wish.deleting
+                    && self.truth.rolled_back.is_none()
                 {
                     let name = wish.name.clone();
-                    self.fail("I3", format!("{name} was accepted as {before} and then as {uid}"));
+                    self.fail("I4", format!("{name} was accepted as {before} and then as {uid}"));
                 }
             }
-            Answer::Refused(refusal @ Refusal::JobExists { .. }) if self.is_stored(wish) => {
-                self.fail("I3", format!("a submission said again was refused: {refusal}"));
+            Answer::Refused(refusal) if self.must_be_known(wish, &refusal) => {
+                self.fail("I4", format!("a submission said again was refused: {refusal}"));
             }
             _ => {}
         }
+    }
+
+    /// A submission said again means the same job: while that is there it cannot be another's, and by its request id it is known even
+    /// when it is over.
+    fn must_be_known(&self, wish: usize, refusal: &Refusal) -> bool {
+        let by_id = !self.users.wishes[wish].request_id.is_empty();
+        self.is_stored(wish) && (by_id || matches!(refusal, Refusal::JobExists { .. }))
     }
 
     /// The job under this wish's name is this wish's.
@@ -178,7 +212,7 @@ impl World {
     }
 
     pub(crate) fn user_acts(&mut self) {
-        if self.healed.is_some() {
+        if self.healed.is_some() || !self.plan.users_act {
             return;
         }
         let gap = self.rng.ms(0, 2 * self.plan.user_gap.as_millis() as u64);
@@ -197,7 +231,8 @@ impl World {
                 self.asks(Request::Scale { name, nodes }, Some(wish), 0)
             }
             5 => self.asks(Request::Cancel { name }, Some(wish), 0),
-            6 | 7 if over => self.asks(Request::Delete { name }, Some(wish), 0),
+            6 | 7 if over && self.rng.percent(60) => self.asks(Request::Delete { name }, Some(wish), 0),
+            8 if self.rng.percent(50) => self.asks(Request::Delete { name }, Some(wish), 0),
             6 | 7 => {
                 let gone = self.users.wishes[wish].deleting;
                 let taken = self.store.jobs.values().any(|job| job.name == name);

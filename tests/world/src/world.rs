@@ -3,14 +3,17 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
+    fleet::Change,
+    id::NodeName,
     node::{Input, Ledger},
+    run::Endpoint,
     time::Timestamp,
 };
 
 use crate::{
-    Options, Report, Violation, coordinator::Coordinator, event::Event, fault::Fault, invariants, liveness, machine::Machine,
-    network::Conn, plan::Plan, planted::Planted, queue::Queue, rng::Rng, store::Store, trace::Trace, training::Training,
-    truth::Truth, users::Users,
+    Options, Report, Violation, coordinator::Seat, event::Event, fault::Fault, invariants, liveness, machine::Machine,
+    network::Conn, plan::Plan, planted, queue::Queue, rng::Rng, store::Store, trace::Trace, training::Training, truth::Truth,
+    users::Users,
 };
 
 /// More events than this at one moment: somebody turns in circles.
@@ -24,13 +27,21 @@ pub(crate) struct World {
     pub(crate) queue: Queue,
     pub(crate) rng: Rng,
     pub(crate) plan: Plan,
-    pub(crate) planted: Option<Planted>,
     pub(crate) trace: Trace,
     pub(crate) store: Store,
-    pub(crate) coordinator: Coordinator,
+    pub(crate) seats: [Seat; 2],
+    /// The store before the last few commits; only for a planted mistake.
+    pub(crate) undurable: Option<Box<Store>>,
+    /// An older copy of the store, on some shelf.
+    pub(crate) backup: Option<Box<Store>>,
     pub(crate) machines: Vec<Machine>,
     pub(crate) conns: BTreeMap<u64, Conn>,
     pub(crate) trainings: BTreeMap<u64, Training>,
+    /// Which world meets at a store.
+    pub(crate) stores: BTreeMap<Endpoint, u64>,
+    /// Machines of which this event may have changed what the rules look at.
+    pub(crate) changed: Vec<usize>,
+    pub(crate) strikes: u64,
     /// Pairs of machines, lower first, whose workers do not reach each other; with the number of the cut.
     pub(crate) fabric_cuts: BTreeMap<(usize, usize), u64>,
     pub(crate) users: Users,
@@ -47,7 +58,8 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, options: &Options) -> Self {
         let mut rng = Rng::new(seed);
-        let plan = Plan::draw(&mut rng);
+        planted::plant(options.planted);
+        let plan = Plan::draw(&mut rng, options.size, &options.cut);
         let machines = (0..plan.machines).map(|i| machine(i, &plan)).collect();
         let mut world = Self {
             now: MORNING,
@@ -55,13 +67,17 @@ impl World {
             trouble_until: MORNING + plan.trouble,
             rng,
             plan,
-            planted: options.planted,
-            trace: Trace::new(options.log, options.print),
+            trace: Trace::new(options.log, options.whole),
             store: Store::default(),
-            coordinator: Coordinator::default(),
+            seats: Default::default(),
+            undurable: None,
+            backup: None,
             machines,
             conns: BTreeMap::new(),
             trainings: BTreeMap::new(),
+            stores: BTreeMap::new(),
+            changed: Vec::new(),
+            strikes: 0,
             fabric_cuts: BTreeMap::new(),
             users: Users::default(),
             truth: Truth::default(),
@@ -71,8 +87,9 @@ impl World {
             faults: BTreeMap::new(),
             numbers: 0,
         };
-        world.queue.push(MORNING, Event::CoordinatorStarts);
+        world.queue.push(MORNING, Event::CoordinatorStarts { seat: 0 });
         for machine in 0..world.machines.len() {
+            world.machines[machine].ppm = world.drift();
             let at = MORNING + world.rng.ms(0, 3_000);
             world.queue.push(at, Event::AgentStarts { machine });
         }
@@ -87,7 +104,7 @@ impl World {
     pub(crate) fn run(mut self) -> Report {
         let (mut events, mut spin) = (0u64, 0u64);
         while let Some((at, sequence, event)) = self.queue.pop() {
-            if self.healed.is_some_and(|healed| at > healed + liveness::LOOKED_AT) || self.liveness.is_calm() {
+            if self.healed.is_some_and(|healed| at > healed + liveness::LOOKED_AT) || self.liveness.is_calm(self.plan.calm) {
                 break;
             }
             spin = if at == self.now { spin + 1 } else { 0 };
@@ -98,7 +115,7 @@ impl World {
             self.happens(event);
             invariants::after_every_event(&mut self);
             if spin > SPIN {
-                self.fail("I9", format!("more than {SPIN} events at one moment"));
+                self.fail("I13", format!("more than {SPIN} events at one moment"));
             }
             if self.violation.is_some() {
                 break;
@@ -110,6 +127,13 @@ impl World {
             violation: self.violation,
             hash: self.trace.hash(),
             lines: self.trace.lines.into(),
+            whole: self.trace.whole,
+            strikes: self.strikes,
+            machines: self.plan.machines,
+            jobs: self.plan.jobs,
+            trouble: self.plan.trouble,
+            lasted: self.now.since(MORNING),
+            kinds: self.plan.faults,
             faults: self.faults,
             events,
             generations: self.store.jobs.values().map(|job| job.last_generation.0).sum(),
@@ -126,10 +150,11 @@ impl World {
     /// A process that stands still does what it should have done when it goes on.
     fn later(&mut self, event: Event) -> Option<Event> {
         let until = match &event {
-            Event::Tick { .. } | Event::Up { .. } | Event::UpClosed { .. } | Event::StreamEnded { .. } => {
-                self.coordinator.paused_until
+            Event::Tick { process, .. } | Event::Deposed { process } => self.paused(*process),
+            Event::Up { conn, .. } | Event::UpClosed { conn } | Event::StreamEnded { conn } => {
+                self.conns.get(conn).map_or(Timestamp(0), |conn| self.paused(conn.process))
             }
-            Event::RequestArrives { .. } => self.coordinator.paused_until,
+            Event::RequestArrives { id } => self.request_waits(*id),
             Event::Down { conn, .. } | Event::DownClosed { conn } => {
                 self.conns.get(conn).map_or(Timestamp(0), |conn| self.machines[conn.machine].agent_paused_until)
             }
@@ -148,9 +173,17 @@ impl World {
         None
     }
 
+    fn paused(&self, process: u64) -> Timestamp {
+        self.seat_of(process).map_or(Timestamp(0), |seat| self.seats[seat].paused_until)
+    }
+
     fn at_once(&mut self, event: Event) {
         match event {
-            Event::CoordinatorStarts => self.coordinator_starts(),
+            Event::CoordinatorStarts { seat } => self.coordinator_starts(seat),
+            Event::Deposed { process } => self.deposed(process),
+            Event::OperatorMends { machine } => self.operator_mends(machine),
+            Event::OperatorRaisesTerm { at_least } => self.operator_raises_term(at_least),
+            Event::SickRank { machine } => self.sick_rank(machine),
             Event::Tick { process, at } => self.tick(process, at),
             Event::Up { conn, serial, message } => self.up_arrives(conn, serial, message),
             Event::Down { conn, serial, message } => self.down_arrives(conn, serial, message),
@@ -196,13 +229,27 @@ impl World {
         *self.faults.entry(fault).or_insert(0) += 1;
     }
 
+    /// The machine of this name, if there is one.
+    pub(crate) fn machine_named(&self, name: &NodeName) -> Option<usize> {
+        name.as_str().strip_prefix('n')?.parse().ok().filter(|index| *index < self.machines.len())
+    }
+
+    /// What this change of the store is about is looked at once the event is over.
+    pub(crate) fn changed_by(&mut self, change: &Change) {
+        if let Change::PutJob(job) = change {
+            let members = job.unburied().flat_map(|generation| generation.members.iter());
+            let changed: Vec<usize> = members.filter_map(|member| self.machine_named(&member.node)).collect();
+            self.changed.extend(changed);
+        }
+    }
+
     pub(crate) fn in_trouble(&mut self, machine: usize) {
         self.machines[machine].trouble = self.now;
     }
 
     /// A rule is broken. The first one counts.
     pub(crate) fn fail(&mut self, rule: &'static str, what: String) {
-        if self.violation.is_none() {
+        if self.violation.is_none() && !self.truth.is_forgiven(rule) {
             self.trace.line(self.now, format_args!("BROKEN {rule}: {what}"));
             self.violation = Some(Violation { rule, what });
         }
@@ -226,6 +273,11 @@ fn machine(index: usize, plan: &Plan) -> Machine {
         agent: None,
         agents_started: 0,
         ledger: ledger.clone(),
+        ledger_fails: false,
+        ledger_damaged: false,
+        sick_until: Timestamp(0),
+        ports: 0,
+        ppm: 0,
         ledger_before: None,
         ledger_highest: ledger,
         runs: BTreeMap::new(),

@@ -15,7 +15,7 @@ fn no_seed_breaks_a_rule() {
     while seeds < AT_LEAST || begun.elapsed() < BUDGET {
         let report = muster_world::run(seeds, &Options::default());
         if let Some(violation) = report.violation {
-            match Story::tell(seeds, None) {
+            match Story::tell(seeds, &Options::default()) {
                 Some(story) => panic!("{story}"),
                 None => panic!("seed {seeds} breaks {} only without its log: {}", violation.rule, violation.what),
             }
@@ -28,7 +28,7 @@ fn no_seed_breaks_a_rule() {
 #[test]
 fn a_seed_is_one_history() {
     let quiet = Options::default();
-    let told = Options { log: true, ..quiet };
+    let told = Options { log: true, ..quiet.clone() };
     let mut hashes = Vec::new();
     for seed in 0..25 {
         let (first, second) = (muster_world::run(seed, &quiet), muster_world::run(seed, &told));

@@ -1,0 +1,107 @@
+//! An agent's session without the agent: the real connection, hello, heartbeats and reports, and whoever holds this in the place of the
+//! supervisor. For benchmarks of the coordinator, which cannot tell it from a node; it never starts or stops anything.
+
+use std::{path::PathBuf, sync::Arc};
+
+use muster_core::{
+    id::{NodeEpoch, NodeName, Term},
+    node_report::NodeReport,
+    run::{Desired, RunReport},
+};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Uri;
+
+use crate::{
+    config::Config,
+    logs::Logs,
+    probe::Facts,
+    run_dir::Runs,
+    session::Session,
+    supervisor::{Handle, ORDERS_MAX, Order, Reports},
+};
+
+/// What the coordinator told this node.
+#[derive(Debug)]
+pub enum Told {
+    Welcome { term: Term, epoch: NodeEpoch },
+    Desired(Desired),
+}
+
+/// The supervisor's end of one session.
+#[derive(Debug)]
+pub struct SimulatedAgent {
+    orders: mpsc::Receiver<Order>,
+    reports: watch::Sender<Option<Reports>>,
+    pulse: watch::Sender<u64>,
+    /// Kept open: nothing here ever ends the session.
+    _end_session: watch::Sender<(u64, String)>,
+}
+
+impl SimulatedAgent {
+    /// A node with one slot and no GPU, and its session, to be run as a task; it ends with `shutdown`.
+    pub fn new(coordinator: Uri, node: NodeName, shutdown: CancellationToken) -> (Self, impl Future<Output = ()> + Send) {
+        let config = Arc::new(Config {
+            coordinator,
+            node: node.clone(),
+            state_dir: PathBuf::new(),
+            address: [127, 0, 0, 1].into(),
+            labels: [("rack", "r1"), ("zone", "a")].map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            slots: 1,
+            runner: PathBuf::new(),
+            spares: false,
+            ready_file: None,
+        });
+        let (orders_in, orders) = mpsc::channel(ORDERS_MAX);
+        let reports = watch::Sender::new(Some(Reports { term: Term(0), epoch: NodeEpoch(0), runs: Arc::default() }));
+        let (pulse, end_session) = (watch::Sender::new(0), watch::Sender::new((0, String::new())));
+        let handle = Handle {
+            orders: orders_in,
+            reports: reports.subscribe(),
+            pulse: pulse.subscribe(),
+            end_session: end_session.subscribe(),
+        };
+        let logs = Logs::new(Runs::new(&config.state_dir), reports.subscribe(), shutdown.clone());
+        let fixed = NodeReport {
+            address: config.address.to_string(),
+            agent_version: muster_runtime::version::version().to_owned(),
+            hostname: node.to_string(),
+            kernel: "6.1.0".into(),
+            labels: config.labels.clone(),
+            slots: config.slots,
+            cpus: 64,
+            memory_bytes: 512 << 30,
+            ..NodeReport::default()
+        };
+        let session = Session::new(config, handle, Facts::unprobed(fixed), logs, shutdown);
+        (Self { orders, reports, pulse, _end_session: end_session }, session.run())
+    }
+
+    /// The next thing the coordinator says; none once the session is over for good. Heartbeats pass through here, as in an agent.
+    pub async fn told(&mut self) -> Option<Told> {
+        loop {
+            match self.orders.recv().await? {
+                Order::Pulse(sequence) => drop(self.pulse.send_replace(sequence)),
+                Order::Welcome { term, epoch } => {
+                    // What an agent has obeyed it says in its next hello.
+                    self.reports.send_modify(|reports| {
+                        if let Some(reports) = reports {
+                            (reports.term, reports.epoch) = (term, epoch);
+                        }
+                    });
+                    return Some(Told::Welcome { term, epoch });
+                }
+                Order::Desired(desired) => return Some(Told::Desired(desired)),
+            }
+        }
+    }
+
+    /// Everything this node now holds.
+    pub fn report(&self, runs: Vec<RunReport>) {
+        self.reports.send_modify(|reports| {
+            if let Some(reports) = reports {
+                reports.runs = Arc::new(runs);
+            }
+        });
+    }
+}

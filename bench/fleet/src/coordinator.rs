@@ -1,0 +1,119 @@
+//! The coordinator under test: a real process, measured from outside through procfs.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+
+/// A start reads the store: a few MB for ten thousand nodes.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Clock ticks of /proc/PID/stat, in all Linux builds of the last decades (`getconf CLK_TCK`).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+#[derive(Debug)]
+pub(crate) struct Coordinator {
+    program: PathBuf,
+    dir: PathBuf,
+    flags: Vec<String>,
+    child: Option<Child>,
+    /// `127.0.0.1:PORT`; the same after a restart.
+    pub(crate) address: String,
+}
+
+/// What a process has taken so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) rss_kib: u64,
+    pub(crate) cpu_s: f64,
+    pub(crate) at: Instant,
+}
+
+impl Coordinator {
+    pub(crate) fn start(program: &Path, dir: &Path, flags: &[String]) -> Result<Self> {
+        fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+        let mut coordinator = Self {
+            program: program.to_owned(),
+            dir: dir.to_owned(),
+            flags: flags.to_owned(),
+            child: None,
+            address: "127.0.0.1:0".into(),
+        };
+        coordinator.launch()?;
+        Ok(coordinator)
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        let ready = self.dir.join("ready.json");
+        let _ = fs::remove_file(&ready);
+        let log = OpenOptions::new().create(true).append(true).open(self.log())?;
+        let child = Command::new(&self.program)
+            .args(["--listen", &self.address, "--log-format", "json", "--log-filter", "info,muster_coordinator::turns=debug"])
+            .arg("--state-dir")
+            .arg(self.dir.join("state"))
+            .arg("--ready-file")
+            .arg(&ready)
+            .args(&self.flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("start {}", self.program.display()))?;
+        let child = self.child.insert(child);
+        let until = Instant::now() + START_TIMEOUT;
+        let text = loop {
+            match fs::read_to_string(&ready) {
+                Ok(text) => break text,
+                Err(_) if child.try_wait()?.is_some() => anyhow::bail!("the coordinator ended; see {}", self.log().display()),
+                Err(_) => ensure!(Instant::now() < until, "the coordinator is not ready after {START_TIMEOUT:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let said: serde_json::Value = serde_json::from_str(&text).context("the ready file")?;
+        let endpoint = said["endpoint"].as_str().context("the ready file names no endpoint")?;
+        self.address = endpoint.trim_start_matches("http://").to_owned();
+        Ok(())
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        self.dir.join("coordinator.log")
+    }
+
+    /// SIGKILL: nothing is tidied up.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill().context("kill the coordinator")?;
+            child.wait().context("wait for the coordinator")?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn restart(&mut self) -> Result<()> {
+        self.launch()
+    }
+
+    pub(crate) fn taken(&self) -> Result<Taken> {
+        let pid = self.child.as_ref().context("the coordinator does not run")?.id();
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        let rss_kib = rss.trim().trim_end_matches(" kB").parse()?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let fields: Vec<&str> = stat[stat.rfind(')').context("stat")? + 2..].split(' ').collect();
+        let ticks: f64 = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
+        Ok(Taken { rss_kib, cpu_s: ticks / TICKS_PER_SECOND, at: Instant::now() })
+    }
+
+    /// Bytes of the store's file.
+    pub(crate) fn store_bytes(&self) -> u64 {
+        File::open(self.dir.join("state/muster.redb")).and_then(|file| file.metadata()).map_or(0, |meta| meta.len())
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}

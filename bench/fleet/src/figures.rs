@@ -1,0 +1,92 @@
+//! Medians, percentiles, and the document.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// A distribution in milliseconds.
+#[derive(Debug, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) samples: usize,
+    pub(crate) min: f64,
+    pub(crate) p50: f64,
+    pub(crate) p90: f64,
+    pub(crate) p99: f64,
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// Of times in seconds; nearest rank, so that every figure is one that was measured.
+    pub(crate) fn of(seconds: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut all: Vec<f64> = seconds.into_iter().map(|s| (s * 1e5).round() / 1e2).collect();
+        all.sort_by(f64::total_cmp);
+        let at = |share: f64| all[((all.len() as f64 * share).ceil() as usize).clamp(1, all.len()) - 1];
+        (!all.is_empty()).then(|| Self {
+            samples: all.len(),
+            min: at(0.0),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            max: at(1.0),
+        })
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Rest {
+    pub(crate) seconds: f64,
+    pub(crate) rss_mib: f64,
+    /// Processor seconds of the coordinator per second.
+    pub(crate) cores: f64,
+}
+
+/// What the whole course found.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Document {
+    pub(crate) agents: usize,
+    pub(crate) members: usize,
+    pub(crate) flags: Vec<String>,
+    /// Seconds until all agents were welcomed, all having dialled at once.
+    pub(crate) first_connect_s: f64,
+    pub(crate) first_connect_cpu_s: f64,
+    pub(crate) idle: Option<Rest>,
+    pub(crate) first_start_ms: f64,
+    pub(crate) training: Option<Rest>,
+    /// Every member tells of a step five times a second.
+    pub(crate) progress: Option<Rest>,
+    /// Milliseconds since a member's exit report was handed to its session, by what was reached.
+    pub(crate) exit: BTreeMap<&'static str, Spread>,
+    pub(crate) exit_cpu_ms: f64,
+    pub(crate) turns: BTreeMap<&'static str, Spread>,
+    pub(crate) rss_after_exits_mib: f64,
+    pub(crate) store_mib: f64,
+    pub(crate) restarts: Vec<Restart>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Restart {
+    /// From the start of the new process until it served.
+    pub(crate) serving_s: f64,
+    /// From the kill until every agent was welcomed, and until half of them were.
+    pub(crate) all_welcomed_s: f64,
+    pub(crate) half_welcomed_s: f64,
+    pub(crate) cpu_s: f64,
+    pub(crate) declared_suspect: usize,
+    pub(crate) declared_lost: usize,
+    pub(crate) generations_broken: usize,
+    pub(crate) welcomed_again: usize,
+    pub(crate) rss_mib: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_the_nearest_rank() {
+        let spread = Spread::of((1..=100).map(|ms| f64::from(ms) / 1e3)).unwrap();
+        assert_eq!((spread.min, spread.p50, spread.p99, spread.max), (1.0, 50.0, 99.0, 100.0));
+        assert!(Spread::of([]).is_none());
+        assert_eq!(Spread::of([0.004]).unwrap().p99, 4.0);
+    }
+}

@@ -1,0 +1,99 @@
+//! All simulated nodes, and waiting for what they see.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use muster_agent::simulated::SimulatedAgent;
+use muster_core::id::NodeName;
+use tokio::{sync::mpsc, time::timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::node::{Do, Node, Seen, What};
+
+/// Sightings that wait for the course: every node of a large fleet at once, so that no node ever waits.
+const SEEN_MAX: usize = 65_536;
+/// Acts that wait for a node; it is given one at a time.
+const ACTS_MAX: usize = 4;
+
+pub(crate) struct Fleet {
+    acts: Vec<mpsc::Sender<Do>>,
+    seen: mpsc::Receiver<Seen>,
+}
+
+impl Fleet {
+    /// Starts all agents at once, as after a power cut.
+    pub(crate) fn start(address: &str, agents: usize, shutdown: &CancellationToken) -> Result<Self> {
+        let (see, seen) = mpsc::channel(SEEN_MAX);
+        let uri: tonic::transport::Uri = format!("http://{address}").parse()?;
+        let acts = (0..agents)
+            .map(|number| {
+                let name = NodeName(format!("node-{number:05}"));
+                let (agent, session) = SimulatedAgent::new(uri.clone(), name, shutdown.clone());
+                let (act, acts) = mpsc::channel(ACTS_MAX);
+                tokio::spawn(session);
+                tokio::spawn(Node::new(number, agent, acts, see.clone()).run());
+                act
+            })
+            .collect();
+        Ok(Self { acts, seen })
+    }
+
+    pub(crate) async fn act(&self, node: usize, act: Do) -> Result<()> {
+        Ok(self.acts[node].send(act).await?)
+    }
+
+    /// Sends to nodes without waiting for any.
+    pub(crate) fn act_if_idle(&self, nodes: &[usize], act: Do) {
+        for node in nodes {
+            let _ = self.acts[*node].try_send(act);
+        }
+    }
+
+    /// Waits until so many different nodes have seen it: who, and when each of them did.
+    pub(crate) async fn all(&mut self, what: What, nodes: usize, patience: Duration) -> Result<Vec<(usize, Instant)>> {
+        let until = tokio::time::Instant::now() + patience;
+        let mut found = Vec::with_capacity(nodes);
+        while found.len() < nodes {
+            match timeout_at(until, self.seen.recv()).await {
+                Ok(Some(seen)) if seen.what == what => found.push((seen.node, seen.at)),
+                Ok(Some(_)) => {}
+                Ok(None) => bail!("every node has ended"),
+                Err(_) => bail!("{} of {nodes} nodes saw {what:?} within {patience:?}", found.len()),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The times of two things that follow each other on every node, whoever of the nodes is ahead.
+    pub(crate) async fn both(
+        &mut self,
+        first: What,
+        second: What,
+        nodes: usize,
+        patience: Duration,
+    ) -> Result<(Vec<(usize, Instant)>, Vec<(usize, Instant)>)> {
+        let until = tokio::time::Instant::now() + patience;
+        let (mut firsts, mut seconds) = (Vec::with_capacity(nodes), Vec::with_capacity(nodes));
+        while seconds.len() < nodes || firsts.len() < nodes {
+            match timeout_at(until, self.seen.recv()).await {
+                Ok(Some(seen)) if seen.what == first => firsts.push((seen.node, seen.at)),
+                Ok(Some(seen)) if seen.what == second => seconds.push((seen.node, seen.at)),
+                Ok(Some(_)) => {}
+                Ok(None) => bail!("every node has ended"),
+                Err(_) => {
+                    bail!("{} of {nodes} nodes saw {first:?}, {} saw {second:?} within {patience:?}", firsts.len(), seconds.len())
+                }
+            }
+        }
+        Ok((firsts, seconds))
+    }
+
+    /// Forgets what was seen so far: how many of it were welcomes.
+    pub(crate) fn drain(&mut self) -> usize {
+        let mut welcomes = 0;
+        while let Ok(seen) = self.seen.try_recv() {
+            welcomes += usize::from(matches!(seen.what, What::Welcome(_)));
+        }
+        welcomes
+    }
+}

@@ -1,0 +1,74 @@
+//! How the coordinator bears a large fleet: one real coordinator process, and thousands of agents' real sessions over loopback.
+//!
+//! `muster-fleetbench --coordinator PROGRAM --agents 10000 --members 1000` prints one JSON document. All agents live in this process:
+//! they share the machine with the coordinator, so its processor time is measured beside the wall clock. No worker runs anywhere: a
+//! simulated node obeys at once and reports what an agent would.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `coordinator` | the real process: start, kill, memory and processor time |
+//! | `node` | one simulated node, and what it has seen when |
+//! | `fleet` | all of them, and waiting for what they see |
+//! | `course` | what is measured, in order |
+//! | `turns` | what the coordinator's log says of its decisions |
+//! | `figures` | medians, percentiles, the document |
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+mod coordinator;
+mod course;
+mod figures;
+mod fleet;
+mod node;
+mod turns;
+
+/// Measure a coordinator with many agents.
+#[derive(Debug, Parser)]
+#[command(name = "muster-fleetbench", max_term_width = 110)]
+struct Options {
+    /// The coordinator's program
+    #[arg(long, value_name = "PATH")]
+    coordinator: PathBuf,
+    /// An empty directory for its state and its log
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// Agents connected
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    agents: usize,
+    /// Nodes of the one job
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    members: usize,
+    /// Times one member's worker dies
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    exits: usize,
+    /// Seconds during which nothing happens but heartbeats, before there is a job and again while it runs
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    rest: u64,
+    /// Seconds during which every member reports progress five times a second
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    progress: u64,
+    /// Kills and restarts of the coordinator
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    restarts: usize,
+    /// More flags for the coordinator, as --flag=--coalesce=0ms
+    #[arg(long = "flag", value_name = "FLAG", allow_hyphen_values = true)]
+    flags: Vec<String>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
+    // A socket per agent; the usual soft limit is 1,024.
+    let mut files = getrlimit(Resource::Nofile);
+    files.current = files.maximum;
+    setrlimit(Resource::Nofile, files)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let document = runtime.block_on(course::run(&options))?;
+    println!("{}", serde_json::to_string_pretty(&document)?);
+    // Thousands of sessions need no orderly end.
+    runtime.shutdown_background();
+    Ok(())
+}

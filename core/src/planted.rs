@@ -1,0 +1,89 @@
+//! Mistakes that tests can put into the rules, to see that the checks of `tests/world` find each of them. Without the feature `planted`,
+//! which only that crate asks for, none is there: [`on`] is the constant `false`.
+
+macro_rules! mistakes {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Mistake {
+            $($(#[$doc])* $name),*
+        }
+
+        impl Mistake {
+            pub const ALL: [Mistake; [$(Mistake::$name),*].len()] = [$(Mistake::$name),*];
+        }
+    };
+}
+
+mistakes! {
+    /// A node obeys a coordinator of an older term.
+    OlderTermObeyed,
+    /// A node obeys a message of an older session.
+    OlderEpochObeyed,
+    /// A node goes back to an older generation.
+    OlderGenerationObeyed,
+    /// A node persists what it obeys only after it has obeyed.
+    LedgerSavedLast,
+    /// A node starts a generation beside an older one of its job, and on GPUs in use.
+    WaitsForNobody,
+    /// A node clears away what is left of a job of which something still runs.
+    RunningPurged,
+    /// The next generation starts although nothing proves that the one before is inert.
+    NextStartsAtOnce,
+    /// A generation whose members are all silent counts as broken, with nobody proven dead.
+    RingBreakWithoutProof,
+    /// `progress: independent` is taken for synchronous.
+    IndependentIgnored,
+    /// A node that is lost is taken for dead.
+    LostIsDead,
+    /// A new boot is not taken for a proof of death.
+    BootIgnored,
+    /// A started coordinator judges silence before it has listened.
+    NoListening,
+    /// Every failure is charged to the job.
+    NodeFaultsCharged,
+    /// Restarts beyond the budget are given.
+    BudgetIgnored,
+    /// Muster cordons as many nodes as it likes.
+    CordonUncapped,
+    /// One job's failures are enough for a cordon.
+    CordonForOneJob,
+    /// Nodes that are silent get new work.
+    SuspectsPlaced,
+    /// A gang smaller than the minimum will do.
+    MinimumIgnored,
+    /// What another job may still hold is given away.
+    HeldIsFree,
+    /// A generation keeps the number of the one before.
+    NumberKept,
+    /// A job grows whenever it can.
+    CooldownIgnored,
+    /// An end that was reported is never acknowledged.
+    EndsUnacknowledged,
+    /// A submission is known by its name only.
+    RequestIdIgnored,
+    /// A job that is over can be cancelled.
+    TerminalReopened,
+    /// A job is deleted although a node has not proven that its workers are dead.
+    DeletedUnproven,
+}
+
+#[cfg(feature = "planted")]
+thread_local! {
+    static ON: std::cell::Cell<Option<Mistake>> = const { std::cell::Cell::new(None) };
+}
+
+/// Puts this mistake into all brains of this thread, or takes it out again.
+#[cfg(feature = "planted")]
+pub fn plant(mistake: Option<Mistake>) {
+    ON.set(mistake);
+}
+
+#[cfg(feature = "planted")]
+pub(crate) fn on(mistake: Mistake) -> bool {
+    ON.get() == Some(mistake)
+}
+
+#[cfg(not(feature = "planted"))]
+pub(crate) const fn on(_: Mistake) -> bool {
+    false
+}

@@ -1,0 +1,67 @@
+//! Many seeds, on as many threads as asked for, and what they came to. Each seed is a world of its own; only sums are shared.
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::{Fault, Options, Report, Violation};
+
+/// What a range of seeds came to.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    pub seeds: u64,
+    pub events: u64,
+    pub generations: u64,
+    pub steps: u64,
+    /// On the worlds' clocks, all of them together.
+    pub lasted: Duration,
+    pub faults: BTreeMap<Fault, u64>,
+    /// In the order in which they were found, which with several threads is not that of their seeds.
+    pub violations: Vec<(u64, Violation)>,
+}
+
+impl Totals {
+    fn add(&mut self, seed: u64, report: Report) {
+        self.seeds += 1;
+        self.events += report.events;
+        self.generations += report.generations;
+        self.steps += report.steps;
+        self.lasted += report.lasted;
+        for (fault, count) in report.faults {
+            *self.faults.entry(fault).or_insert(0) += count;
+        }
+        self.violations.extend(report.violation.map(|violation| (seed, violation)));
+    }
+
+    pub fn faults_total(&self) -> u64 {
+        self.faults.values().sum()
+    }
+}
+
+/// Runs seeds until they are through, or so many of them have broken a rule. `told` hears of every seed that is done.
+pub fn run(seeds: Range<u64>, options: &Options, threads: usize, enough: usize, told: impl Fn(&Totals) + Sync) -> Totals {
+    let (next, totals) = (AtomicU64::new(seeds.start), Mutex::new(Totals::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end || totals.lock().expect("no seed panics").violations.len() >= enough {
+                        break;
+                    }
+                    let report = crate::run(seed, options);
+                    let mut totals = totals.lock().expect("no seed panics");
+                    totals.add(seed, report);
+                    told(&totals);
+                }
+            });
+        }
+    });
+    totals.into_inner().expect("no seed panics")
+}

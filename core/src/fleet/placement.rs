@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn gpus_are_given_whole_and_in_order() {
-        let gpu = |index: u32| Gpu { uuid: format!("GPU-{index}"), index, model: "H100".into(), memory_bytes: 0 };
+        let gpu = |index: u32| Gpu { uuid: format!("GPU-{index}"), index, model: "H100".into(), ..Gpu::default() };
         let mut nodes = [node("a", None), node("b", None)];
         nodes[0].gpus_free = vec![gpu(7), gpu(1), gpu(3)];
         nodes[1].gpus_free = vec![gpu(0)];

@@ -38,7 +38,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut tasks = Tasks::new(shutdown.clone());
     let config = Arc::new(config);
     let facts = Facts::gather(&config);
-    let (supervisor, handle) = Supervisor::new(config.clone(), ledger, runs.clone(), shutdown.clone());
+    let (supervisor, handle) = Supervisor::new(config.clone(), facts.clone(), ledger, runs.clone(), shutdown.clone());
     let logs = Logs::new(runs, handle.reports.clone(), shutdown.clone());
     let session = Session::new(config.clone(), handle.clone(), facts, logs, shutdown.clone());
     tasks.spawn(Essential, "supervisor", supervisor.run());
@@ -65,5 +65,5 @@ async fn say_ready(file: std::path::PathBuf, node: String, mut handle: Handle) {
 
 fn write_ready(file: &Path, node: &str) -> std::io::Result<()> {
     let text = serde_json::json!({ "node": node, "pid": std::process::id() });
-    atomic_file::write_atomic(file, &format!("{text}\n"))
+    atomic_file::write_atomic(file, format!("{text}\n"))
 }

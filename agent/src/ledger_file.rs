@@ -1,4 +1,4 @@
-//! The node's ledger on disk: `DIR/ledger.json`, one line of checksum and JSON, replaced as a whole and synced before the agent obeys.
+//! The node's ledger on disk: `DIR/ledger.json`, JSON with its checksum, replaced as a whole and synced before the agent obeys.
 //!
 //! A file that cannot be read is never replaced by an empty one: the node would obey what it has promised to refuse. A person decides.
 
@@ -8,7 +8,6 @@ use std::{
 };
 
 use muster_core::{id::NodeName, node::Ledger};
-use muster_runner::crc32::crc32;
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_file::write_atomic;
@@ -59,14 +58,7 @@ pub(crate) fn read(dir: &Path, node: &NodeName, runs_exist: bool) -> Result<Ledg
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Ledger::new(node.clone())),
         Err(source) => return Err(LedgerError::Io { path, source }),
     };
-    let text = String::from_utf8(bytes).map_err(|_| damaged("is not text".into()))?;
-    let Some((sum, json)) = text.strip_suffix('\n').and_then(|line| line.split_once(' ')) else {
-        return Err(damaged("is cut off".into()));
-    };
-    if u32::from_str_radix(sum, 16) != Ok(crc32(json.as_bytes())) {
-        return Err(damaged("its checksum does not match".into()));
-    }
-    let file: File = serde_json::from_str(json).map_err(|e| damaged(e.to_string()))?;
+    let file: File = muster_runner::record::parse(&bytes).map_err(|(_, what)| damaged(what))?;
     if file.v != VERSION {
         return Err(damaged(format!("has version {}, this agent reads {VERSION}", file.v)));
     }
@@ -78,9 +70,8 @@ pub(crate) fn read(dir: &Path, node: &NodeName, runs_exist: bool) -> Result<Ledg
 
 pub(crate) fn write(dir: &Path, ledger: &Ledger) -> Result<(), LedgerError> {
     let path = dir.join(NAME);
-    let json = serde_json::to_string(&File { v: VERSION, ledger: ledger.clone() }).expect("a ledger has only text keys");
-    let line = format!("{:08x} {json}\n", crc32(json.as_bytes()));
-    write_atomic(&path, &line).map_err(|source| LedgerError::Io { path, source })
+    let json = serde_json::to_vec(&File { v: VERSION, ledger: ledger.clone() }).expect("a ledger has only text keys");
+    write_atomic(&path, muster_sealed::seal(json)).map_err(|source| LedgerError::Io { path, source })
 }
 
 #[cfg(test)]
@@ -110,11 +101,13 @@ mod tests {
         for at in 0..good.len() {
             fs::write(&path, &good[..at]).unwrap();
             assert!(matches!(read(dir.path(), &"n1".into(), false), Err(LedgerError::Damaged { .. })), "cut at {at}");
-            let mut flipped = good.clone();
-            flipped[at] ^= 1;
-            fs::write(&path, &flipped).unwrap();
-            assert!(matches!(read(dir.path(), &"n1".into(), false), Err(LedgerError::Damaged { .. })), "flipped at {at}");
-            assert_eq!(fs::read(&path).unwrap(), flipped);
+            for bit in 0..8 {
+                let mut flipped = good.clone();
+                flipped[at] ^= 1 << bit;
+                fs::write(&path, &flipped).unwrap();
+                assert!(matches!(read(dir.path(), &"n1".into(), false), Err(LedgerError::Damaged { .. })), "bit {bit} of {at}");
+                assert_eq!(fs::read(&path).unwrap(), flipped);
+            }
         }
     }
 
@@ -132,8 +125,9 @@ mod tests {
         assert_eq!(error, format!("{shown}: belongs to node n1, this agent is n2; {own}"));
         fs::write(&path, "garbage\n").unwrap();
         let error = read(dir.path(), &"n1".into(), true).unwrap_err().to_string();
-        assert_eq!(error, format!("{shown}: is cut off; restore the file from a backup, {anew}"));
-        fs::write(&path, "00000000 {}\n").unwrap();
+        let what = "it is cut off, or was written by something else: its end is no checksum";
+        assert_eq!(error, format!("{shown}: {what}; restore the file from a backup, {anew}"));
+        fs::write(&path, "{\"v\":1,\"sum\":\"00000000\"}\n").unwrap();
         let error = read(dir.path(), &"n1".into(), true).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{shown}: its checksum does not match; ")));
     }

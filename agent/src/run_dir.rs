@@ -202,12 +202,26 @@ fn run_of(name: &str) -> Option<RunId> {
 }
 
 fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
-    write_atomic(path, &serde_json::to_string(value)?)
+    write_atomic(path, muster_sealed::seal(serde_json::to_vec(value)?))
 }
 
-/// A note that cannot be read is as good as none: everything in it can be done without.
+/// A note that cannot be read is as good as none, everything in it can be done without; but a person should know.
 fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
+        Err(e) => {
+            warn!(path = %path.display(), "cannot be read: {e}");
+            return None;
+        }
+    };
+    match record::parse(&text) {
+        Ok(value) => Some(value),
+        Err((offset, what)) => {
+            warn!(path = %path.display(), "damaged at byte {offset}: {what}; going on without it");
+            None
+        }
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use muster_core::{
     time::Timestamp,
 };
 use muster_runner::{
-    Record, RunnerIdentity, alive, connect, procfs, record,
+    Record, RunnerIdentity, alive, connect, held, procfs, record,
     wire::{Command, RefusalKind, Reply, Request, StartSpec, Status},
 };
 use muster_runtime::clock::Clock;
@@ -161,6 +161,8 @@ impl Link {
                 error!(run = %self.name(), "the runner's record cannot be read: {}", chain(&e));
                 return match self.runs.runner(&self.run) {
                     Some(runner) if alive(&runner) => Fate::Alive,
+                    // Who it is cannot be read, but somebody holds its directory.
+                    None if held(dir) => Fate::Alive,
                     // How it ended is lost; that nothing of it is left can still be proven.
                     runner => Fate::Lost { exits: Vec::new(), runner },
                 };

@@ -15,6 +15,7 @@ pub mod memory;
 pub mod redb;
 #[cfg(test)]
 mod tests;
+mod witness;
 
 /// Where the coordinator's state lives. One process at a time has it open.
 pub trait Store: Send {
@@ -54,6 +55,11 @@ pub enum StoreError {
          jobs, which leaves running workers alone but forgets them"
     )]
     Damaged { path: PathBuf, what: String },
+    #[error(
+        "store file {path} ends with commit {found}, but commit {known} was acknowledged: it is damaged, or an old copy was put back. \
+         Nothing was changed. Put back the newest copy; or, to go on without what is lost, remove {}", witness.display()
+    )]
+    Behind { path: PathBuf, found: u64, known: u64, witness: PathBuf },
     #[error("store file {path} has format {found}, this build reads format {known}: use the build that wrote it")]
     Format { path: PathBuf, found: u64, known: u64 },
     #[error("store file {path}: {what} cannot be read by this build")]

@@ -4,11 +4,12 @@ Run by muster-runner as `python [options] -u launcher.py DIR CONTROL [spare] [wi
 the number of an inherited socket. The order is JSON in a file descriptor that arrives there. It names a lane:
 
 - parked: torchrun runs in this process, as if it had just been started.
-- fork: the ranks of this node are forked from here. Nothing is left to import; there is no torchrun. Towards the runner this process
-  is the shim of every rank (`ranks.sock`); towards a rank it is torchrun: same environment, a session of its own, killed if this dies.
+- fork, direct: the ranks of this node are forked from here. Nothing is left to import; there is no torchrun. Each gets the environment that
+  torchrun would give it, a session of its own, and is killed if this process dies. This process then becomes `muster-ranks`, which
+  attends to them: what was imported here is given back, and is not in the way when the ranks are to be replaced in their turn.
 
 A forked rank returns to the top level of this file and goes on as `python script.py` would: fresh `__main__`, default signal handlers,
-plain tracebacks, the interpreter's own end. This process never touches a GPU and must not have threads when it forks.
+plain tracebacks, the interpreter's own end. This process never touches a GPU, and has no threads when it forks.
 Only the standard library and torch are used.
 """
 
@@ -33,14 +34,17 @@ import types  # noqa: E402
 PROTOCOL = 1
 # Imports recorded for the next generation. torch with every optional part has about 3,000 modules.
 MODULES_MAX = 10_000
-# What torchrun gives the other ranks of a node when one has failed.
-TERM_GRACE = 30.0
-# How long the runner may take to write an exit down: one fsync, even on a busy disk.
-ACK = 5.0
+# Until the ranks are at work; giving 500 MB back takes 20 to 60 ms, which they may need before.
+REST = 3.0
 PR_SET_PDEATHSIG = 1
 TORCH_SEED = 67280421310721  # c10/core/GeneratorImpl.h: default_rng_seed_val
-OURS = ("PYTHON_EXEC", "MUSTER_SHIM_DIR", "MUSTER_SHIM_PROGRAM", "MUSTER_SHIM_ARGS")
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+# What differs between ranks or generations. A package that asks for it while it is imported is not imported ahead.
+RANKS_OWN = frozenset(
+    "RANK LOCAL_RANK GROUP_RANK ROLE_RANK NODE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT "
+    "TORCHELASTIC_RESTART_COUNT TORCHELASTIC_RUN_ID TORCHELASTIC_ERROR_FILE MUSTER_GENERATION MUSTER_RESTART_COUNT".split()
+)
+COERCED = os.environ.get("LC_CTYPE")  # the interpreter sets it in a C locale (PEP 538), for all its children
 
 
 def main():
@@ -60,6 +64,7 @@ def main():
 
     loaded = preload(here, control, flags)
     seed = torch.get_rng_state()
+    crowd = end_threads()
     gc.collect()
     gc.freeze()  # forked ranks share these pages, as long as no collection writes to them
     os.close(os.open("parked", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=here))  # for whoever looks
@@ -70,7 +75,7 @@ def main():
     control.close()
     if order["lane"] == "parked":
         return Torchrun(order)
-    return fork_ranks(order, here, loaded, seed)
+    return fork_ranks(order, here, loaded, seed, crowd)
 
 
 def preload(here, control, flags):
@@ -78,6 +83,9 @@ def preload(here, control, flags):
     without = {flag.partition("=")[2] for flag in flags if flag.startswith("without=")}
     calm = threads()
     loaded = []
+    for name in RANKS_OWN:
+        os.environ.pop(name, None)
+    plain, os.environ.__class__ = os.environ.__class__, Asked
     for name in recorded(here):
         if select.select([control], [], [], 0)[0]:
             break  # the order is here: nothing is gained any more
@@ -89,12 +97,46 @@ def preload(here, control, flags):
         except BaseException as error:  # what cannot be imported here is imported, or not, by the script
             print(f"not preloaded: {name}: {type(error).__name__}: {error}", file=sys.stderr)
             continue
-        if threads() > calm or touched_gpu():
-            print(f"{top} starts threads or touches a GPU when it is imported: starting again without it", file=sys.stderr)
+        wrong = misfit(calm)
+        if wrong:
+            print(f"{top}, when it is imported, {wrong}: starting again without it", file=sys.stderr)
             control.set_inheritable(True)
             os.execv(sys.executable, [*sys.orig_argv, f"without={top}"])
         loaded.append(name)
+    os.environ.__class__ = plain
     return loaded
+
+
+class Asked(type(os.environ)):
+    """The environment, while packages are imported: notes who asks for what belongs to one rank."""
+
+    names = []
+
+    def __getitem__(self, name):
+        if name in RANKS_OWN:
+            Asked.names.append(name)
+        return super().__getitem__(name)
+
+
+def misfit(calm):
+    """Why what was just imported must not be there before a rank is; None if it may."""
+    if Asked.names:
+        return f"asks for {Asked.names[0]}"
+    if touched_gpu():
+        return "touches a GPU"
+    if threads() > calm:
+        return "starts threads"
+    return None
+
+
+def end_threads():
+    """Ends the threads that end around a fork by their library's own means, as those of OpenBLAS do (`pthread_atfork`); they begin
+    again when they are needed. Returns how many are left beside this one: those a fork would lose."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return threads() - 1
 
 
 def recorded(here):
@@ -140,7 +182,7 @@ class Torchrun:
     """The parked lane: torchrun in this process."""
 
     def __init__(self, order):
-        replace_environment(order["env"])
+        replace_environment(order["envs"][0])
         self.arguments = order["argv"]
 
     def go(self):
@@ -151,15 +193,15 @@ class Torchrun:
         torch.distributed.run.main(self.arguments)
 
 
-def fork_ranks(order, here, loaded, seed):
+def fork_ranks(order, here, loaded, seed, crowd):
     if touched_gpu():
         raise RuntimeError("CUDA is initialized in the launcher, so nothing can be forked from it")
-    if threads() > 1:
-        # Those of a BLAS library end and begin again around a fork by the library's own means.
-        print(f"forking with {threads()} threads", file=sys.stderr)
-    shadowed = shadows(order)
+    afresh = shadows(order)
+    if crowd:
+        print(f"{crowd} threads would be lost in a fork: ranks start afresh", file=sys.stderr)
+        afresh = True
     journal = record(here, loaded)
-    ranks = [Rank(order, local, here) for local in range(order["ranks"])]
+    ranks = [Rank(order["first_rank"] + local, local, here) for local in range(len(order["envs"]))]
     for rank in ranks:
         rank.await_welcome()
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
@@ -182,10 +224,21 @@ def fork_ranks(order, here, loaded, seed):
             if rank.local != 0:
                 os.close(journal)
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
-            return Script(order, rank, shadowed, journal, seed)
+            return Script(order, rank.local, afresh, journal, seed)
         rank.started(began)
     os.close(journal)
-    end(order, Shims(ranks).attend())
+    become_attendant(ranks, here)
+
+
+def become_attendant(ranks, here):
+    """Goes on as the small program that attends to the ranks: at once if there is something to attend to, else once they are at work."""
+    heard = signal.sigtimedwait(HANDLED, REST)
+    if heard is not None and heard.si_signo != signal.SIGCHLD:
+        os.kill(os.getpid(), heard.si_signo)  # still blocked: the program finds it
+    for rank in ranks:
+        rank.socket.set_inheritable(True)
+    handed = [{"rank": rank.rank, "pid": rank.pid, "fd": rank.socket.fileno()} for rank in ranks]
+    os.execve(f"/proc/self/fd/{here}/muster-ranks", ["muster-ranks", "adopt", json.dumps(handed)], os.environ)
 
 
 def shadows(order):
@@ -232,16 +285,12 @@ def record(here, loaded):
 
 
 class Rank:
-    """One rank, as its shim: a connection to the runner, and the pipes of its output."""
+    """One rank until it is started: a connection to the runner, which takes this process for its shim, and the pipes of its output."""
 
-    def __init__(self, order, local, here):
+    def __init__(self, rank, local, here):
+        self.rank = rank
         self.local = local
-        self.rank = order["first_rank"] + local
         self.pid = 0
-        self.exit = None
-        self.answers = 0
-        self.buffer = b""
-        self.error_file = self.make_error_file(here)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.connect(f"/proc/self/fd/{here}/ranks.sock")
         (out, self.stdout), (err, self.stderr) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
@@ -250,27 +299,18 @@ class Rank:
         os.close(out)
         os.close(err)
 
-    def make_error_file(self, here):
-        """Where `@record` notes an exception; torchrun has such a file for every rank."""
-        folder = os.path.join(os.readlink(f"/proc/self/fd/{here}"), "errors", str(self.local))
-        os.makedirs(folder, exist_ok=True)
-        return os.path.join(folder, "error.json")
-
     def await_welcome(self):
-        while self.answers == 0:
-            for heard in self.hear():
-                if heard.get("error") or heard.get("signal"):
-                    print(f"refused by the runner: {heard.get('error', 'the worker group is being stopped')}", file=sys.stderr)
-                    quit_now(1)
-
-    def hear(self):
-        data = self.socket.recv(4096)
-        if not data:
-            quit_now(1)  # without its runner no rank may live: they are killed with this process
-        *lines, self.buffer = (self.buffer + data).split(b"\n")
-        heard = [json.loads(text) for text in lines]
-        self.answers += sum(bool(word.get("ok")) for word in heard)
-        return heard
+        """Reads the one answer, and not a byte more: the rest is for the attendant."""
+        heard = b""
+        while not heard.endswith(b"\n"):
+            byte = self.socket.recv(1)
+            if not byte:
+                quit_now(1)  # without its runner no rank may live
+            heard += byte
+        heard = json.loads(heard)
+        if not heard.get("ok"):
+            print(f"refused by the runner: {heard.get('error', 'the worker group is being stopped')}", file=sys.stderr)
+            quit_now(1)
 
     def started(self, began):
         os.close(self.stdout)
@@ -279,20 +319,6 @@ class Rank:
             start_time = int(file.read().rpartition(b")")[2].split()[19])
         self.socket.sendall(line({"say": "started", "pid": self.pid, "start_time": start_time, "at_us": began}))
 
-    def ended(self, status):
-        if os.WIFSIGNALED(status):
-            self.exit = {"signal": os.WTERMSIG(status), "core": os.WCOREDUMP(status)}
-        else:
-            self.exit = {"code": os.WEXITSTATUS(status)}
-        self.socket.sendall(line({"say": "exited", "exit": self.exit, "at_us": boot_us()}))
-
-    def signal(self, number):
-        if self.exit is None:
-            try:
-                os.killpg(self.pid, number)
-            except ProcessLookupError:
-                pass
-
     def close(self):
         self.socket.close()
         for fd in (self.stdout, self.stderr):
@@ -300,119 +326,6 @@ class Rank:
                 os.close(fd)
             except OSError:
                 pass  # those of a rank that was forked before this one
-
-
-class Shims:
-    """All ranks of this node, from their start to their end."""
-
-    def __init__(self, ranks):
-        self.ranks = ranks
-        self.told = set()  # signals passed on: the runner's order and the one to the process group are the same
-        self.kill_at = None
-
-    def attend(self):
-        """Returns whether all ended well."""
-        wake, waker = socket.socketpair()
-        for end in (wake, waker):
-            end.setblocking(False)
-        signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-        for number in HANDLED:
-            signal.signal(number, lambda *_: None)
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        poll = select.poll()
-        poll.register(wake, select.POLLIN)
-        sockets = {rank.socket.fileno(): rank for rank in self.ranks}
-        for fd in sockets:
-            poll.register(fd, select.POLLIN)
-        self.reap()
-        give_up = None
-        while any(rank.exit is None for rank in self.ranks) or any(rank.answers < 3 for rank in self.ranks):
-            if all(rank.exit is not None for rank in self.ranks):
-                give_up = give_up or time.monotonic() + ACK
-                if time.monotonic() >= give_up:
-                    break
-            for fd, _ in poll.poll(self.patience(give_up)):
-                if fd == wake.fileno():
-                    self.hear_signals(wake.recv(4096))
-                else:
-                    for word in sockets[fd].hear():
-                        if word.get("error"):
-                            print(f"refused by the runner: {word['error']}", file=sys.stderr)
-                            quit_now(1)
-                        if word.get("signal"):
-                            self.pass_on(word["signal"])
-            if self.kill_at and time.monotonic() >= self.kill_at:
-                self.kill_at = None
-                for rank in self.ranks:
-                    rank.signal(signal.SIGKILL)
-        signal.set_wakeup_fd(-1)
-        return all(rank.exit == {"code": 0} for rank in self.ranks)
-
-    def patience(self, give_up):
-        until = [moment for moment in (self.kill_at, give_up) if moment]
-        return max(0.0, min(until) - time.monotonic()) * 1000 + 1 if until else None
-
-    def hear_signals(self, numbers):
-        for number in set(numbers):
-            if number == signal.SIGCHLD:
-                self.reap()
-            else:
-                self.pass_on(number)
-
-    def pass_on(self, number):
-        if number == signal.SIGTERM and number in self.told:
-            return
-        self.told.add(number)
-        for rank in self.ranks:
-            rank.signal(number)
-
-    def reap(self):
-        by_pid = {rank.pid: rank for rank in self.ranks}
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            rank = by_pid.get(pid)
-            if rank is None:
-                continue
-            rank.ended(status)
-            if rank.exit != {"code": 0}:
-                how = f"exit code {rank.exit['code']}" if "code" in rank.exit else signal.Signals(rank.exit["signal"]).name
-                print(f"rank {rank.rank} (local rank {rank.local}, pid {pid}) ended with {how}", file=sys.stderr)
-                if self.kill_at is None:
-                    self.kill_at = time.monotonic() + TERM_GRACE
-                    self.pass_on(signal.SIGTERM)
-
-
-def end(order, well):
-    """As torchrun: 1 for every failure; after success wait until all nodes' ranks have ended."""
-    for number in HANDLED:
-        signal.signal(number, signal.SIG_DFL)
-    if well and order["nnodes"] > 1:
-        try:
-            exit_barrier(order)
-        except Exception as error:
-            print(f"exit barrier: {type(error).__name__}: {error}", file=sys.stderr)
-    quit_now(0 if well else 1)
-
-
-def exit_barrier(order):
-    """torchrun's own, key by key (torch.distributed.elastic.agent.server.api and elastic.utils.store), whose import takes a second."""
-    from datetime import timedelta
-
-    import torch.distributed as dist
-
-    env = order["env"]
-    key = "torchelastic/agent/terminal_state"
-    wait = timedelta(seconds=60)
-    store = dist.TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), order["nnodes"], False, wait, wait_for_workers=False)
-    store = dist.PrefixStore(order["run_id"], store)
-    if store.add(key + "/num_members", 1) == order["nnodes"]:
-        store.set(key + "/last_member", "<val_ignored>")
-    store.wait([key + "/last_member"], timedelta(seconds=300))
 
 
 def quit_now(code):
@@ -425,11 +338,11 @@ def quit_now(code):
 class Script:
     """What a forked rank runs, prepared so that it sees what a plain start would show it."""
 
-    def __init__(self, order, rank, shadowed, journal, seed):
+    def __init__(self, order, local, afresh, journal, seed):
         self.argv = order["argv"]
-        replace_environment(rank_environment(order, rank))
+        replace_environment(order["envs"][local])
         command = [sys.orig_argv[0], *order["options"], "-u", *self.argv]
-        if shadowed:
+        if afresh:
             os.execve(sys.executable, command, os.environ)
         sys.orig_argv = command
         folder = script_folder(order)
@@ -442,10 +355,11 @@ class Script:
             sys.modules[name] = self.main
         vars(self.main).update(__builtins__=__builtins__, __annotations__={})
         reseed(seed)
-        if rank.local == 0:
+        if local == 0:
             sys.meta_path.insert(0, Recorder(journal))
 
     def go(self):
+        main = vars(self.__dict__.pop("main"))  # sys.modules alone keeps it, so that it goes when the interpreter does
         if self.argv[0] == "-m":
             sys.argv = ["-m", *self.argv[2:]]
             runpy._run_module_as_main(self.argv[1])
@@ -456,7 +370,6 @@ class Script:
             runpy._run_module_as_main("__main__", False)
             return
         path = os.path.abspath(script)
-        main = vars(self.main)
         main.update(__file__=path, __cached__=None)
         main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
         with open(path, "rb") as file:
@@ -464,39 +377,20 @@ class Script:
         exec(compile(source, path, "exec", dont_inherit=True), main)
 
 
-def rank_environment(order, rank):
-    env = {name: value for name, value in order["env"].items() if name not in OURS}
-    ranks, world, nodes = str(order["ranks"]), str(order["world_size"]), str(order["nnodes"])
-    env.update(
-        RANK=str(rank.rank),
-        LOCAL_RANK=str(rank.local),
-        GROUP_RANK=str(order["node_rank"]),
-        ROLE_RANK=str(rank.rank),
-        ROLE_NAME="default",
-        LOCAL_WORLD_SIZE=ranks,
-        WORLD_SIZE=world,
-        GROUP_WORLD_SIZE=nodes,
-        ROLE_WORLD_SIZE=world,
-        TORCHELASTIC_RESTART_COUNT="0",
-        TORCHELASTIC_MAX_RESTARTS="0",
-        TORCHELASTIC_RUN_ID=order["run_id"],
-        TORCHELASTIC_USE_AGENT_STORE="True",
-        TORCHELASTIC_SIGNALS_TO_HANDLE="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        TORCHELASTIC_ERROR_FILE=rank.error_file,
-    )
-    env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    return env
-
-
 def replace_environment(env):
     os.environ.clear()
     os.environ.update(env)
+    if COERCED and not env.keys() & {"LC_ALL", "LC_CTYPE"}:
+        os.environ["LC_CTYPE"] = COERCED
 
 
 def reseed(seed):
-    """`random` seeds itself anew after a fork; numpy and torch do not. torch began with a constant once and begins by chance now."""
+    """`random` seeds itself anew after a fork; numpy, multiprocessing and torch do not. torch began with a constant once and begins by chance now."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
+    if "multiprocessing.process" in sys.modules:
+        process = sys.modules["multiprocessing.process"]
+        process.current_process().authkey = process.AuthenticationString(os.urandom(32))
     torch = sys.modules["torch"]
     if torch.initial_seed() == TORCH_SEED:
         torch.set_rng_state(seed)

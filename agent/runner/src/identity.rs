@@ -1,11 +1,18 @@
 //! Who a runner is, beyond its pid: pids come again, (boot id, pid, start time) does not.
 
+use std::fs::File;
 use std::io;
+use std::path::Path;
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::procfs::{self, Stat};
 use crate::wire;
+
+/// Held by a runner for as long as it lives.
+pub const LOCK: &str = "lock";
 
 /// The content of `runner.json`, written when the runner is ready to be talked to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +55,13 @@ impl RunnerIdentity {
 pub fn alive(identity: &RunnerIdentity) -> bool {
     procfs::boot_id().is_ok_and(|boot| boot == identity.boot_id)
         && Stat::of(identity.pid).is_ok_and(|s| s.start_time == identity.start_time && s.state != b'Z')
+}
+
+/// Whether any runner lives in `dir`, told by its lock: for a directory whose records cannot be read.
+pub fn held(dir: &Path) -> bool {
+    let Ok(lock) = File::open(dir.join(LOCK)) else { return false };
+    // Taken and given back at once: only while a runner is just being started could this be in its way, and it has written nothing then.
+    matches!(flock(&lock, FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK))
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! (job, generation). It outlives the agent; this library is how a new agent finds it again. Everything here is
 //! synchronous and small: no async runtime, so that the same code can be linked into a static PID 1.
 
-pub mod crc32;
 pub mod cri;
 pub mod identity;
 pub mod journal;
@@ -15,6 +14,6 @@ pub mod record;
 pub mod socket;
 pub mod wire;
 
-pub use identity::{RunnerIdentity, alive};
+pub use identity::{RunnerIdentity, alive, held};
 pub use record::{ReadError, Record};
 pub use socket::connect;

@@ -1,12 +1,14 @@
 //! The files of a runner's directory, as an agent reads them after a restart of either.
 //!
 //! `hold.json` is the agent's; `runner.json`, `exits.jsonl` and `outcome.json` are the runner's. Whole files are
-//! replaced atomically, so each is either absent or complete; anything else is damage and is said so, never guessed.
+//! replaced atomically and carry their checksum, so each is either absent or complete; anything else is damage and is
+//! said so, never guessed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use muster_sealed::Broken;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -89,12 +91,16 @@ fn read_file(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, ReadError> {
 
 fn json<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option<T>, ReadError> {
     let Some(text) = read_file(dir, name)? else { return Ok(None) };
-    let value = serde_json::from_slice(&text).map_err(|e| ReadError::Damaged {
-        file: dir.join(name),
-        offset: offset(&text, e.line(), e.column()),
-        what: e.to_string(),
+    parse(&text).map(Some).map_err(|(offset, what)| ReadError::Damaged { file: dir.join(name), offset, what })
+}
+
+/// The value of a sealed JSON text, or at which byte it is damaged, and how.
+pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, (usize, String)> {
+    let json = muster_sealed::open(text).map_err(|broken| match broken {
+        Broken::CutOff => (text.len(), broken.to_string()),
+        Broken::Sum => (0, broken.to_string()),
     })?;
-    Ok(Some(value))
+    serde_json::from_slice(json).map_err(|e| (offset(text, e.line(), e.column()), e.to_string()))
 }
 
 /// Byte of a (1-based line, column); serde_json reports those.
@@ -107,9 +113,7 @@ fn offset(text: &[u8], line: usize, column: usize) -> usize {
 pub fn write_atomic<T: Serialize>(dir: &Path, name: &str, value: &T) -> io::Result<()> {
     let temporary = dir.join(format!("{name}.tmp"));
     let mut file = File::create(&temporary)?;
-    let mut text = serde_json::to_vec(value)?;
-    text.push(b'\n');
-    file.write_all(&text)?;
+    file.write_all(&muster_sealed::seal(serde_json::to_vec(value)?))?;
     file.sync_all()?;
     fs::rename(&temporary, dir.join(name))?;
     File::open(dir)?.sync_all()

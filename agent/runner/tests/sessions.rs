@@ -226,9 +226,8 @@ fn a_directory_may_have_a_long_path() {
 #[test]
 fn wrong_hold_files_are_refused_by_field() {
     let cases = [
-        ("", "EOF while parsing a value at line 1 column 0"),
-        ("{", "EOF while parsing an object at line 1 column 1"),
-        (r#"{"v":1}"#, "missing field `job` at line 1 column 7"),
+        ("", "it is cut off, or was written by something else: its end is no checksum"),
+        (r#"{"v":1}"#, "missing field `job` at line 1 column 24"),
         (r#"{"v":2,HEAD}"#, "v: 2 is not a version this runner knows (1)"),
         (r#"{"v":1,HEAD,"node_rank":3}"#, "node_rank: 3 is not below nnodes 1"),
         (r#"{"v":1,HEAD,"log_bytes":5}"#, "log_bytes: 5 is below 131072"),
@@ -239,7 +238,9 @@ fn wrong_hold_files_are_refused_by_field() {
     for (text, expected) in cases {
         let rig = Rig::new();
         let head = if text.contains("node_rank") { head.to_owned() } else { format!("{head},\"node_rank\":0") };
-        std::fs::write(rig.dir.join("hold.json"), text.replace("HEAD", &head)).unwrap();
+        let text = text.replace("HEAD", &head).into_bytes();
+        let text = if text.is_empty() { text } else { muster_sealed::seal(text) };
+        std::fs::write(rig.dir.join("hold.json"), text).unwrap();
         let output = rig.hold();
         let expected = format!("muster-runner: {}: hold.json: {expected}\n", rig.dir.display());
         assert_eq!(String::from_utf8(output.stderr).unwrap(), expected);

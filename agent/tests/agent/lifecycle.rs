@@ -157,7 +157,7 @@ async fn damaged_records_kill_nobody() {
     kill_process(Pid::from_raw(runner as i32).unwrap(), Signal::KILL).unwrap();
     session.until_phase(&id, RunPhase::Dead).await;
     assert!(!alive(worker));
-    let damage = format!("{}: damaged at byte 0", node.run_dir(&id).join("hold.json").display());
+    let damage = format!("{}: damaged at byte 8: it is cut off", node.run_dir(&id).join("hold.json").display());
     assert!(node.log().contains(&damage), "{}", node.log());
 }
 

@@ -113,7 +113,13 @@ async fn a_ledger_that_cannot_be_trusted() {
     let anew = "or make sure that no worker runs on this node and move the whole state directory away to start anew";
 
     fs::write(&path, &good[..good.len() / 2]).unwrap();
-    assert_eq!(fail(&node), format!("{}: is cut off; restore the file from a backup, {anew}", shown(&path)));
+    assert_eq!(
+        fail(&node),
+        format!(
+            "{}: it is cut off, or was written by something else: its end is no checksum; restore the file from a backup, {anew}",
+            shown(&path)
+        )
+    );
     let mut flipped = good.clone();
     let at = flipped.len() / 2;
     flipped[at] ^= 1;

@@ -52,12 +52,11 @@ impl Cluster {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
             Err(error) => return Err(Failure::request(format!("{}: {error}", path.display()))),
         };
-        let cluster: Cluster = serde_json::from_slice(&text).map_err(|error| {
-            Failure::request(format!(
-                "{}: is damaged: {error}; stop its processes by hand and remove the directory",
-                path.display()
-            ))
-        })?;
+        let damaged = |what: String| {
+            Failure::request(format!("{}: is damaged: {what}; stop its processes by hand and remove the directory", path.display()))
+        };
+        let json = muster_sealed::open(&text).map_err(|broken| damaged(broken.to_string()))?;
+        let cluster: Cluster = serde_json::from_slice(json).map_err(|error| damaged(error.to_string()))?;
         match cluster.version {
             VERSION => Ok(Some(cluster)),
             other => Err(Failure::request(format!("{}: was written by another version ({other}) of muster", path.display()))),
@@ -84,7 +83,7 @@ impl Cluster {
         let write = || -> io::Result<()> {
             let temporary = dir.join(format!("{RECORD}.tmp"));
             let mut file = File::create(&temporary)?;
-            file.write_all(&serde_json::to_vec_pretty(self)?)?;
+            file.write_all(&muster_sealed::seal(serde_json::to_vec_pretty(self)?))?;
             file.sync_all()?;
             fs::rename(&temporary, dir.join(RECORD))
         };
@@ -180,9 +179,17 @@ mod tests {
         cluster.nodes.insert("node-1".into(), Node { agent, slots: 1, labels: vec!["a=b".into()] });
         cluster.save(dir.path()).unwrap();
         assert_eq!(Cluster::load(dir.path()).unwrap(), Some(cluster));
-        fs::write(dir.path().join(RECORD), "{").unwrap();
-        assert!(Cluster::load(dir.path()).unwrap_err().to_string().contains("is damaged"));
-        fs::write(dir.path().join(RECORD), r#"{"version":9,"server":"","coordinator":null,"nodes":{}}"#).unwrap();
+        let whole = fs::read(dir.path().join(RECORD)).unwrap();
+        for at in 0..whole.len() {
+            let flips = (0..8).map(|bit| whole.iter().enumerate().map(|(i, b)| b ^ u8::from(i == at) << bit).collect());
+            for damaged in flips.chain([whole[..at].to_vec()]) {
+                fs::write(dir.path().join(RECORD), damaged).unwrap();
+                let error = Cluster::load(dir.path()).unwrap_err().to_string();
+                assert!(error.contains("is damaged") && error.contains("stop its processes by hand"), "at {at}: {error}");
+            }
+        }
+        let other = muster_sealed::seal(br#"{"version":9,"server":"","coordinator":null,"nodes":{}}"#.to_vec());
+        fs::write(dir.path().join(RECORD), other).unwrap();
         assert!(Cluster::load(dir.path()).unwrap_err().to_string().contains("another version (9)"));
     }
 

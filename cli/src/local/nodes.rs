@@ -31,7 +31,8 @@ pub(super) fn runners(home: &Path) -> Vec<(PathBuf, Identity)> {
     let Ok(runs) = fs::read_dir(home.join("state/runs")) else { return Vec::new() };
     let read = |run: PathBuf| {
         let text = fs::read(run.join("runner.json")).ok()?;
-        Some((run, serde_json::from_slice(&text).ok()?))
+        // One that is damaged names nobody; its processes are found by the directory that they name.
+        Some((run, serde_json::from_slice(muster_sealed::open(&text).ok()?).ok()?))
     };
     runs.flatten().filter_map(|entry| read(entry.path())).collect()
 }

@@ -11,14 +11,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ::redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use ::redb::{
+    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction,
+};
 use muster_core::{
     fleet::{Change, Event, NodeRecord, Stored, job::JobRecord},
     id::Term,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{EVENTS_MAX, Loaded, Store, StoreError};
+use super::{
+    EVENTS_MAX, Loaded, Store, StoreError,
+    witness::{self, Witness},
+};
 
 pub const FILE_NAME: &str = "muster.redb";
 const NEW_NAME: &str = "muster.redb.new";
@@ -32,6 +37,8 @@ const EVENTS: TableDefinition<u64, &[u8]> = TableDefinition::new("events");
 const META_FORMAT: &str = "format";
 const META_TERM: &str = "term";
 const META_LAST_EVENT: &str = "last_event";
+/// Commits so far, compared with the [`Witness`].
+const META_COMMITS: &str = "commits";
 
 /// Grows when a record's shape changes so that an older build would misread it.
 const FORMAT: u64 = 1;
@@ -43,6 +50,7 @@ const CACHE_BYTES: usize = 16 << 20;
 pub struct RedbStore {
     database: Database,
     path: PathBuf,
+    witness: Witness,
     /// Held, not read: the kernel releases it when the process ends, however it ends.
     _lock: File,
 }
@@ -61,7 +69,12 @@ impl RedbStore {
             create(directory)?;
         }
         let database = open_existing(&path)?;
-        Ok(Self { database, path, _lock: lock })
+        let found = commits(&database, &path)?;
+        let (witness, known) = Witness::open(directory).map_err(unusable)?;
+        if let Some(known) = known.filter(|known| *known > found) {
+            return Err(StoreError::Behind { path, found, known, witness: directory.join(witness::FILE_NAME) });
+        }
+        Ok(Self { database, path, witness, _lock: lock })
     }
 
     pub fn path(&self) -> &Path {
@@ -110,9 +123,16 @@ impl Store for RedbStore {
 }
 
 impl RedbStore {
+    /// What is begun here is on the disk when `commit()` returns. In two phases (0.3 ms more), because after one phase and a crash the
+    /// last transaction cannot be told from one that never finished: a single flipped bit in it would quietly bring back the state before.
+    fn begin(&self) -> Result<WriteTransaction, ::redb::Error> {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_two_phase_commit(true);
+        Ok(transaction)
+    }
+
     fn apply(&self, changes: &[Change]) -> Result<(), ::redb::Error> {
-        // redb's default durability: the transaction is on the disk (fsync) when commit() returns.
-        let transaction = self.database.begin_write()?;
+        let transaction = self.begin()?;
         {
             let mut meta = transaction.open_table(META)?;
             let mut jobs = transaction.open_table(JOBS)?;
@@ -134,14 +154,26 @@ impl RedbStore {
                 events.pop_first()?;
             }
         }
+        self.finish(transaction)
+    }
+
+    /// Counts, commits, and notes the count beside the store.
+    fn finish(&self, transaction: WriteTransaction) -> Result<(), ::redb::Error> {
+        let number = {
+            let mut meta = transaction.open_table(META)?;
+            let number = meta.get(META_COMMITS)?.map_or(0, |value| value.value()) + 1;
+            meta.insert(META_COMMITS, number)?;
+            number
+        };
         transaction.commit()?;
+        self.witness.note(number);
         Ok(())
     }
 
     fn write<T>(&self, change: impl FnOnce(&mut ::redb::Table<&str, u64>) -> Result<T, ::redb::Error>) -> Result<T, ::redb::Error> {
-        let transaction = self.database.begin_write()?;
+        let transaction = self.begin()?;
         let value = change(&mut transaction.open_table(META)?)?;
-        transaction.commit()?;
+        self.finish(transaction)?;
         Ok(value)
     }
 }
@@ -207,6 +239,13 @@ fn open_existing(path: &Path) -> Result<Database, StoreError> {
         return Err(StoreError::Format { path: path.to_owned(), found: format, known: FORMAT });
     }
     Ok(database)
+}
+
+fn commits(database: &Database, path: &Path) -> Result<u64, StoreError> {
+    reading(path, || {
+        let meta = database.begin_read().map_err(|e| damaged(path, e))?.open_table(META).map_err(|e| damaged(path, e))?;
+        Ok(meta.get(META_COMMITS).map_err(|e| damaged(path, e))?.map_or(0, |value| value.value()))
+    })
 }
 
 /// Runs a read of the file. redb promises errors for damage it looks for, and panics on some that it does not.

@@ -6,17 +6,19 @@ use cargo_metadata::{DependencyKind, Metadata, Package};
 use muster_architecture::{expect_none, root, workspace};
 
 /// Our crates, and which of ours each uses in production. A new line, or a new name in one, is a decision: say it in ARCHITECTURE.md.
-const ROOMS: [(&str, &[&str]); 12] = [
+const ROOMS: [(&str, &[&str]); 13] = [
     ("muster-core", &[]),
     // Conversions between wire and core live beside the messages.
     ("muster-proto", &["muster-core"]),
     ("muster-runtime", &[]),
+    ("muster-sealed", &[]),
     ("muster-tcpstore", &[]),
-    ("muster-runner", &["muster-tcpstore"]),
-    ("muster-agent", &["muster-core", "muster-proto", "muster-runner", "muster-runtime"]),
-    ("muster-coordinator", &["muster-core", "muster-proto", "muster-runtime"]),
-    ("muster-cli", &["muster-core", "muster-proto", "muster-runtime"]),
+    ("muster-runner", &["muster-sealed", "muster-tcpstore"]),
+    ("muster-agent", &["muster-core", "muster-proto", "muster-runner", "muster-runtime", "muster-sealed"]),
+    ("muster-coordinator", &["muster-core", "muster-proto", "muster-runtime", "muster-sealed"]),
+    ("muster-cli", &["muster-core", "muster-proto", "muster-runtime", "muster-sealed"]),
     ("muster-world", &["muster-core", "muster-runtime"]),
+    ("muster-fake-nvml", &[]),
     ("muster-architecture", &[]),
     // The agents' real sessions against the real coordinator, as a process.
     ("muster-fleetbench", &["muster-agent", "muster-core", "muster-proto", "muster-runtime"]),

@@ -11,8 +11,11 @@ pub struct Order {
     pub lane: Lane,
     /// The interpreter's own options.
     pub options: Vec<String>,
-    /// Parked: torchrun's arguments. Fork: the script and its arguments, or `-m`, the module and its arguments.
+    /// Parked: torchrun's arguments. Fork and direct: the script and its arguments, or `-m`, the module and its arguments.
     pub argv: Vec<String>,
+    /// Direct: what each rank executes where no launcher waits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
     /// torchrun's `--rdzv-id`.
     pub run_id: String,
 }
@@ -23,6 +26,7 @@ pub struct Order {
 pub enum Lane {
     Parked,
     Fork,
+    Direct,
 }
 
 /// A launcher to be started ahead.

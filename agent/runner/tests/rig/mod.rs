@@ -79,7 +79,7 @@ impl Rig {
     }
 
     pub fn write_hold(&self) {
-        std::fs::write(self.dir.join("hold.json"), serde_json::to_vec(&self.hold).unwrap()).unwrap();
+        muster_runner::record::write_atomic(&self.dir, muster_runner::record::HOLD, &self.hold).unwrap();
     }
 
     /// Runs `muster-runner hold` to its end, which is when the runner is ready or has failed.

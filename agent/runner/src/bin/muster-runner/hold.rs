@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 
+use muster_runner::identity::LOCK;
 use muster_runner::wire::Hold;
 use muster_runner::{RunnerIdentity, record};
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -21,9 +22,8 @@ use crate::served::Served;
 use crate::steps::Pattern;
 use crate::sys::{self, Fork};
 use crate::tree::Cgroup;
-use crate::{Options, time, version};
+use crate::{Options, attend, shim, time, version};
 
-const LOCK: &str = "lock";
 const LOG: &str = "runner.log";
 
 /// The runner's own log holds a line per trouble; one that is longer than this at the start begins anew.
@@ -152,7 +152,7 @@ fn set_up(dir: &Path, cgroup: bool) -> Result<Runner, Trouble> {
     let logs = directory(record::LOGS).map_err(trouble(record::LOGS))?;
     let exits = File::options().create(true).append(true).mode(0o600).open(record::EXITS);
     let exits = exits.map_err(trouble(record::EXITS))?;
-    link_shim().map_err(trouble("muster-shim"))?;
+    link_programs().map_err(trouble("the links to its own program"))?;
     let ranks = Ranks::listen(&poll).map_err(trouble(muster_runner::socket::RANKS))?;
     let control = Control::listen(&poll).map_err(trouble(muster_runner::socket::CONTROL))?;
     record::write_atomic(here, record::RUNNER, &identity).map_err(trouble(record::RUNNER))?;
@@ -174,7 +174,7 @@ fn lock() -> Result<File, Trouble> {
 fn read_hold() -> Result<Hold, Trouble> {
     let wrong = |e: &dyn std::fmt::Display| Trouble::new(format!("{}: {e}", record::HOLD));
     let text = fs::read(record::HOLD).map_err(|e| wrong(&e))?;
-    let hold: Hold = serde_json::from_slice(&text).map_err(|e| wrong(&e))?;
+    let hold: Hold = record::parse(&text).map_err(|(_, what)| wrong(&what))?;
     hold.check().map_err(|e| wrong(&e))?;
     Ok(hold)
 }
@@ -209,11 +209,15 @@ fn directory(name: &str) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(name, flags, rustix::fs::Mode::empty())?)
 }
 
-/// torchrun is given this link as its interpreter; the name makes the binary a shim.
-fn link_shim() -> io::Result<()> {
-    match fs::remove_file("muster-shim") {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
+/// The names under which this binary is a shim, which torchrun is given as its interpreter, and the attendant of all ranks.
+fn link_programs() -> io::Result<()> {
+    let own = std::env::current_exe()?;
+    for name in [shim::NAME, attend::NAME] {
+        match fs::remove_file(name) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        std::os::unix::fs::symlink(&own, name)?;
     }
-    std::os::unix::fs::symlink(std::env::current_exe()?, "muster-shim")
+    Ok(())
 }

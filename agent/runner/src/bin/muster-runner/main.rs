@@ -1,6 +1,7 @@
 //! The runner's binary: `muster-runner hold --dir DIR` holds one worker group; called as `muster-shim` it wraps one
-//! rank.
+//! rank, as `muster-ranks` it starts all ranks of a node.
 
+mod attend;
 mod control;
 mod group;
 mod hold;
@@ -8,6 +9,8 @@ mod logs;
 mod output;
 mod parked;
 mod poll;
+mod rank_env;
+mod rank_link;
 mod ranks;
 mod runner;
 mod served;
@@ -43,8 +46,10 @@ Exit status: 0 the runner is ready (foreground: it has ended in order), 1 it cou
 fn main() -> ExitCode {
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_default();
-    if Path::new(&name).file_name().is_some_and(|n| n == "muster-shim") {
-        return shim::run(args.collect());
+    match Path::new(&name).file_name().and_then(|name| name.to_str()) {
+        Some(shim::NAME) => return shim::run(args.collect()),
+        Some(attend::NAME) => return attend::run(args.collect()),
+        _ => {}
     }
     match parse(args.collect()) {
         Ok(Invocation::Help) => {

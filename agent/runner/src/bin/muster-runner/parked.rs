@@ -4,6 +4,7 @@
 //! are. The order travels as a descriptor: it holds a whole environment, secrets included, and must neither block the runner nor lie on
 //! a disk.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -11,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 
-use muster_runner::wire::{Hold, Lane, Order, StartSpec};
+use muster_runner::wire::{Lane, Order, StartSpec};
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::Serialize;
@@ -32,14 +33,10 @@ struct Content<'a> {
     lane: Lane,
     options: &'a [String],
     argv: &'a [String],
-    run_id: &'a str,
-    env: &'a std::collections::BTreeMap<String, String>,
     cwd: &'a std::path::Path,
-    ranks: u32,
     first_rank: u32,
-    node_rank: u32,
-    nnodes: u32,
-    world_size: u32,
+    /// Parked: one, torchrun's. Else one for each rank.
+    envs: &'a [BTreeMap<String, String>],
 }
 
 impl Parked {
@@ -52,20 +49,9 @@ impl Parked {
     }
 
     /// Hands the order over. The socket has room for the one byte and the one descriptor it ever carries.
-    pub(crate) fn order(self, order: &Order, spec: &StartSpec, hold: &Hold) -> io::Result<()> {
-        let content = Content {
-            lane: order.lane,
-            options: &order.options,
-            argv: &order.argv,
-            run_id: &order.run_id,
-            env: &spec.env,
-            cwd: &spec.cwd,
-            ranks: spec.ranks,
-            first_rank: spec.first_rank,
-            node_rank: hold.node_rank,
-            nnodes: hold.nnodes,
-            world_size: hold.world_size,
-        };
+    pub(crate) fn order(self, order: &Order, spec: &StartSpec, envs: &[BTreeMap<String, String>]) -> io::Result<()> {
+        let Order { lane, options, argv, .. } = order;
+        let content = Content { lane: *lane, options, argv, cwd: &spec.cwd, first_rank: spec.first_rank, envs };
         let mut memory = File::from(rustix::fs::memfd_create("muster-order", MemfdFlags::CLOEXEC)?);
         memory.write_all(&serde_json::to_vec(&content)?)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

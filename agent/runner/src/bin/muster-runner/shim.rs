@@ -5,26 +5,27 @@
 //! same way. The program sees its usual environment. A shim without its runner kills everything below it: no orphans.
 
 use std::ffi::OsString;
-use std::io::{self, IoSlice, Read, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use muster_runner::procfs::Stat;
-use muster_runner::socket;
 use muster_runner::wire::{Exit, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal};
 
-use crate::ranks::{Hear, Say};
+use crate::rank_link::RankLink;
+use crate::ranks::Say;
 use crate::sys::{self, Child};
 use crate::time;
 use crate::tree::{self, Reaped};
+
+/// The name that makes the runner's binary a shim; the link lies in the runner's directory.
+pub(crate) const NAME: &str = "muster-shim";
 
 /// The real interpreter; unset: the first argument is the program.
 const PROGRAM: &str = "MUSTER_SHIM_PROGRAM";
@@ -34,7 +35,7 @@ const ARGS: &str = "MUSTER_SHIM_ARGS";
 const DIR: &str = "MUSTER_SHIM_DIR";
 
 /// Signals that are passed on to the program.
-const PASSED: [i32; 6] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
+pub(crate) const PASSED: [i32; 6] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
 
 /// How long the runner may take to write an exit down: one fsync, even on a busy disk.
 const ACK: Duration = Duration::from_secs(5);
@@ -54,12 +55,12 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
 }
 
 struct Shim {
-    runner: Runner,
+    runner: RankLink,
     signals: OwnedFd,
     program: Command,
     /// The program's stderr, for the case that it cannot be started.
     stderr: Option<OwnedFd>,
-    /// torchrun signals the group of a process it gave a session of its own (torch 2.4 and later), else one process.
+    /// torchrun gives its processes sessions of their own and signals their groups (torch 2.4 and later), else one process.
     leads: bool,
     /// A TERM has been passed on.
     termed: bool,
@@ -82,9 +83,7 @@ fn prepare(args: Vec<OsString>) -> Result<Shim, String> {
     // What the program leaves behind becomes ours, so that it can be killed when the runner is lost.
     rustix::process::set_child_subreaper(Some(me)).map_err(|e| format!("subreaper: {e}"))?;
 
-    let stream = socket::connect_to(Path::new(&dir), socket::RANKS)
-        .map_err(|e| format!("{}/{}: {e}", Path::new(&dir).display(), socket::RANKS))?;
-    let mut runner = Runner { stream, buffer: Vec::new(), answers: 0 };
+    let mut runner = RankLink::connect(Path::new(&dir))?;
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"));
     let ((out_read, out_write), (err_read, err_write)) = (pipe()?, pipe()?);
     let hello = Say::Hello { v: VERSION, rank, local_rank, pid: me.as_raw_nonzero().get() };
@@ -115,7 +114,7 @@ impl Shim {
     fn run(mut self) -> Result<Exit, String> {
         // Before the fork, so that no output is older than its process.
         let at_us = time::boot_us();
-        let pid = match sys::spawn(&mut self.program, Child { group: self.leads, ..Child::default() }) {
+        let pid = match sys::spawn(&mut self.program, Child { session: self.leads, ..Child::default() }) {
             Ok(pid) => pid,
             Err(e) => return self.not_started(&e),
         };
@@ -175,18 +174,10 @@ impl Shim {
             if self.leads { rustix::process::kill_process_group(pid, signal) } else { rustix::process::kill_process(pid, signal) };
     }
 
-    /// The program could not be started: said on its stderr, as a shell does, with the shell's exit code.
     fn not_started(mut self, error: &io::Error) -> Result<Exit, String> {
-        let exit = Exit::Code { code: if error.kind() == io::ErrorKind::PermissionDenied { 126 } else { 127 } };
-        let text = format!("muster-shim: {}: {error}\n", self.program.get_program().display());
-        if let Some(stderr) = self.stderr.take() {
-            let _ = rustix::io::write(stderr, text.as_bytes());
-        }
-        let me = std::process::id() as i32;
-        let at_us = time::boot_us();
-        let start_time = Stat::of(me).map_or(0, |s| s.start_time);
-        self.runner.say(&Say::Started { pid: me, start_time, at_us })?;
-        self.runner.say(&Say::Exited { exit, at_us })?;
+        let stderr = self.stderr.take().expect("kept for this case");
+        let exit = say_not_started(&mut self.runner, &self.program.get_program().to_string_lossy(), &stderr, error)?;
+        drop(stderr);
         self.wait_for_ack();
         Ok(exit)
     }
@@ -224,66 +215,17 @@ impl Shim {
     }
 }
 
-/// The connection to the runner, whose writes and the wait for the first answer block: both sides are of one mind.
-struct Runner {
-    stream: UnixStream,
-    buffer: Vec<u8>,
-    /// `ok`s heard: one each for hello, started and exited.
-    answers: u32,
-}
-
-impl Runner {
-    /// Introduces the rank and hands over the read ends of its output.
-    fn hello(&mut self, say: &Say, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        ancillary.push(SendAncillaryMessage::ScmRights(fds));
-        let line = line(say);
-        let sent = rustix::net::sendmsg(&self.stream, &[IoSlice::new(&line)], &mut ancillary, SendFlags::NOSIGNAL);
-        if sent.map_err(|e| format!("runner: {e}"))? != line.len() {
-            return Err("runner: a short write".into());
-        }
-        while self.answers == 0 {
-            for hear in self.hear()? {
-                if let Some(error) = hear.error {
-                    return Err(format!("refused by the runner: {error}"));
-                }
-                if hear.signal.is_some() {
-                    return Err("the worker group is being stopped".into());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn say(&mut self, say: &Say) -> Result<(), String> {
-        self.stream.write_all(&line(say)).map_err(|e| format!("runner: {e}"))
-    }
-
-    /// Reads once, and returns the whole lines; an error when the runner is gone.
-    fn hear(&mut self) -> Result<Vec<Hear>, String> {
-        let mut bytes = [0u8; 1024];
-        match self.stream.read(&mut bytes) {
-            Ok(0) => return Err("the runner is gone".into()),
-            Ok(n) => self.buffer.extend_from_slice(&bytes[..n]),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(format!("runner: {e}")),
-        }
-        let mut heard = Vec::new();
-        while let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
-            let line: Vec<u8> = self.buffer.drain(..=end).collect();
-            let hear: Hear = serde_json::from_slice(&line[..end]).map_err(|e| format!("runner: {e}"))?;
-            self.answers += u32::from(hear.ok);
-            heard.push(hear);
-        }
-        Ok(heard)
-    }
-}
-
-fn line(say: &Say) -> Vec<u8> {
-    let mut line = serde_json::to_vec(say).expect("numbers always serialize");
-    line.push(b'\n');
-    line
+/// Says of a rank whose program could not be started what a shell would, on the rank's stderr and by its exit code.
+pub(crate) fn say_not_started(runner: &mut RankLink, program: &str, stderr: &OwnedFd, error: &io::Error) -> Result<Exit, String> {
+    let exit = Exit::Code { code: if error.kind() == io::ErrorKind::PermissionDenied { 126 } else { 127 } };
+    // Nobody may read it any more; the exit code says it as well.
+    let _ = rustix::io::write(stderr, format!("muster-shim: {program}: {error}\n").as_bytes());
+    let me = std::process::id() as i32;
+    let at_us = time::boot_us();
+    let start_time = Stat::of(me).map_or(0, |s| s.start_time);
+    runner.say(&Say::Started { pid: me, start_time, at_us })?;
+    runner.say(&Say::Exited { exit, at_us })?;
+    Ok(exit)
 }
 
 /// Waits for a signal or the runner; says which.

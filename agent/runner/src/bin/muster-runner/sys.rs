@@ -94,6 +94,12 @@ pub(crate) fn peer(socket: &impl AsRawFd) -> io::Result<Peer> {
     Ok(Peer { pid: peer.pid, uid: peer.uid })
 }
 
+/// Takes over a descriptor that this process was started with, known by its number. Each number may be given once.
+pub(crate) fn inherited(fd: i32) -> OwnedFd {
+    // SAFETY: whoever started this process left it open for it alone; the caller names each number once.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
 /// What a child does before it becomes its program.
 #[derive(Default)]
 pub(crate) struct Child {
@@ -101,8 +107,6 @@ pub(crate) struct Child {
     pub(crate) cgroup: Option<File>,
     /// The child leads a session of its own.
     pub(crate) session: bool,
-    /// The child leads a process group of its own.
-    pub(crate) group: bool,
     /// The child's program inherits this descriptor, under the same number.
     pub(crate) keep: Option<OwnedFd>,
 }
@@ -119,9 +123,6 @@ pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
         }
         if child.session {
             rustix::process::setsid()?;
-        }
-        if child.group {
-            rustix::process::setpgid(None, None)?;
         }
         if let Some(fd) = &child.keep {
             rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;

@@ -1,5 +1,6 @@
 //! What each command of the control socket does.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command as Process, Stdio};
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use muster_runner::procfs::Stat;
 use muster_runner::record;
-use muster_runner::wire::{Command, Hold, MAX_RANKS, ParkSpec, Refusal, RefusalKind, Refused, Reply, StartSpec};
+use muster_runner::wire::{Command, Hold, Lane, MAX_RANKS, Order, ParkSpec, Refusal, RefusalKind, Refused, Reply, StartSpec};
 use rustix::pipe::PipeFlags;
 use rustix::process::Pid;
 
@@ -16,7 +17,7 @@ use crate::group::{self, Launcher};
 use crate::parked::{self, Parked};
 use crate::steps::Pattern;
 use crate::sys::{self, Child};
-use crate::time;
+use crate::{attend, rank_env, time};
 
 /// A grace of more than a month is a typing error, not a wish.
 const MAX_GRACE_MS: u64 = 31 * 24 * 3_600 * 1_000;
@@ -106,9 +107,20 @@ impl Runner {
             self.group.launcher = Some(self.spawn(command, None)?);
             return Ok(());
         };
+        let here = std::env::current_dir().map_err(|e| format!("own directory: {e}"))?;
+        let envs: Vec<_> = match order.lane {
+            Lane::Parked => vec![spec.env.clone()],
+            Lane::Fork | Lane::Direct => {
+                rank_env::make_error_folders(spec.ranks).map_err(|e| format!("folders for errors: {e}"))?;
+                (0..spec.ranks).map(|local| rank_env::of(spec, &self.hold, &order.run_id, local, &here)).collect()
+            }
+        };
         // A parked launcher that has just ended is replaced.
         self.reap(time::boot());
         if self.group.parked.is_none() {
+            if order.lane == Lane::Direct {
+                return self.start_ranks(spec, order, envs, &here);
+            }
             let park = ParkSpec {
                 program: spec.program.clone(),
                 options: order.options.clone(),
@@ -121,7 +133,23 @@ impl Runner {
         if let Some(launcher) = &mut self.group.launcher {
             launcher.process.started_us = time::boot_us();
         }
-        parked.order(order, spec, &self.hold).map_err(|e| format!("tell the launcher: {e}"))
+        parked.order(order, spec, &envs).map_err(|e| format!("tell the launcher: {e}"))
+    }
+
+    /// Starts the ranks without torchrun and without a launcher.
+    fn start_ranks(
+        &mut self,
+        spec: &StartSpec,
+        order: &Order,
+        envs: Vec<BTreeMap<String, String>>,
+        here: &Path,
+    ) -> Result<(), String> {
+        let orders = attend::Orders { command: order.command.clone(), cwd: spec.cwd.clone(), first_rank: spec.first_rank, envs };
+        let orders = attend::orders_file(&orders).map_err(|e| format!("orders for the ranks: {e}"))?;
+        let mut command = Process::new(here.join(attend::NAME));
+        command.arg("start").arg(orders.as_raw_fd().to_string()).env_clear().envs(&spec.env);
+        self.group.launcher = Some(self.spawn(command, Some(orders))?);
+        Ok(())
     }
 
     fn park(&mut self, spec: &ParkSpec) -> Result<(), Refusal> {
@@ -185,7 +213,7 @@ impl Runner {
             .take_output(LAUNCHER, record::LAUNCHER_LOG, out_read, err_read)
             .map_err(|e| format!("{}: {e}", record::LAUNCHER_LOG))?;
         let started_us = time::boot_us();
-        let pid = sys::spawn(&mut command, Child { cgroup, session: true, group: false, keep })
+        let pid = sys::spawn(&mut command, Child { cgroup, session: true, keep })
             .map_err(|e| {
                 format!("start {:?} in {:?}: {e}", command.get_program(), command.get_current_dir().unwrap_or(Path::new(".")))
             })?

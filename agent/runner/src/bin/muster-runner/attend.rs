@@ -1,0 +1,247 @@
+//! `muster-ranks`: stands for all ranks of a node where there is no torchrun, and does towards them what torchrun would.
+//!
+//! It starts the ranks itself (`start`), or takes them over from the launcher that has forked them (`adopt`), whose memory is given back with
+//! that: the launcher becomes this program, so its children stay its children. Towards the runner it is the shim of every rank. As
+//! torchrun it passes signals on, ends the other ranks when one has failed, and ends with 1 for any failure. Unlike torchrun it does not
+//! wait for other nodes at the end: torchrun must, because the store is part of one of them; ours is not.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Seek};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use muster_runner::procfs::Stat;
+use muster_runner::wire::{Exit, VERSION};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, Signal};
+use serde::{Deserialize, Serialize};
+
+use crate::rank_link::RankLink;
+use crate::ranks::Say;
+use crate::sys::{self, Child};
+use crate::tree::{self, Reaped};
+use crate::{shim, time};
+
+/// The name that makes the runner's binary this program; the link lies in the runner's directory.
+pub(crate) const NAME: &str = "muster-ranks";
+
+/// What torchrun gives the other ranks of a node when one has failed (`LocalElasticAgent`, `PContext.close`).
+const TERM_GRACE: Duration = Duration::from_secs(30);
+
+/// How long the runner may take to write the last exit down: one sync, even on a busy disk.
+const ACK: Duration = Duration::from_secs(5);
+
+/// Answers of the runner to one rank's hello, start and end.
+const ANSWERS: u32 = 3;
+
+/// What `start` is told, in a descriptor that is its second argument.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Orders {
+    pub(crate) command: Vec<String>,
+    pub(crate) cwd: std::path::PathBuf,
+    pub(crate) first_rank: u32,
+    /// Complete, one for each rank.
+    pub(crate) envs: Vec<BTreeMap<String, String>>,
+}
+
+/// One rank as the launcher hands it over, in a JSON list that is the second argument of `adopt`.
+#[derive(Deserialize)]
+struct Handed {
+    rank: u32,
+    pid: i32,
+    /// Its connection to the runner, on which hello is said and answered, and start said.
+    fd: i32,
+}
+
+struct Rank {
+    rank: u32,
+    pid: i32,
+    link: RankLink,
+    exit: Option<Exit>,
+}
+
+pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
+    let texts: Vec<&str> = args.iter().filter_map(|arg| arg.to_str()).collect();
+    let signals = [&shim::PASSED[..], &[libc::SIGCHLD]].concat();
+    let outcome = sys::signal_fd(&signals).map_err(|e| format!("signals: {e}")).and_then(|signals| {
+        let ranks = match texts[..] {
+            ["start", fd] => start(fd)?,
+            ["adopt", handed] => adopt(handed)?,
+            _ => return Err("is run by muster-runner alone".to_owned()),
+        };
+        Attendant { signals, ranks, termed: false, kill_at: None }.attend()
+    });
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        // The ranks are killed with this process.
+        Err(wrong) => {
+            eprintln!("{NAME}: {wrong}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn adopt(handed: &str) -> Result<Vec<Rank>, String> {
+    let handed: Vec<Handed> = serde_json::from_str(handed).map_err(|e| format!("what the launcher hands over: {e}"))?;
+    let rank = |Handed { rank, pid, fd }| Rank { rank, pid, link: RankLink::adopt(inherited(fd), 1), exit: None };
+    Ok(handed.into_iter().map(rank).collect())
+}
+
+/// A descriptor that whoever started this process left open for it, and named to it once.
+fn inherited<T: From<OwnedFd>>(fd: i32) -> T {
+    let fd = sys::inherited(fd);
+    // The ranks have no use for it.
+    let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
+    T::from(fd)
+}
+
+fn start(fd: &str) -> Result<Vec<Rank>, String> {
+    let mut file: File = inherited(fd.parse().map_err(|e| format!("{fd:?}: {e}"))?);
+    let orders: Orders = file.rewind().and_then(|()| Ok(serde_json::from_reader(&file)?)).map_err(|e| format!("orders: {e}"))?;
+    let mut ranks = Vec::with_capacity(orders.envs.len());
+    for (local, env) in (0..).zip(&orders.envs) {
+        ranks.push(start_rank(&orders, local, env).map_err(|e| format!("rank {}: {e}", orders.first_rank + local))?);
+    }
+    Ok(ranks)
+}
+
+fn start_rank(orders: &Orders, local: u32, env: &BTreeMap<String, String>) -> Result<Rank, String> {
+    let rank = orders.first_rank + local;
+    let (program, args) = orders.command.split_first().ok_or("there is nothing to run")?;
+    let mut command = Command::new(program);
+    command.args(args).env_clear().envs(env).current_dir(&orders.cwd).stdin(Stdio::null());
+    let mut link = RankLink::connect(Path::new("."))?;
+    let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"));
+    let ((out_read, out_write), (err_read, err_write)) = (pipe()?, pipe()?);
+    let me = std::process::id() as i32;
+    link.hello(&Say::Hello { v: VERSION, rank, local_rank: local, pid: me }, &[out_read.as_fd(), err_read.as_fd()])?;
+    let stderr = err_write.try_clone().map_err(|e| format!("pipe: {e}"))?;
+    command.stdout(Stdio::from(out_write)).stderr(Stdio::from(err_write));
+    let at_us = time::boot_us();
+    match sys::spawn(&mut command, Child { session: true, ..Child::default() }) {
+        Ok(pid) => {
+            let pid = pid.as_raw_nonzero().get();
+            let start_time = Stat::of(pid).map_or(0, |s| s.start_time);
+            link.say(&Say::Started { pid, start_time, at_us })?;
+            Ok(Rank { rank, pid, link, exit: None })
+        }
+        Err(e) => {
+            let exit = shim::say_not_started(&mut link, program, &stderr, &e)?;
+            Ok(Rank { rank, pid: 0, link, exit: Some(exit) })
+        }
+    }
+}
+
+struct Attendant {
+    signals: OwnedFd,
+    ranks: Vec<Rank>,
+    /// A TERM has been passed on: the runner's order and the one to the process group are the same.
+    termed: bool,
+    /// When ranks that were ended because another has failed are killed.
+    kill_at: Option<Duration>,
+}
+
+impl Attendant {
+    /// Until all have ended and the runner has written that down. True: all ended well.
+    fn attend(mut self) -> Result<bool, String> {
+        self.reap()?;
+        if self.ranks.iter().any(|rank| rank.exit.is_some_and(|exit| !exit.success())) {
+            self.one_has_failed();
+        }
+        let mut give_up = None;
+        loop {
+            let over = self.ranks.iter().all(|rank| rank.exit.is_some());
+            if over && self.ranks.iter().all(|rank| rank.link.answers >= ANSWERS) {
+                break;
+            }
+            let now = time::boot();
+            if over && now >= *give_up.get_or_insert(now + ACK) {
+                break;
+            }
+            if self.kill_at.is_some_and(|at| now >= at) {
+                self.kill_at = None;
+                self.signal(libc::SIGKILL);
+            }
+            let until = [self.kill_at, give_up].into_iter().flatten().min();
+            let (signalled, spoken) = self.wait(until.map(|at| at.saturating_sub(now)));
+            if signalled {
+                while let Some(signal) = sys::next_signal(&self.signals) {
+                    match signal {
+                        libc::SIGCHLD => self.reap()?,
+                        signal => self.pass_on(signal),
+                    }
+                }
+            }
+            for at in spoken {
+                for hear in self.ranks[at].link.hear()? {
+                    if let Some(error) = hear.error {
+                        return Err(format!("refused by the runner: {error}"));
+                    }
+                    if let Some(signal) = hear.signal {
+                        self.pass_on(signal);
+                    }
+                }
+            }
+        }
+        Ok(self.ranks.iter().all(|rank| rank.exit.is_some_and(Exit::success)))
+    }
+
+    /// Whether signals are there, and the places of the ranks whose connection has something to read.
+    fn wait(&self, timeout: Option<Duration>) -> (bool, Vec<usize>) {
+        let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        fds.extend(self.ranks.iter().map(|rank| PollFd::new(&rank.link.stream, PollFlags::IN)));
+        let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+        let ready: Vec<usize> = fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).map(|(at, _)| at).collect();
+        (ready.contains(&0), ready.into_iter().filter_map(|at| at.checked_sub(1)).collect())
+    }
+
+    fn pass_on(&mut self, signal: i32) {
+        if signal == libc::SIGTERM && std::mem::replace(&mut self.termed, true) {
+            return;
+        }
+        self.signal(signal);
+    }
+
+    /// Signals the process group of every rank that lives: each leads one.
+    fn signal(&self, signal: i32) {
+        let Some(signal) = Signal::from_named_raw(signal) else { return };
+        for pid in self.ranks.iter().filter(|rank| rank.exit.is_none()).filter_map(|rank| Pid::from_raw(rank.pid)) {
+            let _ = rustix::process::kill_process_group(pid, signal);
+        }
+    }
+
+    fn reap(&mut self) -> Result<(), String> {
+        while let Reaped::Ended(pid, status) = tree::reap() {
+            let Some(rank) = self.ranks.iter_mut().find(|rank| rank.pid == pid && rank.exit.is_none()) else { continue };
+            let exit = tree::exit_of(status);
+            rank.exit = Some(exit);
+            rank.link.say(&Say::Exited { exit, at_us: time::boot_us() })?;
+            if !exit.success() {
+                eprintln!("{NAME}: rank {} (pid {pid}) ended with {exit:?}", rank.rank);
+                self.one_has_failed();
+            }
+        }
+        Ok(())
+    }
+
+    fn one_has_failed(&mut self) {
+        if self.kill_at.is_none() {
+            self.kill_at = Some(time::boot() + TERM_GRACE);
+            self.pass_on(libc::SIGTERM);
+        }
+    }
+}
+
+/// Hands the orders over in memory: they hold environments, secrets included.
+pub(crate) fn orders_file(orders: &Orders) -> io::Result<OwnedFd> {
+    let memory = File::from(rustix::fs::memfd_create(NAME, rustix::fs::MemfdFlags::CLOEXEC)?);
+    serde_json::to_writer(&memory, orders)?;
+    Ok(memory.into())
+}

@@ -1,0 +1,84 @@
+//! One rank's connection to its runner, as the process holds it that stands for the rank: a shim, or the attendant of all ranks.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use muster_runner::socket;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use crate::ranks::{Hear, Say};
+
+/// The connection to the runner, whose writes and the wait for the first answer block: both sides are of one mind.
+pub(crate) struct RankLink {
+    pub(crate) stream: UnixStream,
+    buffer: Vec<u8>,
+    /// `ok`s heard: one each for hello, started and exited.
+    pub(crate) answers: u32,
+}
+
+impl RankLink {
+    pub(crate) fn connect(dir: &Path) -> Result<Self, String> {
+        let stream = socket::connect_to(dir, socket::RANKS).map_err(|e| format!("{}/{}: {e}", dir.display(), socket::RANKS))?;
+        Ok(Self::adopt(stream, 0))
+    }
+
+    /// A connection on which so many lines have been answered, with nothing of the next read yet.
+    pub(crate) fn adopt(stream: UnixStream, answers: u32) -> Self {
+        Self { stream, buffer: Vec::new(), answers }
+    }
+
+    /// Introduces the rank and hands over the read ends of its output.
+    pub(crate) fn hello(&mut self, say: &Say, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+        let line = line(say);
+        let sent = rustix::net::sendmsg(&self.stream, &[IoSlice::new(&line)], &mut ancillary, SendFlags::NOSIGNAL);
+        if sent.map_err(|e| format!("runner: {e}"))? != line.len() {
+            return Err("runner: a short write".into());
+        }
+        while self.answers == 0 {
+            for hear in self.hear()? {
+                if let Some(error) = hear.error {
+                    return Err(format!("refused by the runner: {error}"));
+                }
+                if hear.signal.is_some() {
+                    return Err("the worker group is being stopped".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn say(&mut self, say: &Say) -> Result<(), String> {
+        self.stream.write_all(&line(say)).map_err(|e| format!("runner: {e}"))
+    }
+
+    /// Reads once, and returns the whole lines; an error when the runner is gone.
+    pub(crate) fn hear(&mut self) -> Result<Vec<Hear>, String> {
+        let mut bytes = [0u8; 1024];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => return Err("the runner is gone".into()),
+            Ok(n) => self.buffer.extend_from_slice(&bytes[..n]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(format!("runner: {e}")),
+        }
+        let mut heard = Vec::new();
+        while let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
+            let line: Vec<u8> = self.buffer.drain(..=end).collect();
+            let hear: Hear = serde_json::from_slice(&line[..end]).map_err(|e| format!("runner: {e}"))?;
+            self.answers += u32::from(hear.ok);
+            heard.push(hear);
+        }
+        Ok(heard)
+    }
+}
+
+fn line(say: &Say) -> Vec<u8> {
+    let mut line = serde_json::to_vec(say).expect("numbers always serialize");
+    line.push(b'\n');
+    line
+}

@@ -143,8 +143,13 @@ pub(crate) fn place(candidates: &[Candidate], need: Need) -> Placement {
     if (fit.len() as u32) < need.min && (fit.is_empty() || !planted::on(Mistake::MinimumIgnored)) {
         return Placement::Short(Shortfall { need: need.min, have: fit.len() as u32, excluded });
     }
+    // A few of very many: the rest needs no order.
+    let wanted = need.wanted as usize;
+    if fit.len() > wanted && wanted > 0 {
+        fit.select_nth_unstable_by(wanted - 1, |a, b| a.0.cmp(&b.0));
+    }
+    fit.truncate(wanted);
     fit.sort_by(|a, b| a.0.cmp(&b.0));
-    fit.truncate(need.wanted as usize);
     Placement::Gang(fit.into_iter().map(|(_, candidate)| member(candidate, &need)).collect())
 }
 
@@ -211,7 +216,7 @@ mod tests {
 
     #[test]
     fn gpus_are_given_whole_and_in_order() {
-        let gpu = |index: u32| Gpu { uuid: format!("GPU-{index}"), index, model: "H100".into(), memory_bytes: 0 };
+        let gpu = |index: u32| Gpu { uuid: format!("GPU-{index}"), index, model: "H100".into(), ..Gpu::default() };
         let mut nodes = [node("a", None), node("b", None)];
         nodes[0].gpus_free = vec![gpu(7), gpu(1), gpu(3)];
         nodes[1].gpus_free = vec![gpu(0)];

@@ -9,6 +9,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo:rerun-if-changed={}", file.display());
     }
     let descriptors = protox::compile(files, [root])?;
-    tonic_prost_build::configure().btree_map(".").compile_fds(descriptors)?;
+    tonic_prost_build::configure().codec_path("crate::codec::SmallBuffers").btree_map(".").compile_fds(descriptors)?;
     Ok(())
 }

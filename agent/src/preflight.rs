@@ -43,6 +43,16 @@ impl Preflight {
     /// Why this run cannot be started here, for its user.
     pub(crate) async fn check(&self, assignment: &Assignment, launch: &Launch, site: &Site) -> Result<Interpreter, String> {
         let node = &site.node;
+        let hash = assignment.profile.hash();
+        if hash != assignment.profile_hash {
+            return Err(format!(
+                "{node} reads the profile of this generation as {hash}, the coordinator as {}: agent and coordinator are of different versions",
+                assignment.profile_hash
+            ));
+        }
+        if let Some(why) = torchrun::surroundings(assignment, site).fatal() {
+            return Err(format!("{why} on {node}"));
+        }
         let dir = Path::new(&launch.dir);
         if !dir.is_dir() {
             return Err(format!("working directory {} not found on {node}", launch.dir));
@@ -63,7 +73,7 @@ impl Preflight {
         }
         let interpreter = self.torch(&python, launch).await.map_err(|why| format!("{why} on {node}"))?;
         let torch = interpreter.torch;
-        let store_is_here = assignment.hosts_store || site.address.parse().is_ok_and(|a: std::net::IpAddr| a.is_loopback());
+        let store_is_here = assignment.hosts_store || site.report.address.parse().is_ok_and(|a: std::net::IpAddr| a.is_loopback());
         if assignment.node_rank == 0 && store_is_here && torch < FORGIVES_BIND && !torchrun::alone(assignment, torch) {
             return Err(format!(
                 "torch {}.{} of {} on {node} cannot be node rank 0 of several nodes on one host; torch {}.{} or later can",
@@ -155,7 +165,9 @@ mod tests {
 
     use muster_core::{
         id::{Generation, JobName, JobUid},
+        nccl::profile::Profile,
         node::torchrun::{Meeting, launch},
+        node_report::NodeReport,
         run::{Endpoint, RunId},
         spec::Launch as Lane,
     };
@@ -184,6 +196,8 @@ mod tests {
             stop_grace: Duration::ZERO,
             step_pattern: None,
             restart_count: 0,
+            profile: Profile::default(),
+            profile_hash: Profile::default().hash(),
         }
     }
 
@@ -202,7 +216,8 @@ mod tests {
 
     async fn check(preflight: &Preflight, assignment: Assignment, bin: &Path) -> Result<(), String> {
         let env = BTreeMap::from([("PATH".to_owned(), bin.to_str().unwrap().to_owned())]);
-        let site = Site { node: "n1".into(), address: "127.0.0.1".into(), run_dir: "/r".into(), env };
+        let report = NodeReport { address: "127.0.0.1".into(), ..NodeReport::default() };
+        let site = Site { node: "n1".into(), report, run_dir: "/r".into(), env };
         let launch = launch(&assignment, Meeting::Served(&Endpoint { host: "127.0.0.1".into(), port: 1 }), &site).unwrap();
         preflight.check(&assignment, &launch, &site).await.map(|_| ())
     }

@@ -43,7 +43,7 @@ pub(crate) async fn prepare(
     spare: Option<Spare>,
 ) -> Result<(), String> {
     // The store's port is not known yet, and no check depends on it.
-    let anywhere = Endpoint { host: site.address.clone(), port: 1 };
+    let anywhere = Endpoint { host: site.report.address.clone(), port: 1 };
     let launch = launch(assignment, Meeting::Served(&anywhere), site)?;
     let interpreter = preflight.check(assignment, &launch, site).await?;
     let alone = torchrun::alone(assignment, interpreter.torch);
@@ -55,7 +55,7 @@ pub(crate) async fn prepare(
         info!(run = %assignment.run.job, generation = %assignment.run.generation, ?lane, "lane: {why}");
     }
     let trouble = |what: &str, e: &dyn std::fmt::Display| format!("the agent of {} cannot {what}: {e}", site.node);
-    let address: IpAddr = site.address.parse().map_err(|e| trouble("read its own address", &e))?;
+    let address: IpAddr = site.report.address.parse().map_err(|e| trouble("read its own address", &e))?;
     let hold = hold(assignment, site, address);
     hold.check().map_err(|e| trouble("describe the run to its runner", &e))?;
     if let Some(spare) = spare {

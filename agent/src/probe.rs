@@ -12,7 +12,7 @@ mod host;
 pub(crate) use gpu::Gpus;
 
 /// Everything this node reports about itself.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Facts {
     fixed: NodeReport,
     gpus: watch::Receiver<Option<Gpus>>,

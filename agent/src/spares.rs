@@ -131,14 +131,14 @@ pub(crate) async fn make(
     runner: &Path,
     site: &Site,
 ) -> Result<Spare, String> {
-    let anywhere = Endpoint { host: site.address.clone(), port: 1 };
+    let anywhere = Endpoint { host: site.report.address.clone(), port: 1 };
     let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), site)?;
     let fit = fit(assignment, &launch).ok_or("only Python can be started ahead")?;
     let trouble = |what: &str, e: &dyn std::fmt::Display| format!("{}: {what}: {e}", dir.display());
     fs::create_dir_all(&dir).map_err(|e| trouble("make", &e))?;
     let modules = match lane {
-        Lane::Fork => read_some(modules),
-        _ => TORCHRUN_MODULES.to_owned(),
+        Lane::Fork | Lane::Direct => read_some(modules),
+        Lane::Cold | Lane::Parked => TORCHRUN_MODULES.to_owned(),
     };
     fs::write(dir.join(record::PRELOAD), modules).map_err(|e| trouble(record::PRELOAD, &e))?;
     let hold = wire::Hold {

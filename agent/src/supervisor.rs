@@ -27,6 +27,7 @@ use crate::{
     ledger_file,
     preflight::Preflight,
     prepare,
+    probe::Facts,
     run_dir::Runs,
     runner_link::{Link, Orders, Word},
     spares::{self, Made, Spares},
@@ -78,6 +79,7 @@ const STOCK_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     config: Arc<Config>,
+    facts: Facts,
     node: Node,
     runs: Runs,
     own_env: BTreeMap<String, String>,
@@ -113,7 +115,13 @@ struct Prepared {
 struct Forgetful(#[source] ledger_file::LedgerError);
 
 impl Supervisor {
-    pub(crate) fn new(config: Arc<Config>, ledger: Ledger, runs: Runs, shutdown: CancellationToken) -> (Self, Handle) {
+    pub(crate) fn new(
+        config: Arc<Config>,
+        facts: Facts,
+        ledger: Ledger,
+        runs: Runs,
+        shutdown: CancellationToken,
+    ) -> (Self, Handle) {
         let (orders_in, orders) = mpsc::channel(ORDERS_MAX);
         let (say, words) = mpsc::channel(WORDS_MAX);
         let (reports, reports_out) = watch::channel(None);
@@ -122,6 +130,7 @@ impl Supervisor {
         let handle = Handle { orders: orders_in, reports: reports_out, pulse: pulse_out, end_session: end_out };
         let supervisor = Self {
             config,
+            facts,
             node: Node::new(ledger),
             runs,
             own_env: std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect(),
@@ -350,10 +359,10 @@ impl Supervisor {
         }
     }
 
-    fn site(&self, run: &RunId) -> Site {
+    fn site(&mut self, run: &RunId) -> Site {
         Site {
             node: self.config.node.clone(),
-            address: self.config.address.to_string(),
+            report: self.facts.report(),
             run_dir: self.runs.dir(run).to_str().expect("the state directory was checked to be UTF-8").to_owned(),
             env: self.own_env.clone(),
         }

@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeMap,
     io,
+    sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -62,7 +63,8 @@ pub(crate) enum Message {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Orders {
     pub welcome: Option<Welcome>,
-    pub desired: Option<Desired>,
+    /// Shared, since it is looked at more often than it changes.
+    pub desired: Option<Arc<Desired>>,
     /// The session is over, and why.
     pub refused: Option<String>,
 }
@@ -264,7 +266,7 @@ impl Engine {
                 self.order(session, |orders| orders.refused = Some(why));
                 self.sessions.remove(&session);
             }
-            Effect::Publish { session, desired } => self.order(session, |orders| orders.desired = Some(desired)),
+            Effect::Publish { session, desired } => self.order(session, |orders| orders.desired = Some(Arc::new(desired))),
             Effect::Answer { id, answer } => {
                 if let Some(answered) = self.waiting.remove(&id) {
                     // A caller that went away does not need it; what was decided stands.

@@ -12,6 +12,7 @@
 //! | `requests` | what users ask for |
 //! | `registry` | who is alive: sessions, silence, Suspect, Lost |
 //! | `job` | a job's durable record and its phases |
+//! | `members` | a sealed membership |
 //! | `capacity` | what nodes have left |
 //! | `placement` | which nodes, in which rank order, or why none |
 //! | `rendezvous` | one generation: ready, inert, broken, done |
@@ -45,6 +46,7 @@ mod facts;
 pub mod job;
 mod judge;
 mod marks;
+pub mod members;
 mod placement;
 pub mod receipt;
 mod registry;

@@ -15,8 +15,8 @@ macro_rules! mistakes {
 }
 
 mistakes! {
-    /// A node obeys a coordinator of an older term.
-    OlderTermObeyed,
+    /// A coordinator takes a node in that has obeyed a newer one.
+    NewerTermIgnored,
     /// A node obeys a message of an older session.
     OlderEpochObeyed,
     /// A node goes back to an older generation.
@@ -25,8 +25,6 @@ mistakes! {
     LedgerSavedLast,
     /// A node starts a generation beside an older one of its job, and on GPUs in use.
     WaitsForNobody,
-    /// A node clears away what is left of a job of which something still runs.
-    RunningPurged,
     /// The next generation starts although nothing proves that the one before is inert.
     NextStartsAtOnce,
     /// A generation whose members are all silent counts as broken, with nobody proven dead.

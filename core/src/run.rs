@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     exit::Exit,
     id::{Generation, JobName, JobUid, NodeEpoch, NodeName, Term},
+    nccl::profile::Profile,
     period::serde_period,
     spec::Launch,
     time::Timestamp,
@@ -86,6 +87,10 @@ pub struct Assignment {
     pub step_pattern: Option<String>,
     /// Restarts this job has had before this generation, for scripts that read `TORCHELASTIC_RESTART_COUNT`.
     pub restart_count: u32,
+    /// What all ranks of the generation agree on.
+    pub profile: Profile,
+    /// The coordinator's hash of it. An agent that computes another understands the profile otherwise and refuses the run.
+    pub profile_hash: String,
 }
 
 /// What an agent says about one run. Times are on the sender's clock.

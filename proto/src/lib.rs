@@ -4,6 +4,7 @@
 //! No rules and no defaults live here: what a message means is core's business, whether it is well-formed is [`convert`]'s.
 #![forbid(unsafe_code)]
 
+pub mod codec;
 pub mod convert;
 pub mod limits;
 

@@ -3,7 +3,7 @@
 //! The agent says Hello; the fleet accepts or refuses; then the session carries facts up and the latest desired state down until
 //! either side goes. The end of a session says nothing about the node's workers.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use muster_core::{
     fleet::{Hello, Input},
@@ -97,7 +97,7 @@ struct Session<'a> {
     /// Readers by the number of their read.
     reads: BTreeMap<u64, mpsc::Sender<v1::LogChunk>>,
     /// The desired state sent last.
-    published: Option<Desired>,
+    published: Option<Arc<Desired>>,
 }
 
 impl Session<'_> {
@@ -140,7 +140,7 @@ impl Session<'_> {
         }
         if orders.desired.is_some() && orders.desired != self.published {
             self.published = orders.desired;
-            let desired = self.published.as_ref().map(wire::desired_to_wire).expect("tested above");
+            let desired = self.published.as_deref().map(wire::desired_to_wire).expect("tested above");
             self.send(ToAgent::Desired(desired)).await?;
         }
         Ok(())

@@ -10,6 +10,7 @@ use crate::{
         job::{GenerationRecord, JobRecord},
         marks,
         placement::{self, Candidate, Need, Placement},
+        registry::Node,
     },
     id::{JobUid, NodeName},
     node_report::Gpu,
@@ -38,9 +39,9 @@ impl Fleet {
                 cordoned: node.record.cordon.is_some(),
                 avoided: avoided(name),
                 shunned: marks::shunned_by(&node.record, uid, &self.policy, now),
-                slots_free: self.slots_free(name, Some(uid)),
-                gpus_free: self.gpus_free(name, uid),
-                node_rank: before.and_then(|g| g.members.iter().position(|m| &m.node == name)).map(|rank| rank as u32),
+                slots_free: self.slots_free_on(node, Some(uid)),
+                gpus_free: self.gpus_free(node, uid),
+                node_rank: before.and_then(|g| g.members.rank_of(name)),
             })
             .collect();
         let need = Need { min: job.spec.min_replicas, wanted: job.replicas, gpus_per_node: job.spec.gpus_per_node };
@@ -49,22 +50,28 @@ impl Fleet {
 
     /// Worker groups this node could still take, not counting those of `but`: they make room for themselves.
     pub(crate) fn slots_free(&self, name: &NodeName, but: Option<&JobUid>) -> u32 {
-        let Some(node) = self.nodes.get(name) else { return 0 };
+        self.nodes.get(name).map_or(0, |node| self.slots_free_on(node, but))
+    }
+
+    fn slots_free_on(&self, node: &Node, but: Option<&JobUid>) -> u32 {
         let mut taken: BTreeSet<&JobUid> =
             node.runs.iter().filter(|(_, run)| !run.phase.is_over()).map(|(id, _)| &id.job).collect();
-        taken.extend(node.jobs.iter().filter(|uid| self.holds(uid, name)));
+        taken.extend(node.jobs.iter().filter(|uid| self.holds(uid, &node.record.name)));
         let taken =
             taken.into_iter().filter(|uid| Some(*uid) != but && self.jobs.get(uid).is_none_or(|j| j.spec.gpus_per_node == 0));
         node.record.report.slots.saturating_sub(taken.count() as u32)
     }
 
-    fn gpus_free(&self, name: &NodeName, but: &JobUid) -> Vec<Gpu> {
-        let Some(node) = self.nodes.get(name) else { return Vec::new() };
+    fn gpus_free(&self, node: &Node, but: &JobUid) -> Vec<Gpu> {
+        if node.record.report.gpus.is_empty() {
+            return Vec::new();
+        }
+        let name = &node.record.name;
         let others = node.jobs.iter().filter(|uid| *uid != but).filter_map(|uid| self.jobs.get(uid));
         let taken: Vec<&String> = others
             .flat_map(JobRecord::unburied)
             .filter(|g| !g.dead.contains(name) && (g.stopping.is_none() || !planted::on(Mistake::HeldIsFree)))
-            .flat_map(|g| g.members.iter().filter(|m| &m.node == name))
+            .filter_map(|g| g.members.get(g.members.rank_of(name)? as usize))
             .flat_map(|member| &member.gpus)
             .collect();
         node.record.report.gpus.iter().filter(|gpu| !taken.contains(&&gpu.uuid)).cloned().collect()

@@ -86,7 +86,7 @@ fn target(name: &NodeName, node: &Node, job: &JobRecord, generation: &Generation
 }
 
 fn assignment(name: &NodeName, job: &JobRecord, generation: &GenerationRecord) -> Option<Assignment> {
-    let node_rank = generation.members.iter().position(|member| &member.node == name)? as u32;
+    let node_rank = generation.members.rank_of(name)?;
     let spec = &job.spec;
     Some(Assignment {
         run: RunId { job: job.uid.clone(), generation: generation.number },

@@ -9,7 +9,10 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    fleet::receipt::{Cause, Incident},
+    fleet::{
+        members::Members,
+        receipt::{Cause, Incident},
+    },
     id::{Generation, JobName, JobUid, NodeName},
     run::{Endpoint, RunId},
     spec::JobSpec,
@@ -102,8 +105,7 @@ pub const INCIDENTS_MAX: usize = 100;
 pub struct GenerationRecord {
     pub number: Generation,
     pub cause: Cause,
-    /// In node rank order.
-    pub members: Vec<Member>,
+    pub members: Members,
     pub proc_per_node: u32,
     /// The job's restarts when this was sealed; part of the assignment, which must never change within a generation.
     pub restart_count: u32,
@@ -236,10 +238,10 @@ impl GenerationRecord {
     }
 
     pub fn has(&self, node: &NodeName) -> bool {
-        self.members.iter().any(|member| &member.node == node)
+        self.members.rank_of(node).is_some()
     }
 
     pub fn all_dead(&self) -> bool {
-        self.members.iter().all(|member| self.dead.contains(&member.node))
+        self.dead.len() >= self.members.len() && self.members.iter().all(|member| self.dead.contains(&member.node))
     }
 }

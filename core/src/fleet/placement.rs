@@ -145,8 +145,12 @@ pub(crate) fn place(candidates: &[Candidate], need: Need) -> Placement {
     if (fit.len() as u32) < need.min && (fit.is_empty() || !planted::on(Mistake::MinimumIgnored)) {
         return Placement::Short(Shortfall { need: need.min, have: fit.len() as u32, excluded });
     }
-    fit.sort_by(|a, b| (a.1.shunned, &a.0).cmp(&(b.1.shunned, &b.0)));
-    fit.truncate(need.wanted as usize);
+    // A few of very many: the rest needs no order.
+    let wanted = need.wanted as usize;
+    if fit.len() > wanted && wanted > 0 {
+        fit.select_nth_unstable_by(wanted - 1, |a, b| (a.1.shunned, &a.0).cmp(&(b.1.shunned, &b.0)));
+    }
+    fit.truncate(wanted);
     fit.sort_by(|a, b| a.0.cmp(&b.0));
     Placement::Gang(fit.into_iter().map(|(_, candidate)| member(candidate, &need)).collect())
 }

@@ -29,15 +29,25 @@ pub(crate) fn report<'a>(
     nodes.get(node)?.runs.get(&generation.run(job))
 }
 
+/// The same of all members, in rank order.
+pub(crate) fn reports<'a>(
+    nodes: &'a Registry,
+    job: &JobUid,
+    generation: &'a GenerationRecord,
+) -> impl Iterator<Item = (&'a NodeName, Option<&'a RunReport>)> {
+    let run = generation.run(job);
+    generation.members.iter().map(move |member| (&member.node, nodes.get(&member.node).and_then(|node| node.runs.get(&run))))
+}
+
 /// Records which members are now proven dead (R4): their node says so, or has booted anew since. True if any is new.
 pub(crate) fn note_deaths(nodes: &Registry, job: &JobUid, generation: &mut GenerationRecord) -> bool {
-    let before = generation.dead.len();
+    let (before, id) = (generation.dead.len(), generation.run(job));
     for member in &generation.members {
         let Some(node) = nodes.get(&member.node) else { continue };
-        let reported = node.runs.get(&generation.run(job)).is_some_and(|run| run.phase.is_over());
+        let reported = node.runs.get(&id).is_some_and(|run| run.phase.is_over());
         let rebooted = node.session.is_some() && node.record.boot_id != member.boot_id && !planted::on(Mistake::BootIgnored);
         let assumed = planted::on(Mistake::LostIsDead) && node.liveness == Liveness::Lost;
-        if reported || rebooted || assumed {
+        if (reported || rebooted || assumed) && !generation.dead.contains(&member.node) {
             generation.dead.insert(member.node.clone());
         }
     }
@@ -51,9 +61,11 @@ pub(crate) fn store(nodes: &Registry, job: &JobUid, generation: &GenerationRecor
 
 /// Members not ready to start yet.
 pub(crate) fn unready<'a>(nodes: &Registry, job: &JobUid, generation: &'a GenerationRecord) -> Vec<&'a NodeName> {
+    let id = generation.run(job);
     let ready = |node: &&NodeName| {
-        let heard = nodes.get(node).is_some_and(|n| n.session.is_some());
-        heard && report(nodes, job, generation, node).is_some_and(|run| matches!(run.phase, RunPhase::Ready | RunPhase::Running))
+        let heard = nodes.get(node).filter(|node| node.session.is_some());
+        let run = heard.and_then(|node| node.runs.get(&id));
+        run.is_some_and(|run| matches!(run.phase, RunPhase::Ready | RunPhase::Running))
     };
     generation.members.iter().map(|member| &member.node).filter(|node| !ready(node)).collect()
 }
@@ -82,7 +94,7 @@ pub(crate) fn evidence(
     now: Timestamp,
     patience: Timestamp,
 ) -> Vec<Evidence> {
-    let mut found = Vec::new();
+    let (mut found, id) = (Vec::new(), generation.run(job));
     for member in &generation.members {
         let name = &member.node;
         let Some(node) = nodes.get(name) else {
@@ -93,7 +105,7 @@ pub(crate) fn evidence(
             found.push(Evidence::NodeRebooted { node: name.clone(), at: node.doubted_at.min(now) });
             continue;
         }
-        let run = node.runs.get(&generation.run(job));
+        let run = node.runs.get(&id);
         if let Some(run) = run {
             exits(name, run, generation.proc_per_node, &mut found);
         }
@@ -206,10 +218,7 @@ pub(crate) struct Steps {
 }
 
 pub(crate) fn steps(nodes: &Registry, job: &JobUid, generation: &GenerationRecord) -> Steps {
-    let ranks = || {
-        let run_of = |member: &crate::fleet::job::Member| report(nodes, job, generation, &member.node);
-        generation.members.iter().filter_map(run_of).flat_map(|run| &run.ranks)
-    };
+    let ranks = || reports(nodes, job, generation).filter_map(|(_, run)| run).flat_map(|run| &run.ranks);
     Steps {
         last: ranks().filter_map(|rank| rank.last_step).max(),
         first: ranks().filter_map(|rank| Some((rank.first_step_at?, rank.first_step?))).min(),

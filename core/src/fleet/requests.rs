@@ -118,7 +118,10 @@ impl Fleet {
         let phase = self.jobs[&uid].phase;
         match phase {
             Phase::Cancelled => return Ok(Reply::Job { uid, existed: true }),
-            Phase::Succeeded | Phase::Failed if planted::on(Mistake::TerminalReopened) => {}
+            Phase::Succeeded | Phase::Failed if planted::on(Mistake::TerminalReopened) => {
+                self.touch_job(&uid, scratch);
+                self.jobs.get_mut(&uid).expect("found above").phase = Phase::Stopping;
+            }
             Phase::Succeeded | Phase::Failed => {
                 return Err(Refusal::Precondition(format!("job {name} is over already: {phase:?}")));
             }

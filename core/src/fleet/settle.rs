@@ -19,7 +19,7 @@ use crate::{
     },
     id::{JobUid, NodeName},
     planted::{self, Mistake},
-    run::RunPhase,
+    run::{RunPhase, RunReport},
     time::Timestamp,
 };
 
@@ -216,7 +216,7 @@ impl Fleet {
             cause,
             // The store stands away from node rank 0 where it can: torch before 2.7 cannot share that node with it.
             store_host: gang.last().expect("a gang has at least one member").node.clone(),
-            members: gang,
+            members: gang.into(),
             proc_per_node: job.spec.proc_per_node,
             restart_count: job.restart_count,
             store: None,
@@ -269,10 +269,12 @@ impl Fleet {
             filled.stopped_at.get_or_insert(now);
         }
         if generation.started {
-            let reports = generation.members.iter().map(|m| rendezvous::report(&self.nodes, uid, generation, &m.node));
-            let launched: Option<Vec<Timestamp>> =
-                reports.map(|run| run.and_then(|run| run.ranks.iter().filter_map(|rank| rank.started_at).min())).collect();
-            filled.launched_at = filled.launched_at.or_else(|| launched?.into_iter().max());
+            if filled.launched_at.is_none() {
+                let started = |run: &RunReport| run.ranks.iter().filter_map(|rank| rank.started_at).min();
+                let launched: Option<Vec<Timestamp>> =
+                    rendezvous::reports(&self.nodes, uid, generation).map(|(_, run)| run.and_then(started)).collect();
+                filled.launched_at = launched.and_then(|all| all.into_iter().max());
+            }
             let joined = rendezvous::report(&self.nodes, uid, generation, &generation.store_host).and_then(|run| run.all_joined_at);
             filled.joined_at = filled.joined_at.or(joined);
             if filled.first_step_at.is_none()
@@ -340,13 +342,11 @@ impl Fleet {
             };
             return self.say(uid, phase, reason, message);
         }
-        let running = |node: &NodeName| {
-            rendezvous::report(&self.nodes, uid, generation, node).is_some_and(|run| run.phase == RunPhase::Running)
-        };
-        let all_running = generation.members.iter().all(|m| running(&m.node));
+        let running = |run: Option<&RunReport>| run.is_some_and(|run| run.phase == RunPhase::Running);
+        let all_running = || rendezvous::reports(&self.nodes, uid, generation).all(|(_, run)| running(run));
         let (phase, reason, message) = if let Some(shortfall) = self.live.get(uid).and_then(|live| live.stranded.clone()) {
             (Phase::Running, "BelowMinimum", format!("a member is silent and there is no replacement: {shortfall}"))
-        } else if job.phase != Phase::Running && !all_running {
+        } else if job.phase != Phase::Running && !all_running() {
             (job.phase, "Launching", format!("starting {have} nodes"))
         } else if have < wanted {
             (Phase::Running, "BelowReplicas", format!("{have} of {wanted} wanted nodes"))

@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     fleet::{
         Answer, Change, Effect, Event, Fleet, Input, NodeRecord, Policy, Stored, Turn, desired,
-        job::JobRecord,
+        job::{JobRecord, Stopping},
         registry::{Node, Registry},
         rendezvous,
         settle::Live,
         view::{self, JobView, Liveness, NodeView},
     },
     id::{Generation, JobName, JobUid, NodeName, Term},
+    run::Endpoint,
     planted::{self, Mistake},
     time::Timestamp,
 };
@@ -249,6 +250,12 @@ impl Fleet {
     }
 
     fn reindex(&mut self, uid: &JobUid, before: Option<&JobRecord>, publish: &mut BTreeSet<NodeName>) {
+        let job = &self.jobs[uid];
+        if let Some(before) = before.filter(|before| same_orders(before, job)) {
+            // The usual news of a large job: some more members are dead, and only they are told anything for it.
+            let pairs = before.unburied().zip(job.unburied());
+            return publish.extend(pairs.flat_map(|(before, now)| now.dead.difference(&before.dead)).cloned());
+        }
         let members = self.index(uid);
         for generation in before.into_iter().flat_map(JobRecord::unburied) {
             for member in &generation.members {
@@ -315,4 +322,12 @@ impl Fleet {
         }
         any
     }
+}
+
+/// Whether all members are told the same, apart from what follows from their own death.
+fn same_orders(before: &JobRecord, now: &JobRecord) -> bool {
+    fn told(job: &JobRecord) -> impl Iterator<Item = (Generation, bool, &Option<Endpoint>, &Option<Stopping>)> {
+        job.unburied().map(|g| (g.number, g.started, &g.store, &g.stopping))
+    }
+    before.last_generation == now.last_generation && told(before).eq(told(now))
 }

@@ -74,12 +74,11 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         store_address: record.latest().and_then(|generation| generation.store.clone()),
     };
     let Some(generation) = record.latest() else { return view };
-    for (node_rank, member) in generation.members.iter().enumerate() {
-        let report = rendezvous::report(nodes, &record.uid, generation, &member.node);
+    for (node_rank, (node, report)) in rendezvous::reports(nodes, &record.uid, generation).enumerate() {
         let phase = report.map(|run| run.phase.clone());
         view.nodes_running += u32::from(phase == Some(RunPhase::Running));
-        view.members.push(MemberView { node: member.node.clone(), node_rank: node_rank as u32, phase });
-        view.ranks.extend(report.into_iter().flat_map(|run| &run.ranks).map(|rank| rank_view(&member.node, rank)));
+        view.members.push(MemberView { node: node.clone(), node_rank: node_rank as u32, phase });
+        view.ranks.extend(report.into_iter().flat_map(|run| &run.ranks).map(|rank| rank_view(node, rank)));
     }
     view.ranks.sort_by_key(|rank| rank.rank);
     view.last_step = view.ranks.iter().filter_map(|rank| rank.last_step).max().or(record.last_step);

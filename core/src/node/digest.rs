@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::Assignment;
+use crate::{nccl::profile::Profile, run::Assignment};
 
 /// 32 hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,8 @@ impl Digest {
             stop_grace,
             step_pattern,
             restart_count,
+            profile,
+            profile_hash,
         } = assignment;
         let mut fnv = Fnv::default();
         fnv.text(run.job.as_str());
@@ -64,6 +66,10 @@ impl Digest {
         }
         fnv.text(launch.name());
         fnv.number(u64::try_from(stop_grace.as_millis()).unwrap_or(u64::MAX));
+        // Came later: an assignment without it has the digest it always had. The hash stands for the whole.
+        if *profile != Profile::default() {
+            fnv.text(profile_hash);
+        }
         Self(format!("{:032x}", fnv.0))
     }
 }
@@ -140,6 +146,8 @@ mod tests {
         other(|a| a.stop_grace += std::time::Duration::from_millis(1));
         other(|a| a.gpus = vec!["GPU-1".into()]);
         other(|a| a.restart_count += 1);
+        other(|a| (a.profile.rails, a.profile_hash) = (1, "1".into()));
+        other(|a| (a.profile.rails, a.profile_hash) = (1, "2".into()));
         others.push(first);
         let digests: std::collections::BTreeSet<String> = others.iter().map(|a| Digest::of(a).to_string()).collect();
         assert_eq!(digests.len(), others.len());

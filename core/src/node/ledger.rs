@@ -75,7 +75,7 @@ impl Ledger {
 
     /// Takes a session's stamp; true if there is something new to persist.
     pub(super) fn accept_stamp(&mut self, term: Term, epoch: NodeEpoch) -> Result<bool, Objection> {
-        if term < self.term && !planted::on(Mistake::OlderTermObeyed) {
+        if term < self.term {
             return Err(Objection::OlderTerm { got: term, seen: self.term });
         }
         if epoch < self.epoch && !planted::on(Mistake::OlderEpochObeyed) {

@@ -3,10 +3,12 @@
 //! One generation is one static torchrun per node with exact N and rank, no restarts of its own, and a store that is served for it.
 //! What each variable is for, and since which torch, stands beside it; versions read are 2.4 to 2.15.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::collections::BTreeMap;
 
 use crate::{
     id::NodeName,
+    nccl::environment,
+    node_report::NodeReport,
     run::{Assignment, Endpoint},
 };
 
@@ -23,8 +25,8 @@ pub struct Launch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     pub node: NodeName,
-    /// The address other members reach this node at.
-    pub address: String,
+    /// What the node is: its address, interfaces and GPUs decide what NCCL is told.
+    pub report: NodeReport,
     /// The run's directory, where its runner listens and the shim lies.
     pub run_dir: String,
     /// The agent's own environment, of which a launch takes a few.
@@ -108,6 +110,21 @@ pub fn ranks(assignment: &Assignment) -> Option<(Vec<String>, Vec<String>)> {
     }
 }
 
+/// What one rank executes where no torchrun does it for Muster: torchrun runs a script unbuffered as well.
+pub fn rank_command(assignment: &Assignment) -> Vec<String> {
+    match Entry::read(&assignment.command, &assignment.args) {
+        Ok(Entry::Script { python, options, script, args }) => {
+            [vec![python], options, vec!["-u".to_owned(), script], args].concat()
+        }
+        Ok(Entry::Module { python, options, module, args }) => {
+            [vec![python], options, vec!["-u".to_owned(), "-m".to_owned(), module], args].concat()
+        }
+        Ok(Entry::Program { program, args }) => [vec![program], args].concat(),
+        // Such a job was refused before.
+        Err(_) => Vec::new(),
+    }
+}
+
 /// torchrun's own arguments in a launch that executes it.
 pub fn own_arguments(launch: &Launch) -> &[String] {
     // After `-m torch.distributed.run`.
@@ -119,7 +136,10 @@ pub fn own_arguments(launch: &Launch) -> &[String] {
 pub fn lasting(launch: &Launch) -> BTreeMap<String, String> {
     const CHANGING: [&str; 7] =
         ["MASTER_ADDR", "MASTER_PORT", "MUSTER_GENERATION", "MUSTER_RESTART_COUNT", RUN_DIR, "PYTHON_EXEC", "MUSTER_SHIM_DIR"];
-    launch.env.iter().filter(|(name, _)| !CHANGING.contains(&name.as_str())).map(|(n, v)| (n.clone(), v.clone())).collect()
+    // Read when a process group is made, long after the launcher has handed them over.
+    const READ_LATE: [&str; 6] = ["NCCL_", "TORCH_NCCL_", "GLOO_", "TP_", "FI_", "NODE_"];
+    let changing = |name: &str| CHANGING.contains(&name) || READ_LATE.iter().any(|prefix| name.starts_with(prefix));
+    launch.env.iter().filter(|(name, _)| !changing(name)).map(|(n, v)| (n.clone(), v.clone())).collect()
 }
 
 /// Who runs torchrun: the job's own interpreter, or for other programs the one its PATH names.
@@ -144,16 +164,8 @@ fn environment(assignment: &Assignment, meeting: Meeting<'_>, site: &Site, shim:
     let passed = |name: &str| PASSED.contains(&name) || PASSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     let mut env: BTreeMap<String, String> =
         site.env.iter().filter(|(name, _)| passed(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
-    // What a job may change.
-    if assignment.proc_per_node > 1 {
-        // torchrun sets this itself and prints a warning of eight lines about it.
-        env.insert("OMP_NUM_THREADS".into(), "1".into());
-    }
-    if site.address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()) {
-        // gloo takes the address its host's name resolves to, which need not be reachable from a loopback listener.
-        env.insert("GLOO_SOCKET_IFNAME".into(), "lo".into());
-    }
-    env.extend(assignment.env.clone());
+    // What a job may change, and what it sets itself. The number of threads is among it: torchrun, left alone, prints eight lines about it.
+    env.extend(surroundings(assignment, site).set().map(|(name, value)| (name.to_owned(), value.to_owned())));
     let mut ours = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
     ours("MUSTER_JOB", assignment.name.name.clone());
     ours("MUSTER_NAMESPACE", assignment.name.namespace.clone());
@@ -184,6 +196,18 @@ fn environment(assignment: &Assignment, meeting: Meeting<'_>, site: &Site, shim:
         ours("CUDA_VISIBLE_DEVICES", assignment.gpus.join(","));
     }
     env
+}
+
+/// What NCCL, Gloo and the threads of torch are told on this node, and why.
+pub fn surroundings(assignment: &Assignment, site: &Site) -> environment::Environment {
+    let share = environment::Share {
+        report: &site.report,
+        gpus: &assignment.gpus,
+        ranks: assignment.proc_per_node,
+        nodes: assignment.node_count,
+        env: &assignment.env,
+    };
+    environment::environment(&assignment.profile, share)
 }
 
 /// A list of texts as JSON (RFC 8259, 7).
@@ -277,10 +301,14 @@ mod tests {
         assert!(matches!(Entry::read(&words("python3-config"), &[]).unwrap(), Entry::Program { .. }));
     }
 
+    fn at(address: &str) -> NodeReport {
+        NodeReport { address: address.into(), ..NodeReport::default() }
+    }
+
     fn site() -> Site {
         let own = [("PATH", "/bin"), ("HOME", "/home/u"), ("LC_ALL", "C"), ("PET_NNODES", "9"), ("RANK", "3"), ("SECRET", "s")];
         let env = own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        Site { node: "n1".into(), address: "127.0.0.1".into(), run_dir: "/runs/a-g1".into(), env }
+        Site { node: "n1".into(), report: at("127.0.0.1"), run_dir: "/runs/a-g1".into(), env }
     }
 
     fn job(command: &str, args: &str) -> Assignment {
@@ -315,6 +343,7 @@ mod tests {
             ("MUSTER_SHIM_ARGS", "[\"-O\"]"),
             ("MUSTER_SHIM_DIR", "/runs/a-g1"),
             ("MUSTER_SHIM_PROGRAM", "/opt/py/python3"),
+            ("NODE_GPU_COUNT", "0"),
             ("PATH", "/bin"),
             ("PYTHONUNBUFFERED", "1"),
             ("PYTHON_EXEC", "/runs/a-g1/muster-shim"),
@@ -360,7 +389,7 @@ mod tests {
         assert_eq!((changed.env["CUDA_VISIBLE_DEVICES"].as_str(), changed.dir.as_str()), ("GPU-a,GPU-b", "/w"));
         let two = Assignment { proc_per_node: 2, ..job("python3", "t.py") };
         assert_eq!(launch(&two, Meeting::Served(&meeting()), &site()).unwrap().env["OMP_NUM_THREADS"], "1");
-        let elsewhere = Site { address: "10.0.0.8".into(), ..site() };
+        let elsewhere = Site { report: at("10.0.0.8"), ..site() };
         assert!(!launch(&two, Meeting::Served(&meeting()), &elsewhere).unwrap().env.contains_key("GLOO_SOCKET_IFNAME"));
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct Process {
     pub(crate) clock: Clock,
     /// It has lost its term: the store as it was then, of which all it says must be a repeat.
     pub(crate) deposed: Option<Box<Store>>,
+    /// What waits to be decided with what comes next; and whose word it is.
+    inbox: Vec<(Input, Option<usize>)>,
     next_session: u64,
     next_tick: Timestamp,
     /// When it last looked for connections that had gone silent.
@@ -109,7 +111,18 @@ impl World {
         let clock = self.coordinator_clock();
         let fleet = Fleet::new(Policy::default(), term, self.store.read(), clock.at(self.now));
         let (sessions, next_tick) = (BTreeMap::new(), Timestamp(u64::MAX));
-        let process = Process { id, term, fleet, sessions, clock, deposed: None, next_session: 0, next_tick, swept: self.now };
+        let process = Process {
+            id,
+            term,
+            fleet,
+            sessions,
+            clock,
+            deposed: None,
+            inbox: Vec::new(),
+            next_session: 0,
+            next_tick,
+            swept: self.now,
+        };
         self.seats[seat] = Seat { process: Some(process), paused_until: self.now, armed: None };
         invariants::term_goes_up(self, term);
         self.plan_tick(seat, self.now + Policy::default().tick);
@@ -244,11 +257,31 @@ impl World {
         }
     }
 
-    /// One turn of a brain: decide, commit, act, and perhaps die in between. `speaker`: the machine it comes from, if from one.
+    /// Hands an input to a brain; with what waits already, or to wait itself for what comes next. `speaker`: the machine it comes from.
     pub(crate) fn decide(&mut self, seat: usize, input: Input, speaker: Option<usize>) {
+        let waits = !matches!(input, Input::Request { .. } | Input::Tick) && self.rng.percent(20);
+        let delay = self.rng.ms(0, 3);
         let Some(process) = &mut self.seats[seat].process else { return };
+        let (first, process_id) = (process.inbox.is_empty(), process.id);
+        process.inbox.push((input, speaker));
+        if waits && first {
+            self.after(delay, Event::Drain { process: process_id });
+        } else if !waits {
+            self.drain(process_id);
+        }
+    }
+
+    /// One turn of a brain: decide, commit, act, and perhaps die in between.
+    pub(crate) fn drain(&mut self, process: u64) {
+        let Some(seat) = self.seat_of(process) else { return };
+        let Some(process) = &mut self.seats[seat].process else { return };
+        let (inputs, speakers): (Vec<Input>, Vec<Option<usize>>) = std::mem::take(&mut process.inbox).into_iter().unzip();
+        if inputs.is_empty() {
+            return;
+        }
+        let speakers: Vec<usize> = speakers.into_iter().flatten().collect();
         let now = process.clock.at(self.now);
-        let Turn { changes, effects, wake_at } = process.fleet.turn(now, input);
+        let Turn { changes, effects, wake_at } = process.fleet.turn_all(now, inputs);
         let wake_at = wake_at.map(|at| process.clock.when(at));
         self.trace.mix(changes.len() as u64 * 1_000 + effects.len() as u64);
         let fatal = !changes.iter().all(|change| matches!(change, Change::Event(_)));
@@ -269,7 +302,8 @@ impl World {
             note!(self, "the store cannot be written");
             return self.coordinator_dies(seat, Some(back_in));
         }
-        if !self.commit(seat, changes, speaker.map(|machine| self.machines[machine].name.clone())) {
+        let speakers = speakers.into_iter().map(|machine| self.machines[machine].name.clone()).collect();
+        if !self.commit(seat, changes, speakers) {
             return self.coordinator_dies(seat, None);
         }
         if fails || armed == Some(Fault::CrashAfterCommit) {
@@ -291,7 +325,7 @@ impl World {
     }
 
     /// False if the store refuses: another coordinator has a newer term.
-    fn commit(&mut self, seat: usize, changes: Vec<Change>, speaker: Option<NodeName>) -> bool {
+    fn commit(&mut self, seat: usize, changes: Vec<Change>, speakers: Vec<NodeName>) -> bool {
         if changes.is_empty() {
             return true;
         }
@@ -304,7 +338,8 @@ impl World {
         if on(Planted::CommitNotDurable) && self.rng.percent(10) {
             self.undurable = Some(Box::new(self.store.clone()));
         }
-        let judge = invariants::Judge { now, term, speaker };
+        let mut opened = Vec::new();
+        let judge = invariants::Judge { now, term, speakers };
         let cordons = invariants::cordons(self);
         let deletes = self.undurable.is_some() || changes.iter().any(|change| matches!(change, Change::DeleteJob(_)));
         for change in changes {
@@ -313,9 +348,15 @@ impl World {
             }
             invariants::change_is_lawful(self, &judge, &change);
             self.changed_by(&change);
+            if let Change::PutJob(job) = &change
+                && self.store.jobs.get(&job.uid).is_none_or(|before| before.last_generation < job.last_generation)
+            {
+                opened.push(job.uid.clone());
+            }
             self.store.apply(change);
         }
         invariants::cordons_are_capped(self, cordons);
+        invariants::only_what_is_free(self, &opened);
         if deletes {
             invariants::accepted_jobs_exist(self);
         }

@@ -24,6 +24,10 @@ pub(crate) enum Event {
     Deposed {
         process: u64,
     },
+    /// What waits at a coordinator is decided.
+    Drain {
+        process: u64,
+    },
     /// A person mends what the agent of this machine has refused to start with.
     OperatorMends {
         machine: usize,

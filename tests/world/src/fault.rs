@@ -89,7 +89,7 @@ impl Fault {
             // What follows is mostly waiting for a person.
             Fault::StoreRestored => 4,
             Fault::LedgerDamaged => 10,
-            Fault::SickNode => 20,
+            Fault::SickNode => 25,
             _ => 50,
         }
     }

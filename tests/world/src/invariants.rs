@@ -23,14 +23,15 @@
 //! | R2 | a node obeys what it has not persisted |
 //! | R4 | workers of one run are started twice |
 //! | R6 | a generation starts while an older one may make a step |
+//! | R9 | a GPU or slot is given away that another job may still use |
 //!
-//! I1 to I16 are the invariants of the failure model, R1 to R6 four rules of the protocol that can be looked at directly.
+//! I1 to I16 are the invariants of the failure model, R1 to R9 five rules of the protocol that can be looked at directly.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use muster_core::{
     fleet::{
-        Answer, Change, Effect, MUSTER, NodeRecord, Request,
+        Answer, Change, Effect, MUSTER, NodeRecord,
         job::{GenerationRecord, HISTORY_MAX, INCIDENTS_MAX, JobRecord},
         receipt::{Cause, Charged, Incident},
     },
@@ -55,7 +56,7 @@ const TROUBLE: Duration = Duration::from_secs(180);
 pub(crate) struct Judge {
     pub(crate) now: Timestamp,
     pub(crate) term: Term,
-    pub(crate) speaker: Option<NodeName>,
+    pub(crate) speakers: Vec<NodeName>,
 }
 
 /// What an event may have changed is looked at; the rest is as it was, and was looked at then.
@@ -343,7 +344,7 @@ fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
     }
     let before = world.store.jobs.get(&job.uid)?;
     terminal_is_terminal(before, job)
-        .or_else(|| within_limits(world, judge, before, job))
+        .or_else(|| within_limits(judge, before, job))
         .or_else(|| only_who_is_heard(world, before, job))
         .or_else(|| generations_go_up(before, job))
         .or_else(|| started_when_inert(world, before, job))
@@ -359,7 +360,7 @@ fn terminal_is_terminal(before: &JobRecord, job: &JobRecord) -> Broken {
 }
 
 /// I10: a job is restarted no more often than its user allows, and grows no sooner. I15: its record stays small.
-fn within_limits(world: &World, judge: &Judge, before: &JobRecord, job: &JobRecord) -> Broken {
+fn within_limits(judge: &Judge, before: &JobRecord, job: &JobRecord) -> Broken {
     if job.restarts.len() > job.spec.restart_policy.max_restarts as usize {
         return Some(("I10", format!("{} was restarted {} times", job.uid, job.restarts.len())));
     }
@@ -367,15 +368,13 @@ fn within_limits(world: &World, judge: &Judge, before: &JobRecord, job: &JobReco
         let what = format!("{} keeps {} incidents and {} generations", job.uid, job.incidents.len(), job.history.len());
         return Some(("I15", what));
     }
-    let grows = job.incidents.last().filter(|incident| incident.cause == Cause::NodeJoined && incident.to.is_none())?;
-    if before.incidents.last().is_some_and(|last| last.event_at == grows.event_at && last.cause == grows.cause) {
+    let grows = job.incidents.last().filter(|incident| incident.cause == Cause::NodeJoined)?;
+    if before.incidents.last().is_some_and(|last| last.from == grows.from && last.cause == grows.cause) {
         return None;
     }
     let formed = before.current.as_ref().filter(|current| Some(current.number) == grows.from)?.started_at?;
-    // Who has scaled in the meantime is served at once, whatever it is called.
-    let asked = world.users.asked.values().any(|asked| matches!(&asked.request, Request::Scale { name, .. } if *name == job.name));
     let soon = judge.now < formed + job.spec.scale_up_cooldown;
-    (soon && !asked).then(|| ("I10", format!("{} grows {:?} after it was formed", job.uid, judge.now.since(formed))))
+    soon.then(|| ("I10", format!("{} grows {:?} after it was formed", job.uid, judge.now.since(formed))))
 }
 
 /// I16: a generation is opened on nodes that the coordinator hears.
@@ -447,6 +446,11 @@ fn blame_is_fair(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
     if count(job) == count(before) && job.restarts.len() > before.restarts.len() {
         return Some(("I9", format!("{} is charged without an incident", job.uid)));
     }
+    let charged = job.restarts.last() != before.restarts.last() && !job.restarts.is_empty();
+    let newest = job.incidents.iter().rev().find(|incident| incident.from.is_some() && incident.charged == Charged::Job);
+    if charged && newest.is_none_or(|incident| incident.from < before.current.as_ref().map(|current| current.number)) {
+        return Some(("I9", format!("a restart of {} is counted that was no fault of its", job.uid)));
+    }
     let new = (count(job) - count(before)) as usize;
     job.incidents.iter().rev().take(new).find_map(|incident| unfair(world, before, job, incident))
 }
@@ -499,9 +503,9 @@ fn node_change(world: &World, judge: &Judge, node: &NodeRecord) -> Broken {
     }
     // I14: what a node is, only its own agent says.
     let said = |node: &NodeRecord| (node.epoch, node.boot_id.clone(), node.report.clone());
-    if judge.speaker.as_ref() != Some(&node.name) && before.is_none_or(|before| said(before) != said(node)) {
-        let speaker = &judge.speaker;
-        return Some(("I14", format!("the record of {} is changed on the word of {speaker:?}", node.name)));
+    if !judge.speakers.contains(&node.name) && before.is_none_or(|before| said(before) != said(node)) {
+        let speakers = &judge.speakers;
+        return Some(("I14", format!("the record of {} is changed on the word of {speakers:?}", node.name)));
     }
     if node.marks.len() > MARKS_MAX {
         return Some(("I15", format!("{} has {} marks", node.name, node.marks.len())));
@@ -523,6 +527,36 @@ fn cordon_is_earned(node: &NodeRecord) -> Broken {
     let jobs: BTreeSet<&JobUid> = node.marks.iter().map(|mark| &mark.job).collect();
     let earned = node.marks.len() >= 3 && jobs.len() >= 2;
     (!earned).then(|| ("I9", format!("{} is cordoned for the failures of {jobs:?}", node.name)))
+}
+
+/// R9: what another job may still have a process on is not given away. Looked at when the whole transaction is made.
+pub(crate) fn only_what_is_free(world: &mut World, opened: &[JobUid]) {
+    let broken = opened.iter().filter_map(|uid| world.store.jobs.get(uid)).find_map(|job| given_twice(world, job));
+    if let Some(what) = broken {
+        world.fail("R9", what);
+    }
+}
+
+fn given_twice(world: &World, job: &JobRecord) -> Option<String> {
+    let current = job.current.as_ref()?;
+    let others = || world.store.jobs.values().filter(|other| other.uid != job.uid);
+    for member in &current.members {
+        let here = |generation: &&GenerationRecord| generation.has(&member.node) && !generation.dead.contains(&member.node);
+        let on_it = |other: &JobRecord, may: &dyn Fn(&GenerationRecord) -> bool| other.unburied().filter(here).any(may);
+        let shares = |generation: &GenerationRecord| {
+            let mut theirs = generation.members.iter().filter(|other| other.node == member.node).flat_map(|other| &other.gpus);
+            theirs.any(|gpu| member.gpus.contains(gpu))
+        };
+        if let Some(other) = others().find(|other| on_it(other, &shares)) {
+            return Some(format!("{} is given a GPU of {} that {} may use", job.uid, member.node, other.uid));
+        }
+        let slots = world.machine_named(&member.node).map_or(0, |machine| world.machines[machine].slots as usize);
+        let taken = others().filter(|other| other.spec.gpus_per_node == 0 && on_it(other, &|_| true)).count();
+        if job.spec.gpus_per_node == 0 && taken >= slots {
+            return Some(format!("{} is given a slot of {}, and {taken} jobs are on {slots}", job.uid, member.node));
+        }
+    }
+    None
 }
 
 /// The cap on cordons, looked at when a transaction with a new one is complete: Muster never cordons more than a tenth of the fleet.

@@ -63,8 +63,12 @@ impl World {
                 self.agent_dies(machine, Some(back_in));
             }
             Fault::SickNode => {
-                self.machines[machine].sick_until = self.now + self.rng.ms(10_000, 60_000);
-                self.after(Duration::from_millis(100), Event::SickRank { machine });
+                // What makes one machine sick is often in a second.
+                let more = if self.rng.percent(40) { other } else { machine };
+                for machine in [machine, more] {
+                    self.machines[machine].sick_until = self.now + self.rng.ms(20_000, 60_000);
+                    self.after(Duration::from_millis(100), Event::SickRank { machine });
+                }
             }
             Fault::CoordinatorPause => {
                 let Some(seat) = self.some_seat() else { return false };
@@ -236,7 +240,7 @@ impl World {
         if self.now > self.machines[machine].sick_until || self.healed.is_some() {
             return;
         }
-        let next = self.rng.ms(500, 4_000);
+        let next = self.rng.ms(200, 3_000);
         self.after(next, Event::SickRank { machine });
         if let Some((run, life, ranks)) = self.working_group(machine) {
             let local = self.rng.below(ranks);

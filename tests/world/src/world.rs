@@ -150,7 +150,7 @@ impl World {
     /// A process that stands still does what it should have done when it goes on.
     fn later(&mut self, event: Event) -> Option<Event> {
         let until = match &event {
-            Event::Tick { process, .. } | Event::Deposed { process } => self.paused(*process),
+            Event::Tick { process, .. } | Event::Drain { process } | Event::Deposed { process } => self.paused(*process),
             Event::Up { conn, .. } | Event::UpClosed { conn } | Event::StreamEnded { conn } => {
                 self.conns.get(conn).map_or(Timestamp(0), |conn| self.paused(conn.process))
             }
@@ -181,6 +181,7 @@ impl World {
         match event {
             Event::CoordinatorStarts { seat } => self.coordinator_starts(seat),
             Event::Deposed { process } => self.deposed(process),
+            Event::Drain { process } => self.drain(process),
             Event::OperatorMends { machine } => self.operator_mends(machine),
             Event::OperatorRaisesTerm { at_least } => self.operator_raises_term(at_least),
             Event::SickRank { machine } => self.sick_rank(machine),

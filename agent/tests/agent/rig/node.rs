@@ -13,6 +13,7 @@ use std::{
 
 use muster_core::{
     id::{Generation, JobName, JobUid},
+    nccl::profile::Profile,
     run::{Assignment, DesiredRun, Endpoint, RunId, Target},
     spec::Launch,
 };
@@ -172,6 +173,8 @@ impl Node {
             stop_grace: Duration::from_secs(10),
             step_pattern: None,
             restart_count: 0,
+            profile: Profile::default(),
+            profile_hash: Profile::default().hash(),
         }
     }
 

@@ -5,6 +5,7 @@ use proptest::{collection, prelude::*};
 use super::*;
 use crate::{
     id::{Generation, JobName, JobUid},
+    nccl::profile::Profile,
     node::{FoundState, GroupPhase},
     run::{DesiredRun, RunPhase},
     spec::Launch,
@@ -33,6 +34,8 @@ pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
         stop_grace: Duration::from_secs(10),
         step_pattern: None,
         restart_count: 0,
+        profile: Profile::default(),
+        profile_hash: Profile::default().hash(),
     }
 }
 

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use muster_core::{
     id::{JobName, NodeEpoch, NodeName, Term, label_error},
+    nccl::profile::{Profile, Shared, Transport},
     period,
     run::{Assignment, Desired, DesiredRun, RunId, Target},
     spec::Launch,
@@ -64,7 +65,17 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
         stop_grace_ms: millis(assignment.stop_grace),
         step_pattern: assignment.step_pattern.clone(),
         restart_count: assignment.restart_count,
+        profile: Some(profile_to_wire(&assignment.profile, &assignment.profile_hash)),
     }
+}
+
+fn profile_to_wire(profile: &Profile, hash: &str) -> v1::Profile {
+    let shared = profile.shared.iter().map(|shared| v1::SharedVariable {
+        name: shared.name.clone(),
+        value: shared.value.clone(),
+        why: shared.why.clone(),
+    });
+    v1::Profile { transport: profile.transport.to_string(), rails: profile.rails, shared: shared.collect(), hash: hash.to_owned() }
 }
 
 fn millis(period: Duration) -> u64 {
@@ -125,6 +136,11 @@ fn assignment_from_wire(field: &str, wire: v1::Assignment, run: &RunId) -> Resul
             return Err(malformed(at("env"), format!("{name:.64?} is not a variable the system takes")));
         }
     }
+    let (profile, profile_hash) = match wire.profile {
+        Some(profile) => profile_from_wire(&at("profile"), profile)?,
+        // A coordinator from before there were profiles.
+        None => (Profile::default(), Profile::default().hash()),
+    };
     Ok(Assignment {
         run: run.clone(),
         name: JobName { namespace: wire.namespace, name: wire.name },
@@ -152,7 +168,29 @@ fn assignment_from_wire(field: &str, wire: v1::Assignment, run: &RunId) -> Resul
             .transpose()?
             .flatten(),
         restart_count: wire.restart_count,
+        profile,
+        profile_hash,
     })
+}
+
+/// A transport this agent does not know is read as sockets: the hash then differs, and that run alone is refused.
+fn profile_from_wire(field: &str, wire: v1::Profile) -> Result<(Profile, String), Malformed> {
+    let at = |part: &str| format!("{field}.{part}");
+    count(&at("shared"), wire.shared.len(), ENV_MAX)?;
+    let known = Transport::ALL.iter().find(|(name, _)| *name == wire.transport);
+    let mut shared = Vec::with_capacity(wire.shared.len());
+    for variable in wire.shared {
+        if variable.name.is_empty() || variable.name.contains(['=', '\0']) || variable.value.contains('\0') {
+            return Err(malformed(at("shared"), format!("{:.64?} is not a variable the system takes", variable.name)));
+        }
+        let bytes = variable.name.len() + variable.value.len() + variable.why.len();
+        if bytes > ARG_BYTES_MAX {
+            return Err(malformed(at("shared"), format!("{:.64?} is {bytes} bytes long", variable.name)));
+        }
+        shared.push(Shared { name: variable.name, value: variable.value, why: variable.why });
+    }
+    let profile = Profile { transport: known.map(|(_, transport)| *transport).unwrap_or_default(), rails: wire.rails, shared };
+    Ok((profile, required_text(&at("hash"), wire.hash, NAME_MAX)?))
 }
 
 fn period_from_wire(field: &str, ms: u64) -> Result<Duration, Malformed> {

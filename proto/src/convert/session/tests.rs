@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use muster_core::{
     exit::Exit,
     id::{Generation, JobName, JobUid},
+    nccl::profile::{Profile, Shared, Transport},
     node_report::{Gpu, NodeReport},
     run::{Assignment, Desired, DesiredRun, Endpoint, RankReport, RunId, RunPhase, RunReport, Target},
     spec::Launch,
@@ -139,6 +140,12 @@ fn node_report() -> impl Strategy<Value = NodeReport> {
         })
 }
 
+fn profile() -> impl Strategy<Value = Profile> {
+    let transport = prop_oneof![Just(Transport::Socket), Just(Transport::Infiniband), Just(Transport::Roce), Just(Transport::Efa)];
+    let shared = ("[A-Z_]{1,9}", "[ -~]{0,9}", "[ -~]{0,20}").prop_map(|(name, value, why)| Shared { name, value, why });
+    (transport, 0..9u32, collection::vec(shared, 0..4)).prop_map(|(transport, rails, shared)| Profile { transport, rails, shared })
+}
+
 fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
     let words = || collection::vec("[ -~]{0,20}", 0..5);
     let env = collection::btree_map("[A-Z_]{1,9}", "[ -~]{0,20}", 0..5);
@@ -149,27 +156,32 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
         option::of("[ -~]{1,20}"),
         any::<u32>(),
     );
+    let rest = (rest, profile());
     ((name(), name(), name(), "[ -~]{1,30}"), (1..9u32, 1..9u32, any::<bool>()), (words(), words(), env), rest).prop_map(
-        move |((namespace, job, store_host, rendezvous), (nodes, procs, hosts_store), (command, args, env), rest)| Assignment {
-            run: run.clone(),
-            name: JobName { namespace, name: job },
-            rendezvous,
-            node_rank: nodes - 1,
-            node_count: nodes,
-            proc_per_node: procs,
-            first_rank: (nodes - 1) * procs,
-            world_size: nodes * procs,
-            store_host: NodeName(store_host),
-            hosts_store,
-            command,
-            args,
-            env,
-            working_dir: rest.0,
-            gpus: rest.1,
-            launch: Launch::Cold,
-            stop_grace: Duration::from_millis(rest.2),
-            step_pattern: rest.3,
-            restart_count: rest.4,
+        move |((namespace, job, store_host, rendezvous), (nodes, procs, hosts_store), (command, args, env), (rest, profile))| {
+            Assignment {
+                run: run.clone(),
+                name: JobName { namespace, name: job },
+                rendezvous,
+                node_rank: nodes - 1,
+                node_count: nodes,
+                proc_per_node: procs,
+                first_rank: (nodes - 1) * procs,
+                world_size: nodes * procs,
+                store_host: NodeName(store_host),
+                hosts_store,
+                command,
+                args,
+                env,
+                working_dir: rest.0,
+                gpus: rest.1,
+                launch: Launch::Cold,
+                stop_grace: Duration::from_millis(rest.2),
+                step_pattern: rest.3,
+                restart_count: rest.4,
+                profile_hash: profile.hash(),
+                profile,
+            }
         },
     )
 }
@@ -372,11 +384,14 @@ fn every_wrong_assignment_is_refused_by_field() {
         (v1::Assignment { rendezvous: String::new(), ..good() }, "rendezvous: is empty"),
         (v1::Assignment { env, ..good() }, "env: \"A=B\" is not a variable the system takes"),
         (v1::Assignment { launch: "warp".into(), ..good() }, "launch: \"warp\" is not a lane this agent knows"),
+        (v1::Assignment { profile: Some(v1::Profile::default()), ..good() }, "profile.hash: is empty"),
         (v1::Assignment { stop_grace_ms: u64::MAX, ..good() }, "stop_grace_ms: is 18446744073709551615, longer than 30 days"),
     ];
     for (wire, error) in cases {
         assert_eq!(read(wire).unwrap_err().to_string(), format!("desired.runs[0].ready.{error}"));
     }
+    let newer = v1::Profile { transport: "warp".into(), hash: "1".into(), ..Default::default() };
+    assert!(read(v1::Assignment { profile: Some(newer), ..good() }).is_ok(), "the run is refused by its hash, not the session");
     let run = v1::DesiredRun { job_uid: "0a".into(), generation: 1, target: None };
     let none = v1::Desired { runs: vec![run], ..Default::default() };
     assert_eq!(desired_from_wire(none).unwrap_err().to_string(), "desired.runs[0].target: is missing");

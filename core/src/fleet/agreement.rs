@@ -1,0 +1,26 @@
+//! What the members of a generation agree on, from what their nodes report at the moment it is opened.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    fleet::{Fleet, job::Member},
+    nccl::profile::{self, Mismatch, Profile},
+    node_report::NodeReport,
+};
+
+impl Fleet {
+    /// The profile of a gang, and what about its nodes is known not to go together.
+    pub(crate) fn agree(&self, gang: &[Member]) -> (Profile, Vec<Mismatch>) {
+        // A node that has been placed on has reported; nothing is what is known of one that has not.
+        let nothing = NodeReport::default();
+        let reports: BTreeMap<_, _> = gang
+            .iter()
+            .map(|member| (&member.node, self.nodes.get(&member.node).map_or(&nothing, |node| &node.record.report)))
+            .collect();
+        let members: Vec<profile::Member<'_>> = gang
+            .iter()
+            .map(|member| profile::Member { node: &member.node, report: reports[&member.node], gpus: &member.gpus })
+            .collect();
+        profile::decide(&members)
+    }
+}

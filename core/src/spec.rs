@@ -153,19 +153,26 @@ pub enum Progress {
 #[serde(rename_all = "camelCase")]
 pub enum Launch {
     /// torchrun is executed.
-    #[default]
     Cold,
     /// torchrun runs in an interpreter that has imported torch already.
     Parked,
     /// Ranks are forked from an interpreter that has imported torch already.
     Fork,
+    /// Ranks are started without torchrun: forked where an interpreter waits that has imported torch, else executed.
+    Direct,
     /// The fastest of these that is proven for the node's interpreter ([`crate::node::lane`]).
+    #[default]
     Auto,
 }
 
 impl Launch {
-    pub const ALL: [(&str, Launch); 4] =
-        [("cold", Launch::Cold), ("parked", Launch::Parked), ("fork", Launch::Fork), ("auto", Launch::Auto)];
+    pub const ALL: [(&str, Launch); 5] = [
+        ("cold", Launch::Cold),
+        ("parked", Launch::Parked),
+        ("fork", Launch::Fork),
+        ("direct", Launch::Direct),
+        ("auto", Launch::Auto),
+    ];
 
     /// As it is written in a document.
     pub fn name(self) -> &'static str {
@@ -173,6 +180,7 @@ impl Launch {
             Launch::Cold => "cold",
             Launch::Parked => "parked",
             Launch::Fork => "fork",
+            Launch::Direct => "direct",
             Launch::Auto => "auto",
         }
     }

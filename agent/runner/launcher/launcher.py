@@ -436,7 +436,8 @@ def run(plan):
             trace = trace.tb_next
         error.__traceback__ = trace
         sys.excepthook(type(error), error, trace)
-        sys.excepthook = lambda *_: None  # shown already; the interpreter still takes its usual end
+        # Shown already; the interpreter still takes its usual end, and the script's hook lives as long as it would.
+        sys.excepthook = lambda *_, shown=sys.excepthook: None
         raise
 
 

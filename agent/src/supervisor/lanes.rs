@@ -43,6 +43,10 @@ impl Supervisor {
         }
         for run in plan.prepare {
             let Some(assignment) = self.wanted.get(&run.job).filter(|a| a.run == run).cloned() else { continue };
+            if torchrun::ranks(&assignment).is_none() {
+                // Only Python can be started ahead.
+                continue;
+            }
             let (lane, number) = (self.lane(&run), self.spares.begin(&run.job));
             let dir = self.runs.spare_dir(&run.job, number);
             let site =
@@ -58,13 +62,15 @@ impl Supervisor {
     }
 }
 
-/// What a launcher is told in this lane; none if there is no launcher.
+/// What is to be done in this lane in place of executing torchrun; none where it is executed.
 pub(super) fn order_for(lane: Lane, assignment: &Assignment, launch: &torchrun::Launch) -> Option<wire::Order> {
-    let (options, ranks) = torchrun::ranks(assignment)?;
-    let (lane, argv) = match lane {
+    let (options, argv) = torchrun::ranks(assignment).unwrap_or_default();
+    let run_id = assignment.rendezvous.clone();
+    let (lane, argv, command) = match lane {
         Lane::Cold => return None,
-        Lane::Parked => (wire::Lane::Parked, torchrun::own_arguments(launch).to_vec()),
-        Lane::Fork => (wire::Lane::Fork, ranks),
+        Lane::Parked => (wire::Lane::Parked, torchrun::own_arguments(launch).to_vec(), Vec::new()),
+        Lane::Fork => (wire::Lane::Fork, argv, Vec::new()),
+        Lane::Direct => (wire::Lane::Direct, argv, torchrun::rank_command(assignment)),
     };
-    Some(wire::Order { lane, options, argv, run_id: assignment.rendezvous.clone() })
+    Some(wire::Order { lane, options, argv, command, run_id })
 }

@@ -15,6 +15,7 @@ pub enum Lane {
     Cold,
     Parked,
     Fork,
+    Direct,
 }
 
 /// What an interpreter says of itself.
@@ -39,9 +40,9 @@ struct Proof {
     lane: Lane,
 }
 
-/// None yet: the suite's baseline is still the cold lane rather than plain torchrun, and DDP, `-m`, `torch.compile` and a debugger are
-/// not in it. Until they are, `auto` is cold.
-const PROVEN: [Proof; 0] = [];
+/// The interpreters with which the suite has passed. An entry is added by running it with that interpreter as `MUSTER_TEST_PYTHON`.
+const PROVEN: [Proof; 1] =
+    [Proof { torch: (2, 15), implementation: "cpython", python: (3, 11), system: "linux", lane: Lane::Fork }];
 
 /// The oldest Python the launcher is written for: `socket.recv_fds`, absolute `__file__`.
 const LAUNCHER_PYTHON: (u32, u32) = (3, 9);
@@ -52,12 +53,15 @@ pub fn choose(asked: Launch, python: bool, interpreter: &Interpreter) -> (Lane, 
     let shown = format!("torch {}.{} on {system} {implementation} {}.{}", torch.0, torch.1, version.0, version.1);
     let wanted = match asked {
         Launch::Cold => return (Lane::Cold, "asked for".into()),
+        // The interpreter matters only where there is one.
+        Launch::Direct if !python => return (Lane::Direct, "asked for".into()),
         _ if !python => return (Lane::Cold, "only Python scripts and modules can be started from a parked launcher".into()),
         _ if implementation != "cpython" || system != "linux" || *version < LAUNCHER_PYTHON => {
             return (Lane::Cold, format!("the launcher does not run with {shown}"));
         }
         Launch::Parked => Lane::Parked,
         Launch::Fork => Lane::Fork,
+        Launch::Direct => Lane::Direct,
         Launch::Auto => {
             let same = |proof: &&Proof| {
                 (proof.torch, proof.implementation, proof.python, proof.system)
@@ -79,10 +83,13 @@ mod tests {
     #[test]
     fn auto_takes_only_what_is_proven() {
         let here = Interpreter { torch: (2, 15), implementation: "cpython".into(), python: (3, 11), system: "linux".into() };
-        assert_eq!(choose(Launch::Auto, true, &here).0, if PROVEN.is_empty() { Lane::Cold } else { Lane::Fork });
+        let proven = (Lane::Fork, "the fastest lane that is proven for torch 2.15 on linux cpython 3.11".to_owned());
+        assert_eq!(choose(Launch::Auto, true, &here), proven);
         assert_eq!(choose(Launch::Parked, true, &here).0, Lane::Parked);
         assert_eq!(choose(Launch::Cold, true, &here).0, Lane::Cold);
         assert_eq!(choose(Launch::Fork, false, &here).0, Lane::Cold, "not a script");
+        assert_eq!(choose(Launch::Auto, false, &here).0, Lane::Cold, "not a script");
+        assert_eq!(choose(Launch::Direct, false, &here).0, Lane::Direct, "whatever can be executed");
         let newer = Interpreter { torch: (2, 16), ..here.clone() };
         let (lane, why) = choose(Launch::Auto, true, &newer);
         assert_eq!((lane, why.as_str()), (Lane::Cold, "no faster lane is proven for torch 2.16 on linux cpython 3.11"));

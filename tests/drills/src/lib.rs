@@ -5,6 +5,7 @@
 //! it is a failure of the drill.
 
 use std::{
+    collections::BTreeSet,
     env,
     ffi::OsStr,
     fs,
@@ -15,6 +16,11 @@ use std::{
 };
 
 use serde_json::Value;
+
+pub mod fleet;
+pub mod namespace;
+pub mod relay;
+pub mod torchrun;
 
 /// Drills run one at a time: each starts several PyTorch processes, and the smallest machine has two cores.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -113,6 +119,27 @@ impl Cluster {
         })
     }
 
+    /// Launchers that wait for the next generation of their job, on all nodes.
+    pub fn spares(&self) -> usize {
+        self.runs().iter().filter(|run| is_spare(run) && run.join("parked").exists()).count()
+    }
+
+    /// What the launchers of started groups had imported ahead, all together.
+    pub fn preloaded(&self) -> BTreeSet<String> {
+        let read = |run: &PathBuf| fs::read_to_string(run.join("preload.txt")).unwrap_or_default();
+        self.runs()
+            .iter()
+            .filter(|run| !is_spare(run))
+            .flat_map(|run| read(run).lines().map(str::to_owned).collect::<Vec<_>>())
+            .collect()
+    }
+
+    fn runs(&self) -> Vec<PathBuf> {
+        let nodes = fs::read_dir(self.dir.join("nodes")).expect("a local cluster has nodes").flatten();
+        let runs = nodes.filter_map(|node| fs::read_dir(node.path().join("state/runs")).ok()).flatten().flatten();
+        runs.map(|run| run.path()).collect()
+    }
+
     /// The node of a member, by node rank.
     pub fn node_of(&self, status: &Value, node_rank: usize) -> String {
         status["members"][node_rank]["node"].as_str().expect("a member has a node").to_owned()
@@ -142,6 +169,21 @@ pub fn until<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
         }
         std::thread::park_timeout(LOOK);
     }
+}
+
+fn is_spare(run: &Path) -> bool {
+    run.file_name().is_some_and(|name| name.to_string_lossy().contains("-spare-"))
+}
+
+/// Whether drills are asked for in their long form, as `make drill` does.
+pub fn is_long() -> bool {
+    env::var_os("MUSTER_LONG_DRILL").is_some()
+}
+
+/// Whether a process is there, and not only waiting to be counted.
+pub fn lives(pid: u64) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 /// PIDs by rank.

@@ -1,173 +1,246 @@
-//! The fast launch lanes are plain starts to a script, and faster ones to a job that broke.
-//!
-//! Known differences of the fork lane, which no script below looks at: modules are imported already (so a variable that torch or a library
-//! reads when it is imported must be in the job's `env`, not set by the script), frames of the launcher lie below the script's in
-//! `inspect.stack()`, ranks of a node share the hash seed, and `/proc/PID/cmdline` and `environ` are the launcher's.
+//! The compatibility suite of the launch lanes: each script runs under plain torchrun, started by this test without Muster, and in the lanes; what
+//! it sees of its start, what works in it, and how it ends are compared. What differs, and may, stands in [`DIFFERENCES`] and
+//! [`ENVIRONMENT`] with its reason, and nowhere else. `core::node::lane` names the interpreters for which this suite has passed.
 
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
-use muster_drills::{Cluster, kill, last_step, pids, python, scripts, until};
-use rustix::process::Signal;
+use muster_drills::{Cluster, python, scripts, torchrun::Torchrun, until};
 use serde_json::{Value, json};
 
-const LANES: [&str; 3] = ["cold", "parked", "fork"];
-const LONG: [&str; 4] = ["--steps", "100000", "--delay-ms", "20"];
+const LANES: [&str; 4] = ["cold", "parked", "fork", "direct"];
+const RANKS: [&str; 2] = ["0", "1"];
+const ALL: &[&str] = &LANES;
+const FORK: &[&str] = &["fork"];
 
-struct Ended {
-    status: Value,
-    log: String,
-    folder: PathBuf,
-}
+/// What a script may see otherwise than under plain torchrun: in which lanes, the field as `start.py` calls it, and why that is no harm.
+const DIFFERENCES: [(&[&str], &str, &str); 12] = [
+    (ALL, "env", "Muster has variables of its own, and some have another value in every job: ENVIRONMENT names them"),
+    (ALL, "chances", "random numbers begin by chance; that no two processes begin alike is checked"),
+    (ALL, "torch.rand", "the same"),
+    (ALL, "torch.seed", "the same"),
+    (ALL, "torch.authkey", "a secret of each process; that no two are alike is checked"),
+    (
+        FORK,
+        "modules",
+        "what the script imports is there already; that nothing is missing, and nothing of the job's own there, is checked",
+    ),
+    (FORK, "also_main", "multiprocessing, once it is imported, has a second name for the main module: the same module"),
+    (FORK, "atexit", "what modules register for the end when they are imported is registered already"),
+    (FORK, "meta_path", "one finder more, in front: it notes what is imported, for the next generation, and finds nothing"),
+    (
+        FORK,
+        "stack",
+        "frames of the launcher lie below the script's: not in the traceback of an exception, but in a stack that is printed; and \
+                     four calls less fit before a RecursionError",
+    ),
+    (FORK, "frozen", "what was imported ahead is exempt from garbage collection, so that the ranks of a node share those pages"),
+    (FORK, "cmdline", "ps shows the launcher's command line"),
+];
 
-/// Runs `scripts/lanes/SCRIPT FOLDER ARGS` to its end.
-fn run(cluster: &Cluster, name: &str, lane: &str, ranks: u32, args: &[&str]) -> Ended {
-    let folder = cluster.path(name);
-    fs::create_dir(&folder).unwrap();
-    let here = scripts().join("lanes");
-    let mut words = vec![json!(here.join(args[0])), json!(folder)];
-    words.extend(args[1..].iter().map(|arg| json!(arg)));
+/// Variables of a rank that are not, or not the same, under plain torchrun.
+const ENVIRONMENT: [(&str, &str); 11] = [
+    ("MASTER_ADDR", "of the store that Muster serves"),
+    ("MASTER_PORT", "of the store that Muster serves"),
+    ("TORCHELASTIC_RUN_ID", "new for every generation"),
+    ("TORCHELASTIC_ERROR_FILE", "lies in the run's directory"),
+    ("TORCH_ELASTIC_WORKER_IDENTICAL", "asks torchrun not to exchange roles"),
+    ("GLOO_SOCKET_IFNAME", "lo where the node's address is a loopback one; a job may set its own"),
+    ("PYTHON_EXEC", "the way of this test to give the interpreter options under plain torchrun, which has none for it"),
+    ("PWD", "a shell's, which this test puts between plain torchrun and its ranks for those options"),
+    ("OLDPWD", "the same"),
+    ("NODE_GPU_COUNT", "part of the node's own profile"),
+    ("MUSTER_", "Muster's own"),
+];
+
+fn submit(cluster: &Cluster, name: &str, lane: &str, command: &[&str], args: &[&str], env: &[(&str, &str)], restarts: u32) {
+    let env: Vec<Value> = env.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
     let spec = json!({
-        "replicas": 1, "procPerNode": ranks, "gpusPerNode": 0, "command": [python(), "-O", "-W", "ignore"], "args": words,
-        "workingDir": here, "launch": lane, "restartPolicy": {"maxRestarts": 0}, "env": [{"name": "MARK", "value": "x"}],
+        "replicas": 1, "procPerNode": 2, "gpusPerNode": 0, "command": command, "args": args, "env": env, "launch": lane,
+        "workingDir": scripts().join("lanes"), "restartPolicy": {"maxRestarts": restarts},
+        // Survivors of a broken synchronous world are killed at once; torchrun lets those of its own node end by themselves.
+        "progress": "independent",
     });
     let document = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": name}, "spec": spec});
     let file = cluster.path(&format!("{name}.json"));
     fs::write(&file, document.to_string()).unwrap();
     cluster.muster(["submit", "-f", file.to_str().unwrap()]);
-    let status = cluster.wait(name, "ended", |status| status["phase"] == "Succeeded" || status["phase"] == "Failed");
-    let log = cluster.muster(["logs", name, "--rank", "0"]).replace(folder.to_str().unwrap(), "FOLDER");
-    Ended { status, log, folder }
 }
 
-fn names(ended: &Ended) -> Vec<String> {
-    let mut names: Vec<String> =
-        fs::read_dir(&ended.folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
+fn ended(cluster: &Cluster, job: &str) -> Value {
+    cluster.wait(job, "ended", |status| status["phase"] == "Succeeded" || status["phase"] == "Failed")
 }
 
-#[test]
-fn a_script_sees_the_same_start_in_every_lane() {
-    let cluster = Cluster::up(1);
-    let mut seen = BTreeMap::new();
-    let mut chances = Vec::new();
-    for lane in LANES {
-        let ended = run(&cluster, &format!("dump-{lane}"), lane, 2, &["dump.py", "--lr", "0.1"]);
-        assert_eq!(ended.status["phase"], "Succeeded", "{lane}: {}", ended.log);
-        for rank in ["0", "1"] {
-            let read = |what: &str| fs::read_to_string(ended.folder.join(format!("{rank}.{what}"))).unwrap();
-            assert_eq!(read("atexit"), "ran", "{lane}");
-            chances.push(read("random"));
-            let mut dump: Value = serde_json::from_str(&read("json").replace(ended.folder.to_str().unwrap(), "FOLDER")).unwrap();
-            // What must differ between two jobs; that it is there at all is compared below.
-            for name in
-                ["MASTER_PORT", "MUSTER_JOB", "MUSTER_JOB_UID", "MUSTER_RUN_DIR", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID"]
-            {
-                assert!(dump["env"][name].is_string(), "{lane}: {name} is not set");
-                dump["env"][name] = json!("its own");
-            }
-            for by_chance in ["seed", "rand"] {
-                chances.push(dump["torch"][by_chance].to_string());
-                dump["torch"][by_chance] = json!("by chance");
-            }
-            seen.insert((rank, lane), dump);
-        }
-    }
-    for rank in ["0", "1"] {
-        for lane in LANES {
-            for (field, plain) in seen[&(rank, "cold")].as_object().unwrap() {
-                assert_eq!(seen[&(rank, lane)][field], *plain, "{lane}, rank {rank}: {field}");
-            }
-        }
-    }
-    let all = chances.len();
-    chances.sort();
-    chances.dedup();
-    assert_eq!(chances.len(), all, "random, numpy and torch begin differently in every process");
+fn folder(cluster: &Cluster, name: &str) -> PathBuf {
+    let folder = cluster.path(name);
+    fs::create_dir(&folder).unwrap();
+    folder
+}
+
+/// A file that a script left, in which its folder has the same name for all.
+fn left(folder: &Path, name: &str) -> String {
+    let text = fs::read_to_string(folder.join(name)).unwrap_or_else(|e| panic!("{name} in {}: {e}", folder.display()));
+    text.replace(folder.to_str().unwrap(), "FOLDER")
+}
+
+/// An interpreter with options, for plain torchrun.
+fn with_options(cluster: &Cluster) -> PathBuf {
+    let file = cluster.path("python-with-options");
+    fs::write(&file, format!("#!/bin/sh\nexec {} -O -W ignore \"$@\"\n", python())).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    file
 }
 
 #[test]
-fn a_script_ends_the_same_way_in_every_lane() {
-    for way in ["exception", "exit3", "message", "segv", "interrupt", "hook", "thread", "term", "abort", "syntax"] {
-        // Of many jobs that fail on one node the node is suspected: each pair has a node of its own.
-        let cluster = Cluster::up(1);
-        let script = if way == "syntax" { "syntax.py" } else { "ends.py" };
-        let ends = ["cold", "fork"].map(|lane| run(&cluster, &format!("{way}-{lane}"), lane, 1, &[script, way]));
-        let [cold, fork] = &ends;
-        assert_eq!(fork.log, cold.log, "{way}");
-        assert_eq!(names(fork), names(cold), "{way}");
-        for field in ["phase", "message"] {
-            assert_eq!(fork.status[field], cold.status[field], "{way}");
-        }
-    }
-}
-
-#[test]
-fn processes_of_the_script_work_in_every_lane() {
-    let cluster = Cluster::up(1);
-    let shown = LANES.map(|lane| {
-        let ended = run(&cluster, &format!("workers-{lane}"), lane, 1, &["workers.py"]);
-        assert_eq!(ended.status["phase"], "Succeeded", "{lane}: {}", ended.log);
-        fs::read_to_string(ended.folder.join("0.txt")).unwrap()
+fn a_script_starts_and_ends_in_every_lane_as_under_plain_torchrun() {
+    // A node for each: of many jobs that fail on one node the node is suspected.
+    let cluster = Cluster::up(LANES.len());
+    let plain = folder(&cluster, "start-plain");
+    let (script, python) = ("start.py", python());
+    let interpreter = with_options(&cluster);
+    let env = [("PYTHON_EXEC", interpreter.to_str().unwrap()), ("MARK", "x")];
+    let args = |folder: &Path| [script.to_owned(), folder.to_str().unwrap().to_owned(), "--lr".to_owned(), "0.1".to_owned()];
+    let words = args(&plain);
+    let torchrun = Torchrun::start(&cluster.path("torchrun"), &words.each_ref().map(String::as_str), &env);
+    let lanes = LANES.map(|lane| {
+        let name = format!("start-{lane}");
+        let folder = folder(&cluster, &name);
+        submit(
+            &cluster,
+            &name,
+            lane,
+            &[&python, "-O", "-W", "ignore"],
+            &args(&folder).each_ref().map(String::as_str),
+            &[("MARK", "x")],
+            0,
+        );
+        (lane, folder)
     });
-    assert_eq!(shown[1], shown[0]);
-    assert_eq!(shown[2], shown[0]);
+    let folders = || lanes.iter().map(|(_, folder)| folder).chain([&plain]);
+    let all_there = || folders().all(|folder| RANKS.iter().all(|rank| folder.join(format!("{rank}.json")).exists()));
+    until(|| all_there().then_some(())).unwrap_or_else(|| panic!("not every script has come to its end: {:?}", look(&cluster)));
+    folders().for_each(|folder| fs::write(folder.join("go"), "").unwrap());
+    let verdict = torchrun.verdict();
+    assert_eq!((&verdict["0"][0], &verdict["1"][0]), (&json!(5), &json!(1)), "what plain torchrun makes of it: {verdict}");
+
+    let (mut by_chance, mut wrong) = (Vec::new(), Vec::new());
+    let baseline = RANKS.map(|rank| start(&plain, rank, &mut by_chance));
+    for (lane, folder) in &lanes {
+        let status = ended(&cluster, &format!("start-{lane}"));
+        let ends: Vec<&str> = status["ranks"].as_array().unwrap().iter().map(|rank| rank["state"].as_str().unwrap()).collect();
+        assert_eq!(ends, ["exit code 5", "exit code 1"], "{lane}: {status:#}");
+        for (rank, plain) in RANKS.iter().zip(&baseline) {
+            let found = compare(lane, plain, &start(folder, rank, &mut by_chance));
+            wrong.extend(found.iter().map(|what| format!("{lane}, rank {rank}: {what}")));
+        }
+        assert_eq!(names(folder), names(&plain), "{lane}: what the script left");
+        for name in names(&plain).iter().filter(|name| !name.ends_with(".json")) {
+            let (seen, expected) = (without_launcher(&left(folder, name)), without_launcher(&left(&plain, name)));
+            if seen != expected {
+                wrong.push(format!("{lane}: {name}:\n{seen}\n--- instead of\n{expected}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let all = by_chance.len();
+    by_chance.sort();
+    by_chance.dedup();
+    assert_eq!(by_chance.len(), all, "two processes began alike: {by_chance:?}");
 }
 
-fn spares(cluster: &Cluster) -> usize {
-    let nodes = fs::read_dir(cluster.dir.join("nodes")).unwrap().flatten();
-    let runs = nodes.filter_map(|node| fs::read_dir(node.path().join("state/runs")).ok()).flatten().flatten();
-    runs.filter(|run| run.file_name().to_string_lossy().contains("-spare-") && run.path().join("parked").exists()).count()
+fn look(cluster: &Cluster) -> Vec<String> {
+    LANES.iter().map(|lane| cluster.muster(["logs", &format!("start-{lane}"), "--tail", "5"])).collect()
 }
 
-fn train(cluster: &Cluster, lane: &str, nodes: &str) {
-    let state = cluster.path("job.step");
-    let (least, most) = nodes.split_once(':').unwrap_or((nodes, nodes));
-    let number = |text: &str| text.parse::<u32>().unwrap();
-    let mut args = vec![json!(scripts().join("allreduce.py")), json!("--state"), json!(state)];
-    args.extend(LONG.iter().map(|word| json!(word)));
-    let spec = json!({
-        "replicas": number(most), "minReplicas": number(least), "maxReplicas": number(most), "procPerNode": 1, "gpusPerNode": 0,
-        "command": [python()], "args": args, "launch": lane,
-    });
-    let document = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": "job"}, "spec": spec});
-    let file = cluster.path("job.json");
-    fs::write(&file, document.to_string()).unwrap();
-    cluster.muster(["submit", "-f", file.to_str().unwrap()]);
+/// What one rank saw, flat, without what comes by chance.
+fn start(folder: &Path, rank: &str, by_chance: &mut Vec<String>) -> serde_json::Map<String, Value> {
+    let mut seen: Value = serde_json::from_str(&left(folder, &format!("{rank}.json"))).unwrap();
+    let seen = seen.as_object_mut().unwrap();
+    let torch = seen.remove("torch").unwrap();
+    seen.extend(torch.as_object().unwrap().iter().map(|(name, value)| (format!("torch.{name}"), value.clone())));
+    for name in ["torch.rand", "torch.seed", "torch.authkey"] {
+        by_chance.push(seen[name].to_string());
+    }
+    by_chance.extend(seen["chances"].as_array().unwrap().iter().map(Value::to_string));
+    std::mem::take(seen)
+}
+
+/// What differs and may not.
+fn compare(lane: &str, plain: &serde_json::Map<String, Value>, seen: &serde_json::Map<String, Value>) -> Vec<String> {
+    let texts =
+        |value: &Value| value.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect::<BTreeSet<_>>();
+    let mut wrong = Vec::new();
+    for (field, value) in plain {
+        let differs = DIFFERENCES.iter().any(|(lanes, name, _)| lanes.contains(&lane) && name == field);
+        if !differs && seen[field] != *value {
+            wrong.push(format!("{field}: {} instead of {value}", seen[field]));
+        }
+    }
+    let (own, theirs) = (seen["env"].as_object().unwrap(), plain["env"].as_object().unwrap());
+    for name in own.keys().chain(theirs.keys()) {
+        let may_differ = ENVIRONMENT.iter().any(|(known, _)| name == known || known.ends_with('_') && name.starts_with(known));
+        if !may_differ && own.get(name) != theirs.get(name) {
+            wrong.push(format!("environment: {name}: {:?} instead of {:?}", own.get(name), theirs.get(name)));
+        }
+    }
+    let (modules, needed) = (texts(&seen["modules"]), texts(&plain["modules"]));
+    wrong.extend(needed.difference(&modules).map(|name| format!("module {name} is not there")));
+    let jobs_own = fs::read_dir(scripts().join("lanes")).unwrap().map(|entry| entry.unwrap().path());
+    let jobs_own: BTreeSet<String> = jobs_own.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
+    wrong.extend(modules.intersection(&jobs_own).map(|name| format!("module {name} is the job's own and is there")));
+    wrong
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// A text without what `stack` and `modules` of [`DIFFERENCES`] speak of: the launcher's frames, the number of calls before a
+/// RecursionError, the list of modules after a crash; and without addresses.
+fn without_launcher(text: &str) -> String {
+    let mut kept = Vec::new();
+    let mut within = false;
+    for line in text.lines() {
+        within = line.contains("/launcher.py\"") || within && line.starts_with("    ");
+        let by_chance = ["Extension modules: ", "Current thread ", "  [Previous line repeated "];
+        if !within && !line.is_empty() && !by_chance.iter().any(|start| line.starts_with(start)) {
+            kept.push(line);
+        }
+    }
+    kept.join("\n")
 }
 
 #[test]
-fn a_spare_takes_over_whatever_dies() {
-    let cluster = Cluster::up(3);
-    train(&cluster, "fork", "2:3");
-    let first = cluster.trains("job", 1, 3);
-    until(|| (spares(&cluster) == 3).then_some(())).expect("every node gets a spare");
-    kill(pids(&first)[1], Signal::KILL);
-    let second = cluster.trains("job", 2, 3);
-    assert!(last_step(&second) >= last_step(&first));
-    let explain = cluster.json(["explain", "job"]);
-    let incident = &explain["incidents"][1];
-    assert_eq!((&incident["cause"], &incident["charged"]), (&"WorkerKilled".into(), &"job".into()), "{incident:#}");
-    // An interpreter takes longer than this to import torch on the machines this runs on, so nobody did.
-    assert!(incident["launchMs"].as_f64().unwrap() < 1_000.0, "the spares were not used: {incident:#}");
-
-    until(|| (spares(&cluster) == 3).then_some(())).expect("and another");
-    let agent = cluster.node_of(&second, 0);
-    cluster.muster(["local", "kill-agent", &agent]);
-    cluster.muster(["local", "start-agent", &agent]);
-    let same = cluster.wait("job", "known again", |status| status["nodesRunning"] == 3 && last_step(status) > last_step(&second));
-    assert_eq!(pids(&same), pids(&second), "workers do not notice that an agent with a spare dies");
-
-    let cut = cluster.node_of(&second, 2);
-    cluster.muster(["local", "kill-node", &cut]);
-    cluster.trains("job", 3, 2);
-    cluster.muster(["cancel", "job"]);
-    cluster.wait("job", "cancelled", |status| status["phase"] == "Cancelled");
-    let left = |cluster: &Cluster| {
-        let processes = muster_drills::processes_of(&cluster.dir);
-        processes.iter().any(|(_, line)| line.contains("launcher.py"))
-    };
-    until(|| (!left(&cluster)).then_some(())).expect("no launcher outlives its job");
+fn what_scripts_do_works_in_a_fork_and_in_a_fork_of_a_spare() {
+    let cluster = Cluster::up(1);
+    let (python, cache) = (python(), cluster.path("inductor"));
+    // The fork compiles; plain torchrun finds what it has compiled, which takes 10 s less.
+    let env = [("TORCHINDUCTOR_CACHE_DIR", cache.to_str().unwrap())];
+    let forked = folder(&cluster, "work-fork");
+    fs::write(forked.join("again"), "").unwrap();
+    submit(&cluster, "work", "fork", &[&python], &["-m", "work", forked.to_str().unwrap()], &env, 1);
+    until(|| forked.join("1.0.txt").exists().then_some(())).unwrap_or_else(|| panic!("{}", cluster.muster(["logs", "work"])));
+    let plain = folder(&cluster, "work-plain");
+    let torchrun = Torchrun::start(&cluster.path("torchrun"), &["-m", "work", plain.to_str().unwrap()], &env);
+    until(|| (cluster.spares() == 1).then_some(())).expect("a spare with what the job imported");
+    fs::write(forked.join("go"), "").unwrap();
+    let status = ended(&cluster, "work");
+    assert_eq!((&status["phase"], &status["generation"]), (&json!("Succeeded"), &json!(2)), "{status:#}");
+    assert_eq!(torchrun.verdict(), json!({}));
+    for rank in RANKS {
+        let expected = left(&plain, &format!("{rank}.0.txt"));
+        for restarts in RANKS {
+            assert_eq!(left(&forked, &format!("{rank}.{restarts}.txt")), expected, "rank {rank} after {restarts} restarts");
+        }
+    }
+    let ahead = cluster.preloaded();
+    for module in ["torch._dynamo.convert_frame", "torch._dynamo.eval_frame"] {
+        assert!(ahead.contains(module), "{module} was not imported ahead: {} modules were", ahead.len());
+    }
 }

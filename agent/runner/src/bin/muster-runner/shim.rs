@@ -64,8 +64,6 @@ struct Shim {
     leads: bool,
     /// A TERM has been passed on.
     termed: bool,
-    /// By order of the runner; torchrun's own TERM of the same stop is then not passed on a second time.
-    ordered: bool,
 }
 
 fn prepare(args: Vec<OsString>) -> Result<Shim, String> {
@@ -91,7 +89,7 @@ fn prepare(args: Vec<OsString>) -> Result<Shim, String> {
     let stderr = Some(err_write.try_clone().map_err(|e| format!("pipe: {e}"))?);
     program.stdout(Stdio::from(out_write)).stderr(Stdio::from(err_write));
     let leads = rustix::process::getpgrp() == me;
-    Ok(Shim { runner, signals, program, stderr, leads, termed: false, ordered: false })
+    Ok(Shim { runner, signals, program, stderr, leads, termed: false })
 }
 
 /// The real program with its arguments and without our names in its environment.
@@ -146,7 +144,7 @@ impl Shim {
                         if let Some(exit) = reap(pid) {
                             return Ok(exit);
                         }
-                    } else if !(signal == libc::SIGTERM && self.ordered) {
+                    } else {
                         self.pass(pid, signal);
                     }
                 }
@@ -156,10 +154,7 @@ impl Shim {
                     if let Some(error) = hear.error {
                         return Err(error);
                     }
-                    if let Some(signal) = hear.signal
-                        && !(signal == libc::SIGTERM && self.termed)
-                    {
-                        self.ordered |= signal == libc::SIGTERM;
+                    if let Some(signal) = hear.signal {
                         self.pass(pid, signal);
                     }
                 }
@@ -167,8 +162,12 @@ impl Shim {
         }
     }
 
+    /// One TERM and no more: the runner's order, torchrun's own of the same stop, and the one torchrun sends to all when a rank has failed come
+    /// in any order. A second one would kill a program at its end, when its handlers are gone already.
     fn pass(&mut self, pid: Pid, signal: i32) {
-        self.termed |= signal == libc::SIGTERM;
+        if signal == libc::SIGTERM && std::mem::replace(&mut self.termed, true) {
+            return;
+        }
         let Some(signal) = Signal::from_named_raw(signal) else { return };
         let _ =
             if self.leads { rustix::process::kill_process_group(pid, signal) } else { rustix::process::kill_process(pid, signal) };

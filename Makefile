@@ -11,8 +11,8 @@ demo: ## set up, build, and run the whole story on this machine: train, break th
 test: ## set up, build, lint, and run all tests
 	@exec tools/test
 
-bench: ## the re-form race beside stock torchrun, about an hour; writes the README's table (BENCH="--rounds 1 --events node": a part, no README)
-	@python="$$(tools/python-env)" && tools/build && exec "$$python" bench/race.py $(or $(BENCH),--readme)
+bench: ## the race beside stock torchrun, then scale; under an hour; writes the README's tables (BENCH=--quick: a quarter of it, no README)
+	@python="$$(tools/python-env)" && tools/build && "$$python" bench/race.py $(or $(BENCH),--readme) && exec "$$python" bench/scale.py $(or $(BENCH),--readme)
 
 build: ## all programs, side by side in target/muster/bin
 	@exec tools/build

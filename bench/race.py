@@ -1,14 +1,14 @@
 """The re-form race: Muster beside stock torchrun in one run, same script, same machine, interleaved rounds.
 
-    make bench                                  the whole race; writes bench/results/ and the README's table
-    python bench/race.py --rounds 1 --events worker,join --competitors muster,tuned
+    make bench                                  the race and bench/scale.py; writes bench/results/ and the README's tables
+    python bench/race.py --quick                two events, few rounds, about ten minutes
+    python bench/race.py --rounds 1 --events worker,join --competitors fork,tuned
     python bench/race.py --from bench/results/race.json --readme       only write tables and plot again
 
 Every measurement is a fresh start of one competitor, one event, and the time from the event until the last member of the new world
 has completed its first all-reduce; finding out is part of it. The clock is CLOCK_MONOTONIC everywhere (see step.py). What
 does not re-form while it is watched is told as "never", with the time it was watched. Each start is a sample of "first start", too.
-A bare static launch, with as many nodes as the event leaves, is the floor of a cold re-form; the fork
-lane goes below it.
+The floors have nothing to find out or to stop: they are timed once a round for each size of world. Who does how much: plan.py.
 """
 
 import argparse
@@ -25,6 +25,8 @@ import sys
 import tempfile
 import time
 
+import etcd_host
+import plan
 import processes
 import report
 import stacks
@@ -45,7 +47,7 @@ DISTURBED = 0.15
 
 OURS = {key for key, (kind, _) in stacks.COMPETITORS.items() if issubclass(kind, stacks.Muster)}
 
-Setting = collections.namedtuple("Setting", "python programs nodes smallest store_port")
+Setting = collections.namedtuple("Setting", "python programs nodes smallest store_port etcd")
 
 
 class Event:
@@ -78,6 +80,10 @@ def join(stack, world):
     return stack.add_node()
 
 
+def resize(stack, world):
+    return stack.resize(len(world.members) - 1, world)
+
+
 # Sizes are relative to --nodes. The victim is the node of the last rank, unless it is rank 0's.
 EVENTS = [
     Event("start", "first start", 0, 0, None),
@@ -86,6 +92,7 @@ EVENTS = [
     Event("rank0", "rank 0's node cut", 0, -1, cut_first),
     Event("frozen", "a node frozen", 0, -1, freeze_last),
     Event("join", "a node joins", -1, 0, join),
+    Event("resize", "planned resize", 0, -1, resize),
 ]
 
 
@@ -96,7 +103,10 @@ def main():
     else:
         race = run(options)
     (options.out / "race.svg").write_text(report.plot(race))
+    page = f"# The race, as measured\n\nWritten by `bench/race.py`; do not edit.\n\n{report.block(race)}\n{report.phase_table(race)}"
+    (options.out / "race.md").write_text(page.replace("(bench/results/race.svg)", "(race.svg)"))
     print("\n" + report.table(race))
+    print(report.phase_table(race))
     print(report.memory_table(race))
     if options.readme:
         report.rewrite_readme(race)
@@ -105,7 +115,8 @@ def main():
 
 def run(options):
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # sweep then, too
-    chosen = [event for event in EVENTS if event.key in options.events]
+    # A first start is part of every other event.
+    chosen = [event for event in EVENTS if event.key in options.events and (event.strike or options.events == ["start"])]
     race = {"meta": describe(options), "runs": [], "memory": []}
     folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-race-"))
     if OURS & set(options.competitors):
@@ -113,26 +124,47 @@ def run(options):
         shutil.copytree(stacks.PROGRAMS, folder / "bin")
         version = subprocess.run([folder / "bin" / "muster-coordinator", "--version"], capture_output=True, text=True, check=True)
         race["meta"]["muster"] = version.stdout.strip()
-    store = stacks.StoreHost(sys.executable)
-    setting = Setting(sys.executable, folder / "bin", options.nodes, max(1, options.nodes // 2), store.port)
+    store, etcd = stacks.StoreHost(sys.executable), etcd_for(options, folder, race)
+    setting = Setting(sys.executable, folder / "bin", options.nodes, max(1, options.nodes // 2), store.port, etcd)
     began = time.monotonic()
     try:
         for number in range(options.rounds):
             for event in chosen:
                 for key in rotated(options.competitors, number):
-                    contest = floor if key == "static" else measure
-                    for attempt in range(1 + options.again):
-                        start_folder = folder / f"{key}-{event.key}-{number}-{attempt}"
-                        if contest(race, setting, start_folder, key, event, number, options) <= DISTURBED:
-                            break
-                race["meta"]["rounds"] = number + 1 if event is chosen[-1] else max(1, number)
-                race["meta"]["minutes"] = round((time.monotonic() - began) / 60, 1)
-                save(race, options.out)  # whatever ends a long race, what was measured is kept
+                    if plan.takes_part(key, event.key, number, options, race["runs"]):
+                        least_disturbed(race, setting, folder, key, event, number, options)
+            for size in sorted({options.nodes + event.after for event in chosen}):
+                for key in (key for key in stacks.FLOORS if key in options.competitors):
+                    floor(race, setting, folder / f"{key}-{size}-{number}", key, number, size, options)
+            race["meta"]["rounds"] = number + 1
+            race["meta"]["minutes"] = round((time.monotonic() - began) / 60, 1)
+            save(race, options.out)  # whatever ends a long race, what was measured is kept
     finally:
         processes.sweep(folder)
         store.close()
+        if etcd:
+            etcd.close()
         shutil.rmtree(folder, ignore_errors=True)
     return race
+
+
+def etcd_for(options, folder, race):
+    """An etcd, if one takes part; who cannot be had is said in the table."""
+    if "etcd" not in options.competitors:
+        return None
+    try:
+        return etcd_host.Etcd(folder / "etcd-data")
+    except etcd_host.Missing as missing:
+        race["meta"]["absent"]["etcd"] = str(missing)
+        options.competitors.remove("etcd")
+        race["meta"]["competitors"].pop("etcd")
+        return None
+
+
+def least_disturbed(race, setting, folder, key, event, number, options):
+    for attempt in range(1 + options.again):
+        if measure(race, setting, folder / f"{key}-{event.key}-{number}-{attempt}", key, event, number, options) <= DISTURBED:
+            return
 
 
 def save(race, folder):
@@ -162,11 +194,10 @@ def measure(race, setting, folder, key, event, number, options):
             print(f"      {key} did not start\n{stack.evidence()}", file=sys.stderr)
             return others
         if event.strike is None:
-            if isinstance(stack, stacks.Muster):
-                settle(stack, before)
-                race["memory"] += memory(stack, key, number)
             return others
         settled = settle(stack, before)
+        if event.key == "worker" and isinstance(stack, stacks.Muster):
+            race["memory"] += memory(stack, key, number)
         quiet(options)
         meter = processes.Meter(folder)
         struck = event.strike(stack, world)
@@ -175,6 +206,7 @@ def measure(race, setting, folder, key, event, number, options):
         entry["settled"] = settled
         if isinstance(stack, stacks.Muster):
             entry["receipts"] = stack.receipts()
+            report.split_start(entry)
             if formed is None:
                 print(stack.evidence(), file=sys.stderr)
         return entry["others"]
@@ -193,17 +225,17 @@ def settle(stack, nodes):
     return True
 
 
-def floor(race, setting, folder, key, event, number, options):
-    """One bare launch of as many nodes as the event leaves, close in time to what it is the floor of."""
-    nodes = setting.nodes + event.after
+def floor(race, setting, folder, key, number, nodes, options):
+    """A bare start of so many nodes: what is left when there is nothing to find out and nothing to stop."""
     stack = stacks.COMPETITORS[key][0](setting, folder)
     seen = watch.Watch(stack.steps)
     try:
+        stack.prepare(nodes)
         quiet(options)
         meter = processes.Meter(folder)
         started = stack.start(nodes)
         world = seen.wait(nodes, started, time.monotonic() + START_TIMEOUT, stack.gave_up, meter.look)
-        return record(race, key, event.key, number, started, world, seen, nodes, meter.others())["others"]
+        record(race, key, report.FLOOR, number, started, world, seen, nodes, meter.others())
     finally:
         end(stack, options)
 
@@ -267,7 +299,7 @@ def describe(options):
     with open("/proc/meminfo") as file:
         gib = int(file.readline().split()[1]) / 2**20
     return {
-        "command": "make bench" if options.as_made else f"make bench BENCH=\"{' '.join(sys.argv[1:])}\"",
+        "command": "make bench" if options.as_made else f"bench/race.py {' '.join(sys.argv[1:])}".strip(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} {platform.machine()} cores, {gib:.0f} GiB, Linux {platform.release().split('-')[0]}, no GPU used",
         "torch": torch,
@@ -277,6 +309,8 @@ def describe(options):
         "watch": options.watch,
         "events": {event.key: [event.title, options.nodes + event.after] for event in EVENTS if event.key in options.events},
         "competitors": {key: stacks.COMPETITORS[key][1] for key in stacks.COMPETITORS if key in options.competitors},
+        # Who was to take part and could not, and why.
+        "absent": {},
     }
 
 
@@ -294,7 +328,8 @@ def arguments():
     events, competitors = [event.key for event in EVENTS], list(stacks.COMPETITORS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=4, help="nodes of one process each; a job may shrink to half of them [4]")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each event and competitor [5]")
+    parser.add_argument("--rounds", type=int, help="measurements of each event and competitor [as planned in plan.py, 5 at most]")
+    parser.add_argument("--quick", action="store_true", help="few rounds of few events: " + ",".join(plan.QUICK_EVENTS))
     parser.add_argument("--events", type=some_of(events), default=events, help=",".join(events) + " [all]")
     parser.add_argument("--competitors", type=some_of(competitors), default=competitors, help=",".join(competitors) + " [all]")
     parser.add_argument("--watch", type=float, default=60, help="seconds until a world that has not re-formed is told as never [60]")
@@ -305,6 +340,13 @@ def arguments():
     parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this race.json")
     parser.add_argument("--readme", action="store_true", help="write the table into README.md")
     options = parser.parse_args()
+    if options.quick and options.events == events:
+        options.events = list(plan.QUICK_EVENTS)
+    if options.quick and options.competitors == competitors:
+        options.competitors = list(plan.QUICK_COMPETITORS)
+    # Said on the command line, it goes for everybody; else each has its own number.
+    options.planned = options.rounds is None
+    options.rounds = options.rounds or (plan.QUICK_ROUNDS if options.quick else plan.ROUNDS)
     if OURS & set(options.competitors) and not options.read and not (stacks.PROGRAMS / "muster").exists():
         parser.error(f"{stacks.PROGRAMS / 'muster'} is not there: run make build first")
     if options.nodes < 3:

@@ -8,7 +8,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 # Ours, the fastest first: the first one that took part is what the ratios refer to.
-OURS = ("fork", "parked", "muster")
+OURS = ("fork", "direct", "parked", "cold")
+# The event of a bare start, and who is asked for nothing else.
+FLOOR = "floor"
+FLOORS = ("static", "forks")
 NEVER = float("inf")
 
 
@@ -19,7 +22,11 @@ class Cell:
     """
 
     def __init__(self, race, event, competitor):
-        runs = [run for run in race["runs"] if run["competitor"] == competitor and run["event"] == event]
+        runs = [run for run in race["runs"] if run["competitor"] == competitor]
+        if competitor in FLOORS:
+            runs = [run for run in runs if run["nodes"] == race["meta"]["events"][event][1]]
+        else:
+            runs = [run for run in runs if run["event"] == event]
         self.runs = sorted(runs, key=lambda run: run["others"])[: race["meta"]["rounds"]]
         self.times = sorted(NEVER if run["seconds"] is None else run["seconds"] for run in self.runs)
         self.formed = [seconds for seconds in self.times if seconds != NEVER]
@@ -34,10 +41,16 @@ class Cell:
 
     def shares(self):
         """Each phase's median share of the whole, over the runs that re-formed."""
-        parts = [run["phases"] for run in self.runs if run["phases"]]
+        parts = self.parts()
         sums = {name: statistics.median(part[name] / sum(part.values()) for part in parts) for name in parts[0]}
         whole = sum(sums.values())
         return {name: share / whole for name, share in sums.items()}
+
+    def parts(self):
+        """The phases of the runs that re-formed; where Muster could not be asked for its own account, the run is left out."""
+        parts = [run["phases"] for run in self.runs if run["phases"]]
+        most = max((len(part) for part in parts), default=0)
+        return [part for part in parts if len(part) == most]
 
     def text(self):
         if not self.times:
@@ -78,9 +91,37 @@ def table(race):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+def split_start(entry):
+    """Muster's own account of the time before the first worker starts: detect, decide, stop; what is left of it is the launch."""
+    receipts = [receipt for receipt in entry.get("receipts") or [] if receipt.get("decideMs") is not None]
+    if not entry["phases"] or not receipts:
+        return
+    left, parts = entry["phases"].pop("to start"), {}
+    for name in ("detect", "decide", "stop"):
+        parts[name] = round(min(left, (receipts[-1].get(f"{name}Ms") or 0) / 1000), 3)
+        left -= parts[name]
+    entry["phases"] = {**parts, "launch": round(left, 3), **entry["phases"]}
+
+
+PHASES = ("detect", "decide", "stop", "launch", "import", "join", "first step")
+
+
+def phase_table(race):
+    """Where the time goes: medians of each phase, each ending with the last member."""
+    rows = [["milliseconds, medians", "", *PHASES], ["---"] * (2 + len(PHASES))]
+    for event, (title, _) in race["meta"]["events"].items():
+        for key in (key for key in OURS if key in race["meta"]["competitors"]):
+            parts = Cell(race, event, key).parts()
+            if parts and "detect" in parts[0]:
+                middle = [f"{statistics.median(part[name] for part in parts) * 1000:.0f}" for name in PHASES]
+                rows.append([title, race["meta"]["competitors"][key], *middle])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n" if len(rows) > 2 else ""
+
+
 def memory_table(race):
-    """Of the cold lane: the others hold spare launchers, too, which are torch and not ours."""
-    lines, counted = [], [entry for entry in race["memory"] if entry.get("competitor", "muster") == "muster"]
+    """Of the cold lane, if it was there: the others hold spare launchers, too, which are torch and not ours."""
+    lanes = [key for key in reversed(OURS) if any(entry["competitor"] == key for entry in race["memory"])]
+    lines, counted = [], [entry for entry in race["memory"] if entry["competitor"] == lanes[0]]
     for program in sorted({entry["program"] for entry in counted}):
         found = [entry for entry in counted if entry["program"] == program]
         pss = [entry["pss_kib"] / 1024 for entry in found]
@@ -94,42 +135,64 @@ def memory_table(race):
 def block(race):
     meta = race["meta"]
     counted = [run["others"] for event in meta["events"] for key in meta["competitors"] for run in Cell(race, event, key).runs]
+    counted = counted or [0.0]
+    absent = "".join(f"{stack} did not take part: {why}.\n" for stack, why in meta.get("absent", {}).items())
     words = (
         f"Measured by `{meta['command']}` on {meta['date']}, {meta.get('muster', 'without Muster')}: {meta['machine']}; torch {meta['torch']}, "
         f"Python {meta['python']}, gloo.\n"
-        f"{meta['nodes']} nodes of one process each on this one machine, {meta['rounds']} interleaved rounds. Time from the event "
+        f"{meta['nodes']} nodes of one process each on this one machine, at most {meta['rounds']} interleaved rounds (who had fewer, and "
+        "why, stands in `bench/plan.py`). Time from the event "
         "until the last member of the new world has\n"
         "completed its first all-reduce, finding out included; a first start begins with the command, Muster's daemons stand by then. "
         "Stock torchrun has its\n"
         "rendezvous store in a process of its own, which nothing touches, and restarts without end. The floor is a bare static launch "
         "of as many nodes,\n"
-        "with nothing to find out or to stop. In the lanes parked and fork every node had its spare launcher before the event. All "
-        "else imports torch\n"
+        "with nothing to find out or to stop; the lowest floor forks them from an interpreter that has torch. In the lanes parked, fork and "
+        "direct every node had its spare\nlauncher before the event. A planned resize is `muster scale`; for torchrun, which has no such "
+        "request, SIGTERM to one launcher. All else imports torch\n"
         f"on the same {meta['machine'].split()[0]} cores, so orders of magnitude carry over and seconds do not. Other\n"
         f"programs of the machine took {statistics.median(counted):.0%} of the processors meanwhile (median; {max(counted):.0%} at "
         "most).\n"
     )
     plot_line = "\n![The same as bars, with the phases of each](bench/results/race.svg)\n"
-    return f"{table(race)}\n{words}{memory_table(race)}{plot_line}"
+    return f"{table(race)}\n{words}{absent}{memory_table(race)}{plot_line}"
 
 
 def rewrite_readme(race):
-    text = README.read_text()
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise SystemExit(f"README.md must have the lines {BEGIN} and {END} once each")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    README.write_text(f"{before}{BEGIN}\n{block(race)}{END}{after}")
+    rewrite_block(BEGIN, END, block(race))
 
 
+def rewrite_block(begin, end, text):
+    """Puts the text between two lines of the README that mark where it goes."""
+    whole = README.read_text()
+    if whole.count(begin) != 1 or whole.count(end) != 1:
+        raise SystemExit(f"README.md must have the lines {begin} and {end} once each")
+    before, rest = whole.split(begin)
+    after = rest.split(end)[1]
+    README.write_text(f"{before}{begin}\n{text}{end}{after}")
+
+
+# Darkest and lightest shade of each competitor's bar.
 SHADES = {
-    "muster": ("#0b3d91", "#2f6fd0", "#7aa7ec", "#c4daf8"),
-    "parked": ("#0b5d5d", "#188f8f", "#63c2c2", "#bfe6e6"),
-    "fork": ("#1b5e20", "#3c9a43", "#86cb8b", "#cdebcf"),
-    "tuned": ("#7a4a00", "#b87710", "#dda84a", "#f1d9ac"),
-    "stock": ("#8c1c13", "#c4453b", "#e08d86", "#f4cfcc"),
-    "static": ("#4d4d4d", "#808080", "#adadad", "#d9d9d9"),
+    "fork": ("#1b5e20", "#cdebcf"),
+    "direct": ("#33691e", "#e1edbf"),
+    "parked": ("#0b5d5d", "#bfe6e6"),
+    "cold": ("#0b3d91", "#c4daf8"),
+    "tuned": ("#7a4a00", "#f1d9ac"),
+    "stock": ("#8c1c13", "#f4cfcc"),
+    "etcd": ("#5b2a86", "#e2d0f2"),
+    "static": ("#4d4d4d", "#d9d9d9"),
+    "forks": ("#4d4d4d", "#d9d9d9"),
 }
+
+
+def shades(key, count):
+    """So many shades from dark to light."""
+    ends = [[int(colour[at : at + 2], 16) for at in (1, 3, 5)] for colour in SHADES[key]]
+    mix = lambda share: "".join(f"{round(dark + (light - dark) * share):02x}" for dark, light in zip(*ends))  # noqa: E731
+    return ["#" + mix(number / max(1, count - 1)) for number in range(count)]
+
+
 WIDTH, LEFT, RIGHT, BAR, GAP = 960, 210, 140, 15, 16
 
 
@@ -140,7 +203,7 @@ def plot(race):
     longest = max([seconds for cell in cells.values() for seconds in cell.formed] + [meta["watch"] / 4])
     longest *= 1.05
     x = lambda seconds: LEFT + (WIDTH - LEFT - RIGHT) * min(seconds, longest) / longest  # noqa: E731
-    parts, y = [], 66
+    parts, y = [], 84
     for event, (title, nodes) in meta["events"].items():
         top = y
         for key in meta["competitors"]:
@@ -154,7 +217,7 @@ def plot(race):
     step = next(step for step in (1, 2, 5, 10, 20) if longest / step <= 10)
     grid = []
     for tick in range(0, int(longest) + 1, step):
-        grid.append(f'<line x1="{x(tick):.1f}" y1="58" x2="{x(tick):.1f}" y2="{y - 8}" stroke="#ddd"/>')
+        grid.append(f'<line x1="{x(tick):.1f}" y1="76" x2="{x(tick):.1f}" y2="{y - 8}" stroke="#ddd"/>')
         grid.append(f'<text x="{x(tick):.1f}" y="{y + 6}" text-anchor="middle" class="s">{tick} s</text>')
     return "\n".join(
         [
@@ -173,16 +236,16 @@ def plot(race):
 
 
 def bar(cell, key, y, x, longest):
-    shades, median = SHADES[key], cell.median()
+    median = cell.median()
     parts, middle = [], y + BAR / 2
     if median == NEVER:
         parts.append(
-            f'<rect x="{x(0)}" y="{y}" width="{x(longest) - x(0):.1f}" height="{BAR}" fill="url(#never)" stroke="{shades[1]}"/>'
+            f'<rect x="{x(0)}" y="{y}" width="{x(longest) - x(0):.1f}" height="{BAR}" fill="url(#never)" stroke="{SHADES[key][0]}"/>'
         )
         label = f"never, {cell.nevers} of {len(cell.times)} ({cell.watched():.0f} s)"
         return [*parts, f'<text x="{x(longest) + 6:.1f}" y="{y + 12}">{label}</text>']
-    at = 0
-    for shade, (name, share) in zip(shades, cell.shares().items()):
+    at, shares = 0, cell.shares()
+    for shade, (name, share) in zip(shades(key, len(shares)), shares.items()):
         width = x(at + share * median) - x(at)
         parts.append(f'<rect x="{x(at):.1f}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{shade}"><title>{name}</title></rect>')
         at += share * median
@@ -196,11 +259,14 @@ def bar(cell, key, y, x, longest):
 
 
 def legend(meta):
-    parts, at = [], 12
+    parts, at, line = [], 12, 32
     for key, title in meta["competitors"].items():
-        parts.append(f'<rect x="{at}" y="32" width="11" height="11" fill="{SHADES[key][1]}"/>')
-        parts.append(f'<text x="{at + 16}" y="42">{html.escape(title)}</text>')
-        at += 32 + 6 * len(title)
-    shades = "dark to light: until workers start, import, join, first step"
-    parts.append(f'<text x="{WIDTH - 12}" y="20" text-anchor="end" class="s">{shades}</text>')
+        width = 32 + 6.3 * len(title)
+        if at + width > WIDTH:
+            at, line = 12, line + 16
+        parts.append(f'<rect x="{at:.0f}" y="{line}" width="11" height="11" fill="{shades(key, 4)[1]}"/>')
+        parts.append(f'<text x="{at + 16:.0f}" y="{line + 10}">{html.escape(title)}</text>')
+        at += width
+    phases = "dark to light: until workers start (Muster: detect, decide, stop, launch), import, join, first step"
+    parts.append(f'<text x="{WIDTH - 12}" y="20" text-anchor="end" class="s">{phases}</text>')
     return parts

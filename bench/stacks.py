@@ -33,6 +33,10 @@ class Stack:
     def prepare(self, nodes):
         """What stands before a job is started: daemons, for those who have them. Not timed."""
 
+    def resize(self, nodes, world):
+        """A planned change to fewer nodes, in the way that users of this stack have for it; when it was asked for."""
+        raise NotImplementedError
+
     def is_settled(self, nodes):
         """Whether a world of so many nodes that trains has nothing more to prepare for its next one."""
         return True
@@ -63,6 +67,14 @@ class Stack:
 
 
 class Torchrun(Stack):
+    def resize(self, nodes, world):
+        """There is no request for it: one torchrun is told to end, which is the nearest there is."""
+        last = processes.below(self.node_of(world.members[-1].pid)())
+        launcher = next(launcher for launcher in self.launchers if launcher.pid in last)
+        began = time.monotonic_ns()
+        launcher.terminate()
+        return began
+
     def __init__(self, setting, folder):
         super().__init__(setting, folder)
         self.launchers = []
@@ -101,6 +113,24 @@ class Static(Torchrun):
         return began
 
 
+class Forks(Torchrun):
+    """The lowest floor: an interpreter with torch imported forks the ranks, and nothing else is there."""
+
+    def prepare(self, nodes):
+        log = open(self.folder / "forks.log", "w")
+        command = [self.setting.python, str(HERE / "forks.py"), *self.script()]
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+        launcher = subprocess.Popen(command, env=self.environment(), text=True, start_new_session=True, **streams)
+        self.launchers.append(launcher)
+        launcher.stdout.readline()
+
+    def start(self, nodes):
+        began = time.monotonic_ns()
+        self.launchers[0].stdin.write(f"{nodes} {free_port()}\n")
+        self.launchers[0].stdin.flush()
+        return began
+
+
 class C10d(Torchrun):
     """Stock elastic training. Its rendezvous store is a process of its own, which no event touches: kinder than on a node."""
 
@@ -132,6 +162,27 @@ class C10dTuned(C10d):
 
     rendezvous = ("last_call_timeout=1", "keep_alive_interval=1", "keep_alive_max_attempt=3")
     extra = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+class EtcdV2(Torchrun):
+    """The other stock back-end, with the best setting known; one etcd for the whole race, which no event touches."""
+
+    def environment(self):
+        return super().environment() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHONPATH": str(self.setting.etcd.client)}
+
+    def start(self, nodes):
+        began = time.monotonic_ns()
+        for _ in range(nodes):
+            self.add_node()
+        return began
+
+    def add_node(self):
+        began = time.monotonic_ns()
+        self.launch(
+            *(f"--nnodes={self.setting.smallest}:{self.setting.nodes}", "--max-restarts=1000000", "--rdzv-backend=etcd-v2"),
+            *(f"--rdzv-endpoint=127.0.0.1:{self.setting.etcd.port}", f"--rdzv-id={self.folder.name}", "--local-addr=127.0.0.1"),
+        )
+        return began
 
 
 class Muster(Stack):
@@ -188,6 +239,11 @@ class Muster(Stack):
         self.muster("local", "add-node")
         return began
 
+    def resize(self, nodes, world):
+        began = time.monotonic_ns()
+        self.muster("scale", JOB, "--nodes", str(nodes))
+        return began
+
     def nodes(self):
         homes = sorted((self.cluster / "nodes").iterdir())
         return [lambda home=home: processes.below(processes.naming(home)) for home in homes]
@@ -226,6 +282,12 @@ class MusterFork(MusterParked):
     lane = "fork"
 
 
+class MusterDirect(MusterParked):
+    """No torchrun at all: ranks are forked with the environment that it would give them."""
+
+    lane = "direct"
+
+
 class StoreHost:
     """The rendezvous store of the c10d competitors, one for the whole race; each start has an id of its own in it."""
 
@@ -252,10 +314,15 @@ def free_port():
 
 # Key on the command line -> (class, name in the table).
 COMPETITORS = {
-    "muster": (Muster, "Muster, cold"),
-    "parked": (MusterParked, "Muster, parked"),
     "fork": (MusterFork, "Muster, fork"),
+    "direct": (MusterDirect, "Muster, direct"),
+    "parked": (MusterParked, "Muster, parked"),
+    "cold": (Muster, "Muster, cold"),
     "tuned": (C10dTuned, "torchrun c10d, best tuning"),
     "stock": (C10d, "torchrun c10d, defaults"),
+    "etcd": (EtcdV2, "torchrun etcd-v2"),
     "static": (Static, "floor: bare static launch"),
+    "forks": (Forks, "floor: bare fork"),
 }
+# They have nothing to find out and nothing to stop: a start of as many nodes as the event leaves is all they are asked for.
+FLOORS = ("static", "forks")

@@ -5,8 +5,10 @@ import pathlib
 import select
 import subprocess
 import tempfile
+import types
 import unittest
 
+import plan
 import processes
 import report
 import watch
@@ -66,7 +68,7 @@ class Worlds(unittest.TestCase):
 
 def race(**seconds):
     runs = [
-        {"event": "node", "competitor": key, "seconds": value, "watched": 60.0, "phases": None, "others": 0.0}
+        {"event": "node", "nodes": 3, "competitor": key, "seconds": value, "watched": 60.0, "phases": None, "others": 0.0}
         for key, values in seconds.items()
         for value in values
     ]
@@ -79,19 +81,56 @@ class Table(unittest.TestCase):
         return [cell.strip() for cell in report.table(race(**seconds)).splitlines()[2].strip("|").split("|")][1:]
 
     def test_median_spread_and_ratio_to_ours(self):
-        self.assertEqual(self.row(muster=[2, 4, 3], stock=[6, 9, 5]), ["**3.0 (2.0–4.0)**", "6.0 (5.0–9.0), 2×"])
+        self.assertEqual(self.row(fork=[2, 4, 3], stock=[6, 9, 5]), ["**3.0 (2.0–4.0)**", "6.0 (5.0–9.0), 2×"])
 
     def test_never_is_said_and_is_longer_than_anything(self):
-        ours, stock = self.row(muster=[3, 3, 3], stock=[None, 7, None])
+        ours, stock = self.row(fork=[3, 3, 3], stock=[None, 7, None])
         self.assertEqual(stock, "never, 2 of 3 (watched 60 s); else 7.0, > 20×")
-        self.assertEqual(self.row(muster=[None], stock=[5])[0], "**never, 1 of 1 (watched 60 s)**")
+        self.assertEqual(self.row(fork=[None], stock=[5])[0], "**never, 1 of 1 (watched 60 s)**")
 
 
     def test_the_least_disturbed_count(self):
-        disturbed = race(muster=[9, 9, 3, 3, 3])
+        disturbed = race(fork=[9, 9, 3, 3, 3])
         for run in disturbed["runs"]:
             run["others"] = run["seconds"] / 100
-        self.assertEqual(report.Cell(disturbed, "node", "muster").times, [3, 3, 3])
+        self.assertEqual(report.Cell(disturbed, "node", "fork").times, [3, 3, 3])
+
+
+    def test_a_floor_is_of_the_worlds_size_and_not_of_the_event(self):
+        found = race(fork=[1], static=[7])
+        found["runs"][1]["event"] = report.FLOOR
+        self.assertEqual(report.Cell(found, "node", "static").times, [7])
+        found["runs"][1]["nodes"] = 4
+        self.assertEqual(report.Cell(found, "node", "static").times, [])
+
+
+class Phases(unittest.TestCase):
+    def test_musters_account_divides_the_time_before_the_start_and_adds_nothing(self):
+        entry = {"phases": {"to start": 0.5, "import": 0.0, "join": 0.02, "first step": 0.01}}
+        entry["receipts"] = [{"decideMs": 9.0}, {"detectMs": 3.0, "decideMs": 50.0, "stopMs": None}]
+        report.split_start(entry)
+        self.assertEqual([entry["phases"][name] for name in ("detect", "decide", "stop", "launch")], [0.003, 0.05, 0, 0.447])
+        self.assertAlmostEqual(sum(entry["phases"].values()), 0.53)
+        plain = {"phases": {"to start": 0.5}, "receipts": None}
+        report.split_start(plain)
+        self.assertEqual(plain["phases"], {"to start": 0.5})
+
+
+class Plan(unittest.TestCase):
+    def test_who_never_came_back_is_not_asked_for_ever(self):
+        options = types.SimpleNamespace(planned=False)
+        nevers = [{"competitor": "stock", "event": "node", "seconds": None}] * plan.NEVERS
+        self.assertTrue(plan.takes_part("stock", "node", 4, options, nevers[1:]))
+        self.assertFalse(plan.takes_part("stock", "node", 4, options, nevers))
+        self.assertTrue(plan.takes_part("stock", "worker", 4, options, nevers))
+        self.assertTrue(plan.takes_part("stock", "node", 4, options, [*nevers, {**nevers[0], "seconds": 40.0}]))
+
+    def test_the_plan_says_who_does_how_much(self):
+        options = types.SimpleNamespace(planned=True)
+        self.assertTrue(plan.takes_part("fork", "frozen", plan.ROUNDS - 1, options, []))
+        self.assertFalse(plan.takes_part("etcd", "frozen", 0, options, []))
+        self.assertFalse(plan.takes_part("etcd", "worker", 2, options, []))
+        self.assertFalse(plan.takes_part("static", "worker", 0, options, []), "floors are timed apart")
 
 
 class Trees(unittest.TestCase):

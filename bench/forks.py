@@ -1,0 +1,22 @@
+"""The lowest floor: an interpreter that has imported torch forks the ranks of one world, and nobody watches over them.
+
+    python bench/forks.py SCRIPT ARGUMENTS...
+
+Says `ready` once torch is imported; a line `RANKS PORT` on its input starts a world. It ends with its input.
+"""
+
+import os
+import runpy
+import sys
+
+import torch.distributed  # noqa: F401  (what the ranks find imported)
+
+print("ready", flush=True)
+for line in sys.stdin:
+    ranks, port = map(int, line.split())
+    for rank in range(ranks):
+        if os.fork() == 0:
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            sys.argv = sys.argv[1:]
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            os._exit(0)

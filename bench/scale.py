@@ -1,0 +1,216 @@
+"""How Muster bears scale, beside its peers, in one run; and what its daemons weigh.
+
+    make bench                             the race, then this; writes bench/results/scale.json, scale.md and the README's block
+    python bench/scale.py --quick          fewer repetitions; --from bench/results/scale.json --readme   only write the pages again
+
+- the coordinator with 1,000 and 10,000 agents: real sessions over loopback from one process (bench/fleet), one real coordinator;
+- one round of torch's c10d rendezvous and one quorum of torchft's lighthouse, for the same question asked of others (peers.py);
+- the TCPStore: a join of 1,024 ranks as torch does it, against ours and against the store inside torch, same clients.
+
+Everything is built with the release profile. Processor time is the coordinator's own; wall time shares the machine with all agents.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import report
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+RESULTS = HERE / "results"
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+BEGIN, END = "<!-- scale:begin -->", "<!-- scale:end -->"
+JOIN_RANKS = 1_024
+
+
+def main():
+    options = arguments()
+    if options.read:
+        found = json.loads(options.read.read_text())
+    else:
+        found = measure(options)
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "scale.json").write_text(json.dumps(found, indent=1) + "\n")
+    page = block(found)
+    (options.out / "scale.md").write_text(f"# Scale, as measured\n\nWritten by `bench/scale.py`; do not edit.\n\n{page}")
+    print("\n" + page)
+    if options.readme:
+        report.rewrite_block(BEGIN, END, page)
+
+
+def measure(options):
+    build()
+    began = datetime.datetime.now(datetime.timezone.utc)
+    found = {"meta": describe(began), "fleet": [], "peers": [], "store": []}
+    exits = 40 if options.quick else 100
+    rest = 10 if options.quick else 20
+    with tempfile.TemporaryDirectory(prefix="muster-scale-") as folder:
+        runs = [(10_000, [])] if options.quick else [(1_000, []), (10_000, []), (10_000, ["--coalesce=0ms"])]
+        for agents, flags in runs:
+            found["fleet"].append(fleet(pathlib.Path(folder, f"fleet-{len(found['fleet'])}"), agents, flags, exits, rest))
+        for kind, members, rounds in [("c10d", 128, 1 if options.quick else 3), ("torchft", 1_000, 3)]:
+            found["peers"] += [peer(kind, members) for _ in range(rounds)]
+        for number in range(2 if options.quick else 5):
+            for whose in ("ours", "torch")[:: 1 if number % 2 else -1]:
+                found["store"].append(join(whose))
+    found["meta"]["minutes"] = round((datetime.datetime.now(datetime.timezone.utc) - began).total_seconds() / 60, 1)
+    return found
+
+
+def build():
+    cargo = ["cargo", "build", "--release", "--locked"]
+    subprocess.run([*cargo, "-p", "muster-coordinator", "-p", "muster-fleetbench"], cwd=ROOT, check=True)
+    subprocess.run([*cargo, "-p", "muster-tcpstore", "--examples"], cwd=ROOT, check=True)
+
+
+def fleet(folder, agents, flags, exits, rest):
+    say(f"fleet: {agents} agents {' '.join(flags)}")
+    varied = bool(flags)  # only its decisions are of interest
+    command = [TARGET / "muster-fleetbench", "--coordinator", TARGET / "muster-coordinator", "--dir", folder]
+    command += [f"--agents={agents}", f"--exits={exits}", f"--rest={1 if varied else rest}", f"--progress={0 if varied else 10}"]
+    command += [f"--restarts={0 if varied else 1}", *(f"--flag={flag}" for flag in flags)]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def peer(kind, members):
+    """A peer that cannot be measured here says why; it does not end the run."""
+    say(f"peer: {kind}, {members} members")
+    done = subprocess.run([sys.executable, HERE / "peers.py", kind, str(members)], capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode == 0 and lines:
+        return json.loads(lines[-1])
+    return {"peer": kind, "members": members, "seconds": None, "why": done.stderr.strip().splitlines()[-1:]}
+
+
+def join(whose):
+    """One whole join of 1,024 ranks: milliseconds by step."""
+    say(f"store: {whose}")
+    served = [TARGET / "examples" / "serve", "127.0.0.1:0"]
+    if whose == "torch":
+        code = (
+            "import sys, resource; hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\n"
+            "from torch.distributed import TCPStore\n"
+            "store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\n"
+            "print(f'127.0.0.1:{store.port}', flush=True)\n"
+            "sys.stdin.read()\n"
+        )
+        served = [sys.executable, "-c", code]
+    server = subprocess.Popen(served, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        address = server.stdout.readline().strip()
+        client = [TARGET / "examples" / "join_bench", address, str(JOIN_RANKS)]
+        lines = subprocess.run(client, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    finally:
+        server.kill()
+        server.wait()
+    steps = {line[:34].strip(): float(line[34:].split()[0]) for line in lines}
+    return {"store": whose, "ms": steps, "total_ms": steps[f"{JOIN_RANKS} ranks in all"]}
+
+
+def describe(began):
+    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    with open("/proc/meminfo") as file:
+        gib = int(file.readline().split()[1]) / 2**20
+    return {
+        "date": began.strftime("%Y-%m-%d"),
+        "commit": commit.stdout.strip() or "unknown",
+        "machine": f"{os.cpu_count()} {platform.machine()} cores, {gib:.0f} GiB, Linux {platform.release().split('-')[0]}",
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def block(found):
+    rows = [("what", "measured", "target"), ("---", "---", "---")]
+    for one in found["fleet"]:
+        rows += fleet_rows(one)
+    rows += peer_rows(found["peers"]) + store_rows(found["store"])
+    meta = found["meta"]
+    words = (
+        f"\nMeasured by `bench/scale.py` (part of `make bench`) on {meta['date']}, commit {meta['commit']}: {meta['machine']}; load before it "
+        f"{meta['load']}. The agents are real sessions\nover loopback in one process and share the processors with the coordinator; "
+        "they obey at once and run no workers, so every member of a job answers at the\nsame time. Decide: from the moment the dying "
+        "member's report is handed to its session until the new assignment is stored and handed to all sessions.\nIt includes the "
+        "coalesce window of 50 ms, in which failures of one burst are gathered; the row without it is a run with `--coalesce 0ms`.\n"
+        "The peers answer another question than Muster's whole decision, and a smaller one: who is in the round.\n"
+    )
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n" + words
+
+
+def fleet_rows(one):
+    agents, members = f"{one['agents']:,}", f"{one['members']:,}"
+    spread = lambda name: "p50 {p50:.0f}, p99 {p99:.0f} ms ({samples} times)".format(**one["exit"][name])  # noqa: E731
+    decided = spread("decided, stored and handed to all sessions")
+    if one["flags"]:
+        return [(f"{agents} agents, no coalesce window: a member dies, decide for {members} nodes", decided, "p99 50 ms")]
+    idle, rows = one["idle"], []
+    large = one["agents"] >= 10_000
+    rows.append((f"{agents} agents at rest: coordinator", f"{idle['rss_mib']:.0f} MiB, {idle['cores']:.2f} cores", "500 MiB, 0.5 cores" if large else ""))
+    progress = one["progress"]
+    rows.append((
+        f"{agents} agents, {members} of them report a step five times a second",
+        f"{progress['rss_mib']:.0f} MiB, {progress['cores']:.2f} cores", "",
+    ))
+    rows.append((f"{agents} agents: a member dies, decide for {members} nodes", decided, "p99 50 ms" if large else ""))
+    for name, what in [
+        ("all members have their assignment", f"the same until all {members} have their assignment"),
+        ("all members train", f"the same until all {members} were told to train"),
+    ]:
+        rows.append((f"{agents} agents: {what}", spread(name), ""))
+    rows.append((f"{agents} agents: processor time of the coordinator for one such re-form", f"{one['exit_cpu_ms']:.0f} ms", ""))
+    for restart in one["restarts"]:
+        lost = restart["declared_lost"] + restart["declared_suspect"] + restart["generations_broken"]
+        fate = "nobody lost" if not lost else f"{restart['declared_lost']} lost, {restart['declared_suspect']} suspect"
+        rows.append((
+            f"{agents} agents: coordinator killed and started, until all are welcomed", f"{restart['all_welcomed_s']:.1f} s, {fate}",
+            "30 s, nobody lost" if large else "",
+        ))
+    return rows
+
+
+def peer_rows(peers):
+    names = {"c10d": "torch c10d dynamic rendezvous, one round of {}", "torchft": "torchft 0.2.0 lighthouse, one quorum of {}"}
+    rows = []
+    for kind, name in names.items():
+        rounds = [one for one in peers if one["peer"] == kind]
+        times = sorted(one["seconds"] for one in rounds if one["seconds"] is not None)
+        if not rounds:
+            continue
+        said = f"{statistics.median(times):.1f} s ({times[0]:.1f}–{times[-1]:.1f})" if times else f"not measured: {rounds[0]['why']}"
+        rows.append((name.format(f"{rounds[0]['members']:,}"), said, ""))
+    return rows
+
+
+def store_rows(runs):
+    total = {whose: sorted(run["total_ms"] for run in runs if run["store"] == whose) for whose in ("ours", "torch")}
+    if not all(total.values()):
+        return []
+    ours, torch = (statistics.median(total[whose]) for whose in ("ours", "torch"))
+    said = [f"{statistics.median(times):.0f} ms ({times[0]:.0f}–{times[-1]:.0f})" for times in total.values()]
+    what = f"TCPStore, {JOIN_RANKS:,} ranks join as torch does it"
+    return [(f"{what}: Muster's", f"{said[0]}, {torch / ours:.1f} times as fast", "faster"), (f"{what}: torch's own", said[1], "")]
+
+
+def say(what):
+    print(what, file=sys.stderr, flush=True)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="10,000 agents only, and fewer repetitions")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of scale.json and scale.md [bench/results]")
+    parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this scale.json")
+    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ use crate::{
         budget::Avoided,
         desired,
         job::{GenerationRecord, Phase, Stopping},
+        marks,
         placement::Placement,
         receipt::{Cause, Incident},
         rendezvous,
@@ -125,8 +126,11 @@ impl Fleet {
         } else if wanted > have {
             let Placement::Gang(gang) = self.place(uid, now) else { return };
             let leaves = |node: &NodeName| !gang.iter().any(|m| &m.node == node);
-            let cordoned = |node: &NodeName| self.nodes.get(node).is_some_and(|n| n.record.cordon.is_some());
-            if gang.len() <= have || generation.members.iter().any(|m| leaves(&m.node) && !cordoned(&m.node)) {
+            let unwanted = |node: &NodeName| {
+                let node = self.nodes.get(node);
+                node.is_some_and(|n| n.record.cordon.is_some() || marks::shunned_by(&n.record, uid, &self.policy, now))
+            };
+            if gang.len() <= have || generation.members.iter().any(|m| leaves(&m.node) && !unwanted(&m.node)) {
                 return;
             }
             let due = generation.started_at.unwrap_or(generation.opened) + job.spec.scale_up_cooldown;

@@ -26,6 +26,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     board::{Events, Jobs, Nodes},
+    failpoint::failpoint,
     handle::Handle,
     store::{Loaded, Store, StoreError},
 };
@@ -95,9 +96,12 @@ pub fn start(
     min_term: Term,
     shutdown: CancellationToken,
 ) -> Result<Started, StartError> {
+    failpoint!("before the record is loaded");
     let Loaded { fleet: stored, events } = store.load()?;
     let clock = Clock::unix(events.last().map_or(0, |event| event.at.0));
+    failpoint!("before the term is stored");
     let term = store.next_term(min_term)?;
+    failpoint!("after the term is stored");
     info!(%term, jobs = stored.jobs.len(), nodes = stored.nodes.len(), "record loaded");
 
     let (inbox, messages) = mpsc::channel(INBOX);
@@ -234,7 +238,9 @@ impl Engine {
             warn!(?took, "a slow turn");
         }
         if !turn.changes.is_empty() {
+            failpoint!("before commit");
             self.store.commit(&turn.changes)?;
+            failpoint!("after commit");
         }
         let stored = Timestamp(self.clock.now_us());
         let told = turn.effects.iter().filter(|effect| matches!(effect, Effect::Publish { .. })).count();
@@ -243,6 +249,7 @@ impl Engine {
         let (views, rest): (Vec<_>, Vec<_>) =
             turn.effects.into_iter().partition(|effect| matches!(effect, Effect::JobChanged { .. } | Effect::NodeChanged { .. }));
         for effect in views.into_iter().chain(rest) {
+            failpoint!("between what is published");
             self.execute(effect);
         }
         if told > 0 {
@@ -269,8 +276,10 @@ impl Engine {
             Effect::Publish { session, desired } => self.order(session, |orders| orders.desired = Some(Arc::new(desired))),
             Effect::Answer { id, answer } => {
                 if let Some(answered) = self.waiting.remove(&id) {
+                    failpoint!("before the answer");
                     // A caller that went away does not need it; what was decided stands.
                     let _ = answered.send(answer);
+                    failpoint!("after the answer");
                 }
             }
             Effect::JobChanged { uid, view: Some(view) } => {

@@ -8,12 +8,14 @@
 //! | `store` | the durable record |
 //! | `api` | the gRPC services |
 //! | `listen` | the port: who may be listened to, how many connections |
+//! | `failpoint` | places at which unit tests kill it; nothing in any other build |
 //! | `serve` | all of it put together, from start to a graceful end |
 #![forbid(unsafe_code)]
 
 pub mod api;
 pub mod board;
 pub mod engine;
+mod failpoint;
 pub mod handle;
 pub mod listen;
 pub mod options;

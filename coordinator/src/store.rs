@@ -14,7 +14,7 @@ use muster_core::{
 pub mod memory;
 pub mod redb;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod witness;
 
 /// Where the coordinator's state lives. One process at a time has it open.

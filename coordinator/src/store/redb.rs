@@ -20,6 +20,8 @@ use muster_core::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::failpoint::failpoint;
+
 use super::{
     EVENTS_MAX, Loaded, Store, StoreError,
     witness::{self, Witness},
@@ -165,7 +167,9 @@ impl RedbStore {
             meta.insert(META_COMMITS, number)?;
             number
         };
+        failpoint!("before the store's commit");
         transaction.commit()?;
+        failpoint!("after the store's commit");
         self.witness.note(number);
         Ok(())
     }
@@ -224,7 +228,12 @@ fn create(directory: &Path) -> Result<(), StoreError> {
 fn open_existing(path: &Path) -> Result<Database, StoreError> {
     let database = reading(path, || {
         // redb trusts a file that was closed cleanly; the check reads it all, some 100 MB at most, and finds damage from outside.
-        let opened = Builder::new().set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true).open(path);
+        let mut builder = Builder::new();
+        builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
+        #[cfg(not(test))]
+        let opened = builder.open(path);
+        #[cfg(test)]
+        let opened = crate::failpoint::tests::FragileFile::open(path).and_then(|file| builder.create_with_backend(file));
         opened.map_err(|error| match error {
             DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.parent().unwrap_or(path).to_owned(), pid: None },
             error => damaged(path, error),

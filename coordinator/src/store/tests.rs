@@ -20,7 +20,7 @@ use super::{EVENTS_MAX, Loaded, Store, StoreError, memory::MemoryStore, redb::Re
 
 mod damage;
 
-fn job(number: u64) -> JobRecord {
+pub(crate) fn job(number: u64) -> JobRecord {
     let document = JobDocument {
         api_version: API_VERSION.into(),
         kind: KIND.into(),
@@ -57,7 +57,7 @@ fn event(sequence: u64) -> Event {
     }
 }
 
-fn put(job: JobRecord) -> Change {
+pub(crate) fn put(job: JobRecord) -> Change {
     Change::PutJob(Box::new(job))
 }
 

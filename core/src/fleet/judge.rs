@@ -15,6 +15,7 @@ use crate::{
         placement::Placement,
         receipt::{Cause, Charged, Incident},
         rendezvous::{self, Completion},
+        settle::Reunion,
         turn::Scratch,
     },
     id::{JobUid, NodeName},
@@ -59,7 +60,7 @@ impl Fleet {
         let evidence = rendezvous::evidence(&self.nodes, uid, generation, now, patience);
         if !evidence.iter().any(Evidence::breaks) {
             let live = self.live(uid);
-            (live.doubted, live.stranded) = (None, None);
+            (live.doubted, live.stranded, live.reunion) = (None, None, Reunion::default());
             return;
         }
         let doubted = *self.live(uid).doubted.get_or_insert(now);
@@ -75,12 +76,22 @@ impl Fleet {
                 return self.wake_job(uid, patience.min(now + LOOK_AGAIN));
             }
         }
-        if evidence.iter().all(|e| matches!(e, Evidence::NodeSilent { .. }))
-            && let Placement::Short(shortfall) = self.place(uid, now)
-        {
-            // Nobody is dead, and there is nothing better to go to: if the silent node comes back, training goes on where it was.
-            self.live(uid).stranded = Some(shortfall.to_string());
-            return;
+        if evidence.iter().all(|e| matches!(e, Evidence::NodeSilent { .. })) {
+            let placement = self.place(uid, now);
+            let listen = self.policy.listen;
+            let live = self.live(uid);
+            if let Placement::Short(shortfall) = placement {
+                // Nobody is dead, and there is nothing better to go to: if the silent node comes back, training goes on where it was.
+                live.stranded = Some(shortfall.to_string());
+                live.reunion = Reunion { silent_most: live.reunion.silent_most.max(evidence.len()), until: None };
+                return;
+            }
+            if evidence.len() < live.reunion.silent_most {
+                let until = *live.reunion.until.get_or_insert(now + listen);
+                if now < until {
+                    return self.wake_job(uid, until);
+                }
+            }
         }
         self.break_generation(uid, &evidence, doubted, now, scratch);
     }
@@ -142,7 +153,7 @@ impl Fleet {
         job.retire_current(Stopping { reason: verdict.message.clone(), grace });
         job.phase = Phase::Recovering;
         let live = self.live(uid);
-        (live.doubted, live.stranded, live.ranks_done) = (None, None, None);
+        (live.doubted, live.stranded, live.reunion, live.ranks_done) = (None, None, Reunion::default(), None);
         let reason = format!("{:?}", verdict.cause);
         self.event(
             scratch,

@@ -37,6 +37,17 @@ pub(crate) struct Live {
     wake: Option<Timestamp>,
     /// The generation cannot be replaced for want of nodes, and nobody of it is dead: it is left as it is.
     pub stranded: Option<String>,
+    pub reunion: Reunion,
+}
+
+/// Members that were silent together, as when the coordinator itself was cut off, come back one by one. The first of them must not
+/// cost the others their workers: from then on the rest has the time that a restarted coordinator gives.
+#[derive(Debug, Default)]
+pub(crate) struct Reunion {
+    /// How many were silent at most while nothing could be done about it.
+    pub silent_most: usize,
+    /// How long those who are still silent are waited for, once one has come back.
+    pub until: Option<Timestamp>,
 }
 
 impl Fleet {

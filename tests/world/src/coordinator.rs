@@ -374,7 +374,9 @@ impl World {
             Effect::Refuse { session, why } => {
                 note!(self, "session refused: {why}");
                 if let Some(id) = self.conn_of(seat, session) {
-                    self.refused_session(self.conns[&id].machine, &why);
+                    if let Some(machine) = self.conns.get(&id).map(|conn| conn.machine) {
+                        self.refused_session(machine, &why);
+                    }
                     self.close_at_coordinator(id);
                     self.queue.push(self.now + Duration::from_millis(1), Event::StreamEnded { conn: id });
                 }

@@ -160,7 +160,7 @@ pub(crate) fn members_are_the_decided(world: &mut World, training: u64) {
     }
     met.sort_unstable();
     let decided = world.store.jobs.get(&run.job).and_then(|job| job.generation(run.generation));
-    if world.truth.rolled_back.is_some() && decided.is_none() {
+    if world.truth.rolled_back.is_some() && decided.is_none_or(|generation| !generation.started) {
         // Decided, and forgotten since with the store.
         return;
     }

@@ -15,8 +15,9 @@ use crate::{event::Event, words, world::World};
 const BOUND: Duration = Duration::from_secs(140);
 pub(crate) const LOOKED_AT: Duration = Duration::from_secs(160);
 const EVERY: Duration = Duration::from_secs(1);
-/// A job that trains has made a step since.
+/// A job that trains has made a step since; with slow steps, this many of them.
 const STEPPED: Duration = Duration::from_secs(15);
+const SLOW_STEPS: u64 = 4;
 
 /// Since when what has been wrong.
 #[derive(Debug, Default)]
@@ -49,13 +50,15 @@ pub(crate) fn look(world: &mut World) {
         }
     }
     for (place, agent) in world.machines.iter().filter_map(|place| Some((place, place.agent.as_ref()?))) {
-        for over in agent.node.reports().into_iter().filter(|report| report.phase.is_over()) {
-            let key = format!("{} on {}", words::run(&over.run), place.name);
+        for over in agent.node.runs_over() {
+            let key = format!("{} on {}", words::run(over), place.name);
             wrong.insert(key, "its end was reported and is not acknowledged".to_owned());
         }
     }
     world.liveness.wrong.retain(|what, _| wrong.contains_key(what));
-    world.liveness.calm = if wrong.is_empty() { world.liveness.calm + EVERY } else { Duration::ZERO };
+    // After a store was rolled back nobody waits for everything to be well.
+    world.liveness.calm =
+        if wrong.is_empty() || world.truth.rolled_back.is_some() { world.liveness.calm + EVERY } else { Duration::ZERO };
     let now = world.now;
     for (key, what) in wrong {
         let since = *world.liveness.wrong.entry(key.clone()).or_insert(now);
@@ -72,7 +75,8 @@ fn content(world: &World, job: &JobRecord) -> Result<(), String> {
         return if unburied.is_empty() { Ok(()) } else { Err(format!("over, but generations {unburied:?} are not proven dead")) };
     }
     let room = usable(world, &job.uid, job);
-    let trains = world.truth.stepped_at.get(&job.uid).is_some_and(|at| world.now.since(*at) < STEPPED);
+    let stepped = STEPPED.max(Duration::from_millis(SLOW_STEPS * world.plan.step_ms));
+    let trains = world.truth.stepped_at.get(&job.uid).is_some_and(|at| world.now.since(*at) < stepped);
     if trains && job.phase == Phase::Running {
         let have = job.current.as_ref().map_or(0, |current| current.members.len());
         let could = room.min(job.replicas as usize);

@@ -233,7 +233,7 @@ impl World {
     fn forget_conn(&mut self, id: u64) {
         const KEPT: usize = 64;
         let over = self.conns.get(&id).is_some_and(|conn| !conn.agent_open && !conn.coordinator_open);
-        if over && self.conns.len() > KEPT {
+        if over && self.conns.len() > KEPT + self.machines.len() {
             let oldest = self.conns.iter().find(|(_, conn)| !conn.agent_open && !conn.coordinator_open).map(|(id, _)| *id);
             oldest.map(|id| self.conns.remove(&id));
         }

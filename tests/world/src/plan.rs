@@ -92,14 +92,15 @@ impl Plan {
                 plan.step_ms = *rng.pick(&[500, 1_200]).expect("there are two");
             }
             Size::Large => {
-                plan.jobs = rng.range(60, 120) as usize;
-                plan.members_max = 256;
+                plan.jobs = rng.range(15, 30) as usize;
+                plan.members_max = 128;
                 plan.slots = 1;
-                plan.fault_gap = rng.ms(500, 4_000);
-                plan.user_gap = Duration::from_secs(5);
+                plan.fault_gap = rng.ms(1_000, 6_000);
+                plan.user_gap = Duration::from_secs(10);
                 plan.trouble = Duration::from_secs(3_600) - Duration::from_secs(240);
                 plan.calm = Duration::from_secs(30);
-                plan.step_ms = 10_000;
+                plan.step_ms = 20_000;
+                plan.duplicate_percent = 1;
             }
         }
         faults.retain(|fault| cut.faults.as_ref().is_none_or(|kept| kept.contains(fault)));

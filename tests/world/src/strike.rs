@@ -25,6 +25,9 @@ impl World {
         let Some(fault) = self.rng.pick(&self.plan.faults).copied() else { return };
         let machine = self.rng.below(self.machines.len());
         self.strikes += 1;
+        if self.backup.is_none() && self.plan.has(Fault::StoreRestored) {
+            self.store_restored();
+        }
         // One that is left out has drawn as if it had happened, as far as that can be.
         if self.plan.skipped.contains(&self.strikes) {
             return;
@@ -89,8 +92,8 @@ impl World {
             Fault::PowerCut if powered => self.power_cut(machine),
             Fault::RackLoss => {
                 let size = self.machines.len();
-                // A rack of a large hall has 16 or 32 machines, some power feeds carry a hundred racks.
-                let most = if self.plan.size == Size::Large { 1_000 } else { (size as u64).div_ceil(2) };
+                // A rack of a large hall has 16 or 32 machines, a power feed carries ten of them.
+                let most = if self.plan.size == Size::Large { 300 } else { (size as u64).div_ceil(2) };
                 let lost = self.rng.range(1, most) as usize;
                 (machine..machine + lost).for_each(|machine| self.power_cut(machine % size));
             }

@@ -221,7 +221,8 @@ impl Play<'_> {
             Cancel => drop(self.fleet.muster(&["cancel", JOB])),
             Delete => {
                 self.fleet.muster(&["cancel", JOB]);
-                self.fleet.until("a cancelled job may be forgotten", |fleet| fleet.try_muster(&["delete", JOB]).status.success());
+                // It is not over before its last member is proven dead, and only what is over can be forgotten.
+                assert!(!self.fleet.try_muster(&["delete", JOB]).status.success());
             }
             ScaleTo(replicas) => drop(self.fleet.muster(&["scale", JOB, "--nodes", &replicas.to_string()])),
             SecondJob => self.fleet.submit("second", 2, 2, json!({})),
@@ -314,7 +315,10 @@ impl Play<'_> {
             Over => {
                 self.fleet.until("nothing of the job is left", |fleet| fleet.of_the_jobs().is_empty());
                 match self.scenario.meanwhile {
-                    Delete => assert_eq!(self.fleet.status(JOB), None),
+                    Delete => {
+                        self.fleet.until("it can be forgotten", |fleet| fleet.try_muster(&["delete", JOB]).status.success());
+                        assert_eq!(self.fleet.status(JOB), None);
+                    }
                     _ => assert_eq!(self.fleet.status(JOB).unwrap()["phase"], "Cancelled"),
                 }
             }

@@ -1,11 +1,22 @@
 //! Flags, and the configuration they make once every one of them is checked.
 
-use std::{collections::BTreeMap, fs, net::IpAddr, os::unix::fs::PermissionsExt, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::IpAddr,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
 use clap::Parser;
-use muster_core::id::{NodeName, label_error};
+use muster_core::{
+    health::Table,
+    id::{NodeName, label_error},
+};
 use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
 use tonic::transport::Uri;
+
+use crate::probe::{Pace, Probes};
 
 /// The daemon of one node: reports the node to the coordinator and runs its share of every job.
 ///
@@ -37,12 +48,33 @@ pub struct Flags {
     /// A label of this node, for placement; may be given several times
     #[arg(long = "label", env = "MUSTER_LABELS", value_name = "KEY=VALUE", value_delimiter = ',')]
     pub labels: Vec<String>,
+    /// More labels, one KEY=VALUE a line; '#' begins a comment
+    #[arg(long, env = "MUSTER_LABEL_FILE", value_name = "FILE")]
+    pub label_file: Option<PathBuf>,
     /// Worker groups this node takes at a time when they ask for no GPU
     #[arg(long, env = "MUSTER_SLOTS", value_name = "N", default_value_t = 1)]
     pub slots: u32,
     /// The runner's program; muster-runner beside this one if not given
     #[arg(long, env = "MUSTER_RUNNER", value_name = "PATH")]
     pub runner: Option<PathBuf>,
+    /// GPUs of this machine that are this node's: all, none, a part of several as 2/3, or UUIDs and indices
+    #[arg(long, env = "MUSTER_GPUS", value_name = "WHICH", default_value = "all")]
+    pub gpus: String,
+    /// GPUs there should be; fewer are a finding from the first look on
+    #[arg(long, env = "MUSTER_EXPECT_GPUS", value_name = "N")]
+    pub expect_gpus: Option<u32>,
+    /// Health rules in place of the built-in ones of the same name (form: core/src/health/table.txt)
+    #[arg(long, env = "MUSTER_HEALTH_RULES", value_name = "FILE")]
+    pub health_rules: Option<PathBuf>,
+    /// The NVIDIA management library; the loader finds it if none is given
+    #[arg(long, env = "MUSTER_NVML_LIBRARY", value_name = "FILE")]
+    pub nvml_library: Option<PathBuf>,
+    /// Where /sys, /proc and /dev are looked for, when the node's facts are read
+    #[arg(long, env = "MUSTER_SYSROOT", value_name = "DIR", default_value = "/", hide = true)]
+    pub sysroot: PathBuf,
+    /// Print this node's report as JSON and end
+    #[arg(long)]
+    pub print_report: bool,
     /// Keep no spare launchers: jobs with a fast launch lane import torch when they start again
     #[arg(long, env = "MUSTER_NO_SPARES")]
     pub no_spares: bool,
@@ -70,6 +102,7 @@ pub struct Config {
     /// Launchers are kept ready for the next generation of jobs whose lane uses them.
     pub spares: bool,
     pub ready_file: Option<PathBuf>,
+    pub probes: Probes,
 }
 
 /// A flag whose value cannot be used.
@@ -110,11 +143,21 @@ impl Flags {
             node: NodeName(node),
             state_dir,
             address: address(&self.address)?,
-            labels: labels(&self.labels)?,
+            labels: labels(&self.labels, self.label_file.as_deref())?,
             slots: self.slots,
             runner: runner(self.runner)?,
             spares: !self.no_spares,
             ready_file: self.ready_file,
+            probes: Probes {
+                sysroot: self.sysroot,
+                nvml: self.nvml_library,
+                gpus: self.gpus.parse().map_err(|e: String| wrong("gpus", e))?,
+                expected_gpus: self.expect_gpus,
+                table: table(self.health_rules.as_deref())?,
+                pace: Pace::default(),
+                // Whoever only prints must not write into a running agent's memory.
+                remembers: !self.print_report,
+            },
         })
     }
 }
@@ -154,9 +197,23 @@ fn address(text: &str) -> Result<IpAddr, WrongFlag> {
     Ok(address)
 }
 
-fn labels(given: &[String]) -> Result<BTreeMap<String, String>, WrongFlag> {
+fn table(rules: Option<&Path>) -> Result<Table, WrongFlag> {
+    let Some(path) = rules else { return Ok(Table::standard()) };
+    let refuse = |message: String| wrong("health-rules", format!("{}: {message}", path.display()));
+    let text = fs::read_to_string(path).map_err(|e| refuse(e.to_string()))?;
+    Table::standard().overridden(&text).map_err(|e| refuse(e.to_string()))
+}
+
+/// Those of the flags, and of a file.
+fn labels(given: &[String], file: Option<&Path>) -> Result<BTreeMap<String, String>, WrongFlag> {
     let mut labels = BTreeMap::new();
-    for label in given {
+    let mut given = given.to_vec();
+    if let Some(path) = file {
+        let text = fs::read_to_string(path).map_err(|e| wrong("label-file", format!("{}: {e}", path.display())))?;
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+        given.extend(lines.filter(|line| !line.is_empty()).map(str::to_owned));
+    }
+    for label in &given {
         let Some((key, value)) = label.split_once('=') else {
             return Err(wrong("label", format!("{label:?} is not KEY=VALUE")));
         };

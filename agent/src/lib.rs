@@ -14,7 +14,7 @@
 //! | `run_dir` | where runs lie on disk, and how long |
 //! | `logs` | rank logs, read for users |
 //! | `simulated` | a session without a node behind it, for benchmarks |
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod atomic_file;
 mod chain;
@@ -26,7 +26,7 @@ mod lock;
 mod logs;
 mod preflight;
 mod prepare;
-mod probe;
+pub mod probe;
 mod run_dir;
 mod runner_link;
 mod session;

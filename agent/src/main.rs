@@ -3,7 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use muster_agent::{config::Flags, daemon};
+use muster_agent::{
+    config::{Config, Flags},
+    daemon,
+    probe::Facts,
+};
 use muster_runtime::telemetry;
 use tracing::error;
 
@@ -13,6 +17,7 @@ fn main() -> ExitCode {
         eprintln!("muster-agent: --log-filter: {e}");
         return ExitCode::from(2);
     }
+    let print_report = flags.print_report;
     let config = match flags.check() {
         Ok(config) => config,
         Err(e) => {
@@ -27,6 +32,9 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if print_report {
+        return runtime.block_on(say_report(&config));
+    }
     match runtime.block_on(daemon::run(config)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -34,4 +42,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What the node would tell the coordinator, for people, and to keep as a fixture.
+async fn say_report(config: &Config) -> ExitCode {
+    let mut facts = Facts::gather(config);
+    facts.first_look().await;
+    let report = serde_json::to_string_pretty(&facts.report()).expect("plain values have a JSON form");
+    println!("{report}");
+    ExitCode::SUCCESS
 }

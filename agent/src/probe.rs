@@ -1,63 +1,248 @@
-//! The node's facts: what never changes while the agent runs, and the GPUs, which may.
+//! The node's senses: what it is, and how well.
+//!
+//! Threads of their own look at the hardware (NVML and its events, the machine around it, the kernel log), since any of these may hang; one
+//! more hears them all, has their readings judged and publishes the whole report when it has changed. Nothing async ever waits for hardware.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `senses` | the thread that hears the others and publishes |
+//! | `nvml` | GPUs: the only place that calls libnvidia-ml |
+//! | `machine` | the thread that looks at everything below |
+//! | `host`, `pci`, `network`, `ports` | procfs and sysfs |
+//! | `kernel_log` | lines of the kernel log |
+//! | `topology` | the distance matrix |
+//! | `roots` | where `/` is |
 
-use muster_core::node_report::NodeReport;
-use muster_runtime::version::version;
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool, mpsc},
+    time::Duration,
+};
+
+use muster_core::{
+    health::Table,
+    node_report::{Gpu, NodeReport},
+};
+use muster_runtime::{clock::Clock, version::version};
 use tokio::sync::watch;
 
 use crate::config::Config;
 
-mod gpu;
 mod host;
+mod kernel_log;
+mod machine;
+mod network;
+mod nvml;
+mod pci;
+mod ports;
+mod roots;
+mod senses;
+mod topology;
 
-pub(crate) use gpu::Gpus;
+use roots::Roots;
+use senses::Senses;
+
+/// Initialising a driver with eight GPUs in non-persistent mode takes seconds.
+const FIRST_LOOK: Duration = Duration::from_secs(10);
+/// Looks and events that wait to be judged, which takes microseconds: a storm of XIDs fills it for a moment, and what is dropped of one is
+/// what is known already.
+const SENSES_MAX: usize = 256;
+
+/// How to look at the node, checked.
+#[derive(Clone, Debug)]
+pub struct Probes {
+    /// Where sysfs, procfs and devices are looked for.
+    pub sysroot: PathBuf,
+    /// libnvidia-ml; the loader finds it if none is given.
+    pub nvml: Option<PathBuf>,
+    pub gpus: Share,
+    /// GPUs there should be, where a person knows.
+    pub expected_gpus: Option<u32>,
+    pub table: Table,
+    pub pace: Pace,
+    /// What must outlive the agent is kept in its state directory.
+    pub remembers: bool,
+}
+
+impl Default for Probes {
+    fn default() -> Self {
+        Self {
+            sysroot: "/".into(),
+            nvml: None,
+            gpus: Share::All,
+            expected_gpus: None,
+            table: Table::standard(),
+            pace: Pace::default(),
+            remembers: true,
+        }
+    }
+}
+
+/// How often the probes look. Events and the kernel log are heard at once whatever the pace.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Handles, the driver's verdict, remap flags, throttling, links, ports.
+    pub fast: Duration,
+    /// Counters.
+    pub counters: Duration,
+    /// Inventory.
+    pub slow: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { fast: Duration::from_secs(5), counters: Duration::from_secs(15), slow: Duration::from_secs(60) }
+    }
+}
+
+impl Pace {
+    /// Three looks missed: NVML hangs (NVSentinel).
+    fn hung(self) -> Duration {
+        self.fast * 3
+    }
+}
+
+/// Which GPUs of the machine are this node's: several agents may share a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Share {
+    All,
+    /// The `number`-th (from 1) of `of` equal parts, in the order of their index.
+    Part {
+        number: u32,
+        of: u32,
+    },
+    /// By UUID or index.
+    Listed(Vec<String>),
+}
+
+impl Share {
+    fn of(&self, gpus: &[Gpu]) -> Vec<Gpu> {
+        let all = gpus.len();
+        let part = |number: u32, of: u32| all * number as usize / of.max(1) as usize;
+        match self {
+            Share::All => gpus.to_vec(),
+            Share::Part { number, of } => gpus[part(number - 1, *of)..part(*number, *of)].to_vec(),
+            Share::Listed(wanted) => {
+                let is_wanted = |gpu: &&Gpu| wanted.iter().any(|word| *word == gpu.uuid || *word == gpu.index.to_string());
+                gpus.iter().filter(is_wanted).cloned().collect()
+            }
+        }
+    }
+}
+
+impl std::str::FromStr for Share {
+    type Err = String;
+
+    /// `all`, `none`, `2/3`, or UUIDs and indices separated by commas.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => return Ok(Share::All),
+            "none" => return Ok(Share::Listed(Vec::new())),
+            _ => {}
+        }
+        if let Some((number, of)) = text.split_once('/') {
+            return match (number.parse(), of.parse()) {
+                (Ok(number), Ok(of)) if (1..=of).contains(&number) => Ok(Share::Part { number, of }),
+                _ => Err(format!("{text:?} is no part like 2/3")),
+            };
+        }
+        let words: Vec<String> = text.split(',').map(|word| word.trim().to_owned()).collect();
+        if words.iter().any(String::is_empty) {
+            return Err(format!("{text:?} is none of all, none, N/M, and a list of UUIDs or indices"));
+        }
+        Ok(Share::Listed(words))
+    }
+}
 
 /// Everything this node reports about itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
+pub struct Facts {
     fixed: NodeReport,
-    gpus: watch::Receiver<Option<Gpus>>,
+    reports: watch::Receiver<Option<NodeReport>>,
 }
 
 impl Facts {
     /// Reads what is fixed and begins to watch the rest.
-    pub(crate) fn gather(config: &Config) -> Self {
-        let host = host::Host::read();
+    pub fn gather(config: &Config) -> Self {
         let fixed = NodeReport {
             address: config.address.to_string(),
             agent_version: version().to_owned(),
-            hostname: host.name,
-            kernel: host.kernel,
             labels: config.labels.clone(),
             slots: config.slots,
-            cpus: host.cpus,
-            memory_bytes: host.memory_bytes,
             ..NodeReport::default()
         };
-        Self { fixed, gpus: gpu::watch() }
+        Self { reports: watch(&config.probes, &config.state_dir, fixed.clone()), fixed }
     }
 
     /// Facts that are told and not looked for.
     pub(crate) fn unprobed(fixed: NodeReport) -> Self {
-        Self { fixed, gpus: watch::Sender::new(Some(Gpus::default())).subscribe() }
+        Self { reports: watch::Sender::new(Some(fixed.clone())).subscribe(), fixed }
     }
 
     /// The report as of now.
-    pub(crate) fn report(&mut self) -> NodeReport {
-        let gpus = self.gpus.borrow_and_update().clone().unwrap_or_else(Gpus::silent);
-        NodeReport { gpus: gpus.gpus, gpu_error: gpus.error, ..self.fixed.clone() }
+    pub fn report(&mut self) -> NodeReport {
+        let silent = || format!("NVML has not answered within {} s", FIRST_LOOK.as_secs());
+        let known = self.reports.borrow_and_update().clone();
+        known.unwrap_or_else(|| NodeReport { gpu_error: Some(silent()), ..self.fixed.clone() })
     }
 
-    /// Waits for the first look at the GPUs, as long as a healthy driver takes.
-    pub(crate) async fn first_look(&mut self) {
+    /// Waits for the first look at everything, as long as a healthy driver takes.
+    pub async fn first_look(&mut self) {
         // Whether it came or not is in the report.
-        let _ = tokio::time::timeout(gpu::FIRST_LOOK, self.gpus.wait_for(Option::is_some)).await;
+        let _ = tokio::time::timeout(FIRST_LOOK, self.reports.wait_for(Option::is_some)).await;
     }
 
     /// Returns once the facts may have changed. Cancel safe.
-    pub(crate) async fn changed(&mut self) {
-        if self.gpus.changed().await.is_err() {
-            // The probe has ended: there is nothing to watch on this node.
+    pub async fn changed(&mut self) {
+        if self.reports.changed().await.is_err() {
+            // The senses have ended: there is nothing to watch on this node.
             std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Starts all threads. They end by themselves when nobody listens any more.
+fn watch(probes: &Probes, state_dir: &Path, fixed: NodeReport) -> watch::Receiver<Option<NodeReport>> {
+    let (publish, reports) = watch::channel(None);
+    let (out, inbox) = mpsc::sync_channel(SENSES_MAX);
+    let (poke, poked) = mpsc::sync_channel(1);
+    let over = Arc::new(AtomicBool::new(false));
+    let roots = Roots::new(&probes.sysroot);
+    senses::start(Senses {
+        fixed,
+        share: probes.gpus.clone(),
+        expected: probes.expected_gpus,
+        state_dir: state_dir.to_owned(),
+        table: probes.table.clone(),
+        pace: probes.pace,
+        remembers: probes.remembers,
+        inbox,
+        poke,
+        publish,
+        over: over.clone(),
+        wall: Clock::unix(0),
+    });
+    nvml::start(nvml::Watch { library: probes.nvml.clone(), pace: probes.pace, out: out.clone(), poked, over: over.clone() });
+    kernel_log::start(roots.path("dev/kmsg"), out.clone(), over.clone());
+    machine::start(roots, state_dir.to_owned(), probes.pace, out, over);
+    reports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_shared_out_without_overlap() {
+        let gpus: Vec<Gpu> = (0..8).map(|index| Gpu { uuid: format!("GPU-{index}"), index, ..Gpu::default() }).collect();
+        let given = |text: &str| text.parse::<Share>().unwrap().of(&gpus).into_iter().map(|gpu| gpu.index).collect::<Vec<_>>();
+        assert_eq!([given("1/3"), given("2/3"), given("3/3")].concat(), (0..8).collect::<Vec<_>>());
+        assert_eq!(given("1/3").len(), 2);
+        assert_eq!(given("all").len(), 8);
+        assert_eq!(given("none"), [0; 0]);
+        assert_eq!(given("3,GPU-5"), [3, 5]);
+        for wrong in ["0/3", "4/3", "x/y", "", "1,,2"] {
+            assert!(wrong.parse::<Share>().is_err(), "{wrong:?}");
         }
     }
 }

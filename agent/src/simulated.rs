@@ -15,7 +15,7 @@ use tonic::transport::Uri;
 use crate::{
     config::Config,
     logs::Logs,
-    probe::Facts,
+    probe::{Facts, Probes},
     run_dir::Runs,
     session::Session,
     supervisor::{Handle, ORDERS_MAX, Order, Reports},
@@ -51,6 +51,7 @@ impl SimulatedAgent {
             runner: PathBuf::new(),
             spares: false,
             ready_file: None,
+            probes: Probes::default(),
         });
         let (orders_in, orders) = mpsc::channel(ORDERS_MAX);
         let reports = watch::Sender::new(Some(Reports { term: Term(0), epoch: NodeEpoch(0), runs: Arc::default() }));

@@ -1,41 +1,180 @@
-//! What the kernel says about the machine; it does not change while an agent runs.
+//! What the kernel says about the machine: processors, memory, limits, device files.
 
-use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+use std::{collections::BTreeSet, fs};
 
-pub(super) struct Host {
+use muster_core::node_report::host::{Host, NumaNode};
+
+use super::roots::Roots;
+
+/// What the report says of the machine itself, beyond [`Host`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Machine {
     pub(super) name: String,
     pub(super) kernel: String,
     pub(super) cpus: u32,
     pub(super) memory_bytes: u64,
+    pub(super) host: Host,
 }
 
-impl Host {
-    pub(super) fn read() -> Self {
-        let memory = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
-        Self {
-            name: System::host_name().unwrap_or_default(),
-            kernel: System::kernel_version().unwrap_or_default(),
-            // Those this process may use: a cpuset or a quota counts.
-            cpus: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
-            memory_bytes: System::new_with_specifics(memory).map_or(0, |system| system.total_memory()),
+/// Size of a tmpfs that was mounted without one: half of the memory (kernel documentation of tmpfs).
+const TMPFS_SHARE: u64 = 2;
+
+pub(super) fn read(roots: &Roots) -> Machine {
+    let cpuinfo = roots.text("proc/cpuinfo").unwrap_or_default();
+    let values = |key: &str| {
+        let key = key.to_owned();
+        cpuinfo.lines().filter_map(move |line| {
+            line.split_once(':').filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
+        })
+    };
+    let threads = values("processor").count();
+    let sockets: BTreeSet<String> = values("physical id").collect();
+    let cores: BTreeSet<(String, String)> = values("physical id").zip(values("core id")).collect();
+    let memory_bytes = kib(&roots.text("proc/meminfo").unwrap_or_default(), "MemTotal:").unwrap_or(0);
+    let mounts = roots.text("proc/self/mounts").unwrap_or_default();
+    let limits = roots.text("proc/self/limits").unwrap_or_default();
+    let host = Host {
+        boot_id: roots.text("proc/sys/kernel/random/boot_id").unwrap_or_default(),
+        cpu_model: values("model name").next().unwrap_or_default(),
+        sockets: sockets.len().max(1) as u32,
+        physical_cores: if cores.is_empty() { threads } else { cores.len() } as u32,
+        numa: numa(roots),
+        shm_bytes: shm(&mounts, memory_bytes),
+        memlock_bytes: limit(&limits, "Max locked memory"),
+        open_files: limit(&limits, "Max open files"),
+        peermem: roots.exists("sys/module/nvidia_peermem") || roots.exists("sys/kernel/mm/memory_peers/nv_mem"),
+        gpu_device_files: roots.names("dev").into_iter().filter(|name| name.starts_with("nvidia")).collect(),
+        imex_channels: roots.names("dev/nvidia-caps-imex-channels"),
+        topology_file: topology_file(roots),
+        nccl_conf: nccl_conf(&roots.text("etc/nccl.conf").unwrap_or_default()),
+        virtual_machine: values("flags").next().is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor")),
+    };
+    // Those this process may use: a cpuset or a quota counts. A tree that only looks like a machine says it itself.
+    let usable = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cpus = if roots.is_real() { usable() } else { threads };
+    Machine {
+        name: roots.text("proc/sys/kernel/hostname").unwrap_or_default(),
+        kernel: roots.text("proc/sys/kernel/osrelease").unwrap_or_default(),
+        cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
+        memory_bytes,
+        host,
+    }
+}
+
+/// `MemTotal:  1024 kB`, anywhere in the line.
+fn kib(text: &str, key: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.split_once(key))?.1;
+    rest.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+fn numa(roots: &Roots) -> Vec<NumaNode> {
+    let folder = "sys/devices/system/node";
+    let mut nodes: Vec<NumaNode> = roots
+        .names(folder)
+        .iter()
+        .filter_map(|name| {
+            let id = name.strip_prefix("node")?.parse().ok()?;
+            Some(NumaNode {
+                id,
+                cpus: roots.text(&format!("{folder}/{name}/cpulist"))?,
+                memory_bytes: kib(&roots.text(&format!("{folder}/{name}/meminfo")).unwrap_or_default(), "MemTotal:").unwrap_or(0),
+            })
+        })
+        .collect();
+    nodes.sort_by_key(|node| node.id);
+    nodes
+}
+
+/// From the mount's own words: a mount without a size has the kernel's default.
+fn shm(mounts: &str, memory: u64) -> Option<u64> {
+    let options = mounts.lines().find_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        (words.next()? == "/dev/shm").then(|| words.nth(1)).flatten()
+    })?;
+    let size = options.split(',').find_map(|option| option.strip_prefix("size="));
+    match size {
+        None => Some(memory / TMPFS_SHARE),
+        Some(size) => {
+            let digits = size.trim_end_matches(|c: char| !c.is_ascii_digit());
+            let unit = match &size[digits.len()..] {
+                "k" | "K" => 10,
+                "m" | "M" => 20,
+                "g" | "G" => 30,
+                _ => 0,
+            };
+            digits.parse::<u64>().ok().map(|number| number << unit)
         }
     }
 }
 
+/// The soft limit of a line of `/proc/PID/limits`; unlimited is the largest number.
+fn limit(limits: &str, name: &str) -> Option<u64> {
+    let value = limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
+    if value == "unlimited" { Some(u64::MAX) } else { value.parse().ok() }
+}
+
+/// Where vendors of virtual machines put NCCL's topology (NCCL looks there by itself).
+fn topology_file(roots: &Roots) -> Option<String> {
+    const PLACE: &str = "/var/run/nvidia-topologyd/virtualTopology.xml";
+    roots.exists(&PLACE[1..]).then(|| PLACE.to_owned())
+}
+
+/// Names of the variables a configuration file of NCCL sets: `NAME=VALUE`, one a line, `#` begins a comment.
+fn nccl_conf(text: &str) -> Vec<String> {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    lines.filter_map(|line| line.split_once('=')).map(|(name, _)| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+}
+
+/// What a process calls itself; empty if it is not to be seen from here.
+pub(super) fn process_name(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).map(|name| name.trim().to_owned()).unwrap_or_default()
+}
+
+/// The fabric manager of an NVSwitch machine has left its pid file, and its process is gone. None: it cannot be told from here.
+pub(super) fn fabric_manager_gone(roots: &Roots) -> Option<bool> {
+    let pid: u32 = roots.number("run/nvidia-fabricmanager/nv-fabricmanager.pid")?;
+    let name = roots.text(&format!("proc/{pid}/comm")).unwrap_or_default();
+    Some(!name.starts_with("nv-fabricmanage"))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
     fn agrees_with_proc() {
-        let host = Host::read();
-        let proc = |path: &str| std::fs::read_to_string(path).unwrap();
-        assert_eq!(host.kernel, proc("/proc/sys/kernel/osrelease").trim());
-        assert_eq!(host.name, proc("/proc/sys/kernel/hostname").trim());
-        let total = proc("/proc/meminfo")
-            .lines()
-            .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-        assert_eq!(host.memory_bytes / 1_024, total.unwrap());
-        assert!(host.cpus >= 1);
+        let machine = read(&Roots::new(Path::new("/")));
+        let proc = |path: &str| fs::read_to_string(path).unwrap();
+        assert_eq!(machine.kernel, proc("/proc/sys/kernel/osrelease").trim());
+        assert_eq!(machine.name, proc("/proc/sys/kernel/hostname").trim());
+        assert!(machine.memory_bytes > 0 && machine.cpus >= 1 && machine.host.physical_cores >= 1);
+        assert!(machine.host.open_files.is_some());
+    }
+
+    #[test]
+    fn the_size_of_shm_is_in_the_mount() {
+        let mounts = |options: &str| format!("proc /proc proc rw 0 0\nshm /dev/shm tmpfs rw{options} 0 0");
+        assert_eq!(shm(&mounts(",size=65536k"), 8 << 30), Some(64 << 20));
+        assert_eq!(shm(&mounts(",size=1073741824"), 8 << 30), Some(1 << 30));
+        assert_eq!(shm(&mounts(""), 8 << 30), Some(4 << 30));
+        assert_eq!(shm("proc /proc proc rw 0 0", 8 << 30), None);
+    }
+
+    #[test]
+    fn names_of_nccl_s_configuration() {
+        assert_eq!(
+            nccl_conf("# site\nNCCL_IB_TC=106\n #NCCL_X=1\nNCCL_DEBUG = WARN # why\nnonsense\n"),
+            ["NCCL_IB_TC", "NCCL_DEBUG"]
+        );
+    }
+
+    #[test]
+    fn limits_are_soft_ones() {
+        let limits = "Max locked memory         8388608              unlimited            bytes";
+        assert_eq!(limit(limits, "Max locked memory"), Some(8_388_608));
+        assert_eq!(limit(&limits.replace("8388608", "unlimited"), "Max locked memory"), Some(u64::MAX));
+        assert_eq!(limit(limits, "Max open files"), None);
     }
 }

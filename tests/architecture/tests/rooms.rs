@@ -6,7 +6,7 @@ use cargo_metadata::{DependencyKind, Metadata, Package};
 use muster_architecture::{expect_none, root, workspace};
 
 /// Our crates, and which of ours each uses in production. A new line, or a new name in one, is a decision: say it in ARCHITECTURE.md.
-const ROOMS: [(&str, &[&str]); 13] = [
+const ROOMS: [(&str, &[&str]); 14] = [
     ("muster-core", &[]),
     // Conversions between wire and core live beside the messages.
     ("muster-proto", &["muster-core"]),
@@ -19,6 +19,8 @@ const ROOMS: [(&str, &[&str]); 13] = [
     ("muster-cli", &["muster-core", "muster-proto", "muster-runtime", "muster-sealed"]),
     ("muster-world", &["muster-core", "muster-runtime"]),
     ("muster-fake-nvml", &[]),
+    // The agent's probes against machines that are not there.
+    ("muster-senses", &["muster-agent", "muster-core", "muster-fake-nvml"]),
     ("muster-architecture", &[]),
     // The agents' real sessions against the real coordinator, as a process.
     ("muster-fleetbench", &["muster-agent", "muster-core", "muster-proto", "muster-runtime"]),

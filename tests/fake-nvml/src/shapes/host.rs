@@ -52,6 +52,10 @@ impl Host<'_> {
             self.default_route
         );
         tree.file("proc/net/route", &route)?;
+        tree.file(
+            "proc/net/fib_trie",
+            "Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.0.0.7\n        /32 host LOCAL\n     |-- 127.0.0.1\n        /32 host LOCAL",
+        )?;
         tree.file("proc/net/if_inet6", "00000000000000000000000000000001 01 80 10 80       lo")?;
         tree.file("dev/kmsg", "6,0,0,-;Linux version")
     }

@@ -1,0 +1,86 @@
+//! The kernel log, line by line, on a thread of its own. What a line means is `core::health::kernel_log`'s.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read, Seek, SeekFrom},
+    os::unix::fs::OpenOptionsExt,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::SyncSender,
+    },
+    thread,
+    time::Duration,
+};
+
+use muster_core::health::kernel_log;
+use tracing::{debug, info, warn};
+
+use super::senses::Sense;
+
+/// How long one wait for new lines blocks; the end of the agent is noticed so soon.
+const WAIT: Duration = Duration::from_secs(2);
+/// Where the log is an ordinary file (a tree that only looks like a machine), there is nothing to wait on: it is looked at so often.
+const LOOK: Duration = Duration::from_millis(200);
+/// A record has at most 8 KiB (kernel, `CONSOLE_EXT_LOG_MAX`).
+const RECORD: usize = 8 << 10;
+
+pub(super) fn start(path: PathBuf, out: SyncSender<Sense>, over: Arc<AtomicBool>) {
+    let read = move || {
+        if let Err(e) = follow(&path, &out, &over) {
+            info!("the kernel log is not read: {}: {e}", path.display());
+        }
+    };
+    if let Err(e) = thread::Builder::new().name("kernel-log".into()).spawn(read) {
+        warn!("the kernel log is not read: no thread: {e}");
+    }
+}
+
+/// From now on: what an earlier agent of this boot has seen is in its memory, and older lines have no time of their own to be judged by.
+fn follow(path: &PathBuf, out: &SyncSender<Sense>, over: &AtomicBool) -> io::Result<()> {
+    let mut log = OpenOptions::new().read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(path)?;
+    log.seek(SeekFrom::End(0))?;
+    let ordinary = log.metadata()?.is_file();
+    let (mut buffer, mut rest) = (vec![0; RECORD], String::new());
+    while !over.load(Ordering::Relaxed) {
+        match log.read(&mut buffer) {
+            Ok(0) => thread::sleep(LOOK),
+            Ok(read) => {
+                rest.push_str(&String::from_utf8_lossy(&buffer[..read]));
+                while let Some(end) = rest.find('\n') {
+                    let line: String = rest.drain(..=end).collect();
+                    tell(&line, out);
+                }
+                // A record without an end is none.
+                if rest.len() > RECORD {
+                    rest.clear();
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && !ordinary => wait(&log)?,
+            // The ring has overwritten records before they were read.
+            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::PIPE.raw_os_error()) => debug!("kernel log: records were lost"),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+fn wait(log: &File) -> io::Result<()> {
+    let mut polled = [rustix::event::PollFd::new(log, rustix::event::PollFlags::IN)];
+    let timeout = rustix::event::Timespec { tv_sec: WAIT.as_secs() as i64, tv_nsec: 0 };
+    match rustix::event::poll(&mut polled, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// `6,1234,5678901,-;text`; a line that begins with a space continues the record before it, with fields for programs.
+fn tell(record: &str, out: &SyncSender<Sense>) {
+    let Some((_, text)) = record.split_once(';').filter(|_| !record.starts_with(' ')) else { return };
+    if let Some(line) = kernel_log::read(text) {
+        // A queue that is full is a storm, of which enough is known.
+        let _ = out.try_send(Sense::KernelLine(line));
+    }
+}

@@ -1,0 +1,214 @@
+//! NVML, on a thread of its own and nowhere else: a call may hang for ever when a GPU falls off the bus, and must then hang alone.
+//!
+//! The thread looks in three rhythms, and at once when it is poked. It publishes whole looks; how long ago the last one was is itself a health
+//! signal, judged by who waits for them.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender},
+    },
+    thread,
+    time::Instant,
+};
+
+use muster_core::{
+    health::{Reading, Source},
+    node_report::gpu::{Driver, Gpu},
+};
+use tracing::{info, warn};
+
+use super::{Pace, senses::Sense};
+use crate::chain::chain;
+
+mod events;
+mod inventory;
+mod raw;
+mod readings;
+
+use raw::{Code, Handle, Library, OpenError};
+
+/// One look at the GPUs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Look {
+    /// There is no driver on this node, and nothing to watch.
+    pub(super) absent: bool,
+    /// Why the list may be short.
+    pub(super) error: Option<String>,
+    /// NVML cannot be opened, and the kernel module is of another version than the library.
+    pub(super) mismatch: bool,
+    pub(super) unavailable: bool,
+    /// The driver went away and came back.
+    pub(super) reloaded: bool,
+    pub(super) driver: Option<Driver>,
+    /// Every GPU ever seen by this process, as last read; those lost too.
+    pub(super) gpus: Vec<Gpu>,
+    /// Handles that could be had.
+    pub(super) present: u32,
+    pub(super) readings: Vec<(Source, Vec<Reading>)>,
+}
+
+/// What the thread needs to know.
+pub(super) struct Watch {
+    pub(super) library: Option<PathBuf>,
+    pub(super) pace: Pace,
+    pub(super) out: SyncSender<Sense>,
+    /// Look at once.
+    pub(super) poked: Receiver<()>,
+    /// Nobody listens any more.
+    pub(super) over: Arc<AtomicBool>,
+}
+
+/// A GPU of this process.
+struct Known {
+    gpu: Gpu,
+    /// None: its handle could not be had in the last look.
+    handle: Option<Handle>,
+    /// The most links ever seen active.
+    links: usize,
+    /// Errors of its links when first read.
+    errors: BTreeMap<u32, u64>,
+}
+
+#[derive(Default)]
+struct Eyes {
+    library: Option<Arc<Library>>,
+    driver: Option<Driver>,
+    known: BTreeMap<u32, Known>,
+    was_open: bool,
+    counted: Option<Instant>,
+    listed: Option<Instant>,
+}
+
+pub(super) fn start(watch: Watch) {
+    let look = move || look_for_ever(&watch);
+    if let Err(e) = thread::Builder::new().name("nvml".into()).spawn(look) {
+        warn!("GPUs are not watched: no thread: {e}");
+    }
+}
+
+fn look_for_ever(watch: &Watch) {
+    let mut eyes = Eyes::default();
+    while !watch.over.load(Ordering::Relaxed) {
+        let look = eyes.look(watch);
+        let absent = look.absent;
+        if watch.out.send(Sense::Gpus(Box::new(look))).is_err() || absent {
+            return;
+        }
+        match watch.poked.recv_timeout(watch.pace.fast) {
+            Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+impl Eyes {
+    fn look(&mut self, watch: &Watch) -> Look {
+        let mut look = Look::default();
+        let library = match self.open(watch, &mut look) {
+            Ok(library) => library,
+            Err(OpenError::Absent(_)) if !self.was_open => {
+                info!("no NVIDIA driver on this node");
+                return Look { absent: true, ..look };
+            }
+            Err(e) => {
+                look.mismatch = matches!(e, OpenError::Mismatch(_));
+                look.unavailable = !look.mismatch;
+                look.error = Some(chain(&e));
+                look.gpus = self.known.values().map(|known| known.gpu.clone()).collect();
+                return look;
+            }
+        };
+        let mut now = Vec::new();
+        let mut wrong = Vec::new();
+        match library.count() {
+            Ok(count) => (0..count).for_each(|index| self.take(&library, index, &mut now, &mut wrong)),
+            Err(code) => {
+                wrong.push(format!("number of GPUs: {code}"));
+                // The driver may have been unloaded under us: begin anew next time.
+                self.library = None;
+            }
+        }
+        if self.listed.is_none_or(|at| at.elapsed() >= watch.pace.slow) {
+            self.listed = Some(Instant::now());
+            self.driver = Some(inventory::driver(&library));
+            for known in self.known.values_mut() {
+                if let Some(handle) = known.handle {
+                    inventory::renew(&library, handle, known);
+                }
+            }
+            look.readings.push((Source::Inventory, self.each(&library, readings::inventory)));
+        }
+        if self.counted.is_none_or(|at| at.elapsed() >= watch.pace.counters) {
+            self.counted = Some(Instant::now());
+            look.readings.push((Source::Counters, self.each(&library, readings::counters)));
+        }
+        now.extend(self.each(&library, readings::fast));
+        now.extend(readings::links(&mut self.known));
+        look.readings.push((Source::Gpus, now));
+        look.present = self.known.values().filter(|known| known.handle.is_some()).count() as u32;
+        look.gpus = self.known.values().map(|known| known.gpu.clone()).collect();
+        look.driver.clone_from(&self.driver);
+        look.error = (!wrong.is_empty()).then(|| wrong.join("; "));
+        look
+    }
+
+    fn open(&mut self, watch: &Watch, look: &mut Look) -> Result<Arc<Library>, OpenError> {
+        if let Some(library) = &self.library {
+            return Ok(library.clone());
+        }
+        let library = Arc::new(Library::open(watch.library.as_deref())?);
+        look.reloaded = self.was_open;
+        (self.was_open, self.listed, self.counted) = (true, None, None);
+        self.known.clear();
+        events::start(library.clone(), watch.out.clone(), watch.over.clone());
+        self.library = Some(library.clone());
+        Ok(library)
+    }
+
+    /// One GPU by its index: known already, new, or in trouble.
+    fn take(&mut self, library: &Library, index: u32, now: &mut Vec<Reading>, wrong: &mut Vec<String>) {
+        let handle = library.gpu(index).and_then(|handle| library.uuid(handle).map(|uuid| (handle, uuid)));
+        match handle {
+            Ok((handle, uuid)) => {
+                let same = self.known.get(&index).is_some_and(|known| known.gpu.uuid == uuid);
+                if !same {
+                    self.known.insert(index, inventory::first(library, handle, index, uuid));
+                    self.listed = None;
+                }
+                if let Some(known) = self.known.get_mut(&index) {
+                    known.handle = Some(handle);
+                }
+            }
+            Err(code) => {
+                wrong.push(format!("GPU {index}: {code}"));
+                let known = self.known.get_mut(&index);
+                now.extend(readings::refused(index, known.as_ref().map(|known| &known.gpu), code));
+                if let Some(known) = known {
+                    known.handle = None;
+                }
+            }
+        }
+    }
+
+    fn each(&mut self, library: &Library, read: fn(&Library, Handle, &mut Known) -> Vec<Reading>) -> Vec<Reading> {
+        let present = self.known.values_mut().filter_map(|known| known.handle.map(|handle| (handle, known)));
+        present.flat_map(|(handle, known)| read(library, handle, known)).collect()
+    }
+}
+
+/// An answer, unless it is that the GPU is in trouble, which is noted.
+fn ask<T>(answer: Result<T, Code>, trouble: &mut Option<Code>) -> Option<T> {
+    match answer {
+        Ok(value) => Some(value),
+        Err(code) => {
+            if [Code::LOST, Code::RESET_REQUIRED].contains(&code) {
+                *trouble = Some(code);
+            }
+            None
+        }
+    }
+}

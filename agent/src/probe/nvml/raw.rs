@@ -1,0 +1,459 @@
+//! The calls into libnvidia-ml, and nothing else: the one place of this program that needs `unsafe`.
+//!
+//! The wrapper crate loads the library; the functions are called directly, since the wrapper lacks some (remapped rows, fabric, module id),
+//! cannot pass a link to a field, cuts 64-bit values and drops event bits it does not know. A symbol the driver does not have is
+//! an answer like every other: [`Code::MISSING`].
+#![allow(unsafe_code, reason = "NVML is a C library")]
+
+use std::{
+    ffi::{CStr, OsStr, c_char, c_uint, c_ulonglong},
+    fmt,
+    path::Path,
+};
+
+use nvml_wrapper::{Nvml, error::NvmlError};
+use nvml_wrapper_sys::bindings::*;
+
+/// What NVML answers if it does not answer the question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Code(u32);
+
+impl Code {
+    /// Ours: the driver does not have this function.
+    pub(crate) const MISSING: Code = Code(u32::MAX);
+    pub(crate) const TIMEOUT: Code = Code(10);
+    pub(crate) const LOST: Code = Code(15);
+    pub(crate) const RESET_REQUIRED: Code = Code(16);
+    pub(crate) const MISMATCH: Code = Code(18);
+    pub(crate) const UNKNOWN: Code = Code(999);
+    const TOO_SMALL: Code = Code(7);
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = match self.0 {
+            1 => "not initialised",
+            2 => "invalid argument",
+            3 => "not supported",
+            4 => "no permission",
+            6 => "not found",
+            9 => "driver not loaded",
+            10 => "timeout",
+            15 => "the GPU is lost",
+            16 => "the GPU must be reset",
+            18 => "driver and library versions differ",
+            25 => "argument version",
+            28 => "GPU not found",
+            999 => "unknown error",
+            u32::MAX => "the driver does not have this function",
+            code => return write!(f, "NVML code {code}"),
+        };
+        f.write_str(words)
+    }
+}
+
+/// Why the library cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    /// There is none: no NVIDIA driver on this node.
+    #[error("no libnvidia-ml")]
+    Absent(#[source] NvmlError),
+    #[error("driver and library versions differ")]
+    Mismatch(#[source] NvmlError),
+    #[error("open NVML")]
+    Refused(#[source] NvmlError),
+}
+
+/// A GPU as the library names it within one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Handle(usize);
+
+impl Handle {
+    fn raw(self) -> nvmlDevice_t {
+        self.0 as nvmlDevice_t
+    }
+}
+
+type Symbol<F, E> = Result<F, E>;
+type Getter<T> = unsafe extern "C" fn(nvmlDevice_t, *mut T) -> nvmlReturn_t;
+type Getter2<T> = unsafe extern "C" fn(nvmlDevice_t, *mut T, *mut T) -> nvmlReturn_t;
+type TextGetter = unsafe extern "C" fn(nvmlDevice_t, *mut c_char, c_uint) -> nvmlReturn_t;
+
+fn answered(code: nvmlReturn_t) -> Result<(), Code> {
+    if code == 0 { Ok(()) } else { Err(Code(code)) }
+}
+
+fn one<T: Default, E>(symbol: &Symbol<Getter<T>, E>, gpu: Handle) -> Result<T, Code> {
+    let Ok(call) = symbol else { return Err(Code::MISSING) };
+    let mut value = T::default();
+    // SAFETY: the function writes one `T`; a handle that is stale is answered with a code.
+    answered(unsafe { call(gpu.raw(), &raw mut value) })?;
+    Ok(value)
+}
+
+fn two<T: Default, E>(symbol: &Symbol<Getter2<T>, E>, gpu: Handle) -> Result<(T, T), Code> {
+    let Ok(call) = symbol else { return Err(Code::MISSING) };
+    let (mut first, mut second) = (T::default(), T::default());
+    // SAFETY: the function writes two `T`.
+    answered(unsafe { call(gpu.raw(), &raw mut first, &raw mut second) })?;
+    Ok((first, second))
+}
+
+/// The longest name or UUID NVML gives has 96 bytes.
+const TEXT: usize = 128;
+
+fn text_of(call: impl FnOnce(*mut c_char, c_uint) -> nvmlReturn_t) -> Result<String, Code> {
+    let mut buffer = [0_u8; TEXT];
+    answered(call(buffer.as_mut_ptr().cast(), TEXT as c_uint))?;
+    let text = CStr::from_bytes_until_nul(&buffer).unwrap_or_default();
+    Ok(text.to_string_lossy().into_owned())
+}
+
+fn text<E>(symbol: &Symbol<TextGetter, E>, gpu: Handle) -> Result<String, Code> {
+    let Ok(call) = symbol else { return Err(Code::MISSING) };
+    // SAFETY: the function writes at most as many bytes as it is told there are.
+    text_of(|to, room| unsafe { call(gpu.raw(), to, room) })
+}
+
+/// `ID` of a field, and the link it is asked for.
+pub(crate) type Field = (u32, u32);
+
+/// A NVML event: which GPU, what kind (a bit), and its value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event {
+    pub(crate) gpu: Handle,
+    pub(crate) kind: u64,
+    pub(crate) value: u64,
+}
+
+/// The event kinds asked for: single and double bit errors, XIDs, GPU unavailable, recovery action changed.
+pub(crate) const XID: u64 = 0x8;
+const KINDS: u64 = 0x1 | 0x2 | XID | 0x4000 | 0x8000;
+
+pub(crate) struct EventSet(usize);
+
+#[derive(Debug)]
+pub(crate) struct Library {
+    nvml: Nvml,
+}
+
+macro_rules! getters {
+    ($($(#[$doc:meta])* $name:ident: $how:ident -> $type:ty = $symbol:ident;)*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $name(&self, gpu: Handle) -> Result<$type, Code> {
+            $how(&self.nvml.lib().$symbol, gpu)
+        }
+    )*};
+}
+
+impl Library {
+    /// Opens the library at `path`, or the one the loader finds.
+    pub(crate) fn open(path: Option<&Path>) -> Result<Self, OpenError> {
+        let opened = match path {
+            Some(path) => Nvml::builder().lib_path(OsStr::new(path)).init(),
+            None => Nvml::init(),
+        };
+        match opened {
+            Ok(nvml) => Ok(Self { nvml }),
+            Err(e @ (NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound)) => Err(OpenError::Absent(e)),
+            Err(e @ NvmlError::LibRmVersionMismatch) => Err(OpenError::Mismatch(e)),
+            Err(e) => Err(OpenError::Refused(e)),
+        }
+    }
+
+    getters! {
+        uuid: text -> String = nvmlDeviceGetUUID;
+        name: text -> String = nvmlDeviceGetName;
+        serial: text -> String = nvmlDeviceGetSerial;
+        minor: one -> u32 = nvmlDeviceGetMinorNumber;
+        module: one -> u32 = nvmlDeviceGetModuleId;
+        numa_node: one -> u32 = nvmlDeviceGetNumaNodeId;
+        compute_mode: one -> u32 = nvmlDeviceGetComputeMode;
+        persistence: one -> u32 = nvmlDeviceGetPersistenceMode;
+        compute_capability: two -> (i32, i32) = nvmlDeviceGetCudaComputeCapability;
+        /// Current and pending.
+        mig_mode: two -> (u32, u32) = nvmlDeviceGetMigMode;
+        mig_count: one -> u32 = nvmlDeviceGetMaxMigDeviceCount;
+        gpu_instance: one -> u32 = nvmlDeviceGetGpuInstanceId;
+        compute_instance: one -> u32 = nvmlDeviceGetComputeInstanceId;
+        /// Current and pending.
+        ecc_mode: two -> (u32, u32) = nvmlDeviceGetEccMode;
+        throttle_reasons: one -> u64 = nvmlDeviceGetCurrentClocksThrottleReasons;
+        retired_pending: one -> u32 = nvmlDeviceGetRetiredPagesPendingStatus;
+        pcie_generation: one -> u32 = nvmlDeviceGetCurrPcieLinkGeneration;
+        pcie_generation_max: one -> u32 = nvmlDeviceGetMaxPcieLinkGeneration;
+        pcie_width: one -> u32 = nvmlDeviceGetCurrPcieLinkWidth;
+        pcie_width_max: one -> u32 = nvmlDeviceGetMaxPcieLinkWidth;
+        pcie_replays: one -> u32 = nvmlDeviceGetPcieReplayCounter;
+    }
+
+    pub(crate) fn driver_version(&self) -> Result<String, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlSystemGetDriverVersion else { return Err(Code::MISSING) };
+        // SAFETY: writes at most `room` bytes.
+        text_of(|to, room| unsafe { call(to, room) })
+    }
+
+    pub(crate) fn nvml_version(&self) -> Result<String, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlSystemGetNVMLVersion else { return Err(Code::MISSING) };
+        // SAFETY: writes at most `room` bytes.
+        text_of(|to, room| unsafe { call(to, room) })
+    }
+
+    /// 12080 is 12.8.
+    pub(crate) fn cuda_version(&self) -> Result<i32, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlSystemGetCudaDriverVersion_v2 else { return Err(Code::MISSING) };
+        let mut version = 0;
+        // SAFETY: writes one int.
+        answered(unsafe { call(&raw mut version) })?;
+        Ok(version)
+    }
+
+    pub(crate) fn count(&self) -> Result<u32, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetCount_v2 else { return Err(Code::MISSING) };
+        let mut count = 0;
+        // SAFETY: writes one number.
+        answered(unsafe { call(&raw mut count) })?;
+        Ok(count)
+    }
+
+    pub(crate) fn gpu(&self, index: u32) -> Result<Handle, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetHandleByIndex_v2 else { return Err(Code::MISSING) };
+        let mut handle: nvmlDevice_t = std::ptr::null_mut();
+        // SAFETY: writes one handle.
+        answered(unsafe { call(index, &raw mut handle) })?;
+        Ok(Handle(handle as usize))
+    }
+
+    pub(crate) fn mig_part(&self, gpu: Handle, index: u32) -> Result<Handle, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetMigDeviceHandleByIndex else { return Err(Code::MISSING) };
+        let mut handle: nvmlDevice_t = std::ptr::null_mut();
+        // SAFETY: writes one handle.
+        answered(unsafe { call(gpu.raw(), index, &raw mut handle) })?;
+        Ok(Handle(handle as usize))
+    }
+
+    /// NVML's spelling: `00000000:1B:00.0`.
+    pub(crate) fn pci(&self, gpu: Handle) -> Result<String, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetPciInfo_v3 else { return Err(Code::MISSING) };
+        // SAFETY: the structure is plain numbers, for which zero is a value; the function fills it.
+        let found = unsafe {
+            let mut found: nvmlPciInfo_t = std::mem::zeroed();
+            answered(call(gpu.raw(), &raw mut found))?;
+            found
+        };
+        Ok(address(&found))
+    }
+
+    /// Total memory: the newer call, else the older.
+    pub(crate) fn memory_total(&self, gpu: Handle) -> Result<u64, Code> {
+        let lib = self.nvml.lib();
+        if let Ok(call) = &lib.nvmlDeviceGetMemoryInfo_v2 {
+            let version = size_of::<nvmlMemory_v2_t>() as u32 | 2 << 24;
+            let mut memory = nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
+            // SAFETY: fills the structure whose version it is told.
+            if answered(unsafe { call(gpu.raw(), &raw mut memory) }).is_ok() {
+                return Ok(memory.total);
+            }
+        }
+        let Ok(call) = &lib.nvmlDeviceGetMemoryInfo else { return Err(Code::MISSING) };
+        let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
+        // SAFETY: fills the structure.
+        answered(unsafe { call(gpu.raw(), &raw mut memory) })?;
+        Ok(memory.total)
+    }
+
+    /// How busy it is, in percent.
+    pub(crate) fn utilization(&self, gpu: Handle) -> Result<u32, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetUtilizationRates else { return Err(Code::MISSING) };
+        let mut rates = nvmlUtilization_t { gpu: 0, memory: 0 };
+        // SAFETY: fills the structure.
+        answered(unsafe { call(gpu.raw(), &raw mut rates) })?;
+        Ok(rates.gpu)
+    }
+
+    /// Volatile errors: uncorrectable ones, or those that were corrected.
+    pub(crate) fn ecc_errors(&self, gpu: Handle, uncorrectable: bool) -> Result<u64, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetTotalEccErrors else { return Err(Code::MISSING) };
+        const VOLATILE: c_uint = 0;
+        let mut errors: c_ulonglong = 0;
+        // SAFETY: writes one number.
+        answered(unsafe { call(gpu.raw(), c_uint::from(uncorrectable), VOLATILE, &raw mut errors) })?;
+        Ok(errors)
+    }
+
+    /// Volatile uncorrectable errors of the SRAM, and whether there are more than the driver allows.
+    pub(crate) fn sram_errors(&self, gpu: Handle) -> Result<(u64, bool), Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetSramEccErrorStatus else { return Err(Code::MISSING) };
+        // SAFETY: the structure is plain numbers; the function fills that of the version it is told.
+        let found = unsafe {
+            let mut found: nvmlEccSramErrorStatus_t = std::mem::zeroed();
+            found.version = size_of::<nvmlEccSramErrorStatus_t>() as u32 | 1 << 24;
+            answered(call(gpu.raw(), &raw mut found))?;
+            found
+        };
+        Ok((found.volatileUncParity + found.volatileUncSecDed, found.bThresholdExceeded != 0))
+    }
+
+    /// Rows remapped for uncorrectable errors, a remap that waits for a reset, one that failed.
+    pub(crate) fn remapped_rows(&self, gpu: Handle) -> Result<(u32, bool, bool), Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetRemappedRows else { return Err(Code::MISSING) };
+        let [mut corrected, mut uncorrected, mut pending, mut failed] = [0; 4];
+        // SAFETY: writes four numbers.
+        answered(unsafe { call(gpu.raw(), &raw mut corrected, &raw mut uncorrected, &raw mut pending, &raw mut failed) })?;
+        Ok((uncorrected, pending != 0, failed != 0))
+    }
+
+    /// Pages retired for double-bit errors (before Ampere).
+    pub(crate) fn retired_pages(&self, gpu: Handle) -> Result<u32, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetRetiredPages_v2 else { return Err(Code::MISSING) };
+        const DOUBLE_BIT: c_uint = 1;
+        let (mut count, nowhere) = (0, std::ptr::null_mut());
+        // SAFETY: with room for none it writes only their number.
+        match answered(unsafe { call(gpu.raw(), DOUBLE_BIT, &raw mut count, nowhere, nowhere) }) {
+            Ok(()) | Err(Code::TOO_SMALL) => Ok(count),
+            Err(code) => Err(code),
+        }
+    }
+
+    pub(crate) fn link_active(&self, gpu: Handle, link: u32) -> Result<bool, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetNvLinkState else { return Err(Code::MISSING) };
+        let mut active = 0;
+        // SAFETY: writes one number.
+        answered(unsafe { call(gpu.raw(), link, &raw mut active) })?;
+        Ok(active != 0)
+    }
+
+    pub(crate) fn link_remote(&self, gpu: Handle, link: u32) -> Result<String, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetNvLinkRemotePciInfo_v2 else { return Err(Code::MISSING) };
+        // SAFETY: the structure is plain numbers; the function fills it.
+        let found = unsafe {
+            let mut found: nvmlPciInfo_t = std::mem::zeroed();
+            answered(call(gpu.raw(), link, &raw mut found))?;
+            found
+        };
+        Ok(address(&found))
+    }
+
+    /// Whether the other end of a link is a switch.
+    pub(crate) fn link_to_switch(&self, gpu: Handle, link: u32) -> Result<bool, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetNvLinkRemoteDeviceType else { return Err(Code::MISSING) };
+        const SWITCH: u32 = 2;
+        let mut kind = 0;
+        // SAFETY: writes one number.
+        answered(unsafe { call(gpu.raw(), link, &raw mut kind) })?;
+        Ok(kind == SWITCH)
+    }
+
+    /// The newest fabric structure the driver takes; field by field state, status, clique, cluster, health.
+    pub(crate) fn fabric(&self, gpu: Handle) -> Result<(u8, u32, u32, [u8; 16], u8), Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetGpuFabricInfoV else { return Err(Code::MISSING) };
+        let sizes = [size_of::<nvmlGpuFabricInfo_v3_t>(), size_of::<nvmlGpuFabricInfo_v2_t>()];
+        let mut refused = Code::MISSING;
+        for (size, number) in sizes.into_iter().zip([3_u32, 2]) {
+            // SAFETY: the structure is plain numbers; the function fills the part that belongs to the version it is told, which is not larger.
+            let (found, code) = unsafe {
+                let mut found: nvmlGpuFabricInfoV_t = std::mem::zeroed();
+                found.version = size as u32 | number << 24;
+                let code = call(gpu.raw(), &raw mut found);
+                (found, code)
+            };
+            match answered(code) {
+                Ok(()) => return Ok((found.state, found.status, found.cliqueId, found.clusterUuid, found.healthSummary)),
+                Err(code) => refused = code,
+            }
+        }
+        Err(refused)
+    }
+
+    /// Values of fields, by position; none where the driver does not know one.
+    pub(crate) fn fields(&self, gpu: Handle, fields: &[Field]) -> Result<Vec<Option<u64>>, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetFieldValues else { return Err(Code::MISSING) };
+        // SAFETY: plain numbers, for which zero is a value.
+        let blank: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
+        let mut values: Vec<nvmlFieldValue_t> =
+            fields.iter().map(|(id, link)| nvmlFieldValue_t { fieldId: *id, scopeId: *link, ..blank }).collect();
+        // SAFETY: fills as many entries as there are.
+        answered(unsafe { call(gpu.raw(), values.len() as i32, values.as_mut_ptr()) })?;
+        Ok(values.iter().map(value).collect())
+    }
+
+    /// Processes that compute on it, with their memory.
+    pub(crate) fn processes(&self, gpu: Handle) -> Result<Vec<(u32, u64)>, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetComputeRunningProcesses_v3 else { return Err(Code::MISSING) };
+        /// More than ever share a GPU; what is beyond is not listed.
+        const ROOM: usize = 128;
+        // SAFETY: plain numbers, for which zero is a value.
+        let blank: nvmlProcessInfo_t = unsafe { std::mem::zeroed() };
+        let (mut found, mut count) = (vec![blank; ROOM], ROOM as c_uint);
+        // SAFETY: writes at most `count` entries.
+        answered(unsafe { call(gpu.raw(), &raw mut count, found.as_mut_ptr()) })?;
+        // All ones: not to be told, as in some containers.
+        let memory = |bytes: u64| if bytes == u64::MAX { 0 } else { bytes };
+        Ok(found.iter().take(count as usize).map(|process| (process.pid, memory(process.usedGpuMemory))).collect())
+    }
+
+    pub(crate) fn event_set(&self) -> Result<EventSet, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlEventSetCreate else { return Err(Code::MISSING) };
+        let mut set: nvmlEventSet_t = std::ptr::null_mut();
+        // SAFETY: writes one handle.
+        answered(unsafe { call(&raw mut set) })?;
+        Ok(EventSet(set as usize))
+    }
+
+    /// Asks for all kinds the GPU can tell of.
+    pub(crate) fn register(&self, set: &EventSet, gpu: Handle) -> Result<(), Code> {
+        let lib = self.nvml.lib();
+        let (Ok(supported), Ok(register)) = (&lib.nvmlDeviceGetSupportedEventTypes, &lib.nvmlDeviceRegisterEvents) else {
+            return Err(Code::MISSING);
+        };
+        let mut kinds: c_ulonglong = 0;
+        // SAFETY: writes one number; then the handles are used as the library gave them.
+        unsafe {
+            answered(supported(gpu.raw(), &raw mut kinds))?;
+            answered(register(gpu.raw(), kinds & KINDS, set.0 as nvmlEventSet_t))
+        }
+    }
+
+    /// Blocks until something happens, or for so long.
+    pub(crate) fn wait(&self, set: &EventSet, timeout_ms: u32) -> Result<Event, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlEventSetWait_v2 else { return Err(Code::MISSING) };
+        // SAFETY: the structure is plain numbers; the function fills it.
+        let found = unsafe {
+            let mut found: nvmlEventData_t = std::mem::zeroed();
+            answered(call(set.0 as nvmlEventSet_t, &raw mut found, timeout_ms))?;
+            found
+        };
+        Ok(Event { gpu: Handle(found.device as usize), kind: found.eventType, value: found.eventData })
+    }
+
+    pub(crate) fn free(&self, set: EventSet) {
+        if let Ok(call) = &self.nvml.lib().nvmlEventSetFree {
+            // SAFETY: the set came from this library and is not used again.
+            unsafe { call(set.0 as nvmlEventSet_t) };
+        }
+    }
+}
+
+fn address(found: &nvmlPciInfo_t) -> String {
+    let bytes: Vec<u8> = found.busId.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn value(found: &nvmlFieldValue_t) -> Option<u64> {
+    if found.nvmlReturn != 0 {
+        return None;
+    }
+    // SAFETY: the type says which member was written; all are plain numbers.
+    unsafe {
+        match found.valueType {
+            0 => Some(found.value.dVal as u64),
+            1 => Some(u64::from(found.value.uiVal)),
+            2 => Some(found.value.ulVal),
+            3 => Some(found.value.ullVal),
+            4 => u64::try_from(found.value.sllVal).ok(),
+            5 => u64::try_from(found.value.siVal).ok(),
+            6 => Some(u64::from(found.value.usVal)),
+            _ => None,
+        }
+    }
+}

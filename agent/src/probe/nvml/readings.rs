@@ -1,0 +1,215 @@
+//! What a GPU's health is judged by. Only readings: thresholds and verdicts are the table's.
+
+use std::collections::BTreeMap;
+
+use muster_core::{
+    health::{Reading, Subject, Value},
+    node_report::gpu::{FabricHealth, FabricState, Gpu},
+};
+
+use super::{
+    Known, ask,
+    inventory::LINK_CRC,
+    raw::{Code, Handle, Library},
+};
+
+/// NVML's field for the driver's own verdict.
+const RECOVERY_ACTION: u32 = 230;
+/// NVML's field for NVLink recoveries that failed, per link.
+const LINK_RECOVERY_FAILED: u32 = 214;
+/// Hardware slowdown, its thermal and its power-brake kind, and the software's thermal one. The power cap and idling are ordinary.
+const THROTTLE: u64 = 0x8 | 0x20 | 0x40 | 0x80;
+/// A GPU this busy does not let its PCIe link idle down.
+const BUSY_PERCENT: u32 = 50;
+
+fn subject(gpu: &Gpu) -> Subject {
+    Subject::Gpu(gpu.uuid.clone())
+}
+
+fn name(gpu: &Gpu) -> String {
+    format!("GPU {} at {}", gpu.index, gpu.pci)
+}
+
+/// A handle or a first answer was refused.
+pub(super) fn refused(index: u32, gpu: Option<&Gpu>, code: Code) -> Option<Reading> {
+    let check = match code {
+        Code::LOST => "gpu-lost",
+        Code::RESET_REQUIRED => "gpu-reset-required",
+        Code::MISMATCH => "driver-mismatch",
+        Code::UNKNOWN => "gpu-unknown-error",
+        _ => "gpu-unreadable",
+    };
+    let (subject, name) = match gpu {
+        Some(gpu) => (subject(gpu), name(gpu)),
+        None => (Subject::Node, format!("GPU {index}")),
+    };
+    Some(Reading { check, subject, value: Value::Flag(true), words: format!("{name}: {code}") })
+}
+
+/// Readings of one GPU, gathered.
+struct Readings<'a> {
+    gpu: &'a Gpu,
+    all: Vec<Reading>,
+}
+
+impl<'a> Readings<'a> {
+    fn of(gpu: &'a Gpu) -> Self {
+        Self { gpu, all: Vec::new() }
+    }
+
+    fn push(&mut self, check: &'static str, value: Value, words: &str) {
+        self.all.push(Reading { check, subject: subject(self.gpu), value, words: format!("{}: {words}", name(self.gpu)) });
+    }
+
+    fn flag(&mut self, check: &'static str, set: bool, words: &str) {
+        self.push(check, Value::Flag(set), words);
+    }
+
+    fn end(mut self, trouble: Option<Code>) -> Vec<Reading> {
+        if let Some(code) = trouble {
+            self.all.extend(refused(self.gpu.index, Some(self.gpu), code));
+        }
+        self.all
+    }
+}
+
+pub(super) fn fast(library: &Library, handle: Handle, known: &mut Known) -> Vec<Reading> {
+    let mut trouble = None;
+    let active: Vec<(usize, Option<bool>)> = known
+        .gpu
+        .nvlinks
+        .iter()
+        .enumerate()
+        .map(|(at, link)| (at, ask(library.link_active(handle, link.link), &mut trouble)))
+        .collect();
+    for (at, active) in active {
+        if let Some(active) = active {
+            known.gpu.nvlinks[at].active = active;
+        }
+    }
+    let mut readings = Readings::of(&known.gpu);
+    let action =
+        ask(library.fields(handle, &[(RECOVERY_ACTION, 0)]), &mut trouble).and_then(|values| values.first().copied().flatten());
+    for (value, check, words) in [
+        (1, "recovery-reset", "the driver asks for a reset of the GPU"),
+        (2, "recovery-reboot", "the driver asks for a reboot"),
+        (3, "recovery-drain-p2p", "the driver asks to drain peer traffic"),
+        (4, "recovery-drain-reset", "the driver asks to drain and reset the GPU"),
+    ] {
+        readings.flag(check, action == Some(value), words);
+    }
+    if let Some((uncorrectable, pending, failed)) = ask(library.remapped_rows(handle), &mut trouble) {
+        readings.flag("row-remap-failure", failed, "a row could not be remapped");
+        readings.flag("row-remap-pending", pending, "a row remap waits for a reset");
+        readings.push("row-remap-many", Value::Level(uncorrectable.into()), "rows remapped for uncorrectable errors");
+    }
+    if let Some(pending) = ask(library.retired_pending(handle), &mut trouble) {
+        readings.flag("retired-pages-pending", pending != 0, "a page retirement waits for a reboot");
+    }
+    if let Some(reasons) = ask(library.throttle_reasons(handle), &mut trouble) {
+        readings.flag("throttle", reasons & THROTTLE != 0, throttle_words(reasons));
+    }
+    readings.end(trouble)
+}
+
+fn throttle_words(reasons: u64) -> &'static str {
+    match reasons {
+        r if r & 0x40 != 0 => "slowed down by heat (hardware)",
+        r if r & 0x80 != 0 => "slowed down by the power brake",
+        r if r & 0x20 != 0 => "slowed down by heat (software)",
+        _ => "slowed down by hardware",
+    }
+}
+
+pub(super) fn counters(library: &Library, handle: Handle, known: &mut Known) -> Vec<Reading> {
+    let mut trouble = None;
+    let mut readings = Readings::of(&known.gpu);
+    if let Some(errors) = ask(library.ecc_errors(handle, true), &mut trouble) {
+        readings.push("ecc-uncorrectable", Value::Counter(errors), "uncorrectable memory errors");
+    }
+    if let Some(errors) = ask(library.ecc_errors(handle, false), &mut trouble) {
+        readings.push("ecc-corrected", Value::Counter(errors), "corrected memory errors");
+    }
+    if let Some((errors, beyond)) = ask(library.sram_errors(handle), &mut trouble) {
+        readings.push("sram-uncorrectable", Value::Counter(errors), "uncorrectable SRAM errors");
+        readings.flag("sram-threshold", beyond, "more SRAM errors than the driver allows");
+    }
+    if let Some(replays) = ask(library.pcie_replays(handle), &mut trouble) {
+        readings.push("pcie-replay", Value::Counter(replays.into()), "PCIe replays");
+    }
+    let links = known.gpu.nvlinks.iter().map(|link| link.link);
+    let fields: Vec<(u32, u32)> = links.flat_map(|link| [(LINK_CRC, link), (LINK_RECOVERY_FAILED, link)]).collect();
+    if !fields.is_empty()
+        && let Some(values) = ask(library.fields(handle, &fields), &mut trouble)
+    {
+        let sum = |kind: u32| {
+            let of_kind = fields.iter().zip(&values).filter(|((id, _), _)| *id == kind);
+            of_kind.filter_map(|(_, value)| *value).reduce(u64::wrapping_add)
+        };
+        for (kind, check, words) in [
+            (LINK_CRC, "nvlink-errors", "NVLink CRC errors"),
+            (LINK_RECOVERY_FAILED, "nvlink-recovery-failed", "NVLink recoveries that failed"),
+        ] {
+            if let Some(errors) = sum(kind) {
+                readings.push(check, Value::Counter(errors), words);
+            }
+        }
+    }
+    readings.end(trouble)
+}
+
+pub(super) fn inventory(library: &Library, handle: Handle, known: &mut Known) -> Vec<Reading> {
+    let mut trouble = None;
+    let gpu = &known.gpu;
+    let mut readings = Readings::of(gpu);
+    readings.flag("persistence-off", gpu.persistence == Some(false), "persistence mode is off");
+    if let Some(mig) = &gpu.mig {
+        readings.flag("mig-pending", mig.enabled != mig.pending, "the MIG mode asked for waits for a reset");
+    }
+    if let Some(pcie) = gpu.pcie {
+        let words = format!("{} of {} PCIe lanes", pcie.width, pcie.width_max);
+        readings.flag("pcie-width", pcie.width < pcie.width_max, &words);
+        let busy = ask(library.utilization(handle), &mut trouble).is_some_and(|percent| percent >= BUSY_PERCENT);
+        let words = format!("PCIe generation {} of {} while busy", pcie.generation, pcie.generation_max);
+        readings.flag("pcie-generation", busy && pcie.generation < pcie.generation_max, &words);
+    }
+    if let Some(pages) = ask(library.retired_pages(handle), &mut trouble) {
+        readings.push("retired-pages", Value::Level(pages.into()), "pages retired");
+    }
+    if let Some(fabric) = &gpu.fabric {
+        let wrong = match (fabric.state, fabric.status, fabric.health) {
+            // Normal on machines without NVSwitch.
+            (FabricState::NotSupported, ..) => None,
+            (FabricState::NotStarted | FabricState::InProgress, ..) => {
+                Some("registration with the NVLink fabric has not completed")
+            }
+            (_, status, _) if status != 0 => Some("registration with the NVLink fabric has failed"),
+            (.., FabricHealth::Unhealthy) => Some("the NVLink fabric is unhealthy"),
+            (.., FabricHealth::Limited) => Some("the NVLink fabric is limited"),
+            _ => None,
+        };
+        readings.flag("fabric-incomplete", wrong.is_some(), wrong.unwrap_or_default());
+    }
+    readings.end(trouble)
+}
+
+/// A link that was active and is not, or that all siblings of the same model have and this one lacks.
+pub(super) fn links(all: &mut BTreeMap<u32, Known>) -> Vec<Reading> {
+    let mut most: BTreeMap<String, usize> = BTreeMap::new();
+    for known in all.values_mut().filter(|known| known.handle.is_some()) {
+        known.links = known.links.max(known.gpu.active_links());
+        let siblings = most.entry(known.gpu.model.clone()).or_default();
+        *siblings = known.links.max(*siblings);
+    }
+    let down = |known: &Known| {
+        let expected = most.get(&known.gpu.model).copied().unwrap_or(0);
+        let active = known.gpu.active_links();
+        (active < expected).then(|| {
+            let inactive = known.gpu.nvlinks.iter().filter(|link| !link.active).map(|link| link.link.to_string());
+            let links = inactive.collect::<Vec<_>>().join(", ");
+            let words = format!("{}: {active} of {expected} NVLinks active (down: {links})", name(&known.gpu));
+            Reading { check: "nvlink-down", subject: subject(&known.gpu), value: Value::Flag(true), words }
+        })
+    };
+    all.values().filter(|known| known.handle.is_some()).filter_map(down).collect()
+}

@@ -1,0 +1,303 @@
+//! All senses together: one thread that hears the others, has [`Judge`] judge, and publishes the report whenever it has changed.
+//!
+//! It never looks at hardware itself, so it never hangs; it is the one that notices who does.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use muster_core::{
+    health::{Health, Judge, Memory, Moment, Reading, Source, Subject, Table, Value, Xid, kernel_log::Line},
+    node_report::{Gpu, NodeReport},
+    period,
+    time::Timestamp,
+};
+use muster_runtime::clock::Clock;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::{Pace, Share, machine, nvml, topology};
+use crate::atomic_file::write_atomic;
+
+/// What the other threads tell.
+pub(super) enum Sense {
+    Gpus(Box<nvml::Look>),
+    Machine(Box<machine::Look>),
+    Xid(Xid),
+    KernelLine(Line),
+    /// Something happened that only a look at the GPUs can tell.
+    LookAgain,
+}
+
+/// How often it is looked at least whether NVML hangs.
+const WATCH: Duration = Duration::from_secs(1);
+/// Where the judge's memory lies, in the state directory.
+const MEMORY: &str = "health.json";
+
+pub(super) struct Senses {
+    pub(super) fixed: NodeReport,
+    pub(super) share: Share,
+    pub(super) expected: Option<u32>,
+    pub(super) state_dir: PathBuf,
+    pub(super) table: Table,
+    pub(super) pace: Pace,
+    pub(super) remembers: bool,
+    pub(super) inbox: Receiver<Sense>,
+    pub(super) poke: SyncSender<()>,
+    pub(super) publish: watch::Sender<Option<NodeReport>>,
+    /// Tells the other threads that nobody listens any more.
+    pub(super) over: Arc<AtomicBool>,
+    /// Unix time, for people.
+    pub(super) wall: Clock,
+}
+
+/// What is known so far.
+struct Mind {
+    judge: Judge,
+    saved: Memory,
+    gpus: Option<nvml::Look>,
+    machine: Option<machine::Look>,
+    looked: Instant,
+    hung: bool,
+    /// UUID by PCI address, of every GPU ever seen.
+    names: BTreeMap<String, String>,
+    /// RDMA devices ever seen.
+    nics: BTreeSet<String>,
+}
+
+pub(super) fn start(senses: Senses) {
+    if let Err(e) = thread::Builder::new().name("senses".into()).spawn(move || senses.run()) {
+        warn!("the node is not watched: no thread: {e}");
+    }
+}
+
+impl Senses {
+    /// Ends when nobody listens any more, or nobody tells.
+    fn run(self) {
+        let boot_id = muster_runner::procfs::boot_id().unwrap_or_default();
+        let remembered = self.remembered();
+        let mut mind = Mind {
+            judge: Judge::new(self.table.clone(), &boot_id, remembered.clone()),
+            saved: remembered,
+            gpus: None,
+            machine: None,
+            looked: Instant::now(),
+            hung: false,
+            names: BTreeMap::new(),
+            nics: BTreeSet::new(),
+        };
+        while !self.publish.is_closed() {
+            match self.inbox.recv_timeout(WATCH.min(self.pace.fast)) {
+                Ok(sense) => self.hear(&mut mind, sense),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.watch_nvml(&mut mind);
+            self.tell(&mut mind);
+        }
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { now: now(), unix_us: self.wall.now_us() }
+    }
+
+    fn hear(&self, mind: &mut Mind, sense: Sense) {
+        let at = self.moment();
+        match sense {
+            Sense::Gpus(look) => self.gpus(mind, *look, at),
+            Sense::Machine(look) => {
+                mind.nics.extend(look.network.rdma.iter().map(|device| device.name.clone()));
+                for (source, readings) in &look.readings {
+                    let gone = if *source == Source::Network { missing_nics(&mind.nics, &look) } else { Vec::new() };
+                    mind.judge.look(*source, &[readings.clone(), gone].concat(), at);
+                }
+                mind.machine = Some(*look);
+            }
+            Sense::Xid(xid) => self.xid(mind, &xid, at),
+            Sense::KernelLine(Line::Xid(xid)) => self.xid(mind, &xid, at),
+            Sense::KernelLine(Line::Check { check, pci, text }) => {
+                let subject = pci.and_then(|pci| mind.at_address(&pci)).unwrap_or(Subject::Node);
+                mind.judge.event(check, &subject, &text, at);
+            }
+            Sense::LookAgain => self.look_again(),
+        }
+    }
+
+    fn look_again(&self) {
+        // One poke that waits is enough.
+        let _ = self.poke.try_send(());
+    }
+
+    fn xid(&self, mind: &mut Mind, xid: &Xid, at: Moment) {
+        let subject = mind.names.get(&xid.pci).map_or(Subject::Node, |uuid| Subject::Gpu(uuid.clone()));
+        if mind.judge.xid(xid, &subject, at) {
+            warn!(code = xid.code, pci = %xid.pci, detail = %xid.detail, "XID");
+            self.look_again();
+        }
+    }
+
+    fn gpus(&self, mind: &mut Mind, look: nvml::Look, at: Moment) {
+        mind.looked = Instant::now();
+        if look.reloaded {
+            info!("the NVIDIA driver was loaded anew");
+            mind.judge.driver_reloaded();
+        }
+        mind.names.extend(look.gpus.iter().map(|gpu| (gpu.pci.clone(), gpu.uuid.clone())));
+        for (source, readings) in &look.readings {
+            mind.judge.look(*source, readings, at);
+        }
+        mind.gpus = Some(look);
+        let all = self.missing(mind);
+        mind.judge.look(Source::Watchdog, &[all, self.hung(false)].concat(), at);
+    }
+
+    /// Fewer GPUs than there should be, or none to be had.
+    fn missing(&self, mind: &mut Mind) -> Vec<Reading> {
+        let Some(look) = mind.gpus.as_ref().filter(|look| !look.absent) else { return Vec::new() };
+        let on_bus = mind.machine.as_ref().map_or(0, |machine| machine.gpus.len() as u64);
+        let most = mind.judge.most_seen("gpu", u64::from(look.present));
+        let should = most.max(on_bus).max(self.expected.unwrap_or(0).into());
+        let node = |check, set, words: String| Reading { check, subject: Subject::Node, value: Value::Flag(set), words };
+        // A GPU that is lost has a finding of its own, which says more; while NVML is not open, nothing can be counted.
+        let lost = look.gpus.len() as u64 - u64::from(look.present).min(look.gpus.len() as u64);
+        let open = !look.mismatch && !look.unavailable;
+        let missing = open && u64::from(look.present) + lost < should;
+        vec![
+            node("gpu-missing", missing, format!("{} of {should} GPUs", look.present)),
+            node("driver-mismatch", look.mismatch, look.error.clone().unwrap_or_default()),
+            node("nvml-unavailable", look.unavailable, look.error.clone().unwrap_or_default()),
+        ]
+    }
+
+    fn watch_nvml(&self, mind: &mut Mind) {
+        let absent = mind.gpus.as_ref().is_some_and(|look| look.absent);
+        let late = !absent && mind.looked.elapsed() > self.pace.hung();
+        if late != mind.hung {
+            mind.hung = late;
+            if late {
+                warn!("{}", self.silence());
+                let all = self.missing(mind);
+                mind.judge.look(Source::Watchdog, &[all, self.hung(true)].concat(), self.moment());
+            } else {
+                info!("NVML answers again");
+            }
+        }
+    }
+
+    fn silence(&self) -> String {
+        format!("NVML has not answered for {}", period::format(self.pace.hung()))
+    }
+
+    fn hung(&self, hung: bool) -> Vec<Reading> {
+        vec![Reading { check: "nvml-hung", subject: Subject::Node, value: Value::Flag(hung), words: self.silence() }]
+    }
+
+    /// Publishes what has changed.
+    fn tell(&self, mind: &mut Mind) {
+        let (Some(machine), true) = (&mind.machine, mind.gpus.is_some() || mind.hung) else { return };
+        let none = nvml::Look::default();
+        let look = mind.gpus.as_ref().unwrap_or(&none);
+        let gpus = self.share.of(&look.gpus);
+        let mut report = self.fixed.clone();
+        report.hostname.clone_from(&machine.machine.name);
+        report.kernel.clone_from(&machine.machine.kernel);
+        (report.cpus, report.memory_bytes) = (machine.machine.cpus, machine.machine.memory_bytes);
+        report.host = machine.machine.host.clone();
+        report.network = machine.network.clone();
+        report.driver.clone_from(&look.driver);
+        report.gpu_error = match mind.hung {
+            true => Some(self.silence()),
+            false => look.error.clone(),
+        };
+        report.gpus = gpus.into_iter().map(|gpu| topology::seen_from_the_bus(gpu, &machine.devices)).collect();
+        report.topology = topology::matrix(&report.gpus, &machine.network, &machine.devices);
+        topology::number_rails(&mut report.network, &report.gpus, &report.topology);
+        report.health = self.own(mind.judge.health(now()), &report.gpus);
+        self.publish.send_if_modified(|known| {
+            let changed = known.as_ref() != Some(&report);
+            if changed {
+                log_changes(known.as_ref().map(|known| &known.health), &report.health);
+                *known = Some(report);
+            }
+            changed
+        });
+        self.remember(mind);
+    }
+
+    /// Without what is about GPUs that are another's.
+    fn own(&self, mut health: Health, gpus: &[Gpu]) -> Health {
+        if self.share != Share::All {
+            health.findings.retain(|finding| match &finding.subject {
+                Subject::Gpu(uuid) => gpus.iter().any(|gpu| &gpu.uuid == uuid),
+                _ => true,
+            });
+        }
+        health
+    }
+
+    fn remembered(&self) -> Memory {
+        let text = std::fs::read_to_string(self.state_dir.join(MEMORY)).unwrap_or_default();
+        // Of another version, or damaged: it begins anew, as after a reboot.
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    fn remember(&self, mind: &mut Mind) {
+        let memory = mind.judge.memory();
+        if memory == mind.saved || !self.remembers {
+            return;
+        }
+        let text = serde_json::to_string(&memory).expect("plain values have a JSON form");
+        if let Err(e) = write_atomic(&self.state_dir.join(MEMORY), &text) {
+            warn!("health is not remembered over a restart of the agent: {e}");
+        }
+        mind.saved = memory;
+    }
+}
+
+impl Mind {
+    fn at_address(&self, pci: &str) -> Option<Subject> {
+        if let Some(uuid) = self.names.get(pci) {
+            return Some(Subject::Gpu(uuid.clone()));
+        }
+        let network = &self.machine.as_ref()?.network;
+        network.rdma.iter().find(|device| device.pci == pci).map(|device| Subject::Nic(device.name.clone()))
+    }
+}
+
+/// RDMA devices that were there and are not.
+fn missing_nics(ever: &BTreeSet<String>, look: &machine::Look) -> Vec<Reading> {
+    let gone = ever.iter().filter(|name| !look.network.rdma.iter().any(|now| &now.name == *name));
+    let reading = |name: &String| Reading {
+        check: "nic-missing",
+        subject: Subject::Nic(name.clone()),
+        value: Value::Flag(true),
+        words: format!("{name} was there and is gone"),
+    };
+    gone.map(reading).collect()
+}
+
+fn log_changes(before: Option<&Health>, now: &Health) {
+    let known = |finding| before.is_some_and(|health| health.findings.contains(finding));
+    for finding in now.findings.iter().filter(|finding| !known(finding)) {
+        warn!(check = finding.check, subject = ?finding.subject, severity = %finding.severity, remedy = %finding.remedy, "{}", finding.reason);
+    }
+    let gone = |finding: &&muster_core::health::Finding| {
+        !now.findings.iter().any(|f| (&f.check, &f.subject) == (&finding.check, &finding.subject))
+    };
+    for finding in before.into_iter().flat_map(|health| &health.findings).filter(gone) {
+        info!(check = finding.check, subject = ?finding.subject, "well again");
+    }
+}
+
+fn now() -> Timestamp {
+    Timestamp(Clock::Boot.now_us())
+}

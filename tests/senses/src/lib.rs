@@ -1,0 +1,122 @@
+//! A machine that is not there, and the agent's own probes looking at it. The tests are in `tests/`; `senses-cost` measures what looking costs.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Parser;
+use muster_agent::{
+    config::{Config, Flags},
+    probe::{Facts, Pace},
+};
+use muster_core::{health::Finding, node_report::NodeReport};
+use muster_fake_nvml::{fault, machine};
+use tempfile::TempDir;
+
+/// Faults are seen this soon in the tests, and not a second later: a test must not wait for the next look.
+pub const QUICK: Pace =
+    Pace { fast: Duration::from_millis(40), counters: Duration::from_millis(40), slow: Duration::from_millis(80) };
+
+/// Only a loaded machine needs more than a moment of it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A machine, its directory, and an agent's state beside it.
+#[derive(Debug)]
+pub struct Machine {
+    home: TempDir,
+}
+
+impl Machine {
+    pub fn new(scenario: &str) -> Self {
+        let made = Self { home: tempfile::tempdir().expect("a place for temporary files") };
+        let library = machine::built_library().expect("cargo builds the library beside the tests");
+        machine::make(&made.dir(), scenario, "test", Some(&library)).expect("the scenario can be made");
+        std::fs::create_dir_all(made.state_dir()).expect("the directory is ours");
+        made
+    }
+
+    pub fn dir(&self) -> PathBuf {
+        self.home.path().join("machine")
+    }
+
+    pub fn state_dir(&self) -> PathBuf {
+        self.home.path().join("state")
+    }
+
+    pub fn inject(&self, target: &str, fault: &str) {
+        fault::inject(&self.dir(), target, fault).expect("the fault can be injected");
+    }
+
+    /// An agent's configuration that looks at this machine.
+    pub fn config(&self, pace: Pace, more: &[&str]) -> Config {
+        let path = |path: PathBuf| path.to_str().expect("temporary files have plain names").to_owned();
+        let fixed = [
+            "muster-agent".to_owned(),
+            "--node-name=n1".to_owned(),
+            "--runner=/bin/sh".to_owned(),
+            format!("--state-dir={}", path(self.state_dir())),
+            format!("--sysroot={}", path(self.dir().join(machine::SYSROOT))),
+            format!("--nvml-library={}", path(self.dir().join(machine::LIBRARY))),
+        ];
+        let args = fixed.into_iter().chain(more.iter().map(|arg| (*arg).to_owned()));
+        let mut config = Flags::parse_from(args).check().expect("the flags are good");
+        config.probes.pace = pace;
+        config
+    }
+
+    /// The probes, looking.
+    pub async fn look(&self, more: &[&str]) -> Eyes {
+        Eyes::open(&self.config(QUICK, more)).await
+    }
+}
+
+/// An agent's senses, and the last report of them.
+pub struct Eyes {
+    facts: Facts,
+    pub report: NodeReport,
+}
+
+impl Eyes {
+    pub async fn open(config: &Config) -> Self {
+        let mut facts = Facts::gather(config);
+        facts.first_look().await;
+        let report = facts.report();
+        Self { facts, report }
+    }
+
+    /// Waits until the report is so; panics with the last one if it never is.
+    pub async fn until(&mut self, what: &str, is_so: impl Fn(&NodeReport) -> bool) -> &NodeReport {
+        let seen = tokio::time::timeout(PATIENCE, async {
+            while !is_so(&self.report) {
+                self.facts.changed().await;
+                self.report = self.facts.report();
+            }
+        });
+        assert!(
+            seen.await.is_ok(),
+            "never saw that {what}; findings: {:#?}, error: {:?}",
+            self.report.health,
+            self.report.gpu_error
+        );
+        &self.report
+    }
+
+    /// Waits for a finding of this check.
+    pub async fn finding(&mut self, check: &str) -> Finding {
+        let of_check = |report: &NodeReport| report.health.findings.iter().find(|finding| finding.check == check).cloned();
+        let report = self.until(&format!("{check} is found"), |report| of_check(report).is_some()).await;
+        of_check(report).expect("waited for")
+    }
+
+    /// Waits until there is none.
+    pub async fn no_finding(&mut self, check: &str) {
+        self.until(&format!("{check} is gone"), |report| !report.health.findings.iter().any(|finding| finding.check == check))
+            .await;
+    }
+}
+
+/// The folder of a machine's golden report.
+pub fn golden(scenario: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/node-reports").join(format!("{scenario}.json"))
+}

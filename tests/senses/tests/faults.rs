@@ -1,0 +1,236 @@
+//! Everything that can break, broken while the probes look, and mended where it can be.
+
+use muster_core::{
+    health::{Finding, Remedy, Severity, Subject},
+    node_report::{NodeReport, topology::Path},
+};
+use muster_senses::{Eyes, Machine, QUICK};
+
+fn uuid(report: &NodeReport, index: usize) -> String {
+    report.gpus[index].uuid.clone()
+}
+
+fn verdict(finding: &Finding) -> (Severity, Remedy) {
+    (finding.severity, finding.remedy)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_matrix_of_a_server_is_as_written_by_hand() {
+    // Two sockets; GPU 1's root also has the NIC, on another port.
+    const EXPECTED: [&str; 5] =
+        ["X NODE SYS SYS NODE", "NODE X SYS SYS PHB", "SYS SYS X NODE SYS", "SYS SYS NODE X SYS", "NODE PHB SYS SYS X"];
+    let eyes = Machine::new("4xl40s").look(&[]).await;
+    let rows: Vec<String> =
+        eyes.report.topology.paths.iter().map(|row| row.iter().map(Path::to_string).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(rows, EXPECTED);
+    let dgx = Machine::new("8xh100").look(&[]).await.report;
+    for (gpu, nic) in
+        [(0, "mlx5_0"), (1, "mlx5_3"), (2, "mlx5_4"), (3, "mlx5_5"), (4, "mlx5_6"), (5, "mlx5_9"), (6, "mlx5_10"), (7, "mlx5_11")]
+    {
+        assert_eq!(dgx.topology.between(&uuid(&dgx, gpu), nic), Path::Pxb);
+        let rail = dgx.network.rdma.iter().find(|device| device.name == nic).unwrap().rail;
+        assert_eq!(rail, Some(gpu as u32), "{nic}");
+    }
+    assert_eq!(dgx.topology.between(&uuid(&dgx, 0), &uuid(&dgx, 7)), Path::Nv(18));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_xid_is_seen_once_though_told_twice_and_withholds_its_gpu_alone() {
+    let machine = Machine::new("8xh100");
+    let mut eyes = machine.look(&[]).await;
+    let third = uuid(&eyes.report, 3);
+    machine.inject("gpu3", "xid=48");
+    let found = eyes.finding("xid:48").await;
+    assert_eq!((verdict(&found), &found.subject), ((Severity::FailNow, Remedy::GpuReset), &Subject::Gpu(third.clone())));
+    // The log's words come with the second telling, and no second count.
+    let told =
+        eyes.until("the log was read too", |report| report.health.findings.iter().any(|f| f.reason.contains("python3"))).await;
+    assert_eq!(told.health.findings.len(), 1);
+    assert!(!told.health.findings[0].reason.contains("times"), "{:?}", told.health.findings[0]);
+    assert_eq!(told.placeable().len(), 7);
+    assert!(!told.placeable().iter().any(|gpu| gpu.uuid == third));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gpu_off_the_bus_leaves_the_others_in_sight() {
+    let machine = Machine::new("8xh100");
+    let mut eyes = machine.look(&[]).await;
+    let fifth = uuid(&eyes.report, 5);
+    machine.inject("gpu5", "xid=79");
+    let xid = eyes.finding("xid:79").await;
+    assert_eq!((verdict(&xid), xid.subject), ((Severity::FailNow, Remedy::NodeReboot), Subject::Node));
+    let lost = eyes.finding("gpu-lost").await;
+    assert_eq!(lost.subject, Subject::Gpu(fifth));
+    assert_eq!(eyes.report.gpus.len(), 8, "it is shown, with what is wrong with it");
+    assert!(eyes.report.gpu_error.as_ref().is_some_and(|error| error.contains("GPU 5")), "{:?}", eyes.report.gpu_error);
+    assert!(!eyes.report.health.findings.iter().any(|f| f.check == "gpu-missing"), "once is enough");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gpu_missing_from_the_start_is_missed() {
+    let machine = Machine::new("8xh100,gpu2:lost");
+    let mut eyes = machine.look(&[]).await;
+    let missing = eyes.finding("gpu-missing").await;
+    assert_eq!((missing.severity, missing.reason.as_str()), (Severity::Drain, "7 of 8 GPUs"), "PCI shows all eight");
+    let mut expecting = Machine::new("4xl40s").look(&["--expect-gpus=8"]).await;
+    assert_eq!(expecting.finding("gpu-missing").await.reason, "4 of 8 GPUs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_driver_s_own_verdict_comes_and_goes() {
+    let machine = Machine::new("4xl40s");
+    let mut eyes = machine.look(&[]).await;
+    for (action, check, severity) in [
+        (2, "recovery-reboot", Severity::FailNow),
+        (4, "recovery-drain-reset", Severity::Drain),
+        (1, "recovery-reset", Severity::FailNow),
+    ] {
+        machine.inject("gpu0", &format!("recovery={action}"));
+        assert_eq!(eyes.finding(check).await.severity, severity);
+    }
+    machine.inject("gpu0", "recovery=0");
+    eyes.no_finding("recovery-reset").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_links_lanes_and_ports_each_have_their_verdict() {
+    let machine = Machine::new("8xh100");
+    let mut eyes = machine.look(&[]).await;
+    for (target, fault, check, severity) in [
+        ("gpu0", "remap=pending", "row-remap-pending", Severity::Drain),
+        ("gpu0", "remap=failed", "row-remap-failure", Severity::FailNow),
+        ("gpu1", "ecc=1", "ecc-uncorrectable", Severity::FailNow),
+        ("gpu2", "corrected=5000", "ecc-corrected", Severity::Warn),
+        ("gpu3", "link=7:down", "nvlink-down", Severity::FailNow),
+        ("gpu4", "crc=3:20", "nvlink-errors", Severity::Warn),
+        ("gpu5", "width=8", "pcie-width", Severity::Drain),
+        ("gpu6", "error=16", "gpu-reset-required", Severity::FailNow),
+        ("mlx5_10", "errors=1000000", "port-errors", Severity::Warn),
+        ("kernel", "log=mlx5_core 0000:5e:00.0: temp_warn: High temperature on sensors", "nic-heat", Severity::Warn),
+        ("kernel", "log=nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30", "sxid-fatal", Severity::FailNow),
+    ] {
+        machine.inject(target, fault);
+        let found = eyes.finding(check).await;
+        assert_eq!(found.severity, severity, "{target} {fault}: {found:?}");
+    }
+    let heat = eyes.finding("nic-heat").await;
+    assert_eq!(heat.subject, Subject::Nic("mlx5_5".into()), "the NIC at that address");
+    machine.inject("gpu3", "link=7:up");
+    eyes.no_finding("nvlink-down").await;
+    machine.inject("gpu1", "healthy");
+    eyes.no_finding("ecc-uncorrectable").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_that_was_up_is_missed_when_it_is_down() {
+    let machine = Machine::new("hgx-roce");
+    // At once, so that the test need not wait for what is meant to be waited for.
+    let rules = machine.state_dir().join("rules");
+    std::fs::write(&rules, "port-down drain support\nport-rate-low drain support\nnic-missing drain node_reboot\n").unwrap();
+    let mut eyes = machine.look(&["--health-rules", rules.to_str().unwrap()]).await;
+    machine.inject("mlx5_2", "down");
+    let down = eyes.finding("port-down").await;
+    assert_eq!((down.subject, down.reason.as_str()), (Subject::Nic("mlx5_2".into()), "mlx5_2 port 1: DOWN, Polling"));
+    assert!(eyes.report.health.withholds_node().is_some(), "a node with a rail less hangs NCCL");
+    machine.inject("mlx5_2", "up");
+    eyes.no_finding("port-down").await;
+    machine.inject("mlx5_3", "rate=100");
+    assert_eq!(eyes.finding("port-rate-low").await.reason, "mlx5_3 port 1: 100 of 400 Gb/s");
+    (0..3).for_each(|_| machine.inject("mlx5_4", "flap"));
+    assert_eq!(eyes.finding("port-flaps").await.severity, Severity::Drain);
+    machine.inject("mlx5_5", "gone");
+    assert_eq!(eyes.finding("nic-missing").await.subject, Subject::Nic("mlx5_5".into()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_hangs_is_noticed_and_forgiven() {
+    let machine = Machine::new("8xh100");
+    let mut eyes = machine.look(&[]).await;
+    machine.inject("driver", "hang");
+    let hung = eyes.finding("nvml-hung").await;
+    assert_eq!((hung.severity, hung.subject), (Severity::Drain, Subject::Node));
+    assert_eq!(eyes.report.gpus.len(), 8, "what was known is still said");
+    // Ports are still watched.
+    machine.inject("mlx5_0", "errors=1000000");
+    eyes.finding("port-errors").await;
+    machine.inject("driver", "resume");
+    eyes.no_finding("nvml-hung").await;
+    assert_eq!(eyes.report.gpu_error, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_hangs_from_the_start_does_not_hide_the_machine() {
+    let machine = Machine::new("8xh100,driver:hang");
+    let mut eyes = machine.look(&[]).await;
+    eyes.finding("nvml-hung").await;
+    assert_eq!(eyes.report.network.rdma.len(), 12);
+    assert!(eyes.report.gpus.is_empty());
+    machine.inject("driver", "resume");
+    eyes.until("the GPUs are there", |report| report.gpus.len() == 8).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_of_xids_makes_few_reports() {
+    let machine = Machine::new("4xl40s");
+    let mut eyes = machine.look(&[]).await;
+    for _ in 0..200 {
+        machine.inject("gpu1", "xid=31");
+    }
+    let storm = eyes
+        .until("most of the storm is counted", |report| report.health.findings.iter().any(|f| f.reason.contains("more than 100")))
+        .await;
+    let xids: Vec<_> = storm.health.findings.iter().filter(|f| f.check.starts_with("xid")).collect();
+    assert_eq!((xids.len(), xids[0].severity), (1, Severity::Note), "an application's fault, whatever its number");
+    assert_eq!(storm.placeable().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_restarts_forgets_no_fault_and_another_boot_does() {
+    let machine = Machine::new("4xl40s");
+    let mut eyes = machine.look(&[]).await;
+    machine.inject("gpu1", "xid=62");
+    eyes.finding("xid:62").await;
+    drop(eyes);
+    let mut again = machine.look(&[]).await;
+    assert_eq!(again.finding("xid:62").await.severity, Severity::FailNow, "no event came twice, and it is still known");
+    let memory = machine.state_dir().join("health.json");
+    let text = std::fs::read_to_string(&memory).unwrap();
+    drop(again);
+    let boot = text.split("\"bootId\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    std::fs::write(&memory, text.replace(&boot, "another-boot")).unwrap();
+    let after = machine.look(&[]).await;
+    assert!(!after.report.health.findings.iter().any(|f| f.check == "xid:62"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drivers_that_lack_functions_or_mismatch_are_told_apart_from_none() {
+    let old = Machine::new("old-driver").look(&[]).await.report;
+    assert_eq!((old.gpus.len(), old.gpu_error.clone()), (2, None));
+    assert_eq!((&old.gpus[0].fabric, old.gpus[0].module_id), (&None, None), "not supported is no failure");
+    assert!(old.health.findings.iter().all(|f| f.check == "persistence-off"), "{:?}", old.health);
+    let none = Machine::new("laptop").look(&[]).await.report;
+    assert_eq!((none.driver, none.gpu_error, none.gpus.len()), (None, None, 0));
+    const MISMATCH: &str = "4xl40s,driver:error=18";
+    let mut mismatch = Machine::new(MISMATCH).look(&[]).await;
+    assert_eq!(mismatch.finding("driver-mismatch").await.severity, Severity::Drain);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_are_given_out_in_place_of_their_gpu() {
+    let report = Machine::new("mig").look(&[]).await.report;
+    let given: Vec<String> = report.placeable().into_iter().map(|gpu| gpu.uuid[..4].to_owned()).collect();
+    assert_eq!(given, ["MIG-", "MIG-", "MIG-", "MIG-", "GPU-"]);
+    assert_eq!(report.gpus[0].mig.as_ref().unwrap().instances[0].profile, "3g.40gb");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_of_one_machine_share_its_gpus() {
+    let machine = Machine::new("8xh100");
+    let gpus = |which: String| {
+        let config = machine.config(QUICK, &["--gpus", &which]);
+        async move { Eyes::open(&config).await.report.gpus.into_iter().map(|gpu| gpu.index).collect::<Vec<_>>() }
+    };
+    assert_eq!(gpus("1/3".into()).await, [0, 1]);
+    assert_eq!(gpus("3/3".into()).await, [5, 6, 7]);
+    assert!(gpus("none".into()).await.is_empty());
+}

@@ -2,6 +2,7 @@
 
 pub(crate) mod describe;
 pub(crate) mod document;
+pub(crate) mod environment;
 pub(crate) mod explain;
 pub(crate) mod listing;
 pub(crate) mod table;

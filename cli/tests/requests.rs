@@ -224,6 +224,7 @@ fn refusals_have_their_codes() {
         (&["cancel", "x"][..], 5, " refuses: not yours\n"),
         (&["delete", "digits"], 1, "error: job default/digits is Running; cancel it first\n"),
         (&["explain", "x"], 1, "error: job default/x not found\n"),
+        (&["explain", "x", "--env"], 1, "error: job default/x has no generation yet\n"),
         (&["--request-timeout", "100ms", "scale", "x", "--nodes", "3"], 4, " did not answer within --request-timeout\n"),
         (&["nodes"], 1, " does not know this request; is it an older version?\n"),
     ] {

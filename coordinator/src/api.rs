@@ -25,6 +25,7 @@ use crate::{api::connections::Connections, handle::Handle};
 
 mod agents;
 mod connections;
+mod environment;
 mod events;
 mod explain;
 mod feed;

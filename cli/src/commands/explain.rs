@@ -1,14 +1,17 @@
 //! `muster explain`
 
 use clap::Args;
-use muster_proto::v1::ExplainRequest;
+use muster_proto::v1::{EnvironmentRequest, ExplainRequest};
 
 use crate::{
     args::Format,
     connect::job_ref,
     context::{Context, now_us},
     fail::Failure,
-    output::{self, document::Explanation},
+    output::{
+        self,
+        document::{Environment, Explanation},
+    },
 };
 
 /// Tell what happened to a job, why, and what it cost.
@@ -22,15 +25,32 @@ EXAMPLES:
   # Why did it stall, restart, shrink?
   muster explain digits
 
+  # Which network does NCCL use, and who said so?
+  muster explain digits --env
+
   # For a script: the slowest recovery
   muster explain digits -o json | jq '[.incidents[].totalMs] | max'")]
 pub(crate) struct Explain {
     /// Name of the job
     job: String,
+
+    /// Tell instead which environment variables the job's ranks are given: on which nodes, from where, and why
+    #[arg(long)]
+    env: bool,
 }
 
 pub(crate) async fn explain(cx: &Context, args: Explain) -> Result<(), Failure> {
     let client = cx.connect().await?;
+    if args.env {
+        let request = client.ask(EnvironmentRequest { r#ref: Some(job_ref(cx.namespace(), &args.job)) });
+        let answer = client.jobs().environment(request).await.map_err(|status| client.failure(status))?.into_inner();
+        return match cx.format() {
+            Format::Table | Format::Wide => cx.print(&output::environment::render(&args.job, &answer)),
+            Format::Json => cx.print(&output::json(&Environment::from(answer))),
+            Format::Yaml => cx.print(&output::yaml(&Environment::from(answer))),
+            Format::Name => Err(Failure::usage("explain has no -o name")),
+        };
+    }
     let request = client.ask(ExplainRequest { r#ref: Some(job_ref(cx.namespace(), &args.job)) });
     let answer = client.jobs().explain(request).await.map_err(|status| client.failure(status))?.into_inner();
     match cx.format() {

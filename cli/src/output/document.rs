@@ -59,6 +59,13 @@ struct Member {
     node: String,
     node_rank: u32,
     phase: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lane: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lane_reason: Option<String>,
+    /// Memory of the launcher that waits for the next generation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spare_bytes: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -113,7 +120,14 @@ impl From<v1::Job> for Job {
                 members: status
                     .members
                     .into_iter()
-                    .map(|member| Member { node: member.node, node_rank: member.node_rank, phase: member.phase })
+                    .map(|member| Member {
+                        node: member.node,
+                        node_rank: member.node_rank,
+                        phase: member.phase,
+                        lane: some(member.lane),
+                        lane_reason: some(member.lane_reason),
+                        spare_bytes: (member.spare_bytes > 0).then_some(member.spare_bytes),
+                    })
                     .collect(),
                 ranks: status
                     .ranks
@@ -277,6 +291,51 @@ impl From<v1::Event> for Event {
 
 pub(crate) fn severity(event: &v1::Event) -> &'static str {
     if event.severity() == v1::EventSeverity::Warning { "Warning" } else { "Normal" }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Environment {
+    generation: u64,
+    nodes: u32,
+    transport: String,
+    profile_hash: String,
+    variables: Vec<Variable>,
+    warnings: Vec<Warning>,
+}
+
+/// No `nodes`: all of them.
+#[derive(Debug, Serialize)]
+struct Variable {
+    name: String,
+    value: Option<String>,
+    from: String,
+    why: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Warning {
+    message: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<String>,
+}
+
+impl From<v1::EnvironmentResponse> for Environment {
+    fn from(answer: v1::EnvironmentResponse) -> Self {
+        let variable =
+            |v: v1::EnvironmentVariable| Variable { name: v.name, value: v.value, from: v.from, why: v.why, nodes: v.nodes };
+        let warning = |remark: v1::EnvironmentRemark| Warning { message: remark.message, nodes: remark.nodes };
+        Environment {
+            generation: answer.generation,
+            nodes: answer.nodes,
+            transport: answer.transport,
+            profile_hash: answer.profile_hash,
+            variables: answer.variables.into_iter().map(variable).collect(),
+            warnings: answer.remarks.into_iter().map(warning).collect(),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]

@@ -5,7 +5,7 @@ use std::{env, fs, path::PathBuf};
 
 use muster_proto::v1::*;
 
-use super::{describe, document, explain, json, listing::Listed, table::Table, yaml};
+use super::{describe, document, environment, explain, json, listing::Listed, table::Table, yaml};
 
 /// 2026-11-21T11:35:28Z, when the job was submitted.
 const START: u64 = 1_795_260_928_000_000;
@@ -22,7 +22,14 @@ fn job() -> Job {
         last_step: Some(120 + u64::from(rank)),
         first_error: error.into(),
     };
-    let member = |node_rank, node: &str| MemberStatus { node: node.into(), node_rank, phase: "Running".into() };
+    let member = |node_rank, node: &str| MemberStatus {
+        node: node.into(),
+        node_rank,
+        phase: "Running".into(),
+        lane: "fork".into(),
+        lane_reason: "asked for".into(),
+        spare_bytes: 300 << 20,
+    };
     Job {
         r#ref: Some(JobRef { namespace: "team-a".into(), name: "digits".into() }),
         uid: "0190f0a0-0000-7000-8000-000000000001".into(),
@@ -116,6 +123,7 @@ fn node() -> Node {
             lasted_us: 90_000_000,
             standing: "open".into(),
         }],
+        conditions: vec!["MassLoss: 3 of 10 nodes fell silent within 1m".into()],
     }
 }
 
@@ -228,6 +236,32 @@ fn the_story_of_a_job() {
         story
     };
     held_to("explain-over.txt", &explain::render(&over, NOW));
+}
+
+#[test]
+fn the_environment_of_a_job() {
+    let variable = |name: &str, value: Option<&str>, from: &str, why: &str, nodes: &[&str]| EnvironmentVariable {
+        name: name.into(),
+        value: value.map(str::to_owned),
+        from: from.into(),
+        why: why.into(),
+        nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+    };
+    let answer = EnvironmentResponse {
+        generation: 3,
+        nodes: 4,
+        transport: "infiniband".into(),
+        profile_hash: "f3da59462432cc74".into(),
+        variables: vec![
+            variable("NCCL_ALGO", Some("Ring"), "job", "set by the job", &[]),
+            variable("NCCL_IB_HCA", Some("=mlx5_0,mlx5_1"), "node", "2 of this node's RDMA devices", &["n1", "n2", "n3"]),
+            variable("NCCL_IB_HCA", Some("=mlx5_2"), "job, over =mlx5_0", "1 of this node's RDMA devices", &["n4"]),
+            variable("NODE_ZONE", None, "node", "this node has no label zone", &[]),
+        ],
+        remarks: vec![EnvironmentRemark { message: "NCCL_IB_DISABLE=true is 0 to NCCL".into(), nodes: vec!["n4".into()] }],
+    };
+    held_to("environment.txt", &environment::render("digits", &answer));
+    held_to("environment.json", &json(&document::Environment::from(answer)));
 }
 
 #[test]

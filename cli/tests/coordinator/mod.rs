@@ -86,6 +86,9 @@ impl JobService for Cardboard {
     async fn explain(&self, _: Request<ExplainRequest>) -> Answer<ExplainResponse> {
         Err(Status::not_found("job default/x not found"))
     }
+    async fn environment(&self, _: Request<EnvironmentRequest>) -> Answer<EnvironmentResponse> {
+        Err(Status::failed_precondition("job default/x has no generation yet"))
+    }
     async fn wait(&self, request: Request<WaitRequest>) -> Answer<WaitResponse> {
         let request = request.into_inner();
         self.next(format!("wait {:?}", request.wait_for()), &self.wait)

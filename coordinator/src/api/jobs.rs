@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 use uuid::Uuid;
 
 use super::{
-    Context, explain,
+    Context, environment, explain,
     feed::{Feed, feed},
     logs, page, status, wait,
     watch::{Kind, follow},
@@ -121,6 +121,17 @@ impl v1::job_service_server::JobService for Jobs {
         let events = self.0.handle.events();
         let response = explain::explain(&view, &events.borrow(), self.0.handle.now());
         Ok(Response::new(response))
+    }
+
+    async fn environment(&self, request: Request<v1::EnvironmentRequest>) -> Result<Response<v1::EnvironmentResponse>, Status> {
+        let name = job_name(request.into_inner().r#ref)?;
+        let view = self.0.handle.job(&name).ok_or_else(|| no_such(&name))?;
+        let answer = environment::answer(&view, |node| self.0.handle.node(node));
+        answer.map(Response::new).ok_or_else(|| {
+            Status::failed_precondition(format!(
+                "job {name} has no generation yet, so nothing has been decided; see muster get jobs"
+            ))
+        })
     }
 
     async fn wait(&self, request: Request<v1::WaitRequest>) -> Result<Response<v1::WaitResponse>, Status> {

@@ -118,6 +118,11 @@ async fn a_wrong_request_is_refused_in_the_same_words_everywhere() {
             Code::FailedPrecondition,
             "job default/one is Pending; cancel it first (muster cancel one)",
         ),
+        (
+            refusal(jobs().environment(v1::EnvironmentRequest { r#ref: named("two") })).await,
+            Code::NotFound,
+            "job default/two not found",
+        ),
         (refusal(jobs().explain(v1::ExplainRequest { r#ref: named("two") })).await, Code::NotFound, "job default/two not found"),
         (
             refusal(jobs().list(v1::ListJobsRequest { namespace: "a.b".into(), ..Default::default() })).await,

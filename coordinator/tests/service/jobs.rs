@@ -25,6 +25,12 @@ async fn a_job_lives_from_submit_to_delete() {
     assert_eq!(status.members[0].node, "node-a");
     assert_eq!(status.store_address, "127.0.0.1:1");
 
+    let request = v1::EnvironmentRequest { r#ref: Some(reference("digits")) };
+    let environment = server.jobs().environment(request).await.unwrap().into_inner();
+    assert_eq!((environment.generation, environment.nodes, environment.transport.as_str()), (1, 1, "socket"));
+    let gloo = environment.variables.iter().find(|variable| variable.name == "GLOO_SOCKET_IFNAME").unwrap();
+    assert_eq!((gloo.value.as_deref(), gloo.from.as_str(), gloo.nodes.len()), (Some("lo"), "node", 0));
+
     agent.orders.send(Order::Exit(Exit::Code(0))).await.unwrap();
     server.until_job("digits", |job| phase(job) == v1::JobPhase::Succeeded).await;
 

@@ -97,6 +97,10 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
             set("NCCL_SOCKET_IFNAME", format!("={name}"), Source::Node, why);
         }
     }
+    if with_gpus {
+        let why = "the GPUs given, by UUID: an index means another GPU after one has fallen off the bus".to_owned();
+        set("CUDA_VISIBLE_DEVICES", share.gpus.join(","), Source::Node, why);
+    }
     if with_gpus && matches!(profile.transport, Transport::Infiniband | Transport::Roce) {
         let devices: Vec<String> = profile::compute_devices(share.report)
             .into_iter()

@@ -191,10 +191,6 @@ fn environment(assignment: &Assignment, meeting: Meeting<'_>, site: &Site, shim:
     ours("MUSTER_SHIM_ARGS", json_array(shim.options));
     // A log line is worth most before the crash.
     ours("PYTHONUNBUFFERED", "1".into());
-    if !assignment.gpus.is_empty() {
-        // By UUID: an index means another GPU after one falls off the bus.
-        ours("CUDA_VISIBLE_DEVICES", assignment.gpus.join(","));
-    }
     env
 }
 

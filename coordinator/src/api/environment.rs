@@ -1,0 +1,64 @@
+//! `JobService.Environment`: every variable that Muster sets for the ranks of a job, on which nodes, from where, and why.
+//!
+//! Computed by the same function as on the nodes, from the profile of the latest generation and from what its nodes report now.
+
+use std::collections::BTreeMap;
+
+use muster_core::{
+    fleet::view::{JobView, NodeView},
+    id::NodeName,
+    nccl::environment::{Share, Source, environment},
+};
+use muster_proto::v1;
+
+/// What is the same for every node that has it.
+type Entry = (String, Option<String>, String);
+
+/// None: the job has had no generation yet.
+pub(crate) fn answer<'a>(
+    view: &JobView,
+    node: impl Fn(&NodeName) -> Option<std::sync::Arc<NodeView>> + 'a,
+) -> Option<v1::EnvironmentResponse> {
+    let record = &view.record;
+    let generation = record.latest()?;
+    let env: BTreeMap<String, String> = record.spec.env.iter().map(|var| (var.name.clone(), var.value.clone())).collect();
+    let mut entries: BTreeMap<Entry, (String, Vec<String>)> = BTreeMap::new();
+    let mut remarks: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut described = 0;
+    for member in &generation.members {
+        let Some(known) = node(&member.node) else { continue };
+        described += 1;
+        let share = Share {
+            report: &known.record.report,
+            gpus: &member.gpus,
+            ranks: generation.proc_per_node,
+            nodes: generation.members.len() as u32,
+            env: &env,
+        };
+        let given = environment(&generation.profile, share);
+        for variable in given.variables {
+            let from = match &variable.source {
+                Source::Override(computed) => format!("job, over {computed}"),
+                source => source.to_string(),
+            };
+            let (_, nodes) = entries.entry((variable.name, variable.value, from)).or_insert_with(|| (variable.why, Vec::new()));
+            nodes.push(member.node.0.clone());
+        }
+        for remark in given.remarks {
+            remarks.entry(remark.message).or_default().push(member.node.0.clone());
+        }
+    }
+    // Everywhere is said by naming nobody.
+    let some = |nodes: Vec<String>| if nodes.len() == described { Vec::new() } else { nodes };
+    Some(v1::EnvironmentResponse {
+        generation: generation.number.0,
+        nodes: generation.members.len() as u32,
+        transport: generation.profile.transport.to_string(),
+        profile_hash: generation.profile.hash(),
+        variables: entries
+            .into_iter()
+            .map(|((name, value, from), (why, nodes))| v1::EnvironmentVariable { name, value, from, why, nodes: some(nodes) })
+            .collect(),
+        remarks: remarks.into_iter().map(|(message, nodes)| v1::EnvironmentRemark { message, nodes: some(nodes) }).collect(),
+    })
+}

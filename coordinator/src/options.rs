@@ -106,6 +106,15 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_CORDON_BREAKER_PERCENT", value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub cordon_breaker_percent: u32,
 
+    /// Share of the nodes, in percent and three at least, that fall silent within a minute for Muster to cordon nobody and to leave alone
+    /// what it cannot hear.
+    #[arg(long, env = "MUSTER_MASS_LOSS_PERCENT", value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub mass_loss_percent: u32,
+
+    /// That brake goes off when nobody new was lost for so long.
+    #[arg(long, env = "MUSTER_MASS_LOSS_HOLD", value_name = "PERIOD", default_value = "10m", value_parser = period::parse)]
+    pub mass_loss_hold: Duration,
+
     /// Jobs kept, those that are over included.
     #[arg(long, env = "MUSTER_JOBS_MAX", value_name = "N", default_value = "10000")]
     pub jobs_max: usize,
@@ -150,6 +159,8 @@ impl PolicyOptions {
             cordon_percent: self.cordon_percent,
             cordon_window: self.cordon_window,
             cordon_breaker_percent: self.cordon_breaker_percent,
+            mass_loss_percent: self.mass_loss_percent,
+            mass_loss_hold: self.mass_loss_hold,
             jobs_max: self.jobs_max,
             ..Policy::default()
         })

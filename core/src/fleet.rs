@@ -19,6 +19,7 @@
 //! | `blame` | who broke a generation, and who pays |
 //! | `marks` | the ledger of failures by job and node: which of the two is at fault |
 //! | `budget` | restarts a job may have; cordons the fleet may have |
+//! | `brake` | many nodes silent at once: no cordons, nothing wholly silent is replaced |
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `desired` | each node's whole desired state |
 //! | `view` | what users see |
@@ -39,6 +40,7 @@ use crate::{
 };
 
 mod blame;
+mod brake;
 mod budget;
 mod capacity;
 mod desired;
@@ -302,6 +304,13 @@ pub struct Policy {
     pub cordon_window: Duration,
     /// Cordons by Muster outstanding, in percent of the fleet (at least one), beyond which it stops and asks a person.
     pub cordon_breaker_percent: u32,
+    /// Share of the nodes in percent, and how many at least, that fall silent within `mass_loss_window` to put the brake on. Three at
+    /// least: a cluster of three or four may lose a node, and of two lost at once each may well be dead.
+    pub mass_loss_percent: u32,
+    pub mass_loss_min: u32,
+    pub mass_loss_window: Duration,
+    /// The brake goes off when nobody new was lost for so long: a network that is down that long is no flap.
+    pub mass_loss_hold: Duration,
     pub jobs_max: usize,
     pub tick: Duration,
 }
@@ -323,6 +332,10 @@ impl Default for Policy {
             cordon_percent: 2,
             cordon_window: Duration::from_secs(600),
             cordon_breaker_percent: 10,
+            mass_loss_percent: 20,
+            mass_loss_min: 3,
+            mass_loss_window: Duration::from_secs(60),
+            mass_loss_hold: Duration::from_secs(600),
             jobs_max: 10_000,
             tick: Duration::from_millis(250),
         }
@@ -343,6 +356,8 @@ pub struct Fleet {
     /// The earliest moment at which a job is to be looked at without any news.
     pub(crate) jobs_wake: Option<Timestamp>,
     pub(crate) nodes: registry::Registry,
+    /// Many nodes fell silent at once.
+    pub(crate) brake: Option<brake::Brake>,
     pub(crate) tombstones: Vec<desired::Tombstone>,
     pub(crate) listen_until: Timestamp,
     pub(crate) last_event: u64,

@@ -126,6 +126,7 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
     if let Some(cordon) = &node.cordon {
         page.field("Cordoned", format!("by {} at {}: {}", plain(&cordon.by), words::utc(cordon.at_unix_us), plain(&cordon.reason)));
     }
+    node.conditions.iter().for_each(|condition| page.field("Condition", condition));
     page.field("Last heard", format!("{} ago", words::age(node.last_heard_unix_us, now_us)));
     page.field("First seen", words::utc(node.first_seen_unix_us));
     page.field("Address", &node.address);

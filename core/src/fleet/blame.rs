@@ -36,11 +36,12 @@ pub(crate) enum Evidence {
         /// Some rank had been started.
         launched: bool,
     },
-    /// The node's agent is silent: its connection broke at `since`, or that is when it was last heard.
+    /// The node's agent is silent: its connection broke at `since`, or that is when it was last heard. `heard`: its last sign of life.
     NodeSilent {
         node: NodeName,
         lost: bool,
         since: Timestamp,
+        heard: Timestamp,
     },
     NodeRebooted {
         node: NodeName,
@@ -64,6 +65,16 @@ pub(crate) enum Evidence {
 /// A silent node explains another's failure that was seen up to this long before the silence was: both come from the same cut,
 /// and which of two connections notices first is chance.
 const SAME_CUT: Duration = Duration::from_millis(250);
+
+/// A sign of life that came so soon after a death may have been sent before it.
+pub(crate) const UNDER_WAY: Duration = Duration::from_millis(250);
+
+/// Silences of nodes that were still heard after the first victim had fallen: they began too late to be its cause.
+pub(crate) fn too_late(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
+    let victims = evidence.iter().filter(|e| e.is_victim()).map(Evidence::at).filter(|at| *at > Timestamp::default());
+    let fell = victims.min();
+    move |e| matches!((e, fell), (Evidence::NodeSilent { heard, .. }, Some(fell)) if *heard > fell + UNDER_WAY)
+}
 
 impl Evidence {
     pub(crate) fn node(&self) -> &NodeName {
@@ -91,6 +102,11 @@ impl Evidence {
             Evidence::LauncherFailed { exit, error, .. } => exit.class(error.as_deref()) == ExitClass::PeerLost,
             _ => false,
         }
+    }
+
+    /// Whether this says only that nothing is heard.
+    pub(crate) fn is_silence(&self) -> bool {
+        matches!(self, Evidence::NodeSilent { .. } | Evidence::StartTimeout { .. })
     }
 
     fn at(&self) -> Timestamp {
@@ -156,7 +172,8 @@ pub(crate) struct Verdict {
 /// memory may take its runner along. So in doubt a job pays all the same if this has happened `in_vain`, again and again without a
 /// step further; else it would be restarted for ever.
 pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Option<Verdict> {
-    let primary = evidence.iter().min_by_key(|e| (e.order(), Reverse(e.breaks())))?;
+    let late = too_late(evidence);
+    let primary = evidence.iter().min_by_key(|e| (late(e), e.order(), Reverse(e.breaks())))?;
     let refused_everywhere = evidence.iter().filter(|e| matches!(e, Evidence::Refused { .. })).count() == members;
     let (cause, charged, message) = match primary {
         victim if victim.is_victim() => {
@@ -219,7 +236,7 @@ mod tests {
 
     fn silent(node: &str, lost: bool, ms: u64) -> Evidence {
         let at = Timestamp(ms * 1000);
-        Evidence::NodeSilent { node: node.into(), lost, since: at }
+        Evidence::NodeSilent { node: node.into(), lost, since: at, heard: at }
     }
 
     const PEER: Option<&str> = Some("RuntimeError: Connection closed by peer [127.0.0.1]:1");
@@ -241,6 +258,17 @@ mod tests {
         let verdict = judge(&evidence, 3, false).unwrap();
         assert_eq!((verdict.cause, verdict.charged, verdict.culprit.as_deref()), (Cause::NodeLost, Charged::Node, Some("a")));
         assert_eq!(verdict.collateral, ["rank 1 on b", "rank 2 on c"]);
+    }
+
+    #[test]
+    fn who_was_heard_after_the_victims_fell_did_not_fell_them() {
+        let victims = [exit("b", 1, Exit::Code(1), PEER, 1000), exit("c", 2, Exit::Code(1), PEER, 1001)];
+        let with = |heard| judge(&[victims.as_slice(), &[silent("a", true, heard)]].concat(), 3, false).unwrap();
+        let verdict = with(1240);
+        assert_eq!((verdict.cause, verdict.culprit.as_deref()), (Cause::NodeLost, Some("a")));
+        let verdict = with(1260);
+        assert_eq!((verdict.cause, verdict.charged, verdict.culprit), (Cause::PeersLost, Charged::Nobody, None));
+        assert_eq!(verdict.collateral, ["rank 1 on b", "rank 2 on c", "a"]);
     }
 
     #[test]

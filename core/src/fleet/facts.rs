@@ -6,9 +6,10 @@ use std::{
 };
 
 use crate::{
-    fleet::{Effect, Fleet, Hello, NodeRecord, registry::Node, turn::Scratch, view::Liveness},
+    fleet::{Effect, Fleet, Hello, NodeRecord, brake, registry::Node, turn::Scratch, view::Liveness},
     id::{JobUid, NodeEpoch, NodeName, SessionId},
     node_report::NodeReport,
+    period,
     planted::{self, Mistake},
     run::RunReport,
     time::Timestamp,
@@ -134,7 +135,11 @@ impl Fleet {
     pub(crate) fn liveness_changed(&mut self, name: &NodeName, now: Timestamp, scratch: &mut Scratch) {
         self.touch_node(name, scratch);
         let Some(node) = self.nodes.nodes.get_mut(name) else { return };
-        node.record.gone = node.liveness == Liveness::Lost;
+        let was_gone = std::mem::replace(&mut node.record.gone, node.liveness == Liveness::Lost);
+        if node.record.gone && !was_gone {
+            node.lost_at = Some(now);
+            scratch.lost = true;
+        }
         let silent = now.since(node.heard).as_secs_f64();
         let connected = node.session.is_some();
         match node.liveness {
@@ -162,5 +167,45 @@ impl Fleet {
             Liveness::Unknown => {}
         }
         self.node_changed(name, scratch);
+    }
+    /// Puts the brake for mass losses on or off (R10).
+    pub(crate) fn judge_brake(&mut self, now: Timestamp, scratch: &mut Scratch) {
+        if self.brake.is_none() && !scratch.lost {
+            return;
+        }
+        let next = brake::judge(self.brake.as_ref(), &self.nodes, &self.policy, now);
+        let turned = self.brake.is_some() != next.is_some();
+        match (&self.brake, &next) {
+            (None, Some(brake)) => {
+                let message = format!(
+                    "{}: this may be the network, or this coordinator's own isolation. Nobody is cordoned, and jobs of which no node can be \
+                     heard are left as they are, until enough nodes are back, are struck off (muster delete node), or nobody new was lost for {}",
+                    brake.sentence(&self.policy),
+                    period::format(self.policy.mass_loss_hold)
+                );
+                self.event(scratch, now, true, "MassLoss", message, None, None);
+            }
+            (Some(brake), None) => {
+                let message = format!("{}; it is decided as usual again", brake.sentence(&self.policy));
+                self.event(scratch, now, false, "MassLossOver", message, None, None);
+            }
+            _ => {}
+        }
+        self.brake = next;
+        if turned {
+            scratch.capacity = true;
+            let silent: Vec<NodeName> =
+                self.nodes.nodes.values().filter(|node| !node.is_ready()).map(|node| node.record.name.clone()).collect();
+            silent.iter().for_each(|name| self.touch_node(name, scratch));
+        }
+        if let Some(brake) = &self.brake {
+            scratch.wake(brake.until(&self.policy));
+        }
+    }
+
+    /// What is unusual about a node's place in the fleet, for people.
+    pub(crate) fn conditions(&self, node: &Node) -> Vec<String> {
+        let brake = self.brake.as_ref().filter(|_| !node.is_ready());
+        brake.map(|brake| format!("MassLoss: {}", brake.sentence(&self.policy))).into_iter().collect()
     }
 }

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 use crate::{
     fleet::{
         Cordon, Fleet, MUSTER,
-        blame::{self, Evidence, Verdict},
+        blame::{self, Evidence, UNDER_WAY, Verdict},
         budget::{self, AVOID, Avoided, IN_VAIN_MAX, Restart},
         job::{Ending, JobRecord, Phase, Stopping},
         marks::{self, Mark, Standing},
@@ -27,16 +27,13 @@ use crate::{
 /// barrier would wait 300 s for a node that is gone.
 const EXIT_BARRIER: Duration = Duration::from_secs(5);
 
-/// If all that is known are victims of somebody not yet named, a word of the others counts as a sign of life only so long after
-/// that became known: it may have been under way.
-const UNDER_WAY: Duration = Duration::from_millis(250);
-
 /// How often it is looked whether everybody has spoken since.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Fleet {
     /// Is the current generation done, or broken?
     pub(crate) fn judge(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
+        self.live(uid).frozen = None;
         let job = &self.jobs[uid];
         let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else { return };
         let patience = rendezvous::patience(generation, self.present_since, &self.policy);
@@ -67,7 +64,8 @@ impl Fleet {
         if now < doubted + self.policy.coalesce {
             return self.wake_job(uid, doubted + self.policy.coalesce);
         }
-        if evidence.iter().all(Evidence::is_victim) {
+        let late = blame::too_late(&evidence);
+        if evidence.iter().all(|e| e.is_victim() || late(e)) {
             let generation = self.jobs[uid].current.as_ref().expect("checked above");
             let listening = self.is_listening(now);
             let patience =
@@ -75,6 +73,15 @@ impl Fleet {
             if now < patience && rendezvous::may_have_a_culprit(&self.nodes, generation, &evidence, doubted + UNDER_WAY) {
                 return self.wake_job(uid, patience.min(now + LOOK_AGAIN));
             }
+        }
+        let generation = self.jobs[uid].current.as_ref().expect("checked above");
+        if let Some(brake) = &self.brake
+            && evidence.iter().all(Evidence::is_silence)
+            && rendezvous::unheard(&self.nodes, generation)
+        {
+            let why = brake.sentence(&self.policy);
+            self.live(uid).frozen = Some(why);
+            return;
         }
         if evidence.iter().all(|e| matches!(e, Evidence::NodeSilent { .. })) {
             let placement = self.place(uid, now);
@@ -241,7 +248,8 @@ impl Fleet {
     fn consider_cordon(&mut self, name: &NodeName, now: Timestamp, scratch: &mut Scratch) {
         let Some(node) = self.nodes.get(name) else { return };
         let Some(reason) = marks::storm(&node.record, &self.policy, now).filter(|_| node.record.cordon.is_none()) else { return };
-        match budget::cordon_veto(self.nodes.nodes.values().map(|node| &node.record), &self.policy, now) {
+        let braked = self.brake.as_ref().map(|brake| brake.sentence(&self.policy));
+        match braked.or_else(|| budget::cordon_veto(self.nodes.nodes.values().map(|node| &node.record), &self.policy, now)) {
             None => self.set_cordon(name, Some(Cordon { by: MUSTER.into(), reason, at: now }), now, scratch),
             Some(veto) => {
                 let message = format!("{name} should be cordoned ({reason}), but {veto}");

@@ -26,6 +26,8 @@ pub(crate) struct Node {
     pub liveness: Liveness,
     /// Since when it is not Ready.
     pub doubted_at: Timestamp,
+    /// When this coordinator saw it become Lost; `None` for one that was Lost before it started.
+    pub lost_at: Option<Timestamp>,
     /// When it was last heard; the coordinator's own stalls are added, so that they are not held against it.
     pub heard: Timestamp,
     /// Everything it holds, as of its last report.
@@ -44,6 +46,7 @@ impl Node {
             incarnation: 0,
             liveness: Liveness::Unknown,
             doubted_at: now,
+            lost_at: None,
             heard: now,
             runs: BTreeMap::new(),
             published: None,

@@ -116,6 +116,7 @@ pub(crate) fn evidence(
                 lost: node.liveness == Liveness::Lost,
                 // A broken connection tells its moment; of a silence only the beginning is known.
                 since: if node.session.is_none() { node.doubted_at } else { node.heard },
+                heard: node.heard,
             }),
             _ => {}
         }
@@ -183,6 +184,11 @@ pub(crate) fn may_have_a_culprit(nodes: &Registry, generation: &GenerationRecord
     let unheard = |node: &NodeName| nodes.get(node).is_some_and(|n| n.heard < fell || n.liveness == Liveness::Unknown);
     let silent = |node: &&NodeName| !evidence.iter().any(|e| e.node() == *node);
     generation.members.iter().map(|member| &member.node).filter(silent).any(unheard)
+}
+
+/// None of the members' nodes can be heard.
+pub(crate) fn unheard(nodes: &Registry, generation: &GenerationRecord) -> bool {
+    generation.members.iter().all(|member| nodes.get(&member.node).is_some_and(|node| !node.is_ready()))
 }
 
 /// How far a training generation is from its good end.

@@ -37,6 +37,8 @@ pub(crate) struct Live {
     wake: Option<Timestamp>,
     /// The generation cannot be replaced for want of nodes, and nobody of it is dead: it is left as it is.
     pub stranded: Option<String>,
+    /// None of its nodes can be heard, and of many others neither: it is left as it is, and why.
+    pub frozen: Option<String>,
     pub reunion: Reunion,
 }
 
@@ -359,7 +361,9 @@ impl Fleet {
         }
         let running = |run: Option<&RunReport>| run.is_some_and(|run| run.phase == RunPhase::Running);
         let all_running = || rendezvous::reports(&self.nodes, uid, generation).all(|(_, run)| running(run));
-        let (phase, reason, message) = if let Some(shortfall) = self.live.get(uid).and_then(|live| live.stranded.clone()) {
+        let (phase, reason, message) = if let Some(why) = self.live.get(uid).and_then(|live| live.frozen.clone()) {
+            (Phase::Running, "MassLoss", format!("none of its nodes can be heard, and it is left as it is: {why}"))
+        } else if let Some(shortfall) = self.live.get(uid).and_then(|live| live.stranded.clone()) {
             (Phase::Running, "BelowMinimum", format!("a member is silent and there is no replacement: {shortfall}"))
         } else if job.phase != Phase::Running && !all_running() {
             (job.phase, "Launching", format!("starting {have} nodes"))

@@ -14,8 +14,8 @@ use crate::{
         view::{self, JobView, Liveness, NodeView},
     },
     id::{Generation, JobName, JobUid, NodeName, Term},
-    run::Endpoint,
     planted::{self, Mistake},
+    run::Endpoint,
     time::Timestamp,
 };
 
@@ -36,6 +36,8 @@ pub(crate) struct Scratch {
     /// Capacity changed: every job that waits for some must be settled.
     pub capacity: bool,
     pub wake_at: Option<Timestamp>,
+    /// A node has just become Lost.
+    pub lost: bool,
     pub answer: Option<(crate::fleet::RequestId, Reply)>,
 }
 
@@ -74,6 +76,7 @@ impl Fleet {
                 .collect(),
             live: BTreeMap::new(),
             jobs_wake: None,
+            brake: None,
             jobs,
             tombstones: Vec::new(),
             last_event: stored.last_event,
@@ -116,6 +119,7 @@ impl Fleet {
         for name in self.nodes.expire(now, self.heartbeat(), &self.policy, listening) {
             self.liveness_changed(&name, now, &mut scratch);
         }
+        self.judge_brake(now, &mut scratch);
         self.settle_all(now, &mut scratch);
         self.finish(now, scratch)
     }
@@ -298,7 +302,7 @@ impl Fleet {
 
     pub fn node_view(&self, name: &NodeName) -> Option<NodeView> {
         let node = self.nodes.get(name)?;
-        Some(view::node(node, &self.jobs, self.slots_free(name, None)))
+        Some(view::node(node, &self.jobs, self.slots_free(name, None), self.conditions(node)))
     }
 
     pub fn job_views(&self) -> Vec<JobView> {

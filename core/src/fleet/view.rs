@@ -62,6 +62,8 @@ pub struct NodeView {
     pub slots_free: u32,
     pub last_heard: Option<Timestamp>,
     pub runs: Vec<(RunId, Option<JobName>, RunPhase)>,
+    /// What is unusual about its place in the fleet, one sentence each.
+    pub conditions: Vec<String>,
 }
 
 pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
@@ -98,7 +100,7 @@ fn rank_view(node: &NodeName, rank: &RankReport) -> RankView {
     }
 }
 
-pub(crate) fn node(node: &Node, jobs: &BTreeMap<JobUid, JobRecord>, slots_free: u32) -> NodeView {
+pub(crate) fn node(node: &Node, jobs: &BTreeMap<JobUid, JobRecord>, slots_free: u32, conditions: Vec<String>) -> NodeView {
     let name_of = |run: &RunId| jobs.get(&run.job).map(|job| job.name.clone());
     NodeView {
         record: node.record.clone(),
@@ -106,5 +108,6 @@ pub(crate) fn node(node: &Node, jobs: &BTreeMap<JobUid, JobRecord>, slots_free: 
         slots_free,
         last_heard: (node.liveness != Liveness::Unknown).then_some(node.heard),
         runs: node.runs.iter().map(|(id, run)| (id.clone(), name_of(id), run.phase.clone())).collect(),
+        conditions,
     }
 }

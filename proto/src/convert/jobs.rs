@@ -250,6 +250,7 @@ pub fn node(view: &NodeView) -> v1::Node {
         last_heard_unix_us: unix_us(view.last_heard),
         boot_id: record.boot_id.clone(),
         marks: record.marks.iter().map(mark).collect(),
+        conditions: view.conditions.clone(),
     }
 }
 

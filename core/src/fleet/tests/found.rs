@@ -18,6 +18,31 @@ fn stands_still(bench: &mut Bench, time: Duration) {
 }
 
 #[test]
+fn a_mass_loss_freezes_what_nobody_can_tell_of_and_nothing_else() {
+    let names: Vec<String> = (0..10).map(|i| format!("n{i}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut bench = Bench::new(&names);
+    bench.submit("alone", document(2, 2, 2));
+    bench.submit("half", document(2, 2, 2));
+    assert_eq!((bench.members("alone"), bench.members("half")), (vec!["n0", "n1"], vec!["n2", "n3"]));
+    ["n0", "n1", "n2"].iter().for_each(|node| falls_silent(&mut bench, node));
+    bench.pass(6 * SECOND);
+    let job = bench.job("alone");
+    assert_eq!((job.phase, job.reason.as_str(), job.last_generation.0), (Phase::Running, "MassLoss", 1), "{}", job.message);
+    assert!(job.message.contains("3 of 10 nodes fell silent within 1m"), "{}", job.message);
+    assert_eq!(bench.job("half").last_generation.0, 2, "of n3 something is known");
+    assert!(bench.events.iter().any(|event| event.reason == "MassLoss" && event.warning));
+    let view = bench.fleet.node_view(&"n0".into()).unwrap();
+    assert_eq!(view.conditions, ["MassLoss: 3 of 10 nodes fell silent within 1m"]);
+
+    bench.agents.get_mut(&"n0".into()).unwrap().frozen = false;
+    bench.connect("n0");
+    assert!(bench.events.iter().any(|event| event.reason == "MassLossOver"), "2 of 10 are no mass loss");
+    assert_ne!(bench.job("alone").reason, "MassLoss");
+    assert!(bench.fleet.node_view(&"n1".into()).unwrap().conditions.is_empty());
+}
+
+#[test]
 fn a_killed_runner_costs_the_job_nothing() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.submit("digits", document(2, 2, 2));

@@ -2,14 +2,21 @@
 //! which only that crate asks for, none is there: [`on`] is the constant `false`.
 
 macro_rules! mistakes {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($($(#[doc = $words:literal])* $name:ident),* $(,)?) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Mistake {
-            $($(#[$doc])* $name),*
+            $($(#[doc = $words])* $name),*
         }
 
         impl Mistake {
             pub const ALL: [Mistake; [$(Mistake::$name),*].len()] = [$(Mistake::$name),*];
+
+            /// What it is, for people.
+            pub fn words(self) -> &'static str {
+                match self {
+                    $(Mistake::$name => concat!($($words),*)),*
+                }
+            }
         }
     };
 }

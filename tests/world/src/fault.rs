@@ -3,81 +3,63 @@
 use std::fmt;
 
 macro_rules! faults {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($($name:ident: $words:literal),* $(,)?) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Fault {
-            $($(#[$doc])* $name),*
+            $(#[doc = $words] $name),*
         }
 
         impl Fault {
             pub const ALL: [Fault; [$(Fault::$name),*].len()] = [$(Fault::$name),*];
+
+            /// What it is, for people.
+            pub fn words(self) -> &'static str {
+                match self {
+                    $(Fault::$name => $words),*
+                }
+            }
         }
     };
 }
 
 faults! {
-    CoordinatorCrash,
-    /// It dies when it has decided and not yet committed.
-    CrashBeforeCommit,
-    /// It dies when it has committed and told nobody.
-    CrashAfterCommit,
-    /// It dies when it has told some.
-    CrashAmidEffects,
-    /// The whole process stands still, as a suspended virtual machine.
-    CoordinatorPause,
-    /// A second coordinator takes the term while the first goes on and believes to lead.
-    SecondLeader,
-    /// The store's disk is full or broken: a commit fails, and may have reached the disk all the same.
-    StoreWriteFails,
-    /// An older copy of the coordinator's store is put back.
-    StoreRestored,
-    AgentCrash,
-    /// The agent dies between two effects of one turn.
-    AgentCrashAmidEffects,
-    AgentPause,
-    /// The agent's disk is full or broken: a ledger cannot be written, or nobody knows whether it was.
-    LedgerWriteFails,
-    /// The ledger's file is torn; the agent refuses it until a person has helped.
-    LedgerDamaged,
-    /// No process survives, no peer is told; another boot follows.
-    PowerCut,
-    /// Several machines lose power at once.
-    RackLoss,
-    /// The holder of a worker group is killed, and the group with it.
-    RunnerKilled,
-    /// The connection between agent and runner breaks; orders on their way come later.
-    RunnerConnection,
-    RankError,
-    RankSegfault,
-    RankKilled,
-    /// A machine on which ranks keep failing, whatever the job.
-    SickNode,
-    SessionBreak,
-    /// Nothing passes between one node and the coordinator, silently.
-    CutBoth,
-    CutUp,
-    CutDown,
-    SlowNetwork,
-    /// Two nodes' workers do not reach each other.
-    FabricCut,
-    /// A node reaches nobody: neither the coordinator nor its peers.
-    Isolated,
-    /// A connection between two members' workers is reset; each says that the other went away.
-    PeerReset,
-    HoldRefused,
-    StartRefused,
-    /// The driver shows no GPU for a while; who uses one goes on.
-    GpusHidden,
-    /// A group that does not die for a while, whatever is done to it.
-    Unkillable,
-    /// Levels are delivered twice.
-    Duplicate,
-    /// Messages of a connection that is over are delivered all the same.
-    Stale,
-    /// A coordinator starts with a wall clock that is hours off.
-    ClockJump,
-    /// Clocks run up to one percent too fast or too slow.
-    ClockDrift,
+    CoordinatorCrash: "the coordinator dies",
+    CrashBeforeCommit: "the coordinator dies when it has decided and not yet committed",
+    CrashAfterCommit: "the coordinator dies when it has committed and told nobody",
+    CrashAmidEffects: "the coordinator dies when it has told some",
+    CoordinatorPause: "the coordinator stands still, as in a suspended virtual machine",
+    SecondLeader: "a second coordinator takes the term while the first goes on and believes to lead",
+    StoreWriteFails: "a write to the store fails, and may have reached the disk all the same",
+    StoreRestored: "an older copy of the coordinator's store is put back",
+    AgentCrash: "the agent dies",
+    AgentCrashAmidEffects: "the agent dies between two things it was about to do",
+    AgentPause: "the agent stands still",
+    LedgerWriteFails: "the agent's ledger cannot be written, or nobody knows whether it was",
+    LedgerDamaged: "the ledger's file is torn; the agent refuses it until a person has helped",
+    PowerCut: "the machine loses power; no process survives, no peer is told",
+    RackLoss: "several machines lose power at once",
+    RunnerKilled: "the holder of a worker group is killed, and the group with it",
+    RunnerConnection: "the connection between agent and runner breaks; orders on their way come later",
+    RankError: "a rank fails with an error of its own",
+    RankSegfault: "a rank crashes",
+    RankKilled: "a rank is killed",
+    SickNode: "ranks keep failing on this machine, whatever the job",
+    SessionBreak: "the session between agent and coordinator breaks",
+    CutBoth: "nothing passes between this node and the coordinator, silently",
+    CutUp: "the way from the agent to the coordinator is cut, silently",
+    CutDown: "the way from the coordinator to the agent is cut, silently",
+    SlowNetwork: "messages take up to two seconds",
+    FabricCut: "two nodes' workers do not reach each other",
+    Isolated: "the node reaches nobody: neither the coordinator nor its peers",
+    PeerReset: "a connection between two members' workers is reset; each says that the other went away",
+    HoldRefused: "the node cannot bring a runner up",
+    StartRefused: "the node cannot start the workers",
+    GpusHidden: "the driver shows no GPU for a while; who uses one goes on",
+    Unkillable: "a group does not die for a while, whatever is done to it",
+    Duplicate: "a message is delivered twice",
+    Stale: "a message of a connection that is over is delivered all the same",
+    ClockJump: "a coordinator starts with a wall clock that is up to two hours off",
+    ClockDrift: "a coordinator's clock runs up to one percent too fast or too slow",
 }
 
 impl Fault {

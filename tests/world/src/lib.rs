@@ -12,6 +12,9 @@
 //! | `users` | submissions and other requests |
 //! | `truth` | what really happened, for the checks only |
 //! | `invariants`, `liveness` | the rules |
+//! | `shrink`, `log` | a history that broke a rule: made smaller, and written down for `muster replay` |
+//! | `campaign`, `record` | many seeds, and what they came to: REPORT.md |
+//! | `clock` | clocks that jump and drift |
 //! | `planted` | mistakes put in on purpose, to see the checks go red |
 //!
 //! A seed is replayed with `cargo run -p muster-world -- --seed N --log`.
@@ -30,13 +33,16 @@ mod event;
 mod fault;
 mod invariants;
 mod liveness;
+pub mod log;
 mod machine;
 mod network;
 mod plan;
 mod planted;
 mod queue;
+pub mod record;
 mod rng;
 mod runner;
+pub mod shrink;
 mod store;
 mod strike;
 mod trace;
@@ -114,20 +120,27 @@ impl Story {
     }
 }
 
+impl Story {
+    /// How to see this seed again.
+    pub fn command(seed: u64, options: &Options) -> String {
+        let mut command = format!("cargo run -p muster-world -- --seed {seed} --log");
+        if options.size != Size::default() {
+            command += &format!(" --size {}", format!("{:?}", options.size).to_lowercase());
+        }
+        if options.cut != Cut::default() {
+            command += &format!(" --cut {}", options.cut);
+        }
+        if let Some(planted) = options.planted {
+            command += &format!(" --planted {planted}");
+        }
+        command
+    }
+}
+
 impl fmt::Display for Story {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.lines.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         writeln!(f, "seed {} breaks {}: {}", self.seed, self.violation.rule, self.violation.what)?;
-        write!(f, "replay: cargo run -p muster-world -- --seed {} --log", self.seed)?;
-        if self.options.size != Size::default() {
-            write!(f, " --size {}", format!("{:?}", self.options.size).to_lowercase())?;
-        }
-        if self.options.cut != Cut::default() {
-            write!(f, " --cut {}", self.options.cut)?;
-        }
-        match self.options.planted {
-            Some(planted) => write!(f, " --planted {planted}"),
-            None => Ok(()),
-        }
+        write!(f, "again: {}", Self::command(self.seed, &self.options))
     }
 }

@@ -1,9 +1,9 @@
 //! `muster-world`: runs seeds and says which rules they break.
 
-use std::{ops::Range, process::ExitCode, time::Instant};
+use std::{ops::Range, path::PathBuf, process::ExitCode, time::Instant};
 
 use clap::Parser;
-use muster_world::{Cut, Options, Planted, Size, Story, campaign};
+use muster_world::{Cut, Options, Planted, Size, Story, campaign, log, record, shrink};
 
 /// Runs the coordinator's and the agents' brains through random histories and checks the rules after every event.
 #[derive(Parser)]
@@ -36,7 +36,22 @@ struct Args {
     /// Seeds at the same time
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
+    /// A history that breaks a rule is made smaller and written here, for `muster replay`; with --seed, any history
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+    /// Keep what came of it, for the report
+    #[arg(long)]
+    record: bool,
+    /// Put every planted mistake in, one after the other, and record which rule saw it
+    #[arg(long)]
+    hunt: bool,
+    /// Write REPORT.md from what is recorded
+    #[arg(long)]
+    report: bool,
 }
+
+/// Seeds within which a planted mistake must be seen.
+const PATIENCE: u64 = 10_000;
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum SizeName {
@@ -57,7 +72,28 @@ fn planted(text: &str) -> Result<Planted, String> {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    match run(Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// True if all is well.
+fn run(args: Args) -> std::io::Result<bool> {
+    if args.hunt {
+        let told = |caught: &record::Caught| match caught.seeds {
+            Some(seeds) => println!("{}: broke {} in seed {}: {}", caught.name, caught.rule, seeds - 1, caught.said),
+            None => println!("{}: NOT SEEN in {PATIENCE} seeds", caught.name),
+        };
+        return record::hunt(PATIENCE, args.threads, told);
+    }
+    if args.report {
+        return record::report().map(|()| true);
+    }
     let size = match args.size {
         SizeName::Small => Size::Small,
         SizeName::Mixed => Size::Mixed,
@@ -68,16 +104,29 @@ fn main() -> ExitCode {
         let report = muster_world::run(seed, &Options { log: true, whole: true, ..options.clone() });
         report.whole.iter().for_each(|(at, text)| println!("{at} {text}"));
     }
+    if let (Some(seed), Some(path)) = (args.seed, &args.log_file) {
+        log::write(path, seed, &options)?;
+    }
     let range = args.seed.map_or(args.seeds, |seed| seed..seed + 1);
     let begun = Instant::now();
-    let totals = campaign::run(range, &options, args.threads, args.violations, |_| {});
+    let totals = campaign::run(range.clone(), &options, args.threads, args.violations, |_| {});
     let seconds = begun.elapsed().as_secs_f64();
+    if args.record {
+        let line = record::histories(size, (range.start, range.end), &totals, begun.elapsed());
+        record::append(&record::histories_file(), &line)?;
+    }
     for (seed, violation) in &totals.violations {
         if args.brief {
             println!("seed {seed} breaks {}: {}", violation.rule, violation.what);
             continue;
         }
-        match Story::tell(*seed, &options) {
+        let smaller = shrink::shrink(*seed, &options).map(|(cut, _)| Options { cut, ..options.clone() });
+        let smaller = smaller.as_ref().unwrap_or(&options);
+        if let (Some(path), None) = (&args.log_file, args.seed) {
+            log::write(path, *seed, smaller)?;
+            println!("told by: muster replay {}", path.display());
+        }
+        match Story::tell(*seed, smaller) {
             Some(story) => println!("{story}\n"),
             None => println!("seed {seed} breaks a rule only sometimes: the world is not deterministic\n"),
         }
@@ -95,5 +144,5 @@ fn main() -> ExitCode {
         println!("  {count:>9} {fault}");
     }
     println!("violations: {}", totals.violations.len());
-    if totals.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(totals.violations.is_empty())
 }

@@ -18,6 +18,16 @@ pub enum Size {
     Large,
 }
 
+impl Size {
+    pub fn name(self) -> &'static str {
+        match self {
+            Size::Small => "small",
+            Size::Mixed => "mixed",
+            Size::Large => "large",
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) size: Size,

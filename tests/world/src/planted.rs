@@ -6,16 +6,25 @@ use std::{cell::Cell, fmt};
 pub use muster_core::planted::Mistake;
 
 macro_rules! planted {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($($(#[doc = $words:literal])* $name:ident),* $(,)?) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Planted {
-            $($(#[$doc])* $name,)*
+            $($(#[doc = $words])* $name,)*
             /// In a brain.
             Core(Mistake),
         }
 
         impl Planted {
             const SHELL: &'static [Planted] = &[$(Planted::$name),*];
+
+            /// What it is, for people.
+            pub fn words(self) -> String {
+                let words = match self {
+                    $(Planted::$name => concat!($($words),*),)*
+                    Planted::Core(mistake) => mistake.words(),
+                };
+                words.trim().trim_end_matches('.').to_owned()
+            }
         }
     };
 }

@@ -1,0 +1,263 @@
+//! What was run and what came of it, kept as lines of JSON beside the report; and the report made from them. Nothing in REPORT.md is
+//! written by hand but what was found and mended, which stands in `found.md`.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Planted, Size, campaign::Totals};
+
+/// One line of a record.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase")]
+pub enum Line {
+    Histories(Histories),
+    Planted(Caught),
+}
+
+/// A range of seeds that was run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Histories {
+    pub size: String,
+    pub from: u64,
+    pub to: u64,
+    pub seeds: u64,
+    pub events: u64,
+    pub generations: u64,
+    pub steps: u64,
+    #[serde(default)]
+    pub simulated_s: u64,
+    pub faults: BTreeMap<String, u64>,
+    /// Seed, rule and what was seen.
+    pub violations: Vec<(u64, String, String)>,
+    pub seconds: f64,
+    pub commit: String,
+}
+
+/// A mistake put in, and what saw it first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Caught {
+    pub name: String,
+    pub words: String,
+    pub size: String,
+    /// Seeds it took, the one that broke a rule included; nothing if none did.
+    pub seeds: Option<u64>,
+    pub rule: String,
+    pub said: String,
+    pub commit: String,
+}
+
+/// The folder of this crate, as it was when it was built.
+fn here(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+const RECORDS: [&str; 2] = ["record/histories.jsonl", "record/planted.jsonl"];
+
+/// What HEAD is, if git can say; marked where the tree has changes.
+pub fn commit() -> String {
+    let git = |args: &[&str]| {
+        let output = std::process::Command::new("git").args(args).current_dir(here("")).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Some(head) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown".to_owned() };
+    match git(&["status", "--porcelain", "--", "../../core", "."]) {
+        Some(changes) if changes.is_empty() => head,
+        _ => head + "+",
+    }
+}
+
+pub fn histories(size: Size, (from, to): (u64, u64), totals: &Totals, took: Duration) -> Line {
+    Line::Histories(Histories {
+        size: size.name().to_owned(),
+        from,
+        to,
+        seeds: totals.seeds,
+        events: totals.events,
+        generations: totals.generations,
+        steps: totals.steps,
+        simulated_s: totals.lasted.as_secs(),
+        faults: totals.faults.iter().map(|(fault, count)| (fault.to_string(), *count)).collect(),
+        violations: totals.violations.iter().map(|(seed, v)| (*seed, v.rule.to_owned(), v.what.clone())).collect(),
+        seconds: took.as_secs_f64(),
+        commit: commit(),
+    })
+}
+
+/// Adds a line to a record.
+pub fn append(path: &Path, line: &Line) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut file = fs::OpenOptions::new().create(true).append(true).open(path)?;
+    let json = serde_json::to_string(line).map_err(io::Error::other)?;
+    writeln!(file, "{json}")
+}
+
+/// Puts every mistake in, one after the other, until a rule breaks or `patience` seeds have gone by; and records what came of it.
+pub fn hunt(patience: u64, threads: usize, told: impl Fn(&Caught)) -> io::Result<bool> {
+    let path = here(RECORDS[1]);
+    let mut lines = Vec::new();
+    for planted in Planted::all() {
+        let caught = hunt_one(planted, patience, threads);
+        told(&caught);
+        lines.push(Line::Planted(caught));
+    }
+    let all = lines.iter().all(|line| matches!(line, Line::Planted(Caught { seeds: Some(_), .. })));
+    if path.exists() {
+        fs::remove_file(&path)?;
+    }
+    lines.iter().try_for_each(|line| append(&path, line))?;
+    Ok(all)
+}
+
+fn hunt_one(planted: Planted, patience: u64, threads: usize) -> Caught {
+    let size = Size::Small;
+    let options = crate::Options { size, planted: Some(planted), ..crate::Options::default() };
+    let totals = crate::campaign::run(0..patience, &options, threads, 1, |_| {});
+    // With several threads a later seed may have been quicker; the first is what counts.
+    let first = totals.violations.iter().min_by_key(|(seed, _)| *seed);
+    Caught {
+        name: planted.to_string(),
+        words: planted.words(),
+        size: size.name().to_owned(),
+        seeds: first.map(|(seed, _)| seed + 1),
+        rule: first.map(|(_, violation)| violation.rule.to_owned()).unwrap_or_default(),
+        said: first.map(|(_, violation)| violation.what.clone()).unwrap_or_default(),
+        commit: commit(),
+    }
+}
+
+fn read() -> io::Result<Vec<Line>> {
+    let mut lines = Vec::new();
+    for name in RECORDS {
+        let path = here(name);
+        if !path.exists() {
+            continue;
+        }
+        for line in fs::read_to_string(&path)?.lines() {
+            lines.push(serde_json::from_str(line).map_err(|e| io::Error::other(format!("{}: {e}", path.display())))?);
+        }
+    }
+    Ok(lines)
+}
+
+/// Where histories that are to be reported are recorded.
+pub fn histories_file() -> PathBuf {
+    here(RECORDS[0])
+}
+
+/// Writes REPORT.md.
+pub fn report() -> io::Result<()> {
+    let text = render(&read()?, &fs::read_to_string(here("found.md"))?);
+    fs::write(here("REPORT.md"), text)
+}
+
+fn render(lines: &[Line], found: &str) -> String {
+    let mut text = String::from(
+        "# What the world has shown\n\nGenerated by `cargo run -p muster-world -- --report` from the lines in `record/`. What is \
+         checked stands in\n`src/invariants.rs`, what goes wrong in `src/fault.rs`.\n\n## Histories\n\n",
+    );
+    let histories: Vec<&Histories> =
+        lines.iter().filter_map(|line| if let Line::Histories(histories) = line { Some(histories) } else { None }).collect();
+    text += "| size | seeds | events | faults | generations | steps | CPU wall time | violations | commits |\n";
+    text += "|---|---|---|---|---|---|---|---|---|\n";
+    for size in [Size::Small, Size::Mixed, Size::Large].map(Size::name) {
+        let of_size: Vec<&&Histories> = histories.iter().filter(|histories| histories.size == size).collect();
+        if of_size.is_empty() {
+            continue;
+        }
+        let sum = |of: &dyn Fn(&Histories) -> u64| of_size.iter().map(|histories| of(histories)).sum::<u64>();
+        let seconds: f64 = of_size.iter().map(|histories| histories.seconds).sum();
+        let mut commits: Vec<&str> = of_size.iter().map(|histories| histories.commit.as_str()).collect();
+        commits.sort_unstable();
+        commits.dedup();
+        let _ = writeln!(
+            text,
+            "| {size} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            thousands(sum(&|h| h.seeds)),
+            thousands(sum(&|h| h.events)),
+            thousands(sum(&|h| h.faults.values().sum())),
+            thousands(sum(&|h| h.generations)),
+            thousands(sum(&|h| h.steps)),
+            minutes(seconds),
+            sum(&|h| h.violations.len() as u64),
+            commits.join(", "),
+        );
+    }
+    text += "\nA `+` after a commit: its tree had changes that were not committed yet.\n";
+    for (seed, rule, what, size) in histories.iter().flat_map(|h| h.violations.iter().map(|v| (v.0, &v.1, &v.2, &h.size))) {
+        let _ = writeln!(text, "- {size} seed {seed} broke {rule}: {what}");
+    }
+    let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
+    for (fault, count) in histories.iter().flat_map(|histories| &histories.faults) {
+        *faults.entry(fault).or_insert(0) += count;
+    }
+    text += "\n### Faults\n\n| fault | struck | what it is |\n|---|---|---|\n";
+    for fault in crate::Fault::ALL {
+        let count = faults.get(fault.to_string().as_str()).copied().unwrap_or(0);
+        let _ = writeln!(text, "| {fault} | {} | {} |", thousands(count), fault.words());
+    }
+    text += "\n## Planted mistakes\n\nEach breaks one rule, alone; the world must see it within 10,000 small histories. `cargo run -p \
+             muster-world -- --hunt` runs them again.\n\n| mistake | what it does | broke | in seed | what was seen |\n|---|---|---|---|---|\n";
+    let planted = lines.iter().filter_map(|line| if let Line::Planted(caught) = line { Some(caught) } else { None });
+    for caught in planted {
+        let seeds = caught.seeds.map_or("none".to_owned(), |seeds| thousands(seeds - 1));
+        let said: String = caught.said.chars().take(110).collect();
+        let _ = writeln!(text, "| {} | {} | {} | {seeds} | {} |", caught.name, caught.words, caught.rule, said.replace('|', "/"));
+    }
+    text + "\n" + found
+}
+
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+fn minutes(seconds: f64) -> String {
+    if seconds < 120.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_sums_up() {
+        let one = |from: u64, faults: u64| {
+            Line::Histories(Histories {
+                size: "small".into(),
+                from,
+                to: from + 500,
+                seeds: 500,
+                events: 1_000_000,
+                generations: 2,
+                steps: 3,
+                simulated_s: 4,
+                faults: [("AgentCrash".to_owned(), faults)].into(),
+                violations: Vec::new(),
+                seconds: 90.0,
+                commit: "abc".into(),
+            })
+        };
+        let text = render(&[one(0, 5), one(500, 7)], "## Found\n");
+        assert!(text.contains("| small | 1,000 | 2,000,000 | 12 | 4 | 6 | 3 min | 0 | abc |"), "{text}");
+        assert!(text.contains("| AgentCrash | 12 | the agent dies |") && text.ends_with("## Found\n"), "{text}");
+    }
+}

@@ -1,6 +1,6 @@
 # Entry points. What each does stands in tools/ and examples/, readable on its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench build lint env completions clean-env
+.PHONY: help demo test world bench build lint env completions clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -10,6 +10,13 @@ demo: ## set up, build, and run the whole story on this machine: train, break th
 
 test: ## set up, build, lint, and run all tests
 	@exec tools/test
+
+world: ## simulated histories: SEEDS=100000 of them, SIZE=small, mixed or large; prints, shrinks and logs what breaks a rule
+	@cargo run --locked --quiet --profile world -p muster-world -- --seeds 0..$(or $(SEEDS),100000) --size $(or $(SIZE),small) \
+		--threads $$(nproc) --log-file target/world.jsonl $(WORLD)
+
+drill: ## the long drills: 100,000 damages, a minute of fuzzing per decoder, 1,000 kills of the coordinator, 50 partitions, 2,000 kills and stops (about an hour)
+	@exec tools/drill
 
 bench: ## the race beside stock torchrun, then scale; under an hour; writes the README's tables (BENCH=--quick: a quarter of it, no README)
 	@python="$$(tools/python-env)" && tools/build && "$$python" bench/race.py $(or $(BENCH),--readme) && exec "$$python" bench/scale.py $(or $(BENCH),--readme)

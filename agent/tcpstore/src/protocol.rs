@@ -13,7 +13,7 @@ mod client;
 mod decoder;
 
 use crate::Key;
-use crate::meter::Value;
+pub use crate::meter::Value;
 
 pub use client::hello;
 pub use decoder::{Decoder, Fault};

@@ -133,7 +133,11 @@ impl Fleet {
         let steps = rendezvous::steps(&self.nodes, uid, &generation);
         let advanced = steps.last > self.jobs[uid].last_step;
         let in_vain = if advanced { 0 } else { self.jobs[uid].in_vain };
-        let Some(verdict) = blame::judge(evidence, generation.members.len(), in_vain >= IN_VAIN_MAX) else { return };
+        let Some(mut verdict) = blame::judge(evidence, generation.members.len(), in_vain >= IN_VAIN_MAX) else { return };
+        if verdict.event_at == Timestamp::default() {
+            // A refusal has no moment of its own, and a launcher's end has one only once its group is dead.
+            verdict.event_at = doubted;
+        }
         let (policy, job) = (self.policy.clone(), self.jobs.get_mut(uid).expect("settled jobs exist"));
         let name = job.name.clone();
         job.open_incident(Incident {

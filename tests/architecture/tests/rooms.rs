@@ -6,7 +6,7 @@ use cargo_metadata::{DependencyKind, Metadata, Package};
 use muster_architecture::{expect_none, root, workspace};
 
 /// Our crates, and which of ours each uses in production. A new line, or a new name in one, is a decision: say it in ARCHITECTURE.md.
-const ROOMS: [(&str, &[&str]); 14] = [
+const ROOMS: [(&str, &[&str]); 15] = [
     ("muster-core", &[]),
     // Conversions between wire and core live beside the messages.
     ("muster-proto", &["muster-core"]),
@@ -24,6 +24,8 @@ const ROOMS: [(&str, &[&str]); 14] = [
     ("muster-architecture", &[]),
     // The agents' real sessions against the real coordinator, as a process.
     ("muster-fleetbench", &["muster-agent", "muster-core", "muster-proto", "muster-runtime"]),
+    // Every decoder, fed with what nobody meant to write.
+    ("muster-damage", &["muster-cli", "muster-core", "muster-proto", "muster-runner", "muster-sealed", "muster-tcpstore"]),
     // Drills drive the programs from outside.
     ("muster-drills", &[]),
 ];

@@ -28,6 +28,8 @@ struct State {
     over: bool,
 }
 
+type Direction = fn(&State) -> Way;
+
 struct Valve {
     state: Mutex<State>,
     changed: Condvar,
@@ -115,7 +117,7 @@ impl Valve {
             let Some(far) = (!refusing).then(|| TcpStream::connect(upstream).ok()).flatten() else { continue };
             let clone = |stream: &TcpStream| stream.try_clone().expect("descriptors are left");
             self.streams.lock().unwrap_or_else(PoisonError::into_inner).extend([clone(&near), clone(&far)]);
-            let ways: [(TcpStream, TcpStream, fn(&State) -> Way); 2] =
+            let ways: [(TcpStream, TcpStream, Direction); 2] =
                 [(clone(&near), clone(&far), |state| state.up), (far, near, |state| state.down)];
             for (from, to, way) in ways {
                 let valve = self.clone();
@@ -124,7 +126,7 @@ impl Valve {
         }
     }
 
-    fn carry(&self, mut from: TcpStream, mut to: TcpStream, way: fn(&State) -> Way) {
+    fn carry(&self, mut from: TcpStream, mut to: TcpStream, way: Direction) {
         let mut buffer = vec![0; 64 << 10];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
             if !self.pass(way) || to.write_all(&buffer[..count]).is_err() {
@@ -138,7 +140,7 @@ impl Valve {
     }
 
     /// Returns when the next bytes may go on; false: never.
-    fn pass(&self, way: fn(&State) -> Way) -> bool {
+    fn pass(&self, way: Direction) -> bool {
         let came = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

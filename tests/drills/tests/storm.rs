@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_drills::{fleet::Fleet, is_long, pids, processes_of, program};
+use muster_drills::{fleet::Fleet, is_long, lives, pids, processes_of, program};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -153,7 +153,7 @@ impl Storm {
                 // Several at once.
                 let workers = Processes::of(&self.fleet).workers;
                 let two: BTreeSet<u64> = (0..2).filter_map(|_| self.dice.of(&workers)).collect();
-                two.iter().for_each(|pid| signal(*pid, Signal::KILL));
+                two.iter().for_each(|pid| self.kill(*pid, Signal::KILL));
                 self.fleet.nodes[node].kill_agent();
                 self.fleet.nodes[node].start_agent();
                 (false, format!("workers {two:?} and the agent of node {node} killed"))
@@ -169,14 +169,20 @@ impl Storm {
                 (true, format!("{what} {pid} stopped for a moment"))
             }
             1 if what == "worker" => {
-                signal(pid, Signal::SEGV);
+                self.kill(pid, Signal::SEGV);
                 (false, format!("worker {pid} broke"))
             }
             _ => {
-                signal(pid, Signal::KILL);
+                self.kill(pid, Signal::KILL);
                 (false, format!("{what} {pid} killed"))
             }
         }
+    }
+
+    /// Returns when it is gone: rest is not looked for before that.
+    fn kill(&self, pid: u64, how: Signal) {
+        signal(pid, how);
+        self.fleet.until("what was killed is gone", |_| !lives(pid));
     }
 }
 

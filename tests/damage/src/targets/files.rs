@@ -1,0 +1,203 @@
+//! Files and lines of agent and runner: the ledger, a runner's records, its control socket.
+
+use std::collections::BTreeMap;
+
+use muster_core::{
+    id::{Generation, JobUid, NodeEpoch, Term},
+    node::Ledger,
+    run::Endpoint,
+};
+use muster_runner::{
+    RunnerIdentity, journal, record,
+    wire::{Command, Exit, ExitRecord, Hold, Phase, Reply, Request, StartSpec, Status, StoreSpec, parse_request},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::json_again;
+
+/// What `ledger.json` holds, as `agent/src/ledger_file.rs` has it.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct LedgerFile {
+    v: u32,
+    ledger: Ledger,
+}
+
+/// A sealed file: what is read is written and read the same; what is not whole is an error with a place in the file.
+fn sealed<T>(input: &[u8]) -> Option<T>
+where
+    T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug,
+{
+    match record::parse::<T>(input) {
+        Ok(value) => {
+            let text = muster_sealed::seal(serde_json::to_vec(&value).expect("what was read can be written"));
+            assert_eq!(record::parse::<T>(&text).expect("what was written can be read"), value);
+            Some(value)
+        }
+        Err((offset, what)) => {
+            assert!(offset <= input.len() && !what.is_empty(), "{offset} of {}: {what}", input.len());
+            None
+        }
+    }
+}
+
+pub(super) fn ledger(input: &[u8]) {
+    sealed::<LedgerFile>(input);
+}
+
+pub(super) fn ledger_seeds() -> Vec<Vec<u8>> {
+    let mut ledger = Ledger { term: Term(3), epoch: NodeEpoch(9), ..Ledger::new("node-1".into()) };
+    let seen = muster_core::node::Seen {
+        generation: Generation(4),
+        digest: None,
+        store: Some(Endpoint { host: "127.0.0.1".into(), port: 4711 }),
+        over: true,
+        at: 7,
+    };
+    ledger.jobs.insert(JobUid("0192-ab".into()), seen);
+    seal_all(&[&LedgerFile { v: 1, ledger }, &LedgerFile { v: 1, ledger: Ledger::new("n".into()) }])
+}
+
+fn seal_all<T: Serialize>(values: &[&T]) -> Vec<Vec<u8>> {
+    values.iter().map(|value| muster_sealed::seal(serde_json::to_vec(value).expect("a seed can be written"))).collect()
+}
+
+pub(super) fn hold(input: &[u8]) {
+    if let Some(hold) = sealed::<Hold>(input)
+        && hold.check().is_ok()
+    {
+        assert!(hold.node_rank < hold.nnodes && hold.nnodes <= hold.world_size);
+    }
+}
+
+fn a_hold() -> Hold {
+    Hold {
+        v: 1,
+        job: "0192-ab".into(),
+        name: "digits".into(),
+        namespace: "default".into(),
+        generation: 3,
+        node: "node-a".into(),
+        node_rank: 1,
+        nnodes: 2,
+        world_size: 4,
+        store: Some(StoreSpec { bind: "127.0.0.1:0".into(), run_id: "0192-ab.g3".into() }),
+        log_bytes: 64 << 20,
+        step_pattern: Some("step (\\d+)".into()),
+        idle_timeout_ms: 300_000,
+        term_grace_ms: 10_000,
+        spare: false,
+    }
+}
+
+pub(super) fn hold_seeds() -> Vec<Vec<u8>> {
+    seal_all(&[&a_hold(), &Hold { store: None, spare: true, ..a_hold() }])
+}
+
+/// `runner.json` and `outcome.json`.
+pub(super) fn runner_record(input: &[u8]) {
+    if let Some(runner) = sealed::<RunnerIdentity>(input) {
+        // Asks the kernel about whatever pid stands there.
+        let _ = muster_runner::alive(&runner);
+    }
+    sealed::<Status>(input);
+}
+
+fn a_status() -> Status {
+    Status {
+        v: 1,
+        job: "0192-ab".into(),
+        generation: 3,
+        phase: Phase::Dead,
+        now_us: 12,
+        launcher: None,
+        ranks: Vec::new(),
+        store: None,
+        stop: None,
+        dead: None,
+        stuck: vec![7],
+    }
+}
+
+pub(super) fn runner_seeds() -> Vec<Vec<u8>> {
+    let runner = RunnerIdentity {
+        v: 1,
+        pid: 4711,
+        start_time: 99,
+        boot_id: "b".into(),
+        version: "0.1.0".into(),
+        control_version: 1,
+        store_port: Some(29_500),
+        cgroup: Some("/sys/fs/cgroup/muster-x".into()),
+    };
+    [seal_all(&[&runner]), seal_all(&[&a_status()])].concat()
+}
+
+/// Whole lines are read as written; only a last line without its end is left out.
+pub(super) fn exits(input: &[u8]) {
+    match journal::read(input) {
+        Ok(found) => {
+            assert!(found.torn <= input.len());
+            let whole = &input[..input.len() - found.torn];
+            assert!(whole.is_empty() || whole.ends_with(b"\n"));
+            assert_eq!(whole.iter().filter(|byte| **byte == b'\n').count(), found.records.len());
+            let text: String = found.records.iter().map(journal::line).collect();
+            let again = journal::read(text.as_bytes()).expect("what was written can be read");
+            assert_eq!(again, journal::Journal { records: found.records, torn: 0 });
+        }
+        Err(damage) => assert!(damage.offset <= input.len() && !damage.what.is_empty()),
+    }
+}
+
+pub(super) fn exits_seeds() -> Vec<Vec<u8>> {
+    let record = |rank, exit| ExitRecord { v: 1, rank, pid: 9, start_time: 3, started_us: 1, exit, exited_us: 2 };
+    let lines = [record(Some(0), Exit::Code { code: 1 }), record(None, Exit::Signal { signal: 9, core: false })];
+    let text: String = lines.iter().map(journal::line).collect();
+    vec![text.clone().into_bytes(), text[..text.len() - 5].as_bytes().to_vec()]
+}
+
+pub(super) fn runner_request(input: &[u8]) {
+    match parse_request(input) {
+        Ok(request) => {
+            let line = serde_json::to_vec(&request).expect("what was read can be written");
+            assert_eq!(parse_request(&line).expect("what was written can be read"), request);
+            assert!(!line.contains(&b'\n'), "a request is one line");
+            if let Command::Adopt { hold } = &request.command {
+                let _ = hold.check();
+            }
+        }
+        Err(refused) => assert!(!refused.error.text.is_empty()),
+    }
+}
+
+pub(super) fn request_seeds() -> Vec<Vec<u8>> {
+    let start = StartSpec {
+        program: "/usr/bin/python3".into(),
+        args: vec!["-m".into(), "torch.distributed.run".into()],
+        env: BTreeMap::from([("A".into(), "b".into())]),
+        cwd: "/w".into(),
+        ranks: 2,
+        first_rank: 4,
+        order: None,
+    };
+    let commands = [
+        Command::Start(start),
+        Command::Stop { grace_ms: 10_000, reason: "cancelled".into() },
+        Command::Status,
+        Command::Subscribe,
+        Command::StoreSet { key: "k".into(), value: "v".into() },
+        Command::CompleteExitBarrier { node_rank: 3 },
+        Command::Adopt { hold: Box::new(a_hold()) },
+        Command::Release,
+    ];
+    let line = |(id, command)| serde_json::to_vec(&Request::new(id, command)).expect("a seed can be written");
+    (1..).zip(commands).map(line).collect()
+}
+
+pub(super) fn runner_reply(input: &[u8]) {
+    json_again::<Reply>(input);
+}
+
+pub(super) fn reply_seeds() -> Vec<Vec<u8>> {
+    let replies = [Reply::ok(3), Reply::status(None, a_status())];
+    replies.iter().map(|reply| serde_json::to_vec(reply).expect("a seed can be written")).collect()
+}

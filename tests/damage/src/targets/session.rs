@@ -1,0 +1,134 @@
+//! The agent session, both directions: whatever is accepted goes over the wire and comes back the same.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use muster_core::{
+    exit::Exit,
+    fleet::Hello,
+    id::{Generation, JobName, JobUid, NodeEpoch, Term},
+    nccl::profile::Profile,
+    node_report::NodeReport,
+    run::{Assignment, Desired, DesiredRun, Endpoint, RunId, RunPhase, RunReport, Target},
+    spec::Launch,
+    time::Timestamp,
+};
+use muster_proto::{
+    convert::session::{
+        Welcome, desired_from_wire, desired_to_wire, hello_from_wire, hello_to_wire, node_report_from_wire, node_report_to_wire,
+        runs_from_wire, runs_to_wire, welcome_from_wire, welcome_to_wire,
+    },
+    v1::{AgentMessage, CoordinatorMessage, agent_message::Message as Up, coordinator_message::Message as Down},
+};
+use prost::Message;
+
+/// Ages are relative to this on both ends.
+const NOW: Timestamp = Timestamp(1 << 50);
+
+pub(super) fn agent_message(input: &[u8]) {
+    let Ok(AgentMessage { message: Some(message) }) = AgentMessage::decode(input) else { return };
+    match message {
+        Up::Hello(wire) => {
+            if let Ok(hello) = hello_from_wire(wire, NOW) {
+                let again = hello_from_wire(hello_to_wire(&hello, NOW), NOW).expect("an accepted hello is accepted again");
+                assert_eq!(format!("{again:?}"), format!("{hello:?}"));
+            }
+        }
+        Up::Report(wire) => {
+            if let Ok(report) = node_report_from_wire(wire) {
+                let again = node_report_from_wire(node_report_to_wire(&report));
+                assert_eq!(again.expect("an accepted report is accepted again"), report);
+            }
+        }
+        Up::Runs(wire) => {
+            if let Ok(runs) = runs_from_wire(wire, NOW) {
+                assert_eq!(runs_from_wire(runs_to_wire(&runs, NOW), NOW).expect("accepted runs are accepted again"), runs);
+            }
+        }
+        Up::Heartbeat(_) | Up::Log(_) => {}
+    }
+}
+
+pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
+    let run = RunReport {
+        phase: RunPhase::Running,
+        store: Some(Endpoint { host: "127.0.0.1".into(), port: 4711 }),
+        joined_ranks: vec![0, 1],
+        launched_at: Some(Timestamp(NOW.0 - 5)),
+        launcher_exit: Some(Exit::Signal(9)),
+        ..RunReport::preparing(RunId { job: JobUid("0192-ab".into()), generation: Generation(3) }, Term(2))
+    };
+    let hello = Hello {
+        node: "node-1".into(),
+        boot_id: "boot".into(),
+        incarnation: 7,
+        term_seen: Term(2),
+        epoch_seen: NodeEpoch(3),
+        report: NodeReport::default(),
+        runs: vec![run.clone()],
+    };
+    let up = |message| AgentMessage { message: Some(message) }.encode_to_vec();
+    vec![
+        up(Up::Hello(hello_to_wire(&hello, NOW))),
+        up(Up::Runs(runs_to_wire(&[run], NOW))),
+        up(Up::Report(node_report_to_wire(&NodeReport::default()))),
+    ]
+}
+
+pub(super) fn coordinator_message(input: &[u8]) {
+    let Ok(CoordinatorMessage { message: Some(message) }) = CoordinatorMessage::decode(input) else { return };
+    match message {
+        Down::Welcome(wire) => {
+            if let Ok(welcome) = welcome_from_wire(wire) {
+                assert_eq!(welcome_from_wire(welcome_to_wire(&welcome)).expect("an accepted welcome is accepted again"), welcome);
+            }
+        }
+        Down::Desired(wire) => {
+            if let Ok(desired) = desired_from_wire(wire) {
+                let again = desired_from_wire(desired_to_wire(&desired));
+                assert_eq!(again.expect("an accepted desired state is accepted again"), desired);
+            }
+        }
+        Down::Heartbeat(_) | Down::LogRead(_) | Down::LogCancel(_) | Down::LogCredit(_) => {}
+    }
+}
+
+pub(super) fn coordinator_seeds() -> Vec<Vec<u8>> {
+    let run = |generation| RunId { job: JobUid("0192-ab".into()), generation: Generation(generation) };
+    let stopped = Target::Stopped { grace: Duration::from_secs(10), reason: "cancelled".into() };
+    let runs = vec![
+        DesiredRun { run: run(1), target: Target::Gone { purge: true } },
+        DesiredRun { run: run(2), target: stopped },
+        DesiredRun { run: run(3), target: Target::Ready(Box::new(assignment(run(3)))) },
+    ];
+    let desired = Desired { term: Term(4), epoch: NodeEpoch(5), runs };
+    let welcome = Welcome { term: Term(4), epoch: NodeEpoch(5), heartbeat: Duration::from_secs(1) };
+    let down = |message| CoordinatorMessage { message: Some(message) }.encode_to_vec();
+    vec![down(Down::Desired(desired_to_wire(&desired))), down(Down::Welcome(welcome_to_wire(&welcome)))]
+}
+
+fn assignment(run: RunId) -> Assignment {
+    let profile = Profile::default();
+    Assignment {
+        run,
+        name: JobName { namespace: "default".into(), name: "digits".into() },
+        rendezvous: "0192-ab.g3".into(),
+        node_rank: 0,
+        node_count: 1,
+        proc_per_node: 1,
+        first_rank: 0,
+        world_size: 1,
+        store_host: "node-1".into(),
+        hosts_store: true,
+        command: vec!["python3".into()],
+        args: vec!["train.py".into()],
+        env: BTreeMap::from([("A".into(), "b".into())]),
+        working_dir: Some("/w".into()),
+        gpus: Vec::new(),
+        launch: Launch::Cold,
+        stop_grace: Duration::from_secs(10),
+        step_pattern: None,
+        restart_count: 0,
+        profile_hash: profile.hash(),
+        profile,
+    }
+}

@@ -38,6 +38,14 @@ mod tests;
 /// and one commit, some 20 ms together. Beyond that sessions wait with what they have to say.
 const INBOX: usize = 1_024;
 
+/// After a turn that took long to decide the next one waits as long again, but no longer than this, for what else is on its way: the
+/// members of a large job answer within some 100 ms, and looking at all of them for every few answers would take the processor from
+/// those who bring the rest.
+const GATHER_MAX: Duration = Duration::from_millis(20);
+
+/// A job of some ten nodes is decided in less, and never waits.
+const GATHER_MIN: Duration = Duration::from_millis(2);
+
 /// Turns that tell agents something are logged here, at debug level, with where their time went.
 const TURNS: &str = "muster_coordinator::turns";
 
@@ -119,6 +127,7 @@ pub fn start(
         nodes: watch::Sender::default(),
         events: watch::Sender::default(),
         wake_at: Timestamp(clock.now_us()),
+        gather_until: Timestamp(0),
     };
     engine.publish_all(events);
     let handle = Handle::new(inbox, clock, engine.jobs.subscribe(), engine.nodes.subscribe(), engine.events.subscribe());
@@ -155,6 +164,8 @@ struct Engine {
     events: watch::Sender<Events>,
     /// When the fleet wants its next tick.
     wake_at: Timestamp,
+    /// Until when inputs are gathered, after a long turn.
+    gather_until: Timestamp,
 }
 
 impl Engine {
@@ -184,6 +195,10 @@ impl Engine {
                 inputs.push(Input::Tick);
             }
             if let Some(message) = message {
+                let more = Duration::from_micros(self.gather_until.0.saturating_sub(self.clock.now_us()));
+                if !more.is_zero() && messages.len() < INBOX / 2 {
+                    waiting.block_on(async { tokio::time::sleep(more).await });
+                }
                 inputs.push(self.accept(message));
                 self.gather(&mut inputs, &mut messages);
             }
@@ -233,9 +248,9 @@ impl Engine {
         let (now, count) = (Timestamp(self.clock.now_us()), inputs.len());
         let turn = self.fleet.turn_all(now, inputs);
         let thought = Timestamp(self.clock.now_us());
-        let took = thought.since(now);
-        if took > SLOW_TURN {
-            warn!(?took, "a slow turn");
+        let thinking = thought.since(now);
+        if thinking > SLOW_TURN {
+            warn!(took = ?thinking, inputs = count, "a slow turn");
         }
         if !turn.changes.is_empty() {
             failpoint!("before commit");
@@ -252,12 +267,13 @@ impl Engine {
             failpoint!("between what is published");
             self.execute(effect);
         }
+        let done = Timestamp(self.clock.now_us());
         if told > 0 {
-            let done = Timestamp(self.clock.now_us());
             let us = |from: Timestamp, to: Timestamp| to.0.saturating_sub(from.0);
             let (think_us, commit_us, act_us) = (us(now, thought), us(thought, stored), us(stored, done));
             debug!(target: TURNS, inputs = count, told, think_us, commit_us, act_us, done_us = done.0, "turn");
         }
+        self.gather_until = if thinking < GATHER_MIN { Timestamp(0) } else { done + thinking.min(GATHER_MAX) };
         let asked = turn.wake_at.filter(|at| *at > now);
         let earlier = Some(self.wake_at).filter(|at| *at > now);
         self.wake_at = [asked, earlier, Some(now + self.tick)].into_iter().flatten().min().expect("one of them is set");

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    fleet::{Effect, Fleet, Hello, NodeRecord, brake, registry::Node, turn::Scratch, view::Liveness},
+    fleet::{Effect, Fleet, Halt, Hello, NodeRecord, brake, registry::Node, turn::Scratch, view::Liveness},
     id::{JobUid, NodeEpoch, NodeName, SessionId},
     node_report::NodeReport,
     period,
@@ -32,6 +32,7 @@ impl Fleet {
             scratch.effects.push(Effect::Refuse { session, why });
             return;
         }
+        let ahead = self.ahead(&hello);
         if !self.nodes.nodes.contains_key(&name) {
             let record = NodeRecord {
                 name: name.clone(),
@@ -40,6 +41,7 @@ impl Fleet {
                 first_seen: now,
                 gone: false,
                 cordon: None,
+                halt: None,
                 marks: Vec::new(),
                 report: hello.report.clone(),
             };
@@ -50,13 +52,23 @@ impl Fleet {
                 self.index(&uid);
             }
         }
+        if self.policy.accept_store {
+            if let Some(why) = &ahead {
+                let message = format!("{name}: {why}; an operator has accepted the store, and what it does not know is stopped");
+                self.event(scratch, now, true, "StoreAccepted", message, None, Some(&name));
+            }
+            hello.runs.iter().for_each(|run| self.touch_job(&run.run.job, scratch));
+            self.accept_numbers(&hello);
+        }
         self.touch_node(&name, scratch);
         let replaced = self.nodes.bind(session, &name, now);
         if let Some(old) = replaced {
             let why = format!("a newer session of {name} took over");
             scratch.effects.push(Effect::Refuse { session: old, why });
         }
+        let heartbeat = self.heartbeat();
         let node = self.nodes.nodes.get_mut(&name).expect("inserted above");
+        node.heartbeat = heartbeat;
         node.record.epoch = node.record.epoch.max(hello.epoch_seen).next();
         node.record.boot_id = hello.boot_id;
         node.record.gone = false;
@@ -64,7 +76,13 @@ impl Fleet {
         node.incarnation = hello.incarnation;
         node.runs = hello.runs.into_iter().map(|run| (run.run.clone(), run)).collect();
         let epoch = node.record.epoch;
-        scratch.effects.push(Effect::Welcome { session, term: self.term, epoch, heartbeat: self.heartbeat() });
+        if let Some(why) = ahead.filter(|_| !self.policy.accept_store) {
+            let why = Fleet::halt_sentence(&why);
+            node.record.halt = Some(Halt { at: now, why: why.clone() });
+            self.halted.insert(name.clone());
+            self.event(scratch, now, true, "StoreBehind", format!("{name}: {why}"), None, Some(&name));
+        }
+        scratch.effects.push(Effect::Welcome { session, term: self.term, epoch, heartbeat });
         self.event(scratch, now, false, "NodeReady", format!("{name} connected, node epoch {epoch}"), None, Some(&name));
         scratch.publish.insert(name.clone());
         self.node_changed(&name, scratch);
@@ -206,6 +224,8 @@ impl Fleet {
     /// What is unusual about a node's place in the fleet, for people.
     pub(crate) fn conditions(&self, node: &Node) -> Vec<String> {
         let brake = self.brake.as_ref().filter(|_| !node.is_ready());
-        brake.map(|brake| format!("MassLoss: {}", brake.sentence(&self.policy))).into_iter().collect()
+        let mass_loss = brake.map(|brake| format!("MassLoss: {}", brake.sentence(&self.policy)));
+        let halt = node.record.halt.as_ref().map(|halt| format!("StoreBehind: {}", halt.why));
+        mass_loss.into_iter().chain(halt).collect()
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Node {
     pub session: Option<SessionId>,
     pub incarnation: u64,
     pub liveness: Liveness,
+    /// How often its agent was told to speak: it is judged by this, also when the fleet has become smaller, and its heartbeat quicker.
+    pub heartbeat: Duration,
     /// Since when it is not Ready.
     pub doubted_at: Timestamp,
     /// When this coordinator saw it become Lost; `None` for one that was Lost before it started.
@@ -45,6 +47,7 @@ impl Node {
             session: None,
             incarnation: 0,
             liveness: Liveness::Unknown,
+            heartbeat: Duration::ZERO,
             doubted_at: now,
             lost_at: None,
             heard: now,
@@ -56,6 +59,12 @@ impl Node {
 
     pub(crate) fn is_ready(&self) -> bool {
         self.liveness == Liveness::Ready
+    }
+
+    /// After how long a silence it is doubted, and lost. `heartbeat`: the fleet's now.
+    fn patience(&self, heartbeat: Duration, policy: &Policy) -> (Duration, Duration) {
+        let heartbeat = heartbeat.max(self.heartbeat);
+        (heartbeat * policy.suspect_missed, heartbeat * policy.lost_missed)
     }
 
     fn doubt(&mut self, liveness: Liveness, now: Timestamp) {
@@ -139,10 +148,10 @@ impl Registry {
         if now < self.quiet_until {
             return Vec::new();
         }
-        let (suspect, lost) = (heartbeat * policy.suspect_missed, heartbeat * policy.lost_missed);
         let mut changed = Vec::new();
         for (name, node) in &mut self.nodes {
             let silent = now.since(node.heard);
+            let (suspect, lost) = node.patience(heartbeat, policy);
             let next = match node.liveness {
                 Liveness::Unknown if listening => Liveness::Unknown,
                 Liveness::Unknown => Liveness::Lost,
@@ -186,8 +195,8 @@ impl Registry {
 
     fn next_silence(&self, heartbeat: Duration, policy: &Policy) -> Option<Timestamp> {
         let due = |node: &Node| match node.liveness {
-            Liveness::Ready => Some(node.heard + heartbeat * policy.suspect_missed),
-            Liveness::Suspect => Some(node.heard + heartbeat * policy.lost_missed),
+            Liveness::Ready => Some(node.heard + node.patience(heartbeat, policy).0),
+            Liveness::Suspect => Some(node.heard + node.patience(heartbeat, policy).1),
             Liveness::Lost | Liveness::Unknown => None,
         };
         self.nodes.values().filter_map(due).min()
@@ -208,6 +217,7 @@ mod tests {
             first_seen: now,
             gone: false,
             cordon: None,
+            halt: None,
             marks: Vec::new(),
             report: NodeReport::default(),
         };
@@ -239,6 +249,18 @@ mod tests {
         assert!(registry.expire(start + 2 * slow, slow, &policy, false).is_empty());
         assert_eq!(registry.next_verdict(slow, &policy), Some(start + 3 * slow));
         assert_eq!(registry.expire(start + 3 * slow, slow, &policy, false).len(), 1);
+    }
+
+    #[test]
+    fn a_node_is_judged_by_the_heartbeat_it_was_given_when_the_fleet_has_shrunk() {
+        let (policy, start) = (Policy::default(), Timestamp(0));
+        let mut registry = registry(start);
+        registry.bind(SessionId(1), &"a".into(), start);
+        let slow = Duration::from_secs(5);
+        registry.nodes.get_mut(&"a".into()).unwrap().heartbeat = slow;
+        assert!(registry.expire(start + 2 * slow, policy.heartbeat, &policy, false).is_empty());
+        assert_eq!(registry.next_verdict(policy.heartbeat, &policy), Some(start + 3 * slow));
+        assert_eq!(registry.expire(start + 3 * slow, policy.heartbeat, &policy, false).len(), 1);
     }
 
     #[test]

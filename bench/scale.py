@@ -77,7 +77,12 @@ def fleet(folder, agents, flags, exits, rest):
     command = [TARGET / "muster-fleetbench", "--coordinator", TARGET / "muster-coordinator", "--dir", folder]
     command += [f"--agents={agents}", f"--exits={exits}", f"--rest={1 if varied else rest}", f"--progress={0 if varied else 10}"]
     command += [f"--restarts={0 if varied else 1}", *(f"--flag={flag}" for flag in flags)]
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    print(done.stderr, file=sys.stderr)
+    if done.returncode:
+        # On a machine that others load, agents fall silent; what was measured of the rest is kept.
+        return {"agents": agents, "flags": flags, "failed": next((line for line in done.stderr.splitlines() if "Error" in line), "?")}
+    return json.loads(done.stdout)
 
 
 def peer(kind, members):
@@ -146,6 +151,8 @@ def block(found):
 
 
 def fleet_rows(one):
+    if "failed" in one:
+        return [(f"{one['agents']:,} agents {' '.join(one['flags'])}", f"failed: {one['failed']}", "")]
     agents, members = f"{one['agents']:,}", f"{one['members']:,}"
     spread = lambda name: "p50 {p50:.0f}, p99 {p99:.0f} ms ({samples} times)".format(**one["exit"][name])  # noqa: E731
     decided = spread("decided, stored and handed to all sessions")

@@ -11,6 +11,7 @@ import unittest
 import plan
 import processes
 import report
+import scale
 import watch
 
 
@@ -131,6 +132,28 @@ class Plan(unittest.TestCase):
         self.assertFalse(plan.takes_part("etcd", "frozen", 0, options, []))
         self.assertFalse(plan.takes_part("etcd", "worker", 2, options, []))
         self.assertFalse(plan.takes_part("static", "worker", 0, options, []), "floors are timed apart")
+
+
+class Scale(unittest.TestCase):
+    def test_a_page_has_every_figure_and_says_what_failed(self):
+        spread = {"p50": 20.4, "p99": 44.6, "samples": 100}
+        names = ("decided, stored and handed to all sessions", "all members have their assignment", "all members train")
+        rest = {"rss_mib": 463.2, "cores": 0.31}
+        whole = {"agents": 10_000, "members": 1_000, "flags": [], "idle": rest, "progress": rest, "exit_cpu_ms": 350.0}
+        whole["exit"] = {name: spread for name in names}
+        whole["restarts"] = [{"all_welcomed_s": 5.3, "declared_lost": 0, "declared_suspect": 2, "generations_broken": 0}]
+        bare = {**whole, "flags": ["--coalesce=0ms"]}
+        failed = {"agents": 1_000, "flags": [], "failed": "Error: 3 of 1000"}
+        peers = [{"peer": "c10d", "members": 128, "seconds": 11.0}, {"peer": "torchft", "members": 1_000, "seconds": None, "why": ["no"]}]
+        stores = [{"store": "ours", "total_ms": 200.0}, {"store": "torch", "total_ms": 600.0}]
+        meta = {"date": "2026-01-01", "commit": "abc", "machine": "2 cores", "load": 0.1}
+        page = scale.block({"meta": meta, "fleet": [whole, bare, failed], "peers": peers, "store": stores})
+        for words in (
+            "463 MiB, 0.31 cores | 500 MiB, 0.5 cores", "decide for 1,000 nodes | p50 20, p99 45 ms (100 times) | p99 50 ms",
+            "no coalesce window", "failed: Error: 3 of 1000", "5.3 s, 0 lost, 2 suspect", "one round of 128 | 11.0 s",
+            "one quorum of 1,000 | not measured: ['no']", "3.0 times as fast",
+        ):
+            self.assertIn(words, page)
 
 
 class Trees(unittest.TestCase):

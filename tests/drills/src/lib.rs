@@ -21,6 +21,7 @@ pub mod fleet;
 pub mod namespace;
 pub mod relay;
 pub mod torchrun;
+pub mod wires;
 
 /// Drills run one at a time: each starts several PyTorch processes, and the smallest machine has two cores.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

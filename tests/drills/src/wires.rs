@@ -1,0 +1,103 @@
+//! Nodes joined by real wires: a network namespace each, joined by virtual cables to a switch in one more, which the test pulls.
+//!
+//! Addresses are of 127.0.1.0/24, which the programs take for loopback, as they must until TLS exists, and which the kernel carries over
+//! a cable where it is told so (`route_localnet`). What is pulled is gone without a word, as with a real cable: TCP repeats itself.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+pub struct Wires {
+    prefix: String,
+    ends: u32,
+}
+
+impl Wires {
+    /// A switch with this many ends, the first of them number 1. `None` where that is not permitted.
+    pub fn lay(ends: u32) -> Option<Wires> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // Interface names have 15 bytes at most.
+        let prefix = format!("mw{}x{}", std::process::id() % 1_000_000, NUMBER.fetch_add(1, Ordering::Relaxed));
+        let wires = Wires { prefix, ends };
+        let laid = wires.lay_all();
+        if !laid {
+            eprintln!(
+                "\n!!! NO NETWORK NAMESPACES with virtual cables here (they need root and `ip`): cuts between ranks are NOT SHOWN.\n"
+            );
+        }
+        laid.then_some(wires)
+    }
+
+    fn lay_all(&self) -> bool {
+        let switch = self.name(0);
+        let made = ip(&["netns", "add", &switch])
+            && ip(&["-n", &switch, "link", "add", "br0", "type", "bridge"])
+            && ip(&["-n", &switch, "link", "set", "br0", "up"]);
+        made && (1..=self.ends).all(|end| self.lay_one(end))
+    }
+
+    fn lay_one(&self, end: u32) -> bool {
+        let (switch, name, cable) = (self.name(0), self.name(end), self.cable(end));
+        let carried = "for c in all eth0; do echo 1 > /proc/sys/net/ipv4/conf/$c/route_localnet; done";
+        ip(&["netns", "add", &name])
+            && ip(&["-n", &name, "link", "set", "lo", "up"])
+            // All of 127.0.0.0/8 would stay inside.
+            && ip(&["-n", &name, "addr", "del", "127.0.0.1/8", "dev", "lo"])
+            && ip(&["-n", &name, "addr", "add", "127.0.0.1/32", "dev", "lo"])
+            && ip(&["-n", &switch, "link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", &name])
+            && ip(&["-n", &switch, "link", "set", &cable, "master", "br0", "up"])
+            && ip(&["-n", &name, "link", "set", "eth0", "up"])
+            && run(self.command(end, Path::new("sh")).args(["-c", carried]))
+            && ip(&["-n", &name, "addr", "add", &format!("{}/24", self.address(end)), "dev", "eth0"])
+    }
+
+    fn name(&self, end: u32) -> String {
+        format!("{}n{end}", self.prefix)
+    }
+
+    fn cable(&self, end: u32) -> String {
+        format!("{}c{end}", self.prefix)
+    }
+
+    pub fn address(&self, end: u32) -> String {
+        format!("127.0.1.{end}")
+    }
+
+    /// A command that runs `program` at this end.
+    pub fn command(&self, end: u32, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.name(end))).arg(program);
+        command
+    }
+
+    /// Pulls the cable of one end, or puts it back.
+    pub fn set(&self, end: u32, plugged: bool) {
+        let state = if plugged { "up" } else { "down" };
+        assert!(ip(&["-n", &self.name(0), "link", "set", &self.cable(end), state]));
+    }
+
+    /// Ends that are isolated hear and reach those that are not, but not each other.
+    pub fn isolate(&self, end: u32, isolated: bool) {
+        let state = if isolated { "on" } else { "off" };
+        let kind = ["type", "bridge_slave", "isolated", state];
+        assert!(ip(&[&["-n", &self.name(0), "link", "set", &self.cable(end)], kind.as_slice()].concat()));
+    }
+}
+
+impl Drop for Wires {
+    fn drop(&mut self) {
+        for end in 0..=self.ends {
+            ip(&["netns", "del", &self.name(end)]);
+        }
+    }
+}
+
+fn ip(args: &[&str]) -> bool {
+    run(Command::new("ip").args(args))
+}
+
+fn run(command: &mut Command) -> bool {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}

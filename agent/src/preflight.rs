@@ -12,6 +12,7 @@ use std::{
 
 use muster_core::{
     node::{
+        fitness,
         lane::Interpreter,
         torchrun::{self, Entry, FORGIVES_BIND, Launch, Site},
     },
@@ -52,6 +53,12 @@ impl Preflight {
         }
         if let Some(why) = torchrun::surroundings(assignment, site).fatal() {
             return Err(format!("{why} on {node}"));
+        }
+        let runs = Path::new(&site.run_dir).parent().unwrap_or(Path::new("/"));
+        let unfit: Vec<String> =
+            fitness::unfit(assignment, &site.report, |pid| is_ours(pid, runs)).iter().map(ToString::to_string).collect();
+        if !unfit.is_empty() {
+            return Err(format!("{node} is not fit for it: {}", unfit.join("; ")));
         }
         let dir = Path::new(&launch.dir);
         if !dir.is_dir() {
@@ -138,6 +145,17 @@ fn interpreter(said: &str) -> Option<Interpreter> {
 fn version(text: &str) -> Option<Torch> {
     let mut numbers = text.trim().split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// A process of one of this agent's runs, which all carry their directory in the environment, or one that has ended since it was seen.
+fn is_ours(pid: u32, runs: &Path) -> bool {
+    match fs::read(format!("/proc/{pid}/environ")) {
+        Ok(environment) => {
+            let mark = [torchrun::RUN_DIR.as_bytes(), b"=", runs.as_os_str().as_encoded_bytes()].concat();
+            environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(&mark))
+        }
+        Err(e) => e.kind() == std::io::ErrorKind::NotFound,
+    }
 }
 
 /// Finds a program as the kernel and a shell would.
@@ -261,6 +279,37 @@ mod tests {
         assert_eq!(check(&Preflight::default(), old.clone(), at).await, Err(why));
         let other = Assignment { node_rank: 1, ..old };
         assert_eq!(check(&Preflight::default(), other, at).await, Ok(()));
+    }
+
+    #[test]
+    fn our_processes_are_told_from_strays() {
+        let mut sleep = std::process::Command::new("sleep");
+        let mut ours = sleep.arg("1000").env(torchrun::RUN_DIR, "/state/runs/a-g1").spawn().unwrap();
+        // The environment is the child's own once it executes; until then it is this test's.
+        while fs::read_to_string(format!("/proc/{}/comm", ours.id())).unwrap().trim() != "sleep"
+            || fs::read(format!("/proc/{}/environ", ours.id())).unwrap().is_empty()
+        {
+            std::thread::yield_now();
+        }
+        assert!(is_ours(ours.id(), Path::new("/state/runs")));
+        assert!(!is_ours(ours.id(), Path::new("/other/runs")));
+        ours.kill().unwrap();
+        ours.wait().unwrap();
+        assert!(is_ours(ours.id(), Path::new("/other/runs")), "gone");
+    }
+
+    #[tokio::test]
+    async fn a_profile_read_otherwise_and_an_unfit_node_are_refused() {
+        let dir = bench("echo 2.15.0 cpython 3.11 linux");
+        let at = dir.path();
+        let mut other = assignment(&["python3"], &["train.py"], at);
+        other.profile_hash = "1".into();
+        let why = check(&Preflight::default(), other, at).await.unwrap_err();
+        assert!(why.starts_with("n1 reads the profile of this generation as f3da59462432cc74, the coordinator as 1: "), "{why}");
+        let mut gone = assignment(&["python3"], &["train.py"], at);
+        gone.gpus = vec!["GPU-1".into()];
+        let why = check(&Preflight::default(), gone, at).await.unwrap_err();
+        assert_eq!(why, "n1 is not fit for it: GPU-1 is not among this node's GPUs any more");
     }
 
     #[tokio::test]

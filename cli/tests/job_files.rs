@@ -225,7 +225,7 @@ fn one_wrong_line() {
         (
             "  args: [train.py]",
             "  args: [train.py]\n  launch: warm",
-            "9:11: spec.launch: is \"warm\", must be one of cold, parked, fork, auto",
+            "9:11: spec.launch: is \"warm\", must be one of cold, parked, fork, direct, auto",
         ),
         (
             "  args: [train.py]",

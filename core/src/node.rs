@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `ledger` | what this node has promised never to go behind: term, node epoch, generations; persisted before obeying |
 //! | `digest` | the fingerprint by which two contents of one generation are told apart |
+//! | `fitness` | what about the node would break a launch on it |
 //! | `lane` | how workers are started here: what was asked for, and what is proven for this interpreter |
 //! | `group` | one worker group as its runner describes it, and the report made of that |
 //! | `turn` | desired against actual |
@@ -15,6 +16,7 @@
 //! | `torchrun` | an assignment as the process that starts its workers |
 
 mod digest;
+pub mod fitness;
 mod group;
 pub mod lane;
 mod ledger;

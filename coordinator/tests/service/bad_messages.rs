@@ -75,7 +75,7 @@ async fn a_wrong_submission_names_every_wrong_field() {
         ),
         (with!(|s| s.stop_grace_period = Some("6m".into())), "spec.stopGracePeriod: is 6m, must be between 0s and 5m"),
         (with!(|s| s.progress = Some("fast".into())), "spec.progress: is \"fast\", must be one of synchronous, independent"),
-        (with!(|s| s.launch = Some("warp".into())), "spec.launch: is \"warp\", must be one of cold, parked, fork, auto"),
+        (with!(|s| s.launch = Some("warp".into())), "spec.launch: is \"warp\", must be one of cold, parked, fork, direct, auto"),
         (|r| r.request_id = "a b".into(), "request_id: must be at most 128 printable ASCII characters"),
     ];
     for (change, expected) in cases {

@@ -1,0 +1,160 @@
+//! What about a node would break a launch on it, found before anything is started: NCCL answers most of these with a hang or with an error that
+//! names something else. Judges the node as it reports itself; whether interpreter and script are there is the agent's to look.
+
+use std::fmt;
+
+use crate::{
+    nccl::profile::Transport,
+    node_report::{Gpu, NodeReport},
+    run::Assignment,
+};
+
+/// Two ranks on a node talk through shared memory: NCCL takes 10 MiB or so a pair of them and channel, a DataLoader as much as a few batches.
+/// 64 MiB is what containers get by default, and ends as "bus error" in the middle of training; nobody who thought about it gave less than this.
+pub const SHM_MIN: u64 = 1 << 30;
+/// RDMA locks what it sends from. The usual default is 64 KiB or 8 MiB, and ends as "Cannot allocate memory" in `ibv_reg_mr`; below this not even NCCL's own
+/// buffers (4 MiB a channel and peer) of one node fit.
+pub const MEMLOCK_MIN: u64 = 1 << 30;
+
+/// Why this node must not start the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    Shm { bytes: u64, ranks: u32 },
+    Memlock { bytes: u64, transport: Transport },
+    DeviceFile { name: String },
+    GpuGone { uuid: String },
+    Occupied { gpu: String, pid: u32, name: String },
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MIB: u64 = 1 << 20;
+        match self {
+            Unfit::Shm { bytes, ranks } => write!(
+                f,
+                "/dev/shm is {} MiB, and {ranks} ranks of one node need {} MiB (mount it larger: --shm-size, or a memory volume at /dev/shm)",
+                bytes / MIB,
+                SHM_MIN / MIB
+            ),
+            Unfit::Memlock { bytes, transport } => write!(
+                f,
+                "workers may lock {} KiB of memory, and {transport} registers {} MiB or more (LimitMEMLOCK=infinity, or the capability IPC_LOCK)",
+                bytes / 1024,
+                MEMLOCK_MIN / MIB
+            ),
+            Unfit::DeviceFile { name } => write!(f, "/dev/{name} is missing, without which CUDA cannot use a GPU"),
+            Unfit::GpuGone { uuid } => write!(f, "{uuid} is not among this node's GPUs any more"),
+            Unfit::Occupied { gpu, pid, name } => {
+                write!(f, "{gpu} is used by process {pid} ({name}), which no job of Muster started")
+            }
+        }
+    }
+}
+
+/// All that is wrong. `is_ours`: a process of a run this agent holds, or one that is gone since the report was made.
+pub fn unfit(assignment: &Assignment, report: &NodeReport, is_ours: impl Fn(u32) -> bool) -> Vec<Unfit> {
+    let mut found = Vec::new();
+    let host = &report.host;
+    if assignment.gpus.is_empty() {
+        return found;
+    }
+    if let Some(bytes) = host.shm_bytes.filter(|bytes| assignment.proc_per_node > 1 && *bytes < SHM_MIN) {
+        found.push(Unfit::Shm { bytes, ranks: assignment.proc_per_node });
+    }
+    let transport = assignment.profile.transport;
+    if let Some(bytes) =
+        host.memlock_bytes.filter(|bytes| transport != Transport::Socket && assignment.node_count > 1 && *bytes < MEMLOCK_MIN)
+    {
+        found.push(Unfit::Memlock { bytes, transport });
+    }
+    let mut given: Vec<&Gpu> = Vec::new();
+    for uuid in &assignment.gpus {
+        match report.gpu_of(uuid) {
+            Some(gpu) => given.push(gpu),
+            // Where NVML does not answer the last list may be short.
+            None if report.gpu_error.is_none() => found.push(Unfit::GpuGone { uuid: uuid.clone() }),
+            None => {}
+        }
+    }
+    // A node on which the list could not be read has none at all.
+    if !host.gpu_device_files.is_empty() {
+        let own = given.iter().filter_map(|gpu| Some(format!("nvidia{}", gpu.minor?)));
+        let needed = ["nvidiactl".to_owned(), "nvidia-uvm".to_owned()].into_iter().chain(own);
+        found.extend(needed.filter(|name| !host.gpu_device_files.contains(name)).map(|name| Unfit::DeviceFile { name }));
+    }
+    for gpu in given {
+        let stray = gpu.processes.iter().filter(|process| !is_ours(process.pid));
+        found.extend(stray.map(|process| Unfit::Occupied { gpu: gpu.uuid.clone(), pid: process.pid, name: process.name.clone() }));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{nccl::profile::tests::dgx, node::turn::tests::assignment, node_report::gpu::GpuProcess};
+
+    fn eight() -> Assignment {
+        let gpus = (0..8).map(|i| format!("GPU-{i}")).collect();
+        let mut run = Assignment { gpus, proc_per_node: 8, ..assignment("a", 1) };
+        run.profile.transport = Transport::Infiniband;
+        run
+    }
+
+    fn node() -> NodeReport {
+        let mut report = dgx();
+        (report.host.shm_bytes, report.host.memlock_bytes) = (Some(64 << 30), Some(u64::MAX));
+        for (i, gpu) in report.gpus.iter_mut().enumerate() {
+            gpu.minor = Some(i as u32);
+            report.host.gpu_device_files.push(format!("nvidia{i}"));
+        }
+        report
+    }
+
+    fn said(report: &NodeReport) -> Vec<String> {
+        unfit(&eight(), report, |pid| pid == 7).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_sound_node_is_fit() {
+        assert!(said(&node()).is_empty());
+        assert!(
+            unfit(&assignment("a", 1), &NodeReport::default(), |_| false).is_empty(),
+            "nothing is asked of a node without GPUs"
+        );
+        let unknown = NodeReport { gpus: node().gpus, ..NodeReport::default() };
+        assert!(said(&unknown).is_empty(), "what could not be read is not held against it");
+    }
+
+    #[test]
+    fn each_reason_has_its_words() {
+        let mut report = node();
+        report.host.shm_bytes = Some(64 << 20);
+        report.host.memlock_bytes = Some(64 << 10);
+        report.host.gpu_device_files.retain(|name| name != "nvidia-uvm" && name != "nvidia3");
+        report.gpus.remove(5);
+        report.gpus[0].processes = vec![
+            GpuProcess { pid: 7, name: "ours".into(), memory_bytes: 1 << 30 },
+            GpuProcess { pid: 9, name: "python".into(), memory_bytes: 1 << 30 },
+        ];
+        assert_eq!(
+            said(&report),
+            [
+                "/dev/shm is 64 MiB, and 8 ranks of one node need 1024 MiB (mount it larger: --shm-size, or a memory volume at /dev/shm)",
+                "workers may lock 64 KiB of memory, and infiniband registers 1024 MiB or more (LimitMEMLOCK=infinity, or the capability IPC_LOCK)",
+                "GPU-5 is not among this node's GPUs any more",
+                "/dev/nvidia-uvm is missing, without which CUDA cannot use a GPU",
+                "/dev/nvidia3 is missing, without which CUDA cannot use a GPU",
+                "GPU-0 is used by process 9 (python), which no job of Muster started",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_not_used_is_not_asked_for() {
+        let mut report = node();
+        (report.host.shm_bytes, report.host.memlock_bytes) = (Some(1), Some(1));
+        let one = Assignment { proc_per_node: 1, gpus: vec!["GPU-0".into()], node_count: 1, ..eight() };
+        assert!(unfit(&one, &report, |_| false).is_empty(), "one rank on one node needs neither");
+    }
+}

@@ -19,7 +19,7 @@ pub mod table;
 mod xid;
 
 pub use judge::{Judge, Memory, Moment, Reading, Source, Value};
-pub use table::{Remedy, Severity, Table, TableError};
+pub use table::{NoSuchWord, Remedy, Severity, Table, TableError};
 pub use xid::{Channel, Xid};
 
 /// What a finding is about.

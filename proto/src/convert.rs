@@ -2,6 +2,7 @@
 //!
 //! To the wire cannot fail. From the wire can, and says which field of which message is wrong; nothing is guessed.
 
+mod hardware;
 pub mod jobs;
 pub mod session;
 

@@ -4,7 +4,7 @@ use std::{
     fs::{File, OpenOptions},
     io::{self, Read, Seek, SeekFrom},
     os::unix::fs::OpenOptionsExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -26,10 +26,15 @@ const LOOK: Duration = Duration::from_millis(200);
 /// A record has at most 8 KiB (kernel, `CONSOLE_EXT_LOG_MAX`).
 const RECORD: usize = 8 << 10;
 
+/// From now on: what an earlier agent of this boot has seen is in its memory, and older lines have no time of their own to be judged by.
 pub(super) fn start(path: PathBuf, out: SyncSender<Sense>, over: Arc<AtomicBool>) {
+    let log = match open(&path) {
+        Ok(log) => log,
+        Err(e) => return info!("the kernel log is not read: {}: {e}", path.display()),
+    };
     let read = move || {
-        if let Err(e) = follow(&path, &out, &over) {
-            info!("the kernel log is not read: {}: {e}", path.display());
+        if let Err(e) = follow(log, &out, &over) {
+            warn!("the kernel log is not read any more: {}: {e}", path.display());
         }
     };
     if let Err(e) = thread::Builder::new().name("kernel-log".into()).spawn(read) {
@@ -37,10 +42,13 @@ pub(super) fn start(path: PathBuf, out: SyncSender<Sense>, over: Arc<AtomicBool>
     }
 }
 
-/// From now on: what an earlier agent of this boot has seen is in its memory, and older lines have no time of their own to be judged by.
-fn follow(path: &PathBuf, out: &SyncSender<Sense>, over: &AtomicBool) -> io::Result<()> {
+fn open(path: &Path) -> io::Result<File> {
     let mut log = OpenOptions::new().read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(path)?;
     log.seek(SeekFrom::End(0))?;
+    Ok(log)
+}
+
+fn follow(mut log: File, out: &SyncSender<Sense>, over: &AtomicBool) -> io::Result<()> {
     let ordinary = log.metadata()?.is_file();
     let (mut buffer, mut rest) = (vec![0; RECORD], String::new());
     while !over.load(Ordering::Relaxed) {

@@ -91,6 +91,8 @@ pub struct Judge {
     live: BTreeMap<Key, (Source, Finding)>,
     /// Since when a flag that must be sustained is set.
     rising: BTreeMap<Key, (Source, Timestamp)>,
+    /// A counter's value in the last look.
+    last: BTreeMap<Key, u64>,
     /// Where the window of a counter's rate began, and its value there.
     windows: BTreeMap<Key, (Timestamp, u64)>,
     /// When bursts of grave XIDs began, by GPU.
@@ -119,6 +121,7 @@ impl Judge {
             most: memory.most,
             live: BTreeMap::new(),
             rising: BTreeMap::new(),
+            last: BTreeMap::new(),
             windows: BTreeMap::new(),
             bursts: BTreeMap::new(),
         }
@@ -199,7 +202,8 @@ impl Judge {
 
     fn grew(&mut self, key: &Key, value: u64, more_than: u64, per: Option<Duration>, now: Timestamp) -> Option<String> {
         let baseline = *self.baselines.entry(key.clone()).or_insert(value);
-        if value < baseline {
+        let last = self.last.insert(key.clone(), value).unwrap_or(baseline);
+        if value < last {
             // The device or its driver was reset.
             self.baselines.insert(key.clone(), value);
             self.windows.remove(key);

@@ -11,7 +11,6 @@ use muster_core::{
         view::{JobView, Liveness, MemberView, NodeView, RankView},
     },
     id::{JobName, label_error},
-    node_report::Gpu,
     period,
     run::{Endpoint, RunPhase},
     spec::{
@@ -20,7 +19,13 @@ use muster_core::{
     time::Timestamp,
 };
 
-use crate::{convert::Malformed, v1};
+use crate::{
+    convert::{
+        Malformed,
+        hardware::{gpu_to_wire, hardware_to_wire},
+    },
+    v1,
+};
 
 #[cfg(test)]
 mod tests;
@@ -190,6 +195,9 @@ fn member(view: &MemberView) -> v1::MemberStatus {
         node: view.node.0.clone(),
         node_rank: view.node_rank,
         phase: view.phase.as_ref().map_or_else(|| "Unknown".into(), run_phase_name),
+        lane: view.lane.name.clone(),
+        lane_reason: view.lane.reason.clone(),
+        spare_bytes: view.lane.spare_bytes,
     }
 }
 
@@ -243,12 +251,13 @@ pub fn node(view: &NodeView) -> v1::Node {
         slots_free: view.slots_free,
         cpus: report.cpus,
         memory_bytes: report.memory_bytes,
-        gpus: report.gpus.iter().map(gpu).collect(),
+        gpus: report.gpus.iter().map(gpu_to_wire).collect(),
         gpu_error: report.gpu_error.clone().unwrap_or_default(),
         runs: view.runs.iter().map(|(run, name, phase)| node_run(run, name.as_ref(), phase)).collect(),
         first_seen_unix_us: record.first_seen.0,
         last_heard_unix_us: unix_us(view.last_heard),
         boot_id: record.boot_id.clone(),
+        hardware: Some(hardware_to_wire(report)),
         marks: record.marks.iter().map(mark).collect(),
         conditions: view.conditions.clone(),
     }
@@ -277,10 +286,6 @@ fn node_state(liveness: Liveness) -> v1::NodeState {
 
 fn cordon(cordon: &Cordon) -> v1::Cordon {
     v1::Cordon { by: cordon.by.clone(), reason: cordon.reason.clone(), at_unix_us: cordon.at.0 }
-}
-
-fn gpu(gpu: &Gpu) -> v1::Gpu {
-    v1::Gpu { uuid: gpu.uuid.clone(), index: gpu.index, model: gpu.model.clone(), memory_bytes: gpu.memory_bytes }
 }
 
 fn node_run(run: &muster_core::run::RunId, name: Option<&JobName>, phase: &RunPhase) -> v1::NodeRun {

@@ -14,7 +14,7 @@ use muster_core::{
 use super::Malformed;
 use crate::{limits::PROTOCOL, v1};
 
-mod bounds;
+pub(super) mod bounds;
 mod desired;
 mod node_report;
 mod run_report;

@@ -86,7 +86,7 @@ fn gpu(dir: &Path, hardware: &mut Hardware, at: usize, word: &str, value: &str) 
         "xid" => {
             let code: u32 = number(word, value)?;
             gpu.lost |= code == 79;
-            let pci = gpu.pci.trim_start_matches("0000").trim_end_matches(".0").to_lowercase();
+            let pci = gpu.pci[4..].trim_end_matches(".0").to_lowercase();
             let words = if code == 79 { ", GPU has fallen off the bus." } else { "" };
             kernel_log(dir, &format!("NVRM: Xid (PCI:{pci}): {code}, pid=4242, name=python3{words}"))?;
             const XID: u64 = 8;

@@ -22,18 +22,19 @@ const WAIT_MS: u32 = 5_000;
 /// After an error of the wait itself, which a lost GPU causes at once and again: not to spin.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// Registered before this returns: what happens from then on is heard.
 pub(super) fn start(library: Arc<Library>, out: SyncSender<Sense>, over: Arc<AtomicBool>) {
-    let listen = move || listen(&library, &out, &over);
+    let (set, addresses) = match register(&library) {
+        Ok(registered) => registered,
+        Err(code) => return debug!("no NVML events: {code}"),
+    };
+    let listen = move || listen(&library, set, &addresses, &out, &over);
     if let Err(e) = thread::Builder::new().name("nvml-events".into()).spawn(listen) {
         warn!("XIDs are only read from the kernel log: no thread: {e}");
     }
 }
 
-fn listen(library: &Arc<Library>, out: &SyncSender<Sense>, over: &AtomicBool) {
-    let (set, addresses) = match register(library) {
-        Ok(registered) => registered,
-        Err(code) => return debug!("no NVML events: {code}"),
-    };
+fn listen(library: &Arc<Library>, set: EventSet, addresses: &BTreeMap<Handle, String>, out: &SyncSender<Sense>, over: &AtomicBool) {
     // The thread that looks holds the library too; when it opens another one, this one is over.
     while !over.load(Ordering::Relaxed) && Arc::strong_count(library) > 1 {
         match library.wait(&set, WAIT_MS) {

@@ -6,15 +6,15 @@ use crate::convert::Malformed;
 
 /// Host names, kernel versions, boot ids, GPU models, uids: the longest in the field is a host name (`HOST_NAME_MAX` is 64, a
 /// DNS name 253).
-pub(super) const NAME_MAX: usize = 256;
+pub(in crate::convert) const NAME_MAX: usize = 256;
 /// A sentence for a person: a reason, an error line.
-pub(super) const SENTENCE_MAX: usize = 4 << 10;
+pub(in crate::convert) const SENTENCE_MAX: usize = 4 << 10;
 
-pub(super) fn malformed(field: impl Into<String>, message: impl Into<String>) -> Malformed {
+pub(in crate::convert) fn malformed(field: impl Into<String>, message: impl Into<String>) -> Malformed {
     Malformed { field: field.into(), message: message.into() }
 }
 
-pub(super) fn text(field: &str, value: String, limit: usize) -> Result<String, Malformed> {
+pub(in crate::convert) fn text(field: &str, value: String, limit: usize) -> Result<String, Malformed> {
     if value.len() > limit {
         return Err(malformed(field, format!("is {} bytes long, at most {limit} are allowed", value.len())));
     }
@@ -25,27 +25,27 @@ pub(super) fn text(field: &str, value: String, limit: usize) -> Result<String, M
 }
 
 /// Text where empty means that there is none.
-pub(super) fn optional_text(field: &str, value: String, limit: usize) -> Result<Option<String>, Malformed> {
+pub(in crate::convert) fn optional_text(field: &str, value: String, limit: usize) -> Result<Option<String>, Malformed> {
     Ok(Some(text(field, value, limit)?).filter(|text| !text.is_empty()))
 }
 
-pub(super) fn required_text(field: &str, value: String, limit: usize) -> Result<String, Malformed> {
+pub(in crate::convert) fn required_text(field: &str, value: String, limit: usize) -> Result<String, Malformed> {
     optional_text(field, value, limit)?.ok_or_else(|| malformed(field, "is empty"))
 }
 
-pub(super) fn texts(field: &str, values: Vec<String>, items: usize, bytes: usize) -> Result<Vec<String>, Malformed> {
+pub(in crate::convert) fn texts(field: &str, values: Vec<String>, items: usize, bytes: usize) -> Result<Vec<String>, Malformed> {
     count(field, values.len(), items)?;
     values.into_iter().enumerate().map(|(i, value)| text(&format!("{field}[{i}]"), value, bytes)).collect()
 }
 
-pub(super) fn count(field: &str, items: usize, limit: usize) -> Result<(), Malformed> {
+pub(in crate::convert) fn count(field: &str, items: usize, limit: usize) -> Result<(), Malformed> {
     if items > limit {
         return Err(malformed(field, format!("has {items} items, at most {limit} are allowed")));
     }
     Ok(())
 }
 
-pub(super) fn between(field: &str, value: u32, low: u32, high: u32) -> Result<u32, Malformed> {
+pub(in crate::convert) fn between(field: &str, value: u32, low: u32, high: u32) -> Result<u32, Malformed> {
     if !(low..=high).contains(&value) {
         return Err(malformed(field, format!("is {value}, must be between {low} and {high}")));
     }
@@ -53,11 +53,11 @@ pub(super) fn between(field: &str, value: u32, low: u32, high: u32) -> Result<u3
 }
 
 /// How long ago `at` was; a time to come is now.
-pub(super) fn age(at: Option<Timestamp>, now: Timestamp) -> Option<u64> {
+pub(in crate::convert) fn age(at: Option<Timestamp>, now: Timestamp) -> Option<u64> {
     at.map(|at| now.0.saturating_sub(at.0))
 }
 
 /// The receiver's point in time for an age.
-pub(super) fn at(age: Option<u64>, now: Timestamp) -> Option<Timestamp> {
+pub(in crate::convert) fn at(age: Option<u64>, now: Timestamp) -> Option<Timestamp> {
     age.map(|age| Timestamp(now.0.saturating_sub(age)))
 }

@@ -2,10 +2,16 @@
 
 use std::net::IpAddr;
 
-use muster_core::node_report::{Gpu, NodeReport};
+use muster_core::node_report::NodeReport;
 
-use super::bounds::{NAME_MAX, SENTENCE_MAX, count, malformed, optional_text, required_text, text};
-use crate::{convert::Malformed, v1};
+use super::bounds::{NAME_MAX, SENTENCE_MAX, count, malformed, optional_text, text};
+use crate::{
+    convert::{
+        Malformed,
+        hardware::{gpu_from_wire, gpu_to_wire, hardware_from_wire, hardware_to_wire},
+    },
+    v1,
+};
 
 /// Kubernetes nodes carry a few dozen labels; a thousand of the longest are below 400 KiB.
 const LABELS_MAX: usize = 1_000;
@@ -27,11 +33,8 @@ pub fn node_report_to_wire(report: &NodeReport) -> v1::NodeReport {
         memory_bytes: report.memory_bytes,
         gpus: report.gpus.iter().map(gpu_to_wire).collect(),
         gpu_error: report.gpu_error.clone().unwrap_or_default(),
+        hardware: Some(hardware_to_wire(report)),
     }
-}
-
-fn gpu_to_wire(gpu: &Gpu) -> v1::Gpu {
-    v1::Gpu { uuid: gpu.uuid.clone(), index: gpu.index, model: gpu.model.clone(), memory_bytes: gpu.memory_bytes }
 }
 
 pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malformed> {
@@ -52,7 +55,7 @@ pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malform
         }
     }
     count("report.gpus", wire.gpus.len(), GPUS_MAX)?;
-    Ok(NodeReport {
+    let mut report = NodeReport {
         address: wire.address,
         agent_version: text("report.agent_version", wire.agent_version, NAME_MAX)?,
         hostname: text("report.hostname", wire.hostname, NAME_MAX)?,
@@ -64,15 +67,7 @@ pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malform
         gpus: wire.gpus.into_iter().enumerate().map(|(i, gpu)| gpu_from_wire(i, gpu)).collect::<Result<_, _>>()?,
         gpu_error: optional_text("report.gpu_error", wire.gpu_error, SENTENCE_MAX)?,
         ..NodeReport::default()
-    })
-}
-
-fn gpu_from_wire(i: usize, wire: v1::Gpu) -> Result<Gpu, Malformed> {
-    Ok(Gpu {
-        uuid: required_text(&format!("report.gpus[{i}].uuid"), wire.uuid, NAME_MAX)?,
-        index: wire.index,
-        model: text(&format!("report.gpus[{i}].model"), wire.model, NAME_MAX)?,
-        memory_bytes: wire.memory_bytes,
-        ..Gpu::default()
-    })
+    };
+    hardware_from_wire(wire.hardware.unwrap_or_default(), &mut report)?;
+    Ok(report)
 }

@@ -78,6 +78,9 @@ pub struct Flags {
     /// Keep no spare launchers: jobs with a fast launch lane import torch when they start again
     #[arg(long, env = "MUSTER_NO_SPARES")]
     pub no_spares: bool,
+    /// Memory that all spare launchers of this node may take; one with which they take more is ended
+    #[arg(long, env = "MUSTER_SPARE_MEMORY_MAX", value_name = "MIB")]
+    pub spare_memory_max: Option<u64>,
     /// Write {"node": NAME, "pid": PID} to this file once all runs of an earlier agent are found again
     #[arg(long, env = "MUSTER_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
@@ -101,6 +104,8 @@ pub struct Config {
     pub runner: PathBuf,
     /// Launchers are kept ready for the next generation of jobs whose lane uses them.
     pub spares: bool,
+    /// Bytes that all of them may take.
+    pub spare_memory_max: Option<u64>,
     pub ready_file: Option<PathBuf>,
     pub probes: Probes,
 }
@@ -147,6 +152,7 @@ impl Flags {
             slots: self.slots,
             runner: runner(self.runner)?,
             spares: !self.no_spares,
+            spare_memory_max: self.spare_memory_max.map(|mib| mib.saturating_mul(1 << 20)),
             ready_file: self.ready_file,
             probes: Probes {
                 sysroot: self.sysroot,

@@ -21,7 +21,11 @@ use tokio::process::Command;
 
 use tracing::{info, warn};
 
-use crate::{preflight::Preflight, run_dir::Runs, spares::Spare};
+use crate::{
+    preflight::Preflight,
+    run_dir::{Accepted, Runs},
+    spares::Spare,
+};
 
 /// A runner says that it is ready within milliseconds; a disk that takes this long to sync two small files is broken.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -58,20 +62,26 @@ pub(crate) async fn prepare(
     let address: IpAddr = site.report.address.parse().map_err(|e| trouble("read its own address", &e))?;
     let hold = hold(assignment, site, address);
     hold.check().map_err(|e| trouble("describe the run to its runner", &e))?;
+    let mut accepted = Accepted { term, gpus: assignment.gpus.clone(), lane, why, alone, was: None };
     if let Some(spare) = spare {
         if lane != Lane::Cold && spare.fits(assignment, &launch) && !runs.dir(&assignment.run).exists() {
             let from = spare.dir.clone();
-            runs.note(&from, assignment, term, lane).map_err(|e| trouble("note the run", &e))?;
+            let adopted = Accepted { why: format!("{}; a spare was ready", accepted.why), ..accepted.clone() };
+            runs.note(&from, &adopted).map_err(|e| trouble("note the run", &e))?;
             match spare.adopt(hold.clone(), &runs.dir(&assignment.run)).await {
                 Ok(()) => return Ok(()),
-                Err(e) => warn!(job = %assignment.run.job, "the spare cannot be used, starting without: {e}"),
+                Err(e) => {
+                    warn!(job = %assignment.run.job, "the spare cannot be used, starting without: {e}");
+                    accepted.why += "; its spare could not be used";
+                }
             }
         } else {
             info!(job = %assignment.run.job, "the spare does not fit this generation");
+            accepted.why += "; its spare did not fit";
             spare.end().await;
         }
     }
-    let dir = runs.make(assignment, term, lane, alone).map_err(|e| trouble("make the run's directory", &e))?;
+    let dir = runs.make(&assignment.run, &accepted).map_err(|e| trouble("make the run's directory", &e))?;
     record::write_atomic(&dir, record::HOLD, &hold).map_err(|e| trouble("write the run down", &e))?;
     start_runner(runner, &dir).await.map_err(|e| trouble("start the runner", &e))
 }

@@ -13,7 +13,7 @@ use std::{
 use muster_core::node::lane::Lane;
 use muster_core::{
     id::{Generation, JobUid, Term},
-    run::{Assignment, RunId},
+    run::RunId,
 };
 use muster_runner::{RunnerIdentity, record, record::HOLD, wire::Hold};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -46,6 +46,9 @@ pub(crate) struct Accepted {
     pub(crate) gpus: Vec<String>,
     #[serde(default)]
     pub(crate) lane: Lane,
+    /// Why this lane, for the user.
+    #[serde(default)]
+    pub(crate) why: String,
     /// Its torchrun brings a store of its own (`torchrun::alone`).
     #[serde(default)]
     pub(crate) alone: bool,
@@ -71,18 +74,16 @@ impl Runs {
     }
 
     /// Makes a run's directory and notes what was accepted.
-    pub(crate) fn make(&self, assignment: &Assignment, term: Term, lane: Lane, alone: bool) -> io::Result<PathBuf> {
-        let dir = self.dir(&assignment.run);
+    pub(crate) fn make(&self, run: &RunId, accepted: &Accepted) -> io::Result<PathBuf> {
+        let dir = self.dir(run);
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        let accepted = Accepted { term, gpus: assignment.gpus.clone(), lane, alone, was: None };
-        write_json(&dir.join(ACCEPTED), &accepted)?;
+        write_json(&dir.join(ACCEPTED), accepted)?;
         Ok(dir)
     }
 
     /// Notes in a spare's directory what was accepted, before the spare gets the run's name.
-    pub(crate) fn note(&self, spare: &Path, assignment: &Assignment, term: Term, lane: Lane) -> io::Result<()> {
-        let accepted = Accepted { term, gpus: assignment.gpus.clone(), lane, alone: false, was: Some(spare.to_owned()) };
-        write_json(&spare.join(ACCEPTED), &accepted)
+    pub(crate) fn note(&self, spare: &Path, accepted: &Accepted) -> io::Result<()> {
+        write_json(&spare.join(ACCEPTED), &Accepted { was: Some(spare.to_owned()), ..accepted.clone() })
     }
 
     pub(crate) fn spare_dir(&self, job: &JobUid, number: u32) -> PathBuf {
@@ -267,5 +268,22 @@ mod tests {
         let (_dir, runs) = with(&[("a", 1), ("a", 2), ("a", 3), ("ab", 1)]);
         runs.purge(&run("a", 2)).unwrap();
         assert_eq!(runs.all().unwrap(), vec![run("a", 3), run("ab", 1)]);
+    }
+
+    #[test]
+    fn a_damaged_note_is_none() {
+        let (_dir, runs) = with(&[("a", 1)]);
+        let (run, path) = (run("a", 1), runs.dir(&run("a", 1)).join(LOST));
+        runs.note_lost(&run, &Lost { boot_id: "b".into(), at_us: 77 }).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for at in 0..whole.len() {
+            let flips = (0..8).map(|bit| whole.iter().enumerate().map(|(i, byte)| byte ^ u8::from(i == at) << bit).collect());
+            for damaged in flips.chain([whole[..at].to_vec()]) {
+                fs::write(&path, damaged).unwrap();
+                assert_eq!(runs.lost(&run), None, "at {at}");
+            }
+        }
+        fs::write(&path, &whole).unwrap();
+        assert_eq!(runs.lost(&run).unwrap().at_us, 77);
     }
 }

@@ -19,6 +19,7 @@ use muster_core::{
         torchrun::{self, Launch, Site},
     },
     run::{Assignment, Endpoint},
+    time::Timestamp,
 };
 use muster_runner::{
     connect, record,
@@ -38,6 +39,8 @@ const IDLE_TIMEOUT_MS: u64 = 5_000;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Killing one process that only waits, and its runner's last words.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
+/// When a launcher has imported all it shall: it takes 2 to 5 s here, with a list of modules up to twice that.
+pub(crate) const GROWN: Duration = Duration::from_secs(10);
 /// Longest list of modules that is handed on: 10,000 names of 100 bytes.
 const MODULES_BYTES: u64 = 1 << 20;
 /// What torchrun itself imports, for the lane in which it runs in the launcher.
@@ -48,6 +51,8 @@ const TORCHRUN_MODULES: &str = "torch.distributed.run\ntorch.distributed.launche
 #[derive(Debug, Default)]
 pub(crate) struct Spares {
     slots: BTreeMap<JobUid, Slot>,
+    /// When each of these jobs last had anything on this node.
+    last_here: BTreeMap<JobUid, Timestamp>,
     pub(crate) next: u32,
 }
 
@@ -66,6 +71,8 @@ pub(crate) struct Spare {
     /// What the launcher was started with, as far as it must be the same when it is used.
     fit: ParkSpec,
     stream: UnixStream,
+    number: u32,
+    bytes: u64,
 }
 
 /// The outcome of making one.
@@ -73,13 +80,28 @@ pub(crate) struct Spare {
 pub(crate) struct Made {
     pub(crate) job: JobUid,
     pub(crate) number: u32,
-    pub(crate) outcome: Result<Spare, String>,
+    pub(crate) outcome: Outcome,
+}
+
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Ready(Spare),
+    Failed(String),
+    /// What one that is ready takes in memory, once it has imported what it shall.
+    Size(u64),
 }
 
 impl Spares {
-    /// Jobs that have one, are about to, or cannot.
-    pub(crate) fn jobs(&self) -> BTreeSet<JobUid> {
-        self.slots.keys().cloned().collect()
+    /// Jobs that have one, are about to, or cannot, and when each last had anything here.
+    pub(crate) fn jobs(&self) -> BTreeMap<JobUid, Timestamp> {
+        let last_here = |job: &JobUid| self.last_here.get(job).copied().unwrap_or_default();
+        self.slots.keys().map(|job| (job.clone(), last_here(job))).collect()
+    }
+
+    /// Notes which jobs have something here now.
+    pub(crate) fn are_here(&mut self, jobs: BTreeSet<JobUid>, now: Timestamp) {
+        self.last_here.retain(|job, _| self.slots.contains_key(job));
+        self.last_here.extend(jobs.into_iter().map(|job| (job, now)));
     }
 
     /// Notes that one is being made, and gives its number.
@@ -89,20 +111,42 @@ impl Spares {
         self.next
     }
 
-    /// Takes a made one in; one that nobody waits for any more is given back, to be ended.
-    pub(crate) fn made(&mut self, made: Made) -> Option<Spare> {
+    /// Takes a made one in; one that nobody waits for any more, or with which all take more memory than they may, is given back, to be ended.
+    pub(crate) fn made(&mut self, made: Made, memory_max: Option<u64>) -> Option<Spare> {
         let awaited = matches!(self.slots.get(&made.job), Some(Slot::Preparing(number)) if *number == made.number);
         match made.outcome {
-            Ok(spare) if !awaited => return Some(spare),
-            Ok(spare) => drop(self.slots.insert(made.job, Slot::Ready(spare))),
-            Err(why) => {
+            Outcome::Ready(spare) if !awaited => return Some(spare),
+            Outcome::Ready(spare) => drop(self.slots.insert(made.job, Slot::Ready(spare))),
+            Outcome::Failed(why) => {
                 warn!(job = %made.job, "no spare launcher: {why}");
                 if awaited {
                     self.slots.insert(made.job, Slot::Failed);
                 }
             }
+            Outcome::Size(bytes) => {
+                match self.slots.get_mut(&made.job) {
+                    Some(Slot::Ready(spare)) if spare.number == made.number => spare.bytes = bytes,
+                    // Used or ended since.
+                    _ => return None,
+                }
+                let all: u64 = self.slots.keys().map(|job| self.bytes(job)).sum();
+                if let Some(most) = memory_max.filter(|most| all > *most) {
+                    warn!(job = %made.job, bytes, "spare launchers take {all} bytes of the {most} they may: this one is ended");
+                    if let Some(Slot::Ready(spare)) = self.slots.insert(made.job, Slot::Failed) {
+                        return Some(spare);
+                    }
+                }
+            }
         }
         None
+    }
+
+    /// Memory of the job's spare, 0 if there is none or it is not known yet.
+    pub(crate) fn bytes(&self, job: &JobUid) -> u64 {
+        match self.slots.get(job) {
+            Some(Slot::Ready(spare)) => spare.bytes,
+            _ => 0,
+        }
     }
 
     /// The job's spare, for its next generation; from then on it may get another.
@@ -124,7 +168,7 @@ fn fit(assignment: &Assignment, launch: &Launch) -> Option<ParkSpec> {
 
 /// Makes a spare beside a running generation, whose imports are in `modules`.
 pub(crate) async fn make(
-    dir: PathBuf,
+    (dir, number): (PathBuf, u32),
     assignment: &Assignment,
     lane: Lane,
     modules: &Path,
@@ -155,7 +199,7 @@ pub(crate) async fn make(
     prepare::start_runner(runner, &dir).await.map_err(|e| trouble("start the runner", &e))?;
     let stream = reach(&dir).map_err(|e| trouble("reach the runner", &e))?;
     let park = ParkSpec { env: launch.env, ..fit.clone() };
-    let mut spare = Spare { dir: dir.clone(), fit, stream };
+    let mut spare = Spare { dir: dir.clone(), fit, stream, number, bytes: 0 };
     match spare.ask(Command::Park(park)).await {
         Ok(()) => Ok(spare),
         Err(why) => {
@@ -163,6 +207,17 @@ pub(crate) async fn make(
             Err(why)
         }
     }
+}
+
+/// What the launcher in `dir` takes: its share of pages that others use as well (Pss), as what ends with it. None if it is gone.
+pub(crate) fn memory(dir: &Path) -> Option<u64> {
+    let runner = muster_runner::Record::read(dir).ok()?.runner?.pid;
+    let children = fs::read_to_string(format!("/proc/{runner}/task/{runner}/children")).ok()?;
+    let kib = |pid: &str| {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        rollup.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok())
+    };
+    Some(children.split_whitespace().filter_map(kib).sum::<u64>() * 1_024)
 }
 
 fn read_some(path: &Path) -> String {
@@ -227,7 +282,7 @@ impl Spare {
 pub(crate) async fn clear(dir: PathBuf) {
     let stand_in = ParkSpec { program: String::new(), options: Vec::new(), env: BTreeMap::new(), cwd: PathBuf::new() };
     match reach(&dir) {
-        Ok(stream) => Spare { dir, fit: stand_in, stream }.end().await,
+        Ok(stream) => Spare { dir, fit: stand_in, stream, number: 0, bytes: 0 }.end().await,
         // Its runner is gone, and with it, by the kernel's hand, its launcher.
         Err(_) => drop(fs::remove_dir_all(&dir)),
     }

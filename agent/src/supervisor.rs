@@ -94,7 +94,7 @@ pub(crate) struct Supervisor {
     made: (mpsc::Sender<Made>, mpsc::Receiver<Made>),
     /// What the coordinator wants to run here, by job: how a spare is to be started.
     wanted: BTreeMap<JobUid, Assignment>,
-    lanes: BTreeMap<RunId, Lane>,
+    lanes: BTreeMap<RunId, (Lane, String)>,
     /// When to look again whether a job needs a spare.
     look_again: Option<Timestamp>,
     reports: watch::Sender<Option<Reports>>,
@@ -182,9 +182,10 @@ impl Supervisor {
                     }
                 },
                 Some(made) = self.made.1.recv() => {
-                    if let Some(spare) = self.spares.made(made) {
+                    if let Some(spare) = self.spares.made(made, self.config.spare_memory_max) {
                         self.scope.spawn("spare", spare.end());
                     }
+                    self.publish();
                     continue;
                 }
                 () = until(self.look_again) => continue,
@@ -347,11 +348,6 @@ impl Supervisor {
         None
     }
 
-    fn lane(&mut self, run: &RunId) -> Lane {
-        let runs = &self.runs;
-        *self.lanes.entry(run.clone()).or_insert_with(|| runs.accepted(run).map(|accepted| accepted.lane).unwrap_or_default())
-    }
-
     fn order(&self, run: &RunId, change: impl FnOnce(&mut Orders)) {
         // A run without a link never had a runner, or its runner is gone: there is nobody to order.
         if let Some(orders) = self.links.get(run) {
@@ -368,9 +364,10 @@ impl Supervisor {
         }
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
+        let mut runs = fitting(self.node.reports());
+        self.tell_lanes(&mut runs);
         let ledger = self.node.ledger();
-        let runs = fitting(self.node.reports());
         self.reports.send_if_modified(|known| {
             let same = |known: &Reports| (known.term, known.epoch, known.runs.as_ref()) == (ledger.term, ledger.epoch, &runs);
             if known.as_ref().is_some_and(same) {

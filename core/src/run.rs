@@ -113,6 +113,19 @@ pub struct RunReport {
     pub launcher_error: Option<String>,
     pub dead_at: Option<Timestamp>,
     pub ranks: Vec<RankReport>,
+    #[serde(default)]
+    pub lane: LaneReport,
+}
+
+/// How a node starts a run's workers, why so, and what it keeps ready for the job's next generation. For users.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LaneReport {
+    /// Empty until it is decided.
+    pub name: String,
+    pub reason: String,
+    /// Memory of the launcher that waits; 0 while there is none, or its size is not known yet.
+    pub spare_bytes: u64,
 }
 
 /// The life of a run on its node: `Preparing -> Ready -> Running -> Stopping -> Dead`; every state may go to `Dead`, and
@@ -171,6 +184,7 @@ impl RunReport {
             launcher_error: None,
             dead_at: None,
             ranks: Vec::new(),
+            lane: LaneReport::default(),
         }
     }
 

@@ -2,14 +2,14 @@
 
 use muster_core::{
     node::{lane::Lane, spare, torchrun, torchrun::Site},
-    run::{Assignment, Desired, RunPhase, RunReport, Target},
+    run::{Assignment, Desired, RunId, RunPhase, RunReport, Target},
     time::Timestamp,
 };
 use muster_runner::wire;
 use muster_runtime::clock::Clock;
 
 use super::Supervisor;
-use crate::spares::{self, Made};
+use crate::spares::{self, Made, Outcome};
 
 impl Supervisor {
     pub(super) fn note_wanted(&mut self, desired: &Desired) {
@@ -34,7 +34,9 @@ impl Supervisor {
         let settled = |report: &&RunReport| !matches!(report.phase, RunPhase::Preparing | RunPhase::Refused(_));
         let runs: Vec<(RunReport, Lane)> =
             reports.iter().filter(settled).map(|report| (report.clone(), self.lane(&report.run))).collect();
-        let plan = spare::plan(Timestamp(Clock::Boot.now_us()), &runs, &self.spares.jobs());
+        let now = Timestamp(Clock::Boot.now_us());
+        let plan = spare::plan(now, &runs, &self.spares.jobs());
+        self.spares.are_here(plan.here, now);
         self.look_again = plan.look_again;
         for job in plan.end {
             if let Some(spare) = self.spares.take(&job) {
@@ -54,10 +56,43 @@ impl Supervisor {
             let (runner, modules) = (self.config.runner.clone(), self.runs.dir(&run).join(muster_runner::record::MODULES));
             let done = self.made.0.clone();
             self.scope.spawn("spare", async move {
-                let outcome = spares::make(dir, &assignment, lane, &modules, &runner, &site).await;
+                let made = |outcome| Made { job: run.job.clone(), number, outcome };
+                let outcome = match spares::make((dir.clone(), number), &assignment, lane, &modules, &runner, &site).await {
+                    Ok(spare) => Outcome::Ready(spare),
+                    Err(why) => Outcome::Failed(why),
+                };
                 // Nobody listens any more while the agent shuts down; the spare's runner ends by itself.
-                let _ = done.send(Made { job: run.job, number, outcome }).await;
+                let _ = done.send(made(outcome)).await;
+                tokio::time::sleep(spares::GROWN).await;
+                if let Some(bytes) = spares::memory(&dir) {
+                    let _ = done.send(made(Outcome::Size(bytes))).await;
+                }
             });
+        }
+    }
+
+    pub(super) fn lane(&mut self, run: &RunId) -> Lane {
+        self.noted_lane(run).map_or(Lane::Cold, |(lane, _)| *lane)
+    }
+
+    /// The lane that was chosen for a run when it was accepted, and why; none before.
+    fn noted_lane(&mut self, run: &RunId) -> Option<&(Lane, String)> {
+        if !self.lanes.contains_key(run) {
+            let accepted = self.runs.accepted(run)?;
+            self.lanes.insert(run.clone(), (accepted.lane, accepted.why));
+        }
+        self.lanes.get(run)
+    }
+
+    /// Adds to each report how its run is started, and to a job's newest what its spare takes.
+    pub(super) fn tell_lanes(&mut self, reports: &mut [RunReport]) {
+        for report in reports.iter_mut().filter(|report| !matches!(report.phase, RunPhase::Preparing | RunPhase::Refused(_))) {
+            if let Some((lane, why)) = self.noted_lane(&report.run) {
+                (report.lane.name, report.lane.reason) = (lane.name().to_owned(), why.clone());
+            }
+            if report.phase == RunPhase::Running {
+                report.lane.spare_bytes = self.spares.bytes(&report.run.job);
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `muster describe`: everything about one object, for a person.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use muster_core::{period, spec::SpecDocument};
 use muster_proto::{convert::jobs, v1};
@@ -66,9 +66,13 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64) -> String {
         page.field("Store", format!("{} on {}", status.store_address, status.store_node));
     }
     job_spec(&mut page, &spec);
-    let members: Vec<_> =
-        status.members.iter().map(|member| vec![member.node_rank.to_string(), member.node.clone(), member.phase.clone()]).collect();
-    page.table("Members", vec!["NODE RANK", "NODE", "PHASE"], &members);
+    let lanes: BTreeSet<_> =
+        status.members.iter().filter(|member| !member.lane.is_empty()).map(|m| (&m.lane, &m.lane_reason)).collect();
+    for (lane, reason) in lanes {
+        page.field("Lane", format!("{lane}: {reason}"));
+    }
+    let members: Vec<_> = status.members.iter().map(member).collect();
+    page.table("Members", vec!["NODE RANK", "NODE", "PHASE", "LANE", "SPARE"], &members);
     let number = |step: Option<u64>| step.map(|step| step.to_string()).unwrap_or_default();
     let ranks: Vec<_> = status
         .ranks
@@ -111,6 +115,11 @@ fn job_spec(page: &mut Page, spec: &SpecDocument) {
     page.field("Progress", spec.progress.as_deref().unwrap_or_default());
     page.field("Launch", spec.launch.as_deref().unwrap_or_default());
     page.field("Step pattern", spec.step_pattern.as_deref().unwrap_or_default());
+}
+
+fn member(member: &v1::MemberStatus) -> Vec<String> {
+    let spare = if member.spare_bytes > 0 { words::bytes(member.spare_bytes) } else { String::new() };
+    vec![member.node_rank.to_string(), member.node.clone(), member.phase.clone(), member.lane.clone(), spare]
 }
 
 /// A word as a shell would need it, so that the command can be copied.

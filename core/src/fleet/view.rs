@@ -11,7 +11,7 @@ use crate::{
         rendezvous,
     },
     id::{JobName, JobUid, NodeName},
-    run::{Endpoint, RankReport, RunId, RunPhase},
+    run::{Endpoint, LaneReport, RankReport, RunId, RunPhase},
     time::Timestamp,
 };
 
@@ -31,6 +31,7 @@ pub struct MemberView {
     pub node_rank: u32,
     /// `None` while its node has not been heard.
     pub phase: Option<RunPhase>,
+    pub lane: LaneReport,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,8 +79,9 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
     let Some(generation) = record.latest() else { return view };
     for (node_rank, (node, report)) in rendezvous::reports(nodes, &record.uid, generation).enumerate() {
         let phase = report.map(|run| run.phase.clone());
+        let lane = report.map(|run| run.lane.clone()).unwrap_or_default();
         view.nodes_running += u32::from(phase == Some(RunPhase::Running));
-        view.members.push(MemberView { node: node.clone(), node_rank: node_rank as u32, phase });
+        view.members.push(MemberView { node: node.clone(), node_rank: node_rank as u32, phase, lane });
         view.ranks.extend(report.into_iter().flat_map(|run| &run.ranks).map(|rank| rank_view(node, rank)));
     }
     view.ranks.sort_by_key(|rank| rank.rank);

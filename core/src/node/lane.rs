@@ -18,6 +18,18 @@ pub enum Lane {
     Direct,
 }
 
+impl Lane {
+    /// As it is written in a document.
+    pub fn name(self) -> &'static str {
+        match self {
+            Lane::Cold => "cold",
+            Lane::Parked => "parked",
+            Lane::Fork => "fork",
+            Lane::Direct => "direct",
+        }
+    }
+}
+
 /// What an interpreter says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interpreter {

@@ -1,9 +1,12 @@
 //! For which jobs this node keeps a spare: a parked launcher for the next generation, beside the running one.
 //!
 //! A spare is prepared once the running generation makes steps, so that it never slows a start, and lives for as long as the job has
-//! anything on this node. What stands in between generations keeps its spare: that is the moment it is for.
+//! anything on this node, and [`LINGER`] longer. What stands in between generations keeps its spare: that is the moment it is for.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use crate::{
     id::JobUid,
@@ -15,8 +18,14 @@ use crate::{
 /// A script that shows no steps counts as training this long after its ranks have started: an import takes 2 to 5 s here.
 pub const STEPLESS: Duration = Duration::from_secs(5);
 
+/// Between two generations there may be nothing of a job here, while it waits for its restart: 1 s, and twice as long with each in a row.
+/// Four of these are waited for; what is longer than that has lost more than an import.
+pub const LINGER: Duration = Duration::from_secs(10);
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
+    /// Jobs that have something here whose lane uses spares.
+    pub here: BTreeSet<JobUid>,
     /// Runs whose jobs need a spare now.
     pub prepare: Vec<RunId>,
     /// Jobs whose spare is of no use any more.
@@ -25,12 +34,19 @@ pub struct Plan {
     pub look_again: Option<Timestamp>,
 }
 
-/// `runs`: all this node holds, with their lanes. `spares`: jobs that have one or are about to.
-pub fn plan(now: Timestamp, runs: &[(RunReport, Lane)], spares: &BTreeSet<JobUid>) -> Plan {
-    let mut plan = Plan::default();
-    let here: BTreeSet<&JobUid> = runs.iter().filter(|(_, lane)| *lane != Lane::Cold).map(|(run, _)| &run.run.job).collect();
-    plan.end = spares.iter().filter(|job| !here.contains(job)).cloned().collect();
-    for job in here.into_iter().filter(|job| !spares.contains(job)) {
+/// `runs`: all this node holds, with their lanes. `spares`: jobs that have one or are about to, and when they were last here.
+pub fn plan(now: Timestamp, runs: &[(RunReport, Lane)], spares: &BTreeMap<JobUid, Timestamp>) -> Plan {
+    let here: BTreeSet<JobUid> = runs.iter().filter(|(_, lane)| *lane != Lane::Cold).map(|(run, _)| run.run.job.clone()).collect();
+    let mut plan = Plan { here, ..Plan::default() };
+    for (job, last_here) in spares.iter().filter(|(job, _)| !plan.here.contains(*job)) {
+        let due = *last_here + LINGER;
+        if due <= now {
+            plan.end.push(job.clone());
+        } else {
+            plan.look_again = Some(plan.look_again.map_or(due, |at| at.min(due)));
+        }
+    }
+    for job in plan.here.iter().filter(|job| !spares.contains_key(*job)) {
         let newest = runs.iter().filter(|(run, _)| run.run.job == *job).max_by_key(|(run, _)| run.run.generation);
         let Some((run, lane)) = newest else { continue };
         if *lane == Lane::Cold || run.phase != RunPhase::Running || run.ranks.is_empty() {
@@ -83,8 +99,13 @@ mod tests {
         (RunReport { phase, ranks: vec![rank], ..RunReport::preparing(id, Term(1)) }, Lane::Fork)
     }
 
-    fn set(jobs: &[&str]) -> BTreeSet<JobUid> {
-        jobs.iter().map(|job| JobUid::from(*job)).collect()
+    /// Spares of jobs that were here a second ago.
+    fn set(jobs: &[&str]) -> BTreeMap<JobUid, Timestamp> {
+        jobs.iter().map(|job| (JobUid::from(*job), Timestamp(2_000_000))).collect()
+    }
+
+    fn nothing(jobs: &[&str]) -> Plan {
+        Plan { here: jobs.iter().map(|job| JobUid::from(*job)).collect(), ..Plan::default() }
     }
 
     const NOW: Timestamp = Timestamp(3_000_000);
@@ -94,20 +115,20 @@ mod tests {
         let stepping = || [run("a", 1, RunPhase::Running, true)];
         let id = stepping()[0].0.run.clone();
         assert_eq!(plan(NOW, &stepping(), &set(&[])).prepare, vec![id.clone()]);
-        assert_eq!(plan(NOW, &stepping(), &set(&["a"])), Plan::default(), "one is enough");
+        assert_eq!(plan(NOW, &stepping(), &set(&["a"])), nothing(&["a"]), "one is enough");
         let silent = [run("a", 1, RunPhase::Running, false)];
         let due = Timestamp(6_000_000);
-        assert_eq!(plan(NOW, &silent, &set(&[])), Plan { look_again: Some(due), ..Plan::default() });
+        assert_eq!(plan(NOW, &silent, &set(&[])), Plan { look_again: Some(due), ..nothing(&["a"]) });
         assert_eq!(plan(due, &silent, &set(&[])).prepare, [id]);
     }
 
     #[test]
     fn never_while_a_generation_forms_or_falls() {
         let forming = [run("a", 1, RunPhase::Dead, true), run("a", 2, RunPhase::Ready, false)];
-        assert_eq!(plan(NOW, &forming, &set(&[])), Plan::default());
+        assert_eq!(plan(NOW, &forming, &set(&[])), nothing(&["a"]));
         let mut failed = run("a", 1, RunPhase::Running, true);
         failed.0.ranks[0].exit = Some(Exit::Code(1));
-        assert_eq!(plan(NOW, &[failed], &set(&[])), Plan::default());
+        assert_eq!(plan(NOW, &[failed], &set(&[])), nothing(&["a"]));
         let mut cold = run("a", 1, RunPhase::Running, true);
         cold.1 = Lane::Cold;
         assert_eq!(plan(NOW, &[cold], &set(&[])), Plan::default());
@@ -116,7 +137,10 @@ mod tests {
     #[test]
     fn it_lives_as_long_as_its_job_is_here() {
         let between = [run("a", 1, RunPhase::Dead, true)];
-        assert_eq!(plan(NOW, &between, &set(&["a"])), Plan::default());
-        assert_eq!(plan(NOW, &[], &set(&["a"])).end, [JobUid::from("a")]);
+        assert_eq!(plan(NOW, &between, &set(&["a"])), nothing(&["a"]));
+        let due = Timestamp(12_000_000);
+        let waits = Plan { look_again: Some(due), ..Plan::default() };
+        assert_eq!(plan(NOW, &[], &set(&["a"])), waits, "its next generation may be about to come");
+        assert_eq!(plan(due, &[], &set(&["a"])), Plan { end: vec![JobUid::from("a")], ..Plan::default() });
     }
 }

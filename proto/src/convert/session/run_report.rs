@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use muster_core::{
     exit::Exit,
     id::{Generation, JobUid, Term},
-    run::{Endpoint, RankReport, RunId, RunPhase, RunReport},
+    run::{Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport},
     time::Timestamp,
 };
 
@@ -51,6 +51,11 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
         dead_age_us: age(report.dead_at, now),
         ranks: report.ranks.iter().map(|rank| rank_to_wire(rank, now)).collect(),
         launcher_error: report.launcher_error.clone().unwrap_or_default(),
+        lane: Some(v1::LaneReport {
+            name: report.lane.name.clone(),
+            reason: report.lane.reason.clone(),
+            spare_bytes: report.lane.spare_bytes,
+        }),
     }
 }
 
@@ -123,7 +128,13 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
         }
         ranks.push(rank);
     }
+    let lane = wire.lane.unwrap_or_default();
     Ok(RunReport {
+        lane: LaneReport {
+            name: text(&format!("{field}.lane.name"), lane.name, NAME_MAX)?,
+            reason: text(&format!("{field}.lane.reason"), lane.reason, SENTENCE_MAX)?,
+            spare_bytes: lane.spare_bytes,
+        },
         run,
         term: Term(wire.term),
         phase,

@@ -7,7 +7,7 @@ use muster_core::{
     id::{Generation, JobName, JobUid},
     nccl::profile::{Profile, Shared, Transport},
     node_report::{Gpu, NodeReport},
-    run::{Assignment, Desired, DesiredRun, Endpoint, RankReport, RunId, RunPhase, RunReport, Target},
+    run::{Assignment, Desired, DesiredRun, Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, Target},
     spec::Launch,
 };
 use proptest::{collection, option, prelude::*};
@@ -93,6 +93,7 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                 launcher_exit,
                 launcher_error,
                 dead_at,
+                lane: LaneReport { name: "fork".into(), reason: "asked for".into(), spare_bytes: term },
                 ranks,
             }
         },

@@ -332,3 +332,26 @@ fn a_failure_without_a_moment_began_when_it_was_seen() {
     let incident = last_incident(&bench, "digits");
     assert_eq!((incident.cause, incident.event_at), (Cause::StartFailed, incident.detected_at));
 }
+
+/// Found by the drills: two of three nodes were cut off and came back one after the other.
+#[test]
+fn who_comes_back_first_does_not_cost_the_others_their_workers() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 3, 3));
+    ["a", "b"].iter().for_each(|node| falls_silent(&mut bench, node));
+    bench.pass(8 * SECOND);
+    assert_eq!(bench.job("digits").last_generation.0, 1, "there is nothing better to go to");
+    for node in ["a", "b"] {
+        bench.agents.get_mut(&node.into()).unwrap().frozen = false;
+        bench.connect(node);
+        bench.pass(2 * SECOND);
+        assert_eq!((bench.job("digits").phase, bench.job("digits").last_generation.0), (Phase::Running, 1), "{node} is back");
+    }
+    // One that does not come back is waited for as long as a restarted coordinator listens, and no longer.
+    ["a", "b"].iter().for_each(|node| falls_silent(&mut bench, node));
+    bench.pass(8 * SECOND);
+    bench.agents.get_mut(&"a".into()).unwrap().frozen = false;
+    bench.connect("a");
+    bench.pass(15 * SECOND);
+    assert_eq!((bench.job("digits").last_generation.0, bench.members("digits")), (2, vec!["a", "c"]));
+}

@@ -166,7 +166,9 @@ impl Killed {
         command.env(CHILD, self.directory.path()).env_remove(PLAN).envs(plan.map(|plan| (PLAN, plan)));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let child = self.child.insert(child);
+        let mut look = tokio::time::interval(Duration::from_millis(2));
         loop {
+            look.tick().await;
             let said = fs::read(&ready).unwrap_or_default();
             if let Ok(said) = serde_json::from_slice::<serde_json::Value>(&said) {
                 // Killed since: the next start finds out.
@@ -177,7 +179,6 @@ impl Killed {
                 self.kills += 1;
                 return None;
             }
-            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 

@@ -115,6 +115,11 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_MASS_LOSS_HOLD", value_name = "PERIOD", default_value = "10m", value_parser = period::parse)]
     pub mass_loss_hold: Duration,
 
+    /// Take the state as it is although nodes know more than it: what it does not know is stopped. For one start, after the newest state
+    /// was lost.
+    #[arg(long, env = "MUSTER_ACCEPT_STORE")]
+    pub accept_store: bool,
+
     /// Jobs kept, those that are over included.
     #[arg(long, env = "MUSTER_JOBS_MAX", value_name = "N", default_value = "10000")]
     pub jobs_max: usize,
@@ -162,6 +167,7 @@ impl PolicyOptions {
             mass_loss_percent: self.mass_loss_percent,
             mass_loss_hold: self.mass_loss_hold,
             jobs_max: self.jobs_max,
+            accept_store: self.accept_store,
             ..Policy::default()
         })
     }

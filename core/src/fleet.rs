@@ -20,6 +20,7 @@
 //! | `marks` | the ledger of failures by job and node: which of the two is at fault |
 //! | `budget` | restarts a job may have; cordons the fleet may have |
 //! | `brake` | many nodes silent at once: no cordons, nothing wholly silent is replaced |
+//! | `rollback` | a node that knows more than the store |
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `desired` | each node's whole desired state |
 //! | `view` | what users see |
@@ -54,6 +55,7 @@ pub mod receipt;
 mod registry;
 mod rendezvous;
 mod requests;
+mod rollback;
 mod settle;
 #[cfg(test)]
 mod tests;
@@ -62,6 +64,7 @@ pub mod view;
 
 pub use budget::MUSTER;
 pub use marks::{Mark, Standing};
+pub use rollback::Halt;
 
 use job::JobRecord;
 use view::{JobView, NodeView};
@@ -242,6 +245,9 @@ pub struct NodeRecord {
     /// It was Lost when last judged: a coordinator that starts does not wait for it.
     pub gone: bool,
     pub cordon: Option<Cordon>,
+    /// It knows more than the store.
+    #[serde(default)]
+    pub halt: Option<Halt>,
     /// Failures that began on this node, newest last, bounded, each with what it says about the node.
     pub marks: Vec<Mark>,
     /// The last report, so that a node not yet back after a restart is still described.
@@ -312,6 +318,8 @@ pub struct Policy {
     /// The brake goes off when nobody new was lost for so long: a network that is down that long is no flap.
     pub mass_loss_hold: Duration,
     pub jobs_max: usize,
+    /// An operator's word that this store is the truth, although nodes know more: what it does not know is stopped.
+    pub accept_store: bool,
     pub tick: Duration,
 }
 
@@ -337,6 +345,7 @@ impl Default for Policy {
             mass_loss_window: Duration::from_secs(60),
             mass_loss_hold: Duration::from_secs(600),
             jobs_max: 10_000,
+            accept_store: false,
             tick: Duration::from_millis(250),
         }
     }
@@ -356,6 +365,8 @@ pub struct Fleet {
     /// The earliest moment at which a job is to be looked at without any news.
     pub(crate) jobs_wake: Option<Timestamp>,
     pub(crate) nodes: registry::Registry,
+    /// Nodes whose record says so.
+    pub(crate) halted: BTreeSet<NodeName>,
     /// Many nodes fell silent at once.
     pub(crate) brake: Option<brake::Brake>,
     pub(crate) tombstones: Vec<desired::Tombstone>,

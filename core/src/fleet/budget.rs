@@ -99,6 +99,7 @@ pub(super) mod tests {
             first_seen: Timestamp(0),
             gone: false,
             cordon: None,
+            halt: None,
             marks: Vec::new(),
             report: NodeReport::default(),
         }

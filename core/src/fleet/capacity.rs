@@ -37,6 +37,7 @@ impl Fleet {
                 liveness: node.liveness,
                 connected: node.session.is_some(),
                 cordoned: node.record.cordon.is_some(),
+                halted: node.record.halt.is_some(),
                 avoided: avoided(name),
                 shunned: marks::shunned_by(&node.record, uid, &self.policy, now),
                 slots_free: self.slots_free_on(node, Some(uid)),

@@ -20,6 +20,8 @@ pub(crate) struct Candidate {
     pub liveness: Liveness,
     pub connected: bool,
     pub cordoned: bool,
+    /// It knows more than the store: nothing is decided about it.
+    pub halted: bool,
     /// Why this job shall not have it for now: it could not start there a moment ago.
     pub avoided: Option<String>,
     /// This job has failed there again and again: it is taken only if there are not enough others.
@@ -60,6 +62,7 @@ pub(crate) enum Exclusion {
     Suspect,
     Lost,
     Cordoned,
+    Halted,
     Avoided(String),
     Occupied,
     Gpus { free: u32, need: u32 },
@@ -72,6 +75,7 @@ impl fmt::Display for Exclusion {
             Exclusion::Suspect => f.write_str("suspect"),
             Exclusion::Lost => f.write_str("lost"),
             Exclusion::Cordoned => f.write_str("cordoned"),
+            Exclusion::Halted => f.write_str("knows more than the store"),
             Exclusion::Avoided(why) => f.write_str(why),
             Exclusion::Occupied => f.write_str("occupied"),
             Exclusion::Gpus { free, need } => write!(f, "{free} of {need} GPUs free"),
@@ -117,7 +121,9 @@ fn exclusion(candidate: &Candidate, need: &Need) -> Option<Exclusion> {
         Liveness::Ready if !candidate.connected => return Some(Exclusion::Suspect),
         Liveness::Ready => {}
     }
-    if candidate.cordoned {
+    if candidate.halted {
+        Some(Exclusion::Halted)
+    } else if candidate.cordoned {
         Some(Exclusion::Cordoned)
     } else if let Some(why) = &candidate.avoided {
         Some(Exclusion::Avoided(why.clone()))
@@ -185,6 +191,7 @@ mod tests {
             liveness: Liveness::Ready,
             connected: true,
             cordoned: false,
+            halted: false,
             avoided: None,
             shunned: false,
             slots_free: 1,

@@ -218,6 +218,7 @@ mod tests {
             gone: false,
             cordon: None,
             halt: None,
+            halt: None,
             marks: Vec::new(),
             report: NodeReport::default(),
         };

@@ -92,6 +92,7 @@ impl Fleet {
 
     fn scale(&mut self, name: &JobName, nodes: u32, now: Timestamp, scratch: &mut Scratch) -> Result<Reply, Refusal> {
         let uid = self.find(name)?;
+        self.refuse_halted(&uid, name)?;
         let job = &self.jobs[&uid];
         let (min, max) = (job.spec.min_replicas, job.spec.max_replicas);
         if job.phase.is_over() || job.ending.is_some() {
@@ -115,6 +116,7 @@ impl Fleet {
 
     fn cancel(&mut self, name: &JobName, now: Timestamp, scratch: &mut Scratch) -> Result<Reply, Refusal> {
         let uid = self.find(name)?;
+        self.refuse_halted(&uid, name)?;
         let phase = self.jobs[&uid].phase;
         match phase {
             Phase::Cancelled => return Ok(Reply::Job { uid, existed: true }),
@@ -146,6 +148,7 @@ impl Fleet {
 
     fn delete(&mut self, name: &JobName, now: Timestamp, scratch: &mut Scratch) -> Result<Reply, Refusal> {
         let uid = self.find(name)?;
+        self.refuse_halted(&uid, name)?;
         let job = &self.jobs[&uid];
         if !job.phase.is_over() {
             let message = format!("job {name} is {:?}; cancel it first (muster cancel {})", job.phase, name.name);
@@ -241,6 +244,7 @@ impl Fleet {
             }
         }
         self.nodes.forget(name);
+        self.halted.remove(name);
         let message = format!("{name} deleted by an operator: all its workers count as dead");
         self.event(scratch, now, true, "NodeDeleted", message, None, Some(name));
         Ok(Reply::Ready(Answer::Done))

@@ -89,6 +89,11 @@ impl Fleet {
     fn settle(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
         self.touch_job(uid, scratch);
         self.live(uid).wake = None;
+        if let Some(node) = self.halted_by(uid) {
+            let message = format!("{node} knows more than the store, so nothing is decided (muster describe node {node})");
+            let phase = self.jobs[uid].phase;
+            return self.say(uid, phase, "StoreBehind", message);
+        }
         self.note_deaths(uid);
         self.judge(uid, now, scratch);
         self.compare_training(uid, now, scratch);

@@ -627,6 +627,77 @@ fn submitting_twice_makes_one_job() {
 }
 
 #[test]
+fn one_request_id_is_one_submission_whatever_its_name() {
+    let mut bench = Bench::new(&["a"]);
+    let submit = |bench: &mut Bench, name: &str, uid: &str| {
+        let metadata = Metadata { name: name.into(), namespace: None };
+        let document = JobDocument { api_version: API_VERSION.into(), kind: KIND.into(), metadata, spec: document(1, 1, 1) };
+        let (name, spec) = document.check().unwrap();
+        bench.request(Request::Submit { name, spec, uid: uid.into(), request_id: "r1".into(), validate_only: false })
+    };
+    submit(&mut bench, "digits", "u1");
+    let again = submit(&mut bench, "digits", "u2");
+    assert!(matches!(again, Answer::Job { existed: true, .. }));
+    cancel(&mut bench, "digits");
+    let late = submit(&mut bench, "digits", "u3");
+    assert!(matches!(&late, Answer::Job { job, existed: true } if job.record.uid == "u1".into()), "the retry of a job that is over: {late:?}");
+    let renamed = submit(&mut bench, "other", "u4");
+    assert!(matches!(&renamed, Answer::Refused(Refusal::JobExists { fields, .. }) if fields == "metadata.name"), "{renamed:?}");
+    assert_eq!(bench.fleet.jobs.len(), 1);
+}
+
+#[test]
+fn cordons_beyond_the_cap_are_withheld_and_said() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    for (node, mark) in [("a", "one"), ("b", "two")] {
+        for job in [mark, mark, "three"] {
+            let record = &mut bench.fleet.nodes.nodes.get_mut(&node.into()).unwrap().record;
+            let name = JobName { namespace: "default".into(), name: job.into() };
+            let (at, lasted) = (bench.now, Duration::ZERO);
+            record.marks.push(Mark { at, job: job.into(), name, cause: Cause::NodeLost, lasted, standing: Standing::Node });
+        }
+    }
+    bench.submit("digits", document(2, 2, 2));
+    for node in ["a", "b"] {
+        bench.cut(node);
+        bench.pass(6 * SECOND);
+        bench.agents.get_mut(&node.into()).unwrap().boot += 1;
+        bench.connect(node);
+        bench.pass(2 * SECOND);
+    }
+    let cordoned: Vec<&str> = bench.stored_nodes.values().filter(|n| n.cordon.is_some()).map(|n| n.name.as_str()).collect();
+    assert_eq!(cordoned, ["a"], "one of three is a tenth already");
+    assert!(bench.events.iter().any(|event| event.reason == "CordonWithheld" && event.node == Some("b".into())));
+}
+
+#[test]
+fn a_suspect_node_gets_no_new_work() {
+    let mut bench = Bench::new(&["a", "b"]);
+    let agent = bench.agents.get_mut(&"a".into()).unwrap();
+    agent.frozen = true;
+    bench.pass(4 * SECOND);
+    assert_eq!(bench.fleet.node_views()[0].liveness, Liveness::Suspect);
+    bench.submit("solo", document(1, 1, 1));
+    assert_eq!(bench.members("solo"), ["b"]);
+    bench.submit("two", document(1, 1, 1));
+    assert_eq!(bench.job("two").message, "0 of at least 1 nodes available: a suspect, b occupied");
+}
+
+#[test]
+fn every_end_is_acknowledged_so_that_its_runner_may_go() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("one", document(1, 1, 1));
+    bench.rank_exits("one", 0, Exit::Signal(11), None);
+    bench.pass(SECOND);
+    bench.rank_exits("one", 0, Exit::Code(0), None);
+    bench.pass(SECOND);
+    assert_eq!(bench.job("one").phase, Phase::Succeeded);
+    bench.submit("two", document(1, 1, 1));
+    cancel(&mut bench, "two");
+    assert!(bench.agents.values().all(|agent| agent.runs.is_empty()), "{:?}", bench.agents[&"a".into()].runs);
+}
+
+#[test]
 fn a_cordoned_node_gets_no_new_work_and_loses_none() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.submit("one", document(1, 1, 1));

@@ -58,7 +58,12 @@ impl Fleet {
     /// The fleet as stored, under a new term. For [`Policy::listen`] from `now`, silence means nothing.
     pub fn new(policy: Policy, term: Term, stored: Stored, now: Timestamp) -> Self {
         let mut nodes = Registry::default();
-        for record in stored.nodes {
+        let mut halted = BTreeSet::new();
+        for mut record in stored.nodes {
+            record.halt = record.halt.filter(|_| !policy.accept_store);
+            if record.halt.is_some() {
+                halted.insert(record.name.clone());
+            }
             nodes.nodes.insert(record.name.clone(), Node::stored(record, now));
         }
         let jobs: BTreeMap<JobUid, JobRecord> = stored.jobs.into_iter().map(|job| (job.uid.clone(), job)).collect();
@@ -77,6 +82,7 @@ impl Fleet {
             live: BTreeMap::new(),
             jobs_wake: None,
             brake: None,
+            halted,
             jobs,
             tombstones: Vec::new(),
             last_event: stored.last_event,
@@ -276,7 +282,7 @@ impl Fleet {
 
     fn publish(&mut self, name: &NodeName) -> Option<Effect> {
         let node = self.nodes.get(name)?;
-        let session = node.session?;
+        let session = node.session.filter(|_| node.record.halt.is_none())?;
         let desired = desired::of_node(name, node, self.term, &self.jobs, &self.tombstones);
         if node.published.as_ref() == Some(&desired) {
             return None;

@@ -1,0 +1,88 @@
+//! A node that knows more than the store (R9, R12): the store is an old copy, put back after a loss.
+//!
+//! Every decision is committed before anybody hears of it, so no node can be ahead of the newest store. One that is (in node epoch, in the
+//! generation of a job, or with workers of a job the store never knew) proves that decisions are missing. Then nobody guesses: the node is
+//! *halted*, which is stored with it. It gets no orders and no work, its workers are left alone, and nothing is decided about the jobs it
+//! holds or is a member of. What to do is an operator's choice, and the sentence says which there are.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    fleet::{Fleet, Hello, Refusal, job::Stopping},
+    id::{JobName, JobUid, NodeName},
+    time::Timestamp,
+};
+
+/// Why nothing is decided about a node and its jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Halt {
+    pub at: Timestamp,
+    pub why: String,
+}
+
+const REMEDY: &str = "The store is an old copy: nothing is decided about this node and its jobs, and its workers are left alone. Put back the \
+newest store; or, if that is lost, start the coordinator with --accept-store, which stops what the store does not know; or, if only this \
+node is odd (it came from another cluster), strike it off (muster delete node) and empty its state directory";
+
+impl Fleet {
+    /// What this node has seen that the store does not know, if anything.
+    pub(crate) fn ahead(&self, hello: &Hello) -> Option<String> {
+        let stored = self.nodes.get(&hello.node).map(|node| node.record.epoch);
+        if let Some(stored) = stored.filter(|stored| hello.epoch_seen > *stored) {
+            return Some(format!("it has obeyed node epoch {}, the store says {stored}", hello.epoch_seen));
+        }
+        let newer =
+            hello.runs.iter().find(|run| self.jobs.get(&run.run.job).is_some_and(|job| run.run.generation > job.last_generation));
+        if let Some(run) = newer {
+            let job = &self.jobs[&run.run.job];
+            return Some(format!(
+                "it holds generation {} of {}, the store says {}",
+                run.run.generation, job.name, job.last_generation
+            ));
+        }
+        // A job is deleted only when all its members are dead, or struck off by an operator. A node that was struck off is not known any more.
+        let buried = |job: &JobUid| self.tombstones.iter().any(|tombstone| &tombstone.run.job == job);
+        let lives =
+            |run: &&crate::run::RunReport| !run.phase.is_over() && !self.jobs.contains_key(&run.run.job) && !buried(&run.run.job);
+        let unknown = hello.runs.iter().find(lives).filter(|_| stored.is_none() && hello.epoch_seen.0 > 0)?;
+        Some(format!("it runs workers of job {}, which the store has never known", unknown.run.job))
+    }
+
+    pub(crate) fn halt_sentence(why: &str) -> String {
+        format!("{why}. {REMEDY}")
+    }
+
+    /// The operator has said that this store is the truth: numbers that nodes have seen are not given out again.
+    pub(crate) fn accept_numbers(&mut self, hello: &Hello) {
+        for run in &hello.runs {
+            if let Some(job) = self.jobs.get_mut(&run.run.job).filter(|job| run.run.generation > job.last_generation) {
+                job.last_generation = run.run.generation;
+                // It was replaced by what the node holds, and no node goes back to it.
+                job.retire_current(Stopping { reason: "the store was an old copy".into(), grace: Duration::ZERO });
+            }
+        }
+    }
+
+    /// The halted node for whose sake nothing is decided about this job.
+    pub(crate) fn halted_by(&self, uid: &JobUid) -> Option<&NodeName> {
+        let holds = |name: &&NodeName| {
+            let node = self.nodes.get(name);
+            node.is_some_and(|node| node.jobs.contains(uid) || node.runs.keys().any(|run| &run.job == uid))
+        };
+        self.halted.iter().find(holds)
+    }
+
+    /// Users' wishes for such a job have to wait.
+    pub(crate) fn refuse_halted(&self, uid: &JobUid, name: &JobName) -> Result<(), Refusal> {
+        match self.halted_by(uid) {
+            None => Ok(()),
+            Some(node) => {
+                let message =
+                    format!("nothing is decided about {name}: {node} knows more than the store (muster describe node {node})");
+                Err(Refusal::Precondition(message))
+            }
+        }
+    }
+}

@@ -22,6 +22,7 @@
 //! | `brake` | many nodes silent at once: no cordons, nothing wholly silent is replaced |
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `desired` | each node's whole desired state |
+//! | `unhealthy` | what a node's verdict on its hardware means for jobs |
 //! | `view` | what users see |
 
 use std::{
@@ -58,6 +59,7 @@ mod settle;
 #[cfg(test)]
 mod tests;
 mod turn;
+mod unhealthy;
 pub mod view;
 
 pub use budget::MUSTER;

@@ -1,6 +1,6 @@
 # Entry points. What each does stands in tools/ and examples/, readable on its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test world bench build lint env completions clean-env
+.PHONY: help demo test world planted bench build lint env completions clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +17,10 @@ world: ## simulated histories: SEEDS=100000 of them, SIZE=small, mixed or large;
 
 drill: ## the long drills: 100,000 damages, a minute of fuzzing per decoder, 1,000 kills of the coordinator, 50 partitions, 2,000 kills and stops (about an hour)
 	@exec tools/drill
+
+planted: ## put 39 mistakes into the rules, one by one, see the world find each, and write tests/world/REPORT.md
+	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --hunt --threads $$(nproc)
+	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --report
 
 bench: ## the race beside stock torchrun, then scale; under an hour; writes the README's tables (BENCH=--quick: a quarter of it, no README)
 	@python="$$(tools/python-env)" && tools/build && "$$python" bench/race.py $(or $(BENCH),--readme) && exec "$$python" bench/scale.py $(or $(BENCH),--readme)

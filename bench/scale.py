@@ -142,7 +142,7 @@ def block(found):
     words = (
         f"\nMeasured by `bench/scale.py` (part of `make bench`) on {meta['date']}, commit {meta['commit']}: {meta['machine']}; load before it "
         f"{meta['load']}. The agents are real sessions\nover loopback in one process and share the processors with the coordinator; "
-        "they obey at once and run no workers, so every member of a job answers at the\nsame time. Decide: from the moment the dying "
+        "they report eight GPUs each, obey at once and run no workers, so every member\nof a job answers at the same time. Decide: from the moment the dying "
         "member's report is handed to its session until the new assignment is stored and handed to all sessions.\nIt includes the "
         "coalesce window of 50 ms, in which failures of one burst are gathered; the row without it is a run with `--coalesce 0ms`.\n"
         "The peers answer another question than Muster's whole decision, and a smaller one: who is in the round.\n"

@@ -291,7 +291,7 @@ def write_job(folder, checkpoints):
             "restartPolicy": {"maxRestarts": 10, "window": "10m"},
             "stopGracePeriod": "10s",
             "scaleUpCooldown": "5s",
-            "launch": "cold",
+            "launch": "auto",
         },
     }
     path = folder / "job.json"

@@ -5,7 +5,10 @@ use std::{path::PathBuf, sync::Arc};
 
 use muster_core::{
     id::{NodeEpoch, NodeName, Term},
-    node_report::NodeReport,
+    node_report::{
+        Gpu, NodeReport,
+        gpu::{Driver, NvLink, NvLinkPeer, PcieLink},
+    },
     run::{Desired, RunReport},
 };
 use tokio::sync::{mpsc, watch};
@@ -39,8 +42,13 @@ pub struct SimulatedAgent {
 }
 
 impl SimulatedAgent {
-    /// A node with one slot and no GPU, and its session, to be run as a task; it ends with `shutdown`.
-    pub fn new(coordinator: Uri, node: NodeName, shutdown: CancellationToken) -> (Self, impl Future<Output = ()> + Send) {
+    /// A node with one slot and so many GPUs, and its session, to be run as a task; it ends with `shutdown`.
+    pub fn new(
+        coordinator: Uri,
+        node: NodeName,
+        gpus: u32,
+        shutdown: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + Send) {
         let config = Arc::new(Config {
             coordinator,
             node: node.clone(),
@@ -50,6 +58,7 @@ impl SimulatedAgent {
             slots: 1,
             runner: PathBuf::new(),
             spares: false,
+            spare_memory_max: None,
             ready_file: None,
             probes: Probes::default(),
         });
@@ -72,6 +81,8 @@ impl SimulatedAgent {
             slots: config.slots,
             cpus: 64,
             memory_bytes: 512 << 30,
+            gpus: (0..gpus).map(|index| gpu(&node, index)).collect(),
+            driver: Some(Driver { version: "570.86.15".into(), cuda: "12.8".into(), nvml: "12.570.86.15".into() }),
             ..NodeReport::default()
         };
         let session = Session::new(config, handle, Facts::unprobed(fixed), logs, shutdown);
@@ -104,5 +115,27 @@ impl SimulatedAgent {
                 reports.runs = Arc::new(runs);
             }
         });
+    }
+}
+
+/// As an agent tells of an H100 on a baseboard with switches.
+fn gpu(node: &NodeName, index: u32) -> Gpu {
+    let peer = |link| NvLinkPeer::Switch(format!("0000:{:02x}:00.0", 5 + link % 4));
+    Gpu {
+        uuid: format!("GPU-{node}-4a1f-8c55-{index:012}"),
+        index,
+        model: "NVIDIA H100 80GB HBM3".into(),
+        memory_bytes: 80 << 30,
+        pci: format!("0000:{:02x}:00.0", 0x18 + index * 0x10),
+        minor: Some(index),
+        serial: format!("165302{index:07}"),
+        module_id: Some(index + 1),
+        numa_node: Some(index / 4),
+        compute_capability: "9.0".into(),
+        persistence: Some(true),
+        ecc: Some(true),
+        pcie: Some(PcieLink { generation: 5, generation_max: 5, width: 16, width_max: 16 }),
+        nvlinks: (0..18).map(|link| NvLink { link, active: true, peer: peer(link), errors: 0 }).collect(),
+        ..Gpu::default()
     }
 }

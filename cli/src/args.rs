@@ -100,6 +100,7 @@ pub(crate) enum Command {
     Nodes(commands::get::Nodes),
     Cordon(commands::cordon::Cordon),
     Uncordon(commands::cordon::Uncordon),
+    Topology(commands::topology::Topology),
     Events(commands::get::Events),
     Validate(commands::validate::Validate),
     Local(local::Local),

@@ -13,6 +13,7 @@ pub(crate) mod run;
 pub(crate) mod scale;
 pub(crate) mod submit;
 pub(crate) mod target;
+pub(crate) mod topology;
 pub(crate) mod validate;
 pub(crate) mod version;
 pub(crate) mod wait;

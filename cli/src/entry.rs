@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::{
     args::{Cli, Command},
-    commands::{cancel, completion, cordon, delete, describe, explain, get, logs, run, scale, submit, validate, version, wait},
+    commands::{cancel, completion, cordon, delete, describe, explain, get, logs, run, scale, submit, topology, validate, version, wait},
     context::Context,
     fail::Failure,
     local,
@@ -48,6 +48,7 @@ async fn dispatch(cx: &Context, command: Command) -> Result<(), Failure> {
         Command::Nodes(args) => get::nodes(cx, args).await,
         Command::Cordon(args) => cordon::cordon(cx, args).await,
         Command::Uncordon(args) => cordon::uncordon(cx, args).await,
+        Command::Topology(args) => topology::topology(cx, args).await,
         Command::Events(args) => get::events(cx, args).await,
         Command::Validate(args) => validate::validate(cx, args),
         Command::Local(args) => local::run(cx, args).await,

@@ -18,6 +18,7 @@ use crate::{context::Context, fail::Failure};
 mod cluster;
 mod daemon;
 mod down;
+mod hardware;
 mod nodes;
 mod process;
 mod start;
@@ -59,6 +60,7 @@ enum LocalCommand {
     StartAgent(StartAgent),
     KillCoordinator(KillCoordinator),
     StartCoordinator(StartCoordinator),
+    Inject(Inject),
     Status(Status),
     Down(Down),
 }
@@ -87,7 +89,7 @@ struct Up {
     start: StartFlags,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 struct NodeFlags {
     /// Worker groups a node takes at a time
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -96,6 +98,10 @@ struct NodeFlags {
     /// Label of the node (repeatable)
     #[arg(long, value_name = "KEY=VALUE")]
     label: Vec<String>,
+
+    /// Make the node look like a GPU machine, as 8xh100 (`muster-hardware list`)
+    #[arg(long, value_name = "SCENARIO")]
+    hardware: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -208,6 +214,35 @@ struct StartCoordinator {
     start: StartFlags,
 }
 
+/// Break the hardware of a node made with --hardware, or mend it.
+///
+/// The agent finds it as it would find a real fault. `muster-hardware --help` lists all faults.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES:
+  # GPU 3 falls off the bus
+  muster local inject node-1 gpu3 xid=79
+
+  # Mend it
+  muster local inject node-1 gpu3 healthy
+
+  # The driver hangs
+  muster local inject node-1 driver hang")]
+struct Inject {
+    /// Name of the node
+    name: String,
+
+    /// What breaks: gpuN, driver, kernel, or the name of a NIC
+    target: String,
+
+    /// How: xid=79, lost, ecc=1, link=3:down, hang, down, ...
+    fault: String,
+
+    /// Directory of the daemons' binaries [default: this program's own]
+    #[arg(long, env = "MUSTER_BIN_DIR", value_name = "DIR", hide_env_values = true)]
+    bin_dir: Option<PathBuf>,
+}
+
 /// Show the processes of the local cluster.
 ///
 /// PROCESS is what this machine says (Running, Dead), STATE what the coordinator says of the node. Exits 1 if no cluster is up.
@@ -250,6 +285,7 @@ pub(crate) async fn run(cx: &Context, args: Local) -> Result<(), Failure> {
         LocalCommand::KillNode(args) => nodes::kill_node(cx, &dir, &args.name).await,
         LocalCommand::KillAgent(args) => nodes::kill_agent(cx, &dir, &args.name).await,
         LocalCommand::KillCoordinator(_) => nodes::kill_coordinator(cx, &dir).await,
+        LocalCommand::Inject(args) => hardware::inject(cx, &dir, &args),
         LocalCommand::Status(_) => status::status(cx, &dir).await,
         LocalCommand::Down(args) => down::down(cx, &dir, &args).await,
     }

@@ -4,6 +4,7 @@ pub(crate) mod describe;
 pub(crate) mod document;
 pub(crate) mod environment;
 pub(crate) mod explain;
+pub(crate) mod hardware;
 pub(crate) mod listing;
 pub(crate) mod table;
 pub(crate) mod words;

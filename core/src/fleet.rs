@@ -23,6 +23,7 @@
 //! | `rollback` | a node that knows more than the store |
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `desired` | each node's whole desired state |
+//! | `unhealthy` | what a node's verdict on its hardware means for jobs |
 //! | `view` | what users see |
 
 use std::{
@@ -60,6 +61,7 @@ mod settle;
 #[cfg(test)]
 mod tests;
 mod turn;
+mod unhealthy;
 pub mod view;
 
 pub use budget::MUSTER;

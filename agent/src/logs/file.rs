@@ -82,10 +82,15 @@ impl RankLog {
             if !chunk.is_empty() {
                 self.partial.append(&mut chunk);
                 let lines = self.whole_lines();
-                if lines.is_empty() {
-                    continue;
+                if !lines.is_empty() {
+                    return Ok(lines);
                 }
-                return Ok(lines);
+                if self.partial.len() >= CHUNK {
+                    // No runner has written such a line: the file is damaged. It is shown in pieces, and never held as a whole.
+                    let piece = std::mem::take(&mut self.partial);
+                    return Ok(vec![String::from_utf8_lossy(&piece).into_owned()]);
+                }
+                continue;
             }
             if self.open.len() > 1 || self.is_rotated().await? {
                 self.open.remove(0);
@@ -218,5 +223,33 @@ mod tests {
         file.write_all(b"four\n").unwrap();
         fs::write(&path, "five\n").unwrap();
         assert_eq!(all(&mut log).await, ["four", "five"]);
+    }
+
+    /// What a rank wrote has no checksum: a damaged log is shown as it is, but never more of it than there is, and a bound at a time.
+    #[tokio::test]
+    async fn garbage_is_shown_in_pieces_and_a_cut_shows_what_is_left() {
+        let (_dir, path) = log();
+        fs::write(&path, vec![0xff; 5 * CHUNK + 7]).unwrap();
+        let mut log = RankLog::new(path.clone());
+        log.seek(None).await.unwrap();
+        let pieces = all(&mut log).await;
+        assert!(pieces.len() == 5 && pieces.iter().all(|piece| piece.chars().count() == CHUNK), "{} pieces", pieces.len());
+
+        let text: String = (0..50).map(|i| format!("line {i}\n")).collect();
+        for cut in 0..text.len() {
+            fs::write(&path, &text[..cut]).unwrap();
+            let whole = text[..cut].matches('\n').count();
+            let mut log = RankLog::new(path.clone());
+            log.seek(None).await.unwrap();
+            assert_eq!(all(&mut log).await.len(), whole, "cut at {cut}");
+            assert!(last(&path, 3).await.len() <= 3, "cut at {cut}");
+        }
+        for at in 0..text.len() {
+            let mut flipped = text.clone().into_bytes();
+            flipped[at] ^= 1 << (at % 8);
+            fs::write(&path, &flipped).unwrap();
+            let lines = last(&path, 99).await;
+            assert!((49..=51).contains(&lines.len()), "byte {at} flipped: {} lines", lines.len());
+        }
     }
 }

@@ -24,12 +24,14 @@ use tracing::{info, warn};
 use super::{Pace, senses::Sense};
 use crate::chain::chain;
 
+mod code;
 mod events;
 mod inventory;
 mod raw;
 mod readings;
 
-use raw::{Code, Handle, Library, OpenError};
+use code::Code;
+use raw::{Handle, Library, OpenError};
 
 /// One look at the GPUs.
 #[derive(Clone, Debug, Default)]

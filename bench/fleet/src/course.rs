@@ -31,11 +31,16 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
     let flags: Vec<String> = FLAGS.iter().map(|flag| (*flag).to_owned()).chain(options.flags.iter().cloned()).collect();
     let mut coordinator = Coordinator::start(&options.coordinator, &options.dir, &flags)?;
     let mut log = Log::new(coordinator.log());
-    let mut found =
-        Document { agents: options.agents, members: options.members, flags: options.flags.clone(), ..Document::default() };
+    let mut found = Document {
+        agents: options.agents,
+        gpus: options.gpus,
+        members: options.members,
+        flags: options.flags.clone(),
+        ..Document::default()
+    };
 
     let (shutdown, before, began) = (CancellationToken::new(), coordinator.taken()?, Instant::now());
-    let mut fleet = Fleet::start(&coordinator.address, options.agents, &shutdown)?;
+    let mut fleet = Fleet::start(&coordinator.address, options.agents, options.gpus, &shutdown)?;
     let welcomed = fleet.all(What::Welcome(1), options.agents, PATIENCE).await?;
     found.first_connect_s = since(began, last(&welcomed));
     found.first_connect_cpu_s = coordinator.taken()?.cpu_s - before.cpu_s;

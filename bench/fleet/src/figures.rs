@@ -44,6 +44,7 @@ pub(crate) struct Rest {
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Document {
     pub(crate) agents: usize,
+    pub(crate) gpus: u32,
     pub(crate) members: usize,
     pub(crate) flags: Vec<String>,
     /// Seconds until all agents were welcomed, all having dialled at once.

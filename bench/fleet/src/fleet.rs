@@ -22,13 +22,13 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Starts all agents at once, as after a power cut.
-    pub(crate) fn start(address: &str, agents: usize, shutdown: &CancellationToken) -> Result<Self> {
+    pub(crate) fn start(address: &str, agents: usize, gpus: u32, shutdown: &CancellationToken) -> Result<Self> {
         let (see, seen) = mpsc::channel(SEEN_MAX);
         let uri: tonic::transport::Uri = format!("http://{address}").parse()?;
         let acts = (0..agents)
             .map(|number| {
                 let name = NodeName(format!("node-{number:05}"));
-                let (agent, session) = SimulatedAgent::new(uri.clone(), name, shutdown.clone());
+                let (agent, session) = SimulatedAgent::new(uri.clone(), name, gpus, shutdown.clone());
                 let (act, acts) = mpsc::channel(ACTS_MAX);
                 tokio::spawn(session);
                 tokio::spawn(Node::new(number, agent, acts, see.clone()).run());

@@ -39,6 +39,9 @@ struct Options {
     /// Agents connected
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     agents: usize,
+    /// GPUs of every node, with all that is reported of them
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    gpus: u32,
     /// Nodes of the one job
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     members: usize,

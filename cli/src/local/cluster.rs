@@ -37,6 +37,12 @@ pub(super) struct Node {
     pub(super) slots: u32,
     #[serde(default)]
     pub(super) labels: Vec<String>,
+    /// The scenario it was made from, if it only looks like a machine.
+    #[serde(default)]
+    pub(super) hardware: Option<String>,
+    /// Which of this machine's GPUs are its own, as the agent's --gpus.
+    #[serde(default)]
+    pub(super) gpus: Option<String>,
 }
 
 impl Cluster {

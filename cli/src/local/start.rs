@@ -10,7 +10,7 @@ use super::{
     AddNode, NodeFlags, StartFlags, Up,
     cluster::{self, Cluster, Lock, Node},
     daemon::{self, Starting},
-    process, status,
+    hardware, process, status,
 };
 use crate::{args::Format, commands::get, connect::Client, context::Context, fail::Failure, output::words};
 
@@ -60,7 +60,10 @@ async fn start_all(cx: &Context, dir: &Path, args: &Up) -> Result<Cluster, Failu
     let mut agents = Vec::new();
     for number in 1..=args.nodes {
         let name = format!("node-{number}");
-        cluster.nodes.insert(name.clone(), Node { agent: None, slots: args.node.slots, labels: args.node.label.clone() });
+        // Several agents on one machine would all report the same GPUs: each gets its part, in the order of their index.
+        let gpus = args.node.hardware.is_none().then(|| format!("{number}/{}", args.nodes));
+        let NodeFlags { slots, label, hardware } = args.node.clone();
+        cluster.nodes.insert(name.clone(), Node { agent: None, slots, labels: label, hardware, gpus });
         agents.push(agent(dir, &mut cluster, &name, &args.start)?);
     }
     for starting in agents {
@@ -73,7 +76,7 @@ async fn start_all(cx: &Context, dir: &Path, args: &Up) -> Result<Cluster, Failu
 
 pub(super) async fn add_node(cx: &Context, dir: &Path, args: AddNode) -> Result<(), Failure> {
     let (_lock, mut cluster) = cluster::open(dir).await?;
-    let AddNode { name, node: NodeFlags { slots, label }, start } = args;
+    let AddNode { name, node: NodeFlags { slots, label, hardware }, start } = args;
     let name = name.unwrap_or_else(|| free_name(&cluster));
     if let Some(message) = label_error(&name) {
         return Err(Failure::usage(format!("the name of a node {message}")));
@@ -81,7 +84,9 @@ pub(super) async fn add_node(cx: &Context, dir: &Path, args: AddNode) -> Result<
     if cluster.nodes.contains_key(&name) {
         return Err(Failure::request(format!("{name} exists already; `muster local start-node {name}` starts it again")));
     }
-    cluster.nodes.insert(name.clone(), Node { agent: None, slots, labels: label });
+    // The GPUs are given out already.
+    let gpus = hardware.is_none().then(|| "none".to_owned());
+    cluster.nodes.insert(name.clone(), Node { agent: None, slots, labels: label, hardware, gpus });
     run_agent(cx, dir, &mut cluster, &name, &start).await
 }
 
@@ -151,6 +156,10 @@ fn agent(dir: &Path, cluster: &mut Cluster, name: &str, flags: &StartFlags) -> R
         ("--ready-file", daemon::ready_file(&home).into()),
     ]);
     args.extend(node.labels.iter().flat_map(|label| ["--label".into(), OsString::from(label)]));
+    args.extend(node.gpus.iter().flat_map(|gpus| ["--gpus".into(), OsString::from(gpus)]));
+    if let Some(scenario) = &node.hardware {
+        args.extend(hardware::flags(flags.bin_dir.as_deref(), &home, name, scenario)?);
+    }
     let starting = daemon::spawn(name, &home, &program, &args)?;
     cluster.nodes.insert(name.to_owned(), Node { agent: Some(starting.identity.clone()), ..node });
     cluster.save(dir)?;

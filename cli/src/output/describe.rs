@@ -7,6 +7,7 @@ use muster_proto::{convert::jobs, v1};
 
 use super::{
     document::severity,
+    hardware,
     table::{Table, plain},
     words,
 };
@@ -149,12 +150,18 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
     page.field("Slots", format!("{} free of {}", node.slots_free, node.slots));
     page.field("Labels", node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", "));
     page.field("GPU error", &node.gpu_error);
-    let gpus: Vec<_> = node
-        .gpus
-        .iter()
-        .map(|gpu| vec![gpu.index.to_string(), gpu.model.clone(), words::bytes(gpu.memory_bytes), gpu.uuid.clone()])
-        .collect();
-    page.table("GPUs", vec!["INDEX", "MODEL", "MEMORY", "UUID"], &gpus);
+    if let Some(driver) = node.hardware.as_ref().and_then(|hardware| hardware.driver.as_ref()) {
+        page.field("Driver", format!("{}, CUDA up to {}", driver.version, driver.cuda));
+    }
+    page.table("GPUs", hardware::GPU_HEADS.to_vec(), &hardware::gpu_rows(node));
+    let nics = hardware::nic_rows(node);
+    if !nics.is_empty() {
+        page.table("NICs", hardware::NIC_HEADS.to_vec(), &nics);
+    }
+    let findings = hardware::finding_rows(node, now_us);
+    if !findings.is_empty() {
+        page.table("Health", hardware::FINDING_HEADS.to_vec(), &findings);
+    }
     let runs: Vec<_> = node
         .runs
         .iter()

@@ -109,7 +109,7 @@ fn node() -> Node {
         slots_free: 1,
         cpus: 64,
         memory_bytes: 512 << 30,
-        gpus: vec![Gpu { uuid: "GPU-1".into(), index: 0, model: "NVIDIA H100".into(), memory_bytes: 80 << 30 }],
+        gpus: vec![Gpu { uuid: "GPU-1".into(), index: 0, model: "NVIDIA H100".into(), memory_bytes: 80 << 30, ..Gpu::default() }],
         gpu_error: String::new(),
         runs: vec![run(1, "Dead"), run(2, "Running")],
         first_seen_unix_us: START - 3_600_000_000,
@@ -123,7 +123,6 @@ fn node() -> Node {
             lasted_us: 90_000_000,
             standing: "open".into(),
         }],
-        conditions: vec!["MassLoss: 3 of 10 nodes fell silent within 1m".into()],
         conditions: vec!["MassLoss: 3 of 10 nodes fell silent within 1m".into()],
     }
 }

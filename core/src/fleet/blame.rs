@@ -51,6 +51,12 @@ pub(crate) enum Evidence {
         node: NodeName,
         at: Timestamp,
     },
+    /// The node itself says that what this member was given cannot go on.
+    Unhealthy {
+        node: NodeName,
+        reason: String,
+        at: Timestamp,
+    },
     /// The node says it cannot start the run, and why.
     Refused {
         node: NodeName,
@@ -85,6 +91,7 @@ impl Evidence {
             | Evidence::NodeSilent { node, .. }
             | Evidence::NodeRebooted { node, .. }
             | Evidence::NodeDeleted { node, .. }
+            | Evidence::Unhealthy { node, .. }
             | Evidence::Refused { node, .. }
             | Evidence::StartTimeout { node, .. } => node,
         }
@@ -116,6 +123,7 @@ impl Evidence {
             | Evidence::Vanished { at, .. }
             | Evidence::NodeRebooted { at, .. }
             | Evidence::NodeDeleted { at, .. }
+            | Evidence::Unhealthy { at, .. }
             | Evidence::StartTimeout { at, .. } => *at,
             Evidence::NodeSilent { since, .. } => *since - SAME_CUT,
             Evidence::Refused { .. } => Timestamp::default(),
@@ -125,7 +133,7 @@ impl Evidence {
     /// How much it explains: lower explains more. Within one kind the earlier one wins.
     fn order(&self) -> (u8, Timestamp) {
         let kind = match self {
-            Evidence::NodeRebooted { .. } | Evidence::NodeDeleted { .. } => 0,
+            Evidence::NodeRebooted { .. } | Evidence::NodeDeleted { .. } | Evidence::Unhealthy { .. } => 0,
             victim if victim.is_victim() => 5,
             Evidence::RankExit { .. } | Evidence::NodeSilent { .. } | Evidence::Vanished { .. } => 1,
             Evidence::Refused { .. } => 2,
@@ -204,6 +212,7 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
             (Cause::NodeLost, Charged::Node, format!("{node} lost its connection, and its peers' connections to it broke"))
         }
         Evidence::NodeRebooted { node, .. } => (Cause::NodeRebooted, Charged::Node, format!("{node} was booted anew")),
+        Evidence::Unhealthy { node, reason, .. } => (Cause::NodeUnhealthy, Charged::Node, format!("{node} is unhealthy: {reason}")),
         Evidence::NodeDeleted { node, .. } => (Cause::NodeDeleted, Charged::Nobody, format!("{node} was deleted by an operator")),
         Evidence::Refused { node, reason } => {
             let charged = if refused_everywhere { Charged::Job } else { Charged::Node };

@@ -11,6 +11,7 @@ use crate::{
         marks,
         placement::{self, Candidate, Need, Placement},
         registry::Node,
+        unhealthy,
     },
     id::{JobUid, NodeName},
     node_report::Gpu,
@@ -38,7 +39,7 @@ impl Fleet {
                 connected: node.session.is_some(),
                 cordoned: node.record.cordon.is_some(),
                 halted: node.record.halt.is_some(),
-                avoided: avoided(name),
+                avoided: avoided(name).or_else(|| unhealthy::shut(node)),
                 shunned: marks::shunned_by(&node.record, uid, &self.policy, now),
                 slots_free: self.slots_free_on(node, Some(uid)),
                 gpus_free: self.gpus_free(node, uid),
@@ -75,7 +76,7 @@ impl Fleet {
             .filter_map(|g| g.members.get(g.members.rank_of(name)? as usize))
             .flat_map(|member| &member.gpus)
             .collect();
-        node.record.report.gpus.iter().filter(|gpu| !taken.contains(&&gpu.uuid)).cloned().collect()
+        node.record.report.placeable().into_iter().filter(|gpu| !taken.contains(&&gpu.uuid)).collect()
     }
 
     /// A generation of this job has a member on the node that is not proven dead.

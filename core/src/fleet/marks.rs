@@ -77,7 +77,7 @@ impl Standing {
 /// What a failure of this kind says by itself; `None`: nothing about any node.
 pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
     match cause {
-        Cause::NodeLost | Cause::NodeRebooted | Cause::StartTimeout => Some(Standing::Node),
+        Cause::NodeLost | Cause::NodeRebooted | Cause::NodeUnhealthy | Cause::StartTimeout => Some(Standing::Node),
         Cause::WorkerFailed | Cause::WorkerKilled | Cause::StartFailed => Some(Standing::Open),
         // Nobody is named, an operator did it, or it is no failure.
         Cause::PeersLost

@@ -19,6 +19,8 @@ pub enum Cause {
     PeersLost,
     NodeLost,
     NodeRebooted,
+    /// Its own verdict on its hardware: GPUs, links, network.
+    NodeUnhealthy,
     NodeDeleted,
     /// The job's `fenceAfter` had its workers stopped, since nothing was heard of the coordinator.
     Fenced,

@@ -10,6 +10,7 @@ use crate::{
         blame::Evidence,
         job::{GenerationRecord, JobRecord},
         registry::{Node, Registry},
+        unhealthy,
         view::Liveness,
     },
     id::{JobUid, NodeName},
@@ -104,6 +105,10 @@ pub(crate) fn evidence(
         if node.session.is_some() && node.record.boot_id != member.boot_id {
             found.push(Evidence::NodeRebooted { node: name.clone(), at: node.doubted_at.min(now) });
             continue;
+        }
+        if let Some(finding) = unhealthy::fails(node, member) {
+            let reason = format!("{}: {}", finding.check, finding.reason);
+            found.push(Evidence::Unhealthy { node: name.clone(), reason, at: now });
         }
         let run = node.runs.get(&id);
         if let Some(run) = run {

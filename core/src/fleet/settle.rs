@@ -141,6 +141,12 @@ impl Fleet {
         let scaled = self.live.get(uid).is_some_and(|live| live.scaled);
         let (cause, message) = if wanted < have {
             (Cause::Scaled, format!("shrinking from {have} to {wanted} nodes as asked"))
+        } else if let Some(message) = self.relief(uid, now) {
+            let due = generation.started_at.unwrap_or(generation.opened) + job.spec.scale_up_cooldown;
+            if now < due {
+                return self.wake_job(uid, due);
+            }
+            (Cause::NodeUnhealthy, message)
         } else if wanted > have {
             let Placement::Gang(gang) = self.place(uid, now) else { return };
             let leaves = |node: &NodeName| !gang.iter().any(|m| &m.node == node);

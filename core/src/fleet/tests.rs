@@ -12,6 +12,7 @@ use crate::{
 };
 
 mod found;
+mod unhealthy;
 
 /// Agents that do what they are told, at once, and a coordinator that can be restarted from what it committed.
 struct Bench {

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
-    fleet::{Change, Effect, Fleet, Input, Policy, Turn},
+    fleet::{Answer, Change, Effect, Fleet, Input, Policy, Turn},
     id::{NodeName, SessionId, Term},
     time::Timestamp,
 };
@@ -86,7 +86,8 @@ impl World {
     pub(crate) fn second_leader(&mut self) -> bool {
         let Some(first) = self.seats.iter().position(|seat| seat.process.is_some()) else { return false };
         let second = 1 - first;
-        if self.seats[second].process.is_some() {
+        let alone = self.seats[second].process.is_none();
+        if !alone || self.seats[first].process.as_ref().is_some_and(|process| process.deposed.is_some()) {
             return false;
         }
         let view = Box::new(self.store.clone());
@@ -386,6 +387,9 @@ impl World {
                     self.send_down(id, Down::Desired(desired));
                 }
             }
+            // What a deposed coordinator refuses it may refuse wrongly: it changes nothing, and whoever asks again asks another.
+            Effect::Answer { answer: Answer::Refused(_), .. }
+                if self.seats[seat].process.as_ref().is_some_and(|process| process.deposed.is_some()) => {}
             Effect::Answer { id, answer } => {
                 let delay = self.rng.ms(0, 30);
                 self.queue.push(self.now + delay, Event::AnswerArrives { id, answer: Box::new(answer) });

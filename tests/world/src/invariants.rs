@@ -540,7 +540,8 @@ pub(crate) fn only_what_is_free(world: &mut World, opened: &[JobUid]) {
 fn given_twice(world: &World, job: &JobRecord) -> Option<String> {
     let current = job.current.as_ref()?;
     let others = || world.store.jobs.values().filter(|other| other.uid != job.uid);
-    for member in &current.members {
+    // Where its own end is known already it has nothing.
+    for member in current.members.iter().filter(|member| !current.dead.contains(&member.node)) {
         let here = |generation: &&GenerationRecord| generation.has(&member.node) && !generation.dead.contains(&member.node);
         let on_it = |other: &JobRecord, may: &dyn Fn(&GenerationRecord) -> bool| other.unburied().filter(here).any(may);
         let shares = |generation: &GenerationRecord| {
@@ -551,9 +552,10 @@ fn given_twice(world: &World, job: &JobRecord) -> Option<String> {
             return Some(format!("{} is given a GPU of {} that {} may use", job.uid, member.node, other.uid));
         }
         let slots = world.machine_named(&member.node).map_or(0, |machine| world.machines[machine].slots as usize);
-        let taken = others().filter(|other| other.spec.gpus_per_node == 0 && on_it(other, &|_| true)).count();
-        if job.spec.gpus_per_node == 0 && taken >= slots {
-            return Some(format!("{} is given a slot of {}, and {taken} jobs are on {slots}", job.uid, member.node));
+        let on_slots = others().filter(|other| other.spec.gpus_per_node == 0 && on_it(other, &|_| true));
+        let taken: Vec<String> = on_slots.map(|other| other.uid.to_string()).collect();
+        if job.spec.gpus_per_node == 0 && taken.len() >= slots {
+            return Some(format!("{} is given a slot of {}, which has {slots}, and {taken:?} may be there", job.uid, member.node));
         }
     }
     None

@@ -63,8 +63,10 @@ planted! {
 }
 
 impl Planted {
+    /// Those there are in this build.
     pub fn all() -> impl Iterator<Item = Planted> {
-        Self::SHELL.iter().copied().chain(Mistake::ALL.into_iter().map(Planted::Core))
+        let core = Mistake::ALL.into_iter().filter(|_| cfg!(feature = "planted")).map(Planted::Core);
+        Self::SHELL.iter().copied().chain(core)
     }
 }
 
@@ -83,6 +85,7 @@ thread_local! {
 
 pub(crate) fn plant(planted: Option<Planted>) {
     ON.set(planted);
+    #[cfg(feature = "planted")]
     muster_core::planted::plant(match planted {
         Some(Planted::Core(mistake)) => Some(mistake),
         _ => None,

@@ -12,7 +12,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Planted, Size, campaign::Totals};
+use crate::{Planted, Size, Violation, campaign::Totals};
 
 /// One line of a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -120,12 +120,21 @@ pub fn hunt(patience: u64, threads: usize, told: impl Fn(&Caught)) -> io::Result
     Ok(all)
 }
 
+/// The first seed that sees this mistake: among small histories, or, if it takes more nodes or time, among mixed ones.
+pub fn first_seen(planted: Planted, patience: u64, threads: usize) -> Option<(Size, u64, Violation)> {
+    [Size::Small, Size::Mixed].into_iter().find_map(|size| {
+        let options = crate::Options { size, planted: Some(planted), ..crate::Options::default() };
+        let totals = crate::campaign::run(0..patience, &options, threads, 1, |_| {});
+        // With several threads a later seed may have been quicker; the first is what counts.
+        totals.violations.into_iter().min_by_key(|(seed, _)| *seed).map(|(seed, violation)| (size, seed, violation))
+    })
+}
+
 fn hunt_one(planted: Planted, patience: u64, threads: usize) -> Caught {
-    let size = Size::Small;
-    let options = crate::Options { size, planted: Some(planted), ..crate::Options::default() };
-    let totals = crate::campaign::run(0..patience, &options, threads, 1, |_| {});
-    // With several threads a later seed may have been quicker; the first is what counts.
-    let first = totals.violations.iter().min_by_key(|(seed, _)| *seed);
+    let seen = first_seen(planted, patience, threads);
+    let size = seen.as_ref().map_or(Size::Mixed, |(size, ..)| *size);
+    let first = seen.map(|(_, seed, violation)| (seed, violation));
+    let first = first.as_ref();
     Caught {
         name: planted.to_string(),
         words: planted.words(),
@@ -158,8 +167,12 @@ pub fn histories_file() -> PathBuf {
 
 /// Writes REPORT.md.
 pub fn report() -> io::Result<()> {
-    let text = render(&read()?, &fs::read_to_string(here("found.md"))?);
-    fs::write(here("REPORT.md"), text)
+    fs::write(here("REPORT.md"), rendered()?)
+}
+
+/// What REPORT.md shall be.
+pub fn rendered() -> io::Result<String> {
+    Ok(render(&read()?, &fs::read_to_string(here("found.md"))?))
 }
 
 fn render(lines: &[Line], found: &str) -> String {
@@ -207,13 +220,21 @@ fn render(lines: &[Line], found: &str) -> String {
         let count = faults.get(fault.to_string().as_str()).copied().unwrap_or(0);
         let _ = writeln!(text, "| {fault} | {} | {} |", thousands(count), fault.words());
     }
-    text += "\n## Planted mistakes\n\nEach breaks one rule, alone; the world must see it within 10,000 small histories. `cargo run -p \
-             muster-world -- --hunt` runs them again.\n\n| mistake | what it does | broke | in seed | what was seen |\n|---|---|---|---|---|\n";
+    text += "\n## Planted mistakes\n\nEach breaks one rule, alone; the world must see it within 10,000 small histories, or 10,000 mixed\nones. `cargo run -p \
+             muster-world --features planted -- --hunt` runs them again.\n\n| mistake | what it does | broke | in seed | of size | what was seen |\n|---|---|---|---|---|---|\n";
     let planted = lines.iter().filter_map(|line| if let Line::Planted(caught) = line { Some(caught) } else { None });
     for caught in planted {
         let seeds = caught.seeds.map_or("none".to_owned(), |seeds| thousands(seeds - 1));
         let said: String = caught.said.chars().take(110).collect();
-        let _ = writeln!(text, "| {} | {} | {} | {seeds} | {} |", caught.name, caught.words, caught.rule, said.replace('|', "/"));
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {seeds} | {} | {} |",
+            caught.name,
+            caught.words,
+            caught.rule,
+            caught.size,
+            said.replace('|', "/")
+        );
     }
     text + "\n" + found
 }

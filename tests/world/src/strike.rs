@@ -227,6 +227,8 @@ impl World {
             note!(self, "the operator puts an older ledger back on n{machine}");
             let place = &mut self.machines[machine];
             (place.ledger, place.ledger_highest) = (older.clone(), older);
+            // What it said and nobody heard it may not know any more.
+            place.said_over.clear();
             return self.after(Duration::from_millis(100), Event::AgentStarts { machine });
         }
         note!(self, "the operator reboots n{machine} without its state");
@@ -234,6 +236,7 @@ impl World {
         let place = &mut self.machines[machine];
         place.ledger = Ledger::new(place.name.clone());
         place.ledger_highest = place.ledger.clone();
+        place.said_over.clear();
         place.runs.clear();
         self.after(Duration::from_secs(1), Event::PowerOn { machine });
     }

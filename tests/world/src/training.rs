@@ -78,7 +78,12 @@ impl World {
         if training.arrived.len() < expected || training.formed {
             return;
         }
-        let trains = self.members(world).iter().all(|(machine, run)| self.machines[*machine].runs[run].trains());
+        let members = self.members(world);
+        // One that had arrived may have gone with its machine's disk.
+        if members.len() < expected {
+            return;
+        }
+        let trains = members.iter().all(|(machine, run)| self.machines[*machine].runs[run].trains());
         if !trains {
             return;
         }

@@ -14,7 +14,10 @@ use std::{
 use muster_core::health::{Channel, Xid, kernel_log::normal_pci};
 use tracing::{debug, warn};
 
-use super::raw::{Code, EventSet, Handle, Library, XID};
+use super::{
+    code::Code,
+    raw::{EventSet, Handle, Library, XID},
+};
 use crate::probe::senses::Sense;
 
 /// How long one wait blocks; the end of the agent is noticed so soon.

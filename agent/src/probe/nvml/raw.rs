@@ -7,50 +7,13 @@
 
 use std::{
     ffi::{CStr, OsStr, c_char, c_uint, c_ulonglong},
-    fmt,
     path::Path,
 };
 
 use nvml_wrapper::{Nvml, error::NvmlError};
 use nvml_wrapper_sys::bindings::*;
 
-/// What NVML answers if it does not answer the question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Code(u32);
-
-impl Code {
-    /// Ours: the driver does not have this function.
-    pub(crate) const MISSING: Code = Code(u32::MAX);
-    pub(crate) const TIMEOUT: Code = Code(10);
-    pub(crate) const LOST: Code = Code(15);
-    pub(crate) const RESET_REQUIRED: Code = Code(16);
-    pub(crate) const MISMATCH: Code = Code(18);
-    pub(crate) const UNKNOWN: Code = Code(999);
-    const TOO_SMALL: Code = Code(7);
-}
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = match self.0 {
-            1 => "not initialised",
-            2 => "invalid argument",
-            3 => "not supported",
-            4 => "no permission",
-            6 => "not found",
-            9 => "driver not loaded",
-            10 => "timeout",
-            15 => "the GPU is lost",
-            16 => "the GPU must be reset",
-            18 => "driver and library versions differ",
-            25 => "argument version",
-            28 => "GPU not found",
-            999 => "unknown error",
-            u32::MAX => "the driver does not have this function",
-            code => return write!(f, "NVML code {code}"),
-        };
-        f.write_str(words)
-    }
-}
+use super::code::Code;
 
 /// Why the library cannot be opened.
 #[derive(Debug, thiserror::Error)]

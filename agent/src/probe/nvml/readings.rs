@@ -9,8 +9,9 @@ use muster_core::{
 
 use super::{
     Known, ask,
+    code::Code,
     inventory::LINK_CRC,
-    raw::{Code, Handle, Library},
+    raw::{Handle, Library},
 };
 
 /// NVML's field for the driver's own verdict.

@@ -1,0 +1,110 @@
+//! What the verdict of a node on its hardware does to jobs.
+
+use super::*;
+use crate::{
+    health::{Finding, Health, Remedy, Severity, Subject},
+    node_report::Gpu,
+};
+
+
+/// The node reports two GPUs, and what is wrong with them.
+fn reports(bench: &mut Bench, node: &str, findings: &[(Subject, Severity)]) {
+    let gpu = |index: u32| Gpu { uuid: format!("{node}-{index}"), index, model: "H100".into(), ..Gpu::default() };
+    let finding = |(subject, severity): &(Subject, Severity)| Finding {
+        check: "xid:48".into(),
+        subject: subject.clone(),
+        severity: *severity,
+        remedy: Remedy::GpuReset,
+        reason: "XID 48".into(),
+        since_unix_us: 0,
+    };
+    let report = NodeReport {
+        address: "127.0.0.1".into(),
+        slots: 1,
+        gpus: vec![gpu(0), gpu(1)],
+        health: Health { findings: findings.iter().map(finding).collect() },
+        ..NodeReport::default()
+    };
+    let session = bench.agents[&node.into()].session.unwrap();
+    bench.input(Input::Report { session, report });
+    bench.obey();
+}
+
+fn with_gpus(nodes: &[&str]) -> Bench {
+    let mut bench = Bench::new(nodes);
+    nodes.iter().for_each(|node| reports(&mut bench, node, &[]));
+    bench
+}
+
+fn spec(min: i64, replicas: i64, gpus: i64) -> SpecDocument {
+    SpecDocument { gpus_per_node: Some(gpus), proc_per_node: Some(1), ..document(min, replicas, replicas) }
+}
+
+fn gpu(uuid: &str) -> Subject {
+    Subject::Gpu(uuid.into())
+}
+
+fn given(bench: &Bench, job: &str) -> Vec<String> {
+    bench.job(job).current.as_ref().unwrap().members.iter().flat_map(|member| member.gpus.clone()).collect()
+}
+
+#[test]
+fn a_gpu_that_fails_is_left_at_once_and_its_node_pays() {
+    let mut bench = with_gpus(&["a", "b", "c"]);
+    bench.submit("digits", spec(2, 2, 1));
+    assert_eq!(given(&bench, "digits"), ["a-0", "b-0"]);
+    reports(&mut bench, "b", &[(gpu("b-0"), Severity::FailNow)]);
+    bench.pass(SECOND);
+    let job = bench.job("digits");
+    assert_eq!((job.last_generation.0, job.phase), (2, Phase::Running), "{}", job.message);
+    assert_eq!(given(&bench, "digits"), ["a-0", "b-1"], "the node's other GPU is well");
+    let incident = job.incidents.last().unwrap();
+    assert_eq!((incident.cause, incident.charged), (Cause::NodeUnhealthy, Charged::Node));
+    assert!(incident.message.contains("xid:48: XID 48"), "{}", incident.message);
+}
+
+#[test]
+fn a_gpu_nobody_uses_and_a_warning_move_nothing() {
+    let mut bench = with_gpus(&["a", "b"]);
+    bench.submit("digits", spec(2, 2, 1));
+    reports(&mut bench, "b", &[(gpu("b-1"), Severity::FailNow), (gpu("b-0"), Severity::Warn)]);
+    bench.pass(20 * SECOND);
+    assert_eq!(bench.job("digits").last_generation.0, 1);
+}
+
+#[test]
+fn an_unhealthy_gpu_is_never_placed_on_until_it_is_well() {
+    let mut bench = with_gpus(&["a"]);
+    reports(&mut bench, "a", &[(gpu("a-0"), Severity::Drain)]);
+    bench.submit("digits", spec(1, 1, 2));
+    let job = bench.job("digits");
+    assert_eq!((job.phase, job.reason.as_str()), (Phase::Pending, "BelowMinimum"));
+    assert!(job.message.contains("1 of 2 GPUs free"), "{}", job.message);
+    reports(&mut bench, "a", &[]);
+    bench.pass(SECOND);
+    assert_eq!(bench.job("digits").phase, Phase::Running);
+}
+
+#[test]
+fn nothing_is_placed_on_a_node_that_is_unhealthy_as_a_whole_and_the_job_says_why() {
+    let mut bench = with_gpus(&["a"]);
+    reports(&mut bench, "a", &[(Subject::Nic("mlx5_2".into()), Severity::Drain)]);
+    bench.submit("digits", spec(1, 1, 1));
+    assert!(bench.job("digits").message.contains("a unhealthy (xid:48: XID 48)"), "{}", bench.job("digits").message);
+}
+
+#[test]
+fn a_node_that_drains_is_left_after_the_cool_down_and_only_for_as_much_room() {
+    let mut bench = with_gpus(&["a", "b"]);
+    bench.submit("digits", spec(2, 2, 2));
+    reports(&mut bench, "b", &[(gpu("b-0"), Severity::Drain)]);
+    bench.pass(20 * SECOND);
+    assert_eq!(bench.job("digits").last_generation.0, 1, "there is nothing better to go to");
+    bench.connect("c");
+    reports(&mut bench, "c", &[]);
+    bench.pass(SECOND);
+    let job = bench.job("digits");
+    assert_eq!((job.last_generation.0, job.restart_count), (2, 0), "{}", job.message);
+    assert_eq!(bench.members("digits"), ["a", "c"]);
+    assert_eq!(job.incidents.last().unwrap().cause, Cause::NodeUnhealthy);
+}

@@ -1,0 +1,42 @@
+//! What a node's own verdict on its hardware means for jobs: who may not go there, who cannot stay, who should leave when it is convenient.
+//!
+//! The verdict is the agent's ([`crate::health`]); nothing is judged anew here. It says nothing of a job's fault, and a node that is well
+//! again is used again.
+
+use crate::{
+    fleet::{Fleet, job::Member, placement::Placement, registry::Node},
+    health::{Finding, Severity},
+    id::JobUid,
+    time::Timestamp,
+};
+
+/// The gravest finding about what this member was given: its GPUs, or its node. A member without GPUs stays while its processes do.
+fn concerns<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> {
+    let report = &node.record.report;
+    let given = member.gpus.iter().map(|uuid| report.gpu_of(uuid).map_or(uuid.as_str(), |gpu| gpu.uuid.as_str()));
+    given.filter_map(|uuid| report.health.of_gpu(uuid)).max_by_key(|finding| finding.severity)
+}
+
+/// Why this member cannot go on, or must not.
+pub(crate) fn fails<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> {
+    concerns(node, member).filter(|finding| finding.severity >= Severity::FailNow)
+}
+
+/// Why nothing new may be placed on the node, if so.
+pub(crate) fn shut(node: &Node) -> Option<String> {
+    let finding = node.record.report.health.withholds_node()?;
+    Some(format!("unhealthy ({}: {})", finding.check, finding.reason))
+}
+
+impl Fleet {
+    /// A member should leave at the next good moment, and there is as much room elsewhere: what is to be said of it.
+    pub(crate) fn relief(&self, uid: &JobUid, now: Timestamp) -> Option<String> {
+        let generation = self.jobs[uid].current.as_ref()?;
+        let (node, why) = generation.members.iter().find_map(|member| {
+            let finding = concerns(self.nodes.get(&member.node)?, member).filter(|finding| finding.severity >= Severity::Drain)?;
+            Some((member.node.clone(), format!("{}: {}", finding.check, finding.reason)))
+        })?;
+        let Placement::Gang(gang) = self.place(uid, now) else { return None };
+        (gang.len() >= generation.members.len()).then(|| format!("moving off what is unhealthy on {node} ({why})"))
+    }
+}

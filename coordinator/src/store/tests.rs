@@ -40,7 +40,7 @@ fn node(name: &str) -> NodeRecord {
         gone: false,
         cordon: Some(Cordon { by: "ann".into(), reason: "fan".into(), at: Timestamp(2) }),
         marks: Vec::new(),
-        report: NodeReport::default(),
+        report: NodeReport::default().into(),
     }
 }
 

@@ -100,7 +100,7 @@ pub(super) mod tests {
             gone: false,
             cordon: None,
             marks: Vec::new(),
-            report: NodeReport::default(),
+            report: NodeReport::default().into(),
         }
     }
 

@@ -219,7 +219,7 @@ mod tests {
             cordon: None,
             halt: None,
             marks: Vec::new(),
-            report: NodeReport::default(),
+            report: NodeReport::default().into(),
         };
         registry.nodes.insert("a".into(), Node::stored(record, now));
         registry

@@ -28,6 +28,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -58,6 +59,7 @@ mod rendezvous;
 mod requests;
 mod rollback;
 mod settle;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -253,7 +255,9 @@ pub struct NodeRecord {
     /// Failures that began on this node, newest last, bounded, each with what it says about the node.
     pub marks: Vec<Mark>,
     /// The last report, so that a node not yet back after a restart is still described.
-    pub report: NodeReport,
+    /// Shared by all copies: a node with eight GPUs has some 15 KiB to say, and its record is copied with every change of it.
+    #[serde(with = "shared")]
+    pub report: Arc<NodeReport>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

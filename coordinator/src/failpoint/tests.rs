@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::redb::{StorageBackend, backends::FileBackend};
+use ::redb::{Builder, Database, DatabaseError, StorageBackend, backends::FileBackend};
 use muster_core::{fleet::Policy, id::Term};
 use muster_proto::v1::{self, job_service_client::JobServiceClient};
 use rustix::process::{Signal, getpid, kill_process};
@@ -67,12 +67,15 @@ pub(crate) fn pass(name: &str) {
 
 /// The store's file, with a place before each write that reaches it and each sync.
 #[derive(Debug)]
-pub(crate) struct FragileFile(FileBackend);
+struct FragileFile(FileBackend);
 
-impl FragileFile {
-    pub(crate) fn open(path: &Path) -> Result<Self, ::redb::DatabaseError> {
-        FileBackend::new(File::options().read(true).write(true).open(path)?).map(Self)
+/// Opens a store's file as any other build does; in a process that is to be killed, with places in it.
+pub(crate) fn open(builder: &Builder, path: &Path) -> Result<Database, DatabaseError> {
+    if plan().is_none() {
+        return builder.open(path);
     }
+    let file = File::options().read(true).write(true).open(path)?;
+    builder.create_with_backend(FragileFile(FileBackend::new(file)?))
 }
 
 impl StorageBackend for FragileFile {

@@ -230,10 +230,10 @@ fn open_existing(path: &Path) -> Result<Database, StoreError> {
         // redb trusts a file that was closed cleanly; the check reads it all, some 100 MB at most, and finds damage from outside.
         let mut builder = Builder::new();
         builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
+        #[cfg(test)]
+        let opened = crate::failpoint::tests::open(&builder, path);
         #[cfg(not(test))]
         let opened = builder.open(path);
-        #[cfg(test)]
-        let opened = crate::failpoint::tests::FragileFile::open(path).and_then(|file| builder.create_with_backend(file));
         opened.map_err(|error| match error {
             DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.parent().unwrap_or(path).to_owned(), pid: None },
             error => damaged(path, error),

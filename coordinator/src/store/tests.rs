@@ -40,8 +40,8 @@ fn node(name: &str) -> NodeRecord {
         gone: false,
         cordon: Some(Cordon { by: "ann".into(), reason: "fan".into(), at: Timestamp(2) }),
         marks: Vec::new(),
+        report: NodeReport::default().into(),
         halt: None,
-        report: NodeReport::default(),
     }
 }
 

@@ -15,7 +15,7 @@ impl Fleet {
         let nothing = NodeReport::default();
         let reports: BTreeMap<_, _> = gang
             .iter()
-            .map(|member| (&member.node, self.nodes.get(&member.node).map_or(&nothing, |node| &node.record.report)))
+            .map(|member| (&member.node, self.nodes.get(&member.node).map_or(&nothing, |node| &*node.record.report)))
             .collect();
         let members: Vec<profile::Member<'_>> = gang
             .iter()

@@ -101,7 +101,7 @@ pub(super) mod tests {
             cordon: None,
             halt: None,
             marks: Vec::new(),
-            report: NodeReport::default(),
+            report: NodeReport::default().into(),
         }
     }
 

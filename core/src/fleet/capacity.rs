@@ -9,12 +9,11 @@ use crate::{
         Fleet,
         job::{GenerationRecord, JobRecord},
         marks,
-        placement::{self, Candidate, Need, Placement},
+        placement::{self, Candidate, FreeGpu, Need, Placement},
         registry::Node,
         unhealthy,
     },
     id::{JobUid, NodeName},
-    node_report::Gpu,
     planted::{self, Mistake},
     time::Timestamp,
 };
@@ -64,19 +63,20 @@ impl Fleet {
         node.record.report.slots.saturating_sub(taken.count() as u32)
     }
 
-    fn gpus_free(&self, node: &Node, but: &JobUid) -> Vec<Gpu> {
+    fn gpus_free(&self, node: &Node, but: &JobUid) -> Vec<FreeGpu> {
         if node.record.report.gpus.is_empty() {
             return Vec::new();
         }
         let name = &node.record.name;
         let others = node.jobs.iter().filter(|uid| *uid != but).filter_map(|uid| self.jobs.get(uid));
-        let taken: Vec<&String> = others
+        let taken: Vec<&str> = others
             .flat_map(JobRecord::unburied)
             .filter(|g| !g.dead.contains(name) && (g.stopping.is_none() || !planted::on(Mistake::HeldIsFree)))
             .filter_map(|g| g.members.get(g.members.rank_of(name)? as usize))
-            .flat_map(|member| &member.gpus)
+            .flat_map(|member| member.gpus.iter().map(String::as_str))
             .collect();
-        node.record.report.placeable().into_iter().filter(|gpu| !taken.contains(&&gpu.uuid)).collect()
+        let free = node.record.report.placeable_ids().filter(|(_, uuid)| !taken.contains(uuid));
+        free.map(|(index, uuid)| FreeGpu { index, uuid: uuid.to_owned() }).collect()
     }
 
     /// A generation of this job has a member on the node that is not proven dead.

@@ -8,7 +8,6 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt};
 use crate::{
     fleet::{job::Member, view::Liveness},
     id::NodeName,
-    node_report::Gpu,
     planted::{self, Mistake},
 };
 
@@ -27,9 +26,16 @@ pub(crate) struct Candidate {
     /// This job has failed there again and again: it is taken only if there are not enough others.
     pub shunned: bool,
     pub slots_free: u32,
-    pub gpus_free: Vec<Gpu>,
+    pub gpus_free: Vec<FreeGpu>,
     /// Its rank in the generation before.
     pub node_rank: Option<u32>,
+}
+
+/// All that placement needs of a GPU: ten thousand nodes have eighty thousand of them.
+#[derive(Clone, Debug)]
+pub(crate) struct FreeGpu {
+    pub index: u32,
+    pub uuid: String,
 }
 
 /// What one generation needs.
@@ -172,7 +178,7 @@ fn score(candidate: &Candidate, need: &Need) -> Score {
 }
 
 fn member(candidate: &Candidate, need: &Need) -> Member {
-    let mut gpus: Vec<&Gpu> = candidate.gpus_free.iter().collect();
+    let mut gpus: Vec<&FreeGpu> = candidate.gpus_free.iter().collect();
     gpus.sort_by_key(|gpu| Reverse(gpu.index));
     let gpus = (0..need.gpus_per_node).filter_map(|_| gpus.pop()).map(|gpu| gpu.uuid.clone()).collect();
     Member { node: candidate.node.clone(), boot_id: candidate.boot_id.clone(), gpus }
@@ -234,7 +240,7 @@ mod tests {
 
     #[test]
     fn gpus_are_given_whole_and_in_order() {
-        let gpu = |index: u32| Gpu { uuid: format!("GPU-{index}"), index, model: "H100".into(), ..Gpu::default() };
+        let gpu = |index: u32| FreeGpu { uuid: format!("GPU-{index}"), index };
         let mut nodes = [node("a", None), node("b", None)];
         nodes[0].gpus_free = vec![gpu(7), gpu(1), gpu(3)];
         nodes[1].gpus_free = vec![gpu(0)];

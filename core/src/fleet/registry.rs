@@ -220,7 +220,7 @@ mod tests {
             halt: None,
             halt: None,
             marks: Vec::new(),
-            report: NodeReport::default(),
+            report: NodeReport::default().into(),
         };
         registry.nodes.insert("a".into(), Node::stored(record, now));
         registry

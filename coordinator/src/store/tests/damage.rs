@@ -12,7 +12,7 @@ use crate::store::{Loaded, Store, StoreError, redb::RedbStore};
 
 /// Random damages per kind of file. `MUSTER_LONG_DRILL` asks for as many as the project promises.
 fn rounds() -> u64 {
-    if std::env::var_os("MUSTER_LONG_DRILL").is_some() { 20_000 } else { 400 }
+    if std::env::var_os("MUSTER_LONG_DRILL").is_some() { 50_000 } else { 300 }
 }
 
 /// The file of a store, whole, and what it holds. It lies in memory, where a machine has such a place: each round opens it anew,
@@ -127,7 +127,7 @@ fn a_store_cut_anywhere_is_refused() {
     let mut bench = Bench::new(true);
     let long = std::env::var_os("MUSTER_LONG_DRILL").is_some();
     let cuts: Vec<usize> =
-        if long { (0..bench.whole.len()).collect() } else { (0..300).map(|_| bench.random(bench.whole.len())).collect() };
+        if long { (0..bench.whole.len()).collect() } else { (0..200).map(|_| bench.random(bench.whole.len())).collect() };
     for cut in cuts {
         fs::write(bench.file(), &bench.whole[..cut]).unwrap();
         // What is cut off may be free space; then all is there.

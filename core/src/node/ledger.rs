@@ -139,6 +139,10 @@ impl Ledger {
         }
     }
 
+    pub(super) fn is_buried(&self, run: &RunId) -> bool {
+        self.jobs.get(&run.job).is_some_and(|seen| seen.generation == run.generation && seen.over)
+    }
+
     pub(super) fn is_newest(&self, run: &RunId) -> bool {
         self.jobs.get(&run.job).is_some_and(|seen| seen.generation == run.generation)
     }

@@ -232,6 +232,7 @@ impl Node {
         let Some(desired) = self.desired.take() else { return };
         for wanted in &desired.runs {
             if self.objected.contains(&wanted.run) {
+                self.carry_through(&wanted.run, work);
                 continue;
             }
             match &wanted.target {
@@ -245,6 +246,22 @@ impl Node {
             }
         }
         self.desired = Some(desired);
+    }
+
+    /// Ends what the ledger says is over here and what is held all the same: the agent died after it had written that down and before it
+    /// had done it. Nobody would start it any more, and the coordinator must hear that.
+    fn carry_through(&mut self, id: &RunId, work: &mut Work) {
+        let Some(run) = self.runs.get_mut(id).filter(|_| self.ledger.is_buried(id)) else { return };
+        let State::Up(status) = &run.state else { return };
+        if run.stop_asked.is_some() || status.phase == GroupPhase::Dead {
+            return;
+        }
+        let why = "it was given up on this node before its agent was started anew";
+        run.stop_asked = Some(Duration::ZERO);
+        work.stop(id, Duration::ZERO, why);
+        if status.phase == GroupPhase::Holding {
+            run.state = State::Refused(why.to_owned());
+        }
     }
 
     /// Has the runner of a job's newest generation brought up, and everything older of that job stopped.

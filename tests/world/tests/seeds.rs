@@ -18,7 +18,7 @@ fn no_seed_breaks_a_rule(size: Size) {
             let (cut, _) = shrink::shrink(seeds, &options).expect("the same seed breaks the same rule");
             let smaller = Options { cut, ..options };
             let path = std::env::temp_dir().join(format!("muster-world-{}-{seeds}.jsonl", size.name()));
-            log::write(&path, seeds, &smaller).unwrap();
+            log::write(&path, seeds, &smaller).expect("a temporary file can be written");
             let story = Story::tell(seeds, &smaller).expect("with its log it breaks the same rule");
             panic!("{story}\ntold by: muster replay {}", path.display());
         }

@@ -182,7 +182,7 @@ mod tests {
         let mut cluster = Cluster::new();
         cluster.server = "http://127.0.0.1:1".into();
         let agent = Some(Identity { pid: 1, start_time: 2, boot_id: "b".into() });
-        cluster.nodes.insert("node-1".into(), Node { agent, slots: 1, labels: vec!["a=b".into()] });
+        cluster.nodes.insert("node-1".into(), Node { agent, slots: 1, labels: vec!["a=b".into()], hardware: None, gpus: None });
         cluster.save(dir.path()).unwrap();
         assert_eq!(Cluster::load(dir.path()).unwrap(), Some(cluster));
         let whole = fs::read(dir.path().join(RECORD)).unwrap();

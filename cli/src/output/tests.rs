@@ -124,6 +124,7 @@ fn node() -> Node {
             standing: "open".into(),
         }],
         conditions: vec!["MassLoss: 3 of 10 nodes fell silent within 1m".into()],
+        hardware: None,
     }
 }
 

@@ -218,7 +218,6 @@ mod tests {
             gone: false,
             cordon: None,
             halt: None,
-            halt: None,
             marks: Vec::new(),
             report: NodeReport::default().into(),
         };

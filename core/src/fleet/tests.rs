@@ -641,7 +641,10 @@ fn one_request_id_is_one_submission_whatever_its_name() {
     assert!(matches!(again, Answer::Job { existed: true, .. }));
     cancel(&mut bench, "digits");
     let late = submit(&mut bench, "digits", "u3");
-    assert!(matches!(&late, Answer::Job { job, existed: true } if job.record.uid == "u1".into()), "the retry of a job that is over: {late:?}");
+    assert!(
+        matches!(&late, Answer::Job { job, existed: true } if job.record.uid == "u1".into()),
+        "the retry of a job that is over: {late:?}"
+    );
     let renamed = submit(&mut bench, "other", "u4");
     assert!(matches!(&renamed, Answer::Refused(Refusal::JobExists { fields, .. }) if fields == "metadata.name"), "{renamed:?}");
     assert_eq!(bench.fleet.jobs.len(), 1);

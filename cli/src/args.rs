@@ -103,6 +103,7 @@ pub(crate) enum Command {
     Topology(commands::topology::Topology),
     Events(commands::get::Events),
     Validate(commands::validate::Validate),
+    Replay(commands::replay::Replay),
     Local(local::Local),
     Completion(commands::completion::Completion),
     Version(commands::version::Version),

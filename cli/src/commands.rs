@@ -9,6 +9,7 @@ pub(crate) mod explain;
 pub(crate) mod follow;
 pub(crate) mod get;
 pub(crate) mod logs;
+pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod scale;
 pub(crate) mod submit;

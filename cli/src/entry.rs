@@ -6,7 +6,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::{
     args::{Cli, Command},
-    commands::{cancel, completion, cordon, delete, describe, explain, get, logs, run, scale, submit, topology, validate, version, wait},
+    commands::{
+        cancel, completion, cordon, delete, describe, explain, get, logs, replay, run, scale, submit, topology, validate, version, wait,
+    },
     context::Context,
     fail::Failure,
     local,
@@ -51,6 +53,7 @@ async fn dispatch(cx: &Context, command: Command) -> Result<(), Failure> {
         Command::Topology(args) => topology::topology(cx, args).await,
         Command::Events(args) => get::events(cx, args).await,
         Command::Validate(args) => validate::validate(cx, args),
+        Command::Replay(args) => replay::replay(cx, args),
         Command::Local(args) => local::run(cx, args).await,
         Command::Completion(args) => completion::completion(cx, args),
         Command::Version(args) => version::version(cx, args).await,

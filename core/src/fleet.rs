@@ -42,6 +42,7 @@ use crate::{
     time::Timestamp,
 };
 
+mod agreement;
 mod blame;
 mod brake;
 mod budget;

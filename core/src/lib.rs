@@ -5,6 +5,7 @@
 //! very code that runs in production.
 //!
 //! - the vocabulary both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`], [`node_report`], [`health`], [`run`];
+//! - [`nccl`]: the environment of the ranks, agreed by the coordinator and filled in by each agent;
 //! - [`fleet`]: the coordinator's brain, entered through [`fleet::turn`];
 //! - [`node`]: the agent's brain, entered through [`node::turn`].
 //!
@@ -15,6 +16,7 @@ pub mod exit;
 pub mod fleet;
 pub mod health;
 pub mod id;
+pub mod nccl;
 pub mod node;
 pub mod node_report;
 pub mod period;

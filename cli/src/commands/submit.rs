@@ -3,7 +3,7 @@
 use std::{fs, io::Read, path::Path, time::Duration};
 
 use clap::{Args, ValueEnum};
-use muster_core::{period, spec::JobDocument};
+use muster_core::{nccl::lint, period, spec::JobDocument};
 use muster_proto::{
     convert::jobs,
     v1::{self, JobRef, SubmitRequest},
@@ -105,9 +105,19 @@ fn read_file(file: &str) -> Result<Vec<u8>, String> {
     Ok(text)
 }
 
+/// Says which of the job's variables do not do what they say: better here than in a log of NCCL.
+fn warn_of(cx: &Context, document: &JobDocument) {
+    let Ok((_, spec)) = document.check() else { return };
+    let env = spec.env.into_iter().map(|var| (var.name, var.value)).collect();
+    for remark in lint::values(&env, spec.max_replicas) {
+        cx.warn(format!("Warning: spec.env: {}", remark.message));
+    }
+}
+
 /// Sends a checked job and does what was asked for after that.
 pub(crate) async fn send(cx: &Context, document: JobDocument, dry_run: Option<DryRun>, end: &Ending) -> Result<(), Failure> {
     let name = document.metadata.name.clone();
+    warn_of(cx, &document);
     if dry_run == Some(DryRun::Client) {
         return match cx.format() {
             Format::Table | Format::Wide => cx.print(&format!("job/{name} is valid (checked here only)\n")),

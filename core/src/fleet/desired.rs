@@ -108,6 +108,8 @@ fn assignment(name: &NodeName, job: &JobRecord, generation: &GenerationRecord) -
         stop_grace: spec.stop_grace_period,
         step_pattern: spec.step_pattern.clone(),
         restart_count: generation.restart_count,
+        profile: generation.profile.clone(),
+        profile_hash: generation.profile.hash(),
     })
 }
 

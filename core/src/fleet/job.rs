@@ -14,6 +14,7 @@ use crate::{
         receipt::{Cause, Incident},
     },
     id::{Generation, JobName, JobUid, NodeName},
+    nccl::profile::Profile,
     run::{Endpoint, RunId},
     spec::JobSpec,
     time::Timestamp,
@@ -125,6 +126,9 @@ pub struct GenerationRecord {
     pub stopping: Option<Stopping>,
     /// Members proven dead.
     pub dead: BTreeSet<NodeName>,
+    /// What all its ranks agree on.
+    #[serde(default)]
+    pub profile: Profile,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -217,6 +217,7 @@ impl Fleet {
                 return;
             }
         };
+        let (profile, mismatches) = self.agree(&gang);
         let job = self.jobs.get_mut(uid).expect("settled jobs exist");
         let kept = planted::on(Mistake::NumberKept) && job.last_generation.0 > 0;
         let number = if kept { job.last_generation } else { job.last_generation.next() };
@@ -255,9 +256,14 @@ impl Fleet {
             previous_grace: job.retiring.last().and_then(|g| g.stopping.as_ref()).map_or(Duration::ZERO, |s| s.grace),
             stopping: None,
             dead: Default::default(),
+            profile,
         });
         job.not_before = None;
         job.phase = if first { Phase::Forming } else { Phase::Recovering };
+        let name = job.name.clone();
+        for mismatch in mismatches {
+            self.event(scratch, now, true, "MixedNodes", mismatch.to_string(), Some((uid, &name, Some(number))), None);
+        }
         let live = self.live(uid);
         (live.scaled, live.doubted, live.ranks_done, live.stranded) = (false, None, None, None);
         self.index(uid);

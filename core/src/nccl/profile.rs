@@ -274,8 +274,7 @@ fn lacks_nvls(member: Member<'_>) -> bool {
         matches!(state, FabricState::NotStarted | FabricState::InProgress)
     };
     let no_files = !member.report.host.gpu_device_files.iter().any(|file| file == "nvidia-caps");
-    let result = member.given().any(|gpu| multicasts(gpu) && (unregistered(gpu) || no_files));
-    result
+    member.given().any(|gpu| multicasts(gpu) && (unregistered(gpu) || no_files))
 }
 
 #[cfg(test)]

@@ -222,6 +222,8 @@ impl Senses {
         report.topology = topology::matrix(&report.gpus, &machine.network, &machine.devices);
         topology::number_rails(&mut report.network, &report.gpus, &report.topology);
         report.health = self.own(mind.judge.health(now()), &report.gpus);
+        // What is told must not be forgotten by an agent that ends in this moment.
+        self.remember(mind);
         self.publish.send_if_modified(|known| {
             let changed = known.as_ref() != Some(&report);
             if changed {
@@ -230,7 +232,6 @@ impl Senses {
             }
             changed
         });
-        self.remember(mind);
     }
 
     /// Without what is about GPUs that are another's.

@@ -181,7 +181,8 @@ async fn a_storm_of_xids_makes_few_reports() {
         .await;
     let xids: Vec<_> = storm.health.findings.iter().filter(|f| f.check.starts_with("xid")).collect();
     assert_eq!((xids.len(), xids[0].severity), (1, Severity::Note), "an application's fault, whatever its number");
-    assert_eq!(storm.placeable().len(), 4);
+    let gpus = |finding: &Finding| matches!(finding.subject, Subject::Gpu(_)) && finding.severity >= Severity::Drain;
+    assert!(!storm.health.findings.iter().any(gpus));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::{
     args::{Cli, Command},
     commands::{
-        cancel, completion, cordon, delete, describe, explain, get, logs, replay, run, scale, submit, topology, validate, version, wait,
+        cancel, completion, cordon, delete, describe, explain, get, logs, replay, run, scale, submit, topology, validate, version,
+        wait,
     },
     context::Context,
     fail::Failure,

@@ -736,7 +736,7 @@ fn an_old_store_is_refused_by_an_agent_that_has_seen_a_newer_term() {
         incarnation: 1,
         term_seen: Term(5),
         epoch_seen: NodeEpoch(1),
-        report: NodeReport::default().into(),
+        report: NodeReport::default(),
         runs: Vec::new(),
     };
     let effects = bench.input(Input::Connected { session: SessionId(9), hello });

@@ -10,7 +10,7 @@ fn plain(report: &NodeReport) -> String {
     let mut report = report.clone();
     report.agent_version = "VERSION".into();
     report.health.findings.iter_mut().for_each(|finding| finding.since_unix_us = 0);
-    let text = serde_json::to_string_pretty(&report).unwrap() + "\n";
+    let text = serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n";
     // A NIC's row is one line of the file, not twenty.
     compact(&text)
 }

@@ -6,7 +6,6 @@ use crate::{
     node_report::Gpu,
 };
 
-
 /// The node reports two GPUs, and what is wrong with them.
 fn reports(bench: &mut Bench, node: &str, findings: &[(Subject, Severity)]) {
     let gpu = |index: u32| Gpu { uuid: format!("{node}-{index}"), index, model: "H100".into(), ..Gpu::default() };

@@ -152,7 +152,7 @@ pub(super) fn exits_seeds() -> Vec<Vec<u8>> {
     let record = |rank, exit| ExitRecord { v: 1, rank, pid: 9, start_time: 3, started_us: 1, exit, exited_us: 2 };
     let lines = [record(Some(0), Exit::Code { code: 1 }), record(None, Exit::Signal { signal: 9, core: false })];
     let text: String = lines.iter().map(journal::line).collect();
-    vec![text.clone().into_bytes(), text[..text.len() - 5].as_bytes().to_vec()]
+    vec![text.clone().into_bytes(), text.as_bytes()[..text.len() - 5].to_vec()]
 }
 
 pub(super) fn runner_request(input: &[u8]) {

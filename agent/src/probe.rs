@@ -187,9 +187,9 @@ impl Facts {
     }
 
     /// Waits for the first look at everything, as long as a healthy driver takes.
-    pub async fn first_look(&mut self) {
-        // Whether it came or not is in the report.
-        let _ = tokio::time::timeout(FIRST_LOOK, self.reports.wait_for(Option::is_some)).await;
+    /// Whether it came; the report says so too.
+    pub async fn first_look(&mut self) -> bool {
+        tokio::time::timeout(FIRST_LOOK, self.reports.wait_for(Option::is_some)).await.is_ok_and(|seen| seen.is_ok())
     }
 
     /// Returns once the facts may have changed. Cancel safe.

@@ -192,6 +192,11 @@ pub fn pids(status: &Value) -> Vec<u64> {
     status["ranks"].as_array().into_iter().flatten().filter_map(|rank| rank["pid"].as_u64()).collect()
 }
 
+/// Names of the members, in node rank order.
+pub fn nodes(status: &Value) -> Vec<&str> {
+    status["members"].as_array().into_iter().flatten().filter_map(|member| member["node"].as_str()).collect()
+}
+
 pub fn last_step(status: &Value) -> u64 {
     status["lastStep"].as_u64().unwrap_or(0)
 }

@@ -1,0 +1,30 @@
+//! Which environment variables a job may set.
+
+/// Why a job may not set this variable: it is no name, or it is one that Muster or torchrun sets.
+pub(super) fn env_name_error(name: &str) -> Option<String> {
+    const OURS: [&str; 12] = [
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_WORLD_SIZE",
+        "ROLE_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "PYTHON_EXEC",
+        "CUDA_VISIBLE_DEVICES",
+    ];
+    const OUR_PREFIXES: [&str; 4] = ["MUSTER_", "TORCHELASTIC_", "TORCH_ELASTIC_", "PET_"];
+    let well_formed = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && name.len() <= 256;
+    if !well_formed {
+        Some(format!("{name:?} is not the name of an environment variable (letters, digits and '_', not starting with a digit)"))
+    } else if OURS.contains(&name) || OUR_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        Some(format!("{name} is set by Muster for every rank and cannot be set by a job"))
+    } else {
+        None
+    }
+}

@@ -1,0 +1,270 @@
+//! What a coordinator may decide: each change it commits, beside what was stored before it.
+
+use super::*;
+
+/// Judges a change of the store, before it is made.
+pub(crate) fn change_is_lawful(world: &mut World, judge: &Judge, change: &Change) {
+    let broken = match change {
+        _ if judge.term < world.store.term => {
+            Some(("I6", format!("the store takes a change of term {}, and term {} has begun", judge.term, world.store.term)))
+        }
+        Change::PutJob(job) => job_change(world, judge, job),
+        Change::DeleteJob(uid) => deletion(world, uid),
+        Change::PutNode(node) => node_change(world, judge, node),
+        Change::DeleteNode(name) => {
+            let place = world.machine_named(name).map(|machine| &world.machines[machine]);
+            place.filter(|place| place.powered).map(|place| ("I12", format!("{} is struck off and has power", place.name)))
+        }
+        Change::Event(event) => {
+            (event.sequence <= world.store.last_event).then(|| ("I5", format!("event {} comes again", event.sequence)))
+        }
+    };
+    if let Some((rule, what)) = broken {
+        world.fail(rule, what);
+    }
+}
+
+fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
+    let wish = |job: &JobRecord| job.spec.env.first().map(|var| var.value.clone());
+    if !world.store.jobs.contains_key(&job.uid)
+        && let Some(twin) = world.store.jobs.values().find(|other| wish(other) == wish(job))
+    {
+        return Some(("I4", format!("{} and {} are one submission", twin.uid, job.uid)));
+    }
+    if let Some(current) = &job.current {
+        let members = current.members.len() as u32;
+        let nodes: BTreeSet<&NodeName> = current.members.iter().map(|member| &member.node).collect();
+        if members < job.spec.min_replicas || members > job.spec.max_replicas || nodes.len() < members as usize {
+            return Some(("I11", format!("generation {} of {} has members {nodes:?}", current.number, job.uid)));
+        }
+    }
+    let before = world.store.jobs.get(&job.uid)?;
+    terminal_is_terminal(before, job)
+        .or_else(|| within_limits(judge, before, job))
+        .or_else(|| only_who_is_heard(world, before, job))
+        .or_else(|| generations_go_up(before, job))
+        .or_else(|| started_when_inert(world, before, job))
+        .or_else(|| blame_is_fair(world, before, job))
+}
+
+/// I8: what is over stays over, with the same end.
+fn terminal_is_terminal(before: &JobRecord, job: &JobRecord) -> Broken {
+    let changed = before.phase.is_over()
+        && ((before.phase, before.finished, before.last_generation) != (job.phase, job.finished, job.last_generation)
+            || job.current.is_some());
+    changed.then(|| ("I8", format!("{} was {:?} and is {:?}", job.uid, before.phase, job.phase)))
+}
+
+/// I10: a job is restarted no more often than its user allows, and grows no sooner. I15: its record stays small.
+fn within_limits(judge: &Judge, before: &JobRecord, job: &JobRecord) -> Broken {
+    if job.restarts.len() > job.spec.restart_policy.max_restarts as usize {
+        return Some(("I10", format!("{} was restarted {} times", job.uid, job.restarts.len())));
+    }
+    if job.incidents.len() > INCIDENTS_MAX || job.history.len() > HISTORY_MAX {
+        let what = format!("{} keeps {} incidents and {} generations", job.uid, job.incidents.len(), job.history.len());
+        return Some(("I15", what));
+    }
+    let grows = job.incidents.last().filter(|incident| incident.cause == Cause::NodeJoined)?;
+    if before.incidents.last().is_some_and(|last| last.from == grows.from && last.cause == grows.cause) {
+        return None;
+    }
+    let formed = before.current.as_ref().filter(|current| Some(current.number) == grows.from)?.started_at?;
+    let soon = judge.now < formed + job.spec.scale_up_cooldown;
+    soon.then(|| ("I10", format!("{} grows {:?} after it was formed", job.uid, judge.now.since(formed))))
+}
+
+/// I16: a generation is opened on nodes that the coordinator hears.
+fn only_who_is_heard(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
+    let current = job.current.as_ref()?;
+    if before.last_generation == job.last_generation {
+        return None;
+    }
+    let leader = world.leader()?;
+    let heard = |node: &NodeName| {
+        let machine = world.machine_named(node);
+        let of_it = |id: &u64| world.conns.get(id).is_some_and(|conn| Some(conn.machine) == machine && conn.coordinator_open);
+        leader.sessions.values().any(of_it)
+    };
+    let unheard = current.members.iter().map(|member| &member.node).find(|node| !heard(node))?;
+    Some(("I16", format!("generation {} of {} is opened on {unheard}, which has no session", current.number, job.uid)))
+}
+
+/// I5 for a job: numbers go up, and what one number meant it means for ever.
+fn generations_go_up(before: &JobRecord, job: &JobRecord) -> Broken {
+    if job.last_generation < before.last_generation {
+        return Some((
+            "I5",
+            format!("{} goes back from generation {} to {}", job.uid, before.last_generation, job.last_generation),
+        ));
+    }
+    let same = |old: &GenerationRecord, new: &GenerationRecord| {
+        (&old.members, &old.rendezvous, &old.store_host, old.restart_count)
+            == (&new.members, &new.rendezvous, &new.store_host, new.restart_count)
+            && new.started >= old.started
+            && (old.store.is_none() || old.store == new.store)
+            && new.dead.is_superset(&old.dead)
+            && (old.stopping.is_none() || new.stopping.is_some())
+    };
+    let changed = before.unburied().find(|old| job.generation(old.number).is_some_and(|new| !same(old, new)))?;
+    Some(("I5", format!("generation {} of {} is another than it was", changed.number, job.uid)))
+}
+
+/// R6: a generation starts when no process of the ones before can make a step any more.
+fn started_when_inert(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
+    let current = job.current.as_ref().filter(|current| current.started)?;
+    if before.current.as_ref().is_some_and(|old| old.number == current.number && old.started) {
+        return None;
+    }
+    for old in &job.retiring {
+        let run = old.run(&job.uid);
+        let trains = |node: &NodeName| {
+            let place = world.machine_named(node).map(|machine| &world.machines[machine]);
+            place.and_then(|place| place.runs.get(&run)).is_some_and(|group| group.trains())
+        };
+        let mut members = old.members.iter().map(|member| trains(&member.node));
+        let may_step = match job.spec.progress {
+            Progress::Synchronous => members.all(|trains| trains),
+            Progress::Independent => members.any(|trains| trains),
+        };
+        if may_step {
+            return Some((
+                "R6",
+                format!("generation {} of {} starts while {} may make a step", current.number, job.uid, words::run(&run)),
+            ));
+        }
+    }
+    None
+}
+
+/// I9 for jobs: who is blamed did it, and a job pays for its own faults only.
+fn blame_is_fair(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
+    let count = |job: &JobRecord| job.incidents.len() as u32 + job.incidents_dropped;
+    if count(job) == count(before) && job.restarts.len() > before.restarts.len() {
+        return Some(("I9", format!("{} is charged without an incident", job.uid)));
+    }
+    let charged = job.restarts.last() != before.restarts.last() && !job.restarts.is_empty();
+    let newest = job.incidents.iter().rev().find(|incident| incident.from.is_some() && incident.charged == Charged::Job);
+    if charged && newest.is_none_or(|incident| incident.from < before.current.as_ref().map(|current| current.number)) {
+        return Some(("I9", format!("a restart of {} is counted that was no fault of its", job.uid)));
+    }
+    let new = (count(job) - count(before)) as usize;
+    job.incidents.iter().rev().take(new).find_map(|incident| unfair(world, before, job, incident))
+}
+
+fn unfair(world: &World, before: &JobRecord, job: &JobRecord, incident: &Incident) -> Broken {
+    // Where nobody is named the network is to blame. In doubt a job pays from the fourth time on without a step further.
+    let advanced = incident.last_step_before > before.last_step;
+    let in_vain = !advanced && before.in_vain >= 3;
+    if incident.culprit.is_none() && incident.charged == Charged::Job && !in_vain {
+        return Some(("I9", format!("{} pays for the network: {}", job.uid, incident.message)));
+    }
+    let (Some(node), Some(from), Some(_)) = (&incident.node, incident.from, &incident.culprit) else { return None };
+    let run = RunId { job: job.uid.clone(), generation: from };
+    let machine = world.machine_named(node)?;
+    let truth = &world.truth;
+    let own_fault = truth.job_faults.iter().any(|(faulty, _)| *faulty == run);
+    let members = job.generation(from).map_or(0, |generation| generation.members.len());
+    let refused_everywhere = truth.refusals.iter().filter(|(refused, _)| *refused == run).count() >= members;
+    if incident.charged == Charged::Job && !own_fault && !refused_everywhere && !in_vain {
+        return Some(("I9", format!("{} pays for what it did not do: {}", words::run(&run), incident.message)));
+    }
+    let here = (run.clone(), machine);
+    let guilty = truth.job_faults.contains(&here) || truth.refusals.contains(&here) || in_trouble(world, machine);
+    (!guilty).then(|| ("I9", format!("{node} is blamed for {} and is innocent: {}", words::run(&run), incident.message)))
+}
+
+fn in_trouble(world: &World, machine: usize) -> bool {
+    let trouble = world.machines[machine].trouble;
+    trouble.0 > 0 && world.now.since(trouble) < TROUBLE
+}
+
+/// I12 for deletions: somebody asked, and nothing of the job lives.
+fn deletion(world: &World, uid: &JobUid) -> Broken {
+    let asked =
+        world.users.wishes.iter().any(|wish| wish.deleting && world.store.jobs.get(uid).is_some_and(|job| job.name == wish.name));
+    if !asked {
+        return Some(("I4", format!("{uid} is deleted and nobody asked")));
+    }
+    let alive = world.machines.iter().find(|place| place.runs.iter().any(|(run, group)| &run.job == uid && group.has_process()))?;
+    Some(("I12", format!("{uid} is deleted and lives on {}", alive.name)))
+}
+
+/// I5 and I9 for nodes: epochs go up; marks and cordons have their reason.
+fn node_change(world: &World, judge: &Judge, node: &NodeRecord) -> Broken {
+    let machine = world.machine_named(&node.name)?;
+    let before = world.store.nodes.get(&node.name);
+    let epoch = before.map_or(world.machines[machine].ledger_highest.epoch, |before| before.epoch);
+    if node.epoch < epoch {
+        return Some(("I5", format!("{} goes back from epoch {epoch} to {}", node.name, node.epoch)));
+    }
+    // I14: what a node is, only its own agent says.
+    let said = |node: &NodeRecord| (node.epoch, node.boot_id.clone(), node.report.clone());
+    if !judge.speakers.contains(&node.name) && before.is_none_or(|before| said(before) != said(node)) {
+        let speakers = &judge.speakers;
+        return Some(("I14", format!("the record of {} is changed on the word of {speakers:?}", node.name)));
+    }
+    if node.marks.len() > MARKS_MAX {
+        return Some(("I15", format!("{} has {} marks", node.name, node.marks.len())));
+    }
+    let old_marks = before.map_or(&[][..], |before| &before.marks);
+    for mark in node.marks.iter().filter(|mark| !old_marks.contains(mark)) {
+        let here = |(run, at): &(RunId, usize)| run.job == mark.job && *at == machine;
+        let guilty = world.truth.job_faults.iter().any(here) || world.truth.refusals.iter().any(here) || in_trouble(world, machine);
+        if !guilty {
+            return Some(("I9", format!("{} gets a mark for {} and is innocent", node.name, mark.job)));
+        }
+    }
+    let cordon = node.cordon.as_ref().filter(|cordon| cordon.by == MUSTER && before.is_none_or(|before| before.cordon.is_none()));
+    cordon.and_then(|_| cordon_is_earned(node))
+}
+
+/// I9: one job alone, however often it fails, cordons nobody.
+fn cordon_is_earned(node: &NodeRecord) -> Broken {
+    let jobs: BTreeSet<&JobUid> = node.marks.iter().map(|mark| &mark.job).collect();
+    let earned = node.marks.len() >= 3 && jobs.len() >= 2;
+    (!earned).then(|| ("I9", format!("{} is cordoned for the failures of {jobs:?}", node.name)))
+}
+
+/// R9: what another job may still have a process on is not given away. Looked at when the whole transaction is made.
+pub(crate) fn only_what_is_free(world: &mut World, opened: &[JobUid]) {
+    let broken = opened.iter().filter_map(|uid| world.store.jobs.get(uid)).find_map(|job| given_twice(world, job));
+    if let Some(what) = broken {
+        world.fail("R9", what);
+    }
+}
+
+fn given_twice(world: &World, job: &JobRecord) -> Option<String> {
+    let current = job.current.as_ref()?;
+    let others = || world.store.jobs.values().filter(|other| other.uid != job.uid);
+    // Where its own end is known already it has nothing.
+    for member in current.members.iter().filter(|member| !current.dead.contains(&member.node)) {
+        let here = |generation: &&GenerationRecord| generation.has(&member.node) && !generation.dead.contains(&member.node);
+        let on_it = |other: &JobRecord, may: &dyn Fn(&GenerationRecord) -> bool| other.unburied().filter(here).any(may);
+        let shares = |generation: &GenerationRecord| {
+            let mut theirs = generation.members.iter().filter(|other| other.node == member.node).flat_map(|other| &other.gpus);
+            theirs.any(|gpu| member.gpus.contains(gpu))
+        };
+        if let Some(other) = others().find(|other| on_it(other, &shares)) {
+            return Some(format!("{} is given a GPU of {} that {} may use", job.uid, member.node, other.uid));
+        }
+        let slots = world.machine_named(&member.node).map_or(0, |machine| world.machines[machine].slots as usize);
+        let on_slots = others().filter(|other| other.spec.gpus_per_node == 0 && on_it(other, &|_| true));
+        let taken: Vec<String> = on_slots.map(|other| other.uid.to_string()).collect();
+        if job.spec.gpus_per_node == 0 && taken.len() >= slots {
+            return Some(format!("{} is given a slot of {}, which has {slots}, and {taken:?} may be there", job.uid, member.node));
+        }
+    }
+    None
+}
+
+/// The cap on cordons, looked at when a transaction with a new one is complete: Muster never cordons more than a tenth of the fleet.
+pub(crate) fn cordons_are_capped(world: &mut World, before: usize) {
+    let (ours, all) = (cordons(world), world.store.nodes.len());
+    if ours > before && ours > (all / 10).max(1) {
+        world.fail("I10", format!("{ours} nodes of {all} are cordoned by Muster"));
+    }
+}
+
+pub(crate) fn cordons(world: &World) -> usize {
+    world.store.nodes.values().filter(|node| node.cordon.as_ref().is_some_and(|cordon| cordon.by == MUSTER)).count()
+}

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use muster_core::{
     fleet::view::{JobView, NodeView},
     id::NodeName,
-    nccl::environment::{Share, Source, environment},
+    nccl::environment::{Share, environment},
 };
 use muster_proto::v1;
 
@@ -37,10 +37,7 @@ pub(crate) fn answer<'a>(
         };
         let given = environment(&generation.profile, share);
         for variable in given.variables {
-            let from = match &variable.source {
-                Source::Override(computed) => format!("job, over {computed}"),
-                source => source.to_string(),
-            };
+            let from = variable.source.to_string();
             let (_, nodes) = entries.entry((variable.name, variable.value, from)).or_insert_with(|| (variable.why, Vec::new()));
             nodes.push(member.node.0.clone());
         }

@@ -34,7 +34,7 @@ impl fmt::Display for Source {
             Source::Node => f.write_str("node"),
             Source::Profile => f.write_str("profile"),
             Source::Job => f.write_str("job"),
-            Source::Override(computed) => write!(f, "job (computed: {computed})"),
+            Source::Override(computed) => write!(f, "job, over {computed}"),
             Source::File => f.write_str("nccl.conf"),
         }
     }
@@ -126,30 +126,24 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
         set("OMP_NUM_THREADS", threads.to_string(), Source::Node, why);
     }
     let mut variables: BTreeMap<String, Variable> = labels(share.report).into_iter().map(|v| (v.name.clone(), v)).collect();
+    let by_file = |name: &String, source: &Source| *source == Source::Node && share.report.host.nccl_conf.contains(name);
     for (name, (value, source, why)) in computed {
-        let variable = match share.env.get(&name) {
-            Some(own) if *own == value => Variable { name, value: Some(value), source: Source::Job, why },
-            Some(own) => Variable { name, value: Some(own.clone()), source: Source::Override(value), why },
-            None if share.report.host.nccl_conf.contains(&name) => Variable {
-                name,
-                value: None,
-                source: Source::File,
-                why: format!("a configuration file of NCCL sets it; computed: {value}"),
-            },
-            None => Variable { name, value: Some(value), source, why },
+        // What all ranks have agreed on is not left to a file of one node.
+        let variable = if by_file(&name, &source) {
+            let why = format!("a configuration file of NCCL sets it; computed: {value}");
+            Variable { name, value: None, source: Source::File, why }
+        } else {
+            Variable { name, value: Some(value), source, why }
         };
         variables.insert(variable.name.clone(), variable);
     }
-    for (name, value) in share.env {
-        let why = || "set by the job".to_owned();
-        variables
-            .entry(name.clone())
-            .and_modify(|variable| {
-                if variable.value.as_ref() != Some(value) {
-                    *variable = Variable { name: name.clone(), value: Some(value.clone()), source: Source::Job, why: why() };
-                }
-            })
-            .or_insert_with(|| Variable { name: name.clone(), value: Some(value.clone()), source: Source::Job, why: why() });
+    for (name, own) in share.env {
+        let (source, why) = match variables.remove(name) {
+            Some(Variable { value: Some(value), why, .. }) if value == *own => (Source::Job, why),
+            Some(Variable { value: Some(value), why, .. }) => (Source::Override(value), why),
+            _ => (Source::Job, "set by the job".to_owned()),
+        };
+        variables.insert(name.clone(), Variable { name: name.clone(), value: Some(own.clone()), source, why });
     }
     let mut remarks = lint::values(share.env, share.nodes);
     remarks.extend(lint::names(share.env, share.report));

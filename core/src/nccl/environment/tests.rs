@@ -79,6 +79,15 @@ fn what_a_configuration_file_sets_is_left_to_it() {
 }
 
 #[test]
+fn what_all_ranks_agree_on_is_not_left_to_a_file() {
+    let mut report = dgx();
+    report.host.nccl_conf = vec!["NCCL_IGNORE_NET_MISMATCH".into()];
+    let given = of(&report, 8, "");
+    let agreed = get(&given, "NCCL_IGNORE_NET_MISMATCH");
+    assert_eq!((agreed.value.as_deref(), &agreed.source), (Some("0"), &Source::Profile));
+}
+
+#[test]
 fn labels_arrive_and_missing_ones_say_so() {
     let mut report = dgx();
     report.labels = [("topology.kubernetes.io/region", "eu-1"), ("rack", "r7")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();

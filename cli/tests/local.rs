@@ -75,7 +75,7 @@ impl Local {
     fn until(&self, what: &str, is_so: impl Fn() -> bool) {
         let begun = Instant::now();
         while !is_so() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{what} does not come true: {:?}", self.run(&["local", "status"]));
+            assert!(begun.elapsed() < Duration::from_secs(180), "{what} does not come true: {:?}", self.run(&["local", "status"]));
             std::thread::yield_now();
         }
     }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 /// Longer than anything a test waits for takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Server {
     pub channel: Channel,

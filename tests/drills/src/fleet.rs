@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 use crate::{namespace::Namespace, processes_of, program, relay::Relay, scripts};
 
-/// Longest wait for any state.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest wait for any state; only a failure waits this long.
+const PATIENCE: Duration = Duration::from_secs(180);
 /// How often a state is looked at; each look is a process.
 const LOOK: Duration = Duration::from_millis(150);
 

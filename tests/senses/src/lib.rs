@@ -20,7 +20,7 @@ pub const QUICK: Pace =
     Pace { fast: Duration::from_millis(250), counters: Duration::from_millis(250), slow: Duration::from_millis(500) };
 
 /// Only a loaded machine needs more than a moment of it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A machine, its directory, and an agent's state beside it.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use muster_runner::{Record, RunnerIdentity, alive, connect};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// A loaded machine is slow, not broken.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 pub const RUNNER: &str = env!("CARGO_BIN_EXE_muster-runner");
 

@@ -12,7 +12,7 @@ use muster_tcpstore::{Event, Limits, Store};
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// Long enough for a loaded machine; nothing waits for it unless the test is about to fail.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 type Job = Box<dyn FnOnce(&mut Store) + Send>;
 

@@ -9,4 +9,4 @@ pub use node::{Node, alive, wait_gone};
 use std::time::Duration;
 
 /// Whatever is awaited comes within milliseconds; this is for a machine that does much else.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);

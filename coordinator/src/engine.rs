@@ -31,8 +31,11 @@ use crate::{
     store::{Loaded, Store, StoreError},
 };
 
+mod reports;
 #[cfg(test)]
 mod tests;
+
+use reports::Reports;
 
 /// Inputs that wait, and the most that one turn takes: all members of a job of 1,000 nodes answer at the same time, and cost one decision
 /// and one commit, some 20 ms together. Beyond that sessions wait with what they have to say.
@@ -123,6 +126,7 @@ pub fn start(
         waiting: BTreeMap::new(),
         last_request: 0,
         names: BTreeMap::new(),
+        reports: Reports::default(),
         jobs: watch::Sender::default(),
         nodes: watch::Sender::default(),
         events: watch::Sender::default(),
@@ -159,6 +163,7 @@ struct Engine {
     last_request: u64,
     /// Names of published jobs; the board is ordered by name, the fleet speaks of uids.
     names: BTreeMap<JobUid, JobName>,
+    reports: Reports,
     jobs: watch::Sender<Jobs>,
     nodes: watch::Sender<Nodes>,
     events: watch::Sender<Events>,
@@ -202,8 +207,12 @@ impl Engine {
                 inputs.push(self.accept(message));
                 self.gather(&mut inputs, &mut messages);
             }
+            let tick = matches!(inputs.first(), Some(Input::Tick));
             if !inputs.is_empty() {
                 self.turn(inputs)?;
+            }
+            if tick {
+                self.keep_reports()?;
             }
         }
     }
@@ -280,6 +289,11 @@ impl Engine {
         Ok(())
     }
 
+    fn keep_reports(&mut self) -> Result<(), StoreError> {
+        let reports = self.reports.take();
+        if reports.is_empty() { Ok(()) } else { self.store.keep_reports(&reports) }
+    }
+
     fn execute(&mut self, effect: Effect) {
         match effect {
             Effect::Welcome { session, term, epoch, heartbeat } => {
@@ -310,9 +324,11 @@ impl Engine {
                 }
             }
             Effect::NodeChanged { node, view: Some(view) } => {
+                self.reports.see(&node, Some(&view.report));
                 self.nodes.send_if_modified(|nodes| nodes.put(node, *view));
             }
             Effect::NodeChanged { node, view: None } => {
+                self.reports.see(&node, None);
                 self.nodes.send_if_modified(|nodes| nodes.remove(&node));
             }
         }
@@ -364,6 +380,7 @@ impl Engine {
             }
         });
         let views = self.fleet.node_views();
+        self.reports = Reports::loaded(&views);
         self.nodes.send_modify(|nodes| {
             for view in views {
                 nodes.put(view.record.name.clone(), view);

@@ -4,11 +4,12 @@
 //! starts empty where something was. What a successful [`Store::commit`] returned for survives the death of the process and of the
 //! machine at any later moment.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, sync::Arc};
 
 use muster_core::{
     fleet::{Change, Event, Stored},
-    id::Term,
+    id::{NodeName, Term},
+    node_report::NodeReport,
 };
 
 pub mod memory;
@@ -27,6 +28,9 @@ pub trait Store: Send {
 
     /// Stores all changes or none, durably.
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
+
+    /// Stores what these nodes say of themselves, durably. It goes when its node is deleted.
+    fn keep_reports(&mut self, reports: &[(NodeName, Arc<NodeReport>)]) -> Result<(), StoreError>;
 }
 
 /// What a store holds at start.

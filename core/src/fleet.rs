@@ -28,7 +28,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
     time::Duration,
 };
 
@@ -60,7 +59,6 @@ mod rendezvous;
 mod requests;
 mod rollback;
 mod settle;
-mod shared;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -255,10 +253,6 @@ pub struct NodeRecord {
     pub halt: Option<Halt>,
     /// Failures that began on this node, newest last, bounded, each with what it says about the node.
     pub marks: Vec<Mark>,
-    /// The last report, so that a node not yet back after a restart is still described.
-    /// Shared by all copies: a node with eight GPUs has some 15 KiB to say, and its record is copied with every change of it.
-    #[serde(with = "shared")]
-    pub report: Arc<NodeReport>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -288,6 +282,8 @@ pub struct Event {
 pub struct Stored {
     pub jobs: Vec<JobRecord>,
     pub nodes: Vec<NodeRecord>,
+    /// What nodes last said of themselves, as far as it was kept: a node not yet back is described by it, nothing is decided from it.
+    pub reports: Vec<(NodeName, NodeReport)>,
     /// Highest event number given out.
     pub last_event: u64,
 }

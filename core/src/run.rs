@@ -103,7 +103,7 @@ pub struct RunReport {
     pub phase: RunPhase,
     /// Where this node's runner serves the generation's store, if it does.
     pub store: Option<Endpoint>,
-    /// Global ranks that entered the process group, as the store saw it; only from the node that serves it.
+    /// Global ranks that entered the process group, ascending, as the store saw it; only from the node that serves it.
     pub joined_ranks: Vec<u32>,
     pub all_joined_at: Option<Timestamp>,
     pub launched_at: Option<Timestamp>,

@@ -15,6 +15,9 @@ use super::{
 /// Newest events shown; the rest is `muster events`.
 pub(crate) const EVENTS_SHOWN: usize = 20;
 
+/// Ranks named that have not joined: enough to see one node, or one rank of each.
+const JOINING_SHOWN: usize = 8;
+
 #[derive(Default)]
 struct Page(String);
 
@@ -62,6 +65,7 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64) -> String {
     );
     page.field("World size", status.world_size.to_string());
     page.field("Restarts", status.restarts.to_string());
+    page.field("Joining", joining(&status.ranks));
     page.field("Step", status.last_step.map(|step| step.to_string()).unwrap_or_default());
     if !status.store_node.is_empty() {
         page.field("Store", format!("{} on {}", status.store_address, status.store_node));
@@ -94,6 +98,18 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64) -> String {
     page.table("Ranks", vec!["RANK", "LOCAL RANK", "NODE", "PID", "STATE", "STEP", "FIRST ERROR"], &ranks);
     events_of(&mut page, events, now_us);
     page.0
+}
+
+/// For whom the others wait before the first step: a start that hangs has its culprit here.
+fn joining(ranks: &[v1::RankStatus]) -> String {
+    let missing: Vec<_> = ranks.iter().filter(|rank| rank.state == "joining").collect();
+    if missing.is_empty() {
+        return String::new();
+    }
+    let named: Vec<_> = missing.iter().take(JOINING_SHOWN).map(|rank| format!("rank {} on {}", rank.rank, rank.node)).collect();
+    let more = missing.len() - named.len();
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!("{} of {} ranks are there and wait for {}{more}", ranks.len() - missing.len(), ranks.len(), named.join(", "))
 }
 
 fn job_spec(page: &mut Page, spec: &SpecDocument) {
@@ -192,4 +208,20 @@ fn events_of(page: &mut Page, events: &[v1::Event], now_us: u64) {
         })
         .collect();
     page.table("Events", vec!["AGE", "TYPE", "REASON", "MESSAGE"], &rows);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_have_not_joined_are_named() {
+        let rank =
+            |rank: u32, state: &str| v1::RankStatus { rank, node: format!("n{rank}"), state: state.into(), ..Default::default() };
+        assert_eq!(joining(&[rank(0, "running"), rank(1, "exit code 1")]), "");
+        let two = [rank(0, "running"), rank(1, "joining"), rank(2, "joining")];
+        assert_eq!(joining(&two), "1 of 3 ranks are there and wait for rank 1 on n1, rank 2 on n2");
+        let many: Vec<_> = (0..20).map(|i| rank(i, if i == 0 { "running" } else { "joining" })).collect();
+        assert!(joining(&many).ends_with("rank 8 on n8 and 11 more"));
+    }
 }

@@ -29,7 +29,7 @@ pub(crate) fn answer<'a>(
         let Some(known) = node(&member.node) else { continue };
         described += 1;
         let share = Share {
-            report: &known.record.report,
+            report: &known.report,
             gpus: &member.gpus,
             ranks: generation.proc_per_node,
             nodes: generation.members.len() as u32,

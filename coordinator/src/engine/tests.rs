@@ -4,6 +4,7 @@ use std::{io, sync::mpsc as std_mpsc, time::Duration};
 
 use muster_core::{
     fleet::Change,
+    node_report::NodeReport,
     spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
 };
 
@@ -33,6 +34,10 @@ impl Store for GuardedStore {
         }
         let full = ::redb::Error::Io(io::ErrorKind::StorageFull.into());
         Err(StoreError::Write { path: "/state/muster.redb".into(), source: Box::new(full) })
+    }
+
+    fn keep_reports(&mut self, reports: &[(NodeName, Arc<NodeReport>)]) -> Result<(), StoreError> {
+        self.inner.keep_reports(reports)
     }
 }
 
@@ -88,7 +93,7 @@ fn hello(node: &str) -> Hello {
         incarnation: 1,
         term_seen: Term(0),
         epoch_seen: muster_core::id::NodeEpoch(0),
-        report: muster_core::node_report::NodeReport::default(),
+        report: NodeReport::default(),
         runs: Vec::new(),
     }
 }

@@ -1,10 +1,11 @@
 //! A store that forgets when it is dropped; for tests and simulations.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use muster_core::{
     fleet::{Change, Event, NodeRecord, Stored, job::JobRecord},
     id::{JobUid, NodeName, Term},
+    node_report::NodeReport,
 };
 
 use super::{EVENTS_MAX, Loaded, Store, StoreError};
@@ -14,6 +15,7 @@ pub struct MemoryStore {
     term: Term,
     jobs: BTreeMap<JobUid, JobRecord>,
     nodes: BTreeMap<NodeName, NodeRecord>,
+    reports: BTreeMap<NodeName, Arc<NodeReport>>,
     events: BTreeMap<u64, Event>,
 }
 
@@ -22,6 +24,7 @@ impl Store for MemoryStore {
         let fleet = Stored {
             jobs: self.jobs.values().cloned().collect(),
             nodes: self.nodes.values().cloned().collect(),
+            reports: self.reports.iter().map(|(name, report)| (name.clone(), (**report).clone())).collect(),
             last_event: self.events.last_key_value().map_or(0, |(sequence, _)| *sequence),
         };
         Ok(Loaded { fleet, events: self.events.values().cloned().collect() })
@@ -38,13 +41,21 @@ impl Store for MemoryStore {
                 Change::PutJob(job) => drop(self.jobs.insert(job.uid.clone(), (**job).clone())),
                 Change::DeleteJob(uid) => drop(self.jobs.remove(uid)),
                 Change::PutNode(node) => drop(self.nodes.insert(node.name.clone(), (**node).clone())),
-                Change::DeleteNode(name) => drop(self.nodes.remove(name)),
+                Change::DeleteNode(name) => {
+                    self.nodes.remove(name);
+                    self.reports.remove(name);
+                }
                 Change::Event(event) => drop(self.events.insert(event.sequence, (**event).clone())),
             }
         }
         while self.events.len() as u64 > EVENTS_MAX {
             self.events.pop_first();
         }
+        Ok(())
+    }
+
+    fn keep_reports(&mut self, reports: &[(NodeName, Arc<NodeReport>)]) -> Result<(), StoreError> {
+        self.reports.extend(reports.iter().cloned());
         Ok(())
     }
 }

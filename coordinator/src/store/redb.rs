@@ -1,6 +1,6 @@
 //! The embedded store: `STATE/muster.redb`, one crash-safe file of the [`redb`] crate.
 //!
-//! One table each for `meta`, `jobs`, `nodes` and `events`; values are JSON, so that a person can read a copy of the file with any
+//! One table each for `meta`, `jobs`, `nodes`, `reports` and `events`; values are JSON, so that a person can read a copy of the file with any
 //! redb tool. A new file is made under another name and renamed when it is whole: `muster.redb` is never a half-made file, so one
 //! that cannot be read is damaged and is refused. `STATE/lock` keeps a second coordinator out for as long as the first lives.
 
@@ -9,6 +9,7 @@ use std::{
     io::{self, Read, Write},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use ::redb::{
@@ -16,7 +17,8 @@ use ::redb::{
 };
 use muster_core::{
     fleet::{Change, Event, NodeRecord, Stored, job::JobRecord},
-    id::Term,
+    id::{NodeName, Term},
+    node_report::NodeReport,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -34,6 +36,8 @@ const LOCK_NAME: &str = "lock";
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const JOBS: TableDefinition<&str, &[u8]> = TableDefinition::new("jobs");
 const NODES: TableDefinition<&str, &[u8]> = TableDefinition::new("nodes");
+/// Apart from `nodes`: some 13 KiB for a node with eight GPUs, of which no decision waits for the disk.
+const REPORTS: TableDefinition<&str, &[u8]> = TableDefinition::new("reports");
 const EVENTS: TableDefinition<u64, &[u8]> = TableDefinition::new("events");
 
 const META_FORMAT: &str = "format";
@@ -43,7 +47,7 @@ const META_LAST_EVENT: &str = "last_event";
 const META_COMMITS: &str = "commits";
 
 /// Grows when a record's shape changes so that an older build would misread it.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// redb's page cache. Everything is in memory anyway, only writes go through it.
 const CACHE_BYTES: usize = 16 << 20;
@@ -101,6 +105,11 @@ impl Store for RedbStore {
                 let (name, value) = entry.map_err(|e| damaged(path, e))?;
                 loaded.fleet.nodes.push(parse::<NodeRecord>(path, value.value(), || format!("node {}", name.value()))?);
             }
+            for entry in read.open_table(REPORTS).map_err(|e| damaged(path, e))?.iter().map_err(|e| damaged(path, e))? {
+                let (name, value) = entry.map_err(|e| damaged(path, e))?;
+                let report = parse::<NodeReport>(path, value.value(), || format!("report of node {}", name.value()))?;
+                loaded.fleet.reports.push((name.value().into(), report));
+            }
             for entry in read.open_table(EVENTS).map_err(|e| damaged(path, e))?.iter().map_err(|e| damaged(path, e))? {
                 let (sequence, value) = entry.map_err(|e| damaged(path, e))?;
                 loaded.events.push(parse::<Event>(path, value.value(), || format!("event {}", sequence.value()))?);
@@ -122,6 +131,20 @@ impl Store for RedbStore {
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
         self.apply(changes).map_err(|source| StoreError::Write { path: self.path.clone(), source: Box::new(source) })
     }
+
+    fn keep_reports(&mut self, reports: &[(NodeName, Arc<NodeReport>)]) -> Result<(), StoreError> {
+        let keep = || {
+            let transaction = self.begin()?;
+            {
+                let mut table = transaction.open_table(REPORTS)?;
+                for (name, report) in reports {
+                    table.insert(name.as_str(), json(&**report).as_slice())?;
+                }
+            }
+            self.finish(transaction)
+        };
+        keep().map_err(|source| StoreError::Write { path: self.path.clone(), source: Box::new(source) })
+    }
 }
 
 impl RedbStore {
@@ -139,13 +162,17 @@ impl RedbStore {
             let mut meta = transaction.open_table(META)?;
             let mut jobs = transaction.open_table(JOBS)?;
             let mut nodes = transaction.open_table(NODES)?;
+            let mut reports = transaction.open_table(REPORTS)?;
             let mut events = transaction.open_table(EVENTS)?;
             for change in changes {
                 match change {
                     Change::PutJob(job) => drop(jobs.insert(job.uid.as_str(), json(job).as_slice())?),
                     Change::DeleteJob(uid) => drop(jobs.remove(uid.as_str())?),
                     Change::PutNode(node) => drop(nodes.insert(node.name.as_str(), json(node).as_slice())?),
-                    Change::DeleteNode(name) => drop(nodes.remove(name.as_str())?),
+                    Change::DeleteNode(name) => {
+                        nodes.remove(name.as_str())?;
+                        reports.remove(name.as_str())?;
+                    }
                     Change::Event(event) => {
                         events.insert(event.sequence, json(event).as_slice())?;
                         meta.insert(META_LAST_EVENT, event.sequence)?;
@@ -215,6 +242,7 @@ fn create(directory: &Path) -> Result<(), StoreError> {
         transaction.open_table(META)?.insert(META_FORMAT, FORMAT)?;
         transaction.open_table(JOBS)?;
         transaction.open_table(NODES)?;
+        transaction.open_table(REPORTS)?;
         transaction.open_table(EVENTS)?;
         transaction.commit()?;
         Ok(database.close()?)

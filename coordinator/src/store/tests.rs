@@ -6,6 +6,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Command, Stdio},
+    sync::Arc,
 };
 
 use muster_core::{
@@ -40,7 +41,6 @@ fn node(name: &str) -> NodeRecord {
         gone: false,
         cordon: Some(Cordon { by: "ann".into(), reason: "fan".into(), at: Timestamp(2) }),
         marks: Vec::new(),
-        report: NodeReport::default().into(),
         halt: None,
     }
 }
@@ -78,12 +78,16 @@ fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
     let mut changed = job(2);
     changed.message = "changed".into();
     store.commit(&[Change::DeleteJob(job(1).uid), put(changed.clone()), Change::PutNode(Box::new(node("b"))), said(2)]).unwrap();
+    let report = |slots| Arc::new(NodeReport { slots, ..NodeReport::default() });
+    store.keep_reports(&[("a".into(), report(1)), ("b".into(), report(2))]).unwrap();
+    store.keep_reports(&[("b".into(), report(3))]).unwrap();
     store.commit(&[Change::DeleteNode("a".into()), Change::DeleteNode("never-there".into())]).unwrap();
 
     store = reopen(store);
     let loaded = store.load().unwrap();
     assert_eq!(loaded.fleet.jobs, [changed]);
     assert_eq!(loaded.fleet.nodes, [node("b")]);
+    assert_eq!(loaded.fleet.reports, [("b".into(), (*report(3)).clone())], "and none of a deleted node");
     assert_eq!(loaded.fleet.last_event, 2);
     assert_eq!(loaded.events, [event(1), event(2)]);
     assert_eq!(store.next_term(Term(0)).unwrap(), Term(41), "terms go on over a restart");
@@ -158,7 +162,7 @@ fn another_format_is_refused_by_its_number() {
     let error = RedbStore::open(directory.path()).unwrap_err().to_string();
     assert_eq!(
         error,
-        format!("store file {} has format 9, this build reads format 1: use the build that wrote it", file.display())
+        format!("store file {} has format 9, this build reads format 2: use the build that wrote it", file.display())
     );
 }
 

@@ -13,10 +13,8 @@ impl Fleet {
     pub(crate) fn agree(&self, gang: &[Member]) -> (Profile, Vec<Mismatch>) {
         // A node that has been placed on has reported; nothing is what is known of one that has not.
         let nothing = NodeReport::default();
-        let reports: BTreeMap<_, _> = gang
-            .iter()
-            .map(|member| (&member.node, self.nodes.get(&member.node).map_or(&nothing, |node| &*node.record.report)))
-            .collect();
+        let reports: BTreeMap<_, _> =
+            gang.iter().map(|member| (&member.node, self.nodes.get(&member.node).map_or(&nothing, |node| &*node.report))).collect();
         let members: Vec<profile::Member<'_>> = gang
             .iter()
             .map(|member| profile::Member { node: &member.node, report: reports[&member.node], gpus: &member.gpus })

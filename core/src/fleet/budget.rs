@@ -89,7 +89,7 @@ pub(crate) struct Avoided {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::{id::NodeEpoch, node_report::NodeReport};
+    use crate::id::NodeEpoch;
 
     pub(in crate::fleet) fn node(name: &str) -> NodeRecord {
         NodeRecord {
@@ -101,7 +101,6 @@ pub(super) mod tests {
             cordon: None,
             halt: None,
             marks: Vec::new(),
-            report: NodeReport::default().into(),
         }
     }
 

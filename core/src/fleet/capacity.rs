@@ -60,11 +60,11 @@ impl Fleet {
         taken.extend(node.jobs.iter().filter(|uid| self.holds(uid, &node.record.name)));
         let taken =
             taken.into_iter().filter(|uid| Some(*uid) != but && self.jobs.get(uid).is_none_or(|j| j.spec.gpus_per_node == 0));
-        node.record.report.slots.saturating_sub(taken.count() as u32)
+        node.report.slots.saturating_sub(taken.count() as u32)
     }
 
     fn gpus_free(&self, node: &Node, but: &JobUid) -> Vec<FreeGpu> {
-        if node.record.report.gpus.is_empty() {
+        if node.report.gpus.is_empty() {
             return Vec::new();
         }
         let name = &node.record.name;
@@ -75,7 +75,7 @@ impl Fleet {
             .filter_map(|g| g.members.get(g.members.rank_of(name)? as usize))
             .flat_map(|member| member.gpus.iter().map(String::as_str))
             .collect();
-        let free = node.record.report.placeable_ids().filter(|(_, uuid)| !taken.contains(uuid));
+        let free = node.report.placeable_ids().filter(|(_, uuid)| !taken.contains(uuid));
         free.map(|(index, uuid)| FreeGpu { index, uuid: uuid.to_owned() }).collect()
     }
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
     time::Duration,
 };
 
@@ -44,7 +43,6 @@ impl Fleet {
                 cordon: None,
                 halt: None,
                 marks: Vec::new(),
-                report: Arc::default(),
             };
             self.nodes.nodes.insert(name.clone(), Node::stored(record, now));
             scratch.nodes.insert(name.clone(), None);
@@ -73,7 +71,9 @@ impl Fleet {
         node.record.epoch = node.record.epoch.max(hello.epoch_seen).next();
         node.record.boot_id = hello.boot_id;
         node.record.gone = false;
-        node.record.report = hello.report.into();
+        if *node.report != hello.report {
+            node.report = hello.report.into();
+        }
         node.incarnation = hello.incarnation;
         node.runs = hello.runs.into_iter().map(|run| (run.run.clone(), run)).collect();
         let epoch = node.record.epoch;
@@ -116,7 +116,7 @@ impl Fleet {
         let Some(name) = self.nodes.speaker(session).cloned() else { return };
         self.touch_node(&name, scratch);
         if let Some(node) = self.nodes.nodes.get_mut(&name) {
-            node.record.report = report.into();
+            node.report = report.into();
         }
         self.node_changed(&name, scratch);
     }

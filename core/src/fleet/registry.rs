@@ -7,12 +7,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
 use crate::{
     fleet::{NodeRecord, Policy, view::Liveness},
     id::{JobUid, NodeName, SessionId},
+    node_report::NodeReport,
     run::{Desired, RunId, RunReport},
     time::Timestamp,
 };
@@ -21,6 +23,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Node {
     pub record: NodeRecord,
+    /// What it last said of itself, shared with all views: a node with eight GPUs has some 15 KiB to say.
+    pub report: Arc<NodeReport>,
     pub session: Option<SessionId>,
     pub incarnation: u64,
     pub liveness: Liveness,
@@ -44,6 +48,7 @@ impl Node {
     pub(crate) fn stored(record: NodeRecord, now: Timestamp) -> Self {
         Self {
             record,
+            report: Arc::default(),
             session: None,
             incarnation: 0,
             liveness: Liveness::Unknown,
@@ -206,7 +211,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{id::NodeEpoch, node_report::NodeReport};
+    use crate::id::NodeEpoch;
 
     fn registry(now: Timestamp) -> Registry {
         let mut registry = Registry::default();
@@ -219,7 +224,6 @@ mod tests {
             cordon: None,
             halt: None,
             marks: Vec::new(),
-            report: NodeReport::default().into(),
         };
         registry.nodes.insert("a".into(), Node::stored(record, now));
         registry

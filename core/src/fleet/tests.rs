@@ -12,6 +12,7 @@ use crate::{
 };
 
 mod found;
+mod joining;
 mod requests;
 mod unhealthy;
 
@@ -234,6 +235,7 @@ impl Bench {
         let stored = Stored {
             jobs: self.stored_jobs.values().cloned().collect(),
             nodes: self.stored_nodes.values().cloned().collect(),
+            reports: Vec::new(),
             last_event: self.events.len() as u64,
         };
         self.fleet = Fleet::new(Policy::default(), Term(self.term), stored, self.now);

@@ -66,6 +66,11 @@ impl Fleet {
             }
             nodes.nodes.insert(record.name.clone(), Node::stored(record, now));
         }
+        for (name, report) in stored.reports {
+            if let Some(node) = nodes.nodes.get_mut(&name) {
+                node.report = report.into();
+            }
+        }
         let jobs: BTreeMap<JobUid, JobRecord> = stored.jobs.into_iter().map(|job| (job.uid.clone(), job)).collect();
         let names = jobs.values().map(|job| (job.name.clone(), job.uid.clone())).collect();
         let mut fleet = Self {

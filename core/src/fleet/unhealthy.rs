@@ -12,7 +12,7 @@ use crate::{
 
 /// The gravest finding about what this member was given: its GPUs, or its node. A member without GPUs stays while its processes do.
 fn concerns<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> {
-    let report = &node.record.report;
+    let report = &node.report;
     let given = member.gpus.iter().map(|uuid| report.gpu_of(uuid).map_or(uuid.as_str(), |gpu| gpu.uuid.as_str()));
     given.filter_map(|uuid| report.health.of_gpu(uuid)).max_by_key(|finding| finding.severity)
 }
@@ -24,7 +24,7 @@ pub(crate) fn fails<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> 
 
 /// Why nothing new may be placed on the node, if so.
 pub(crate) fn shut(node: &Node) -> Option<String> {
-    let finding = node.record.report.health.withholds_node()?;
+    let finding = node.report.health.withholds_node()?;
     Some(format!("unhealthy ({}: {})", finding.check, finding.reason))
 }
 

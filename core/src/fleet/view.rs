@@ -1,6 +1,6 @@
 //! What users see of jobs and nodes: values made from the fleet's state, with every number filled in.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     exit::Exit,
@@ -11,6 +11,7 @@ use crate::{
         rendezvous,
     },
     id::{JobName, JobUid, NodeName},
+    node_report::NodeReport,
     run::{Endpoint, LaneReport, RankReport, RunId, RunPhase},
     time::Timestamp,
 };
@@ -41,6 +42,8 @@ pub struct RankView {
     pub node: NodeName,
     pub pid: u32,
     pub exit: Option<Exit>,
+    /// Others of its world have entered the process group and this one has not: they wait for it.
+    pub joining: bool,
     pub first_step: Option<u64>,
     pub last_step: Option<u64>,
     pub first_error: Option<String>,
@@ -59,6 +62,7 @@ pub enum Liveness {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeView {
     pub record: NodeRecord,
+    pub report: Arc<NodeReport>,
     pub liveness: Liveness,
     pub slots_free: u32,
     pub last_heard: Option<Timestamp>,
@@ -77,12 +81,19 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         store_address: record.latest().and_then(|generation| generation.store.clone()),
     };
     let Some(generation) = record.latest() else { return view };
+    let mut joined: Option<&[u32]> = None;
     for (node_rank, (node, report)) in rendezvous::reports(nodes, &record.uid, generation).enumerate() {
         let phase = report.map(|run| run.phase.clone());
         let lane = report.map(|run| run.lane.clone()).unwrap_or_default();
         view.nodes_running += u32::from(phase == Some(RunPhase::Running));
         view.members.push(MemberView { node: node.clone(), node_rank: node_rank as u32, phase, lane });
         view.ranks.extend(report.into_iter().flat_map(|run| &run.ranks).map(|rank| rank_view(node, rank)));
+        // Only the node that serves the store knows, and only of backends that name their ranks.
+        let incomplete = report.filter(|run| run.all_joined_at.is_none() && !run.joined_ranks.is_empty());
+        joined = joined.or(incomplete.map(|run| &run.joined_ranks[..]));
+    }
+    for rank in &mut view.ranks {
+        rank.joining = rank.exit.is_none() && joined.is_some_and(|joined| joined.binary_search(&rank.rank).is_err());
     }
     view.ranks.sort_by_key(|rank| rank.rank);
     view.last_step = view.ranks.iter().filter_map(|rank| rank.last_step).max().or(record.last_step);
@@ -96,6 +107,7 @@ fn rank_view(node: &NodeName, rank: &RankReport) -> RankView {
         node: node.clone(),
         pid: rank.pid,
         exit: rank.exit,
+        joining: false,
         first_step: rank.first_step,
         last_step: rank.last_step,
         first_error: rank.first_error.clone(),
@@ -106,6 +118,7 @@ pub(crate) fn node(node: &Node, jobs: &BTreeMap<JobUid, JobRecord>, slots_free: 
     let name_of = |run: &RunId| jobs.get(&run.job).map(|job| job.name.clone());
     NodeView {
         record: node.record.clone(),
+        report: node.report.clone(),
         liveness: node.liveness,
         slots_free,
         last_heard: (node.liveness != Liveness::Unknown).then_some(node.heard),

@@ -219,7 +219,11 @@ fn rank(view: &RankView) -> v1::RankStatus {
         local_rank: view.local_rank,
         node: view.node.0.clone(),
         pid: view.pid,
-        state: view.exit.map_or_else(|| "running".into(), |exit| exit.to_string()),
+        state: match view.exit {
+            Some(exit) => exit.to_string(),
+            None if view.joining => "joining".into(),
+            None => "running".into(),
+        },
         first_step: view.first_step,
         last_step: view.last_step,
         first_error: view.first_error.clone().unwrap_or_default(),
@@ -236,7 +240,7 @@ fn address(endpoint: &Endpoint) -> String {
 
 pub fn node(view: &NodeView) -> v1::Node {
     let record: &NodeRecord = &view.record;
-    let report = &record.report;
+    let report = &view.report;
     v1::Node {
         name: record.name.0.clone(),
         state: node_state(view.liveness).into(),

@@ -35,6 +35,7 @@ impl Store {
         Stored {
             jobs: self.jobs.values().cloned().collect(),
             nodes: self.nodes.values().cloned().collect(),
+            reports: Vec::new(),
             last_event: self.last_event,
         }
     }

@@ -198,7 +198,7 @@ fn node_change(world: &World, judge: &Judge, node: &NodeRecord) -> Broken {
         return Some(("I5", format!("{} goes back from epoch {epoch} to {}", node.name, node.epoch)));
     }
     // I14: what a node is, only its own agent says.
-    let said = |node: &NodeRecord| (node.epoch, node.boot_id.clone(), node.report.clone());
+    let said = |node: &NodeRecord| (node.epoch, node.boot_id.clone());
     if !judge.speakers.contains(&node.name) && before.is_none_or(|before| said(before) != said(node)) {
         let speakers = &judge.speakers;
         return Some(("I14", format!("the record of {} is changed on the word of {speakers:?}", node.name)));

@@ -24,7 +24,11 @@ pub(crate) fn render(answer: &ExplainResponse, now_us: u64) -> String {
     let mut lines: Vec<(u64, String)> = Vec::new();
     let reasons = answer.timeline.iter().map(|event| event.reason.len()).chain(answer.incidents.iter().map(|i| i.cause.len() + 5));
     let width = reasons.max().unwrap_or(0);
-    for event in &answer.timeline {
+    // The event by which an incident was announced would say the same again.
+    let told = |event: &Event| {
+        answer.incidents.iter().any(|i| (&i.cause, i.from_generation, &i.message) == (&event.reason, event.generation, &event.message))
+    };
+    for event in answer.timeline.iter().filter(|event| !told(event)) {
         lines.push((event.at_unix_us, event_line(event, start, width)));
     }
     for (i, incident) in answer.incidents.iter().enumerate() {

@@ -153,7 +153,8 @@ fn events() -> Vec<Event> {
 fn story() -> ExplainResponse {
     ExplainResponse {
         job: Some(job()),
-        timeline: events(),
+        // The last announces the incident of the same words, and is not told a second time.
+        timeline: [events(), vec![Event { generation: 1, ..event(5, 38_974_000, "NodeLost", "node-1 lost its connection") }]].concat(),
         incidents: vec![
             Incident {
                 at_unix_us: START,

@@ -23,7 +23,7 @@ planted: ## put 39 mistakes into the rules, one by one, see the world find each,
 	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --report
 
 bench: ## the race beside stock torchrun, then scale; under an hour; writes the README's tables (BENCH=--quick: a quarter of it, no README)
-	@python="$$(tools/python-env)" && tools/build && "$$python" bench/race.py $(or $(BENCH),--readme) && exec "$$python" bench/scale.py $(or $(BENCH),--readme)
+	@python="$$(tools/python-env)" && tools/build --release && "$$python" bench/race.py $(or $(BENCH),--readme) && exec "$$python" bench/scale.py $(or $(BENCH),--readme)
 
 build: ## all programs, side by side in target/muster/bin
 	@exec tools/build

@@ -66,9 +66,8 @@ def measure(options):
 
 
 def build():
-    cargo = ["cargo", "build", "--release", "--locked"]
-    subprocess.run([*cargo, "-p", "muster-coordinator", "-p", "muster-fleetbench"], cwd=ROOT, check=True)
-    subprocess.run([*cargo, "-p", "muster-tcpstore", "--examples"], cwd=ROOT, check=True)
+    """All of the workspace at once: for single packages cargo selects other features of what they depend on, and builds that again."""
+    subprocess.run(["cargo", "build", "--release", "--locked", "--workspace", "--bins", "--examples"], cwd=ROOT, check=True)
 
 
 def fleet(folder, agents, flags, exits, rest):

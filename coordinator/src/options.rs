@@ -66,7 +66,7 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_COALESCE", value_name = "PERIOD", default_value = "50ms", value_parser = period::parse)]
     pub coalesce: Duration,
 
-    /// How long after a start silence means nothing.
+    /// How long after a start silence means nothing; 2 ms more for each node.
     #[arg(long, env = "MUSTER_LISTEN_HOLD", value_name = "PERIOD", default_value = "10s", value_parser = period::parse)]
     pub listen_hold: Duration,
 

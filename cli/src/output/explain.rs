@@ -26,7 +26,10 @@ pub(crate) fn render(answer: &ExplainResponse, now_us: u64) -> String {
     let width = reasons.max().unwrap_or(0);
     // The event by which an incident was announced would say the same again.
     let told = |event: &Event| {
-        answer.incidents.iter().any(|i| (&i.cause, i.from_generation, &i.message) == (&event.reason, event.generation, &event.message))
+        answer
+            .incidents
+            .iter()
+            .any(|i| (&i.cause, i.from_generation, &i.message) == (&event.reason, event.generation, &event.message))
     };
     for event in answer.timeline.iter().filter(|event| !told(event)) {
         lines.push((event.at_unix_us, event_line(event, start, width)));

@@ -154,7 +154,8 @@ fn story() -> ExplainResponse {
     ExplainResponse {
         job: Some(job()),
         // The last announces the incident of the same words, and is not told a second time.
-        timeline: [events(), vec![Event { generation: 1, ..event(5, 38_974_000, "NodeLost", "node-1 lost its connection") }]].concat(),
+        timeline: [events(), vec![Event { generation: 1, ..event(5, 38_974_000, "NodeLost", "node-1 lost its connection") }]]
+            .concat(),
         incidents: vec![
             Incident {
                 at_unix_us: START,

@@ -55,7 +55,7 @@ impl Scratch {
 }
 
 impl Fleet {
-    /// The fleet as stored, under a new term. For [`Policy::listen`] from `now`, silence means nothing.
+    /// The fleet as stored, under a new term. While it listens ([`Policy::listen_for`]), silence means nothing.
     pub fn new(policy: Policy, term: Term, stored: Stored, now: Timestamp) -> Self {
         let mut nodes = Registry::default();
         let mut halted = BTreeSet::new();
@@ -74,7 +74,7 @@ impl Fleet {
         let jobs: BTreeMap<JobUid, JobRecord> = stored.jobs.into_iter().map(|job| (job.uid.clone(), job)).collect();
         let names = jobs.values().map(|job| (job.name.clone(), job.uid.clone())).collect();
         let mut fleet = Self {
-            listen_until: now + policy.listen,
+            listen_until: now + policy.listen_for(nodes.nodes.len()),
             policy,
             term,
             nodes,
@@ -118,7 +118,8 @@ impl Fleet {
         if stall >= self.heartbeat() * self.policy.suspect_missed {
             // Agents may have given this coordinator up: it listens again, as after a start.
             self.nodes.unhear();
-            (self.listen_until, self.present_since, self.woke_at) = (now + self.policy.listen, now, Some(now));
+            let hold = self.policy.listen_for(self.nodes.nodes.len());
+            (self.listen_until, self.present_since, self.woke_at) = (now + hold, now, Some(now));
         }
         self.last_turn = now;
         // Timers are not stored: the first turn looks at every job.

@@ -1,0 +1,79 @@
+//! A coordinator that starts again: it listens, adopts what runs, and goes on with what it had decided.
+
+use super::*;
+
+#[test]
+fn a_restarted_coordinator_adopts_what_runs() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 3, 3));
+    let before = bench.job("digits").current.clone();
+    bench.restart_coordinator();
+    bench.pass(SECOND);
+    assert_eq!(bench.job("digits").phase, Phase::Running, "silence right after a start means nothing");
+    for node in ["a", "b", "c"] {
+        bench.connect(node);
+    }
+    bench.pass(20 * SECOND);
+    assert_eq!(bench.job("digits").current, before, "nothing is re-formed");
+    assert!(bench.agents.values().all(|agent| agent.runs.values().all(|run| run.phase == RunPhase::Running)));
+}
+
+#[test]
+fn a_restarted_coordinator_does_not_wait_for_who_was_lost_before() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.cut("b");
+    bench.pass(6 * SECOND);
+    bench.restart_coordinator();
+    bench.connect("a");
+    bench.submit("solo", document(1, 1, 1));
+    assert_eq!(bench.job("solo").phase, Phase::Running);
+}
+
+#[test]
+fn nothing_is_resized_while_a_restarted_coordinator_listens() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(1, 3, 3));
+    bench.restart_coordinator();
+    bench.connect("a");
+    let name = JobName { namespace: "default".into(), name: "digits".into() };
+    bench.request(Request::Scale { name, nodes: 2 });
+    assert_eq!(bench.job("digits").last_generation.0, 1, "its successor could not be opened yet");
+    bench.connect("b");
+    bench.connect("c");
+    assert_eq!(bench.members("digits"), ["a", "b"]);
+}
+
+#[test]
+fn a_decision_committed_before_a_crash_is_carried_out_after_it() {
+    let mut bench = Bench::new(&["a", "b"]);
+    for agent in bench.agents.values_mut() {
+        agent.frozen = true;
+    }
+    bench.submit("digits", document(2, 2, 2));
+    assert_eq!(bench.job("digits").last_generation.0, 1);
+    bench.restart_coordinator();
+    for agent in bench.agents.values_mut() {
+        agent.frozen = false;
+    }
+    bench.connect("a");
+    bench.connect("b");
+    let job = bench.job("digits");
+    assert_eq!((job.phase, job.last_generation.0), (Phase::Running, 1), "{}", job.message);
+}
+
+#[test]
+fn a_large_fleet_has_longer_to_come_back() {
+    let nodes = (0..2_000).map(|i| crate::fleet::budget::tests::node(&format!("n{i:04}"))).collect();
+    let start = Timestamp(1_000_000_000);
+    let mut fleet = Fleet::new(Policy::default(), Term(2), Stored { nodes, ..Stored::default() }, start);
+    let mut now = start;
+    let mut lost_at = |until: Duration| {
+        while now < start + until {
+            now = now + Policy::default().tick;
+            fleet.turn(now, Input::Tick);
+        }
+        fleet.node_views().iter().filter(|node| node.liveness == Liveness::Lost).count()
+    };
+    assert_eq!(lost_at(Duration::from_millis(13_750)), 0, "10 s, and 2 ms for each");
+    assert_eq!(lost_at(Duration::from_millis(14_250)), 2_000);
+}

@@ -84,6 +84,10 @@ pub(in crate::convert) fn gpu_from_wire(i: usize, wire: v1::Gpu) -> Result<Gpu, 
     let name = |at: &str, value| text(&field(at), value, NAME_MAX);
     count(&field("nvlinks"), wire.nvlinks.len(), LINKS_MAX)?;
     count(&field("processes"), wire.processes.len(), PROCESSES_MAX)?;
+    let of_links = field("nvlinks");
+    let mut nvlinks: Vec<_> = wire.nvlinks.into_iter().map(|link| link_from_wire(&of_links, link)).collect::<Result<_, _>>()?;
+    // They stay where they were decoded, with room for twice as many, and ten thousand nodes have 144 each.
+    nvlinks.shrink_to_fit();
     Ok(Gpu {
         uuid: required_text(&field("uuid"), wire.uuid, NAME_MAX)?,
         index: wire.index,
@@ -106,7 +110,7 @@ pub(in crate::convert) fn gpu_from_wire(i: usize, wire: v1::Gpu) -> Result<Gpu, 
             width: pcie.width,
             width_max: pcie.width_max,
         }),
-        nvlinks: wire.nvlinks.into_iter().map(|link| link_from_wire(&field("nvlinks"), link)).collect::<Result<_, _>>()?,
+        nvlinks,
         fabric: wire.fabric.map(|fabric| fabric_from_wire(&field("fabric"), fabric)).transpose()?,
         processes: wire
             .processes

@@ -131,14 +131,8 @@ class Forks(Torchrun):
         return began
 
 
-class C10d(Torchrun):
-    """Stock elastic training. Its rendezvous store is a process of its own, which no event touches: kinder than on a node."""
-
-    rendezvous = ()
-    extra = {}
-
-    def environment(self):
-        return super().environment() | self.extra
+class Elastic(Torchrun):
+    """Stock elastic training, whatever back-end it meets at."""
 
     def start(self, nodes):
         began = time.monotonic_ns()
@@ -151,10 +145,23 @@ class C10d(Torchrun):
         self.launch(
             # Restarts without end: a competitor must not lose for a small number.
             *(f"--nnodes={self.setting.smallest}:{self.setting.nodes}", "--max-restarts=1000000"),
-            *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.setting.store_port}", f"--rdzv-id={self.folder.name}"),
-            *("--rdzv-conf=" + ",".join(["is_host=0", *self.rendezvous]), "--local-addr=127.0.0.1"),
+            *(*self.meeting(), f"--rdzv-id={self.folder.name}", "--local-addr=127.0.0.1"),
         )
         return began
+
+
+class C10d(Elastic):
+    """Its rendezvous store is a process of its own, which no event touches: kinder than on a node."""
+
+    rendezvous = ()
+    extra = {}
+
+    def environment(self):
+        return super().environment() | self.extra
+
+    def meeting(self):
+        endpoint = f"--rdzv-endpoint=127.0.0.1:{self.setting.store_port}"
+        return "--rdzv-backend=c10d", endpoint, "--rdzv-conf=" + ",".join(["is_host=0", *self.rendezvous])
 
 
 class C10dTuned(C10d):
@@ -164,25 +171,14 @@ class C10dTuned(C10d):
     extra = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
-class EtcdV2(Torchrun):
+class EtcdV2(Elastic):
     """The other stock back-end, with the best setting known; one etcd for the whole race, which no event touches."""
 
     def environment(self):
         return super().environment() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHONPATH": str(self.setting.etcd.client)}
 
-    def start(self, nodes):
-        began = time.monotonic_ns()
-        for _ in range(nodes):
-            self.add_node()
-        return began
-
-    def add_node(self):
-        began = time.monotonic_ns()
-        self.launch(
-            *(f"--nnodes={self.setting.smallest}:{self.setting.nodes}", "--max-restarts=1000000", "--rdzv-backend=etcd-v2"),
-            *(f"--rdzv-endpoint=127.0.0.1:{self.setting.etcd.port}", f"--rdzv-id={self.folder.name}", "--local-addr=127.0.0.1"),
-        )
-        return began
+    def meeting(self):
+        return "--rdzv-backend=etcd-v2", f"--rdzv-endpoint=127.0.0.1:{self.setting.etcd.port}"
 
 
 class Muster(Stack):

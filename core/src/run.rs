@@ -169,6 +169,26 @@ pub struct RankReport {
     pub last_step_at: Option<Timestamp>,
 }
 
+impl RankReport {
+    /// A rank of which nothing has been seen yet.
+    pub fn bare(rank: u32, local_rank: u32) -> Self {
+        Self {
+            rank,
+            local_rank,
+            pid: 0,
+            started_at: None,
+            exit: None,
+            exited_at: None,
+            first_error: None,
+            tail: Vec::new(),
+            first_step: None,
+            first_step_at: None,
+            last_step: None,
+            last_step_at: None,
+        }
+    }
+}
+
 impl RunReport {
     /// A run just accepted, of which nothing has been seen yet.
     pub fn preparing(run: RunId, term: Term) -> Self {

@@ -106,20 +106,7 @@ mod tests {
 
     fn run(step: u64) -> RunReport {
         let run = RunId { job: JobUid::from("a"), generation: Generation(1) };
-        let rank = RankReport {
-            rank: 0,
-            local_rank: 0,
-            pid: 7,
-            started_at: None,
-            exit: None,
-            exited_at: None,
-            first_error: None,
-            tail: Vec::new(),
-            first_step: None,
-            first_step_at: None,
-            last_step: Some(step),
-            last_step_at: Some(Timestamp(step)),
-        };
+        let rank = RankReport { pid: 7, last_step: Some(step), last_step_at: Some(Timestamp(step)), ..RankReport::bare(0, 0) };
         RunReport { ranks: vec![rank], ..RunReport::preparing(run, Term(1)) }
     }
 

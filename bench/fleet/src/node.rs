@@ -145,20 +145,7 @@ fn train(report: &mut RunReport, assignment: &Assignment) {
 }
 
 fn rank(rank: u32, local_rank: u32) -> RankReport {
-    RankReport {
-        rank,
-        local_rank,
-        pid: 1_000 + local_rank,
-        started_at: Some(now()),
-        exit: None,
-        exited_at: None,
-        first_error: None,
-        tail: Vec::new(),
-        first_step: None,
-        first_step_at: None,
-        last_step: None,
-        last_step_at: None,
-    }
+    RankReport { pid: 1_000 + local_rank, started_at: Some(now()), ..RankReport::bare(rank, local_rank) }
 }
 
 fn die(report: &mut RunReport, how: Exit) {

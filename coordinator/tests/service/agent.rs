@@ -245,18 +245,5 @@ impl Node {
 }
 
 fn rank(rank: u32, local_rank: u32) -> RankReport {
-    RankReport {
-        rank,
-        local_rank,
-        pid: 4_000 + rank,
-        started_at: Some(Timestamp(0)),
-        exit: None,
-        exited_at: None,
-        first_error: None,
-        tail: Vec::new(),
-        first_step: None,
-        first_step_at: None,
-        last_step: None,
-        last_step_at: None,
-    }
+    RankReport { pid: 4_000 + rank, started_at: Some(Timestamp(0)), ..RankReport::bare(rank, local_rank) }
 }

@@ -277,20 +277,7 @@ fn obey(runs: &mut BTreeMap<RunId, RunReport>, desired: DesiredRun, term: Term, 
 }
 
 fn rank_report(rank: u32, local_rank: u32, now: Timestamp) -> RankReport {
-    RankReport {
-        rank,
-        local_rank,
-        pid: 1000 + rank,
-        started_at: Some(now),
-        exit: None,
-        exited_at: None,
-        first_error: None,
-        tail: Vec::new(),
-        first_step: None,
-        first_step_at: None,
-        last_step: None,
-        last_step_at: None,
-    }
+    RankReport { pid: 1000 + rank, started_at: Some(now), ..RankReport::bare(rank, local_rank) }
 }
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -183,7 +183,7 @@ impl GroupStatus {
             let place = match self.ranks.iter().position(|rank| rank.rank == number) {
                 Some(place) => place,
                 None => {
-                    self.ranks.push(bare_rank(number, self.ranks.len() as u32));
+                    self.ranks.push(RankReport::bare(number, self.ranks.len() as u32));
                     self.ranks.len() - 1
                 }
             };
@@ -193,23 +193,6 @@ impl GroupStatus {
             rank.exit = Some(seen.exit);
             rank.exited_at = Some(seen.exited_at);
         }
-    }
-}
-
-fn bare_rank(rank: u32, local_rank: u32) -> RankReport {
-    RankReport {
-        rank,
-        local_rank,
-        pid: 0,
-        started_at: None,
-        exit: None,
-        exited_at: None,
-        first_error: None,
-        tail: Vec::new(),
-        first_step: None,
-        first_step_at: None,
-        last_step: None,
-        last_step_at: None,
     }
 }
 

@@ -83,18 +83,9 @@ mod tests {
     fn run(job: &str, generation: u64, phase: RunPhase, stepped: bool) -> (RunReport, Lane) {
         let id = RunId { job: JobUid::from(job), generation: Generation(generation) };
         let rank = RankReport {
-            rank: 0,
-            local_rank: 0,
-            pid: 7,
             started_at: Some(Timestamp(1_000_000)),
-            exit: None,
-            exited_at: None,
-            first_error: None,
-            tail: Vec::new(),
-            first_step: None,
             first_step_at: stepped.then_some(Timestamp(2_000_000)),
-            last_step: None,
-            last_step_at: None,
+            ..RankReport::bare(0, 0)
         };
         (RunReport { phase, ranks: vec![rank], ..RunReport::preparing(id, Term(1)) }, Lane::Fork)
     }

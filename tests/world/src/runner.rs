@@ -289,18 +289,5 @@ impl World {
 }
 
 fn rank_report(rank: u32, local_rank: u32, pid: u32, now: Timestamp) -> RankReport {
-    RankReport {
-        rank,
-        local_rank,
-        pid,
-        started_at: Some(now),
-        exit: None,
-        exited_at: None,
-        first_error: None,
-        tail: Vec::new(),
-        first_step: None,
-        first_step_at: None,
-        last_step: None,
-        last_step_at: None,
-    }
+    RankReport { pid, started_at: Some(now), ..RankReport::bare(rank, local_rank) }
 }

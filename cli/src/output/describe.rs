@@ -115,6 +115,7 @@ fn job_spec(page: &mut Page, spec: &SpecDocument) {
     page.field("Scale-up cool-down", spec.scale_up_cooldown.as_deref().unwrap_or_default());
     page.field("Progress", spec.progress.as_deref().unwrap_or_default());
     page.field("Launch", spec.launch.as_deref().unwrap_or_default());
+    page.field("Node mix", spec.node_mix.as_deref().unwrap_or_default());
     page.field("Step pattern", spec.step_pattern.as_deref().unwrap_or_default());
 }
 
@@ -132,7 +133,7 @@ fn quoted(word: &str) -> String {
 pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String {
     let mut page = Page::default();
     page.field("Name", &node.name);
-    page.field("State", words::node_state(node.state));
+    page.field("State", hardware::state(node));
     if let Some(cordon) = &node.cordon {
         page.field("Cordoned", format!("by {} at {}: {}", plain(&cordon.by), words::utc(cordon.at_unix_us), plain(&cordon.reason)));
     }

@@ -12,6 +12,7 @@ use crate::{
 };
 
 mod found;
+mod mixture;
 mod requests;
 mod unhealthy;
 

@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, fmt};
 
 use crate::{
     nccl::{
+        affinity,
         lint::{self, Remark},
         profile::{self, Profile, Transport},
     },
@@ -125,7 +126,17 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
         let (threads, why) = threads(share);
         set("OMP_NUM_THREADS", threads.to_string(), Source::Node, why);
     }
+    let pinned = if with_gpus { affinity::rank_cpus(share) } else { Err(String::new()) };
+    if let Ok((lists, why)) = &pinned {
+        set(affinity::RANK_CPUS, lists.clone(), Source::Node, why.clone());
+    }
     let mut variables: BTreeMap<String, Variable> = labels(share.report).into_iter().map(|v| (v.name.clone(), v)).collect();
+    if let Err(why) = pinned
+        && with_gpus
+    {
+        let name = affinity::RANK_CPUS.to_owned();
+        variables.insert(name.clone(), Variable { name, value: None, source: Source::Node, why });
+    }
     let by_file = |name: &String, source: &Source| *source == Source::Node && share.report.host.nccl_conf.contains(name);
     for (name, (value, source, why)) in computed {
         // What all ranks have agreed on is not left to a file of one node.

@@ -69,6 +69,20 @@ fn the_user_s_value_wins_and_is_reported() {
 }
 
 #[test]
+fn ranks_are_pinned_unless_the_job_says_off() {
+    let mut report = dgx();
+    let unpinned = of(&report, 2, "");
+    assert_eq!(get(&unpinned, "MUSTER_RANK_CPUS").value, None, "dgx() gives its NUMA nodes no CPUs");
+    for (id, cpus) in [(0, "0-3"), (1, "4-7")] {
+        (report.host.numa[id as usize].id, report.host.numa[id as usize].cpus) = (id, cpus.to_owned());
+    }
+    assert_eq!(value(&of(&report, 2, ""), "MUSTER_RANK_CPUS"), "0-3;0-3");
+    let off = of(&report, 2, "MUSTER_RANK_CPUS=off");
+    let variable = get(&off, "MUSTER_RANK_CPUS");
+    assert_eq!((variable.value.as_deref(), &variable.source), (Some("off"), &Source::Override("0-3;0-3".into())));
+}
+
+#[test]
 fn what_a_configuration_file_sets_is_left_to_it() {
     let mut report = dgx();
     report.host.nccl_conf = vec!["NCCL_IB_HCA".into()];

@@ -11,9 +11,14 @@ pub(crate) const GPU_HEADS: [&str; 9] = ["INDEX", "MODEL", "MEMORY", "PCI", "NUM
 /// One row for each GPU, and one below it for each of its MIG instances.
 pub(crate) fn gpu_rows(node: &v1::Node) -> Vec<Vec<String>> {
     let number = |value: Option<u32>| value.map_or("-".to_owned(), |value| value.to_string());
+    // Generation falls while the GPU idles; fewer lanes than it could have are a loss.
+    let of = |now: u32, most: u32| if now < most { format!("{now}/{most}") } else { now.to_string() };
     let mut rows = Vec::new();
     for gpu in &node.gpus {
-        let pcie = gpu.pcie.as_ref().map_or("-".into(), |p| format!("gen{} x{}", p.generation, p.width));
+        let pcie = gpu
+            .pcie
+            .as_ref()
+            .map_or("-".into(), |p| format!("gen{} x{}", of(p.generation, p.generation_max), of(p.width, p.width_max)));
         let active = gpu.nvlinks.iter().filter(|link| link.active).count();
         let links = if gpu.nvlinks.is_empty() { "-".into() } else { format!("{active}/{}", gpu.nvlinks.len()) };
         rows.push(vec![

@@ -187,14 +187,21 @@ fn threads(share: Share<'_>) -> (u32, String) {
     if share.gpus.is_empty() || host.physical_cores == 0 {
         return (1, "as torchrun gives where a node runs several ranks".into());
     }
-    let near: std::collections::BTreeSet<Option<u32>> =
-        share.gpus.iter().map(|uuid| share.report.gpu_of(uuid).and_then(|gpu| gpu.numa_node)).collect();
+    let mut near: BTreeMap<Option<u32>, u32> = BTreeMap::new();
+    share.gpus.iter().for_each(|uuid| *near.entry(share.report.gpu_of(uuid).and_then(|gpu| gpu.numa_node)).or_default() += 1);
     let all = host.numa.len().max(1) as u32;
     // A GPU that does not say where it is may be anywhere.
-    let used = if near.contains(&None) { all } else { (near.len() as u32).min(all) };
-    let cores = host.physical_cores / all * used;
-    let threads = (cores / share.ranks).max(1);
-    (threads, format!("{cores} cores of {used} NUMA node{} for {} ranks", if used == 1 { "" } else { "s" }, share.ranks))
+    let used = if near.contains_key(&None) { all } else { (near.len() as u32).min(all) };
+    let (cores, ranks) = match near.values().max() {
+        // Each stays on its own node, and all are told one number: that of the busiest.
+        Some(busiest) if used == near.len() as u32 && share.ranks as usize == share.gpus.len() => {
+            (host.physical_cores / all, *busiest)
+        }
+        _ => (host.physical_cores / all * used, share.ranks),
+    };
+    let nodes = if cores == host.physical_cores / all { 1 } else { used };
+    let threads = (cores / ranks).max(1);
+    (threads, format!("{cores} cores of {nodes} NUMA node{} for {ranks} ranks", if nodes == 1 { "" } else { "s" }))
 }
 
 /// What a script may want to know of its node. From labels where there are any, else from what the probes saw.

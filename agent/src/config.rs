@@ -6,17 +6,19 @@ use std::{
     net::IpAddr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::Parser;
 use muster_core::{
     health::Table,
     id::{NodeName, label_error},
+    period,
 };
 use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
 use tonic::transport::Uri;
 
-use crate::probe::{Pace, Probes};
+use crate::probe::{Pace, Peer, Probes};
 
 /// The daemon of one node: reports the node to the coordinator and runs its share of every job.
 ///
@@ -72,6 +74,15 @@ pub struct Flags {
     /// Where /sys, /proc and /dev are looked for, when the node's facts are read
     #[arg(long, env = "MUSTER_SYSROOT", value_name = "DIR", default_value = "/", hide = true)]
     pub sysroot: PathBuf,
+    /// Take no work before this interface is up and has an address, as a WireGuard one; may be given several times
+    #[arg(long, env = "MUSTER_WAIT_INTERFACE", value_name = "NAME", value_delimiter = ',')]
+    pub wait_interface: Vec<String>,
+    /// Take no work before this peer has answered once: a port that accepts, or a host that at least refuses; may be given several times
+    #[arg(long, env = "MUSTER_WAIT_PEER", value_name = "HOST[:PORT]", value_delimiter = ',')]
+    pub wait_peer: Vec<String>,
+    /// How often the hardware is looked at; what changes seldom, more seldom
+    #[arg(long, env = "MUSTER_PROBE_EVERY", value_name = "PERIOD", default_value = "5s", hide = true)]
+    pub probe_every: String,
     /// Print this node's report as JSON and end
     #[arg(long)]
     pub print_report: bool,
@@ -160,9 +171,11 @@ impl Flags {
                 gpus: self.gpus.parse().map_err(|e: String| wrong("gpus", e))?,
                 expected_gpus: self.expect_gpus,
                 table: table(self.health_rules.as_deref())?,
-                pace: Pace::default(),
+                pace: pace(&self.probe_every)?,
                 // Whoever only prints must not write into a running agent's memory.
                 remembers: !self.print_report,
+                wait_interfaces: interfaces(self.wait_interface)?,
+                wait_peers: peers(&self.wait_peer)?,
             },
         })
     }
@@ -208,6 +221,38 @@ fn table(rules: Option<&Path>) -> Result<Table, WrongFlag> {
     let refuse = |message: String| wrong("health-rules", format!("{}: {message}", path.display()));
     let text = fs::read_to_string(path).map_err(|e| refuse(e.to_string()))?;
     Table::standard().overridden(&text).map_err(|e| refuse(e.to_string()))
+}
+
+fn pace(text: &str) -> Result<Pace, WrongFlag> {
+    let every = period::parse(text).map_err(|e| wrong("probe-every", e))?;
+    let (shortest, longest) = (Duration::from_millis(100), Duration::from_secs(300));
+    match every {
+        every if every < shortest || every > longest => Err(wrong("probe-every", format!("{text} is not between 100ms and 5m"))),
+        every => Ok(Pace::every(every)),
+    }
+}
+
+/// Interfaces or peers to wait for: far more than a node has, and each is asked for every few seconds.
+const AWAITED_MAX: usize = 32;
+
+fn interfaces(names: Vec<String>) -> Result<Vec<String>, WrongFlag> {
+    // IFNAMSIZ is 16 with its end; the kernel takes any other characters than these two.
+    let wrong_name =
+        |name: &&String| name.is_empty() || name.len() > 15 || name.contains(['/', ' ']) || *name == "." || *name == "..";
+    if let Some(name) = names.iter().find(wrong_name) {
+        return Err(wrong("wait-interface", format!("{name:?} is not the name of an interface")));
+    }
+    if names.len() > AWAITED_MAX {
+        return Err(wrong("wait-interface", format!("{} are given, at most {AWAITED_MAX} are allowed", names.len())));
+    }
+    Ok(names)
+}
+
+fn peers(given: &[String]) -> Result<Vec<Peer>, WrongFlag> {
+    if given.len() > AWAITED_MAX {
+        return Err(wrong("wait-peer", format!("{} are given, at most {AWAITED_MAX} are allowed", given.len())));
+    }
+    given.iter().map(|text| text.parse().map_err(|e: String| wrong("wait-peer", e))).collect()
 }
 
 /// Those of the flags, and of a file.
@@ -284,7 +329,10 @@ mod tests {
 
     #[test]
     fn every_wrong_flag_is_named() {
-        let cases: [(&[&str], &str); 16] = [
+        let cases: [(&[&str], &str); 19] = [
+            (&["--probe-every", "1h"], "--probe-every: 1h is not between 100ms and 5m"),
+            (&["--wait-interface", "a/b"], "--wait-interface: \"a/b\" is not the name of an interface"),
+            (&["--wait-peer", "hub:"], "--wait-peer: \"hub:\" is not HOST or HOST:PORT"),
             (&["--node-name", "Node"], "--node-name: \"Node\" has 'N': only lower-case letters, digits and '-' are allowed"),
             (&["--node-name", ""], "--node-name: must not be empty"),
             (&["--coordinator", "127.0.0.1:7070"], "--coordinator: \"127.0.0.1:7070\" is not a URL like http://127.0.0.1:7070"),

@@ -9,6 +9,7 @@
 //! | `nvml` | GPUs: the only place that calls libnvidia-ml |
 //! | `machine` | the thread that looks at everything below |
 //! | `host`, `pci`, `network`, `ports` | procfs and sysfs |
+//! | `awaited` | interfaces and peers without which the node takes no work |
 //! | `kernel_log` | lines of the kernel log |
 //! | `topology` | the distance matrix |
 //! | `roots` | where `/` is |
@@ -28,6 +29,7 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 
+mod awaited;
 mod host;
 mod kernel_log;
 mod machine;
@@ -39,6 +41,7 @@ mod roots;
 mod senses;
 mod topology;
 
+pub use awaited::Peer;
 use roots::Roots;
 use senses::Senses;
 
@@ -62,6 +65,9 @@ pub struct Probes {
     pub pace: Pace,
     /// What must outlive the agent is kept in its state directory.
     pub remembers: bool,
+    /// Interfaces and peers without which the node takes no work.
+    pub wait_interfaces: Vec<String>,
+    pub wait_peers: Vec<Peer>,
 }
 
 impl Default for Probes {
@@ -74,6 +80,8 @@ impl Default for Probes {
             table: Table::standard(),
             pace: Pace::default(),
             remembers: true,
+            wait_interfaces: Vec::new(),
+            wait_peers: Vec::new(),
         }
     }
 }
@@ -91,11 +99,16 @@ pub struct Pace {
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { fast: Duration::from_secs(5), counters: Duration::from_secs(15), slow: Duration::from_secs(60) }
+        Self::every(Duration::from_secs(5))
     }
 }
 
 impl Pace {
+    /// Three rhythms from the quickest.
+    pub fn every(fast: Duration) -> Self {
+        Self { fast, counters: fast * 3, slow: fast * 12 }
+    }
+
     /// Three looks missed: NVML hangs (NVSentinel).
     fn hung(self) -> Duration {
         self.fast * 3
@@ -218,13 +231,22 @@ fn watch(probes: &Probes, state_dir: &Path, fixed: NodeReport) -> watch::Receive
         remembers: probes.remembers,
         inbox,
         poke,
+        peers: awaited::unasked(&probes.wait_peers),
         publish,
         over: over.clone(),
         wall: Clock::unix(0),
     });
     nvml::start(nvml::Watch { library: probes.nvml.clone(), pace: probes.pace, out: out.clone(), poked, over: over.clone() });
     kernel_log::start(roots.path("dev/kmsg"), out.clone(), over.clone());
-    machine::start(roots, state_dir.to_owned(), probes.pace, out, over);
+    awaited::start(probes.wait_peers.clone(), probes.pace.fast, out.clone(), over.clone());
+    machine::start(machine::Watch {
+        roots,
+        state_dir: state_dir.to_owned(),
+        awaited: probes.wait_interfaces.clone(),
+        pace: probes.pace,
+        out,
+        over,
+    });
     reports
 }
 

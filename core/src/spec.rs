@@ -13,13 +13,15 @@ use crate::{
     period::{self, serde_period},
 };
 
+mod choices;
 mod limits;
 #[cfg(test)]
 mod tests;
 mod variables;
 
+pub use choices::{Launch, NodeMix, Progress};
 pub use limits::*;
-use variables::env_name_error;
+use variables::env_error;
 
 pub const API_VERSION: &str = "muster.dev/v1alpha1";
 pub const KIND: &str = "MusterJob";
@@ -84,6 +86,8 @@ pub struct SpecDocument {
     pub launch: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_pattern: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_mix: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,6 +133,8 @@ pub struct JobSpec {
     pub launch: Launch,
     /// Regular expression whose first group is the optimizer step in a line of output; `None` finds `step 12`, `step=12`.
     pub step_pattern: Option<String>,
+    #[serde(default)]
+    pub node_mix: NodeMix,
 }
 
 /// How many failures of its own a job survives: at most `max_restarts` within any `window`.
@@ -138,54 +144,6 @@ pub struct RestartPolicy {
     pub max_restarts: u32,
     #[serde(with = "serde_period")]
     pub window: Duration,
-}
-
-/// Whether a generation can make a step without one of its members. DDP, FSDP and Megatron cannot; replicas that average now
-/// and then can. Decides whether one proven death makes the whole generation inert (DESIGN R5, ring-break).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Progress {
-    #[default]
-    Synchronous,
-    Independent,
-}
-
-/// How workers are started: the lane, or who chooses it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Launch {
-    /// torchrun is executed.
-    Cold,
-    /// torchrun runs in an interpreter that has imported torch already.
-    Parked,
-    /// Ranks are forked from an interpreter that has imported torch already.
-    Fork,
-    /// Ranks are started without torchrun: forked where an interpreter waits that has imported torch, else executed.
-    Direct,
-    /// The fastest of these that is proven for the node's interpreter ([`crate::node::lane`]).
-    #[default]
-    Auto,
-}
-
-impl Launch {
-    pub const ALL: [(&str, Launch); 5] = [
-        ("cold", Launch::Cold),
-        ("parked", Launch::Parked),
-        ("fork", Launch::Fork),
-        ("direct", Launch::Direct),
-        ("auto", Launch::Auto),
-    ];
-
-    /// As it is written in a document.
-    pub fn name(self) -> &'static str {
-        match self {
-            Launch::Cold => "cold",
-            Launch::Parked => "parked",
-            Launch::Fork => "fork",
-            Launch::Direct => "direct",
-            Launch::Auto => "auto",
-        }
-    }
 }
 
 /// One thing wrong with a document: where, as `spec.minReplicas` or `spec.env[2].name`, and what.
@@ -245,6 +203,7 @@ impl JobSpec {
             ("spec.progress", self.progress != other.progress),
             ("spec.launch", self.launch != other.launch),
             ("spec.stepPattern", self.step_pattern != other.step_pattern),
+            ("spec.nodeMix", self.node_mix != other.node_mix),
         ];
         fields.into_iter().filter(|(_, differs)| *differs).map(|(path, _)| path).collect()
     }
@@ -266,6 +225,16 @@ impl Errors {
             self.add(path, format!("is {value}, must be between {low} and {high}"));
             low
         }
+    }
+
+    fn one_of<T: Copy + Default>(&mut self, path: &str, text: Option<&str>, choices: &[(&str, T)]) -> T {
+        let Some(text) = text else { return T::default() };
+        let found = choices.iter().find(|(name, _)| *name == text);
+        if found.is_none() {
+            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+            self.add(path, format!("is {text:?}, must be one of {}", names.join(", ")));
+        }
+        found.map_or_else(T::default, |(_, value)| *value)
     }
 
     fn period(&mut self, path: &str, text: Option<&str>, default: Duration, low: Duration, high: Duration) -> Duration {
@@ -339,14 +308,10 @@ impl SpecDocument {
                 Duration::ZERO,
                 period::LONGEST,
             ),
-            progress: one_of(
-                errors,
-                "spec.progress",
-                self.progress.as_deref(),
-                &[("synchronous", Progress::Synchronous), ("independent", Progress::Independent)],
-            ),
-            launch: one_of(errors, "spec.launch", self.launch.as_deref(), &Launch::ALL),
+            progress: errors.one_of("spec.progress", self.progress.as_deref(), &Progress::ALL),
+            launch: errors.one_of("spec.launch", self.launch.as_deref(), &Launch::ALL),
             step_pattern: self.step_pattern.clone(),
+            node_mix: errors.one_of("spec.nodeMix", self.node_mix.as_deref(), &NodeMix::ALL),
         }
     }
 
@@ -402,7 +367,7 @@ impl SpecDocument {
         for (i, var) in self.env.iter().enumerate() {
             bytes += var.name.len() + var.value.len();
             let path = format!("spec.env[{i}].name");
-            if let Some(message) = env_name_error(&var.name) {
+            if let Some(message) = env_error(&var.name, &var.value) {
                 errors.add(path, message);
             } else if let Some(first) = seen.insert(&var.name, i) {
                 errors.add(path, format!("{} is set already by spec.env[{first}]", var.name));
@@ -413,18 +378,6 @@ impl SpecDocument {
         }
         if bytes > ENV_BYTES_MAX {
             errors.add("spec.env", format!("is {bytes} bytes long in all, at most {ENV_BYTES_MAX} are allowed"));
-        }
-    }
-}
-
-fn one_of<T: Copy + Default>(errors: &mut Errors, path: &str, text: Option<&str>, choices: &[(&str, T)]) -> T {
-    let Some(text) = text else { return T::default() };
-    match choices.iter().find(|(name, _)| *name == text) {
-        Some((_, value)) => *value,
-        None => {
-            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-            errors.add(path, format!("is {text:?}, must be one of {}", names.join(", ")));
-            T::default()
         }
     }
 }

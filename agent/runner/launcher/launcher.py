@@ -224,10 +224,26 @@ def fork_ranks(order, here, loaded, seed, crowd):
             if rank.local != 0:
                 os.close(journal)
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
+            pin(order["envs"][rank.local], rank.local)
             return Script(order, rank.local, afresh, journal, seed)
         rank.started(began)
     os.close(journal)
     become_attendant(ranks, here)
+
+
+def pin(env, local):
+    """Keeps a rank to its CPUs, as affinity.rs does in the other lanes."""
+    try:
+        cpus = set()
+        for part in env.get("MUSTER_RANK_CPUS", "").split(";")[local].split(","):
+            first, _, last = part.partition("-")
+            cpus.update(range(int(first), int(last or first) + 1))
+    except (ValueError, IndexError):
+        return  # switched off, or none for this rank
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError:
+        print("muster: not pinned: none of the CPUs in MUSTER_RANK_CPUS may be used here", file=sys.stderr)
 
 
 def become_attendant(ranks, here):

@@ -55,6 +55,24 @@ fn exit_statuses_are_exact_everywhere() {
 }
 
 #[test]
+fn ranks_run_on_the_cpus_they_are_given() {
+    let own = std::fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = own.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned();
+    let last = allowed.rsplit([',', '-']).next().unwrap().to_owned();
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    let mut spec = rig.ranks(4, "grep Cpus_allowed_list /proc/self/status");
+    spec.env.insert("MUSTER_RANK_CPUS".into(), format!("{allowed};{last};;1023"));
+    client.start(spec);
+    client.until_dead();
+    let log = |rank: u32| rig.log(&format!("rank-{rank}.log"));
+    for (rank, cpus) in [(0, &allowed), (1, &last), (2, &allowed), (3, &allowed)] {
+        assert!(log(rank).contains(&format!("Cpus_allowed_list:\t{cpus}\n")), "rank {rank}, {cpus}: {}", log(rank));
+        assert_eq!(log(rank).contains("not pinned"), rank == 3, "{}", log(rank));
+    }
+}
+
+#[test]
 fn a_failed_rank_is_told_at_once_with_its_last_words_and_the_others_go_on() {
     let rig = Rig::new();
     let mut client = rig.ready();

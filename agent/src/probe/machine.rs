@@ -19,7 +19,7 @@ use muster_core::{
 use tracing::warn;
 
 use super::{
-    Pace,
+    Pace, awaited,
     host::{self, Machine},
     network, pci,
     ports::{self, Used},
@@ -39,23 +39,64 @@ pub(super) struct Look {
     pub(super) readings: Vec<(Source, Vec<Reading>)>,
 }
 
-pub(super) fn start(roots: Roots, state_dir: PathBuf, pace: Pace, out: SyncSender<Sense>, over: Arc<AtomicBool>) {
-    let look = move || look_for_ever(&roots, &state_dir, pace, &out, &over);
+/// What the thread needs to know.
+pub(super) struct Watch {
+    pub(super) roots: Roots,
+    pub(super) state_dir: PathBuf,
+    /// Interfaces without which the node takes no work.
+    pub(super) awaited: Vec<String>,
+    pub(super) pace: Pace,
+    pub(super) out: SyncSender<Sense>,
+    /// Nobody listens any more.
+    pub(super) over: Arc<AtomicBool>,
+}
+
+/// What is known from earlier looks.
+#[derive(Default)]
+struct Eyes {
+    look: Look,
+    used: Used,
+    signature: Vec<String>,
+    listed: Option<Instant>,
+    counted: Option<Instant>,
+}
+
+pub(super) fn start(watch: Watch) {
+    let look = move || look_for_ever(&watch);
     if let Err(e) = thread::Builder::new().name("machine".into()).spawn(look) {
         warn!("the machine is not watched: no thread: {e}");
     }
 }
 
-fn look_for_ever(roots: &Roots, state_dir: &Path, pace: Pace, out: &SyncSender<Sense>, over: &AtomicBool) {
-    let (mut look, mut used, mut listed): (Look, Used, Option<Instant>) = Default::default();
-    while !over.load(Ordering::Relaxed) {
+fn look_for_ever(watch: &Watch) {
+    let mut eyes = Eyes::default();
+    while !watch.over.load(Ordering::Relaxed) {
+        eyes.look(watch);
+        if watch.out.send(Sense::Machine(Box::new(eyes.look.clone()))).is_err() {
+            return;
+        }
+        thread::sleep(watch.pace.fast);
+    }
+}
+
+impl Eyes {
+    /// States and what is awaited each time; counters, and what stays as it is, in their own rhythms. Every file read is work for a kernel that has better to do.
+    fn look(&mut self, watch: &Watch) {
+        let (roots, pace, look) = (&watch.roots, watch.pace, &mut self.look);
         look.readings.clear();
-        look.network = network::read(roots);
-        if listed.is_none_or(|at| at.elapsed() >= pace.slow) {
-            listed = Some(Instant::now());
+        let listing = self.listed.is_none_or(|at| at.elapsed() >= pace.slow);
+        let signature = network::signature(roots);
+        if listing || signature != self.signature {
+            self.signature = signature;
+            look.network = network::read(roots);
+        } else {
+            network::renew(roots, &mut look.network);
+        }
+        if listing {
+            self.listed = Some(Instant::now());
             look.machine = host::read(roots);
             look.gpus = pci::gpus(roots);
-            look.readings.push((Source::Node, node(roots, state_dir, &look)));
+            look.readings.push((Source::Node, node(roots, &watch.state_dir, look)));
         }
         let nics = look.network.rdma.iter().map(|device| &device.pci).chain(look.network.interfaces.iter().map(|i| &i.pci));
         let addresses: Vec<String> = nics.chain(&look.gpus).filter(|address| !address.is_empty()).cloned().collect();
@@ -67,11 +108,12 @@ fn look_for_ever(roots: &Roots, state_dir: &Path, pace: Pace, out: &SyncSender<S
                 look.devices.insert(address, device);
             }
         }
-        look.readings.push((Source::Network, ports::readings(roots, &look.network, &mut used)));
-        if out.send(Sense::Machine(Box::new(look.clone()))).is_err() {
-            return;
+        let states = [ports::states(&look.network, &mut self.used), awaited::interfaces(roots, &watch.awaited)].concat();
+        look.readings.push((Source::Network, states));
+        if self.counted.is_none_or(|at| at.elapsed() >= pace.counters) {
+            self.counted = Some(Instant::now());
+            look.readings.push((Source::NicCounters, ports::counters(roots, &look.network)));
         }
-        thread::sleep(pace.fast);
     }
 }
 

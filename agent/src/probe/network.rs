@@ -18,6 +18,26 @@ pub(super) fn read(roots: &Roots) -> Network {
     Network { interfaces: interfaces(roots), rdma: rdma(roots) }
 }
 
+/// What is cheap to ask and is other when something came, went, or got another address: then all is read again.
+pub(super) fn signature(roots: &Roots) -> Vec<String> {
+    let names = ["sys/class/net", "sys/class/infiniband"].map(|folder| roots.names(folder).join(" "));
+    let texts = ["proc/net/route", "proc/net/if_inet6"].map(|file| roots.text(file).unwrap_or_default());
+    names.into_iter().chain(texts).collect()
+}
+
+/// What of known devices changes by itself.
+pub(super) fn renew(roots: &Roots, network: &mut Network) {
+    for interface in &mut network.interfaces {
+        interface.up = roots.text(&format!("sys/class/net/{}/operstate", interface.name)).is_some_and(|state| is_up(&state));
+    }
+    for device in &mut network.rdma {
+        for port in &mut device.ports {
+            let folder = format!("sys/class/infiniband/{}/ports/{}", device.name, port.number);
+            (port.state, port.physical_state, port.rate_gbps) = states(roots, &folder);
+        }
+    }
+}
+
 fn interfaces(roots: &Roots) -> Vec<Interface> {
     let routes = roots.text("proc/net/route").unwrap_or_default();
     let routed: BTreeSet<&str> = routes.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
@@ -39,8 +59,7 @@ fn interfaces(roots: &Roots) -> Vec<Interface> {
         let text = |file: &str| roots.text(&format!("{folder}/{file}")).unwrap_or_default();
         let pci = roots.target(&format!("{folder}/device")).filter(|device| device.contains(':')).unwrap_or_default();
         Some(Interface {
-            // Tunnels have no link of their own and say "unknown".
-            up: matches!(text("operstate").as_str(), "up" | "unknown"),
+            up: is_up(&text("operstate")),
             speed_mbps: roots
                 .number::<i64>(&format!("{folder}/speed"))
                 .and_then(|speed| u32::try_from(speed).ok())
@@ -59,6 +78,23 @@ fn interfaces(roots: &Roots) -> Vec<Interface> {
         })
     });
     all.collect()
+}
+
+/// What this interface, of whatever kind, lacks to be used between nodes. An IPv4 address shows by the route that comes with it.
+pub(super) fn wanting(roots: &Roots, name: &str) -> Option<&'static str> {
+    let Some(state) = roots.text(&format!("sys/class/net/{name}/operstate")) else { return Some("is not there") };
+    if !is_up(&state) {
+        return Some("is down");
+    }
+    let routes = roots.text("proc/net/route").unwrap_or_default();
+    let routed = routes.lines().skip(1).any(|line| line.split_whitespace().next() == Some(name));
+    let addresses = roots.text("proc/net/if_inet6").unwrap_or_default();
+    (!routed && ipv6_of(name, &addresses).is_empty()).then_some("has no address")
+}
+
+/// Tunnels have no link of their own and say "unknown".
+fn is_up(operstate: &str) -> bool {
+    matches!(operstate, "up" | "unknown")
 }
 
 /// Every IPv4 address of this machine beyond loopback. The kernel lists them without their interface.
@@ -167,18 +203,25 @@ fn port(roots: &Roots, device: &str, number: u32) -> Port {
         "Ethernet" => LinkLayer::Ethernet,
         _ => LinkLayer::Unspecified,
     };
+    let (state, physical_state, rate_gbps) = states(roots, &folder);
     let chosen = |ipv4: bool| chosen_gid(&gids, ipv4).filter(|_| link_layer == LinkLayer::Ethernet);
     Port {
         number,
-        state: after_number(&text("state")),
-        physical_state: after_number(&text("phys_state")),
-        rate_gbps: rate(&text("rate")),
+        state,
+        physical_state,
+        rate_gbps,
         link_layer,
         lid: u32::from_str_radix(text("lid").trim_start_matches("0x"), 16).unwrap_or(0),
         roce_v2_index: chosen(true),
         roce_v2_index_ipv6: chosen(false),
         gids,
     }
+}
+
+/// State, physical state and rate of a port.
+fn states(roots: &Roots, folder: &str) -> (String, String, u32) {
+    let text = |file: &str| roots.text(&format!("{folder}/{file}")).unwrap_or_default();
+    (after_number(&text("state")), after_number(&text("phys_state")), rate(&text("rate")))
 }
 
 /// `4: ACTIVE`.

@@ -73,6 +73,10 @@ struct Known {
     links: usize,
     /// Errors of its links when first read.
     errors: BTreeMap<u32, u64>,
+    /// How hot its memory may be, in degrees Celsius.
+    heat_max: Option<u32>,
+    /// Its clock in MHz, while it is busy and nothing slows it down.
+    clock: Option<u32>,
 }
 
 #[derive(Default)]
@@ -142,7 +146,8 @@ impl Eyes {
                     inventory::renew(&library, handle, known);
                 }
             }
-            look.readings.push((Source::Inventory, self.each(&library, readings::inventory)));
+            let inventory = self.each(&library, readings::inventory);
+            look.readings.push((Source::Inventory, [inventory, readings::clocks(&self.known)].concat()));
         }
         if self.counted.is_none_or(|at| at.elapsed() >= watch.pace.counters) {
             self.counted = Some(Instant::now());

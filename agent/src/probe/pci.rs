@@ -7,7 +7,7 @@ use super::roots::Roots;
 const NVIDIA: &str = "0x10de";
 
 /// One device of interest.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     pub(super) place: PciPlace,
     pub(super) is_nvidia_gpu: bool,

@@ -13,26 +13,69 @@ use super::roots::Roots;
 const FATAL: [&str; 3] =
     ["counters/excessive_buffer_overrun_errors", "counters/local_link_integrity_errors", "hw_counters/rnr_nak_retry_err"];
 /// A steady stream of these is worth a warning.
-const ERRORS: [&str; 4] = [
+const ERRORS: [&str; 5] = [
     "counters/port_rcv_errors",
     "counters/port_xmit_discards",
     "counters/link_error_recovery",
     "hw_counters/local_ack_timeout_err",
+    "hw_counters/roce_slow_restart",
 ];
 
 /// Ports ever seen ACTIVE by this agent: a port nobody ever used is not down, it is unused.
 pub(super) type Used = BTreeMap<(String, u32), u32>;
 
-/// All readings of all NICs.
-pub(super) fn readings(roots: &Roots, network: &Network, used: &mut Used) -> Vec<Reading> {
+fn reading(device: &RdmaDevice, port: &Port, check: &'static str, value: Value, words: &str) -> Reading {
+    Reading {
+        check,
+        subject: Subject::Nic(device.name.clone()),
+        value,
+        words: format!("{} port {}: {words}", device.name, port.number),
+    }
+}
+
+/// How all ports are.
+pub(super) fn states(network: &Network, used: &mut Used) -> Vec<Reading> {
     let mut all = Vec::new();
     for device in &network.rdma {
         for port in &device.ports {
+            let known = used.get(&(device.name.clone(), port.number)).copied();
+            let best = known.unwrap_or(0).max(if port.is_active() { port.rate_gbps } else { 0 });
             if port.is_active() {
-                let best = used.entry((device.name.clone(), port.number)).or_default();
-                *best = port.rate_gbps.max(*best);
+                used.insert((device.name.clone(), port.number), best);
             }
-            all.extend(of_port(roots, network, device, port, used));
+            let linked = port.physical_state == "LinkUp" || port.physical_state.is_empty();
+            // EFA says ACTIVE whatever happens; there its interface would be the signal, and it has none.
+            let honest = port.link_layer != LinkLayer::Unspecified;
+            let down = honest && (known.is_some() || port.is_active()) && !(port.is_active() && linked);
+            let expected = best.max(siblings_rate(network, device));
+            let low = honest && port.is_active() && port.rate_gbps < expected;
+            let state = format!("{}, {}", port.state, port.physical_state);
+            all.push(reading(device, port, "port-down", Value::Flag(down), &state));
+            let rates = format!("{} of {expected} Gb/s", port.rate_gbps);
+            all.push(reading(device, port, "port-rate-low", Value::Flag(low), &rates));
+        }
+    }
+    all
+}
+
+/// What all ports and interfaces have counted.
+pub(super) fn counters(roots: &Roots, network: &Network) -> Vec<Reading> {
+    let mut all = Vec::new();
+    for device in &network.rdma {
+        for port in &device.ports {
+            let counter =
+                |file: &str| roots.number::<u64>(&format!("sys/class/infiniband/{}/ports/{}/{file}", device.name, port.number));
+            let sum = |files: &[&str]| files.iter().filter_map(|file| counter(file)).reduce(u64::wrapping_add);
+            for (check, files, words) in [
+                ("port-flaps", &["counters/link_downed"][..], "link went down"),
+                ("port-fatal-errors", &FATAL, "buffer overruns, link integrity errors or exhausted retries"),
+                ("port-symbol-errors", &["counters/symbol_error"], "symbol errors"),
+                ("port-errors", &ERRORS, "receive errors, discards or timeouts"),
+            ] {
+                if let Some(value) = sum(files) {
+                    all.push(reading(device, port, check, Value::Counter(value), words));
+                }
+            }
         }
     }
     for interface in network.interfaces.iter().filter(|i| matches!(i.kind, InterfaceKind::Ethernet | InterfaceKind::Infiniband)) {
@@ -44,38 +87,6 @@ pub(super) fn readings(roots: &Roots, network: &Network, used: &mut Used) -> Vec
                 value: Value::Counter(changes / 2),
                 words: format!("{} lost its carrier", interface.name),
             });
-        }
-    }
-    all
-}
-
-fn of_port(roots: &Roots, network: &Network, device: &RdmaDevice, port: &Port, used: &Used) -> Vec<Reading> {
-    let subject = Subject::Nic(device.name.clone());
-    let name = format!("{} port {}", device.name, port.number);
-    let reading =
-        |check, value, words: String| Reading { check, subject: subject.clone(), value, words: format!("{name}: {words}") };
-    let known = used.get(&(device.name.clone(), port.number)).copied();
-    let linked = port.physical_state == "LinkUp" || port.physical_state.is_empty();
-    let state = format!("{}, {}", port.state, port.physical_state);
-    // EFA says ACTIVE whatever happens; there its interface would be the signal, and it has none.
-    let honest = port.link_layer != LinkLayer::Unspecified;
-    let down = honest && known.is_some() && !(port.is_active() && linked);
-    let expected = known.unwrap_or(0).max(siblings_rate(network, device));
-    let low = honest && port.is_active() && port.rate_gbps < expected;
-    let mut all = vec![
-        reading("port-down", Value::Flag(down), state),
-        reading("port-rate-low", Value::Flag(low), format!("{} of {expected} Gb/s", port.rate_gbps)),
-    ];
-    let counter = |file: &str| roots.number::<u64>(&format!("sys/class/infiniband/{}/ports/{}/{file}", device.name, port.number));
-    let sum = |files: &[&str]| files.iter().filter_map(|file| counter(file)).reduce(u64::wrapping_add);
-    for (check, files, words) in [
-        ("port-flaps", &["counters/link_downed"][..], "link went down"),
-        ("port-fatal-errors", &FATAL, "buffer overruns, link integrity errors or exhausted retries"),
-        ("port-symbol-errors", &["counters/symbol_error"], "symbol errors"),
-        ("port-errors", &ERRORS, "receive errors, discards or timeouts"),
-    ] {
-        if let Some(value) = sum(files) {
-            all.push(reading(check, Value::Counter(value), words.to_owned()));
         }
     }
     all

@@ -16,7 +16,7 @@ use std::{
 
 use muster_core::{
     health::{Health, Judge, Memory, Moment, Reading, Source, Subject, Table, Value, Xid, kernel_log::Line},
-    node_report::{Gpu, NodeReport},
+    node_report::{Gpu, NodeReport, network::Network, topology::Topology},
     period,
     time::Timestamp,
 };
@@ -35,6 +35,8 @@ pub(super) enum Sense {
     KernelLine(Line),
     /// Something happened that only a look at the GPUs can tell.
     LookAgain,
+    /// Who is still waited for.
+    Peers(Vec<Reading>),
 }
 
 /// How often it is looked at least whether NVML hangs.
@@ -52,6 +54,8 @@ pub(super) struct Senses {
     pub(super) remembers: bool,
     pub(super) inbox: Receiver<Sense>,
     pub(super) poke: SyncSender<()>,
+    /// What is to be said of peers until they have been asked.
+    pub(super) peers: Vec<Reading>,
     pub(super) publish: watch::Sender<Option<NodeReport>>,
     /// Tells the other threads that nobody listens any more.
     pub(super) over: Arc<AtomicBool>,
@@ -71,6 +75,15 @@ struct Mind {
     names: BTreeMap<String, String>,
     /// RDMA devices ever seen.
     nics: BTreeSet<String>,
+    /// Made from the last looks, as long as they say the same: most looks do.
+    seen: Option<Seen>,
+}
+
+/// What GPUs and machine are together.
+struct Seen {
+    gpus: Vec<Gpu>,
+    network: Network,
+    topology: Topology,
 }
 
 pub(super) fn start(senses: Senses) {
@@ -93,15 +106,23 @@ impl Senses {
             hung: false,
             names: BTreeMap::new(),
             nics: BTreeSet::new(),
+            seen: None,
         };
+        mind.judge.look(Source::Peers, &self.peers, self.moment());
         while !self.publish.is_closed() {
-            match self.inbox.recv_timeout(WATCH.min(self.pace.fast)) {
-                Ok(sense) => self.hear(&mut mind, sense),
-                Err(RecvTimeoutError::Timeout) => {}
+            let heard = match self.inbox.recv_timeout(WATCH.min(self.pace.fast)) {
+                Ok(sense) => {
+                    self.hear(&mut mind, sense);
+                    true
+                }
+                Err(RecvTimeoutError::Timeout) => false,
                 Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let hung = self.watch_nvml(&mut mind);
+            let due = mind.judge.next_due().is_some_and(|due| due <= now());
+            if heard || hung || due {
+                self.tell(&mut mind);
             }
-            self.watch_nvml(&mut mind);
-            self.tell(&mut mind);
         }
         self.over.store(true, Ordering::Relaxed);
     }
@@ -120,6 +141,10 @@ impl Senses {
                     let gone = if *source == Source::Network { missing_nics(&mind.nics, &look) } else { Vec::new() };
                     mind.judge.look(*source, &[readings.clone(), gone].concat(), at);
                 }
+                let same = |known: &machine::Look| known.network == look.network && known.devices == look.devices;
+                if !mind.machine.as_ref().is_some_and(same) {
+                    mind.seen = None;
+                }
                 mind.machine = Some(*look);
             }
             Sense::Xid(xid) => self.xid(mind, &xid, at),
@@ -129,6 +154,7 @@ impl Senses {
                 mind.judge.event(check, &subject, &text, at);
             }
             Sense::LookAgain => self.look_again(),
+            Sense::Peers(readings) => mind.judge.look(Source::Peers, &readings, at),
         }
     }
 
@@ -155,6 +181,9 @@ impl Senses {
         for (source, readings) in &look.readings {
             mind.judge.look(*source, readings, at);
         }
+        if mind.gpus.as_ref().is_none_or(|known| known.gpus != look.gpus) {
+            mind.seen = None;
+        }
         mind.gpus = Some(look);
         let all = self.missing(mind);
         mind.judge.look(Source::Watchdog, &[all, self.hung(false)].concat(), at);
@@ -170,18 +199,24 @@ impl Senses {
         // A GPU that is lost has a finding of its own, which says more; while NVML is not open, nothing can be counted.
         let lost = look.gpus.len() as u64 - u64::from(look.present).min(look.gpus.len() as u64);
         let open = !look.mismatch && !look.unavailable;
+        let in_a_domain = |gpu: &Gpu| gpu.fabric.as_ref().is_some_and(|fabric| !fabric.cluster.is_empty());
+        let closed =
+            look.gpus.iter().any(in_a_domain) && mind.machine.as_ref().is_some_and(|m| m.machine.host.imex_channels.is_empty());
         let missing = open && u64::from(look.present) + lost < should;
         vec![
             node("gpu-missing", missing, format!("{} of {should} GPUs", look.present)),
+            node("imex-channel", closed, "no IMEX channel to the NVLink domain of its GPUs".into()),
             node("driver-mismatch", look.mismatch, look.error.clone().unwrap_or_default()),
             node("nvml-unavailable", look.unavailable, look.error.clone().unwrap_or_default()),
         ]
     }
 
-    fn watch_nvml(&self, mind: &mut Mind) {
+    /// True if NVML has begun to hang, or has ended to.
+    fn watch_nvml(&self, mind: &mut Mind) -> bool {
         let absent = mind.gpus.as_ref().is_some_and(|look| look.absent);
         let late = !absent && mind.looked.elapsed() > self.pace.hung();
-        if late != mind.hung {
+        let news = late != mind.hung;
+        if news {
             mind.hung = late;
             if late {
                 warn!("{}", self.silence());
@@ -191,6 +226,7 @@ impl Senses {
                 info!("NVML answers again");
             }
         }
+        news
     }
 
     fn silence(&self) -> String {
@@ -206,21 +242,18 @@ impl Senses {
         let (Some(machine), true) = (&mind.machine, mind.gpus.is_some() || mind.hung) else { return };
         let none = nvml::Look::default();
         let look = mind.gpus.as_ref().unwrap_or(&none);
-        let gpus = self.share.of(&look.gpus);
+        let seen = mind.seen.get_or_insert_with(|| self.see(&look.gpus, machine));
         let mut report = self.fixed.clone();
         report.hostname.clone_from(&machine.machine.name);
         report.kernel.clone_from(&machine.machine.kernel);
         (report.cpus, report.memory_bytes) = (machine.machine.cpus, machine.machine.memory_bytes);
         report.host = machine.machine.host.clone();
-        report.network = machine.network.clone();
         report.driver.clone_from(&look.driver);
         report.gpu_error = match mind.hung {
             true => Some(self.silence()),
             false => look.error.clone(),
         };
-        report.gpus = gpus.into_iter().map(|gpu| topology::seen_from_the_bus(gpu, &machine.devices)).collect();
-        report.topology = topology::matrix(&report.gpus, &machine.network, &machine.devices);
-        topology::number_rails(&mut report.network, &report.gpus, &report.topology);
+        (report.gpus, report.network, report.topology) = (seen.gpus.clone(), seen.network.clone(), seen.topology.clone());
         report.health = self.own(mind.judge.health(now()), &report.gpus);
         // What is told must not be forgotten by an agent that ends in this moment.
         self.remember(mind);
@@ -232,6 +265,15 @@ impl Senses {
             }
             changed
         });
+    }
+
+    fn see(&self, gpus: &[Gpu], machine: &machine::Look) -> Seen {
+        let own = self.share.of(gpus).into_iter();
+        let gpus: Vec<Gpu> = own.map(|gpu| topology::seen_from_the_bus(gpu, &machine.devices)).collect();
+        let topology = topology::matrix(&gpus, &machine.network, &machine.devices);
+        let mut network = machine.network.clone();
+        topology::number_rails(&mut network, &gpus, &topology);
+        Seen { gpus, network, topology }
     }
 
     /// Without what is about GPUs that are another's.

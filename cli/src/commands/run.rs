@@ -72,6 +72,10 @@ pub(crate) struct Run {
     #[arg(long, alias = "no_python", conflicts_with = "module")]
     no_python: bool,
 
+    /// Of nodes that are known not to go together (CUDA major, GPU model): warn and take them, or refuse to mix them [default: warn]
+    #[arg(long, alias = "node_mix", value_name = "warn|refuse")]
+    node_mix: Option<String>,
+
     /// Priority among jobs that wait; higher goes first
     #[arg(long, allow_negative_numbers = true)]
     priority: Option<i64>,
@@ -212,6 +216,7 @@ fn document(
             env: args.env.iter().map(|text| read_env(text, &variable)).collect::<Result<_, _>>()?,
             working_dir: Some(absolute(args.workdir.as_deref().unwrap_or("."), here.as_ref())),
             priority: args.priority,
+            node_mix: args.node_mix.clone(),
             restart_policy: args.max_restarts.map(|max| RestartPolicyDocument { max_restarts: Some(max), window: None }),
             ..SpecDocument::default()
         },
@@ -234,6 +239,7 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         "spec.gpusPerNode" => "--gpus-per-node",
         "spec.workingDir" => "--workdir",
         "spec.priority" => "--priority",
+        "spec.nodeMix" => "--node-mix",
         "spec.restartPolicy.maxRestarts" => "--max-restarts",
         path if path.starts_with("spec.env") => "--env",
         path if path.starts_with("spec.command") => "--python",

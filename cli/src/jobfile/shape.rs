@@ -45,6 +45,7 @@ pub(super) const DOCUMENT: Shape = Shape::Object(&[
             ("progress", Shape::Text),
             ("launch", Shape::Text),
             ("stepPattern", Shape::Text),
+            ("nodeMix", Shape::Text),
         ]),
     ),
 ]);
@@ -175,6 +176,7 @@ mod tests {
                 progress: text(),
                 launch: text(),
                 step_pattern: text(),
+                node_mix: text(),
             },
         }
     }

@@ -49,9 +49,9 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64) -> String {
     page.field("Name", &named.name);
     page.field("Namespace", &named.namespace);
     page.field("UID", &job.uid);
-    page.field("Submitted", words::utc(job.created_unix_us));
+    page.field("Submitted", words::utc_seconds(job.created_unix_us));
     if status.finished_unix_us != 0 {
-        page.field("Finished", words::utc(status.finished_unix_us));
+        page.field("Finished", words::utc_seconds(status.finished_unix_us));
     }
     page.field("State", words::phase(status.phase));
     page.field("Reason", &status.reason);
@@ -131,6 +131,7 @@ fn job_spec(page: &mut Page, spec: &SpecDocument) {
     page.field("Scale-up cool-down", spec.scale_up_cooldown.as_deref().unwrap_or_default());
     page.field("Progress", spec.progress.as_deref().unwrap_or_default());
     page.field("Launch", spec.launch.as_deref().unwrap_or_default());
+    page.field("Node mix", spec.node_mix.as_deref().unwrap_or_default());
     page.field("Step pattern", spec.step_pattern.as_deref().unwrap_or_default());
 }
 
@@ -148,13 +149,16 @@ fn quoted(word: &str) -> String {
 pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String {
     let mut page = Page::default();
     page.field("Name", &node.name);
-    page.field("State", words::node_state(node.state));
+    page.field("State", hardware::state(node));
     if let Some(cordon) = &node.cordon {
-        page.field("Cordoned", format!("by {} at {}: {}", plain(&cordon.by), words::utc(cordon.at_unix_us), plain(&cordon.reason)));
+        page.field(
+            "Cordoned",
+            format!("by {} at {}: {}", plain(&cordon.by), words::utc_seconds(cordon.at_unix_us), plain(&cordon.reason)),
+        );
     }
     node.conditions.iter().for_each(|condition| page.field("Condition", condition));
     page.field("Last heard", format!("{} ago", words::age(node.last_heard_unix_us, now_us)));
-    page.field("First seen", words::utc(node.first_seen_unix_us));
+    page.field("First seen", words::utc_seconds(node.first_seen_unix_us));
     page.field("Address", &node.address);
     page.field("Hostname", &node.hostname);
     page.field("Kernel", &node.kernel);
@@ -163,6 +167,12 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
     page.field("Epoch", node.epoch.to_string());
     page.field("CPUs", node.cpus.to_string());
     page.field("Memory", words::bytes(node.memory_bytes));
+    if let Some(host) = node.hardware.as_ref().and_then(|hardware| hardware.host.as_ref()) {
+        let bytes =
+            |bytes: Option<u64>| bytes.map(|bytes| if bytes == u64::MAX { "unlimited".into() } else { words::bytes(bytes) });
+        page.field("Shared memory", bytes(host.shm_bytes).unwrap_or_default());
+        page.field("Lockable memory", bytes(host.memlock_bytes).unwrap_or_default());
+    }
     page.field("Slots", format!("{} free of {}", node.slots_free, node.slots));
     page.field("Labels", node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", "));
     page.field("GPU error", &node.gpu_error);

@@ -5,7 +5,10 @@
 use std::collections::BTreeMap;
 
 use muster_core::spec::{API_VERSION, KIND, SpecDocument};
-use muster_proto::{convert::jobs, v1};
+use muster_proto::{
+    convert::jobs,
+    v1::{self, finding::Subject},
+};
 use serde::Serialize;
 
 use super::words;
@@ -186,8 +189,33 @@ struct NodeStatus {
     memory_bytes: u64,
     gpus: Vec<Gpu>,
     gpu_error: Option<String>,
+    findings: Vec<Finding>,
     runs: Vec<Run>,
     last_heard_at: Option<String>,
+}
+
+/// Neither `gpu` nor `nic`: about the node.
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: String,
+    severity: String,
+    remedy: String,
+    gpu: Option<String>,
+    nic: Option<String>,
+    reason: String,
+    since: Option<String>,
+}
+
+impl From<v1::Finding> for Finding {
+    fn from(finding: v1::Finding) -> Self {
+        let v1::Finding { check, severity, remedy, reason, subject, since_unix_us } = finding;
+        let (gpu, nic) = match subject {
+            Some(Subject::Gpu(uuid)) => (Some(uuid), None),
+            Some(Subject::Nic(name)) => (None, Some(name)),
+            None => (None, None),
+        };
+        Self { check, severity, remedy, gpu, nic, reason, since: time(since_unix_us) }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -242,6 +270,7 @@ impl From<v1::Node> for Node {
                     .map(|gpu| Gpu { uuid: gpu.uuid, index: gpu.index, model: gpu.model, memory_bytes: gpu.memory_bytes })
                     .collect(),
                 gpu_error: some(node.gpu_error),
+                findings: node.hardware.into_iter().flat_map(|hardware| hardware.findings).map(Finding::from).collect(),
                 runs: node
                     .runs
                     .into_iter()

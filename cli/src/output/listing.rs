@@ -6,7 +6,7 @@ use muster_proto::v1;
 
 use super::{
     document::{self, severity},
-    words,
+    hardware, words,
 };
 
 /// How one kind of object is listed.
@@ -102,13 +102,12 @@ impl Listed for v1::Node {
     }
 
     fn row(&self, now_us: u64, wide: bool, _: bool) -> Vec<String> {
-        let state = words::node_state(self.state);
         let jobs: BTreeSet<&str> = self.runs.iter().filter(|run| is_live(run)).map(|run| run.job.as_str()).collect();
         let mut row = vec![
             self.name.clone(),
-            if self.cordon.is_some() { format!("{state},Cordoned") } else { state.into() },
+            hardware::state(self),
             format!("{}/{}", self.slots.saturating_sub(self.slots_free), self.slots),
-            self.gpus.len().to_string(),
+            hardware::gpus(self),
             jobs.into_iter().collect::<Vec<_>>().join(","),
             self.agent_version.clone(),
             words::age(self.first_seen_unix_us, now_us),

@@ -50,6 +50,7 @@ fn job() -> Job {
             progress: Some("synchronous".into()),
             launch: Some("cold".into()),
             step_pattern: None,
+            node_mix: Some("warn".into()),
         }),
         status: Some(JobStatus {
             phase: JobPhase::Running.into(),

@@ -9,7 +9,7 @@ use muster_core::{
     exit::Exit,
     fleet::Hello,
     id::{Generation, NodeEpoch, NodeName, Term},
-    node_report::NodeReport,
+    node_report::{Gpu, NodeReport, gpu::Driver},
     run::{Endpoint, RankReport, RunId, RunPhase, RunReport, Target},
     time::Timestamp,
 };
@@ -24,7 +24,11 @@ use tonic::{Status, Streaming};
 use crate::server::Server;
 
 pub(crate) fn hello(node: &str) -> v1::Hello {
-    let report = NodeReport { address: "127.0.0.1".into(), slots: 1, ..NodeReport::default() };
+    hello_with(node, NodeReport::default())
+}
+
+fn hello_with(node: &str, report: NodeReport) -> v1::Hello {
+    let report = NodeReport { address: "127.0.0.1".into(), slots: 1, ..report };
     let hello = Hello {
         node: NodeName(node.into()),
         boot_id: format!("boot-of-{node}"),
@@ -86,8 +90,20 @@ impl Drop for FakeAgent {
 impl FakeAgent {
     /// Connects; every log of the node holds these lines. `obeys_credit` false: it sends all of a log at once.
     pub(crate) async fn start(server: &Server, name: &str, log: &[String], obeys_credit: bool) -> Self {
+        Self::introduced(server, hello(name), log, obeys_credit).await
+    }
+
+    /// A node with one GPU, whose driver runs up to this CUDA.
+    pub(crate) async fn with_gpu(server: &Server, name: &str, cuda: &str) -> Self {
+        let gpu = Gpu { uuid: format!("GPU-of-{name}"), model: "H100".into(), ..Gpu::default() };
+        let driver = Some(Driver { cuda: cuda.into(), ..Driver::default() });
+        let hello = hello_with(name, NodeReport { gpus: vec![gpu], driver, ..NodeReport::default() });
+        Self::introduced(server, hello, &[], true).await
+    }
+
+    async fn introduced(server: &Server, hello: v1::Hello, log: &[String], obeys_credit: bool) -> Self {
         let (orders, commands) = mpsc::channel(8);
-        let mut session = RawSession::open(server, say(FromAgent::Hello(hello(name)))).await.unwrap();
+        let mut session = RawSession::open(server, say(FromAgent::Hello(hello))).await.unwrap();
         assert!(matches!(session.next().await.unwrap(), ToAgent::Welcome(_)));
         let node = Node { session, runs: BTreeMap::new(), log: log.to_vec(), reads: Vec::new(), obeys_credit };
         Self { orders, running: tokio::spawn(node.work(commands)) }

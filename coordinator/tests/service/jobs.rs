@@ -47,6 +47,21 @@ async fn a_job_lives_from_submit_to_delete() {
 }
 
 #[tokio::test]
+async fn a_job_that_refuses_a_mixture_waits_and_says_who_differs() {
+    let server = Server::start().await;
+    let _old = FakeAgent::with_gpu(&server, "node-a", "11.8").await;
+    let _new = FakeAgent::with_gpu(&server, "node-b", "12.4").await;
+    let refusing = v1::JobSpec { min_replicas: Some(2), gpus_per_node: Some(1), node_mix: Some("refuse".into()), ..spec(2) };
+    server.submit("digits", refusing).await;
+    let message = "1 of at least 2 nodes available: node-a does not go with the others (CUDA 11, not CUDA 12)";
+    server.until_job("digits", |job| job.status.as_ref().is_some_and(|status| status.message == message)).await;
+    let _like_it = FakeAgent::with_gpu(&server, "node-c", "12.8").await;
+    let running = server.until_job("digits", |job| phase(job) == v1::JobPhase::Running).await.status.unwrap();
+    assert_eq!(running.members.iter().map(|member| member.node.as_str()).collect::<Vec<_>>(), ["node-b", "node-c"]);
+    assert_eq!(running.generation, 1, "none was opened for the mixture");
+}
+
+#[tokio::test]
 async fn a_repeated_submission_is_the_same_job() {
     let server = Server::start().await;
     let mut jobs = server.jobs();

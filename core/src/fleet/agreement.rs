@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::{
     fleet::{Fleet, job::Member},
-    nccl::profile::{self, Mismatch, Profile},
+    nccl::{
+        mixture::Mismatch,
+        profile::{self, Profile},
+    },
     node_report::NodeReport,
 };
 

@@ -14,7 +14,9 @@ use crate::{
         unhealthy,
     },
     id::{JobUid, NodeName},
+    nccl::{mixture::Kind, profile::Member},
     planted::{self, Mistake},
+    spec::NodeMix,
     time::Timestamp,
 };
 
@@ -27,11 +29,13 @@ impl Fleet {
         };
         let job = &self.jobs[uid];
         let before = job.latest();
+        let alike = job.spec.node_mix == NodeMix::Refuse && job.spec.gpus_per_node > 0;
         let candidates: Vec<Candidate> = self
             .nodes
             .nodes
             .iter()
-            .map(|(name, node)| Candidate {
+            .map(|(name, node)| (name, node, self.gpus_free(node, uid)))
+            .map(|(name, node, gpus_free)| Candidate {
                 node: name.clone(),
                 boot_id: node.record.boot_id.clone(),
                 liveness: node.liveness,
@@ -41,8 +45,9 @@ impl Fleet {
                 avoided: avoided(name).or_else(|| unhealthy::shut(node)),
                 shunned: marks::shunned_by(&node.record, uid, &self.policy, now),
                 slots_free: self.slots_free_on(node, Some(uid)),
-                gpus_free: self.gpus_free(node, uid),
                 node_rank: before.and_then(|g| g.members.rank_of(name)),
+                kind: if alike { kind(node, &gpus_free) } else { Kind::default() },
+                gpus_free,
             })
             .collect();
         let need = Need { min: job.spec.min_replicas, wanted: job.replicas, gpus_per_node: job.spec.gpus_per_node };
@@ -84,4 +89,10 @@ impl Fleet {
         let current = |g: &GenerationRecord| g.stopping.is_none() || !planted::on(Mistake::HeldIsFree);
         self.jobs.get(uid).is_some_and(|job| job.unburied().any(|g| g.has(name) && !g.dead.contains(name) && current(g)))
     }
+}
+
+/// The kind of node it would be in a generation: of the GPU that placement gives first.
+fn kind(node: &Node, free: &[FreeGpu]) -> Kind {
+    let Some(first) = free.iter().min_by_key(|gpu| gpu.index) else { return Kind::default() };
+    Kind::of(&Member { node: &node.record.name, report: &node.report, gpus: std::slice::from_ref(&first.uuid) })
 }

@@ -71,7 +71,8 @@ impl Fleet {
         node.record.epoch = node.record.epoch.max(hello.epoch_seen).next();
         node.record.boot_id = hello.boot_id;
         node.record.gone = false;
-        if *node.report != hello.report {
+        let before = node.report.clone();
+        if *before != hello.report {
             node.report = hello.report.into();
         }
         node.incarnation = hello.incarnation;
@@ -85,6 +86,7 @@ impl Fleet {
         }
         scratch.effects.push(Effect::Welcome { session, term: self.term, epoch, heartbeat });
         self.event(scratch, now, false, "NodeReady", format!("{name} connected, node epoch {epoch}"), None, Some(&name));
+        self.tell_health(&name, &before.health, now, scratch);
         scratch.publish.insert(name.clone());
         self.node_changed(&name, scratch);
     }
@@ -116,7 +118,8 @@ impl Fleet {
         let Some(name) = self.nodes.speaker(session).cloned() else { return };
         self.touch_node(&name, scratch);
         if let Some(node) = self.nodes.nodes.get_mut(&name) {
-            node.report = report.into();
+            let before = std::mem::replace(&mut node.report, report.into());
+            self.tell_health(&name, &before.health, now, scratch);
         }
         self.node_changed(&name, scratch);
     }

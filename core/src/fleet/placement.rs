@@ -1,6 +1,7 @@
 //! Which nodes form the next generation, and in which rank order. Gang: all or nothing.
 //!
-//! Hard exclusions first, each with its reason; then a score whose derived `Ord` is the policy. Survivors keep their relative
+//! Hard exclusions first, each with its reason; where the job refuses a mixture, only the kind of node of which there are enough, with most
+//! survivors, then with most nodes; then a score whose derived `Ord` is the policy. Survivors keep their relative
 //! rank order, newcomers follow: a rank's data and its neighbours stay where they were.
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt};
@@ -8,6 +9,7 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt};
 use crate::{
     fleet::{job::Member, view::Liveness},
     id::NodeName,
+    nccl::mixture::Kind,
     planted::{self, Mistake},
 };
 
@@ -29,6 +31,8 @@ pub(crate) struct Candidate {
     pub gpus_free: Vec<FreeGpu>,
     /// Its rank in the generation before.
     pub node_rank: Option<u32>,
+    /// The same for all where the job takes any mixture.
+    pub kind: Kind,
 }
 
 /// All that placement needs of a GPU: ten thousand nodes have eighty thousand of them.
@@ -71,7 +75,12 @@ pub(crate) enum Exclusion {
     Halted,
     Avoided(String),
     Occupied,
-    Gpus { free: u32, need: u32 },
+    Gpus {
+        free: u32,
+        need: u32,
+    },
+    /// How it differs from those that would be taken.
+    Mixed(String),
 }
 
 impl fmt::Display for Exclusion {
@@ -85,6 +94,7 @@ impl fmt::Display for Exclusion {
             Exclusion::Avoided(why) => f.write_str(why),
             Exclusion::Occupied => f.write_str("occupied"),
             Exclusion::Gpus { free, need } => write!(f, "{free} of {need} GPUs free"),
+            Exclusion::Mixed(how) => write!(f, "does not go with the others ({how})"),
         }
     }
 }
@@ -154,6 +164,7 @@ pub(crate) fn place(candidates: &[Candidate], need: Need) -> Placement {
             None => fit.push((score(candidate, &need), candidate)),
         }
     }
+    only_one_kind(&mut fit, &need, &mut excluded);
     if (fit.len() as u32) < need.min && (fit.is_empty() || !planted::on(Mistake::MinimumIgnored)) {
         return Placement::Short(Shortfall { need: need.min, have: fit.len() as u32, excluded });
     }
@@ -165,6 +176,26 @@ pub(crate) fn place(candidates: &[Candidate], need: Need) -> Placement {
     fit.truncate(wanted);
     fit.sort_by(|a, b| a.0.cmp(&b.0));
     Placement::Gang(fit.into_iter().map(|(_, candidate)| member(candidate, &need)).collect())
+}
+
+/// Leaves the nodes of one kind. A kind that is too few loses; a generation's survivors stay together, as they do without kinds; then the
+/// larger one wins.
+fn only_one_kind(fit: &mut Vec<(Score, &Candidate)>, need: &Need, excluded: &mut BTreeMap<NodeName, Exclusion>) {
+    let mut kinds: BTreeMap<&Kind, (u32, u32)> = BTreeMap::new();
+    for (score, candidate) in fit.iter() {
+        let (survivors, all) = kinds.entry(&candidate.kind).or_default();
+        *survivors += u32::from(!score.newcomer);
+        *all += 1;
+    }
+    // Of equals the last, which has the newer CUDA.
+    let best = kinds.into_iter().max_by_key(|(_, (survivors, all))| (*all >= need.min, *survivors, (*all).min(need.wanted)));
+    let Some((best, _)) = best else { return };
+    fit.retain(|(_, candidate)| {
+        if candidate.kind != *best {
+            excluded.insert(candidate.node.clone(), Exclusion::Mixed(candidate.kind.beside(best)));
+        }
+        candidate.kind == *best
+    });
 }
 
 fn score(candidate: &Candidate, need: &Need) -> Score {
@@ -203,6 +234,7 @@ mod tests {
             slots_free: 1,
             gpus_free: Vec::new(),
             node_rank,
+            kind: Kind::default(),
         }
     }
 
@@ -248,6 +280,28 @@ mod tests {
         let Placement::Gang(members) = place(&nodes, need) else { panic!("must fit") };
         assert_eq!(members.len(), 1);
         assert_eq!(members[0].gpus, ["GPU-1", "GPU-3"]);
+    }
+
+    /// Nodes of these kinds, named a, b, ...
+    fn kinds(models: &[&str]) -> Vec<Candidate> {
+        let named = models.iter().zip('a'..).map(|(model, name)| (model, node(&name.to_string(), None)));
+        named.map(|(model, node)| Candidate { kind: Kind::of_model(model), ..node }).collect()
+    }
+
+    #[test]
+    fn of_nodes_that_do_not_go_together_the_larger_kind_is_taken() {
+        assert_eq!(names(place(&kinds(&["A100", "H100", "H100", "A100", "H100"]), NEED)), ["b", "c", "e"]);
+        let Placement::Short(shortfall) = place(&kinds(&["A100", "H100"]), NEED) else { panic!("must be short") };
+        assert_eq!(shortfall.to_string(), "1 of at least 2 nodes available: a does not go with the others (A100, not H100)");
+    }
+
+    #[test]
+    fn survivors_of_a_kind_stay_as_long_as_they_are_enough() {
+        let mut nodes = kinds(&["A100", "A100", "H100", "H100", "H100"]);
+        (nodes[0].node_rank, nodes[1].node_rank) = (Some(0), Some(1));
+        assert_eq!(names(place(&nodes, NEED)), ["a", "b"]);
+        nodes[1].liveness = Liveness::Lost;
+        assert_eq!(names(place(&nodes, NEED)), ["c", "d", "e"], "one alone is not enough");
     }
 
     proptest! {

@@ -14,6 +14,7 @@ use crate::{
 mod found;
 mod joining;
 mod listening;
+mod mixture;
 mod requests;
 mod unhealthy;
 

@@ -4,9 +4,9 @@
 //! again is used again.
 
 use crate::{
-    fleet::{Fleet, job::Member, placement::Placement, registry::Node},
-    health::{Finding, Severity},
-    id::JobUid,
+    fleet::{Fleet, job::Member, placement::Placement, registry::Node, turn::Scratch},
+    health::{Finding, Health, Severity},
+    id::{JobUid, NodeName},
     time::Timestamp,
 };
 
@@ -28,7 +28,28 @@ pub(crate) fn shut(node: &Node) -> Option<String> {
     Some(format!("unhealthy ({}: {})", finding.check, finding.reason))
 }
 
+/// What keeps work away from something.
+fn grave(health: &Health) -> impl Iterator<Item = &Finding> {
+    health.findings.iter().filter(|finding| finding.severity >= Severity::Drain)
+}
+
 impl Fleet {
+    /// Says what keeps work away from a node that did not before its last report, or that nothing does any more: one event a report.
+    pub(crate) fn tell_health(&mut self, name: &NodeName, before: &Health, now: Timestamp, scratch: &mut Scratch) {
+        let Some(node) = self.nodes.get(name) else { return };
+        let known = |finding: &&Finding| grave(before).any(|old| (&old.check, &old.subject) == (&finding.check, &finding.subject));
+        let news: Vec<&Finding> = grave(&node.report.health).filter(|finding| !known(finding)).collect();
+        let (warning, reason, message) = if let Some(first) = news.first() {
+            let others = if news.len() > 1 { format!("; and {} more", news.len() - 1) } else { String::new() };
+            (true, "NodeUnhealthy", format!("{name}: {} ({}): {}{others}", first.check, first.severity, first.reason))
+        } else if grave(before).next().is_some() && grave(&node.report.health).next().is_none() {
+            (false, "NodeHealthy", format!("{name}: nothing keeps work away from its hardware any more"))
+        } else {
+            return;
+        };
+        self.event(scratch, now, warning, reason, message, None, Some(name));
+    }
+
     /// A member should leave at the next good moment, and there is as much room elsewhere: what is to be said of it.
     pub(crate) fn relief(&self, uid: &JobUid, now: Timestamp) -> Option<String> {
         let generation = self.jobs[uid].current.as_ref()?;

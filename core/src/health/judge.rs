@@ -33,12 +33,16 @@ pub enum Source {
     Counters,
     /// NVML, slow: inventory.
     Inventory,
-    /// NICs, from sysfs.
+    /// NICs, from sysfs: states.
     Network,
+    /// The same: counters.
+    NicCounters,
     /// Everything else of the node.
     Node,
     /// Whether the NVML thread answers at all.
     Watchdog,
+    /// Other machines that this one waits for.
+    Peers,
 }
 
 /// One value of one check.

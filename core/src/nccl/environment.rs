@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, fmt};
 
 use crate::{
     nccl::{
+        affinity,
         lint::{self, Remark},
         profile::{self, Profile, Transport},
     },
@@ -125,7 +126,17 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
         let (threads, why) = threads(share);
         set("OMP_NUM_THREADS", threads.to_string(), Source::Node, why);
     }
+    let pinned = if with_gpus { affinity::rank_cpus(share) } else { Err(String::new()) };
+    if let Ok((lists, why)) = &pinned {
+        set(affinity::RANK_CPUS, lists.clone(), Source::Node, why.clone());
+    }
     let mut variables: BTreeMap<String, Variable> = labels(share.report).into_iter().map(|v| (v.name.clone(), v)).collect();
+    if let Err(why) = pinned
+        && with_gpus
+    {
+        let name = affinity::RANK_CPUS.to_owned();
+        variables.insert(name.clone(), Variable { name, value: None, source: Source::Node, why });
+    }
     let by_file = |name: &String, source: &Source| *source == Source::Node && share.report.host.nccl_conf.contains(name);
     for (name, (value, source, why)) in computed {
         // What all ranks have agreed on is not left to a file of one node.
@@ -176,14 +187,21 @@ fn threads(share: Share<'_>) -> (u32, String) {
     if share.gpus.is_empty() || host.physical_cores == 0 {
         return (1, "as torchrun gives where a node runs several ranks".into());
     }
-    let near: std::collections::BTreeSet<Option<u32>> =
-        share.gpus.iter().map(|uuid| share.report.gpu_of(uuid).and_then(|gpu| gpu.numa_node)).collect();
+    let mut near: BTreeMap<Option<u32>, u32> = BTreeMap::new();
+    share.gpus.iter().for_each(|uuid| *near.entry(share.report.gpu_of(uuid).and_then(|gpu| gpu.numa_node)).or_default() += 1);
     let all = host.numa.len().max(1) as u32;
     // A GPU that does not say where it is may be anywhere.
-    let used = if near.contains(&None) { all } else { (near.len() as u32).min(all) };
-    let cores = host.physical_cores / all * used;
-    let threads = (cores / share.ranks).max(1);
-    (threads, format!("{cores} cores of {used} NUMA node{} for {} ranks", if used == 1 { "" } else { "s" }, share.ranks))
+    let used = if near.contains_key(&None) { all } else { (near.len() as u32).min(all) };
+    let (cores, ranks) = match near.values().max() {
+        // Each stays on its own node, and all are told one number: that of the busiest.
+        Some(busiest) if used == near.len() as u32 && share.ranks as usize == share.gpus.len() => {
+            (host.physical_cores / all, *busiest)
+        }
+        _ => (host.physical_cores / all * used, share.ranks),
+    };
+    let nodes = if cores == host.physical_cores / all { 1 } else { used };
+    let threads = (cores / ranks).max(1);
+    (threads, format!("{cores} cores of {nodes} NUMA node{} for {ranks} ranks", if nodes == 1 { "" } else { "s" }))
 }
 
 /// What a script may want to know of its node. From labels where there are any, else from what the probes saw.

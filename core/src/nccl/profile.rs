@@ -7,6 +7,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use super::mixture::{self, Mismatch};
 use crate::{
     id::NodeName,
     node_report::{
@@ -89,28 +90,8 @@ pub struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    fn given(self) -> impl Iterator<Item = &'a Gpu> {
+    pub(super) fn given(self) -> impl Iterator<Item = &'a Gpu> {
         self.gpus.iter().filter_map(move |uuid| self.report.gpu_of(uuid))
-    }
-}
-
-/// A difference between members of one generation that is known to end badly.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mismatch {
-    pub what: &'static str,
-    /// What each value was found on.
-    pub values: BTreeMap<String, Vec<NodeName>>,
-    pub consequence: &'static str,
-}
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} differs: ", self.what)?;
-        for (i, (value, nodes)) in self.values.iter().enumerate() {
-            let others = if nodes.len() > 1 { format!(" and {} more", nodes.len() - 1) } else { String::new() };
-            write!(f, "{}{value} on {}{others}", if i == 0 { "" } else { ", " }, nodes[0])?;
-        }
-        write!(f, "; {}", self.consequence)
     }
 }
 
@@ -213,7 +194,7 @@ pub fn decide(members: &[Member<'_>]) -> (Profile, Vec<Mismatch>) {
         set("NCCL_CUMEM_ENABLE", "0", format!("the driver knows CUDA below 12.0 on {}", names(&old)));
     }
     let shared = shared.into_iter().map(|(name, (value, why))| Shared { name: name.to_owned(), value, why }).collect();
-    (Profile { transport, rails, shared }, mismatches(members))
+    (Profile { transport, rails, shared }, mixture::mismatches(members))
 }
 
 /// `n1, n2 and 3 more`: reasons are read by people.
@@ -225,35 +206,8 @@ fn listing<'a>(nodes: impl Iterator<Item = &'a NodeName>) -> String {
     }
 }
 
-/// Differences that end in an error of NCCL or CUDA at the first collective, or in a job that is as slow as its slowest GPU.
-fn mismatches(members: &[Member<'_>]) -> Vec<Mismatch> {
-    let by = |value: &dyn Fn(&Member<'_>) -> Option<String>| {
-        let mut found: BTreeMap<String, Vec<NodeName>> = BTreeMap::new();
-        for member in members {
-            if let Some(value) = value(member) {
-                found.entry(value).or_default().push(member.node.clone());
-            }
-        }
-        found
-    };
-    let cuda = by(&|member| Some(format!("CUDA {}", cuda_of(member.report)?.0)));
-    let model = by(&|member| member.given().next().map(|gpu| gpu.model.clone()));
-    let counts = by(&|member| Some(member.gpus.len().to_string()));
-    let cases = [
-        (
-            "what the driver can run",
-            cuda,
-            "one torch build needs one CUDA major on all nodes (driver 525 or later for 12, 580 for 13)",
-        ),
-        ("the GPU model", model, "every step waits for the slowest, and NCCL may choose algorithms that not all of them have"),
-        ("the number of GPUs", counts, "all nodes of a job run the same number of ranks"),
-    ];
-    let differs = cases.into_iter().filter(|(_, values, _)| values.len() > 1);
-    differs.map(|(what, values, consequence)| Mismatch { what, values, consequence }).collect()
-}
-
 /// The newest CUDA of the driver, as major and minor.
-fn cuda_of(report: &NodeReport) -> Option<(u32, u32)> {
+pub(super) fn cuda_of(report: &NodeReport) -> Option<(u32, u32)> {
     let (major, minor) = report.driver.as_ref()?.cuda.split_once('.')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }

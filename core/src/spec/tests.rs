@@ -35,7 +35,7 @@ fn one_process_per_gpu_unless_said_otherwise() {
 #[test]
 fn every_wrong_field_is_named() {
     type Change = fn(&mut JobDocument);
-    let cases: [(&str, Change); 27] = [
+    let cases: [(&str, Change); 29] = [
         ("apiVersion", |d| d.api_version = "v1".into()),
         ("kind", |d| d.kind = "Job".into()),
         ("metadata.name", |d| d.metadata.name = String::new()),
@@ -56,6 +56,7 @@ fn every_wrong_field_is_named() {
         ("spec.command[0]", |d| d.spec.command = vec![String::new()]),
         ("spec.env[0].name", |d| d.spec.env = vec![EnvVar { name: "A B".into(), value: String::new() }]),
         ("spec.env[0].name", |d| d.spec.env = vec![EnvVar { name: "RANK".into(), value: String::new() }]),
+        ("spec.env[0].name", |d| d.spec.env = vec![EnvVar { name: "MUSTER_RANK_CPUS".into(), value: "0-3".into() }]),
         ("spec.env[1].name", |d| d.spec.env = vec![EnvVar { name: "A".into(), value: String::new() }; 2]),
         ("spec.workingDir", |d| d.spec.working_dir = Some("work".into())),
         ("spec.priority", |d| d.spec.priority = Some(i64::MAX)),
@@ -65,12 +66,20 @@ fn every_wrong_field_is_named() {
         ("spec.stopGracePeriod", |d| d.spec.stop_grace_period = Some("301s".into())),
         ("spec.progress", |d| d.spec.progress = Some("sync".into())),
         ("spec.launch", |d| d.spec.launch = Some("warm".into())),
+        ("spec.nodeMix", |d| d.spec.node_mix = Some("allow".into())),
     ];
     for (path, change) in cases {
         let mut doc = document();
         change(&mut doc);
         assert_eq!(paths(&doc), [path]);
     }
+}
+
+#[test]
+fn pinning_is_all_a_job_may_switch_off_of_ours() {
+    let mut doc = document();
+    doc.spec.env = vec![EnvVar { name: "MUSTER_RANK_CPUS".into(), value: "off".into() }];
+    assert!(doc.check().is_ok());
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Which environment variables a job may set.
 
-/// Why a job may not set this variable: it is no name, or it is one that Muster or torchrun sets.
-pub(super) fn env_name_error(name: &str) -> Option<String> {
+use crate::nccl::affinity;
+
+/// Why a job may not set this variable so: it is no name, or it is one that Muster or torchrun sets.
+pub(super) fn env_error(name: &str, value: &str) -> Option<String> {
     const OURS: [&str; 12] = [
         "RANK",
         "LOCAL_RANK",
@@ -22,6 +24,9 @@ pub(super) fn env_name_error(name: &str) -> Option<String> {
         && name.len() <= 256;
     if !well_formed {
         Some(format!("{name:?} is not the name of an environment variable (letters, digits and '_', not starting with a digit)"))
+    } else if name == affinity::RANK_CPUS {
+        (value != affinity::OFF)
+            .then(|| format!("{name} may only be {}: which CPUs are near which GPU is the node's to know", affinity::OFF))
     } else if OURS.contains(&name) || OUR_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
         Some(format!("{name} is set by Muster for every rank and cannot be set by a job"))
     } else {

@@ -86,6 +86,7 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         progress: spec.progress,
         launch: spec.launch,
         step_pattern: spec.step_pattern,
+        node_mix: spec.node_mix,
     }
 }
 
@@ -109,6 +110,7 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         progress: spec.progress,
         launch: spec.launch,
         step_pattern: spec.step_pattern,
+        node_mix: spec.node_mix,
     }
 }
 
@@ -134,6 +136,7 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         progress: Some(progress_name(spec.progress).into()),
         launch: Some(spec.launch.name().into()),
         step_pattern: spec.step_pattern.clone(),
+        node_mix: Some(spec.node_mix.name().into()),
     }
 }
 

@@ -42,11 +42,20 @@ pub struct Cluster {
 impl Cluster {
     /// `muster local up` with this many nodes.
     pub fn up(nodes: usize) -> Cluster {
+        Self::up_with(nodes, &[], &[])
+    }
+
+    /// The same with more flags, and variables for the daemons.
+    pub fn up_with(nodes: usize, flags: &[&str], env: &[(&str, &str)]) -> Cluster {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::Builder::new().prefix("muster-drill-").tempdir().expect("a temporary folder");
         let dir = folder.path().join("cluster");
         let cluster = Cluster { dir, folder, _turn: turn };
-        cluster.muster(["local", "up", "--nodes", &nodes.to_string()]);
+        let mut command = Command::new(program("muster"));
+        command.args(["local", "up", "--nodes", &nodes.to_string()]).args(flags).envs(env.iter().copied());
+        let output =
+            command.env("MUSTER_LOCAL_DIR", &cluster.dir).env_remove("MUSTER_SERVER").output().expect("muster can be executed");
+        assert!(output.status.success(), "the cluster does not come up: {}", text(&output));
         cluster
     }
 

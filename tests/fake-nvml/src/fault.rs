@@ -26,6 +26,8 @@ gpuN   xid=CODE          the driver's event and its line in the kernel log (79 a
        link=K:down | link=K:up | crc=K:N
        width=LANES       PCIe lanes in use
        process=PID       somebody's process holds memory
+       heat=CELSIUS      of its memory, which may have 95
+       busy=PERCENT | clock=MHZ
        healthy           as it was made
 driver hang | resume | error=CODE
 NAME   down | up | flap | rate=GBIT | errors=N | gone      (a NIC: mlx5_0, eth0, ...)
@@ -81,6 +83,9 @@ fn gpu(dir: &Path, hardware: &mut Hardware, at: usize, word: &str, value: &str) 
         "throttle" => gpu.throttle = if value == "on" { 0x40 } else { 0 },
         "link" | "crc" => link(gpu, word, value)?,
         "width" => gpu.pcie.width = number(word, value)?,
+        "heat" => gpu.memory_temperature = Some((number(word, value)?, 95)),
+        "busy" => gpu.utilization = number(word, value)?,
+        "clock" => gpu.clock.0 = number(word, value)?,
         "process" => gpu.processes.push((number(word, value)?, 1 << 30)),
         "healthy" => *gpu = well(dir, at)?,
         "xid" => {

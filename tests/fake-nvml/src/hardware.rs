@@ -63,6 +63,8 @@ pub struct Gpu {
     pub retired: Option<(u32, bool)>,
     pub throttle: u64,
     pub temperature: u32,
+    /// Of the memory: now, and at most; none before Ampere.
+    pub memory_temperature: Option<(u32, u32)>,
     pub power: u32,
     pub power_limit: u32,
     pub utilization: u32,

@@ -122,6 +122,28 @@ async fn memory_links_lanes_and_ports_each_have_their_verdict() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heat_and_a_clock_below_its_peers_are_warned_of() {
+    let machine = Machine::new("8xh100");
+    let rules = machine.state_dir().join("rules");
+    std::fs::write(&rules, "memory-hot warn none\nclocks-low warn support\n").unwrap();
+    for gpu in 0..8 {
+        machine.inject(&format!("gpu{gpu}"), "busy=97");
+        machine.inject(&format!("gpu{gpu}"), "clock=1755");
+    }
+    machine.inject("gpu2", "heat=96");
+    machine.inject("gpu6", "clock=1200");
+    let mut eyes = machine.look(&["--health-rules", rules.to_str().unwrap()]).await;
+    let slow = eyes.finding("clocks-low").await;
+    assert_eq!(slow.subject, Subject::Gpu(uuid(&eyes.report, 6)), "{}", slow.reason);
+    let hot = eyes.finding("memory-hot").await;
+    assert_eq!(hot.subject, Subject::Gpu(uuid(&eyes.report, 2)), "{}", hot.reason);
+    machine.inject("gpu2", "heat=95");
+    machine.inject("gpu6", "throttle=on");
+    eyes.no_finding("memory-hot").await;
+    eyes.no_finding("clocks-low").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_that_was_up_is_missed_when_it_is_down() {
     let machine = Machine::new("hgx-roce");
     // At once, so that the test need not wait for what is meant to be waited for.

@@ -234,6 +234,24 @@ impl Library {
         Ok(rates.gpu)
     }
 
+    /// What the memory may have, in degrees Celsius.
+    pub(crate) fn memory_heat_max(&self, gpu: Handle) -> Result<u32, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetTemperatureThreshold else { return Err(Code::MISSING) };
+        let mut degrees = 0;
+        // SAFETY: writes one number.
+        answered(unsafe { call(gpu.raw(), nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_MEM_MAX, &raw mut degrees) })?;
+        Ok(degrees)
+    }
+
+    /// The clock of its multiprocessors now, in MHz.
+    pub(crate) fn clock(&self, gpu: Handle) -> Result<u32, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetClockInfo else { return Err(Code::MISSING) };
+        let mut clock = 0;
+        // SAFETY: writes one number.
+        answered(unsafe { call(gpu.raw(), nvmlClockType_enum_NVML_CLOCK_SM, &raw mut clock) })?;
+        Ok(clock)
+    }
+
     /// Volatile errors: uncorrectable ones, or those that were corrected.
     pub(crate) fn ecc_errors(&self, gpu: Handle, uncorrectable: bool) -> Result<u64, Code> {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetTotalEccErrors else { return Err(Code::MISSING) };

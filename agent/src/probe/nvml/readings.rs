@@ -16,10 +16,18 @@ use super::{
 
 /// NVML's field for the driver's own verdict.
 const RECOVERY_ACTION: u32 = 230;
+/// NVML's field for whether a link is active, per link.
+const LINK_STATE: u32 = 165;
 /// NVML's field for NVLink recoveries that failed, per link.
 const LINK_RECOVERY_FAILED: u32 = 214;
 /// Hardware slowdown, its thermal and its power-brake kind, and the software's thermal one. The power cap and idling are ordinary.
 const THROTTLE: u64 = 0x8 | 0x20 | 0x40 | 0x80;
+/// NVML's field for the temperature of the memory.
+const MEMORY_HEAT: u32 = 82;
+/// Fewer say nothing of what is usual.
+const PEERS_MIN: usize = 3;
+/// Of the usual clock.
+const LOW_PERCENT: u32 = 80;
 /// A GPU this busy does not let its PCIe link idle down.
 const BUSY_PERCENT: u32 = 50;
 
@@ -76,21 +84,17 @@ impl<'a> Readings<'a> {
 
 pub(super) fn fast(library: &Library, handle: Handle, known: &mut Known) -> Vec<Reading> {
     let mut trouble = None;
-    let active: Vec<(usize, Option<bool>)> = known
-        .gpu
-        .nvlinks
-        .iter()
-        .enumerate()
-        .map(|(at, link)| (at, ask(library.link_active(handle, link.link), &mut trouble)))
-        .collect();
-    for (at, active) in active {
-        if let Some(active) = active {
-            known.gpu.nvlinks[at].active = active;
-        }
+    // One call for all of them: with 18 links each would be most of what a look costs.
+    let states = known.gpu.nvlinks.iter().map(|link| (LINK_STATE, link.link));
+    let fields: Vec<(u32, u32)> = [(RECOVERY_ACTION, 0)].into_iter().chain(states).collect();
+    let mut values = ask(library.fields(handle, &fields), &mut trouble).unwrap_or_default().into_iter();
+    let action = values.next().flatten();
+    for link in &mut known.gpu.nvlinks {
+        // Before Hopper the field is not known.
+        let state = values.next().flatten().map(|state| state != 0);
+        link.active = state.or_else(|| ask(library.link_active(handle, link.link), &mut trouble)).unwrap_or(link.active);
     }
     let mut readings = Readings::of(&known.gpu);
-    let action =
-        ask(library.fields(handle, &[(RECOVERY_ACTION, 0)]), &mut trouble).and_then(|values| values.first().copied().flatten());
     for (value, check, words) in [
         (1, "recovery-reset", "the driver asks for a reset of the GPU"),
         (2, "recovery-reboot", "the driver asks for a reboot"),
@@ -139,10 +143,12 @@ pub(super) fn counters(library: &Library, handle: Handle, known: &mut Known) -> 
         readings.push("pcie-replay", Value::Counter(replays.into()), "PCIe replays");
     }
     let links = known.gpu.nvlinks.iter().map(|link| link.link);
-    let fields: Vec<(u32, u32)> = links.flat_map(|link| [(LINK_CRC, link), (LINK_RECOVERY_FAILED, link)]).collect();
-    if !fields.is_empty()
-        && let Some(values) = ask(library.fields(handle, &fields), &mut trouble)
-    {
+    let of_links = links.flat_map(|link| [(LINK_CRC, link), (LINK_RECOVERY_FAILED, link)]);
+    let fields: Vec<(u32, u32)> = [(MEMORY_HEAT, 0)].into_iter().chain(of_links).collect();
+    if let Some(values) = ask(library.fields(handle, &fields), &mut trouble) {
+        if let (Some(Some(heat)), Some(most)) = (values.first(), known.heat_max.filter(|most| *most > 0)) {
+            readings.flag("memory-hot", *heat > u64::from(most), &format!("its memory is hotter than {most} C"));
+        }
         let sum = |kind: u32| {
             let of_kind = fields.iter().zip(&values).filter(|((id, _), _)| *id == kind);
             of_kind.filter_map(|(_, value)| *value).reduce(u64::wrapping_add)
@@ -170,9 +176,6 @@ pub(super) fn inventory(library: &Library, handle: Handle, known: &mut Known) ->
     if let Some(pcie) = gpu.pcie {
         let words = format!("{} of {} PCIe lanes", pcie.width, pcie.width_max);
         readings.flag("pcie-width", pcie.width < pcie.width_max, &words);
-        let busy = ask(library.utilization(handle), &mut trouble).is_some_and(|percent| percent >= BUSY_PERCENT);
-        let words = format!("PCIe generation {} of {} while busy", pcie.generation, pcie.generation_max);
-        readings.flag("pcie-generation", busy && pcie.generation < pcie.generation_max, &words);
     }
     if let Some(pages) = ask(library.retired_pages(handle), &mut trouble) {
         readings.push("retired-pages", Value::Level(pages.into()), "pages retired");
@@ -191,7 +194,31 @@ pub(super) fn inventory(library: &Library, handle: Handle, known: &mut Known) ->
         };
         readings.flag("fabric-incomplete", wrong.is_some(), wrong.unwrap_or_default());
     }
-    readings.end(trouble)
+    let busy = ask(library.utilization(handle), &mut trouble).is_some_and(|percent| percent >= BUSY_PERCENT);
+    if let Some(pcie) = gpu.pcie {
+        let words = format!("PCIe generation {} of {} while busy", pcie.generation, pcie.generation_max);
+        readings.flag("pcie-generation", busy && pcie.generation < pcie.generation_max, &words);
+    }
+    let readings = readings.end(trouble);
+    known.heat_max = library.memory_heat_max(handle).ok();
+    let slowed = library.throttle_reasons(handle).is_ok_and(|reasons| reasons & THROTTLE != 0);
+    known.clock = if busy && !slowed { library.clock(handle).ok() } else { None };
+    readings
+}
+
+/// Busy GPUs of one model do their work at one clock; one that does not, for no reason that its driver gives, holds up all the others.
+pub(super) fn clocks(all: &BTreeMap<u32, Known>) -> Vec<Reading> {
+    let present = || all.values().filter(|known| known.handle.is_some());
+    let reading = |known: &Known| {
+        let mut peers: Vec<u32> =
+            present().filter(|peer| peer.gpu.model == known.gpu.model).filter_map(|peer| peer.clock).collect();
+        peers.sort_unstable();
+        let usual = peers.get(peers.len() / 2).copied().filter(|_| peers.len() >= PEERS_MIN);
+        let low = known.clock.zip(usual).is_some_and(|(own, usual)| own * 100 < usual * LOW_PERCENT);
+        let words = format!("{}: busy, and more than 20 % below its peers' {} MHz", name(&known.gpu), usual.unwrap_or(0));
+        Reading { check: "clocks-low", subject: subject(&known.gpu), value: Value::Flag(low), words }
+    };
+    present().map(reading).collect()
 }
 
 /// A link that was active and is not, or that all siblings of the same model have and this one lacks.

@@ -107,3 +107,22 @@ fn a_node_that_drains_is_left_after_the_cool_down_and_only_for_as_much_room() {
     assert_eq!(bench.members("digits"), ["a", "c"]);
     assert_eq!(job.incidents.last().unwrap().cause, Cause::NodeUnhealthy);
 }
+
+#[test]
+fn what_keeps_work_away_is_told_once_and_its_end_too() {
+    let mut bench = with_gpus(&["a"]);
+    let said = |bench: &Bench| {
+        let of_health = bench.events.iter().filter(|event| event.reason.ends_with("ealthy"));
+        of_health.map(|event| event.message.clone()).collect::<Vec<_>>()
+    };
+    reports(&mut bench, "a", &[(gpu("a-0"), Severity::Warn)]);
+    assert!(said(&bench).is_empty(), "a warning keeps nothing away");
+    let both = [(gpu("a-0"), Severity::FailNow), (gpu("a-1"), Severity::Drain)];
+    reports(&mut bench, "a", &both);
+    reports(&mut bench, "a", &both);
+    bench.cut("a");
+    bench.connect("a");
+    reports(&mut bench, "a", &[]);
+    let news = "a: xid:48 (fail_now): XID 48; and 1 more";
+    assert_eq!(said(&bench), [news, "a: nothing keeps work away from its hardware any more"]);
+}

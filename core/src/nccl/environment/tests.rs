@@ -30,7 +30,8 @@ fn a_node_fills_in_its_own_names() {
     assert_eq!(value(&given, "NCCL_IB_HCA"), "=mlx5_7,mlx5_6,mlx5_5,mlx5_4,mlx5_3,mlx5_2,mlx5_1,mlx5_0");
     assert_eq!(value(&given, "NCCL_IGNORE_NET_MISMATCH"), "0");
     assert_eq!(value(&given, "OMP_NUM_THREADS"), "14");
-    assert_eq!(get(&given, "OMP_NUM_THREADS").why, "112 cores of 2 NUMA nodes for 8 ranks");
+    assert_eq!(get(&given, "OMP_NUM_THREADS").why, "56 cores of 1 NUMA node for 4 ranks");
+    assert_eq!(value(&of(&dgx(), 5, ""), "OMP_NUM_THREADS"), "14", "the busier of two NUMA nodes has four of them");
     assert_eq!(value(&of(&dgx(), 4, ""), "OMP_NUM_THREADS"), "14", "four GPUs of one NUMA node get its half of the cores");
     assert!(!given.variables.iter().any(|v| v.name == "NCCL_IB_GID_INDEX" || v.name == "NCCL_TOPO_FILE"), "only when needed");
     assert!(given.remarks.is_empty());
@@ -66,6 +67,20 @@ fn the_user_s_value_wins_and_is_reported() {
     assert!(given.fatal().is_none());
     let wrong = of(&dgx(), 8, "NCCL_SOCKET_IFNAME==bond0");
     assert!(wrong.fatal().unwrap().contains("bond0"));
+}
+
+#[test]
+fn ranks_are_pinned_unless_the_job_says_off() {
+    let mut report = dgx();
+    let unpinned = of(&report, 2, "");
+    assert_eq!(get(&unpinned, "MUSTER_RANK_CPUS").value, None, "dgx() gives its NUMA nodes no CPUs");
+    for (id, cpus) in [(0, "0-3"), (1, "4-7")] {
+        (report.host.numa[id as usize].id, report.host.numa[id as usize].cpus) = (id, cpus.to_owned());
+    }
+    assert_eq!(value(&of(&report, 2, ""), "MUSTER_RANK_CPUS"), "0-3;0-3");
+    let off = of(&report, 2, "MUSTER_RANK_CPUS=off");
+    let variable = get(&off, "MUSTER_RANK_CPUS");
+    assert_eq!((variable.value.as_deref(), &variable.source), (Some("off"), &Source::Override("0-3;0-3".into())));
 }
 
 #[test]

@@ -3,7 +3,7 @@ use std::time::Duration;
 use muster_core::{
     fleet::receipt::Cause,
     id::{Generation, JobUid, NodeName},
-    spec::{Launch, RestartPolicy},
+    spec::{Launch, NodeMix, RestartPolicy},
 };
 use proptest::{collection::vec, option, prelude::*};
 use prost::Message;
@@ -21,6 +21,7 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
     );
     let lists = (vec(".{0,8}", 0..4), vec(".{0,8}", 0..4), vec((".{0,8}", ".{0,8}"), 0..4));
     let texts = (
+        option::of(".{0,8}"),
         option::of(".{0,8}"),
         option::of(".{0,8}"),
         option::of(".{0,8}"),
@@ -45,6 +46,7 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         progress: t.3,
         launch: t.4,
         step_pattern: t.5,
+        node_mix: t.6,
         restart_policy: policy.map(|(max_restarts, window)| RestartPolicyDocument { max_restarts, window }),
     })
 }
@@ -71,6 +73,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
         progress: if rest.4 { Progress::Independent } else { Progress::Synchronous },
         launch: Launch::ALL[usize::from(rest.4) * 2].1,
         step_pattern: rest.5,
+        node_mix: NodeMix::ALL[usize::from(rest.4)].1,
     })
 }
 

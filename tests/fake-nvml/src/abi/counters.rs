@@ -107,6 +107,16 @@ pub unsafe extern "C" fn nvmlDeviceGetTemperature(device: nvmlDevice_t, _sensor:
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetTemperatureThreshold(device: nvmlDevice_t, kind: c_uint, to: *mut c_uint) -> Code {
+    const MEMORY_MAX: c_uint = 2;
+    with_gpu(device, |state, at| {
+        let most = state.hardware.gpus[at].memory_temperature.filter(|_| kind == MEMORY_MAX).map(|(_, most)| most);
+        // SAFETY: NVML's contract: a place for the answer.
+        unsafe { put(most, to) }
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetClockInfo(device: nvmlDevice_t, _kind: c_uint, to: *mut c_uint) -> Code {
     // SAFETY: NVML's contract: a place for the answer.
     with_gpu(device, |state, at| unsafe { put(Some(state.hardware.gpus[at].clock.0), to) })
@@ -180,6 +190,7 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(device: nvmlDevice_t, count: c
 fn field(gpu: &Gpu, id: u32, scope: usize) -> Option<u64> {
     let link = || gpu.links.get(scope);
     match id {
+        82 => gpu.memory_temperature.map(|(now, _)| u64::from(now)),
         94 => Some(u64::from(gpu.pcie.replays)),
         142 => gpu.remap.as_ref().map(|remap| u64::from(remap.corrected)),
         143 => gpu.remap.as_ref().map(|remap| u64::from(remap.uncorrected)),

@@ -25,7 +25,7 @@ use crate::rank_link::RankLink;
 use crate::ranks::Say;
 use crate::sys::{self, Child};
 use crate::tree::{self, Reaped};
-use crate::{shim, time};
+use crate::{affinity, shim, time};
 
 /// The name that makes the runner's binary this program; the link lies in the runner's directory.
 pub(crate) const NAME: &str = "muster-ranks";
@@ -124,7 +124,8 @@ fn start_rank(orders: &Orders, local: u32, env: &BTreeMap<String, String>) -> Re
     let stderr = err_write.try_clone().map_err(|e| format!("pipe: {e}"))?;
     command.stdout(Stdio::from(out_write)).stderr(Stdio::from(err_write));
     let at_us = time::boot_us();
-    match sys::spawn(&mut command, Child { session: true, ..Child::default() }) {
+    let cpus = env.get(affinity::NAME).and_then(|lists| affinity::of(lists, local));
+    match sys::spawn(&mut command, Child { session: true, cpus, ..Child::default() }) {
         Ok(pid) => {
             let pid = pid.as_raw_nonzero().get();
             let start_time = Stat::of(pid).map_or(0, |s| s.start_time);

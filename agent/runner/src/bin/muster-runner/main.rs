@@ -1,6 +1,7 @@
 //! The runner's binary: `muster-runner hold --dir DIR` holds one worker group; called as `muster-shim` it wraps one
 //! rank, as `muster-ranks` it starts all ranks of a node.
 
+mod affinity;
 mod attend;
 mod control;
 mod group;

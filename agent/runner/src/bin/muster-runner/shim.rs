@@ -17,7 +17,9 @@ use muster_runner::wire::{Exit, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal};
+use rustix::thread::CpuSet;
 
+use crate::affinity;
 use crate::rank_link::RankLink;
 use crate::ranks::Say;
 use crate::sys::{self, Child};
@@ -64,6 +66,7 @@ struct Shim {
     leads: bool,
     /// A TERM has been passed on.
     termed: bool,
+    cpus: Option<CpuSet>,
 }
 
 fn prepare(args: Vec<OsString>) -> Result<Shim, String> {
@@ -89,7 +92,8 @@ fn prepare(args: Vec<OsString>) -> Result<Shim, String> {
     let stderr = Some(err_write.try_clone().map_err(|e| format!("pipe: {e}"))?);
     program.stdout(Stdio::from(out_write)).stderr(Stdio::from(err_write));
     let leads = rustix::process::getpgrp() == me;
-    Ok(Shim { runner, signals, program, stderr, leads, termed: false })
+    let cpus = std::env::var(affinity::NAME).ok().and_then(|lists| affinity::of(&lists, local_rank));
+    Ok(Shim { runner, signals, program, stderr, leads, termed: false, cpus })
 }
 
 /// The real program with its arguments and without our names in its environment.
@@ -112,7 +116,7 @@ impl Shim {
     fn run(mut self) -> Result<Exit, String> {
         // Before the fork, so that no output is older than its process.
         let at_us = time::boot_us();
-        let pid = match sys::spawn(&mut self.program, Child { session: self.leads, ..Child::default() }) {
+        let pid = match sys::spawn(&mut self.program, Child { session: self.leads, cpus: self.cpus, ..Child::default() }) {
             Ok(pid) => pid,
             Err(e) => return self.not_started(&e),
         };

@@ -10,6 +10,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use rustix::process::{DumpableBehavior, Pid, Signal};
+use rustix::thread::CpuSet;
+
+use crate::affinity;
 
 /// Which side of [`fork`] this is.
 pub(crate) enum Fork {
@@ -109,6 +112,8 @@ pub(crate) struct Child {
     pub(crate) session: bool,
     /// The child's program inherits this descriptor, under the same number.
     pub(crate) keep: Option<OwnedFd>,
+    /// The child is kept to these CPUs.
+    pub(crate) cpus: Option<CpuSet>,
 }
 
 /// Starts `command` so that it is killed when the calling process ends. It begins with an empty signal mask and
@@ -126,6 +131,11 @@ pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
         }
         if let Some(fd) = &child.keep {
             rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
+        }
+        if let Some(cpus) = &child.cpus
+            && rustix::thread::sched_setaffinity(None, cpus).is_err()
+        {
+            let _ = rustix::io::write(rustix::stdio::stderr(), affinity::NOT_PINNED.as_bytes());
         }
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // SAFETY: the set is initialised; the old mask is not asked for. Allowed between fork and exec.

@@ -213,7 +213,7 @@ impl Runner {
             .take_output(LAUNCHER, record::LAUNCHER_LOG, out_read, err_read)
             .map_err(|e| format!("{}: {e}", record::LAUNCHER_LOG))?;
         let started_us = time::boot_us();
-        let pid = sys::spawn(&mut command, Child { cgroup, session: true, keep })
+        let pid = sys::spawn(&mut command, Child { cgroup, session: true, keep, cpus: None })
             .map_err(|e| {
                 format!("start {:?} in {:?}: {e}", command.get_program(), command.get_current_dir().unwrap_or(Path::new(".")))
             })?

@@ -1,0 +1,42 @@
+//! The CPUs a rank is kept to: `MUSTER_RANK_CPUS`, one list for each local rank with `;` between them, as `core::nccl::affinity` writes it.
+//!
+//! It makes a rank faster and never keeps it from starting: a list that cannot be read, or names no CPU this node lets us use, pins nothing.
+
+use rustix::thread::CpuSet;
+
+/// As core names it.
+pub(crate) const NAME: &str = "MUSTER_RANK_CPUS";
+
+/// Said on the stderr of a rank none of whose CPUs may be used here, as in a container with a cpuset of its own.
+pub(crate) const NOT_PINNED: &str = "muster: not pinned: none of the CPUs in MUSTER_RANK_CPUS may be used here\n";
+
+/// The CPUs of the rank with this local rank, if there are any.
+pub(crate) fn of(lists: &str, local: u32) -> Option<CpuSet> {
+    let mut cpus = CpuSet::new();
+    for range in lists.split(';').nth(local as usize)?.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        // Those beyond are of a machine larger than this call's set.
+        (first..=last.min(CpuSet::MAX_CPU - 1)).for_each(|cpu| cpus.set(cpu));
+    }
+    (cpus.count() > 0).then_some(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(lists: &str, local: u32) -> Option<Vec<usize>> {
+        of(lists, local).map(|cpus| (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu)).collect())
+    }
+
+    #[test]
+    fn each_rank_has_its_list() {
+        assert_eq!(listed("0-2,8;5;;1022-4000", 0), Some(vec![0, 1, 2, 8]));
+        assert_eq!(listed("0-2,8;5;;1022-4000", 1), Some(vec![5]));
+        assert_eq!(listed("0-2,8;5;;1022-4000", 3), Some(vec![1022, 1023]));
+        for (lists, local) in [("0-2,8;5;;4000", 2), ("0-2,8;5;;4000", 3), ("0-2", 1), ("off", 0), ("", 0), ("3-1", 0), ("0-", 0)] {
+            assert_eq!(listed(lists, local), None, "{lists:?} {local}");
+        }
+    }
+}

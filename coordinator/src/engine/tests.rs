@@ -86,6 +86,7 @@ fn hello(node: &str) -> Hello {
         node: node.into(),
         boot_id: "boot".into(),
         incarnation: 1,
+        speaks: muster_core::protocol::Speaks::OURS,
         term_seen: Term(0),
         epoch_seen: muster_core::id::NodeEpoch(0),
         report: muster_core::node_report::NodeReport::default(),

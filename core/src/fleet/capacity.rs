@@ -15,6 +15,7 @@ use crate::{
     },
     id::{JobUid, NodeName},
     planted::{self, Mistake},
+    protocol,
     time::Timestamp,
 };
 
@@ -26,6 +27,10 @@ impl Fleet {
             live.avoided.iter().find(|avoided| &avoided.node == name && avoided.until > now).map(|avoided| avoided.why.clone())
         };
         let job = &self.jobs[uid];
+        let unfenced = |node: &Node| {
+            let old = job.spec.fence_after.is_some() && node.protocol < protocol::FENCES && !planted::on(Mistake::FencedAnywhere);
+            old.then(|| "has an agent that does not know fenceAfter: upgrade it".to_owned())
+        };
         let before = job.latest();
         let candidates: Vec<Candidate> = self
             .nodes
@@ -38,7 +43,7 @@ impl Fleet {
                 connected: node.session.is_some(),
                 cordoned: node.record.cordon.is_some(),
                 halted: node.record.halt.is_some(),
-                avoided: avoided(name).or_else(|| unhealthy::shut(node)),
+                avoided: avoided(name).or_else(|| unhealthy::shut(node)).or_else(|| unfenced(node)),
                 shunned: marks::shunned_by(&node.record, uid, &self.policy, now),
                 slots_free: self.slots_free_on(node, Some(uid)),
                 gpus_free: self.gpus_free(node, uid),

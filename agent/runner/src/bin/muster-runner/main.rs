@@ -3,6 +3,7 @@
 
 mod attend;
 mod control;
+mod fence;
 mod group;
 mod hold;
 mod logs;

@@ -216,6 +216,7 @@ mod tests {
             restart_count: 0,
             profile: Profile::default(),
             profile_hash: Profile::default().hash(),
+            fence_after: None,
         }
     }
 

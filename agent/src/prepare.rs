@@ -62,7 +62,8 @@ pub(crate) async fn prepare(
     let address: IpAddr = site.report.address.parse().map_err(|e| trouble("read its own address", &e))?;
     let hold = hold(assignment, site, address);
     hold.check().map_err(|e| trouble("describe the run to its runner", &e))?;
-    let mut accepted = Accepted { term, gpus: assignment.gpus.clone(), lane, why, alone, was: None };
+    let mut accepted =
+        Accepted { term, gpus: assignment.gpus.clone(), lane, why, alone, fenced: assignment.fence_after.is_some(), was: None };
     if let Some(spare) = spare {
         if lane != Lane::Cold && spare.fits(assignment, &launch) && !runs.dir(&assignment.run).exists() {
             let from = spare.dir.clone();
@@ -105,9 +106,14 @@ pub(crate) fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wir
         log_bytes: LOG_BYTES,
         step_pattern: assignment.step_pattern.clone(),
         idle_timeout_ms: IDLE_TIMEOUT_MS,
-        term_grace_ms: u64::try_from(assignment.stop_grace.as_millis()).unwrap_or(u64::MAX),
+        term_grace_ms: millis(assignment.stop_grace),
+        fence_after_ms: assignment.fence_after.map(millis),
         spare: false,
     }
+}
+
+fn millis(period: Duration) -> u64 {
+    u64::try_from(period.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns once the runner can be talked to. It leaves this process's session and outlives it.

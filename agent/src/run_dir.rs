@@ -52,6 +52,9 @@ pub(crate) struct Accepted {
     /// Its torchrun brings a store of its own (`torchrun::alone`).
     #[serde(default)]
     pub(crate) alone: bool,
+    /// Its runner must be told when the coordinator was heard.
+    #[serde(default)]
+    pub(crate) fenced: bool,
     /// Where it waited as a spare: its processes name that directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) was: Option<PathBuf>,

@@ -28,6 +28,8 @@ use crate::{chain::chain, last_words, run_dir, run_dir::Runs, sweep, translate};
 /// What a runner shall do, all of it so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Orders {
+    /// When the coordinator was heard, for a run that lives by it.
+    pub(crate) heard: Option<Timestamp>,
     pub(crate) start: Option<Arc<StartSpec>>,
     pub(crate) stop: Option<(Duration, String)>,
     pub(crate) release: bool,
@@ -223,6 +225,7 @@ const SUBSCRIBE: u64 = 1;
 const START: u64 = 2;
 const STOP: u64 = 3;
 const RELEASE: u64 = 4;
+const RENEW: u64 = 5;
 
 fn open(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
     stream.set_nonblocking(true)?;
@@ -231,6 +234,11 @@ fn open(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
 
 /// Sends what is ordered and not yet sent over this connection.
 async fn send_orders(output: &mut (impl AsyncWriteExt + Unpin), wanted: &Orders, sent: &mut Orders) -> io::Result<()> {
+    // Before the start: who has heard nothing starts nothing.
+    if let Some(heard) = wanted.heard.filter(|_| wanted.heard != sent.heard) {
+        output.write_all(&line(RENEW, Command::Renew { heard_us: heard.0 })).await?;
+        sent.heard = wanted.heard;
+    }
     if let Some(start) = &wanted.start
         && sent.start.is_none()
     {

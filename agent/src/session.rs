@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use muster_core::{fleet::Hello, node_report::NodeReport, run::RunReport, time::Timestamp};
+use muster_core::{fleet::Hello, node::lease::Lease, node_report::NodeReport, protocol::Speaks, run::RunReport, time::Timestamp};
 use muster_proto::{
     convert::session::{desired_from_wire, hello_to_wire, node_report_to_wire, runs_to_wire, welcome_from_wire},
     limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, MESSAGE_MAX},
@@ -16,7 +16,7 @@ use muster_proto::{
 };
 use muster_runner::procfs;
 use muster_runtime::{
-    backoff::{Backoff, entropy},
+    backoff::{Backoff, USEFUL, entropy},
     clock::Clock,
     ticker::ticker,
 };
@@ -26,7 +26,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{
-    Status, Streaming,
+    Code, Status, Streaming,
     transport::{Channel, Endpoint},
 };
 use tracing::{debug, info, warn};
@@ -49,10 +49,15 @@ use outgoing::Outgoing;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A welcome is one decision of the coordinator's engine, after its store has synced.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest pause of an agent that only an upgrade helps, its own or the coordinator's: nobody upgrades within seconds.
+const UPGRADE_CAP: Duration = Duration::from_secs(60);
 /// Messages that wait for the network: a handful of reports and heartbeats, of which each supersedes the last of its kind.
 const CONTROL_MAX: usize = 16;
 /// Log chunks that wait; each is at most 64 KiB.
 const LOGS_MAX: usize = 8;
+
+/// The hello's number among the questions; heartbeats are counted from 1.
+const HELLO: u64 = 0;
 
 pub(crate) struct Session {
     config: Arc<Config>,
@@ -85,6 +90,13 @@ enum End {
     Shutdown,
 }
 
+impl End {
+    /// The two ends have no version of the protocol in common.
+    fn asks_for_upgrade(&self) -> bool {
+        matches!(self, End::Ended(status) if status.code() == Code::Unimplemented)
+    }
+}
+
 impl Session {
     pub(crate) fn new(config: Arc<Config>, handle: Handle, facts: Facts, logs: Logs, shutdown: CancellationToken) -> Self {
         Self { config, handle, facts, logs, shutdown, incarnation: entropy() }
@@ -96,7 +108,7 @@ impl Session {
             return;
         }
         self.facts.first_look().await;
-        let mut backoff = Backoff::default();
+        let (mut backoff, mut upgrade) = (Backoff::default(), Backoff::new(UPGRADE_CAP, USEFUL));
         let mut told = String::new();
         loop {
             let shutdown = self.shutdown.clone();
@@ -105,7 +117,8 @@ impl Session {
             if matches!(end, End::Shutdown) {
                 return;
             }
-            let pause = backoff.after(started.elapsed(), entropy());
+            let patience = if end.asks_for_upgrade() { &mut upgrade } else { &mut backoff };
+            let pause = patience.after(started.elapsed(), entropy());
             let why = chain(&end);
             // A coordinator that is away for an hour is one line, not a thousand.
             if why == told {
@@ -145,10 +158,12 @@ impl Session {
         let (control, control_out) = mpsc::channel(CONTROL_MAX);
         let (chunks, chunks_out) = mpsc::channel(LOGS_MAX);
         let (hello, report, runs) = self.hello();
+        let mut lease = Lease::default();
+        lease.asked(HELLO, now());
         control.try_send(up(Up::Hello(hello))).expect("the queue is new and has room");
         let outgoing = Outgoing::new(control_out, chunks_out);
         let incoming = timeout(WELCOME_TIMEOUT, client.session(outgoing)).await.map_err(|_| End::NoWelcome)?.map_err(End::Ended)?;
-        Ok((Wire { control, chunks }, incoming.into_inner(), News::new(report, runs)))
+        Ok((Wire { control, chunks, lease }, incoming.into_inner(), News::new(report, runs)))
     }
 
     fn hello(&mut self) -> (muster_proto::v1::Hello, NodeReport, Arc<Vec<RunReport>>) {
@@ -159,6 +174,7 @@ impl Session {
             node: self.config.node.clone(),
             boot_id: procfs::boot_id().unwrap_or_default(),
             incarnation: self.incarnation,
+            speaks: Speaks::OURS,
             term_seen: reports.term,
             epoch_seen: reports.epoch,
             report: report.clone(),
@@ -168,7 +184,7 @@ impl Session {
     }
 
     /// The session itself: the only place that writes to the coordinator.
-    async fn hold(&mut self, wire: Wire, mut incoming: Streaming<CoordinatorMessage>, mut news: News) -> End {
+    async fn hold(&mut self, mut wire: Wire, mut incoming: Streaming<CoordinatorMessage>, mut news: News) -> End {
         let welcome = match timeout(WELCOME_TIMEOUT, incoming.message()).await {
             Err(_) => return End::NoWelcome,
             Ok(Err(status)) => return End::Ended(status),
@@ -180,7 +196,8 @@ impl Session {
             Ok(welcome) => welcome,
             Err(e) => return End::Malformed(e),
         };
-        info!(term = %welcome.term, epoch = %welcome.epoch, heartbeat = ?welcome.heartbeat, "welcome");
+        info!(term = %welcome.term, epoch = %welcome.epoch, heartbeat = ?welcome.heartbeat, protocol = welcome.protocol, "welcome");
+        self.heard(HELLO, &mut wire).await;
         self.tell(Order::Welcome { term: welcome.term, epoch: welcome.epoch }).await;
         let mut heartbeat = ticker(welcome.heartbeat);
         let mut sequence = 0;
@@ -192,7 +209,7 @@ impl Session {
                 message = incoming.message() => match message {
                     Err(status) => return End::Ended(status),
                     Ok(None) => return End::Closed,
-                    Ok(Some(message)) => if let Err(end) = self.obey(message, &wire).await {
+                    Ok(Some(message)) => if let Err(end) = self.obey(message, &mut wire).await {
                         return end;
                     },
                 },
@@ -202,6 +219,7 @@ impl Session {
                 }
                 Ok(()) = self.handle.pulse.changed() => {
                     let sequence = *self.handle.pulse.borrow_and_update();
+                    wire.lease.asked(sequence, now());
                     // A queue that is full is a network that stands still: one heartbeat more would not help.
                     let _ = wire.control.try_send(up(Up::Heartbeat(Heartbeat { sequence })));
                 }
@@ -219,7 +237,7 @@ impl Session {
         }
     }
 
-    async fn obey(&mut self, message: CoordinatorMessage, wire: &Wire) -> Result<(), End> {
+    async fn obey(&mut self, message: CoordinatorMessage, wire: &mut Wire) -> Result<(), End> {
         match message.message {
             Some(Down::Desired(desired)) => {
                 self.tell(Order::Desired(desired_from_wire(desired).map_err(End::Malformed)?)).await;
@@ -228,10 +246,18 @@ impl Session {
             Some(Down::LogCredit(credit)) => self.logs.credit(credit.id, credit.chunks),
             Some(Down::LogCancel(cancel)) => self.logs.cancel(cancel.id),
             Some(Down::Welcome(_)) => return Err(End::Unwelcome),
+            Some(Down::Heartbeat(reply)) => self.heard(reply.sequence, wire).await,
             // A newer coordinator may say more than this agent knows.
-            Some(Down::Heartbeat(_)) | None => {}
+            None => {}
         }
         Ok(())
+    }
+
+    /// A question of this session was answered.
+    async fn heard(&self, sequence: u64, wire: &mut Wire) {
+        if let Some(at) = wire.lease.answered(sequence, now()) {
+            self.tell(Order::Heard(at)).await;
+        }
     }
 
     async fn tell(&self, order: Order) {
@@ -240,10 +266,11 @@ impl Session {
     }
 }
 
-/// The two queues to the coordinator.
+/// The two queues to the coordinator, and what it was asked.
 struct Wire {
     control: mpsc::Sender<AgentMessage>,
     chunks: mpsc::Sender<LogChunk>,
+    lease: Lease,
 }
 
 fn up(message: Up) -> AgentMessage {

@@ -93,6 +93,7 @@ impl SimulatedAgent {
     pub async fn told(&mut self) -> Option<Told> {
         loop {
             match self.orders.recv().await? {
+                Order::Heard(_) => {}
                 Order::Pulse(sequence) => drop(self.pulse.send_replace(sequence)),
                 Order::Welcome { term, epoch } => {
                     // What an agent has obeyed it says in its next hello.

@@ -191,6 +191,7 @@ pub(crate) async fn make(
         nnodes: 1,
         world_size: 1,
         store: None,
+        fence_after_ms: None,
         idle_timeout_ms: IDLE_TIMEOUT_MS,
         spare: true,
         ..prepare::hold(assignment, site, std::net::Ipv4Addr::LOCALHOST.into())

@@ -4,7 +4,7 @@
 //! be written, this task ends and the agent with it. Runners and workers go on.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -33,6 +33,7 @@ use crate::{
     spares::{self, Made, Spares},
 };
 
+mod fences;
 mod lanes;
 
 use lanes::order_for;
@@ -45,6 +46,8 @@ pub(crate) enum Order {
         epoch: NodeEpoch,
     },
     Desired(Desired),
+    /// The coordinator was heard at this time.
+    Heard(Timestamp),
     /// A heartbeat is due: it goes through this task, so that it proves more than a socket.
     Pulse(u64),
 }
@@ -85,6 +88,9 @@ pub(crate) struct Supervisor {
     own_env: BTreeMap<String, String>,
     preflight: Arc<Preflight>,
     links: BTreeMap<RunId, watch::Sender<Orders>>,
+    /// Runs that live by word of the coordinator, and when the last one was.
+    fenced: BTreeSet<RunId>,
+    heard: Option<Timestamp>,
     scope: Scope,
     orders: mpsc::Receiver<Order>,
     say: mpsc::Sender<(RunId, Word)>,
@@ -136,6 +142,8 @@ impl Supervisor {
             own_env: std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect(),
             preflight: Arc::default(),
             links: BTreeMap::new(),
+            fenced: BTreeSet::new(),
+            heard: None,
             scope: Scope::new(shutdown),
             orders,
             say,
@@ -194,6 +202,10 @@ impl Supervisor {
                     Order::Desired(desired) => {
                         self.note_wanted(&desired);
                         Input::Desired(desired)
+                    }
+                    Order::Heard(at) => {
+                        self.renew(at);
+                        continue;
                     }
                     Order::Pulse(sequence) => {
                         self.pulse.send_replace(sequence);
@@ -257,7 +269,7 @@ impl Supervisor {
     }
 
     fn attend(&mut self, run: RunId) {
-        let (orders, heard) = watch::channel(Orders::default());
+        let (orders, heard) = watch::channel(Orders { heard: self.lease_of(&run), ..Orders::default() });
         let link = Link { run: run.clone(), address: self.config.address, runs: self.runs.clone(), say: self.say.clone() };
         self.scope.spawn("runner link", link.attend(heard));
         self.links.insert(run, orders);
@@ -292,6 +304,7 @@ impl Supervisor {
             Effect::Release { run } => {
                 self.order(&run, |orders| orders.release = true);
                 self.links.remove(&run);
+                self.fenced.remove(&run);
                 if let Err(e) = self.runs.release(&run) {
                     warn!(run = %name(&run), "cannot be marked as acknowledged: {e}");
                 }

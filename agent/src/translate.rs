@@ -40,6 +40,7 @@ pub(crate) fn group_status(status: &wire::Status, address: IpAddr, this_boot: bo
         launcher_exit: launcher.and_then(|launcher| launcher.exit).map(exit),
         launcher_error: None,
         dead_at: status.dead.as_ref().map(|dead| at(dead.at_us)),
+        fenced: status.stop.as_ref().is_some_and(|stop| stop.fenced),
         ranks,
     }
 }

@@ -158,7 +158,7 @@ fn one_wrong_line() {
             "  args: [train.py]\n  image: x",
             "9:3: spec.image: unknown field; the fields here are replicas, minReplicas, \
              maxReplicas, procPerNode, gpusPerNode, command, args, env, workingDir, priority, restartPolicy, stopGracePeriod, \
-             scaleUpCooldown, progress, launch, stepPattern, nodeMix",
+             scaleUpCooldown, fenceAfter, progress, launch, stepPattern, nodeMix",
         ),
         ("  args: [train.py]", "  args: [train.py]\n  env:\n    A: b", "10:5: spec.env: is a mapping, must be a list"),
         (

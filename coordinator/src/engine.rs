@@ -296,8 +296,8 @@ impl Engine {
 
     fn execute(&mut self, effect: Effect) {
         match effect {
-            Effect::Welcome { session, term, epoch, heartbeat } => {
-                self.order(session, |orders| orders.welcome = Some(Welcome { term, epoch, heartbeat }));
+            Effect::Welcome { session, term, epoch, heartbeat, protocol } => {
+                self.order(session, |orders| orders.welcome = Some(Welcome { term, epoch, heartbeat, protocol }));
             }
             Effect::Refuse { session, why } => {
                 self.order(session, |orders| orders.refused = Some(why));

@@ -18,6 +18,7 @@
 //! | `rendezvous` | one generation: ready, inert, broken, done |
 //! | `blame` | who broke a generation, and who pays |
 //! | `marks` | the ledger of failures by job and node: which of the two is at fault |
+//! | `fence` | when workers that stop by themselves have stopped |
 //! | `budget` | restarts a job may have; cordons the fleet may have |
 //! | `brake` | many nodes silent at once: no cordons, nothing wholly silent is replaced |
 //! | `rollback` | a node that knows more than the store |
@@ -36,6 +37,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     id::{Generation, JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
     node_report::NodeReport,
+    protocol::Speaks,
     run::{Desired, RunReport},
     spec::JobSpec,
     time::Timestamp,
@@ -48,6 +50,7 @@ mod budget;
 mod capacity;
 mod desired;
 mod facts;
+mod fence;
 pub mod job;
 mod judge;
 mod marks;
@@ -111,6 +114,7 @@ pub struct Hello {
     pub node: NodeName,
     pub boot_id: String,
     pub incarnation: u64,
+    pub speaks: Speaks,
     pub term_seen: Term,
     pub epoch_seen: NodeEpoch,
     pub report: NodeReport,
@@ -211,6 +215,8 @@ pub enum Effect {
         term: Term,
         epoch: NodeEpoch,
         heartbeat: Duration,
+        /// The version of the session's protocol both use.
+        protocol: u32,
     },
     /// End this session; the text is for the agent's log.
     Refuse {
@@ -321,6 +327,8 @@ pub struct Policy {
     /// The brake goes off when nobody new was lost for so long: a network that is down that long is no flap.
     pub mass_loss_hold: Duration,
     pub jobs_max: usize,
+    /// The versions of the session's protocol this coordinator serves.
+    pub speaks: Speaks,
     /// An operator's word that this store is the truth, although nodes know more: what it does not know is stopped.
     pub accept_store: bool,
     pub tick: Duration,
@@ -348,6 +356,7 @@ impl Default for Policy {
             mass_loss_window: Duration::from_secs(60),
             mass_loss_hold: Duration::from_secs(600),
             jobs_max: 10_000,
+            speaks: Speaks::OURS,
             accept_store: false,
             tick: Duration::from_millis(250),
         }

@@ -4,7 +4,7 @@
 //! environment, file or log in here, so every rule can be tested by moving time by hand, and the world simulation runs the
 //! very code that runs in production.
 //!
-//! - the vocabulary both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`], [`node_report`], [`health`], [`run`];
+//! - the vocabulary both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`], [`node_report`], [`health`], [`run`], [`protocol`];
 //! - [`nccl`]: the environment of the ranks, agreed by the coordinator and filled in by each agent;
 //! - [`fleet`]: the coordinator's brain, entered through [`fleet::turn`];
 //! - [`node`]: the agent's brain, entered through [`node::turn`].
@@ -21,6 +21,7 @@ pub mod node;
 pub mod node_report;
 pub mod period;
 pub mod planted;
+pub mod protocol;
 pub mod run;
 pub mod spec;
 pub mod time;

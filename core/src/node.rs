@@ -9,6 +9,7 @@
 //! | `ledger` | what this node has promised never to go behind: term, node epoch, generations; persisted before obeying |
 //! | `digest` | the fingerprint by which two contents of one generation are told apart |
 //! | `fitness` | what about the node would break a launch on it |
+//! | `lease` | when the coordinator was heard last, for workers that live by it |
 //! | `lane` | how workers are started here: what was asked for, and what is proven for this interpreter |
 //! | `group` | one worker group as its runner describes it, and the report made of that |
 //! | `turn` | desired against actual |
@@ -19,6 +20,7 @@ mod digest;
 pub mod fitness;
 mod group;
 pub mod lane;
+pub mod lease;
 mod ledger;
 pub mod spare;
 pub mod torchrun;

@@ -67,6 +67,25 @@ pub mod serde_period {
     }
 }
 
+/// The same for a field that may be left out.
+pub mod optional_period {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(period: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        match period {
+            Some(period) => to.serialize_some(&super::format(*period)),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| super::parse(&text).map_err(serde::de::Error::custom)).transpose()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

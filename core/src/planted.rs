@@ -24,6 +24,8 @@ macro_rules! mistakes {
 mistakes! {
     /// A coordinator takes a node in that has obeyed a newer one.
     NewerTermIgnored,
+    /// An agent is taken in whatever versions of the protocol it speaks.
+    VersionUnchecked,
     /// A node obeys a message of an older session.
     OlderEpochObeyed,
     /// A node goes back to an older generation.
@@ -68,6 +70,12 @@ mistakes! {
     RequestIdIgnored,
     /// A job that is over can be cancelled.
     TerminalReopened,
+    /// What workers of a fenced job live by counts from the answer, not from the question.
+    LeaseFromAnswer,
+    /// Workers that stop by themselves count as gone before their stop grace is over.
+    FenceGraceForgotten,
+    /// A fenced job is placed on nodes whose agents do not know of fences.
+    FencedAnywhere,
     /// A job is deleted although a node has not proven that its workers are dead.
     DeletedUnproven,
 }

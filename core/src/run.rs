@@ -12,7 +12,7 @@ use crate::{
     exit::Exit,
     id::{Generation, JobName, JobUid, NodeEpoch, NodeName, Term},
     nccl::profile::Profile,
-    period::serde_period,
+    period::{optional_period, serde_period},
     spec::Launch,
     time::Timestamp,
 };
@@ -91,6 +91,9 @@ pub struct Assignment {
     pub profile: Profile,
     /// The coordinator's hash of it. An agent that computes another understands the profile otherwise and refuses the run.
     pub profile_hash: String,
+    /// The workers stop by themselves when nothing has been heard of the coordinator for so long.
+    #[serde(default, with = "optional_period", skip_serializing_if = "Option::is_none")]
+    pub fence_after: Option<Duration>,
 }
 
 /// What an agent says about one run. Times are on the sender's clock.
@@ -112,6 +115,9 @@ pub struct RunReport {
     /// torchrun's own last words, if it failed before any rank did.
     pub launcher_error: Option<String>,
     pub dead_at: Option<Timestamp>,
+    /// The workers were stopped by their runner, since nothing had been heard of the coordinator for the job's `fenceAfter`.
+    #[serde(default)]
+    pub fenced: bool,
     pub ranks: Vec<RankReport>,
     #[serde(default)]
     pub lane: LaneReport,
@@ -203,6 +209,7 @@ impl RunReport {
             launcher_exit: None,
             launcher_error: None,
             dead_at: None,
+            fenced: false,
             ranks: Vec::new(),
             lane: LaneReport::default(),
         }

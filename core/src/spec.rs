@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     id::{JobName, label_error},
-    period::{self, serde_period},
+    period::{self, optional_period, serde_period},
 };
 
 mod choices;
@@ -81,6 +81,8 @@ pub struct SpecDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_up_cooldown: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence_after: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<String>,
@@ -129,6 +131,9 @@ pub struct JobSpec {
     /// How long a generation trains at least before it is stopped to make it larger.
     #[serde(with = "serde_period")]
     pub scale_up_cooldown: Duration,
+    /// Workers stop by themselves when nothing has been heard of the coordinator for so long; `None`: never.
+    #[serde(default, with = "optional_period", skip_serializing_if = "Option::is_none")]
+    pub fence_after: Option<Duration>,
     pub progress: Progress,
     pub launch: Launch,
     /// Regular expression whose first group is the optimizer step in a line of output; `None` finds `step 12`, `step=12`.
@@ -200,6 +205,7 @@ impl JobSpec {
             ("spec.restartPolicy", self.restart_policy != other.restart_policy),
             ("spec.stopGracePeriod", self.stop_grace_period != other.stop_grace_period),
             ("spec.scaleUpCooldown", self.scale_up_cooldown != other.scale_up_cooldown),
+            ("spec.fenceAfter", self.fence_after != other.fence_after),
             ("spec.progress", self.progress != other.progress),
             ("spec.launch", self.launch != other.launch),
             ("spec.stepPattern", self.step_pattern != other.step_pattern),
@@ -308,6 +314,10 @@ impl SpecDocument {
                 Duration::ZERO,
                 period::LONGEST,
             ),
+            fence_after: self
+                .fence_after
+                .as_deref()
+                .map(|text| errors.period("spec.fenceAfter", Some(text), FENCE_MIN, FENCE_MIN, FENCE_MAX)),
             progress: errors.one_of("spec.progress", self.progress.as_deref(), &Progress::ALL),
             launch: errors.one_of("spec.launch", self.launch.as_deref(), &Launch::ALL),
             step_pattern: self.step_pattern.clone(),

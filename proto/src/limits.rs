@@ -18,8 +18,5 @@ pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Concurrent streams of one connection: a session, log streams, and a user's watches.
 pub const STREAMS_MAX: u32 = 64;
 
-/// Session protocol spoken by this build. The coordinator also serves the one before.
-pub const PROTOCOL: u32 = 1;
-
 /// Items in one page of a list, and what a client gets that does not say.
 pub const PAGE_MAX: usize = 500;

@@ -53,9 +53,12 @@ pub struct Hold {
     /// A runner that nobody started and nobody talks to ends after this long.
     #[serde(default = "default_idle_timeout_ms")]
     pub idle_timeout_ms: u64,
-    /// Grace of the stop that SIGTERM asks for, where the runner is PID 1 of a pod.
+    /// Grace of a stop that no agent asks for: SIGTERM, where the runner is PID 1 of a pod, and the fence.
     #[serde(default = "default_term_grace_ms")]
     pub term_grace_ms: u64,
+    /// Workers are stopped, with `term_grace_ms`, when the last [`Command::Renew`] is older than this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence_after_ms: Option<u64>,
     /// Not a worker group yet: a parked launcher for a later generation of `job`, which [`Command::Adopt`] names.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub spare: bool,
@@ -141,6 +144,10 @@ pub enum Command {
     Stop {
         grace_ms: u64,
         reason: String,
+    },
+    /// The coordinator was heard at this time: for a job with `fence_after_ms`.
+    Renew {
+        heard_us: u64,
     },
     Status,
     /// From now on every change is pushed as a whole [`Status`], the latest only.
@@ -278,8 +285,8 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
     let Some(command) = object.get("cmd").and_then(serde_json::Value::as_str).map(str::to_owned) else {
         return Err(malformed("cmd: the command is missing".into()));
     };
-    const KNOWN: [&str; 9] =
-        ["park", "adopt", "start", "stop", "status", "subscribe", "store_set", "complete_exit_barrier", "release"];
+    const KNOWN: [&str; 10] =
+        ["park", "adopt", "start", "stop", "renew", "status", "subscribe", "store_set", "complete_exit_barrier", "release"];
     if !KNOWN.contains(&command.as_str()) {
         let text = format!("cmd: {:?} is not a command of this runner", command.chars().take(64).collect::<String>());
         return Err(Refused { id, close: false, error: Refusal::new(RefusalKind::UnknownCommand, text) });
@@ -403,6 +410,9 @@ pub struct StopStatus {
     /// When everything that was left was killed; none if all ended by themselves.
     #[serde(default)]
     pub killed_us: Option<u64>,
+    /// Nobody asked: the fence was due.
+    #[serde(default)]
+    pub fenced: bool,
 }
 
 /// Nothing of the group lives.

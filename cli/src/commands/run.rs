@@ -60,6 +60,10 @@ pub(crate) struct Run {
     #[arg(long, alias = "max_restarts", value_name = "N")]
     max_restarts: Option<i64>,
 
+    /// Stop workers that have heard nothing of the coordinator for so long, as 60s; 10s to 1h [default: never]
+    #[arg(long, alias = "fence_after", value_name = "PERIOD")]
+    fence_after: Option<String>,
+
     /// Interpreter, on every node [default: python3]
     #[arg(long, value_name = "PATH", conflicts_with = "no_python")]
     python: Option<String>,
@@ -218,6 +222,7 @@ fn document(
             priority: args.priority,
             node_mix: args.node_mix.clone(),
             restart_policy: args.max_restarts.map(|max| RestartPolicyDocument { max_restarts: Some(max), window: None }),
+            fence_after: args.fence_after.clone(),
             ..SpecDocument::default()
         },
     };
@@ -240,6 +245,7 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         "spec.workingDir" => "--workdir",
         "spec.priority" => "--priority",
         "spec.nodeMix" => "--node-mix",
+        "spec.fenceAfter" => "--fence-after",
         "spec.restartPolicy.maxRestarts" => "--max-restarts",
         path if path.starts_with("spec.env") => "--env",
         path if path.starts_with("spec.command") => "--python",

@@ -129,6 +129,7 @@ fn job_spec(page: &mut Page, spec: &SpecDocument) {
     }
     page.field("Stop grace", spec.stop_grace_period.as_deref().unwrap_or_default());
     page.field("Scale-up cool-down", spec.scale_up_cooldown.as_deref().unwrap_or_default());
+    page.field("Fence after", spec.fence_after.as_deref().unwrap_or_default());
     page.field("Progress", spec.progress.as_deref().unwrap_or_default());
     page.field("Launch", spec.launch.as_deref().unwrap_or_default());
     page.field("Node mix", spec.node_mix.as_deref().unwrap_or_default());

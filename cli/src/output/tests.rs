@@ -47,6 +47,7 @@ fn job() -> Job {
             restart_policy: Some(RestartPolicy { max_restarts: Some(3), window: Some("1h".into()) }),
             stop_grace_period: Some("10s".into()),
             scale_up_cooldown: Some("30s".into()),
+            fence_after: None,
             progress: Some("synchronous".into()),
             launch: Some("cold".into()),
             step_pattern: None,

@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use muster_core::{
     fleet::{Hello, Input},
     id::SessionId,
+    protocol::Speaks,
     run::Desired,
 };
 use muster_proto::{
@@ -80,7 +81,16 @@ async fn read_hello(context: &Context, inbound: &mut Streaming<v1::AgentMessage>
     let first = timeout(HELLO_DEADLINE, inbound.message()).await;
     let first = first.map_err(|_| Status::deadline_exceeded(format!("no hello within {} s", HELLO_DEADLINE.as_secs())))??;
     match first.and_then(|message| message.message) {
-        Some(FromAgent::Hello(hello)) => wire::hello_from_wire(hello, context.handle.now()).map_err(status::malformed),
+        Some(FromAgent::Hello(hello)) => {
+            // Before anything else of it is read: what the rest means depends on the version.
+            let speaks = wire::speaks_from_wire(&hello).map_err(status::malformed)?;
+            if let Err(why) = Speaks::OURS.agree(speaks) {
+                // A code of its own: an agent need not come again soon, only an upgrade helps.
+                warn!(node = hello.node, "session refused: {why}");
+                return Err(Status::unimplemented(why.to_string()));
+            }
+            wire::hello_from_wire(hello, context.handle.now()).map_err(status::malformed)
+        }
         Some(_) => Err(status::invalid("message", "the first one of a session must be hello")),
         None => Err(status::invalid("message", "is missing: the first one of a session must be hello")),
     }

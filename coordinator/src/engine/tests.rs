@@ -91,6 +91,7 @@ fn hello(node: &str) -> Hello {
         node: node.into(),
         boot_id: "boot".into(),
         incarnation: 1,
+        speaks: muster_core::protocol::Speaks::OURS,
         term_seen: Term(0),
         epoch_seen: muster_core::id::NodeEpoch(0),
         report: NodeReport::default(),

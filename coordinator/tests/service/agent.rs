@@ -10,6 +10,7 @@ use muster_core::{
     fleet::Hello,
     id::{Generation, NodeEpoch, NodeName, Term},
     node_report::{Gpu, NodeReport, gpu::Driver},
+    protocol::Speaks,
     run::{Endpoint, RankReport, RunId, RunPhase, RunReport, Target},
     time::Timestamp,
 };
@@ -33,6 +34,7 @@ fn hello_with(node: &str, report: NodeReport) -> v1::Hello {
         node: NodeName(node.into()),
         boot_id: format!("boot-of-{node}"),
         incarnation: 1,
+        speaks: Speaks::OURS,
         term_seen: Term(0),
         epoch_seen: NodeEpoch(0),
         report,

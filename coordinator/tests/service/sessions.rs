@@ -76,6 +76,28 @@ async fn an_agent_newer_than_the_store_halts() {
 }
 
 #[tokio::test]
+async fn agents_of_this_version_and_of_the_one_before_are_served_and_others_told_what_to_do() {
+    let server = Server::start().await;
+    let open = async |node: &str, oldest: u32, newest: u32| {
+        let hello = v1::Hello { protocol: newest, protocol_oldest: oldest, ..hello(node) };
+        RawSession::open(&server, say(FromAgent::Hello(hello))).await.unwrap().next().await
+    };
+    for (oldest, newest, used) in [(1, 2, 2), (0, 1, 1), (2, 3, 2)] {
+        let node = format!("node-{oldest}-{newest}");
+        match open(&node, oldest, newest).await.unwrap() {
+            ToAgent::Welcome(welcome) => assert_eq!(welcome.protocol, used, "{oldest} to {newest}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let refused = open("node-b", 4, 5).await.unwrap_err();
+    let why = "the agent speaks protocol 4 to 5, this coordinator 1 to 2: upgrade the coordinator first, then the agents (a coordinator \
+               serves its own version and the one before)";
+    assert_eq!((refused.code(), refused.message()), (Code::Unimplemented, why));
+    let nodes = server.nodes().list(v1::ListNodesRequest::default()).await.unwrap().into_inner().nodes;
+    assert_eq!(nodes.len(), 3, "who was refused is not a node");
+}
+
+#[tokio::test]
 async fn a_broken_session_is_suspect_at_once_and_lost_in_time() {
     let policy = Policy { heartbeat: std::time::Duration::from_millis(100), ..Policy::default() };
     let server = Server::start_with(policy).await;
@@ -92,7 +114,7 @@ async fn a_session_that_is_not_well_formed_is_told_what_is_wrong() {
     let cases: Vec<(v1::AgentMessage, &str)> = vec![
         (v1::AgentMessage { message: None }, "message: is missing: the first one of a session must be hello"),
         (say(FromAgent::Heartbeat(v1::Heartbeat { sequence: 1 })), "message: the first one of a session must be hello"),
-        (say(FromAgent::Hello(v1::Hello { protocol: 9, ..hello("node-a") })), "hello.protocol: is 9, this build speaks 1 to 1"),
+        (say(FromAgent::Hello(v1::Hello { protocol: 0, ..hello("node-a") })), "hello.protocol: is 0, the first version is 1"),
         (say(FromAgent::Hello(v1::Hello { node: String::new(), ..hello("node-a") })), "hello.node: must not be empty"),
         (
             say(FromAgent::Hello(v1::Hello { node: "Node A".into(), ..hello("node-a") })),

@@ -57,6 +57,11 @@ pub(crate) enum Evidence {
         reason: String,
         at: Timestamp,
     },
+    /// The workers stopped by themselves, since nothing was heard of the coordinator (`fenceAfter`): nobody's fault.
+    Fenced {
+        node: NodeName,
+        at: Timestamp,
+    },
     /// The node says it cannot start the run, and why.
     Refused {
         node: NodeName,
@@ -92,6 +97,7 @@ impl Evidence {
             | Evidence::NodeRebooted { node, .. }
             | Evidence::NodeDeleted { node, .. }
             | Evidence::Unhealthy { node, .. }
+            | Evidence::Fenced { node, .. }
             | Evidence::Refused { node, .. }
             | Evidence::StartTimeout { node, .. } => node,
         }
@@ -124,6 +130,7 @@ impl Evidence {
             | Evidence::NodeRebooted { at, .. }
             | Evidence::NodeDeleted { at, .. }
             | Evidence::Unhealthy { at, .. }
+            | Evidence::Fenced { at, .. }
             | Evidence::StartTimeout { at, .. } => *at,
             Evidence::NodeSilent { since, .. } => *since - SAME_CUT,
             Evidence::Refused { .. } => Timestamp::default(),
@@ -133,7 +140,9 @@ impl Evidence {
     /// How much it explains: lower explains more. Within one kind the earlier one wins.
     fn order(&self) -> (u8, Timestamp) {
         let kind = match self {
-            Evidence::NodeRebooted { .. } | Evidence::NodeDeleted { .. } | Evidence::Unhealthy { .. } => 0,
+            Evidence::NodeRebooted { .. } | Evidence::NodeDeleted { .. } | Evidence::Unhealthy { .. } | Evidence::Fenced { .. } => {
+                0
+            }
             victim if victim.is_victim() => 5,
             Evidence::RankExit { .. } | Evidence::NodeSilent { .. } | Evidence::Vanished { .. } => 1,
             Evidence::Refused { .. } => 2,
@@ -214,13 +223,17 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
         Evidence::NodeRebooted { node, .. } => (Cause::NodeRebooted, Charged::Node, format!("{node} was booted anew")),
         Evidence::Unhealthy { node, reason, .. } => (Cause::NodeUnhealthy, Charged::Node, format!("{node} is unhealthy: {reason}")),
         Evidence::NodeDeleted { node, .. } => (Cause::NodeDeleted, Charged::Nobody, format!("{node} was deleted by an operator")),
+        Evidence::Fenced { node, .. } => {
+            let message = format!("{node} and the coordinator heard nothing of each other, so its workers stopped (fenceAfter)");
+            (Cause::Fenced, Charged::Nobody, message)
+        }
         Evidence::Refused { node, reason } => {
             let charged = if refused_everywhere { Charged::Job } else { Charged::Node };
             (Cause::StartFailed, charged, format!("{node} cannot start it: {reason}"))
         }
         Evidence::StartTimeout { node, .. } => (Cause::StartTimeout, Charged::Node, format!("{node} did not get ready in time")),
     };
-    let named = !primary.is_victim();
+    let named = !primary.is_victim() && !matches!(primary, Evidence::Fenced { .. });
     let collateral = evidence.iter().filter(|e| !named || e.name() != primary.name()).map(Evidence::name).collect();
     Some(Verdict {
         cause,

@@ -16,6 +16,7 @@ use crate::{
     id::{JobUid, NodeName},
     nccl::{mixture::Kind, profile::Member},
     planted::{self, Mistake},
+    protocol,
     spec::NodeMix,
     time::Timestamp,
 };
@@ -28,6 +29,10 @@ impl Fleet {
             live.avoided.iter().find(|avoided| &avoided.node == name && avoided.until > now).map(|avoided| avoided.why.clone())
         };
         let job = &self.jobs[uid];
+        let unfenced = |node: &Node| {
+            let old = job.spec.fence_after.is_some() && node.protocol < protocol::FENCES && !planted::on(Mistake::FencedAnywhere);
+            old.then(|| "has an agent that does not know fenceAfter: upgrade it".to_owned())
+        };
         let before = job.latest();
         let alike = job.spec.node_mix == NodeMix::Refuse && job.spec.gpus_per_node > 0;
         let candidates: Vec<Candidate> = self
@@ -42,7 +47,7 @@ impl Fleet {
                 connected: node.session.is_some(),
                 cordoned: node.record.cordon.is_some(),
                 halted: node.record.halt.is_some(),
-                avoided: avoided(name).or_else(|| unhealthy::shut(node)),
+                avoided: avoided(name).or_else(|| unhealthy::shut(node)).or_else(|| unfenced(node)),
                 shunned: marks::shunned_by(&node.record, uid, &self.policy, now),
                 slots_free: self.slots_free_on(node, Some(uid)),
                 node_rank: before.and_then(|g| g.members.rank_of(name)),

@@ -74,7 +74,7 @@ fn target(name: &NodeName, node: &Node, job: &JobRecord, generation: &Generation
             false => Target::Stopped { grace: stopping.grace, reason: stopping.reason.clone() },
         });
     }
-    if dead {
+    if generation.has_stopped(name) {
         // It will be replaced in a moment: nothing of it is begun on a node that was booted anew, and no evidence is cleared away.
         return None;
     }
@@ -110,6 +110,7 @@ fn assignment(name: &NodeName, job: &JobRecord, generation: &GenerationRecord) -
         restart_count: generation.restart_count,
         profile: generation.profile.clone(),
         profile_hash: generation.profile.hash(),
+        fence_after: spec.fence_after,
     })
 }
 

@@ -66,8 +66,9 @@ impl Fleet {
             scratch.effects.push(Effect::Refuse { session: old, why });
         }
         let heartbeat = self.heartbeat();
+        let protocol = self.policy.speaks.newest.min(hello.speaks.newest);
         let node = self.nodes.nodes.get_mut(&name).expect("inserted above");
-        node.heartbeat = heartbeat;
+        (node.heartbeat, node.protocol) = (heartbeat, protocol);
         node.record.epoch = node.record.epoch.max(hello.epoch_seen).next();
         node.record.boot_id = hello.boot_id;
         node.record.gone = false;
@@ -84,7 +85,7 @@ impl Fleet {
             self.halted.insert(name.clone());
             self.event(scratch, now, true, "StoreBehind", format!("{name}: {why}"), None, Some(&name));
         }
-        scratch.effects.push(Effect::Welcome { session, term: self.term, epoch, heartbeat });
+        scratch.effects.push(Effect::Welcome { session, term: self.term, epoch, heartbeat, protocol });
         self.event(scratch, now, false, "NodeReady", format!("{name} connected, node epoch {epoch}"), None, Some(&name));
         self.tell_health(&name, &before.health, now, scratch);
         scratch.publish.insert(name.clone());
@@ -93,6 +94,11 @@ impl Fleet {
 
     /// Why this agent may not have a session.
     fn unwelcome(&self, hello: &Hello) -> Option<String> {
+        if let Err(why) = self.policy.speaks.agree(hello.speaks)
+            && !planted::on(Mistake::VersionUnchecked)
+        {
+            return Some(why.to_string());
+        }
         if hello.term_seen > self.term && !planted::on(Mistake::NewerTermIgnored) {
             return Some(format!(
                 "this coordinator's term {} is older than term {}, which the node has obeyed: the coordinator's store is an old copy. \

@@ -126,6 +126,10 @@ pub struct GenerationRecord {
     pub stopping: Option<Stopping>,
     /// Members proven dead.
     pub dead: BTreeSet<NodeName>,
+    /// Members that could not be heard for so long that their workers have stopped by themselves (`fenceAfter`). They make no step any
+    /// more, for ever; what they hold is theirs until their node has spoken.
+    #[serde(default)]
+    pub fenced: BTreeSet<NodeName>,
     /// What all its ranks agree on.
     #[serde(default)]
     pub profile: Profile,
@@ -243,6 +247,11 @@ impl GenerationRecord {
 
     pub fn has(&self, node: &NodeName) -> bool {
         self.members.rank_of(node).is_some()
+    }
+
+    /// No worker of this member makes a step any more: it is proven dead, or has stopped by itself.
+    pub fn has_stopped(&self, node: &NodeName) -> bool {
+        self.dead.contains(node) || self.fenced.contains(node)
     }
 
     pub fn all_dead(&self) -> bool {

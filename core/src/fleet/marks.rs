@@ -80,7 +80,13 @@ pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
         Cause::NodeLost | Cause::NodeRebooted | Cause::NodeUnhealthy | Cause::StartTimeout => Some(Standing::Node),
         Cause::WorkerFailed | Cause::WorkerKilled | Cause::StartFailed => Some(Standing::Open),
         // Nobody is named, an operator did it, or it is no failure.
-        Cause::PeersLost | Cause::NodeDeleted | Cause::FirstStart | Cause::NodeJoined | Cause::Scaled | Cause::Resumed => None,
+        Cause::PeersLost
+        | Cause::NodeDeleted
+        | Cause::Fenced
+        | Cause::FirstStart
+        | Cause::NodeJoined
+        | Cause::Scaled
+        | Cause::Resumed => None,
     }
 }
 

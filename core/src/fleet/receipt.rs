@@ -22,6 +22,8 @@ pub enum Cause {
     /// Its own verdict on its hardware: GPUs, links, network.
     NodeUnhealthy,
     NodeDeleted,
+    /// The job's `fenceAfter` had its workers stopped, since nothing was heard of the coordinator.
+    Fenced,
     StartFailed,
     StartTimeout,
     NodeJoined,

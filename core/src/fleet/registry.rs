@@ -27,6 +27,8 @@ pub(crate) struct Node {
     pub report: Arc<NodeReport>,
     pub session: Option<SessionId>,
     pub incarnation: u64,
+    /// The version of the session's protocol its agent was welcomed under; 0 before that.
+    pub protocol: u32,
     pub liveness: Liveness,
     /// How often its agent was told to speak: it is judged by this, also when the fleet has become smaller, and its heartbeat quicker.
     pub heartbeat: Duration,
@@ -51,6 +53,7 @@ impl Node {
             report: Arc::default(),
             session: None,
             incarnation: 0,
+            protocol: 0,
             liveness: Liveness::Unknown,
             heartbeat: Duration::ZERO,
             doubted_at: now,

@@ -73,12 +73,12 @@ pub(crate) fn unready<'a>(nodes: &Registry, job: &JobUid, generation: &'a Genera
 
 /// Whether a generation before can make no step any more, so that the next may train (R5, R6).
 ///
-/// Every member is proven dead; or, *ring-break*: the job is synchronous, at least one member is proven dead, so no step can be
-/// made, and those without proof cannot be asked (their node is silent). A generation that was never started never trained.
+/// Every member is proven dead or has stopped by itself; or, *ring-break*: the job is synchronous, at least one member is proven dead, so
+/// no step can be made, and those without proof cannot be asked (their node is silent). A generation that was never started never trained.
 pub(crate) fn is_inert(nodes: &Registry, generation: &GenerationRecord, progress: Progress) -> bool {
     let silent = |node: &NodeName| nodes.get(node).is_none_or(|n| n.session.is_none() || n.liveness != Liveness::Ready);
-    let unproven = || generation.members.iter().map(|member| &member.node).filter(|node| !generation.dead.contains(*node));
-    if generation.all_dead() || !generation.started || planted::on(Mistake::NextStartsAtOnce) {
+    let unproven = || generation.members.iter().map(|member| &member.node).filter(|node| !generation.has_stopped(node));
+    if unproven().next().is_none() || !generation.started || planted::on(Mistake::NextStartsAtOnce) {
         return true;
     }
     let synchronous = progress == Progress::Synchronous || planted::on(Mistake::IndependentIgnored);
@@ -98,6 +98,11 @@ pub(crate) fn evidence(
     let (mut found, id) = (Vec::new(), generation.run(job));
     for member in &generation.members {
         let name = &member.node;
+        if generation.fenced.contains(name) {
+            // Whatever its node may say by now.
+            found.push(Evidence::Fenced { node: name.clone(), at: now });
+            continue;
+        }
         let Some(node) = nodes.get(name) else {
             found.push(Evidence::NodeDeleted { node: name.clone(), at: now });
             continue;
@@ -142,6 +147,11 @@ pub(crate) fn patience(generation: &GenerationRecord, present_since: Timestamp, 
 fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Evidence>) {
     if let RunPhase::Refused(reason) = &run.phase {
         found.push(Evidence::Refused { node: node.clone(), reason: reason.clone() });
+        return;
+    }
+    if run.fenced && !run.ranks_finished(expected) {
+        // How its ranks ended then is the runner's doing.
+        found.push(Evidence::Fenced { node: node.clone(), at: run.dead_at.unwrap_or_default() });
         return;
     }
     // The runner was killed: last words that it had not passed on are lost, and what a rank without any died of nobody can say.

@@ -19,6 +19,7 @@ use crate::{
         turn::Scratch,
     },
     id::{JobUid, NodeName},
+    period,
     planted::{self, Mistake},
     run::{RunPhase, RunReport},
     time::Timestamp,
@@ -95,6 +96,7 @@ impl Fleet {
             return self.say(uid, phase, "StoreBehind", message);
         }
         self.note_deaths(uid);
+        self.note_fences(uid, now);
         self.judge(uid, now, scratch);
         self.compare_training(uid, now, scratch);
         self.resize(uid, now, scratch);
@@ -256,6 +258,7 @@ impl Fleet {
             previous_grace: job.retiring.last().and_then(|g| g.stopping.as_ref()).map_or(Duration::ZERO, |s| s.grace),
             stopping: None,
             dead: Default::default(),
+            fenced: Default::default(),
             profile,
         });
         job.not_before = None;
@@ -362,6 +365,9 @@ impl Fleet {
             let (reason, message) = if !waits.is_empty() {
                 let names: Vec<&str> = waits.iter().take(8).map(|node| node.as_str()).collect();
                 ("Preparing", format!("{} of {have} nodes not ready yet: {}", waits.len(), names.join(", ")))
+            } else if let (Some(fence), false) = (job.spec.fence_after, silent.is_empty()) {
+                let (nodes, fence) = (silent.join(", "), period::format(fence));
+                ("Fencing", format!("waiting until the workers on {nodes} must have stopped by themselves (fenceAfter {fence})"))
             } else if !silent.is_empty() {
                 let nodes = silent.join(", ");
                 let first = silent[0];
@@ -394,5 +400,5 @@ impl Fleet {
 }
 
 fn unproven(generation: &GenerationRecord) -> impl Iterator<Item = &NodeName> {
-    generation.members.iter().map(|member| &member.node).filter(|node| !generation.dead.contains(*node))
+    generation.members.iter().map(|member| &member.node).filter(|node| !generation.has_stopped(node))
 }

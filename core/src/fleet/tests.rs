@@ -7,10 +7,12 @@ use crate::{
     exit::Exit,
     fleet::{job::Phase, receipt::Cause, receipt::Charged, view::Liveness},
     node_report::NodeReport,
+    protocol::Speaks,
     run::{DesiredRun, Endpoint, RankReport, RunId, RunPhase, Target},
     spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
 };
 
+mod fences;
 mod found;
 mod joining;
 mod listening;
@@ -109,6 +111,7 @@ impl Bench {
             node: node.into(),
             boot_id: format!("boot-{}", agent.boot),
             incarnation: self.next,
+            speaks: Speaks::OURS,
             term_seen: Term(0),
             epoch_seen: agent.epoch,
             report,

@@ -40,6 +40,7 @@ impl Digest {
             restart_count,
             profile,
             profile_hash,
+            fence_after,
         } = assignment;
         let mut fnv = Fnv::default();
         fnv.text(run.job.as_str());
@@ -69,6 +70,10 @@ impl Digest {
         // Came later: an assignment without it has the digest it always had. The hash stands for the whole.
         if *profile != Profile::default() {
             fnv.text(profile_hash);
+        }
+        if let Some(fence_after) = fence_after {
+            fnv.text("fence");
+            fnv.number(u64::try_from(fence_after.as_millis()).unwrap_or(u64::MAX));
         }
         Self(format!("{:032x}", fnv.0))
     }

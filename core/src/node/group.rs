@@ -32,6 +32,8 @@ pub struct GroupStatus {
     /// torchrun's own last words, if it failed.
     pub launcher_error: Option<String>,
     pub dead_at: Option<Timestamp>,
+    /// Its runner stopped it, since nothing had been heard of the coordinator for too long.
+    pub fenced: bool,
     pub ranks: Vec<RankReport>,
 }
 
@@ -46,6 +48,7 @@ impl GroupStatus {
             launcher_exit: None,
             launcher_error: None,
             dead_at: None,
+            fenced: false,
             ranks: Vec::new(),
         }
     }
@@ -162,6 +165,7 @@ impl Run {
             report.launcher_exit = status.launcher_exit;
             report.launcher_error = status.launcher_error.clone();
             report.dead_at = status.dead_at;
+            report.fenced = status.fenced;
             report.ranks = status.ranks.clone();
         }
         report

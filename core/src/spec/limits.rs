@@ -22,5 +22,9 @@ pub const RESTART_WINDOW: Duration = Duration::from_secs(3600);
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
 /// Longest wait for a checkpoint at a stop.
 pub const STOP_GRACE_MAX: Duration = Duration::from_secs(300);
+/// Twice the silence after which a node is lost: sooner, a coordinator that is merely restarted would cost every such job its workers.
+pub const FENCE_MIN: Duration = Duration::from_secs(10);
+/// Whoever can wait longer can wait for a person.
+pub const FENCE_MAX: Duration = Duration::from_secs(3600);
 /// A re-form costs seconds; growing sooner than this after the last one seldom pays it back.
 pub const SCALE_UP_COOLDOWN: Duration = Duration::from_secs(30);

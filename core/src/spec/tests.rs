@@ -35,7 +35,7 @@ fn one_process_per_gpu_unless_said_otherwise() {
 #[test]
 fn every_wrong_field_is_named() {
     type Change = fn(&mut JobDocument);
-    let cases: [(&str, Change); 29] = [
+    let cases: [(&str, Change); 31] = [
         ("apiVersion", |d| d.api_version = "v1".into()),
         ("kind", |d| d.kind = "Job".into()),
         ("metadata.name", |d| d.metadata.name = String::new()),
@@ -64,6 +64,8 @@ fn every_wrong_field_is_named() {
             d.spec.restart_policy = Some(RestartPolicyDocument { max_restarts: Some(-1), window: None });
         }),
         ("spec.stopGracePeriod", |d| d.spec.stop_grace_period = Some("301s".into())),
+        ("spec.fenceAfter", |d| d.spec.fence_after = Some("9s".into())),
+        ("spec.fenceAfter", |d| d.spec.fence_after = Some("soon".into())),
         ("spec.progress", |d| d.spec.progress = Some("sync".into())),
         ("spec.launch", |d| d.spec.launch = Some("warm".into())),
         ("spec.nodeMix", |d| d.spec.node_mix = Some("allow".into())),
@@ -80,6 +82,22 @@ fn pinning_is_all_a_job_may_switch_off_of_ours() {
     let mut doc = document();
     doc.spec.env = vec![EnvVar { name: "MUSTER_RANK_CPUS".into(), value: "off".into() }];
     assert!(doc.check().is_ok());
+}
+
+#[test]
+fn workers_are_fenced_only_where_asked_and_within_bounds() {
+    let mut doc = document();
+    assert_eq!(doc.check().unwrap().1.fence_after, None);
+    for (text, seconds) in [("10s", 10), ("1m30s", 90), ("1h", 3_600)] {
+        doc.spec.fence_after = Some(text.into());
+        let spec = doc.check().unwrap().1;
+        assert_eq!(spec.fence_after, Some(Duration::from_secs(seconds)));
+        let stored = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<JobSpec>(&stored).unwrap(), spec);
+    }
+    doc.spec.fence_after = Some("2h".into());
+    let error = doc.check().unwrap_err().remove(0);
+    assert_eq!(error.to_string(), "spec.fenceAfter: is 2h, must be between 10s and 1h");
 }
 
 #[test]

@@ -8,11 +8,12 @@ use std::time::Duration;
 use muster_core::{
     fleet::Hello,
     id::{NodeEpoch, NodeName, Term, label_error},
+    protocol::Speaks,
     time::Timestamp,
 };
 
 use super::Malformed;
-use crate::{limits::PROTOCOL, v1};
+use crate::v1;
 
 pub(super) mod bounds;
 mod desired;
@@ -27,12 +28,10 @@ pub use run_report::{RUNS_MAX, runs_from_wire, runs_to_wire};
 
 use bounds::{NAME_MAX, malformed, text};
 
-/// The oldest protocol still served: the one before this build's, once there is one.
-const PROTOCOL_OLDEST: u32 = 1;
-
 pub fn hello_to_wire(hello: &Hello, now: Timestamp) -> v1::Hello {
     v1::Hello {
-        protocol: PROTOCOL,
+        protocol: hello.speaks.newest,
+        protocol_oldest: hello.speaks.oldest,
         node: hello.node.0.clone(),
         boot_id: hello.boot_id.clone(),
         incarnation: hello.incarnation,
@@ -43,12 +42,22 @@ pub fn hello_to_wire(hello: &Hello, now: Timestamp) -> v1::Hello {
     }
 }
 
-/// A hello of this protocol version or the one before.
-pub fn hello_from_wire(wire: v1::Hello, now: Timestamp) -> Result<Hello, Malformed> {
-    if !(PROTOCOL_OLDEST..=PROTOCOL).contains(&wire.protocol) {
-        let message = format!("is {}, this build speaks {PROTOCOL_OLDEST} to {PROTOCOL}", wire.protocol);
-        return Err(malformed("hello.protocol", message));
+/// What an agent says it speaks. To be looked at before anything else of its hello: what the rest means depends on it.
+pub fn speaks_from_wire(wire: &v1::Hello) -> Result<Speaks, Malformed> {
+    let newest = wire.protocol;
+    let oldest = if wire.protocol_oldest == 0 { newest } else { wire.protocol_oldest };
+    if newest == 0 {
+        return Err(malformed("hello.protocol", "is 0, the first version is 1"));
     }
+    if oldest > newest {
+        return Err(malformed("hello.protocol_oldest", format!("is {oldest}, and the newest is {newest}")));
+    }
+    Ok(Speaks { oldest, newest })
+}
+
+/// A hello of a version this build speaks.
+pub fn hello_from_wire(wire: v1::Hello, now: Timestamp) -> Result<Hello, Malformed> {
+    let speaks = speaks_from_wire(&wire)?;
     if let Some(message) = label_error(&wire.node) {
         return Err(malformed("hello.node", message));
     }
@@ -59,6 +68,7 @@ pub fn hello_from_wire(wire: v1::Hello, now: Timestamp) -> Result<Hello, Malform
         node: NodeName(wire.node),
         boot_id: text("hello.boot_id", wire.boot_id, NAME_MAX)?,
         incarnation: wire.incarnation,
+        speaks,
         term_seen: Term(wire.term_seen),
         epoch_seen: NodeEpoch(wire.epoch_seen),
         report: node_report_from_wire(wire.report.ok_or_else(|| malformed("hello.report", "is missing"))?)?,
@@ -73,6 +83,8 @@ pub struct Welcome {
     pub epoch: NodeEpoch,
     /// How often the agent shall speak.
     pub heartbeat: Duration,
+    /// The version of the protocol both use from here on.
+    pub protocol: u32,
 }
 
 pub fn welcome_to_wire(welcome: &Welcome) -> v1::Welcome {
@@ -80,6 +92,7 @@ pub fn welcome_to_wire(welcome: &Welcome) -> v1::Welcome {
         term: welcome.term.0,
         epoch: welcome.epoch.0,
         heartbeat_interval_ms: u64::try_from(welcome.heartbeat.as_millis()).unwrap_or(u64::MAX),
+        protocol: welcome.protocol,
     }
 }
 
@@ -92,9 +105,16 @@ pub fn welcome_from_wire(wire: v1::Welcome) -> Result<Welcome, Malformed> {
         let message = format!("is {}, must be between {low} and {high}", wire.heartbeat_interval_ms);
         return Err(malformed("welcome.heartbeat_interval_ms", message));
     }
+    // Version 1 did not say so.
+    let protocol = wire.protocol.max(1);
+    let Speaks { oldest, newest } = Speaks::OURS;
+    if !(oldest..=newest).contains(&protocol) {
+        return Err(malformed("welcome.protocol", format!("is {protocol}, this agent speaks {}", Speaks::OURS)));
+    }
     Ok(Welcome {
         term: Term(wire.term),
         epoch: NodeEpoch(wire.epoch),
         heartbeat: Duration::from_millis(wire.heartbeat_interval_ms),
+        protocol,
     })
 }

@@ -6,7 +6,8 @@ use std::{collections::VecDeque, time::Duration};
 use muster_core::{
     fleet::Hello,
     id::Term,
-    node::{Alarm, Effect, Found, Input, Node, Objection},
+    node::{Alarm, Effect, Found, Input, Node, Objection, lease::Lease},
+    protocol::{self, Speaks},
     run::{RunId, RunReport},
     time::Timestamp,
 };
@@ -40,6 +41,11 @@ pub(crate) struct AgentProcess {
     sent: Option<Vec<RunReport>>,
     /// Dies after so many effects of its next turn that has any.
     pub(crate) armed: Option<usize>,
+    pub(crate) speaks: Speaks,
+    /// What it has asked in this session, and when the coordinator was heard for certain.
+    pub(crate) lease: Lease,
+    pub(crate) heard: Option<Timestamp>,
+    asked: u64,
 }
 
 impl World {
@@ -73,6 +79,10 @@ impl World {
             answered: now,
             sent: None,
             armed: None,
+            speaks: place.speaks,
+            lease: Lease::default(),
+            heard: None,
+            asked: 0,
         });
         let clock = place.clock(now);
         let found = |((run, group), answers): ((&RunId, &Group), bool)| {
@@ -142,11 +152,14 @@ impl World {
         (agent.conn, agent.welcomed, agent.dialled, agent.answered) = (Some(conn), false, now, now);
         let runs = agent.node.reports();
         agent.sent = Some(runs.clone());
+        (agent.lease, agent.asked) = (Lease::default(), 0);
+        agent.lease.asked(0, clock);
         let ledger = agent.node.ledger();
         let hello = Hello {
             node: place.name.clone(),
             boot_id,
             incarnation: id,
+            speaks: agent.speaks,
             term_seen: ledger.term,
             epoch_seen: ledger.epoch,
             report,
@@ -196,7 +209,12 @@ impl World {
         }
         let next = now + agent.interval;
         self.queue.push(next, Event::Beat { machine, conn });
-        self.send_up(conn, Up::Heartbeat);
+        let clock = self.machines[machine].clock(now);
+        let agent = self.machines[machine].agent.as_mut().expect("found above");
+        agent.asked += 1;
+        let number = agent.asked;
+        agent.lease.asked(number, clock);
+        self.send_up(conn, Up::Heartbeat { number });
     }
 
     pub(crate) fn heard_from_coordinator(&mut self, machine: usize, message: Down) {
@@ -210,7 +228,12 @@ impl World {
                 note!(self, "n{machine} is welcomed: term {term}, epoch {epoch}");
                 self.agent_turn(machine, Input::Welcome { term, epoch });
             }
-            Down::Desired(desired) => {
+            Down::Desired(mut desired) => {
+                if agent.speaks.newest < protocol::FENCES {
+                    // It reads no field that came later.
+                    invariants::fences_are_understood(self, machine, &desired);
+                    crate::words::forget_fences(&mut desired);
+                }
                 note!(self, "n{machine} is to have {}", crate::words::desired(&desired));
                 let stale = desired.term < known.0 || desired.epoch < known.1;
                 let did = self.agent_turn(machine, Input::Desired(desired));
@@ -218,7 +241,7 @@ impl World {
                     self.fail("I6", format!("n{machine} obeys an older term or epoch than {known:?}, which it has met"));
                 }
             }
-            Down::HeartbeatReply => {}
+            Down::HeartbeatReply { .. } => {}
         }
     }
 
@@ -318,7 +341,8 @@ impl World {
                     self.queue.push(self.now + delay, refused);
                     return true;
                 }
-                self.tell_runner(machine, &assignment.run, Order::Start { store });
+                let heard = self.machines[machine].agent.as_ref().and_then(|agent| agent.heard);
+                self.tell_runner(machine, &assignment.run, Order::Start { store, heard });
             }
             Effect::Stop { run, grace, reason } => {
                 note!(self, "n{machine} stops {} ({grace:?}): {reason}", crate::words::run(&run));
@@ -348,7 +372,7 @@ impl World {
     }
 
     /// Orders pass through the agent's connection to the runner and may be lost with the agent.
-    fn tell_runner(&mut self, machine: usize, run: &RunId, order: Order) {
+    pub(crate) fn tell_runner(&mut self, machine: usize, run: &RunId, order: Order) {
         let delay = self.rng.ms(0, 10);
         let Some(group) = self.machines[machine].runs.get(run) else { return };
         let agent = self.machines[machine].agent.as_ref().map_or(0, |agent| agent.id);

@@ -249,10 +249,14 @@ impl World {
                     self.decide(seat, Input::Runs { session, runs }, Some(machine));
                 }
             }
-            Up::Heartbeat => {
+            Up::Heartbeat { number } => {
                 if let Some(session) = session {
+                    // Workers live by the answer: it is given only by who still has the lease at this moment.
+                    let leads = process.deposed.is_none() || !self.plan.fences || on(Planted::DeposedRenews);
                     self.decide(seat, Input::Heartbeat { session }, Some(machine));
-                    self.send_down(id, Down::HeartbeatReply);
+                    if leads {
+                        self.send_down(id, Down::HeartbeatReply { number });
+                    }
                 }
             }
         }
@@ -367,7 +371,7 @@ impl World {
     fn act(&mut self, seat: usize, effect: Effect) {
         invariants::committed_before_commanded(self, seat, &effect);
         match effect {
-            Effect::Welcome { session, term, epoch, heartbeat } => {
+            Effect::Welcome { session, term, epoch, heartbeat, .. } => {
                 if let Some(id) = self.conn_of(seat, session) {
                     self.send_down(id, Down::Welcome { term, epoch, heartbeat });
                 }

@@ -100,6 +100,12 @@ pub(crate) enum Event {
         run: RunId,
     },
 
+    /// Look whether a group's workers have heard of the coordinator lately enough.
+    FenceLooks {
+        machine: usize,
+        run: RunId,
+        life: u64,
+    },
     PowerOn {
         machine: usize,
     },
@@ -179,20 +185,29 @@ pub(crate) enum Up {
     Hello { hello: Box<Hello>, sent: Timestamp },
     Report(Box<NodeReport>),
     Runs { runs: Vec<RunReport>, sent: Timestamp },
-    Heartbeat,
+    Heartbeat { number: u64 },
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Down {
     Welcome { term: Term, epoch: NodeEpoch, heartbeat: Duration },
     Desired(Desired),
-    HeartbeatReply,
+    HeartbeatReply { number: u64 },
 }
 
 /// What an agent tells a runner.
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
-    Start { store: Endpoint },
-    Stop { grace: Duration },
+    /// `heard`: when the coordinator was heard last.
+    Start {
+        store: Endpoint,
+        heard: Option<Timestamp>,
+    },
+    Renew {
+        heard: Timestamp,
+    },
+    Stop {
+        grace: Duration,
+    },
     Release,
 }

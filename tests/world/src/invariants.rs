@@ -23,6 +23,7 @@
 //! | R2 | a node obeys what it has not persisted |
 //! | R4 | workers of one run are started twice |
 //! | R6 | a generation starts while an older one may make a step |
+//! | R7 | workers of two generations of a job with `fenceAfter` live at once, or an agent that knows no fences has such a job |
 //! | R9 | a GPU or slot is given away that another job may still use |
 //!
 //! I1 to I16 are the invariants of the failure model, R1 to R9 five rules of the protocol that can be looked at directly.
@@ -36,7 +37,8 @@ use muster_core::{
         receipt::{Cause, Charged, Incident},
     },
     id::{JobUid, NodeEpoch, NodeName, SessionId, Term},
-    run::{DesiredRun, RunId, Target},
+    protocol::Speaks,
+    run::{Desired, DesiredRun, RunId, Target},
     spec::Progress,
     time::Timestamp,
 };
@@ -44,6 +46,9 @@ use muster_core::{
 use crate::{coordinator::Process, machine::Machine, store::Store, words, world::World};
 
 mod decisions;
+mod fences;
+
+pub(crate) use fences::{fences_are_understood, one_generation_lives};
 
 pub(crate) use decisions::{change_is_lawful, cordons, cordons_are_capped, only_what_is_free};
 
@@ -274,6 +279,10 @@ fn unwelcome(world: &World, process: &Process, session: SessionId, term: Term, e
     let conn = process.sessions.get(&session).and_then(|id| world.conns.get(id))?;
     let place = &world.machines[conn.machine];
     let stored = world.store.nodes.get(&place.name).map(|node| node.epoch);
+    let speaks = place.agent.as_ref().filter(|agent| agent.id == conn.agent).map(|agent| agent.speaks);
+    if let Some(Err(why)) = speaks.map(|speaks| Speaks::OURS.agree(speaks)) {
+        return Some(("I16", format!("{} is welcomed: {why}", place.name)));
+    }
     if term < place.ledger_highest.term {
         let what = format!("{} has obeyed term {} and is welcomed under {term}", place.name, place.ledger_highest.term);
         return Some(("I16", what));

@@ -9,6 +9,7 @@
 //! | `coordinator`, `store` | the coordinator's shell: commit, then act |
 //! | `agent`, `network` | the agents' shells, and their connections |
 //! | `machine`, `runner`, `training` | power, disks, processes; worlds that train |
+//! | `fence` | workers that live by word of the coordinator |
 //! | `users` | submissions and other requests |
 //! | `truth` | what really happened, for the checks only |
 //! | `invariants`, `liveness` | the rules |
@@ -31,6 +32,7 @@ mod clock;
 mod coordinator;
 mod event;
 mod fault;
+mod fence;
 mod invariants;
 mod liveness;
 pub mod log;

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use muster_core::{
     fleet::job::{JobRecord, Phase},
     id::JobUid,
+    protocol::{self, Speaks},
     time::Timestamp,
 };
 
@@ -97,6 +98,10 @@ fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
     let fits = |place: &&crate::machine::Machine| {
         let known = world.store.nodes.get(&place.name).is_some_and(|node| node.cordon.is_none());
         if !place.powered || place.agent.is_none() || !known {
+            return false;
+        }
+        let speaks = place.agent.as_ref().map_or(place.speaks, |agent| agent.speaks);
+        if Speaks::OURS.agree(speaks).is_err() || (job.spec.fence_after.is_some() && speaks.newest < protocol::FENCES) {
             return false;
         }
         let others = world.store.jobs.values().filter(|other| &other.uid != uid);

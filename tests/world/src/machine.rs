@@ -1,13 +1,17 @@
 //! One machine: its power, its disk, its runners and their worker processes. What outlives what is the point of this file: an
 //! agent's death touches nothing here, a runner's takes its group along, a power cut leaves only the disk.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use muster_core::{
     exit::Exit,
     id::{NodeName, Term},
     node::{FoundState, GroupPhase, GroupStatus, Ledger, SeenExit},
     node_report::{Gpu, NodeReport},
+    protocol::Speaks,
     run::{Assignment, Endpoint, RankReport, RunId},
     time::Timestamp,
 };
@@ -24,6 +28,8 @@ pub(crate) struct Machine {
     pub(crate) gpus: u32,
     pub(crate) agent: Option<AgentProcess>,
     pub(crate) agents_started: u64,
+    /// The versions of the protocol its installed agent speaks.
+    pub(crate) speaks: Speaks,
     /// On disk.
     pub(crate) ledger: Ledger,
     /// What the ledger was before it was written last.
@@ -71,6 +77,11 @@ pub(crate) struct Group {
     /// Unique in the world: events for a group that is gone find nobody.
     pub(crate) life: u64,
     pub(crate) runner: Runner,
+    /// When the coordinator was heard, as far as its runner knows.
+    pub(crate) heard: Option<Timestamp>,
+    /// Its runner has stopped it since nothing was heard; or had to stop it all the same.
+    pub(crate) fenced: bool,
+    pub(crate) fence_closed: bool,
     pub(crate) phase: GroupPhase,
     pub(crate) store: Option<Endpoint>,
     /// Where it was told to meet, and the world that formed there.
@@ -102,6 +113,11 @@ impl Machine {
         Clock::new(self.booted, Timestamp(0), self.ppm).at(now)
     }
 
+    /// The moment of the world at which its clock will show this.
+    pub(crate) fn when(&self, shown: Timestamp) -> Timestamp {
+        Clock::new(self.booted, Timestamp(0), self.ppm).when(shown)
+    }
+
     pub(crate) fn report(&self, extra_slots: u32) -> NodeReport {
         let gpu = |index: u32| Gpu {
             uuid: format!("{}-gpu-{index}", self.name),
@@ -131,6 +147,9 @@ impl Group {
             term,
             life,
             runner: Runner::Starting,
+            heard: None,
+            fenced: false,
+            fence_closed: false,
             phase: GroupPhase::Holding,
             store: None,
             world: None,
@@ -147,6 +166,10 @@ impl Group {
             released: false,
             line: 0,
         }
+    }
+
+    pub(crate) fn fence(&self) -> Option<Duration> {
+        self.assignment.fence_after
     }
 
     pub(crate) fn works(&self) -> bool {
@@ -185,6 +208,7 @@ impl Group {
             launched_at: self.launched_at,
             launcher_exit: self.launcher_exit,
             dead_at: self.dead_at,
+            fenced: self.fenced,
             ranks: self.ranks.iter().map(|rank| rank.report.clone()).collect(),
             ..GroupStatus::holding()
         }

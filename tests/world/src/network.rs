@@ -140,7 +140,7 @@ impl World {
         let conn = &self.conns[&id];
         if !conn.agent_open {
             let late = self.healed.is_none() && self.plan.has(Fault::Stale) && !self.machines[machine].down_cut;
-            if late && !matches!(message, Down::HeartbeatReply) {
+            if late && !matches!(message, Down::HeartbeatReply { .. }) {
                 let (agent, delay) = (conn.agent, self.rng.ms(0, 3_000));
                 self.after(delay, Event::Late { machine, agent, message });
             }
@@ -149,6 +149,12 @@ impl World {
         if self.machines[machine].down_cut {
             self.conns.get_mut(&id).expect("found above").held_down.push_back((serial, message));
             return;
+        }
+        // Of this very session: what comes late answers nothing any more.
+        match &message {
+            Down::Welcome { .. } => self.question_answered(machine, 0),
+            Down::HeartbeatReply { number } => self.question_answered(machine, *number),
+            Down::Desired(_) => {}
         }
         self.heard_from_coordinator(machine, message);
     }

@@ -56,9 +56,21 @@ pub(crate) struct Plan {
     /// Strikes that do not happen, by their number; and whether users act at all beyond their submissions.
     pub(crate) skipped: BTreeSet<u64>,
     pub(crate) users_act: bool,
+    /// Some jobs have `fenceAfter`; agents are upgraded one by one.
+    pub(crate) fences: bool,
+    pub(crate) versions: bool,
 }
 
 impl Plan {
+    /// What only some worlds have. Drawn from a source of its own, so that the others stay what they were.
+    pub(crate) fn draw_traits(&mut self, traits: &mut Rng, cut: &Cut) {
+        (self.fences, self.versions) = (traits.percent(20), traits.percent(15));
+        if self.fences && self.size != Size::Large && cut.trouble_ms.is_none() {
+            // A fence is closed after half a minute.
+            self.trouble += traits.ms(10_000, 40_000);
+        }
+    }
+
     pub(crate) fn draw(rng: &mut Rng, size: Size, cut: &Cut) -> Self {
         let machines = match (size, rng.below(100)) {
             (Size::Large, _) => 10_000,
@@ -90,6 +102,8 @@ impl Plan {
             duplicate_percent: 10,
             skipped: cut.skipped.clone(),
             users_act: !cut.quiet_users,
+            fences: false,
+            versions: false,
         };
         match size {
             Size::Mixed => {}

@@ -72,7 +72,18 @@ impl World {
             return self.after(again, Event::Order { machine, agent, run, life, line, order });
         }
         match (order, group.runner, group.phase) {
-            (Order::Start { store }, Runner::Up, GroupPhase::Holding) => {
+            (Order::Renew { heard }, Runner::Up, _) => group.heard = group.heard.max(Some(heard)),
+            (Order::Renew { .. }, Runner::Gone, _) => {}
+            (Order::Start { store, heard }, Runner::Up, GroupPhase::Holding) => {
+                group.heard = group.heard.max(heard);
+                if !self.may_begin(machine, &run, life) {
+                    return;
+                }
+                let group = self.group(machine, &run, life).expect("found above");
+                if group.fence().is_some() {
+                    self.after(Duration::ZERO, Event::FenceLooks { machine, run: run.clone(), life });
+                }
+                let group = self.group(machine, &run, life).expect("found above");
                 (group.phase, group.launcher) = (GroupPhase::Running, true);
                 self.changed.push(machine);
                 let world = self.world_at(&run, &store);
@@ -108,7 +119,7 @@ impl World {
         }
     }
 
-    fn stop_group(&mut self, machine: usize, run: RunId, life: u64, grace: Duration) {
+    pub(crate) fn stop_group(&mut self, machine: usize, run: RunId, life: u64, grace: Duration) {
         let now = self.now;
         let obeys = self.rng.percent(70);
         let exit_in = self.rng.ms(1, 500);
@@ -157,6 +168,7 @@ impl World {
         self.changed.push(machine);
         note!(self, "n{machine}: the workers of {} are up", words::run(&run));
         invariants::started_once(self, machine, &run);
+        invariants::one_generation_lives(self, &run);
         self.speak_soon(machine, run.clone());
         self.joins(machine, &run);
     }

@@ -6,6 +6,7 @@ use muster_core::{
     exit::Exit,
     id::Term,
     node::{GroupPhase, Ledger},
+    protocol::Speaks,
     run::RunId,
 };
 
@@ -196,6 +197,12 @@ impl World {
 
     /// A coordinator has refused this node, which knows of a newer term; the operator does what the message says.
     pub(crate) fn refused_session(&mut self, machine: usize, why: &str) {
+        if why.contains("upgrade") && self.rng.percent(50) {
+            note!(self, "the operator upgrades the agent of n{machine}");
+            self.machines[machine].speaks = Speaks::OURS;
+            let takes = self.rng.ms(1_000, 8_000);
+            return self.agent_dies(machine, Some(takes));
+        }
         if why.contains("--min-term") {
             let at_least = self.machines[machine].ledger.term.next();
             let reads = self.rng.ms(1_000, 8_000);

@@ -71,6 +71,13 @@ impl World {
         let progress = if self.rng.percent(85) { "synchronous" } else { "independent" };
         let restarts = self.rng.range(0, 6) as i64;
         let priority = self.rng.range(0, 2) as i64;
+        let fenced = self.plan.fences && self.traits.percent(60);
+        let fence_after = fenced.then(|| (*self.traits.pick(&["10s", "15s", "20s", "30s"]).expect("there are four")).to_owned());
+        let (replicas, min) = match fenced && self.traits.percent(50) {
+            // With one member nobody else's end proves anything.
+            true => (1, 1),
+            false => (replicas, min),
+        };
         let spec = SpecDocument {
             replicas: Some(replicas as i64),
             min_replicas: Some(min as i64),
@@ -84,6 +91,7 @@ impl World {
             stop_grace_period: Some(grace.into()),
             scale_up_cooldown: Some(cooldown.into()),
             progress: Some(progress.into()),
+            fence_after,
             ..SpecDocument::default()
         };
         let metadata = Metadata { name, namespace: None };

@@ -6,6 +6,15 @@ pub(crate) fn run(run: &RunId) -> String {
     format!("{}-g{}", run.job, run.generation)
 }
 
+/// As it is read by an agent that knows no fences.
+pub(crate) fn forget_fences(desired: &mut Desired) {
+    for wanted in &mut desired.runs {
+        if let Target::Ready(assignment) | Target::Running(assignment, _) = &mut wanted.target {
+            assignment.fence_after = None;
+        }
+    }
+}
+
 pub(crate) fn desired(desired: &Desired) -> String {
     let one = |wanted: &muster_core::run::DesiredRun| {
         let target = match &wanted.target {

@@ -6,6 +6,7 @@ use muster_core::{
     fleet::Change,
     id::NodeName,
     node::{Input, Ledger},
+    protocol::Speaks,
     run::Endpoint,
     time::Timestamp,
 };
@@ -26,6 +27,8 @@ pub(crate) struct World {
     pub(crate) now: Timestamp,
     pub(crate) queue: Queue,
     pub(crate) rng: Rng,
+    /// For what only some worlds have, so that it changes nothing in the others.
+    pub(crate) traits: Rng,
     pub(crate) plan: Plan,
     pub(crate) trace: Trace,
     pub(crate) store: Store,
@@ -59,13 +62,16 @@ impl World {
     pub(crate) fn new(seed: u64, options: &Options) -> Self {
         let mut rng = Rng::new(seed);
         planted::plant(options.planted);
-        let plan = Plan::draw(&mut rng, options.size, &options.cut);
+        let mut plan = Plan::draw(&mut rng, options.size, &options.cut);
+        let mut traits = Rng::new(!seed);
+        plan.draw_traits(&mut traits, &options.cut);
         let machines = (0..plan.machines).map(|i| machine(i, &plan)).collect();
         let mut world = Self {
             now: MORNING,
             queue: Queue::default(),
             trouble_until: MORNING + plan.trouble,
             rng,
+            traits,
             plan,
             trace: Trace::new(options.log, options.whole),
             store: Store::default(),
@@ -90,6 +96,7 @@ impl World {
         world.queue.push(MORNING, Event::CoordinatorStarts { seat: 0 });
         for machine in 0..world.machines.len() {
             world.machines[machine].ppm = world.drift();
+            world.machines[machine].speaks = world.installed();
             let at = MORNING + world.rng.ms(0, 3_000);
             world.queue.push(at, Event::AgentStarts { machine });
         }
@@ -200,6 +207,7 @@ impl World {
             }
             Event::RunnerLost { machine, agent, run } => self.runner_lost(machine, agent, run),
             Event::Speak { machine, run } => self.speak(machine, run),
+            Event::FenceLooks { machine, run, life } => self.look_at_fence(machine, run, life),
             Event::PowerOn { machine } => self.power_on(machine),
             Event::RunnerUp { machine, run, life } => self.runner_up(machine, run, life),
             Event::Order { machine, agent, run, life, line, order } => self.order_arrives(machine, agent, run, life, line, order),
@@ -217,6 +225,15 @@ impl World {
             Event::Mends { fault, machine, other } => self.mends(fault, machine, other),
             Event::EverythingHeals => self.everything_heals(),
             Event::LookAtJobs => liveness::look(self),
+        }
+    }
+
+    /// The versions that the agent of a machine speaks at first: where agents are upgraded one by one, not always the newest.
+    fn installed(&mut self) -> Speaks {
+        let of_others = [Speaks { oldest: 1, newest: 1 }, Speaks { oldest: 2, newest: 3 }, Speaks { oldest: 3, newest: 4 }];
+        match self.plan.versions && self.traits.percent(60) {
+            true => *self.traits.pick(&of_others).expect("there are three"),
+            false => Speaks::OURS,
         }
     }
 
@@ -273,6 +290,7 @@ fn machine(index: usize, plan: &Plan) -> Machine {
         gpus: plan.gpus,
         agent: None,
         agents_started: 0,
+        speaks: Speaks::OURS,
         ledger: ledger.clone(),
         ledger_fails: false,
         ledger_damaged: false,

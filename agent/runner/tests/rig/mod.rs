@@ -73,6 +73,7 @@ impl Rig {
             step_pattern: None,
             idle_timeout_ms: 300_000,
             term_grace_ms: 10_000,
+            fence_after_ms: None,
             spare: false,
         };
         Rig { _root: root, dir, hold, cgroup: true }

@@ -4,13 +4,14 @@ use std::{net::SocketAddr, pin::Pin, time::Duration};
 
 use muster_core::{
     id::{NodeEpoch, Term},
+    protocol::NEWEST,
     run::{Desired, DesiredRun, RunId, RunPhase, RunReport},
     time::Timestamp,
 };
 use muster_proto::{
     convert::session::{Welcome, desired_to_wire, runs_from_wire, welcome_to_wire},
     v1::{
-        AgentMessage, CoordinatorMessage, Hello, LogChunk,
+        AgentMessage, CoordinatorMessage, HeartbeatReply, Hello, LogChunk,
         agent_message::Message as Up,
         agent_service_server::{AgentService, AgentServiceServer},
         coordinator_message::Message as Down,
@@ -100,7 +101,8 @@ impl AgentService for Service {
         };
         let (down, out) = mpsc::channel(64);
         let runs = runs_from_wire(hello.runs.clone().unwrap(), NOW).unwrap();
-        let session = Session { hello, up, down, term: 0, epoch: 0, runs, chunks: Vec::new(), heartbeats: 0, reports: 0 };
+        let session =
+            Session { hello, up, down, term: 0, epoch: 0, runs, chunks: Vec::new(), heartbeats: 0, answers: true, reports: 0 };
         self.sessions.send(session).await.unwrap();
         Ok(Response::new(Box::pin(ReceiverStream::new(out))))
     }
@@ -119,6 +121,8 @@ pub struct Session {
     pub runs: Vec<RunReport>,
     pub chunks: Vec<LogChunk>,
     pub heartbeats: u64,
+    /// It answers them.
+    pub answers: bool,
     pub reports: u64,
 }
 
@@ -127,10 +131,16 @@ impl Session {
         self.down.send(Ok(CoordinatorMessage { message: Some(message) })).await.unwrap();
     }
 
+    /// Ends the stream with this.
+    pub async fn refuse(self, why: Status) {
+        self.down.send(Err(why)).await.unwrap();
+    }
+
     pub async fn welcome(&mut self, term: u64, epoch: u64) {
         (self.term, self.epoch) = (term, epoch);
         let heartbeat = Duration::from_millis(50);
-        self.say(Down::Welcome(welcome_to_wire(&Welcome { term: Term(term), epoch: NodeEpoch(epoch), heartbeat }))).await;
+        let welcome = Welcome { term: Term(term), epoch: NodeEpoch(epoch), heartbeat, protocol: NEWEST };
+        self.say(Down::Welcome(welcome_to_wire(&welcome))).await;
     }
 
     pub async fn desire(&self, runs: Vec<DesiredRun>) {
@@ -153,7 +163,14 @@ impl Session {
                 self.reports += 1;
             }
             Up::Log(chunk) => self.chunks.push(chunk),
-            Up::Heartbeat(_) => self.heartbeats += 1,
+            Up::Heartbeat(heartbeat) => {
+                self.heartbeats += 1;
+                if self.answers {
+                    // The agent may be gone by now.
+                    let reply = Down::Heartbeat(HeartbeatReply { sequence: heartbeat.sequence });
+                    let _ = self.down.send(Ok(CoordinatorMessage { message: Some(reply) })).await;
+                }
+            }
             Up::Report(_) => {}
             Up::Hello(_) => panic!("a second hello"),
         }

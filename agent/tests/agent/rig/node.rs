@@ -175,6 +175,7 @@ impl Node {
             restart_count: 0,
             profile: Profile::default(),
             profile_hash: Profile::default().hash(),
+            fence_after: None,
         }
     }
 

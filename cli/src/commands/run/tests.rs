@@ -40,6 +40,13 @@ fn torchrun_s_spelling_is_understood() {
 }
 
 #[test]
+fn a_fence_is_a_period_within_bounds() {
+    assert_eq!(job("run --fence-after 60s t.py").spec.fence_after.as_deref(), Some("60s"));
+    assert_eq!(job("run t.py").spec.fence_after, None);
+    assert!(refused("run --fence-after 5s t.py").contains("--fence-after: is 5s, must be between 10s and 1h"));
+}
+
+#[test]
 fn modules_programs_and_interpreters() {
     let module = job("run --python .venv/bin/python -m my.train -x").spec;
     assert_eq!(module.command, ["/home/ada/.venv/bin/python"]);

@@ -121,6 +121,7 @@ fn an_old_store_is_refused_by_an_agent_that_has_seen_a_newer_term() {
         node: "a".into(),
         boot_id: "boot".into(),
         incarnation: 1,
+        speaks: Speaks::OURS,
         term_seen: Term(5),
         epoch_seen: NodeEpoch(1),
         report: NodeReport::default(),

@@ -12,6 +12,7 @@ use crate::{
 };
 
 mod fixture;
+mod given_up;
 pub(crate) use fixture::assignment;
 
 const NOW: Timestamp = Timestamp(1_000_000);

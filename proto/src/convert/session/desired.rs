@@ -65,6 +65,7 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
         stop_grace_ms: millis(assignment.stop_grace),
         step_pattern: assignment.step_pattern.clone(),
         restart_count: assignment.restart_count,
+        fence_after_ms: assignment.fence_after.map_or(0, millis),
         profile: Some(profile_to_wire(&assignment.profile, &assignment.profile_hash)),
     }
 }
@@ -168,6 +169,10 @@ fn assignment_from_wire(field: &str, wire: v1::Assignment, run: &RunId) -> Resul
             .transpose()?
             .flatten(),
         restart_count: wire.restart_count,
+        fence_after: match wire.fence_after_ms {
+            0 => None,
+            ms => Some(period_from_wire(&at("fence_after_ms"), ms)?),
+        },
         profile,
         profile_hash,
     })

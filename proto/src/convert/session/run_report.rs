@@ -51,6 +51,7 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
         dead_age_us: age(report.dead_at, now),
         ranks: report.ranks.iter().map(|rank| rank_to_wire(rank, now)).collect(),
         launcher_error: report.launcher_error.clone().unwrap_or_default(),
+        fenced: report.fenced,
         lane: Some(v1::LaneReport {
             name: report.lane.name.clone(),
             reason: report.lane.reason.clone(),
@@ -144,6 +145,7 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
         launched_at: at(wire.launched_age_us, now),
         launcher_exit: wire.launcher_exit.map(|exit| exit_from_wire(&format!("{field}.launcher_exit"), exit)).transpose()?,
         dead_at: at(wire.dead_age_us, now),
+        fenced: wire.fenced,
         launcher_error: optional_text(&format!("{field}.launcher_error"), wire.launcher_error, SENTENCE_MAX)?,
         ranks,
     })

@@ -7,6 +7,7 @@ use muster_core::{
     id::{Generation, JobName, JobUid},
     nccl::profile::{Profile, Shared, Transport},
     node_report::{Gpu, NodeReport},
+    protocol,
     run::{Assignment, Desired, DesiredRun, Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, Target},
     spec::Launch,
 };
@@ -15,6 +16,8 @@ use prost::Message;
 
 use super::*;
 use crate::v1::desired_run;
+
+mod versions;
 
 const NOW: Timestamp = Timestamp(5_000_000_000);
 
@@ -93,6 +96,7 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                 launcher_exit,
                 launcher_error,
                 dead_at,
+                fenced: term % 2 == 1,
                 lane: LaneReport { name: "fork".into(), reason: "asked for".into(), spare_bytes: term },
                 ranks,
             }
@@ -182,6 +186,7 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                 restart_count: rest.4,
                 profile_hash: profile.hash(),
                 profile,
+                fence_after: Some(Duration::from_millis(rest.2)).filter(|after| !after.is_zero()),
             }
         },
     )
@@ -217,6 +222,7 @@ proptest! {
             node: NodeName(node),
             boot_id: "boot".into(),
             incarnation: ids.0,
+            speaks: Speaks::OURS,
             term_seen: Term(ids.1),
             epoch_seen: NodeEpoch(ids.2),
             report,
@@ -316,7 +322,7 @@ fn every_wrong_run_report_is_refused_by_field() {
 fn good_hello() -> v1::Hello {
     let report = v1::NodeReport { address: "127.0.0.1".into(), ..Default::default() };
     v1::Hello {
-        protocol: PROTOCOL,
+        protocol: protocol::NEWEST,
         node: "n1".into(),
         boot_id: "b".into(),
         report: Some(report),
@@ -334,7 +340,8 @@ fn every_wrong_hello_is_refused_by_field() {
         hello
     };
     let cases = [
-        (v1::Hello { protocol: 0, ..good_hello() }, "hello.protocol: is 0, this build speaks 1 to 1"),
+        (v1::Hello { protocol: 0, ..good_hello() }, "hello.protocol: is 0, the first version is 1"),
+        (v1::Hello { protocol_oldest: 9, ..good_hello() }, "hello.protocol_oldest: is 9, and the newest is 2"),
         (
             v1::Hello { node: "Node".into(), ..good_hello() },
             "hello.node: \"Node\" has 'N': only lower-case letters, digits and '-' are allowed",
@@ -387,6 +394,7 @@ fn every_wrong_assignment_is_refused_by_field() {
         (v1::Assignment { launch: "warp".into(), ..good() }, "launch: \"warp\" is not a lane this agent knows"),
         (v1::Assignment { profile: Some(v1::Profile::default()), ..good() }, "profile.hash: is empty"),
         (v1::Assignment { stop_grace_ms: u64::MAX, ..good() }, "stop_grace_ms: is 18446744073709551615, longer than 30 days"),
+        (v1::Assignment { fence_after_ms: u64::MAX, ..good() }, "fence_after_ms: is 18446744073709551615, longer than 30 days"),
     ];
     for (wire, error) in cases {
         assert_eq!(read(wire).unwrap_err().to_string(), format!("desired.runs[0].ready.{error}"));
@@ -396,15 +404,6 @@ fn every_wrong_assignment_is_refused_by_field() {
     let run = v1::DesiredRun { job_uid: "0a".into(), generation: 1, target: None };
     let none = v1::Desired { runs: vec![run], ..Default::default() };
     assert_eq!(desired_from_wire(none).unwrap_err().to_string(), "desired.runs[0].target: is missing");
-}
-
-#[test]
-fn a_welcome_has_a_bearable_heartbeat() {
-    let welcome = Welcome { term: Term(3), epoch: NodeEpoch(9), heartbeat: Duration::from_millis(500) };
-    assert_eq!(welcome_from_wire(welcome_to_wire(&welcome)), Ok(welcome));
-    let wire = v1::Welcome { heartbeat_interval_ms: 0, ..Default::default() };
-    let error = "welcome.heartbeat_interval_ms: is 0, must be between 10 and 60000";
-    assert_eq!(welcome_from_wire(wire).unwrap_err().to_string(), error);
 }
 
 /// The largest report an agent makes fits a message with a margin of half.

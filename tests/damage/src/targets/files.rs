@@ -85,6 +85,7 @@ fn a_hold() -> Hold {
         step_pattern: Some("step (\\d+)".into()),
         idle_timeout_ms: 300_000,
         term_grace_ms: 10_000,
+        fence_after_ms: Some(60_000),
         spare: false,
     }
 }

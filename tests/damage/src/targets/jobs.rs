@@ -52,6 +52,7 @@ fn a_document(full: bool) -> JobDocument {
         spec.max_replicas = Some(4);
         spec.proc_per_node = Some(2);
         spec.scale_up_cooldown = Some("30s".into());
+        spec.fence_after = Some("5m".into());
         spec.stop_grace_period = Some("10s".into());
         spec.launch = Some("fork".into());
         spec.working_dir = Some("/data".into());

@@ -8,6 +8,7 @@ use muster_core::{
     id::{Generation, JobName, JobUid, NodeEpoch, Term},
     nccl::profile::Profile,
     node_report::NodeReport,
+    protocol::Speaks,
     run::{Assignment, Desired, DesiredRun, Endpoint, RunId, RunPhase, RunReport, Target},
     spec::Launch,
     time::Timestamp,
@@ -55,12 +56,14 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
         joined_ranks: vec![0, 1],
         launched_at: Some(Timestamp(NOW.0 - 5)),
         launcher_exit: Some(Exit::Signal(9)),
+        fenced: true,
         ..RunReport::preparing(RunId { job: JobUid("0192-ab".into()), generation: Generation(3) }, Term(2))
     };
     let hello = Hello {
         node: "node-1".into(),
         boot_id: "boot".into(),
         incarnation: 7,
+        speaks: Speaks::OURS,
         term_seen: Term(2),
         epoch_seen: NodeEpoch(3),
         report: NodeReport::default(),
@@ -101,7 +104,7 @@ pub(super) fn coordinator_seeds() -> Vec<Vec<u8>> {
         DesiredRun { run: run(3), target: Target::Ready(Box::new(assignment(run(3)))) },
     ];
     let desired = Desired { term: Term(4), epoch: NodeEpoch(5), runs };
-    let welcome = Welcome { term: Term(4), epoch: NodeEpoch(5), heartbeat: Duration::from_secs(1) };
+    let welcome = Welcome { term: Term(4), epoch: NodeEpoch(5), heartbeat: Duration::from_secs(1), protocol: 2 };
     let down = |message| CoordinatorMessage { message: Some(message) }.encode_to_vec();
     vec![down(Down::Desired(desired_to_wire(&desired))), down(Down::Welcome(welcome_to_wire(&welcome)))]
 }
@@ -130,5 +133,6 @@ fn assignment(run: RunId) -> Assignment {
         restart_count: 0,
         profile_hash: profile.hash(),
         profile,
+        fence_after: Some(Duration::from_secs(60)),
     }
 }

@@ -64,6 +64,7 @@ pub(crate) struct Stop {
     pub(crate) asked: Duration,
     pub(crate) deadline: Duration,
     pub(crate) killed: Option<Duration>,
+    pub(crate) fenced: bool,
 }
 
 impl Group {
@@ -91,7 +92,7 @@ impl Group {
                 false
             }
             None => {
-                self.stop = Some(Stop { reason: reason.to_owned(), asked: now, deadline, killed: None });
+                self.stop = Some(Stop { reason: reason.to_owned(), asked: now, deadline, killed: None, fenced: false });
                 true
             }
         }
@@ -179,6 +180,7 @@ impl Group {
             asked_us: micros(s.asked),
             grace_ms: s.deadline.saturating_sub(s.asked).as_millis() as u64,
             killed_us: s.killed.map(micros),
+            fenced: s.fenced,
         });
         Status {
             v: VERSION,

@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::pipe::PipeFlags;
 
 use crate::control::Control;
+use crate::fence::Fence;
 use crate::group::Group;
 use crate::poll::{Interest, Poll, Source};
 use crate::ranks::Ranks;
@@ -159,7 +160,8 @@ fn set_up(dir: &Path, cgroup: bool) -> Result<Runner, Trouble> {
 
     let group = Group::default();
     let books = Books::new(time::boot());
-    Ok(Runner { hold, poll, signals, control, ranks, served, cgroup, logs, exits, pattern, identity, group, books })
+    let fence = Fence::default();
+    Ok(Runner { hold, poll, signals, control, ranks, served, cgroup, logs, exits, pattern, identity, group, fence, books })
 }
 
 fn lock() -> Result<File, Trouble> {

@@ -4,6 +4,7 @@
 mod affinity;
 mod attend;
 mod control;
+mod fence;
 mod group;
 mod hold;
 mod logs;

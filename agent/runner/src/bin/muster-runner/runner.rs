@@ -16,6 +16,7 @@ use muster_runner::{RunnerIdentity, journal, record};
 use rustix::process::{Pid, Signal};
 
 use crate::control::Control;
+use crate::fence::Fence;
 use crate::group::{Group, Process, Rank};
 use crate::logs::Log;
 use crate::output::{CHUNK, Output, Read};
@@ -51,6 +52,7 @@ pub(crate) struct Runner {
     pub(crate) pattern: Pattern,
     pub(crate) identity: RunnerIdentity,
     pub(crate) group: Group,
+    pub(crate) fence: Fence,
     pub(crate) books: Books,
 }
 
@@ -169,6 +171,23 @@ impl Runner {
             let _ = rustix::process::kill_process_group(pid, Signal::TERM);
         }
         self.ranks.signal(libc::SIGTERM);
+    }
+
+    /// Stops a group that lives by word of the coordinator, if the last one is too old. When to look again.
+    pub(crate) fn mind_fence(&mut self, now: Duration) -> Option<Duration> {
+        let due = self.fence.due(&self.hold).filter(|_| !self.fence.closed && self.group.dead.is_none())?;
+        if now < due {
+            return Some(due);
+        }
+        self.fence.closed = true;
+        let of_itself = matches!(self.group.phase(), Phase::Holding | Phase::Running);
+        let grace = Duration::from_millis(self.hold.term_grace_ms);
+        self.stop(now, grace, "nothing was heard of the coordinator for longer than the job's fenceAfter");
+        if let Some(stop) = self.group.stop.as_mut().filter(|_| of_itself) {
+            stop.fenced = true;
+        }
+        eprintln!("{} nothing was heard of the coordinator for too long: the fence is closed", time::stamp());
+        None
     }
 
     fn hear_shim(&mut self, id: u32, now: Duration) {

@@ -25,5 +25,6 @@ pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
         restart_count: 0,
         profile: Profile::default(),
         profile_hash: Profile::default().hash(),
+        fence_after: None,
     }
 }

@@ -56,6 +56,7 @@ impl Runner {
                 let reason: String = reason.chars().take(1_000).collect();
                 self.stop(now, Duration::from_millis(grace_ms), &reason);
             }
+            Command::Renew { heard_us } => self.fence.renew(Duration::from_micros(heard_us), now),
             Command::Status => return Ok(Answer::Status),
             Command::Subscribe => self.control.subscribe(client),
             Command::StoreSet { key, value } => self.store()?.set(&key, &value),
@@ -90,6 +91,10 @@ impl Runner {
             None => {}
         }
         check(&spec, self.hold.world_size).map_err(|text| Refusal::new(RefusalKind::Invalid, text))?;
+        if self.mind_fence(now).is_none() && self.fence.closed {
+            let text = "nothing was heard of the coordinator for longer than the job's fenceAfter";
+            return Err(Refusal::new(RefusalKind::Stopped, text));
+        }
         self.begin(&spec).map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
         self.group.spec = Some(spec);
         self.books.urgent = true;

@@ -24,6 +24,12 @@ const OUTCOME_GAP: Duration = Duration::from_secs(1);
 impl Runner {
     /// Brings the group nearer to its end where that is due. Returns when to look again.
     pub(super) fn advance(&mut self, now: Duration) -> Option<Duration> {
+        let started = matches!(self.group.phase(), Phase::Running | Phase::Stopping);
+        let fence = if started { self.mind_fence(now) } else { None };
+        [self.bring_nearer(now), fence].into_iter().flatten().min()
+    }
+
+    fn bring_nearer(&mut self, now: Duration) -> Option<Duration> {
         match self.group.phase() {
             Phase::Dead => return self.write_outcome(now),
             Phase::Holding => return None,

@@ -1,0 +1,71 @@
+//! When the coordinator was heard last, as far as that is certain: what workers of jobs with `fenceAfter` live by.
+//!
+//! An answer may have been on its way for any time, and may lie here for any time more while this agent stands still. So it says nothing about
+//! when it was sent; but it was sent after the question, and the moment of the question is known here. The coordinator, who counts from when
+//! the question came, counts from a later moment.
+
+use std::collections::VecDeque;
+
+use crate::{
+    planted::{self, Mistake},
+    time::Timestamp,
+};
+
+/// Questions without an answer yet: at one a second a minute's worth, and a connection is given up long before.
+const ASKED_MAX: usize = 64;
+
+/// What one session has asked, and what was answered.
+#[derive(Clone, Debug, Default)]
+pub struct Lease {
+    asked: VecDeque<(u64, Timestamp)>,
+}
+
+impl Lease {
+    /// A question was sent, numbered upwards; not before `at`.
+    pub fn asked(&mut self, number: u64, at: Timestamp) {
+        if self.asked.len() == ASKED_MAX {
+            self.asked.pop_front();
+        }
+        self.asked.push_back((number, at));
+    }
+
+    /// A question was answered: since when the coordinator has been heard for certain. None for one that was not asked.
+    pub fn answered(&mut self, number: u64, now: Timestamp) -> Option<Timestamp> {
+        // Answers come in the order of the questions.
+        while let Some((asked, at)) = self.asked.front().copied() {
+            if asked > number {
+                return None;
+            }
+            self.asked.pop_front();
+            if asked == number {
+                return Some(if planted::on(Mistake::LeaseFromAnswer) { now } else { at });
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_as_old_as_its_question() {
+        let mut lease = Lease::default();
+        for (number, at) in [(0, 10), (1, 20), (2, 30)] {
+            lease.asked(number, Timestamp(at));
+        }
+        assert_eq!(lease.answered(1, Timestamp(5_000)), Some(Timestamp(20)), "one may be lost");
+        assert_eq!(lease.answered(1, Timestamp(5_001)), None, "nothing is answered twice");
+        assert_eq!(lease.answered(9, Timestamp(5_002)), None, "nobody asked that");
+        assert_eq!(lease.answered(2, Timestamp(5_003)), None, "what was before it is not answered any more");
+    }
+
+    #[test]
+    fn questions_without_answers_do_not_pile_up() {
+        let mut lease = Lease::default();
+        (0..1_000).for_each(|number| lease.asked(number, Timestamp(number)));
+        assert_eq!(lease.asked.len(), ASKED_MAX);
+        assert_eq!(lease.answered(999, Timestamp(5_000)), Some(Timestamp(999)));
+    }
+}

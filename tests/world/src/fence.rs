@@ -1,0 +1,68 @@
+//! Workers that live by word of the coordinator: agents pass on when it was heard, runners stop whom nothing was heard for. As in production
+//! the rules are core's where core has them: what an answer is worth, and how long a coordinator waits.
+
+use std::time::Duration;
+
+use muster_core::{node::GroupPhase, protocol, run::RunId, time::Timestamp};
+
+use crate::{
+    event::{Event, Order},
+    machine::Runner,
+    planted::{Planted, on},
+    trace::note,
+    words,
+    world::World,
+};
+
+impl World {
+    /// A question of this machine's agent was answered.
+    pub(crate) fn question_answered(&mut self, machine: usize, number: u64) {
+        let clock = self.machines[machine].clock(self.now);
+        let Some(agent) = &mut self.machines[machine].agent else { return };
+        let Some(heard) = agent.lease.answered(number, clock) else { return };
+        agent.heard = agent.heard.max(Some(heard));
+        if agent.speaks.newest < protocol::FENCES {
+            return;
+        }
+        let live_by_it = self.machines[machine].runs.iter().filter(|(_, group)| group.fence().is_some() && group.is_held());
+        let runs: Vec<RunId> = live_by_it.map(|(run, _)| run.clone()).collect();
+        runs.iter().for_each(|run| self.tell_runner(machine, run, Order::Renew { heard }));
+    }
+
+    /// False if nothing was heard for so long that the workers may not even begin; the run is over then.
+    pub(crate) fn may_begin(&mut self, machine: usize, run: &RunId, life: u64) -> bool {
+        if self.fence_left(machine, run) != Some(Duration::ZERO) || on(Planted::StartUnleased) {
+            return true;
+        }
+        note!(self, "n{machine}: {} is not begun, nothing was heard for too long", words::run(run));
+        if let Some(group) = self.group(machine, run, life) {
+            (group.fenced, group.fence_closed) = (true, true);
+        }
+        self.stop_group(machine, run.clone(), life, Duration::ZERO);
+        false
+    }
+
+    /// Looks whether a group must stop, and when to look again.
+    pub(crate) fn look_at_fence(&mut self, machine: usize, run: RunId, life: u64) {
+        let left = self.fence_left(machine, &run);
+        let Some(group) = self.group(machine, &run, life) else { return };
+        let lives = group.runner == Runner::Up && matches!(group.phase, GroupPhase::Running | GroupPhase::Stopping);
+        let Some(left) = left.filter(|_| lives && !group.fence_closed) else { return };
+        if !left.is_zero() {
+            return self.after(left, Event::FenceLooks { machine, run, life });
+        }
+        let (by_itself, grace) = (group.phase == GroupPhase::Running, group.assignment.stop_grace);
+        group.fence_closed = true;
+        group.fenced |= by_itself;
+        note!(self, "n{machine}: {} stops, nothing was heard for too long", words::run(&run));
+        self.stop_group(machine, run, life, grace);
+    }
+
+    /// How long the workers may go on yet, on the world's clock; none for a job without a fence.
+    fn fence_left(&self, machine: usize, run: &RunId) -> Option<Duration> {
+        let place = &self.machines[machine];
+        let group = place.runs.get(run)?;
+        let due = group.heard.unwrap_or(Timestamp(0)) + group.fence()?;
+        if place.clock(self.now) >= due { Some(Duration::ZERO) } else { Some(place.when(due).since(self.now)) }
+    }
+}

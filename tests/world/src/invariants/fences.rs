@@ -1,0 +1,38 @@
+//! R7: what `fenceAfter` promises.
+
+use super::*;
+
+/// Of a job with a fence no two generations have workers at once, unless a member's proven death keeps the older one, which is synchronous,
+/// from making a step. Looked at when workers come up. Who cannot be killed can do nothing either.
+pub(crate) fn one_generation_lives(world: &mut World, run: &RunId) {
+    let Some(job) = world.store.jobs.get(&run.job).filter(|job| job.spec.fence_after.is_some()) else { return };
+    let ring_break = |generation: &GenerationRecord| job.spec.progress == Progress::Synchronous && !generation.dead.is_empty();
+    let lives = |generation: &&GenerationRecord| {
+        let id = generation.run(&job.uid);
+        let machines = generation.members.iter().filter_map(|member| world.machine_named(&member.node));
+        machines
+            .filter_map(|machine| world.machines[machine].runs.get(&id))
+            .any(|group| group.works() && world.now >= group.unkillable_until)
+    };
+    let living: Vec<&GenerationRecord> = job.unburied().filter(lives).collect();
+    let newest = living.iter().map(|generation| generation.number).max();
+    let older = living.iter().find(|generation| Some(generation.number) < newest && !ring_break(generation));
+    if let Some(older) = older {
+        let what = format!(
+            "workers of {} live beside those of generation {}",
+            words::run(&older.run(&job.uid)),
+            newest.map_or(0, |number| number.0)
+        );
+        world.fail("R7", what);
+    }
+}
+
+/// An agent that knows no fences is given no job that needs one.
+pub(crate) fn fences_are_understood(world: &mut World, machine: usize, desired: &Desired) {
+    let fenced = desired.runs.iter().find(|wanted| {
+        matches!(&wanted.target, Target::Ready(assignment) | Target::Running(assignment, _) if assignment.fence_after.is_some())
+    });
+    if let Some(wanted) = fenced {
+        world.fail("R7", format!("{} is given to n{machine}, whose agent does not know of fences", words::run(&wanted.run)));
+    }
+}

@@ -78,7 +78,7 @@ async fn an_agent_newer_than_the_store_halts() {
 #[tokio::test]
 async fn agents_of_this_version_and_of_the_one_before_are_served_and_others_told_what_to_do() {
     let server = Server::start().await;
-    let mut open = async |node: &str, oldest: u32, newest: u32| {
+    let open = async |node: &str, oldest: u32, newest: u32| {
         let hello = v1::Hello { protocol: newest, protocol_oldest: oldest, ..hello(node) };
         RawSession::open(&server, say(FromAgent::Hello(hello))).await.unwrap().next().await
     };

@@ -46,7 +46,7 @@ impl Fleet {
                 marks: Vec::new(),
                 report: Arc::default(),
             };
-            self.nodes.nodes.insert(name.clone(), Node::stored(record, now));
+            self.nodes.admit(record, now);
             scratch.nodes.insert(name.clone(), None);
             // It may have been deleted with work on it that is not over.
             for uid in self.active.clone() {

@@ -161,6 +161,8 @@ impl Session<'_> {
         let input = match message.message {
             Some(FromAgent::Heartbeat(v1::Heartbeat { sequence })) => {
                 self.tell(Input::Heartbeat { session }).await?;
+                // Workers of jobs with `fenceAfter` live by this answer. It may be given because nobody else can lead while this process
+                // has its store open; with a store that can be taken over, its lease must be looked at here first.
                 return self.send(ToAgent::Heartbeat(v1::HeartbeatReply { sequence })).await;
             }
             Some(FromAgent::Log(chunk)) => return self.chunk(chunk).await,

@@ -44,7 +44,7 @@ impl Fleet {
                 halt: None,
                 marks: Vec::new(),
             };
-            self.nodes.nodes.insert(name.clone(), Node::stored(record, now));
+            self.nodes.admit(record, now);
             scratch.nodes.insert(name.clone(), None);
             // It may have been deleted with work on it that is not over.
             for uid in self.active.clone() {

@@ -8,10 +8,10 @@ use crate::{
     fleet::{
         Answer, Change, Effect, Event, Fleet, Input, NodeRecord, Policy, Stored, Turn, desired,
         job::{JobRecord, Stopping},
-        registry::{Node, Registry},
+        registry::Registry,
         rendezvous,
         settle::Live,
-        view::{self, JobView, Liveness, NodeView},
+        view::{self, JobView, NodeView},
     },
     id::{Generation, JobName, JobUid, NodeName, Term},
     planted::{self, Mistake},
@@ -64,7 +64,7 @@ impl Fleet {
             if record.halt.is_some() {
                 halted.insert(record.name.clone());
             }
-            nodes.nodes.insert(record.name.clone(), Node::stored(record, now));
+            nodes.admit(record, now);
         }
         for (name, report) in stored.reports {
             if let Some(node) = nodes.nodes.get_mut(&name) {
@@ -138,9 +138,7 @@ impl Fleet {
 
     /// A started coordinator listens before it judges: until everybody it knows is back, or the hold is over (R8).
     pub(crate) fn is_listening(&self, now: Timestamp) -> bool {
-        !planted::on(Mistake::NoListening)
-            && now < self.listen_until
-            && self.nodes.nodes.values().any(|node| node.liveness == Liveness::Unknown && !node.record.gone)
+        !planted::on(Mistake::NoListening) && now < self.listen_until && self.nodes.unheard().any(|node| !node.record.gone)
     }
 
     fn apply(&mut self, now: Timestamp, input: Input, scratch: &mut Scratch) {
@@ -255,7 +253,8 @@ impl Fleet {
         if let Some((id, reply)) = scratch.answer {
             turn.effects.push(Effect::Answer { id, answer: self.answer(reply) });
         }
-        for at in [self.nodes.next_verdict(self.heartbeat(), &self.policy), self.is_listening(now).then_some(self.listen_until)]
+        let heartbeat = self.heartbeat();
+        for at in [self.nodes.next_verdict(heartbeat, &self.policy), self.is_listening(now).then_some(self.listen_until)]
             .into_iter()
             .flatten()
         {

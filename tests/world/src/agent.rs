@@ -209,8 +209,14 @@ impl World {
         }
         let next = now + agent.interval;
         self.queue.push(next, Event::Beat { machine, conn });
-        let clock = self.machines[machine].clock(now);
-        let agent = self.machines[machine].agent.as_mut().expect("found above");
+        self.ask(machine);
+    }
+
+    /// Sends a heartbeat.
+    pub(crate) fn ask(&mut self, machine: usize) {
+        let clock = self.machines[machine].clock(self.now);
+        let Some(agent) = &mut self.machines[machine].agent else { return };
+        let Some(conn) = agent.conn else { return };
         agent.asked += 1;
         let number = agent.asked;
         agent.lease.asked(number, clock);

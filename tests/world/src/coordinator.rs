@@ -252,7 +252,7 @@ impl World {
             Up::Heartbeat { number } => {
                 if let Some(session) = session {
                     // Workers live by the answer: it is given only by who still has the lease at this moment.
-                    let leads = process.deposed.is_none() || !self.plan.fences || on(Planted::DeposedRenews);
+                    let leads = process.deposed.is_none() || !self.plan.fences;
                     self.decide(seat, Input::Heartbeat { session }, Some(machine));
                     if leads {
                         self.send_down(id, Down::HeartbeatReply { number });

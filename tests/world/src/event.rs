@@ -106,6 +106,9 @@ pub(crate) enum Event {
         run: RunId,
         life: u64,
     },
+    CutUp {
+        machine: usize,
+    },
     PowerOn {
         machine: usize,
     },

@@ -3,18 +3,66 @@
 
 use std::time::Duration;
 
-use muster_core::{node::GroupPhase, protocol, run::RunId, time::Timestamp};
+use muster_core::{
+    node::GroupPhase,
+    protocol,
+    run::{Desired, DesiredRun, RunId, Target},
+    time::Timestamp,
+};
 
 use crate::{
     event::{Event, Order},
+    fault::Fault,
     machine::Runner,
-    planted::{Planted, on},
     trace::note,
     words,
     world::World,
 };
 
+/// What makes a node silent without stopping its workers.
+const SILENCES: [Fault; 4] = [Fault::CutBoth, Fault::CutUp, Fault::Isolated, Fault::AgentPause];
+
 impl World {
+    /// Where there are fences, nodes are silent more often than elsewhere.
+    pub(crate) fn silence_instead(&mut self) -> Option<(Fault, usize)> {
+        if !self.plan.fences || !self.traits.percent(50) {
+            return None;
+        }
+        let known: Vec<Fault> = SILENCES.into_iter().filter(|fault| self.plan.has(*fault)).collect();
+        let fenced = |machine: &usize| self.machines[*machine].working().any(|(_, group)| group.fence().is_some());
+        let fenced: Vec<usize> = (0..self.machines.len()).filter(fenced).collect();
+        Some((*self.traits.pick(&known)?, *self.traits.pick(&fenced)?))
+    }
+
+    /// And for longer, so that both deadlines pass.
+    pub(crate) fn as_long_as_fences_last(&mut self, a_while: Duration) -> Duration {
+        if self.plan.fences && self.traits.percent(50) { a_while + self.traits.ms(5_000, 40_000) } else { a_while }
+    }
+
+    /// An agent that stands still just when it has asked finds the answer when it goes on, and may have no way to ask anew.
+    pub(crate) fn cut_while_paused(&mut self, machine: usize) {
+        if self.plan.fences && self.traits.percent(80) {
+            self.ask(machine);
+            let (answered, lasts) = (self.traits.ms(1_000, 3_000), self.traits.ms(20_000, 70_000));
+            self.after(answered, Event::CutUp { machine });
+            self.after(lasts, Event::Mends { fault: Fault::CutUp, machine, other: machine });
+        }
+    }
+
+    /// Just when it is told to run a fenced job an agent may stand still, until others do. True: it does, and reads that later.
+    pub(crate) fn stands_still_before(&mut self, machine: usize, desired: &Desired) -> bool {
+        let fenced = |wanted: &DesiredRun| matches!(&wanted.target, Target::Running(a, _) if a.fence_after.is_some());
+        let stands = self.plan.fences && self.healed.is_none() && desired.runs.iter().any(fenced) && self.traits.percent(5);
+        if stands {
+            note!(self, "the agent of n{machine} stands still just when it is told to run");
+            let still = self.traits.ms(15_000, 50_000);
+            self.machines[machine].agent_paused_until = self.now + still;
+            self.cut(machine, true, false);
+            self.after(still + still, Event::Mends { fault: Fault::CutUp, machine, other: machine });
+        }
+        stands
+    }
+
     /// A question of this machine's agent was answered.
     pub(crate) fn question_answered(&mut self, machine: usize, number: u64) {
         let clock = self.machines[machine].clock(self.now);
@@ -31,7 +79,7 @@ impl World {
 
     /// False if nothing was heard for so long that the workers may not even begin; the run is over then.
     pub(crate) fn may_begin(&mut self, machine: usize, run: &RunId, life: u64) -> bool {
-        if self.fence_left(machine, run) != Some(Duration::ZERO) || on(Planted::StartUnleased) {
+        if self.fence_left(machine, run) != Some(Duration::ZERO) {
             return true;
         }
         note!(self, "n{machine}: {} is not begun, nothing was heard for too long", words::run(run));

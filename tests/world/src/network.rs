@@ -150,6 +150,11 @@ impl World {
             self.conns.get_mut(&id).expect("found above").held_down.push_back((serial, message));
             return;
         }
+        if let Down::Desired(desired) = &message
+            && self.stands_still_before(machine, desired)
+        {
+            return self.queue.push(self.machines[machine].agent_paused_until, Event::Down { conn: id, serial, message });
+        }
         // Of this very session: what comes late answers nothing any more.
         match &message {
             Down::Welcome { .. } => self.question_answered(machine, 0),

@@ -65,9 +65,21 @@ impl Plan {
     /// What only some worlds have. Drawn from a source of its own, so that the others stay what they were.
     pub(crate) fn draw_traits(&mut self, traits: &mut Rng, cut: &Cut) {
         (self.fences, self.versions) = (traits.percent(20), traits.percent(15));
-        if self.fences && self.size != Size::Large && cut.trouble_ms.is_none() {
-            // A fence is closed after half a minute.
-            self.trouble += traits.ms(10_000, 40_000);
+        if !self.fences || self.size == Size::Large {
+            return;
+        }
+        // A fence takes half a minute to pass, with a coordinator that is there all the time, and somebody else to go to.
+        self.fault_gap *= 3;
+        if cut.trouble_ms.is_none() {
+            self.trouble += traits.ms(20_000, 50_000);
+        }
+        if cut.machines.is_none() {
+            self.machines = self.machines.max(4);
+        }
+        if cut.faults.is_none() && traits.percent(50) {
+            // Nothing else goes wrong, and seldom, so that every silence is seen to its end and somebody is left.
+            self.fault_gap = traits.ms(10_000, 25_000);
+            self.faults = vec![Fault::AgentPause, Fault::CutUp, Fault::AgentPause, Fault::CutBoth];
         }
     }
 

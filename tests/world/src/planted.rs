@@ -58,10 +58,6 @@ planted! {
     SlotTooMany,
     /// After a while changes of runs are not reported any more.
     ReportsStop,
-    /// A coordinator whose term is over goes on answering heartbeats.
-    DeposedRenews,
-    /// A runner starts workers although nothing was heard for longer than their fence.
-    StartUnleased,
     /// Every generation's store has the same port on its node.
     PortReused,
 }

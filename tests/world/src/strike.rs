@@ -25,6 +25,7 @@ impl World {
         self.after(next, Event::FaultStrikes);
         let Some(fault) = self.rng.pick(&self.plan.faults).copied() else { return };
         let machine = self.rng.below(self.machines.len());
+        let (fault, machine) = self.silence_instead().unwrap_or((fault, machine));
         self.strikes += 1;
         if self.backup.is_none() && self.plan.has(Fault::StoreRestored) {
             self.store_restored();
@@ -43,6 +44,7 @@ impl World {
         let other = self.rng.below(self.machines.len());
         let a_while = self.rng.ms(200, 30_000);
         let back_in = self.rng.ms(50, 15_000);
+        let a_while = self.as_long_as_fences_last(a_while);
         let works = self.working_group(machine);
         let powered = self.machines[machine].powered;
         match fault {
@@ -88,6 +90,7 @@ impl World {
             Fault::AgentPause if powered => {
                 self.in_trouble(machine);
                 self.machines[machine].agent_paused_until = self.now + a_while;
+                self.cut_while_paused(machine);
                 self.after(a_while, Event::Mends { fault, machine, other });
             }
             Fault::PowerCut if powered => self.power_cut(machine),

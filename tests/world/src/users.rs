@@ -71,9 +71,9 @@ impl World {
         let progress = if self.rng.percent(85) { "synchronous" } else { "independent" };
         let restarts = self.rng.range(0, 6) as i64;
         let priority = self.rng.range(0, 2) as i64;
-        let fenced = self.plan.fences && self.traits.percent(60);
+        let fenced = self.plan.fences && self.traits.percent(80);
         let fence_after = fenced.then(|| (*self.traits.pick(&["10s", "15s", "20s", "30s"]).expect("there are four")).to_owned());
-        let (replicas, min) = match fenced && self.traits.percent(50) {
+        let (replicas, min) = match fenced && self.traits.percent(70) {
             // With one member nobody else's end proves anything.
             true => (1, 1),
             false => (replicas, min),

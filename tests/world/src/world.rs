@@ -207,6 +207,7 @@ impl World {
             }
             Event::RunnerLost { machine, agent, run } => self.runner_lost(machine, agent, run),
             Event::Speak { machine, run } => self.speak(machine, run),
+            Event::CutUp { machine } => self.cut(machine, true, false),
             Event::FenceLooks { machine, run, life } => self.look_at_fence(machine, run, life),
             Event::PowerOn { machine } => self.power_on(machine),
             Event::RunnerUp { machine, run, life } => self.runner_up(machine, run, life),

@@ -10,6 +10,8 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
+    time::{Duration, Instant},
 };
 
 use ::redb::{
@@ -48,6 +50,9 @@ const META_COMMITS: &str = "commits";
 
 /// Grows when a record's shape changes so that an older build would misread it.
 const FORMAT: u64 = 2;
+
+/// A coordinator that was killed holds its lock until the kernel has taken it apart, and so does what it had just forked.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// redb's page cache. Everything is in memory anyway, only writes go through it.
 const CACHE_BYTES: usize = 16 << 20;
@@ -214,7 +219,13 @@ fn lock(directory: &Path) -> Result<File, StoreError> {
     let unusable = |source| StoreError::Directory { path: directory.to_owned(), source };
     let path = directory.join(LOCK_NAME);
     let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(unusable)?;
-    match file.try_lock() {
+    let begun = Instant::now();
+    let mut locked = file.try_lock();
+    while matches!(locked, Err(TryLockError::WouldBlock)) && begun.elapsed() < LEAVING {
+        thread::sleep(LEAVING / 50);
+        locked = file.try_lock();
+    }
+    match locked {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut owner = String::new();

@@ -234,7 +234,9 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
         Evidence::StartTimeout { node, .. } => (Cause::StartTimeout, Charged::Node, format!("{node} did not get ready in time")),
     };
     let named = !primary.is_victim() && !matches!(primary, Evidence::Fenced { .. });
-    let collateral = evidence.iter().filter(|e| !named || e.name() != primary.name()).map(Evidence::name).collect();
+    // Who stopped by itself is neither to blame nor a victim of anybody here.
+    let fell = evidence.iter().filter(|e| !matches!(e, Evidence::Fenced { .. }));
+    let collateral = fell.filter(|e| !named || e.name() != primary.name()).map(Evidence::name).collect();
     Some(Verdict {
         cause,
         message,

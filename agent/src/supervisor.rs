@@ -11,7 +11,7 @@ use std::{
 
 use muster_core::{
     id::{JobUid, NodeEpoch, Term},
-    node::{Effect, Found, FoundState, Input, Ledger, Node, lane::Lane, torchrun, torchrun::Site},
+    node::{Effect, Found, FoundState, Input, Ledger, Node, torchrun, torchrun::Site},
     run::{Assignment, Desired, Endpoint, RunId, RunReport},
     time::Timestamp,
 };
@@ -28,7 +28,7 @@ use crate::{
     preflight::Preflight,
     prepare,
     probe::Facts,
-    run_dir::Runs,
+    run_dir::{Accepted, Runs},
     runner_link::{Link, Orders, Word},
     spares::{self, Made, Spares},
 };
@@ -100,7 +100,8 @@ pub(crate) struct Supervisor {
     made: (mpsc::Sender<Made>, mpsc::Receiver<Made>),
     /// What the coordinator wants to run here, by job: how a spare is to be started.
     wanted: BTreeMap<JobUid, Assignment>,
-    lanes: BTreeMap<RunId, (Lane, String)>,
+    /// What was noted of runs when they were accepted; a run says none of it again.
+    accepted: BTreeMap<RunId, Accepted>,
     /// When to look again whether a job needs a spare.
     look_again: Option<Timestamp>,
     reports: watch::Sender<Option<Reports>>,
@@ -152,7 +153,7 @@ impl Supervisor {
             spares: Spares::default(),
             made: mpsc::channel(WORDS_MAX),
             wanted: BTreeMap::new(),
-            lanes: BTreeMap::new(),
+            accepted: BTreeMap::new(),
             look_again: None,
             reports,
             pulse,
@@ -340,7 +341,7 @@ impl Supervisor {
 
     fn start(&mut self, assignment: &Assignment, store: &Endpoint) -> Option<Input> {
         let run = &assignment.run;
-        let alone = self.runs.accepted(run).is_some_and(|accepted| accepted.alone);
+        let alone = self.accepted(run).is_some_and(|accepted| accepted.alone);
         let meeting = if alone { torchrun::Meeting::Own } else { torchrun::Meeting::Served(store) };
         let launch = match torchrun::launch(assignment, meeting, &self.site(run)) {
             Ok(launch) => launch,

@@ -16,7 +16,7 @@ impl Supervisor {
     /// What a run's runner is to be told at first, if it lives by word of the coordinator. One of which nobody can say is not told, and
     /// stops: that is the safe side.
     pub(super) fn lease_of(&mut self, run: &RunId) -> Option<Timestamp> {
-        if !self.runs.accepted(run).is_some_and(|accepted| accepted.fenced) {
+        if !self.accepted(run).is_some_and(|accepted| accepted.fenced) {
             return None;
         }
         self.fenced.insert(run.clone());

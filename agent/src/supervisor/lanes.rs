@@ -9,7 +9,10 @@ use muster_runner::wire;
 use muster_runtime::clock::Clock;
 
 use super::Supervisor;
-use crate::spares::{self, Made, Outcome};
+use crate::{
+    run_dir::Accepted,
+    spares::{self, Made, Outcome},
+};
 
 impl Supervisor {
     pub(super) fn note_wanted(&mut self, desired: &Desired) {
@@ -26,11 +29,11 @@ impl Supervisor {
     /// Makes the spares that are missing and ends those that are of no use any more.
     pub(super) fn tend_spares(&mut self) {
         self.look_again = None;
+        let reports = self.reports.borrow().as_ref().map(|reports| reports.runs.clone()).unwrap_or_default();
+        self.accepted.retain(|run, _| reports.iter().any(|report| report.run == *run));
         if !self.config.spares {
             return;
         }
-        let reports = self.reports.borrow().as_ref().map(|reports| reports.runs.clone()).unwrap_or_default();
-        self.lanes.retain(|run, _| reports.iter().any(|report| report.run == *run));
         let settled = |report: &&RunReport| !matches!(report.phase, RunPhase::Preparing | RunPhase::Refused(_));
         let runs: Vec<(RunReport, Lane)> =
             reports.iter().filter(settled).map(|report| (report.clone(), self.lane(&report.run))).collect();
@@ -72,23 +75,22 @@ impl Supervisor {
     }
 
     pub(super) fn lane(&mut self, run: &RunId) -> Lane {
-        self.noted_lane(run).map_or(Lane::Cold, |(lane, _)| *lane)
+        self.accepted(run).map_or(Lane::Cold, |accepted| accepted.lane)
     }
 
-    /// The lane that was chosen for a run when it was accepted, and why; none before.
-    fn noted_lane(&mut self, run: &RunId) -> Option<&(Lane, String)> {
-        if !self.lanes.contains_key(run) {
-            let accepted = self.runs.accepted(run)?;
-            self.lanes.insert(run.clone(), (accepted.lane, accepted.why));
+    /// What was noted of a run when it was accepted, read once; none before.
+    pub(super) fn accepted(&mut self, run: &RunId) -> Option<&Accepted> {
+        if !self.accepted.contains_key(run) {
+            self.accepted.insert(run.clone(), self.runs.accepted(run)?);
         }
-        self.lanes.get(run)
+        self.accepted.get(run)
     }
 
     /// Adds to each report how its run is started, and to a job's newest what its spare takes.
     pub(super) fn tell_lanes(&mut self, reports: &mut [RunReport]) {
         for report in reports.iter_mut().filter(|report| !matches!(report.phase, RunPhase::Preparing | RunPhase::Refused(_))) {
-            if let Some((lane, why)) = self.noted_lane(&report.run) {
-                (report.lane.name, report.lane.reason) = (lane.name().to_owned(), why.clone());
+            if let Some(accepted) = self.accepted(&report.run) {
+                (report.lane.name, report.lane.reason) = (accepted.lane.name().to_owned(), accepted.why.clone());
             }
             if report.phase == RunPhase::Running {
                 report.lane.spare_bytes = self.spares.bytes(&report.run.job);

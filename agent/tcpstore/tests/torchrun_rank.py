@@ -11,3 +11,5 @@ dist.all_reduce(one)
 assert one.item() == dist.get_world_size()
 if dist.get_rank() == dist.get_world_size() - 1:
     sys.stdin.read()
+# Without this torch may abort at the end of the interpreter, where gloo's threads are torn down under way.
+dist.destroy_process_group()

@@ -199,8 +199,7 @@ impl Facts {
         known.unwrap_or_else(|| NodeReport { gpu_error: Some(silent()), ..self.fixed.clone() })
     }
 
-    /// Waits for the first look at everything, as long as a healthy driver takes.
-    /// Whether it came; the report says so too.
+    /// Waits for the first look at everything, as long as a healthy driver takes. Returns whether it came, which the report says too.
     pub async fn first_look(&mut self) -> bool {
         tokio::time::timeout(FIRST_LOOK, self.reports.wait_for(Option::is_some)).await.is_ok_and(|seen| seen.is_ok())
     }

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use muster_runner::wire::Hold;
 
+/// Why workers were stopped, or are not started; for the user.
+pub(crate) const CLOSED: &str = "nothing was heard of the coordinator for longer than the job's fenceAfter";
+
 #[derive(Default)]
 pub(crate) struct Fence {
     /// When the coordinator was heard last, as far as the agent has said.

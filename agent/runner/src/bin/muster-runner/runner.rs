@@ -16,7 +16,7 @@ use muster_runner::{RunnerIdentity, journal, record};
 use rustix::process::{Pid, Signal};
 
 use crate::control::Control;
-use crate::fence::Fence;
+use crate::fence::{CLOSED, Fence};
 use crate::group::{Group, Process, Rank};
 use crate::logs::Log;
 use crate::output::{CHUNK, Output, Read};
@@ -182,11 +182,11 @@ impl Runner {
         self.fence.closed = true;
         let of_itself = matches!(self.group.phase(), Phase::Holding | Phase::Running);
         let grace = Duration::from_millis(self.hold.term_grace_ms);
-        self.stop(now, grace, "nothing was heard of the coordinator for longer than the job's fenceAfter");
+        self.stop(now, grace, CLOSED);
         if let Some(stop) = self.group.stop.as_mut().filter(|_| of_itself) {
             stop.fenced = true;
         }
-        eprintln!("{} nothing was heard of the coordinator for too long: the fence is closed", time::stamp());
+        eprintln!("{} {CLOSED}", time::stamp());
         None
     }
 

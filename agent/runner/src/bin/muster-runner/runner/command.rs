@@ -17,7 +17,7 @@ use crate::group::{self, Launcher};
 use crate::parked::{self, Parked};
 use crate::steps::Pattern;
 use crate::sys::{self, Child};
-use crate::{attend, rank_env, time};
+use crate::{attend, fence, rank_env, time};
 
 /// A grace of more than a month is a typing error, not a wish.
 const MAX_GRACE_MS: u64 = 31 * 24 * 3_600 * 1_000;
@@ -92,8 +92,7 @@ impl Runner {
         }
         check(&spec, self.hold.world_size).map_err(|text| Refusal::new(RefusalKind::Invalid, text))?;
         if self.mind_fence(now).is_none() && self.fence.closed {
-            let text = "nothing was heard of the coordinator for longer than the job's fenceAfter";
-            return Err(Refusal::new(RefusalKind::Stopped, text));
+            return Err(Refusal::new(RefusalKind::Stopped, fence::CLOSED));
         }
         self.begin(&spec).map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
         self.group.spec = Some(spec);

@@ -70,7 +70,7 @@ mod tests {
     fn fleet(ready: u32, lost: &[u64], suspect: u32) -> Registry {
         let mut registry = Registry::default();
         let mut add = |liveness, lost_at| {
-            let name = NodeName(format!("n{}", registry.nodes.len()));
+            let name = NodeName::from(format!("n{}", registry.nodes.len()));
             let node = Node { liveness, lost_at, ..Node::stored(node(name.as_str()), NOW) };
             registry.nodes.insert(name, node);
         };
@@ -103,7 +103,7 @@ mod tests {
     fn who_was_lost_long_ago_counts_neither_way() {
         let mut registry = fleet(11, &[1, 2, 3], 0);
         for i in 0..50 {
-            let name = NodeName(format!("gone{i}"));
+            let name = NodeName::from(format!("gone{i}"));
             registry.nodes.insert(name.clone(), Node { liveness: Liveness::Lost, ..Node::stored(node(name.as_str()), NOW) });
         }
         assert_eq!(judge(None, &registry, &Policy::default(), NOW).map(|brake| (brake.silent, brake.of)), Some((3, 14)));

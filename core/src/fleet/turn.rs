@@ -226,12 +226,12 @@ impl Fleet {
                 self.active.remove(&uid);
                 self.live.remove(&uid);
             }
-            views.push(Effect::JobChanged { view: self.job_view(&uid).map(Box::new), uid });
+            views.push(Effect::JobChanged(uid));
         }
         for (uid, nodes) in std::mem::take(&mut scratch.deleted) {
             turn.changes.push(Change::DeleteJob(uid.clone()));
             scratch.publish.extend(nodes);
-            views.push(Effect::JobChanged { uid, view: None });
+            views.push(Effect::JobChanged(uid));
         }
         for (name, before) in std::mem::take(&mut scratch.nodes) {
             match self.nodes.get(&name) {
@@ -242,7 +242,7 @@ impl Fleet {
                 None if before.is_some() => turn.changes.push(Change::DeleteNode(name.clone())),
                 None => continue,
             }
-            views.push(Effect::NodeChanged { view: self.node_view(&name).map(Box::new), node: name });
+            views.push(Effect::NodeChanged(name));
         }
         turn.changes.extend(scratch.events.into_iter().map(|event| Change::Event(Box::new(event))));
         turn.effects = scratch.effects;

@@ -264,8 +264,8 @@ impl World {
 
     /// Hands an input to a brain; with what waits already, or to wait itself for what comes next. `speaker`: the machine it comes from.
     pub(crate) fn decide(&mut self, seat: usize, input: Input, speaker: Option<usize>) {
-        let waits = !matches!(input, Input::Request { .. } | Input::Tick) && self.rng.percent(20);
-        let delay = self.rng.ms(0, 3);
+        let waits = !matches!(input, Input::Request { .. } | Input::Tick) && self.rng.percent(self.plan.gathered_percent);
+        let delay = self.rng.ms(0, self.plan.gather_ms);
         let Some(process) = &mut self.seats[seat].process else { return };
         let (first, process_id) = (process.inbox.is_empty(), process.id);
         process.inbox.push((input, speaker));
@@ -398,7 +398,7 @@ impl World {
                 let delay = self.rng.ms(0, 30);
                 self.queue.push(self.now + delay, Event::AnswerArrives { id, answer: Box::new(answer) });
             }
-            Effect::JobChanged { .. } | Effect::NodeChanged { .. } => {}
+            Effect::JobChanged(_) | Effect::NodeChanged(_) => {}
         }
     }
 

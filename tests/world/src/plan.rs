@@ -51,6 +51,9 @@ pub(crate) struct Plan {
     /// From a start to the workers, at most, in ms.
     pub(crate) launch_ms: u64,
     pub(crate) step_ms: u64,
+    /// How many inputs wait for more of them, in percent, and for how long at most: one that does not has a turn of its own.
+    pub(crate) gathered_percent: u64,
+    pub(crate) gather_ms: u64,
     /// How often a level is delivered twice, in percent, where that happens at all.
     pub(crate) duplicate_percent: u64,
     /// Strikes that do not happen, by their number; and whether users act at all beyond their submissions.
@@ -111,6 +114,8 @@ impl Plan {
             delay_ms,
             launch_ms,
             step_ms,
+            gathered_percent: 20,
+            gather_ms: 3,
             duplicate_percent: 10,
             skipped: cut.skipped.clone(),
             users_act: !cut.quiet_users,
@@ -136,6 +141,9 @@ impl Plan {
                 plan.trouble = Duration::from_secs(3_600) - Duration::from_secs(240);
                 plan.calm = Duration::from_secs(30);
                 plan.step_ms = 20_000;
+                // As the engine gathers while turns are long.
+                plan.gathered_percent = 98;
+                plan.gather_ms = 20;
                 plan.duplicate_percent = 1;
             }
         }

@@ -102,7 +102,7 @@ impl World {
     }
 
     fn prepare_submit(&mut self, number: usize, tries: u32) -> RequestId {
-        let uid = JobUid(format!("uid{}", self.fresh()));
+        let uid = JobUid::from(format!("uid{}", self.fresh()));
         // Enough work for a while; some jobs outlast the world.
         let steps = if self.rng.percent(30) { self.rng.range(5, 100) } else { self.rng.range(200, 3_000) };
         self.truth.steps_wanted.insert(uid.clone(), steps);

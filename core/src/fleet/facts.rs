@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     fleet::{Effect, Fleet, Halt, Hello, NodeRecord, brake, registry::Node, turn::Scratch, view::Liveness},
-    id::{JobUid, NodeEpoch, NodeName, SessionId},
+    id::{NodeEpoch, NodeName, SessionId},
     node_report::NodeReport,
     period,
     planted::{self, Mistake},
@@ -137,8 +137,15 @@ impl Fleet {
         let next: BTreeMap<_, _> = runs.into_iter().map(|run| (run.run.clone(), run)).collect();
         let keys_changed = !node.runs.keys().eq(next.keys());
         let ended = next.iter().any(|(id, run)| run.phase.is_over() && node.runs.get(id).is_none_or(|old| !old.phase.is_over()));
-        let touched: BTreeSet<JobUid> =
-            next.iter().filter(|(id, run)| node.runs.get(id) != Some(run)).map(|(id, _)| id.job.clone()).collect();
+        let mut touched = BTreeSet::new();
+        for (id, run) in &next {
+            match node.runs.get(id) {
+                Some(before) if before == run => {}
+                // Steps are made all the time on every node: they are shown, and decide nothing until something else happens.
+                Some(before) if before.without_progress() == run.without_progress() => drop(scratch.shown.insert(id.job.clone())),
+                _ => drop(touched.insert(id.job.clone())),
+            }
+        }
         node.runs = next;
         for uid in touched {
             self.touch_job(&uid, scratch);

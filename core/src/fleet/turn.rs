@@ -29,6 +29,8 @@ pub(crate) struct Scratch {
     pub events: Vec<Event>,
     /// Jobs whose view may have changed, with their record before the turn (`None`: new).
     pub jobs: BTreeMap<JobUid, Option<JobRecord>>,
+    /// Jobs of which nothing is known that is new but steps.
+    pub shown: BTreeSet<JobUid>,
     pub deleted: Vec<(JobUid, Vec<NodeName>)>,
     pub nodes: BTreeMap<NodeName, Option<NodeRecord>>,
     /// Nodes whose desired state may have changed.
@@ -226,8 +228,10 @@ impl Fleet {
                 self.active.remove(&uid);
                 self.live.remove(&uid);
             }
+            scratch.shown.remove(&uid);
             views.push(Effect::JobChanged(uid));
         }
+        views.extend(std::mem::take(&mut scratch.shown).into_iter().map(Effect::JobChanged));
         for (uid, nodes) in std::mem::take(&mut scratch.deleted) {
             turn.changes.push(Change::DeleteJob(uid.clone()));
             scratch.publish.extend(nodes);

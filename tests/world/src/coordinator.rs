@@ -345,7 +345,7 @@ impl World {
         }
         let mut opened = Vec::new();
         let judge = invariants::Judge { now, term, speakers };
-        let cordons = invariants::cordons(self);
+        let cordons = changes.iter().any(invariants::leaves_a_cordon).then(|| invariants::cordons(self));
         let deletes = self.undurable.is_some() || changes.iter().any(|change| matches!(change, Change::DeleteJob(_)));
         for change in changes {
             if let Change::Event(event) = &change {
@@ -360,7 +360,9 @@ impl World {
             }
             self.store.apply(change);
         }
-        invariants::cordons_are_capped(self, cordons);
+        if let Some(before) = cordons {
+            invariants::cordons_are_capped(self, before);
+        }
         invariants::only_what_is_free(self, &opened);
         if deletes {
             invariants::accepted_jobs_exist(self);

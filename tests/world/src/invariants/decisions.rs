@@ -266,5 +266,14 @@ pub(crate) fn cordons_are_capped(world: &mut World, before: usize) {
 }
 
 pub(crate) fn cordons(world: &World) -> usize {
-    world.store.nodes.values().filter(|node| node.cordon.as_ref().is_some_and(|cordon| cordon.by == MUSTER)).count()
+    world.store.nodes.values().filter(|node| cordoned(node)).count()
+}
+
+/// Whether a change may bring a cordon of Muster's: all nodes are counted for no other.
+pub(crate) fn leaves_a_cordon(change: &Change) -> bool {
+    matches!(change, Change::PutNode(node) if cordoned(node))
+}
+
+fn cordoned(node: &NodeRecord) -> bool {
+    node.cordon.as_ref().is_some_and(|cordon| cordon.by == MUSTER)
 }

@@ -40,6 +40,8 @@ pub(crate) struct Process {
     pub(crate) clock: Clock,
     /// It has lost its term: the store as it was then, of which all it says must be a repeat.
     pub(crate) deposed: Option<Box<Store>>,
+    /// A person has said that its store is the truth.
+    pub(crate) accepts: bool,
     /// What waits to be decided with what comes next; and whose word it is.
     inbox: Vec<(Input, Option<usize>)>,
     next_session: u64,
@@ -110,7 +112,9 @@ impl World {
         let (id, term) = (self.fresh(), self.store.term);
         note!(self, "coordinator {id} starts under term {term}");
         let clock = self.coordinator_clock();
-        let fleet = Fleet::new(Policy::default(), term, self.store.read(), clock.at(self.now));
+        let accepts = self.store.accept;
+        let policy = Policy { accept_store: accepts, ..Policy::default() };
+        let fleet = Fleet::new(policy, term, self.store.read(), clock.at(self.now));
         let (sessions, next_tick) = (BTreeMap::new(), Timestamp(u64::MAX));
         let process = Process {
             id,
@@ -119,6 +123,7 @@ impl World {
             sessions,
             clock,
             deposed: None,
+            accepts,
             inbox: Vec::new(),
             next_session: 0,
             next_tick,
@@ -252,7 +257,7 @@ impl World {
             Up::Heartbeat { number } => {
                 if let Some(session) = session {
                     // Workers live by the answer: it is given only by who still has the lease at this moment.
-                    let leads = process.deposed.is_none() || !self.plan.fences;
+                    let leads = process.deposed.is_none() || !self.plan.fences || on(Planted::DeposedAnswers);
                     self.decide(seat, Input::Heartbeat { session }, Some(machine));
                     if leads {
                         self.send_down(id, Down::HeartbeatReply { number });
@@ -345,6 +350,8 @@ impl World {
         }
         let mut opened = Vec::new();
         let judge = invariants::Judge { now, term, speakers };
+        invariants::transaction_is_lawful(self, &judge, &changes);
+        self.operator_reads(&changes);
         let cordons = invariants::cordons(self);
         let deletes = self.undurable.is_some() || changes.iter().any(|change| matches!(change, Change::DeleteJob(_)));
         for change in changes {

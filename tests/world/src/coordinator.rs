@@ -29,6 +29,8 @@ pub(crate) struct Seat {
     pub(crate) paused_until: Timestamp,
     /// The kind of death the next decision meets.
     pub(crate) armed: Option<Fault>,
+    /// Whoever looks for a coordinator is not sent here any more; who is connected stays.
+    pub(crate) unlisted: bool,
 }
 
 #[derive(Debug)]
@@ -63,7 +65,7 @@ impl World {
     /// Any living coordinator that answers: a caller cannot tell which is the true one.
     pub(crate) fn some_seat(&mut self) -> Option<usize> {
         let now = self.now;
-        let answers = |seat: &Seat| seat.process.is_some() && now >= seat.paused_until;
+        let answers = |seat: &Seat| seat.process.is_some() && now >= seat.paused_until && !seat.unlisted;
         match (answers(&self.seats[0]), answers(&self.seats[1])) {
             (true, true) => Some(self.rng.below(2)),
             (true, false) => Some(0),
@@ -99,7 +101,7 @@ impl World {
         (0..self.machines.len()).for_each(|machine| self.in_trouble(machine));
         self.takes_the_term(second);
         // It notices at its next commit, or when it looks at its lease; one that stands still, later.
-        let notices = self.rng.ms(500, 30_000);
+        let notices = if self.now < self.lull { self.rng.ms(25_000, 45_000) } else { self.rng.ms(500, 30_000) };
         self.after(notices, Event::Deposed { process });
         true
     }
@@ -129,7 +131,7 @@ impl World {
             next_tick,
             swept: self.now,
         };
-        self.seats[seat] = Seat { process: Some(process), paused_until: self.now, armed: None };
+        self.seats[seat] = Seat { process: Some(process), paused_until: self.now, ..Seat::default() };
         invariants::term_goes_up(self, term);
         self.plan_tick(seat, self.now + Policy::default().tick);
     }

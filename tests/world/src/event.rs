@@ -45,6 +45,8 @@ pub(crate) enum Event {
         machine: usize,
         state_dir: u32,
     },
+    /// A second coordinator takes the term, and the first is not found any more by who looks for one.
+    TakesOver,
     OldOneReturns {
         machine: usize,
     },

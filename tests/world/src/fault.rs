@@ -81,7 +81,11 @@ impl Fault {
         let mut more = Rng::new(seed ^ 0x6d6f_7265);
         let kept = |fault: &Fault| cut.faults.as_ref().is_none_or(|kept| kept.contains(fault));
         let share = |fault: &Fault| if plan.fences && *fault == Fault::MachineStands { 40 } else { fault.share() };
-        Self::LATER.into_iter().filter(|fault| more.percent(share(fault)) && kept(fault)).collect()
+        let mut later: Vec<Fault> = Self::LATER.into_iter().filter(|fault| more.percent(share(fault)) && kept(fault)).collect();
+        if plan.fences && more.percent(40) && !plan.has(Fault::SecondLeader) && kept(&Fault::SecondLeader) {
+            later.push(Fault::SecondLeader);
+        }
+        later
     }
 
     /// How many seeds of a hundred know it.

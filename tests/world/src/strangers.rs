@@ -21,6 +21,9 @@ use crate::{
     world::World,
 };
 
+/// No other fault strikes meanwhile: the shortest fence and what a coordinator waits beyond it.
+const LULL: Duration = Duration::from_secs(40);
+
 /// What an agent remembers.
 #[derive(Debug)]
 pub(crate) struct StateDir {
@@ -112,6 +115,34 @@ impl World {
         place.other_disk = Some(Box::new(old));
         let back = self.rng.ms(500, 8_000);
         self.after(back, Event::PowerOn { machine });
+    }
+
+    /// A machine is away when another coordinator takes over, and comes back to that one; the others stay with the one they have, which learns
+    /// late that its term is over: nothing that it would have to commit happens to it.
+    pub(crate) fn taken_over_while_away(&mut self) -> bool {
+        let idle = |machine: &usize| self.machines[*machine].powered && self.machines[*machine].working().next().is_none();
+        let idle: Vec<usize> = (0..self.machines.len()).filter(idle).collect();
+        let fenced = |place: &Machine| place.working().any(|(_, group)| group.fence().is_some());
+        let (Some(machine), true) = (self.traits.pick(&idle).copied(), self.machines.iter().any(fenced)) else { return false };
+        if self.leader().is_none() || self.seats.iter().any(|seat| seat.process.as_ref().is_some_and(|p| p.deposed.is_some())) {
+            return false;
+        }
+        self.power_cut(machine);
+        // By then it is lost to the first.
+        let (takes, back) = (self.rng.ms(6_000, 9_000), self.rng.ms(500, 2_000));
+        self.lull = self.now + takes + LULL;
+        self.after(takes, Event::TakesOver);
+        self.after(takes + back, Event::PowerOn { machine });
+        true
+    }
+
+    pub(crate) fn takes_over(&mut self) {
+        if self.healed.is_some() || !self.second_leader() {
+            return;
+        }
+        self.count(Fault::SecondLeader);
+        let deposed = |seat: &&mut crate::coordinator::Seat| seat.process.as_ref().is_some_and(|p| p.deposed.is_some());
+        self.seats.iter_mut().filter(deposed).for_each(|seat| seat.unlisted = true);
     }
 
     /// The coordinator is cut off: from all nodes, or from all but one.

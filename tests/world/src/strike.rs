@@ -17,6 +17,9 @@ impl World {
         let gap = self.plan.fault_gap.as_millis() as u64;
         let next = if self.rng.percent(20) { self.rng.ms(0, 200) } else { self.rng.ms(0, 2 * gap) };
         self.after(next, Event::FaultStrikes);
+        if self.now < self.lull {
+            return;
+        }
         let Some(fault) = self.rng.pick(&self.plan.faults).copied() else { return };
         let machine = self.rng.below(self.machines.len());
         let (fault, machine) = self.silence_instead().unwrap_or((fault, machine));
@@ -51,6 +54,9 @@ impl World {
                 let Some(seat) = self.some_seat() else { return false };
                 self.seats[seat].armed = Some(fault);
                 return true;
+            }
+            Fault::SecondLeader if powered && self.plan.fences && self.traits.percent(80) => {
+                return self.taken_over_while_away();
             }
             Fault::SecondLeader => return self.second_leader() && self.counted(fault),
             Fault::StoreRestored => return self.store_restored() && self.counted(fault),

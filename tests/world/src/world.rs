@@ -49,6 +49,8 @@ pub(crate) struct World {
     pub(crate) fabric_cuts: BTreeMap<(usize, usize), u64>,
     pub(crate) users: Users,
     pub(crate) truth: Truth,
+    /// No fault strikes before that.
+    pub(crate) lull: Timestamp,
     /// When faults and users stop.
     pub(crate) trouble_until: Timestamp,
     pub(crate) healed: Option<Timestamp>,
@@ -89,6 +91,7 @@ impl World {
             users: Users::default(),
             truth: Truth::default(),
             healed: None,
+            lull: MORNING,
             liveness: liveness::Watch::default(),
             violation: None,
             faults: BTreeMap::new(),
@@ -195,6 +198,7 @@ impl World {
             Event::OperatorRaisesTerm { at_least } => self.operator_raises_term(at_least),
             Event::OperatorAcceptsStore { accepts } => self.operator_accepts_store(accepts),
             Event::OperatorSwapsBack { machine, state_dir } => self.operator_swaps_back(machine, state_dir),
+            Event::TakesOver => self.takes_over(),
             Event::OldOneReturns { machine } => self.disks_change(machine),
             Event::AllAwake { machine } => self.all_awake(machine),
             Event::SickRank { machine } => self.sick_rank(machine),

@@ -12,6 +12,7 @@
 use crate::{
     fleet::{Policy, registry::Registry, view::Liveness},
     period,
+    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -38,6 +39,9 @@ impl Brake {
 
 /// The brake as it shall be now.
 pub(crate) fn judge(brake: Option<&Brake>, nodes: &Registry, policy: &Policy, now: Timestamp) -> Option<Brake> {
+    if let Some(kept) = brake.filter(|_| planted::on(Mistake::BrakeKeptOn)) {
+        return Some(kept.clone());
+    }
     // While it is on, a loss stays fresh for as long as the brake may hold.
     let window = if brake.is_some() { policy.mass_loss_hold.max(policy.mass_loss_window) } else { policy.mass_loss_window };
     let (mut silent, mut of, mut last_loss) = (0u32, 0u32, None);
@@ -49,7 +53,8 @@ pub(crate) fn judge(brake: Option<&Brake>, nodes: &Registry, policy: &Policy, no
         of += u32::from(node.liveness != Liveness::Lost || lost.is_some());
     }
     let last_loss = last_loss?;
-    let many = silent >= policy.mass_loss_min && silent * 100 > policy.mass_loss_percent * of;
+    let many =
+        silent >= policy.mass_loss_min && silent * 100 > policy.mass_loss_percent * of && !planted::on(Mistake::BrakeNeverPut);
     let next = Brake { since: brake.map_or(now, |brake| brake.since), last_loss, silent, of };
     (many && now < next.until(policy)).then_some(next)
 }

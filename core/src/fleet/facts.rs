@@ -26,13 +26,14 @@ impl Fleet {
 
     pub(crate) fn connected(&mut self, session: SessionId, hello: Hello, now: Timestamp, scratch: &mut Scratch) {
         let name = hello.node.clone();
-        if let Some(why) = self.unwelcome(&hello) {
+        let ahead = self.ahead(&hello);
+        let stranger = || self.forgotten(&hello).filter(|_| ahead.is_none() && !self.policy.accept_store);
+        if let Some(why) = self.unwelcome(&hello).or_else(stranger) {
             let message = format!("session of {name} refused: {why}");
             self.event(scratch, now, true, "SessionRefused", message, None, Some(&name));
             scratch.effects.push(Effect::Refuse { session, why });
             return;
         }
-        let ahead = self.ahead(&hello);
         if !self.nodes.nodes.contains_key(&name) {
             let record = NodeRecord {
                 name: name.clone(),
@@ -69,7 +70,8 @@ impl Fleet {
         let protocol = self.policy.speaks.newest.min(hello.speaks.newest);
         let node = self.nodes.nodes.get_mut(&name).expect("inserted above");
         (node.heartbeat, node.protocol) = (heartbeat, protocol);
-        node.record.epoch = node.record.epoch.max(hello.epoch_seen).next();
+        let known = if planted::on(Mistake::EpochFromNode) { hello.epoch_seen } else { node.record.epoch };
+        node.record.epoch = known.max(hello.epoch_seen).next();
         node.record.boot_id = hello.boot_id;
         node.record.gone = false;
         let before = node.report.clone();

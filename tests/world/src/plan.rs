@@ -95,7 +95,8 @@ impl Plan {
             (Size::Mixed, 1..=10) => rng.range(7, 12),
             (Size::Mixed, _) => rng.range(1, 6),
         } as usize;
-        let mut faults: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| rng.percent(fault.share())).collect();
+        let mut faults: Vec<Fault> =
+            Fault::ALL.into_iter().filter(|fault| !Fault::LATER.contains(fault) && rng.percent(fault.share())).collect();
         let delay_ms = *rng.pick(&[2, 10, 80, 400]).expect("there are four");
         let launch_ms = *rng.pick(&[50, 500, 3_000]).expect("there are three");
         let step_ms = *rng.pick(&[200, 500, 1_200]).expect("there are three");

@@ -365,7 +365,8 @@ fn a_job_grows_back_onto_a_node_that_had_refused_it_without_any_news() {
     let run = bench.job("digits").current.as_ref().unwrap().run(&bench.job("digits").uid);
     let agent = bench.agents.get_mut(&"c".into()).unwrap();
     agent.frozen = false;
-    let refused = RunReport { phase: RunPhase::Refused("no room in /dev/shm".into()), ..RunReport::preparing(run.clone(), Term(1)) };
+    let refused =
+        RunReport { phase: RunPhase::Refused("no room in /dev/shm".into()), ..RunReport::preparing(run.clone(), Term(1)) };
     agent.runs.insert(run, refused.clone());
     let session = agent.session.unwrap();
     bench.input(Input::Runs { session, runs: vec![refused] });

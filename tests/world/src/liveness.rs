@@ -41,7 +41,7 @@ pub(crate) fn look(world: &mut World) {
             wrong.insert(job.uid.to_string(), what);
         }
     }
-    for place in world.machines.iter().filter(|place| !is_halted(world, place)) {
+    for place in &world.machines {
         for (run, group) in place.runs.iter().filter(|(_, group)| group.is_held()) {
             let current = world.store.jobs.get(&run.job).and_then(|job| job.current.as_ref());
             if current.is_none_or(|current| current.number != run.generation) {
@@ -50,8 +50,7 @@ pub(crate) fn look(world: &mut World) {
             }
         }
     }
-    let heard = world.machines.iter().filter(|place| !is_halted(world, place));
-    for (place, agent) in heard.filter_map(|place| Some((place, place.agent.as_ref()?))) {
+    for (place, agent) in world.machines.iter().filter_map(|place| Some((place, place.agent.as_ref()?))) {
         for over in agent.node.runs_over() {
             let key = format!("{} on {}", words::run(over), place.name);
             wrong.insert(key, "its end was reported and is not acknowledged".to_owned());
@@ -59,11 +58,8 @@ pub(crate) fn look(world: &mut World) {
     }
     world.liveness.wrong.retain(|what, _| wrong.contains_key(what));
     // After a store was rolled back nobody waits for everything to be well.
-    world.liveness.calm = if wrong.is_empty() || (world.truth.rolled_back.is_some() && !world.truth.is_accepted()) {
-        world.liveness.calm + EVERY
-    } else {
-        Duration::ZERO
-    };
+    world.liveness.calm =
+        if wrong.is_empty() || world.truth.rolled_back.is_some() { world.liveness.calm + EVERY } else { Duration::ZERO };
     let now = world.now;
     for (key, what) in wrong {
         let since = *world.liveness.wrong.entry(key.clone()).or_insert(now);
@@ -73,19 +69,11 @@ pub(crate) fn look(world: &mut World) {
     }
 }
 
-/// What it holds waits for a person.
-fn is_halted(world: &World, place: &crate::machine::Machine) -> bool {
-    world.store.nodes.get(&place.name).is_some_and(|node| node.halt.is_some())
-}
-
 fn content(world: &World, job: &JobRecord) -> Result<(), String> {
     let says = || format!("{:?}, {}: {}", job.phase, job.reason, job.message);
     if job.phase.is_over() {
         let unburied: Vec<u64> = job.unburied().map(|generation| generation.number.0).collect();
         return if unburied.is_empty() { Ok(()) } else { Err(format!("over, but generations {unburied:?} are not proven dead")) };
-    }
-    if job.reason == "StoreBehind" && world.store.nodes.values().any(|node| node.halt.is_some()) {
-        return Ok(());
     }
     let room = usable(world, &job.uid, job);
     let stepped = STEPPED.max(Duration::from_millis(SLOW_STEPS * world.plan.step_ms));
@@ -108,7 +96,7 @@ fn content(world: &World, job: &JobRecord) -> Result<(), String> {
 /// Nodes that are there and have room for this job beside the others.
 fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
     let fits = |place: &&crate::machine::Machine| {
-        let known = world.store.nodes.get(&place.name).is_some_and(|node| node.cordon.is_none() && node.halt.is_none());
+        let known = world.store.nodes.get(&place.name).is_some_and(|node| node.cordon.is_none());
         if !place.powered || place.agent.is_none() || !known {
             return false;
         }

@@ -28,8 +28,6 @@ pub(crate) struct Truth {
     pub(crate) highest_term: Term,
     /// When an older copy of the coordinator's store was put back: what was decided since that copy is forgotten.
     pub(crate) rolled_back: Option<Timestamp>,
-    /// When a person said that this copy is the truth.
-    pub(crate) accepted: Option<Timestamp>,
     pub(crate) silences: Silences,
     /// Steps that workers made after a standstill, before their runner could stop them.
     pub(crate) waking_steps: u64,
@@ -40,12 +38,7 @@ impl Truth {
     /// come twice, and who is to blame nobody can say. What must hold all the same is that no two groups share a GPU or meet.
     pub(crate) fn is_forgiven(&self, rule: &str) -> bool {
         const OF_MEMORY: [&str; 12] = ["R6", "R7", "R9", "I3", "I4", "I5", "I7", "I8", "I9", "I10", "I13", "R4"];
-        self.rolled_back.is_some() && OF_MEMORY.contains(&rule) && !(rule == "I13" && self.is_accepted())
-    }
-
-    /// An older copy was put back, and a person has said that it is the truth: from then on it must go on.
-    pub(crate) fn is_accepted(&self) -> bool {
-        self.accepted > self.rolled_back
+        self.rolled_back.is_some() && OF_MEMORY.contains(&rule)
     }
 }
 

@@ -82,7 +82,9 @@ impl World {
 
     pub(crate) fn operator_swaps_back(&mut self, machine: usize, state_dir: u32) {
         let place = &self.machines[machine];
-        if place.powered && place.state_dir == state_dir && place.other_dir.is_some() {
+        // After a reboot it may have been taken in meanwhile.
+        let taken_in = place.runs.values().any(|group| group.is_held() && group.state_dir == state_dir);
+        if place.powered && place.state_dir == state_dir && place.other_dir.is_some() && !taken_in {
             note!(self, "the operator starts the agent of n{machine} with the state directory it had");
             self.other_dir(machine);
         }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use muster_runner::wire::{Command, Phase, RefusalKind, Status};
 use rig::{Client, Living, PATIENCE, Rig, lives};
+use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
 const FENCE: Duration = Duration::from_secs(60);
@@ -56,6 +57,31 @@ fn who_hears_nothing_more_dies_although_no_agent_is_there() {
     };
     assert!(is_fenced(&outcome) && outcome.phase == Phase::Dead, "{outcome:?}");
     assert_eq!(outcome.dead.unwrap().survivors, 0);
+}
+
+#[test]
+fn who_stood_still_beyond_its_grace_has_had_it() {
+    let (rig, mut client) = fenced();
+    let due = renew(&mut client, Duration::from_secs(4));
+    client.start(rig.ranks(1, &format!("trap '' TERM; {WORKER}")));
+    let worker = Living::of(client.until_stepping(1).ranks[0].pid);
+    drop(client);
+    let runner = Living::of(rig.identity().pid);
+    runner.signal(Signal::STOP);
+    while boot() < due + Duration::from_millis(rig.hold.term_grace_ms) {
+        std::thread::yield_now();
+    }
+    runner.signal(Signal::CONT);
+    worker.gone();
+    let until = Instant::now() + PATIENCE;
+    let stop = loop {
+        if let Some(outcome) = rig.record().outcome {
+            break outcome.stop.unwrap();
+        }
+        assert!(Instant::now() < until, "no outcome was written");
+        std::thread::yield_now();
+    };
+    assert!(stop.fenced && stop.grace_ms == 0, "{stop:?}");
 }
 
 #[test]

@@ -95,6 +95,11 @@ impl FakeAgent {
         Self::introduced(server, hello(name), log, obeys_credit).await
     }
 
+    /// The same node again on the same boot: it has its ledger still, and says nothing of what it held.
+    pub(crate) async fn again(server: &Server, name: &str, log: &[String]) -> Self {
+        Self::introduced(server, v1::Hello { epoch_seen: 1, ..hello(name) }, log, true).await
+    }
+
     /// A node with one GPU, whose driver runs up to this CUDA.
     pub(crate) async fn with_gpu(server: &Server, name: &str, cuda: &str) -> Self {
         let gpu = Gpu { uuid: format!("GPU-of-{name}"), model: "H100".into(), ..Gpu::default() };

@@ -139,7 +139,7 @@ async fn a_node_that_is_away_is_said_and_its_log_goes_on_when_it_is_back() {
     assert_eq!(notices(&once), ["node-a is not connected: the log of rank 0 is missing"]);
 
     // Back with two more lines: only those come.
-    let _a = FakeAgent::start(&server, "node-a", &lines("a", 0, 5), true).await;
+    let _a = FakeAgent::again(&server, "node-a", &lines("a", 0, 5)).await;
     let mut got = Vec::new();
     while got.len() < 2 {
         got.extend(next(&mut stream).await.lines);

@@ -74,7 +74,9 @@ fn target(name: &NodeName, node: &Node, job: &JobRecord, generation: &Generation
             false => Target::Stopped { grace: stopping.grace, reason: stopping.reason.clone() },
         });
     }
-    if generation.has_stopped(name) {
+    // Also where nothing is decided about the job, since another of its nodes knows more than the store: then the death is not noted yet.
+    let another_boot = |node: &Node| generation.members.iter().any(|m| &m.node == name && m.boot_id != node.record.boot_id);
+    if generation.has_stopped(name) || another_boot(node) && !planted::on(Mistake::BootIgnored) {
         // It will be replaced in a moment: nothing of it is begun on a node that was booted anew, and no evidence is cleared away.
         return None;
     }

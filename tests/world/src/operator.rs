@@ -27,7 +27,6 @@ impl World {
             return;
         }
         note!(self, "the operator restarts the coordinator with --accept-store");
-        self.truth.accepted = Some(self.now);
         (0..2).for_each(|seat| self.coordinator_dies(seat, None));
         let (back_in, until) = (self.rng.ms(50, 2_000), self.rng.ms(8_000, 30_000));
         self.after(back_in, Event::CoordinatorStarts { seat: 0 });

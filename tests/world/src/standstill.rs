@@ -32,9 +32,9 @@ impl World {
     /// Until when what this event is for stands still.
     pub(crate) fn stands_still(&self, event: &Event) -> Timestamp {
         match event {
-            Event::Launched { machine, .. } | Event::RankEnds { machine, .. } | Event::AgentStarts { machine } => {
-                self.machines[*machine].stands_until
-            }
+            Event::Launched { machine, .. } | Event::RankEnds { machine, .. } => self.machines[*machine].stands_until,
+            // A program takes longer to start than one that is there to go on.
+            Event::AgentStarts { machine } => self.machines[*machine].runners_wake + Duration::from_millis(1),
             Event::RunnerUp { machine, .. }
             | Event::Order { machine, .. }
             | Event::GroupMoves { machine, .. }

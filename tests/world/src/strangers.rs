@@ -61,7 +61,8 @@ impl World {
         let place = &self.machines[machine];
         let held = || place.runs.values().filter(|group| group.is_held());
         let working = held().next().is_some() && held().all(|group| group.phase == GroupPhase::Running && group.works());
-        if place.agent.is_none() || place.ledger_damaged || !working {
+        // Where the store has forgotten what was started, and the agent too, nobody knows of it.
+        if place.agent.is_none() || place.ledger_damaged || !working || self.plan.has(Fault::StoreRestored) {
             return false;
         }
         note!(self, "the agent of n{machine} is stopped, and another started with a state directory of its own");
@@ -72,18 +73,28 @@ impl World {
     fn other_dir(&mut self, machine: usize) {
         let comes = self.rng.ms(50, 3_000);
         self.agent_dies(machine, Some(comes));
+        let struck_off = self.struck_off(machine, self.machines[machine].other_dir.as_deref());
         let place = &mut self.machines[machine];
-        let other = place.other_dir.take().map_or_else(|| StateDir::empty(place), |other| *other);
+        let other = place.other_dir.take().filter(|_| !struck_off).map_or_else(|| StateDir::empty(place), |other| *other);
         place.other_dir = Some(Box::new(other.swap(place)));
         place.state_dir = 1 - place.state_dir;
     }
 
     pub(crate) fn operator_swaps_back(&mut self, machine: usize, state_dir: u32) {
         let place = &self.machines[machine];
-        if place.powered && place.state_dir == state_dir && place.other_dir.is_some() {
+        // After a reboot it may have been taken in meanwhile.
+        let taken_in = place.runs.values().any(|group| group.is_held() && group.state_dir == state_dir);
+        if place.powered && place.state_dir == state_dir && place.other_dir.is_some() && !taken_in {
             note!(self, "the operator starts the agent of n{machine} with the state directory it had");
             self.other_dir(machine);
         }
+    }
+
+    /// Whether this node was struck off since somebody spoke for it from this directory: who did that has emptied it, as he was told to.
+    fn struck_off(&self, machine: usize, dir: Option<&StateDir>) -> bool {
+        let stored = self.store.nodes.get(&self.machines[machine].name);
+        let ahead = dir.zip(stored).is_some_and(|(dir, stored)| stored.epoch < dir.highest.epoch);
+        ahead && self.truth.rolled_back.is_none()
     }
 
     /// A runner is brought up for a run that another agent's runner holds.
@@ -108,9 +119,14 @@ impl World {
         note!(self, "another machine takes the place of n{machine}");
         self.in_trouble(machine);
         self.power_cut(machine);
+        let struck_off = self.struck_off(machine, self.machines[machine].other_disk.as_deref().map(|disk| &disk.dir));
         let place = &mut self.machines[machine];
         (place.ledger_damaged, place.ledger_fails) = (false, false);
-        let new = place.other_disk.take().map_or_else(|| Disk { dir: StateDir::empty(place), runs: BTreeMap::new() }, |disk| *disk);
+        let new = place
+            .other_disk
+            .take()
+            .filter(|_| !struck_off)
+            .map_or_else(|| Disk { dir: StateDir::empty(place), runs: BTreeMap::new() }, |disk| *disk);
         let old = Disk { dir: new.dir.swap(place), runs: std::mem::replace(&mut place.runs, new.runs) };
         place.other_disk = Some(Box::new(old));
         let back = self.rng.ms(500, 8_000);

@@ -131,6 +131,11 @@ impl World {
         if members.is_empty() || !members.iter().all(alive) {
             return;
         }
+        // While one stood still another may have gone without a trace.
+        let (machine, run) = &members[0];
+        if members.len() < self.machines[*machine].runs[run].assignment.node_count as usize {
+            return;
+        }
         let every = Duration::from_millis(self.plan.step_ms);
         let still = members.iter().map(|(machine, _)| self.machines[*machine].stands_until).max();
         if let Some(until) = still.filter(|until| self.now < *until) {

@@ -28,8 +28,6 @@ pub(crate) struct Truth {
     pub(crate) highest_term: Term,
     /// When an older copy of the coordinator's store was put back: what was decided since that copy is forgotten.
     pub(crate) rolled_back: Option<Timestamp>,
-    /// When a person said that this copy is the truth.
-    pub(crate) accepted: Option<Timestamp>,
     pub(crate) silences: Silences,
     /// Steps that workers made after a standstill, before their runner could stop them.
     pub(crate) waking_steps: u64,

@@ -78,6 +78,26 @@ fn a_node_that_knows_more_than_the_store_is_left_alone_with_its_jobs() {
 }
 
 #[test]
+fn nothing_is_begun_on_a_node_booted_anew_while_another_holds_its_job_up() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 2, 2));
+    let (jobs, nodes) = (bench.stored_jobs.clone(), bench.stored_nodes.clone());
+    assert_eq!(bench.members("digits"), ["a", "b"]);
+    bench.rank_exits("digits", 0, Exit::Signal(11), None);
+    bench.pass(SECOND);
+    (bench.stored_jobs, bench.stored_nodes) = (jobs, nodes);
+    bench.restart_coordinator();
+    bench.connect("a");
+    let b = bench.agents.get_mut(&"b".into()).unwrap();
+    b.runs.clear();
+    (b.epoch, b.boot, b.desired) = (NodeEpoch(0), 1, None);
+    bench.connect("b");
+    bench.pass(SECOND);
+    assert_eq!(bench.job("digits").reason, "StoreBehind");
+    assert!(bench.agents[&"b".into()].runs.is_empty(), "{:?}", bench.agents[&"b".into()].runs);
+}
+
+#[test]
 fn a_node_with_a_newer_epoch_proves_an_old_store() {
     let mut bench = Bench::new(&["a"]);
     bench.agents.get_mut(&"a".into()).unwrap().epoch = NodeEpoch(9);

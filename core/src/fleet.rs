@@ -25,6 +25,7 @@
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `desired` | each node's whole desired state |
 //! | `unhealthy` | what a node's verdict on its hardware means for jobs |
+//! | `unlike` | members whose software does not go together |
 //! | `view` | what users see |
 
 use std::{
@@ -66,6 +67,7 @@ mod settle;
 mod tests;
 mod turn;
 mod unhealthy;
+pub mod unlike;
 pub mod view;
 
 pub use budget::MUSTER;

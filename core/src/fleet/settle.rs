@@ -200,6 +200,9 @@ impl Fleet {
             let until = self.listen_until;
             return self.wake_job(uid, until);
         }
+        if job.reason == "BelowMinimum" {
+            self.jobs.get_mut(uid).expect("settled jobs exist").ask_again(now);
+        }
         let gang = match self.place(uid, now) {
             Placement::Gang(gang) => gang,
             Placement::Short(shortfall) => {
@@ -210,9 +213,10 @@ impl Fleet {
                     self.event(scratch, now, true, "BelowMinimum", text, Some((uid, &name, None)), None);
                 }
                 self.say(uid, Phase::Pending, "BelowMinimum", message);
+                let asks_again = self.jobs[uid].asks_again_at();
                 let avoided = &mut self.live(uid).avoided;
                 avoided.retain(|avoided| avoided.until > now);
-                let retry = avoided.iter().map(|avoided| avoided.until).min();
+                let retry = avoided.iter().map(|avoided| avoided.until).chain(asks_again).min();
                 if let Some(at) = retry {
                     self.wake_job(uid, at);
                 }
@@ -282,6 +286,9 @@ impl Fleet {
         if !inert || !generation.dead.is_empty() || !rendezvous::unready(&self.nodes, uid, generation).is_empty() {
             return;
         }
+        if !self.odd_ones(uid, now).is_empty() {
+            return;
+        }
         let job = self.jobs.get_mut(uid).expect("settled jobs exist");
         let generation = job.current.as_mut().expect("checked above");
         (generation.started, generation.started_at, generation.store) = (true, Some(now), Some(store));
@@ -293,6 +300,8 @@ impl Fleet {
             incident.stopped_at.get_or_insert(now);
         }
         let name = job.name.clone();
+        let stack = self.know_stacks(uid, now, scratch);
+        let message = if stack.is_empty() { message } else { format!("{message}; {stack}") };
         self.event(scratch, now, false, "WorldFormed", message, Some((uid, &name, Some(number))), None);
     }
 

@@ -1,5 +1,5 @@
 //! Which nodes go together in one generation. What is listed here ends, where it differs, in an error of NCCL or CUDA at the first collective,
-//! or in a job that is as slow as its slowest GPU.
+//! or in a job that is as slow as its slowest GPU. Which interpreters go together is [`super::stack`]'s.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -41,6 +41,19 @@ pub struct Mismatch {
     pub consequence: &'static str,
 }
 
+impl Mismatch {
+    /// From the values as they were found; none if they are all alike.
+    pub(super) fn of<'a>(
+        what: &'static str,
+        consequence: &'static str,
+        found: impl Iterator<Item = (String, &'a NodeName)>,
+    ) -> Option<Self> {
+        let mut values: BTreeMap<String, Vec<NodeName>> = BTreeMap::new();
+        found.for_each(|(value, node)| values.entry(value).or_default().push(node.clone()));
+        (values.len() > 1).then_some(Mismatch { what, values, consequence })
+    }
+}
+
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} differs: ", self.what)?;
@@ -55,15 +68,10 @@ impl fmt::Display for Mismatch {
 /// What differs among these members, and how that ends.
 pub fn mismatches(members: &[Member<'_>]) -> Vec<Mismatch> {
     let found = ASPECTS.iter().map(|aspect| {
-        let mut values: BTreeMap<String, Vec<NodeName>> = BTreeMap::new();
-        for member in members {
-            if let Some(value) = (aspect.of)(member) {
-                values.entry(value).or_default().push(member.node.clone());
-            }
-        }
-        Mismatch { what: aspect.what, values, consequence: aspect.consequence }
+        let values = members.iter().filter_map(|member| Some(((aspect.of)(member)?, member.node)));
+        Mismatch::of(aspect.what, aspect.consequence, values)
     });
-    found.filter(|mismatch| mismatch.values.len() > 1).collect()
+    found.flatten().collect()
 }
 
 /// What a node brings of all that must be alike. Only nodes of the same kind are sure to go together: one that does not say what it is, is of

@@ -108,7 +108,8 @@ impl Fleet {
             let with = bearers.iter().copied().chain([Bearer { node, stack: &odd.stack, survivor: false }]);
             mismatches.is_empty() && stack::mismatches(&with.collect::<Vec<_>>(), gpus).is_empty()
         };
-        let like: Vec<_> = job.unlike.iter().filter(|(node, odd)| generation.has(node) || fits(odd, node)).map(|(node, _)| node.clone()).collect();
+        let like: Vec<_> =
+            job.unlike.iter().filter(|(node, odd)| generation.has(node) || fits(odd, node)).map(|(node, _)| node.clone()).collect();
         let said: BTreeSet<String> = bearers.iter().map(|b| b.stack.to_string()).filter(|said| !said.is_empty()).collect();
         let (name, number) = (job.name.clone(), generation.number);
         for mismatch in mismatches {

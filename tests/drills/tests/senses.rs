@@ -51,7 +51,8 @@ fn ranks_are_kept_to_the_cpus_of_their_gpus_numa_node() {
     }
     let reported = || {
         let topology = cluster.muster(["topology", "node-1"]);
-        let affinity = |gpu: &str| topology.lines().find(|line| line.starts_with(gpu))?.split_whitespace().rev().nth(1).map(str::to_owned);
+        let affinity =
+            |gpu: &str| topology.lines().find(|line| line.starts_with(gpu))?.split_whitespace().rev().nth(1).map(str::to_owned);
         (affinity("GPU0 ")? == cpus[0] && affinity("GPU7 ")? == cpus[1]).then_some(())
     };
     assert!(until(reported).is_some(), "{}", cluster.muster(["topology", "node-1"]));

@@ -286,3 +286,13 @@ async fn a_machine_of_an_nvlink_domain_without_a_channel_to_it_is_warned_of() {
     join([0; 16]);
     eyes.no_finding("imex-channel").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_efa_device_that_leaves_commands_unanswered_is_drained() {
+    let machine = Machine::new("efa");
+    let mut eyes = machine.look(&[]).await;
+    machine.inject("rdmap32s27", "unanswered=1");
+    let found = eyes.finding("efa-unanswered").await;
+    assert_eq!((found.severity, found.subject), (Severity::Drain, Subject::Nic("rdmap32s27".into())), "{}", found.reason);
+    assert!(eyes.report.health.withholds_node().is_some());
+}

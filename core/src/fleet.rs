@@ -25,7 +25,7 @@
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `desired` | each node's whole desired state |
 //! | `unhealthy` | what a node's verdict on its hardware means for jobs |
-//! | `unlike` | members whose software does not go together |
+//! | `stacks` | members whose interpreters do not go together |
 //! | `view` | what users see |
 
 use std::{
@@ -63,11 +63,11 @@ mod rendezvous;
 mod requests;
 mod rollback;
 mod settle;
+pub mod stacks;
 #[cfg(test)]
 mod tests;
 mod turn;
 mod unhealthy;
-pub mod unlike;
 pub mod view;
 
 pub use budget::MUSTER;

@@ -12,7 +12,7 @@ use crate::{
     fleet::{
         members::Members,
         receipt::{Cause, Incident},
-        unlike::Unlike,
+        stacks::KnownStack,
     },
     id::{Generation, JobName, JobUid, NodeName},
     nccl::profile::Profile,
@@ -78,9 +78,9 @@ pub struct JobRecord {
     pub last_step: Option<u64>,
     /// The end this job is being brought to; its generations are being stopped.
     pub ending: Option<Ending>,
-    /// Nodes that were not taken for what their interpreter has; see [`Unlike`].
+    /// What the nodes of refused generations have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub unlike: BTreeMap<NodeName, Unlike>,
+    pub stacks: BTreeMap<NodeName, KnownStack>,
     /// Generations that are over, newest last, bounded by `HISTORY_MAX` and `HISTORY_MEMBERS_MAX`: where their logs are.
     pub history: Vec<GenerationRecord>,
     /// Every node that ever held a run of this job and may hold its logs.
@@ -183,7 +183,7 @@ impl JobRecord {
             incidents_dropped: 0,
             last_step: None,
             ending: None,
-            unlike: BTreeMap::new(),
+            stacks: BTreeMap::new(),
             history: Vec::new(),
             nodes_used: BTreeSet::new(),
             finished: None,

@@ -101,7 +101,7 @@ impl Fleet {
                 }
             }
         }
-        self.note_unlike(uid, &evidence, now);
+        self.note_stacks(uid, &evidence, now);
         self.break_generation(uid, &evidence, doubted, now, scratch);
     }
 

@@ -104,9 +104,9 @@ impl Fleet {
         }
         let before = job.replicas;
         // Whoever asks for nodes may have mended those that were odd.
-        if !job.unlike.is_empty() {
+        if !job.stacks.is_empty() {
             self.touch_job(&uid, scratch);
-            self.jobs.get_mut(&uid).expect("found above").unlike.clear();
+            self.jobs.get_mut(&uid).expect("found above").stacks.clear();
         }
         if before != nodes {
             self.touch_job(&uid, scratch);

@@ -201,7 +201,7 @@ impl Fleet {
             return self.wake_job(uid, until);
         }
         if job.reason == "BelowMinimum" {
-            self.jobs.get_mut(uid).expect("settled jobs exist").ask_again(now);
+            self.jobs.get_mut(uid).expect("settled jobs exist").forget_stacks(now);
         }
         let gang = match self.place(uid, now) {
             Placement::Gang(gang) => gang,

@@ -19,8 +19,8 @@ mod joining;
 mod listening;
 mod mixture;
 mod requests;
+mod stacks;
 mod unhealthy;
-mod unlike;
 
 /// Agents that do what they are told, at once, and a coordinator that can be restarted from what it committed.
 struct Bench {

@@ -72,7 +72,7 @@ fn an_agent_that_starts_anew_is_asked_anew() {
     bench.connect("b");
     bench.pass(10 * SECOND);
     assert_eq!(bench.members("digits"), ["a", "c", "b"]);
-    assert!(bench.job("digits").unlike.is_empty());
+    assert!(bench.job("digits").stacks.is_empty(), "{:?}", bench.job("digits").stacks);
 }
 
 #[test]
@@ -84,11 +84,21 @@ fn where_too_few_go_together_it_waits_says_who_and_asks_again() {
     assert_eq!((job.phase, job.reason.as_str(), job.last_generation.0), (Phase::Pending, "BelowMinimum", 1));
     let message = "1 of at least 2 nodes available: b does not go with the others (torch 2.14, not torch 2.15)";
     assert_eq!(job.message, message);
-    bench.pass(50 * SECOND);
+    bench.pass(290 * SECOND);
     assert_eq!(bench.job("digits").last_generation.0, 1);
     has(&mut bench, "b", "2.15.0");
     bench.pass(15 * SECOND);
     assert_eq!((bench.members("digits"), bench.job("digits").last_generation.0), (vec!["a", "b"], 2));
+}
+
+#[test]
+fn what_was_learnt_is_put_together() {
+    // The first two cannot, and neither can the second and the third: together they say which can.
+    let mut bench = with(&["2.14.0", "2.15.0", "2.14.0"]);
+    bench.submit("digits", refusing(2, 2));
+    bench.pass(2 * SECOND);
+    assert_eq!(bench.members("digits"), ["c", "a"], "{}", bench.job("digits").message);
+    assert_eq!(bench.job("digits").last_generation.0, 3);
 }
 
 #[test]
@@ -105,4 +115,60 @@ fn who_trains_stays_and_odd_ones_of_whom_the_world_then_consists_are_taken() {
     bench.request(Request::DeleteNode { node: "a".into() });
     bench.pass(130 * SECOND);
     assert_eq!(bench.members("digits"), ["b", "c"]);
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(32))]
+
+    /// Whatever nodes have and whatever befalls them: a mixture never starts, and in the end the job trains if enough go together, undisturbed.
+    #[test]
+    fn a_mixture_never_starts_and_whoever_can_trains(
+        releases in proptest::collection::vec(0u32..4, 1..6),
+        (min, more) in (1i64..4, 0i64..3),
+        happenings in proptest::collection::vec((0usize..6, 0u32..4, 0u8..5), 0..8),
+    ) {
+        // 0: it does not say.
+        let release = |number: u32| if number == 0 { String::new() } else { format!("2.{}.0", 12 + number) };
+        let said: Vec<String> = releases.iter().map(|number| release(*number)).collect();
+        let names: Vec<String> = ('a'..).take(said.len()).map(String::from).collect();
+        let mut bench = with(&said.iter().map(String::as_str).collect::<Vec<_>>());
+        bench.submit("digits", refusing(min, min + more));
+        for (node, number, what) in happenings {
+            let name = &names[node % names.len()];
+            let here = bench.agents[&name.as_str().into()].session.is_some();
+            match what {
+                0 if here => bench.cut(name),
+                0 | 1 if !here => bench.connect(name),
+                2 => has(&mut bench, name, &release(number)),
+                3 => {
+                    let name = bench.job("digits").name.clone();
+                    bench.request(Request::Scale { name, nodes: (min + i64::from(number) % (more + 1)) as u32 });
+                }
+                _ => bench.pass(7 * SECOND),
+            }
+            bench.pass(SECOND);
+        }
+        for name in &names {
+            if bench.agents[&name.as_str().into()].session.is_none() {
+                bench.connect(name);
+            }
+        }
+        // Long enough to look again at what was remembered of releases that are others by now.
+        bench.pass(700 * SECOND);
+        let job = bench.job("digits").clone();
+        for generation in job.unburied().chain(&job.history).filter(|generation| generation.started) {
+            let event = bench.events.iter().find(|e| e.reason == "WorldFormed" && e.generation == Some(generation.number)).unwrap();
+            let torches = event.message.matches("torch ").count();
+            proptest::prop_assert!(torches <= 1, "{}", event.message);
+        }
+        let has = |name: &String| bench.agents[&name.as_str().into()].stack.torch.clone();
+        let silent = names.iter().filter(|name| has(name).is_empty()).count();
+        let most = (1..4).map(|number| names.iter().filter(|name| has(name) == release(number)).count()).max().unwrap_or(0);
+        let (trains, waits) = (job.phase == Phase::Running, job.reason == "BelowMinimum");
+        // One that trains already is not ended for what its nodes have become.
+        proptest::prop_assert!(trains || waits && ((silent + most) as i64) < min, "{:?}: {}: {}", job.phase, &job.reason, &job.message);
+        let number = job.last_generation;
+        bench.pass(400 * SECOND);
+        proptest::prop_assert!(!trains || bench.job("digits").last_generation == number, "one that trains is not disturbed");
+    }
 }

@@ -156,7 +156,7 @@ impl Flags {
         }
         Ok(Config {
             coordinator: coordinator(&self.coordinator)?,
-            node: NodeName(node),
+            node: NodeName::from(node),
             state_dir,
             address: address(&self.address)?,
             labels: labels(&self.labels, self.label_file.as_deref())?,

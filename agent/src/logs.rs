@@ -105,7 +105,7 @@ fn run_of(read: &LogRead) -> Result<RunId, String> {
     if !well_formed {
         return Err(format!("{:.64?} is not the uid of a job", read.job_uid));
     }
-    Ok(RunId { job: JobUid(read.job_uid.clone()), generation: Generation(read.generation) })
+    Ok(RunId { job: JobUid::from(read.job_uid.clone()), generation: Generation(read.generation) })
 }
 
 struct Reader {

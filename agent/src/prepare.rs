@@ -90,11 +90,11 @@ pub(crate) async fn prepare(
 pub(crate) fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wire::Hold {
     wire::Hold {
         v: wire::VERSION,
-        job: assignment.run.job.0.clone(),
+        job: assignment.run.job.to_string(),
         name: assignment.name.name.clone(),
         namespace: assignment.name.namespace.clone(),
         generation: assignment.run.generation.0,
-        node: site.node.0.clone(),
+        node: site.node.to_string(),
         node_rank: assignment.node_rank,
         nnodes: assignment.node_count,
         world_size: assignment.world_size,

@@ -106,7 +106,7 @@ impl Runs {
             };
             let dir = self.root.join(&name);
             let adopted = read_json::<Hold>(&dir.join(HOLD)).filter(|hold| !hold.spare);
-            match adopted.map(|hold| RunId { job: JobUid(job.to_owned()), generation: Generation(hold.generation) }) {
+            match adopted.map(|hold| RunId { job: JobUid::from(job), generation: Generation(hold.generation) }) {
                 Some(run) if !self.dir(&run).exists() => fs::rename(&dir, self.dir(&run))?,
                 _ => left.push((number, dir)),
             }
@@ -206,7 +206,7 @@ fn remove(dir: &Path) -> io::Result<()> {
 fn run_of(name: &str) -> Option<RunId> {
     let (job, generation) = name.rsplit_once("-g")?;
     let generation: u64 = generation.parse().ok()?;
-    (!job.is_empty()).then(|| RunId { job: JobUid(job.to_owned()), generation: Generation(generation) })
+    (!job.is_empty()).then(|| RunId { job: JobUid::from(job), generation: Generation(generation) })
 }
 
 fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {

@@ -435,7 +435,7 @@ mod tests {
     #[test]
     fn what_lives_is_always_reported() {
         let report = |number: usize| {
-            let run = RunId { job: JobUid(format!("job-{number:03}")), generation: Generation(1) };
+            let run = RunId { job: JobUid::from(format!("job-{number:03}")), generation: Generation(1) };
             let phase = if number < 10 { RunPhase::Running } else { RunPhase::Dead };
             RunReport { phase, dead_at: Some(Timestamp(number as u64)), ..RunReport::preparing(run, Term(1)) }
         };

@@ -271,7 +271,7 @@ impl Engine {
         self.publish_events(turn.changes);
         // What users see comes first: whoever gets an answer or a welcome finds in a list what it speaks of.
         let (views, rest): (Vec<_>, Vec<_>) =
-            turn.effects.into_iter().partition(|effect| matches!(effect, Effect::JobChanged { .. } | Effect::NodeChanged { .. }));
+            turn.effects.into_iter().partition(|effect| matches!(effect, Effect::JobChanged(_) | Effect::NodeChanged(_)));
         for effect in views.into_iter().chain(rest) {
             failpoint!("between what is published");
             self.execute(effect);
@@ -312,26 +312,28 @@ impl Engine {
                     failpoint!("after the answer");
                 }
             }
-            Effect::JobChanged { uid, view: Some(view) } => {
-                let name = view.record.name.clone();
-                self.names.insert(uid, name.clone());
-                self.jobs.send_if_modified(|jobs| jobs.put(name, *view));
-            }
-            Effect::JobChanged { uid, view: None } => {
-                if let Some(name) = self.names.remove(&uid) {
-                    self.jobs
-                        .send_if_modified(|jobs| jobs.get(&name).is_some_and(|job| job.record.uid == uid) && jobs.remove(&name));
-                }
-            }
-            Effect::NodeChanged { node, view: Some(view) } => {
-                self.reports.see(&node, Some(&view.report));
-                self.nodes.send_if_modified(|nodes| nodes.put(node, *view));
-            }
-            Effect::NodeChanged { node, view: None } => {
-                self.reports.see(&node, None);
-                self.nodes.send_if_modified(|nodes| nodes.remove(&node));
-            }
+            Effect::JobChanged(uid) => self.show_job(uid),
+            Effect::NodeChanged(node) => self.show_node(node),
         }
+    }
+
+    fn show_job(&mut self, uid: JobUid) {
+        if let Some(view) = self.fleet.job_view(&uid) {
+            let name = view.record.name.clone();
+            self.names.insert(uid, name.clone());
+            self.jobs.send_if_modified(|jobs| jobs.put(name, view));
+        } else if let Some(name) = self.names.remove(&uid) {
+            self.jobs.send_if_modified(|jobs| jobs.get(&name).is_some_and(|job| job.record.uid == uid) && jobs.remove(&name));
+        }
+    }
+
+    fn show_node(&mut self, node: NodeName) {
+        let view = self.fleet.node_view(&node);
+        self.reports.see(&node, view.as_ref().map(|view| &view.report));
+        self.nodes.send_if_modified(|nodes| match view {
+            Some(view) => nodes.put(node, view),
+            None => nodes.remove(&node),
+        });
     }
 
     fn order(&self, session: SessionId, change: impl FnOnce(&mut Orders)) {

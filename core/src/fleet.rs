@@ -234,15 +234,10 @@ pub enum Effect {
         id: RequestId,
         answer: Answer,
     },
-    /// What users see of this job has changed; `None`: it is gone.
-    JobChanged {
-        uid: JobUid,
-        view: Option<Box<JobView>>,
-    },
-    NodeChanged {
-        node: NodeName,
-        view: Option<Box<NodeView>>,
-    },
+    /// What users see of this job may have changed ([`Fleet::job_view`]; none: it is gone).
+    JobChanged(JobUid),
+    /// The same of a node ([`Fleet::node_view`]).
+    NodeChanged(NodeName),
 }
 
 /// A node as stored: what must survive a restart of the coordinator.

@@ -3,20 +3,27 @@
 //! A [`Term`] counts coordinator starts, a [`NodeEpoch`] accepted registrations of one node, a [`Generation`] sealed
 //! memberships of one job. All three only ever grow; an observer that has persisted one refuses anything lower.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
+// Shared: the coordinator has every name in many places, and a turn about a large job hands on thousands of them.
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(transparent)]
-        pub struct $name(pub String);
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+        #[serde(from = "String")]
+        pub struct $name(Arc<str>);
 
         impl $name {
             pub fn as_str(&self) -> &str {
                 &self.0
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
             }
         }
 
@@ -28,7 +35,13 @@ macro_rules! text_id {
 
         impl From<&str> for $name {
             fn from(text: &str) -> Self {
-                Self(text.to_owned())
+                Self(text.into())
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(text: String) -> Self {
+                Self(text.into())
             }
         }
     };

@@ -78,6 +78,22 @@ mistakes! {
     FencedAnywhere,
     /// A job is deleted although a node has not proven that its workers are dead.
     DeletedUnproven,
+    /// However many nodes fall silent at once, the brake for mass losses is not put on.
+    BrakeNeverPut,
+    /// The brake is on, and what nobody can tell of is replaced all the same.
+    BrakeIgnored,
+    /// The brake is not let off when the nodes are back.
+    BrakeKeptOn,
+    /// It is not seen that a node knows more than the store.
+    RollbackUnseen,
+    /// A node that knows more than the store gets orders, and its jobs are decided on.
+    HaltIgnored,
+    /// A restart of the coordinator does for a person's word that an old store is the truth.
+    HaltLifted,
+    /// An agent that does not know what it was told on this boot is taken for the one that was told.
+    StrangerTakenIn,
+    /// A node's epoch is counted from what its disk says.
+    EpochFromNode,
 }
 
 #[cfg(feature = "planted")]

@@ -219,6 +219,23 @@ impl RunReport {
         }
     }
 
+    /// The same without how many steps were made after the first, and when things happened: of two reports that are the same then, the
+    /// later one says nothing that anybody must act on.
+    pub fn without_progress(&self) -> Self {
+        let happened = |at: Option<Timestamp>| at.map(|_| Timestamp::default());
+        let mut run = self.clone();
+        for at in [&mut run.all_joined_at, &mut run.launched_at, &mut run.dead_at] {
+            *at = happened(*at);
+        }
+        for rank in &mut run.ranks {
+            (rank.last_step, rank.last_step_at) = (None, None);
+            for at in [&mut rank.started_at, &mut rank.exited_at, &mut rank.first_step_at] {
+                *at = happened(*at);
+            }
+        }
+        run
+    }
+
     /// The run ended by itself and well: torchrun says 0 and no rank says otherwise.
     pub fn succeeded(&self) -> bool {
         self.launcher_exit.is_some_and(Exit::is_success) && self.ranks.iter().all(|rank| rank.exit.is_none_or(Exit::is_success))

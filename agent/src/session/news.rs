@@ -82,16 +82,8 @@ pub(super) async fn wake_at(at: Option<Instant>) {
 
 /// Whether anything but the number of steps done has changed.
 fn is_urgent(told: &[RunReport], runs: &[RunReport]) -> bool {
-    let same = |a: &RunReport, b: &RunReport| without_progress(a) == without_progress(b);
+    let same = |a: &RunReport, b: &RunReport| a.without_progress() == b.without_progress();
     told.len() != runs.len() || !told.iter().zip(runs).all(|(told, run)| same(told, run))
-}
-
-fn without_progress(run: &RunReport) -> RunReport {
-    let mut run = run.clone();
-    for rank in &mut run.ranks {
-        (rank.last_step, rank.last_step_at) = (None, None);
-    }
-    run
 }
 
 #[cfg(test)]

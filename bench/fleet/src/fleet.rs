@@ -27,7 +27,7 @@ impl Fleet {
         let uri: tonic::transport::Uri = format!("http://{address}").parse()?;
         let acts = (0..agents)
             .map(|number| {
-                let name = NodeName(format!("node-{number:05}"));
+                let name = NodeName::from(format!("node-{number:05}"));
                 let (agent, session) = SimulatedAgent::new(uri.clone(), name, gpus, shutdown.clone());
                 let (act, acts) = mpsc::channel(ACTS_MAX);
                 tokio::spawn(session);

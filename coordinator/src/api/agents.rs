@@ -68,7 +68,7 @@ async fn serve(
     mut inbound: Streaming<v1::AgentMessage>,
     out: &Out<v1::CoordinatorMessage>,
 ) -> Result<(), Status> {
-    let hello = read_hello(context, &mut inbound).await?;
+    let hello = Box::pin(read_hello(context, &mut inbound)).await?;
     let node = hello.node.clone();
     let (id, orders) = context.handle.connect(hello).await.map_err(status::no_answer)?;
     let (commands, log_commands) = mpsc::channel(COMMANDS);
@@ -115,23 +115,24 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
+    /// Ten thousand of these wait all the time: what is needed for one message lives in a box of its own, and only as long.
     async fn run(mut self) -> Result<(), Status> {
-        self.welcome().await?;
-        self.publish().await?;
+        Box::pin(self.welcome()).await?;
+        Box::pin(self.publish()).await?;
         loop {
             tokio::select! {
                 changed = self.orders.changed() => {
                     changed.map_err(|_| shutting_down())?;
-                    self.publish().await?;
+                    Box::pin(self.publish()).await?;
                 }
                 message = self.inbound.message() => match message? {
-                    Some(message) => self.hear(message).await?,
+                    Some(message) => Box::pin(self.hear(message)).await?,
                     None => {
                         debug!(session = %self.id, "the agent ended its session");
                         return Ok(());
                     }
                 },
-                Some(command) = self.log_commands.recv() => self.log(command).await?,
+                Some(command) = self.log_commands.recv() => Box::pin(self.log(command)).await?,
             }
         }
     }
@@ -190,7 +191,8 @@ impl Session<'_> {
 
     async fn log(&mut self, command: LogCommand) -> Result<(), Status> {
         match command {
-            LogCommand::Read { read, chunks } => {
+            LogCommand::Read(read) => {
+                let (read, chunks) = *read;
                 // Dropping `chunks` tells the reader that there is no read.
                 if self.reads.len() < READS_MAX {
                     self.reads.insert(read.id, chunks);

@@ -23,9 +23,12 @@ const WINDOW_SHARED: u32 = 64;
 /// What a session's task is asked to send to its agent about logs.
 #[derive(Debug)]
 pub(crate) enum LogCommand {
-    Read { read: v1::LogRead, chunks: mpsc::Sender<v1::LogChunk> },
+    /// Boxed: the queue of every session has room for 32 commands from the start.
+    Read(Box<(v1::LogRead, mpsc::Sender<v1::LogChunk>)>),
     Credit(v1::LogCredit),
-    Cancel { id: u64 },
+    Cancel {
+        id: u64,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -64,7 +67,7 @@ impl Connections {
         let id = self.last_read.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, chunks) = mpsc::channel(window as usize);
         let read = v1::LogRead { id, window, ..read };
-        connection.commands.send(LogCommand::Read { read, chunks: sender }).await.ok()?;
+        connection.commands.send(LogCommand::Read(Box::new((read, sender)))).await.ok()?;
         Some(Reading { id, commands: connection.commands.clone(), chunks, window, taken: 0 })
     }
 }

@@ -39,10 +39,10 @@ pub(crate) fn answer<'a>(
         for variable in given.variables {
             let from = variable.source.to_string();
             let (_, nodes) = entries.entry((variable.name, variable.value, from)).or_insert_with(|| (variable.why, Vec::new()));
-            nodes.push(member.node.0.clone());
+            nodes.push(member.node.to_string());
         }
         for remark in given.remarks {
-            remarks.entry(remark.message).or_default().push(member.node.0.clone());
+            remarks.entry(remark.message).or_default().push(member.node.to_string());
         }
     }
     // Everywhere is said by naming nobody.

@@ -16,12 +16,45 @@ use tonic::Status;
 /// largest message is 4 MiB, so a client that stops reading costs at most 16 MiB.
 const QUEUE: usize = 4;
 
-pub(crate) type Out<T> = mpsc::Sender<Result<T, Status>>;
+/// Where a stream's task puts what its client shall get.
+///
+/// Boxed: a queue has room for 32 items from the start, however few it may hold, and there is one for each of ten thousand agents.
+#[derive(Debug)]
+pub(crate) struct Out<T>(mpsc::Sender<Box<Result<T, Status>>>);
+
+/// The client is gone.
+#[derive(Debug)]
+pub(crate) struct Gone;
+
+impl<T> Out<T> {
+    pub(crate) fn new(queue: usize) -> (Self, mpsc::Receiver<Box<Result<T, Status>>>) {
+        let (out, messages) = mpsc::channel(queue);
+        (Self(out), messages)
+    }
+
+    pub(crate) async fn send(&self, item: Result<T, Status>) -> Result<(), Gone> {
+        self.0.send(Box::new(item)).await.map_err(|_| Gone)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    pub(crate) async fn closed(&self) {
+        self.0.closed().await;
+    }
+}
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
 
 /// Ends when its task does; at a shutdown, with UNAVAILABLE, so that clients know to come back.
 #[derive(Debug)]
 pub(crate) struct Feed<T> {
-    messages: mpsc::Receiver<Result<T, Status>>,
+    messages: mpsc::Receiver<Box<Result<T, Status>>>,
     shutdown: CancellationToken,
     told: bool,
 }
@@ -31,7 +64,7 @@ pub(crate) fn feed<T, F>(scope: &Scope, name: &'static str, task: impl FnOnce(Ou
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let (out, messages) = mpsc::channel(QUEUE);
+    let (out, messages) = Out::new(QUEUE);
     scope.spawn(name, task(out));
     Feed { messages, shutdown: scope.shutdown().clone(), told: false }
 }
@@ -44,7 +77,7 @@ impl<T> Stream for Feed<T> {
     type Item = Result<T, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        match self.messages.poll_recv(context) {
+        match self.messages.poll_recv(context).map(|item| item.map(|item| *item)) {
             Poll::Ready(None) if self.shutdown.is_cancelled() && !self.told => {
                 self.told = true;
                 Poll::Ready(Some(Err(shutting_down())))

@@ -30,7 +30,7 @@ impl v1::job_service_server::JobService for Jobs {
             return Err(status::invalid("request_id", format!("must be at most {REQUEST_ID_MAX} printable ASCII characters")));
         }
         let (name, spec) = wire::document(r#ref, spec).check().map_err(|errors| status::fields(&errors))?;
-        let uid = JobUid(Uuid::now_v7().to_string());
+        let uid = JobUid::from(Uuid::now_v7().to_string());
         let (view, existed) = self.ask(FleetRequest::Submit { name, spec, uid, request_id, validate_only }).await?;
         Ok(Response::new(v1::SubmitResponse { job: Some(shown(&view)), existed }))
     }

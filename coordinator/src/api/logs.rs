@@ -252,7 +252,7 @@ impl RankLog {
     /// Reads through one session. True when there is nothing more to be had.
     async fn read(&self, connection: &super::connections::Connection, place: &mut Place) -> bool {
         let read = v1::LogRead {
-            job_uid: self.uid.0.clone(),
+            job_uid: self.uid.to_string(),
             generation: self.generation.0,
             rank: self.rank,
             follow: self.follow,
@@ -301,7 +301,7 @@ impl RankLog {
     fn blank(&self) -> v1::LogsResponse {
         v1::LogsResponse {
             rank: self.rank,
-            node: self.node.0.clone(),
+            node: self.node.to_string(),
             generation: self.generation.0,
             ..v1::LogsResponse::default()
         }

@@ -29,7 +29,7 @@ impl v1::node_service_server::NodeService for Nodes {
         let nodes = nodes.borrow();
         let items = nodes.after(after.as_ref()).map(|(name, view)| (name, wire::node(view)));
         let (nodes, next) = page::fill(page::size(request.page_size), items);
-        let next_page_token = next.map(|name| name.0.clone()).unwrap_or_default();
+        let next_page_token = next.map(|name| name.to_string()).unwrap_or_default();
         Ok(Response::new(v1::ListNodesResponse { nodes, next_page_token }))
     }
 
@@ -56,7 +56,7 @@ impl v1::node_service_server::NodeService for Nodes {
             identity: |view: &NodeView| view.record.name.as_str(),
             changed: |view| v1::WatchNodesResponse { node: Some(wire::node(view)), deleted: false },
             gone: |name, _| v1::WatchNodesResponse {
-                node: Some(v1::Node { name: name.0.clone(), ..v1::Node::default() }),
+                node: Some(v1::Node { name: name.to_string(), ..v1::Node::default() }),
                 deleted: true,
             },
         };
@@ -95,7 +95,7 @@ impl Nodes {
 pub(crate) fn node_name(field: &str, text: &str) -> Result<NodeName, Status> {
     match label_error(text) {
         Some(message) => Err(status::invalid(field, message)),
-        None => Ok(NodeName(text.to_owned())),
+        None => Ok(NodeName::from(text)),
     }
 }
 

@@ -52,7 +52,7 @@ async fn reach(context: &Context, name: &JobName, target: v1::WaitFor) -> Result
                 }
             }
             None if target == v1::WaitFor::Deleted => {
-                let uid = uid.map(|uid| uid.0).unwrap_or_default();
+                let uid = uid.map(|uid| uid.to_string()).unwrap_or_default();
                 return Ok(v1::Job { r#ref: Some(job_ref(name)), uid, ..v1::Job::default() });
             }
             None => return Err(no_such(name)),

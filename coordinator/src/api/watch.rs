@@ -66,8 +66,6 @@ where
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::mpsc;
-
     use super::*;
 
     /// Shows `name=identity` for a change and `-name=identity` for what is gone.
@@ -87,9 +85,9 @@ mod tests {
         let remove = |key: u8| shelf.send_modify(|shelf| assert!(shelf.remove(&key)));
         put(1, "a");
         put(99, "unwanted");
-        let (out, mut messages) = mpsc::channel::<Result<String, tonic::Status>>(1);
+        let (out, mut messages) = Out::<String>::new(1);
         let test = async {
-            let mut next = async || messages.recv().await.unwrap().unwrap();
+            let mut next = async || (*messages.recv().await.unwrap()).unwrap();
             assert_eq!(next().await, "+a");
             put(2, "b");
             assert_eq!(next().await, "+b");

@@ -60,7 +60,13 @@ fn submit(name: &str) -> Request {
         spec: SpecDocument { args: vec!["train.py".into()], ..SpecDocument::default() },
     };
     let (job, spec) = document.check().unwrap();
-    Request::Submit { name: job, spec, uid: JobUid(format!("uid-of-{name}")), request_id: String::new(), validate_only: false }
+    Request::Submit {
+        name: job,
+        spec,
+        uid: JobUid::from(format!("uid-of-{name}")),
+        request_id: String::new(),
+        validate_only: false,
+    }
 }
 
 #[tokio::test]

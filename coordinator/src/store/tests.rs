@@ -29,7 +29,7 @@ pub(crate) fn job(number: u64) -> JobRecord {
         spec: SpecDocument { args: vec!["train.py".into()], ..SpecDocument::default() },
     };
     let (name, spec) = document.check().unwrap();
-    JobRecord::submitted(JobUid(format!("uid-{number:06}")), name, spec, String::new(), Timestamp(number))
+    JobRecord::submitted(JobUid::from(format!("uid-{number:06}")), name, spec, String::new(), Timestamp(number))
 }
 
 fn node(name: &str) -> NodeRecord {
@@ -52,7 +52,7 @@ fn event(sequence: u64) -> Event {
         warning: false,
         reason: "Submitted".into(),
         message: format!("event {sequence}"),
-        job: Some((JobUid("uid".into()), JobName { namespace: "default".into(), name: "job".into() })),
+        job: Some((JobUid::from("uid"), JobName { namespace: "default".into(), name: "job".into() })),
         node: None,
         generation: None,
     }

@@ -31,7 +31,7 @@ pub(crate) fn hello(node: &str) -> v1::Hello {
 fn hello_with(node: &str, report: NodeReport) -> v1::Hello {
     let report = NodeReport { address: "127.0.0.1".into(), slots: 1, ..report };
     let hello = Hello {
-        node: NodeName(node.into()),
+        node: NodeName::from(node),
         boot_id: format!("boot-of-{node}"),
         incarnation: 1,
         speaks: Speaks::OURS,
@@ -246,7 +246,7 @@ impl Node {
                 messages.push(chunk(vec![line], false));
             }
             let run = RunId {
-                job: muster_core::id::JobUid(read.request.job_uid.clone()),
+                job: muster_core::id::JobUid::from(read.request.job_uid.clone()),
                 generation: Generation(read.request.generation),
             };
             let grows = read.request.follow && runs.get(&run).is_some_and(|run| run.phase != RunPhase::Dead);

@@ -12,6 +12,7 @@
 use crate::{
     fleet::{Policy, registry::Registry, view::Liveness},
     period,
+    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -38,6 +39,9 @@ impl Brake {
 
 /// The brake as it shall be now.
 pub(crate) fn judge(brake: Option<&Brake>, nodes: &Registry, policy: &Policy, now: Timestamp) -> Option<Brake> {
+    if let Some(kept) = brake.filter(|_| planted::on(Mistake::BrakeKeptOn)) {
+        return Some(kept.clone());
+    }
     // While it is on, a loss stays fresh for as long as the brake may hold.
     let window = if brake.is_some() { policy.mass_loss_hold.max(policy.mass_loss_window) } else { policy.mass_loss_window };
     let (mut silent, mut of, mut last_loss) = (0u32, 0u32, None);
@@ -49,7 +53,8 @@ pub(crate) fn judge(brake: Option<&Brake>, nodes: &Registry, policy: &Policy, no
         of += u32::from(node.liveness != Liveness::Lost || lost.is_some());
     }
     let last_loss = last_loss?;
-    let many = silent >= policy.mass_loss_min && silent * 100 > policy.mass_loss_percent * of;
+    let many =
+        silent >= policy.mass_loss_min && silent * 100 > policy.mass_loss_percent * of && !planted::on(Mistake::BrakeNeverPut);
     let next = Brake { since: brake.map_or(now, |brake| brake.since), last_loss, silent, of };
     (many && now < next.until(policy)).then_some(next)
 }
@@ -70,7 +75,7 @@ mod tests {
     fn fleet(ready: u32, lost: &[u64], suspect: u32) -> Registry {
         let mut registry = Registry::default();
         let mut add = |liveness, lost_at| {
-            let name = NodeName(format!("n{}", registry.nodes.len()));
+            let name = NodeName::from(format!("n{}", registry.nodes.len()));
             let node = Node { liveness, lost_at, ..Node::stored(node(name.as_str()), NOW) };
             registry.nodes.insert(name, node);
         };
@@ -103,7 +108,7 @@ mod tests {
     fn who_was_lost_long_ago_counts_neither_way() {
         let mut registry = fleet(11, &[1, 2, 3], 0);
         for i in 0..50 {
-            let name = NodeName(format!("gone{i}"));
+            let name = NodeName::from(format!("gone{i}"));
             registry.nodes.insert(name.clone(), Node { liveness: Liveness::Lost, ..Node::stored(node(name.as_str()), NOW) });
         }
         assert_eq!(judge(None, &registry, &Policy::default(), NOW).map(|brake| (brake.silent, brake.of)), Some((3, 14)));

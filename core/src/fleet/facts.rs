@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     fleet::{Effect, Fleet, Halt, Hello, NodeRecord, brake, registry::Node, turn::Scratch, view::Liveness},
-    id::{JobUid, NodeEpoch, NodeName, SessionId},
+    id::{NodeEpoch, NodeName, SessionId},
     node_report::NodeReport,
     period,
     planted::{self, Mistake},
@@ -26,13 +26,14 @@ impl Fleet {
 
     pub(crate) fn connected(&mut self, session: SessionId, hello: Hello, now: Timestamp, scratch: &mut Scratch) {
         let name = hello.node.clone();
-        if let Some(why) = self.unwelcome(&hello) {
+        let ahead = self.ahead(&hello);
+        let stranger = || self.forgotten(&hello).filter(|_| ahead.is_none() && !self.policy.accept_store);
+        if let Some(why) = self.unwelcome(&hello).or_else(stranger) {
             let message = format!("session of {name} refused: {why}");
             self.event(scratch, now, true, "SessionRefused", message, None, Some(&name));
             scratch.effects.push(Effect::Refuse { session, why });
             return;
         }
-        let ahead = self.ahead(&hello);
         if !self.nodes.nodes.contains_key(&name) {
             let record = NodeRecord {
                 name: name.clone(),
@@ -69,7 +70,8 @@ impl Fleet {
         let protocol = self.policy.speaks.newest.min(hello.speaks.newest);
         let node = self.nodes.nodes.get_mut(&name).expect("inserted above");
         (node.heartbeat, node.protocol) = (heartbeat, protocol);
-        node.record.epoch = node.record.epoch.max(hello.epoch_seen).next();
+        let known = if planted::on(Mistake::EpochFromNode) { hello.epoch_seen } else { node.record.epoch };
+        node.record.epoch = known.max(hello.epoch_seen).next();
         node.record.boot_id = hello.boot_id;
         node.record.gone = false;
         let before = node.report.clone();
@@ -137,8 +139,15 @@ impl Fleet {
         let next: BTreeMap<_, _> = runs.into_iter().map(|run| (run.run.clone(), run)).collect();
         let keys_changed = !node.runs.keys().eq(next.keys());
         let ended = next.iter().any(|(id, run)| run.phase.is_over() && node.runs.get(id).is_none_or(|old| !old.phase.is_over()));
-        let touched: BTreeSet<JobUid> =
-            next.iter().filter(|(id, run)| node.runs.get(id) != Some(run)).map(|(id, _)| id.job.clone()).collect();
+        let mut touched = BTreeSet::new();
+        for (id, run) in &next {
+            match node.runs.get(id) {
+                Some(before) if before == run => {}
+                // Steps are made all the time on every node: they are shown, and decide nothing until something else happens.
+                Some(before) if before.without_progress() == run.without_progress() => drop(scratch.shown.insert(id.job.clone())),
+                _ => drop(touched.insert(id.job.clone())),
+            }
+        }
         node.runs = next;
         for uid in touched {
             self.touch_job(&uid, scratch);

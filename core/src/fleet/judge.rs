@@ -79,6 +79,7 @@ impl Fleet {
         if let Some(brake) = &self.brake
             && evidence.iter().all(Evidence::is_silence)
             && rendezvous::unheard(&self.nodes, generation)
+            && !planted::on(Mistake::BrakeIgnored)
         {
             let why = brake.sentence(&self.policy);
             self.live(uid).frozen = Some(why);

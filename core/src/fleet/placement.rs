@@ -262,7 +262,7 @@ mod tests {
 
     fn names(placement: Placement) -> Vec<String> {
         match placement {
-            Placement::Gang(members) => members.into_iter().map(|member| member.node.0).collect(),
+            Placement::Gang(members) => members.into_iter().map(|member| member.node.to_string()).collect(),
             Placement::Short(shortfall) => panic!("{shortfall}"),
         }
     }

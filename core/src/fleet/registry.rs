@@ -366,7 +366,7 @@ mod tests {
             draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let (what, which) = (draw >> 33, (draw >> 45) % 12);
             now = now + Duration::from_millis((draw >> 50) % 900);
-            let name = NodeName(format!("n{which}"));
+            let name = NodeName::from(format!("n{which}"));
             if !registry.nodes.contains_key(&name) {
                 registry.admit(crate::fleet::budget::tests::node(name.as_str()), now);
             }

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     fleet::{Fleet, Hello, Refusal, job::Stopping},
     id::{JobName, JobUid, NodeName},
+    planted::{self, Mistake},
+    run::RunId,
     time::Timestamp,
 };
 
@@ -30,6 +32,9 @@ impl Fleet {
     /// What this node has seen that the store does not know, if anything.
     pub(crate) fn ahead(&self, hello: &Hello) -> Option<String> {
         let stored = self.nodes.get(&hello.node).map(|node| node.record.epoch);
+        if planted::on(Mistake::RollbackUnseen) {
+            return None;
+        }
         if let Some(stored) = stored.filter(|stored| hello.epoch_seen > *stored) {
             return Some(format!("it has obeyed node epoch {}, the store says {stored}", hello.epoch_seen));
         }
@@ -48,6 +53,29 @@ impl Fleet {
             |run: &&crate::run::RunReport| !run.phase.is_over() && !self.jobs.contains_key(&run.run.job) && !buried(&run.run.job);
         let unknown = hello.runs.iter().find(lives).filter(|_| stored.is_none() && hello.epoch_seen.0 > 0)?;
         Some(format!("it runs workers of job {}, which the store has never known", unknown.run.job))
+    }
+
+    /// What this agent must know if it is the one that speaks for this node, and does not: workers were started here on this boot, its ledger is
+    /// older than its node's last welcome, and it holds nothing of them. It is a second agent with a state directory of its own, or
+    /// somebody has put another in the place of the first. To such a one nothing is said: it would start them a second time.
+    pub(crate) fn forgotten(&self, hello: &Hello) -> Option<String> {
+        let node = self.nodes.get(&hello.node).filter(|node| node.record.boot_id == hello.boot_id)?;
+        if hello.epoch_seen >= node.record.epoch || planted::on(Mistake::StrangerTakenIn) {
+            return None;
+        }
+        let lacks = |run: &RunId| !hello.runs.iter().any(|held| held.run == *run);
+        let run = node.jobs.iter().filter_map(|uid| self.jobs.get(uid)).find_map(|job| {
+            let mut here = job.unburied().filter(|g| g.started && g.has(&hello.node) && !g.dead.contains(&hello.node));
+            here.find_map(|generation| Some(generation.run(&job.uid)).filter(lacks))
+        })?;
+        let (name, number) = (&self.jobs[&run.job].name, run.generation);
+        Some(format!(
+            "this agent does not know of generation {number} of {name}, whose workers were started on {} on this boot: another agent of this name \
+             runs here with a state directory of its own, or the state directory was replaced. Stop this agent and start it with the \
+             state directory that has seen node epoch {}; or, if that is lost, make sure that no worker runs there and strike the node off \
+             (muster delete node {})",
+            hello.node, node.record.epoch, hello.node
+        ))
     }
 
     pub(crate) fn halt_sentence(why: &str) -> String {
@@ -71,7 +99,7 @@ impl Fleet {
             let node = self.nodes.get(name);
             node.is_some_and(|node| node.jobs.contains(uid) || node.runs.keys().any(|run| &run.job == uid))
         };
-        self.halted.iter().find(holds)
+        self.halted.iter().filter(|_| !planted::on(Mistake::HaltIgnored)).find(holds)
     }
 
     /// Users' wishes for such a job have to wait.

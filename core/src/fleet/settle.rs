@@ -41,6 +41,8 @@ pub(crate) struct Live {
     /// None of its nodes can be heard, and of many others neither: it is left as it is, and why.
     pub frozen: Option<String>,
     pub reunion: Reunion,
+    /// More room would change nothing for it, as it was settled last.
+    content: bool,
 }
 
 /// Members that were silent together, as when the coordinator itself was cut off, come back one by one. The first of them must not
@@ -71,10 +73,13 @@ impl Fleet {
         }
         // A job that ends or shrinks gives room to the next; a few passes settle any realistic chain, the rest comes with the next tick.
         const PASSES: usize = 3;
-        for _ in 0..PASSES {
-            let everyone = std::mem::take(&mut scratch.capacity);
-            let mut uids: Vec<JobUid> =
-                self.active.iter().filter(|uid| everyone || scratch.jobs.contains_key(uid)).cloned().collect();
+        for pass in 0..PASSES {
+            let room = std::mem::take(&mut scratch.capacity);
+            let concerned = |uid: &&JobUid| {
+                let news = pass == 0 && scratch.jobs.contains_key(uid);
+                news || room && self.live.get(uid).is_none_or(|live| !live.content)
+            };
+            let mut uids: Vec<JobUid> = self.active.iter().filter(concerned).cloned().collect();
             uids.sort_by_key(|uid| self.jobs.get(uid).map(|job| (Reverse(job.spec.priority), job.created, uid.clone())));
             for uid in uids {
                 self.settle(&uid, now, scratch);
@@ -89,7 +94,8 @@ impl Fleet {
 
     fn settle(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
         self.touch_job(uid, scratch);
-        self.live(uid).wake = None;
+        let live = self.live(uid);
+        (live.wake, live.content) = (None, false);
         if let Some(node) = self.halted_by(uid) {
             let message = format!("{node} knows more than the store, so nothing is decided (muster describe node {node})");
             let phase = self.jobs[uid].phase;
@@ -111,6 +117,18 @@ impl Fleet {
         if job.retiring.len() < before {
             scratch.capacity = true;
         }
+        self.live(uid).content = self.is_content(uid);
+    }
+
+    /// Whether a node that comes, is freed or gets well changes nothing for a job whose own nodes bring no news.
+    fn is_content(&self, uid: &JobUid) -> bool {
+        let job = &self.jobs[uid];
+        let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else { return false };
+        let waits = self.live.get(uid).is_none_or(|live| {
+            live.doubted.is_some() || live.ranks_done.is_some() || live.stranded.is_some() || live.frozen.is_some()
+        });
+        let full = generation.members.len() >= job.replicas as usize && self.ailing(uid).is_none();
+        !waits && (full || !generation.started)
     }
 
     /// While a generation trains undoubted, the time it lasts is held against the nodes it was moved away from.
@@ -127,8 +145,18 @@ impl Fleet {
         live.wake = Some(live.wake.map_or(at, |before| before.min(at)));
     }
 
+    /// Room that comes with time is no news of anybody.
+    fn wake_when_unavoided(&mut self, uid: &JobUid, now: Timestamp) {
+        let avoided = &mut self.live(uid).avoided;
+        avoided.retain(|avoided| avoided.until > now);
+        if let Some(at) = avoided.iter().map(|avoided| avoided.until).min() {
+            self.wake_job(uid, at);
+        }
+    }
+
     /// Is the current generation too large for what is wanted, or could it be larger?
     fn resize(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
+        self.wake_when_unavoided(uid, now);
         let job = &self.jobs[uid];
         let Some(generation) = job.current.as_ref().filter(|g| g.started && job.ending.is_none()) else { return };
         if self.live.get(uid).is_some_and(|live| live.doubted.is_some() || live.ranks_done.is_some()) {
@@ -213,14 +241,8 @@ impl Fleet {
                     self.event(scratch, now, true, "BelowMinimum", text, Some((uid, &name, None)), None);
                 }
                 self.say(uid, Phase::Pending, "BelowMinimum", message);
-                let asks_again = self.jobs[uid].asks_again_at();
-                let avoided = &mut self.live(uid).avoided;
-                avoided.retain(|avoided| avoided.until > now);
-                let retry = avoided.iter().map(|avoided| avoided.until).chain(asks_again).min();
-                if let Some(at) = retry {
-                    self.wake_job(uid, at);
-                }
-                return;
+                self.wake_when_unavoided(uid, now);
+                return self.jobs[uid].asks_again_at().into_iter().for_each(|at| self.wake_job(uid, at));
             }
         };
         let (profile, mismatches) = self.agree(&gang);

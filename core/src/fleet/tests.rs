@@ -199,7 +199,7 @@ impl Bench {
         let metadata = Metadata { name: name.into(), namespace: None };
         let document = JobDocument { api_version: API_VERSION.into(), kind: KIND.into(), metadata, spec };
         let (name, spec) = document.check().unwrap();
-        let uid = JobUid(format!("uid-{}", self.next));
+        let uid = JobUid::from(format!("uid-{}", self.next));
         self.request(Request::Submit { name, spec, uid, request_id: String::new(), validate_only: false })
     }
 

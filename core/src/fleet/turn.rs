@@ -29,6 +29,8 @@ pub(crate) struct Scratch {
     pub events: Vec<Event>,
     /// Jobs whose view may have changed, with their record before the turn (`None`: new).
     pub jobs: BTreeMap<JobUid, Option<JobRecord>>,
+    /// Jobs of which nothing is known that is new but steps.
+    pub shown: BTreeSet<JobUid>,
     pub deleted: Vec<(JobUid, Vec<NodeName>)>,
     pub nodes: BTreeMap<NodeName, Option<NodeRecord>>,
     /// Nodes whose desired state may have changed.
@@ -60,7 +62,7 @@ impl Fleet {
         let mut nodes = Registry::default();
         let mut halted = BTreeSet::new();
         for mut record in stored.nodes {
-            record.halt = record.halt.filter(|_| !policy.accept_store);
+            record.halt = record.halt.filter(|_| !policy.accept_store && !planted::on(Mistake::HaltLifted));
             if record.halt.is_some() {
                 halted.insert(record.name.clone());
             }
@@ -226,12 +228,14 @@ impl Fleet {
                 self.active.remove(&uid);
                 self.live.remove(&uid);
             }
-            views.push(Effect::JobChanged { view: self.job_view(&uid).map(Box::new), uid });
+            scratch.shown.remove(&uid);
+            views.push(Effect::JobChanged(uid));
         }
+        views.extend(std::mem::take(&mut scratch.shown).into_iter().map(Effect::JobChanged));
         for (uid, nodes) in std::mem::take(&mut scratch.deleted) {
             turn.changes.push(Change::DeleteJob(uid.clone()));
             scratch.publish.extend(nodes);
-            views.push(Effect::JobChanged { uid, view: None });
+            views.push(Effect::JobChanged(uid));
         }
         for (name, before) in std::mem::take(&mut scratch.nodes) {
             match self.nodes.get(&name) {
@@ -242,7 +246,7 @@ impl Fleet {
                 None if before.is_some() => turn.changes.push(Change::DeleteNode(name.clone())),
                 None => continue,
             }
-            views.push(Effect::NodeChanged { view: self.node_view(&name).map(Box::new), node: name });
+            views.push(Effect::NodeChanged(name));
         }
         turn.changes.extend(scratch.events.into_iter().map(|event| Change::Event(Box::new(event))));
         turn.effects = scratch.effects;
@@ -287,7 +291,7 @@ impl Fleet {
 
     fn publish(&mut self, name: &NodeName) -> Option<Effect> {
         let node = self.nodes.get(name)?;
-        let session = node.session.filter(|_| node.record.halt.is_none())?;
+        let session = node.session.filter(|_| node.record.halt.is_none() || planted::on(Mistake::HaltIgnored))?;
         let desired = desired::of_node(name, node, self.term, &self.jobs, &self.tombstones);
         if node.published.as_ref() == Some(&desired) {
             return None;

@@ -52,12 +52,17 @@ impl Fleet {
 
     /// A member should leave at the next good moment, and there is as much room elsewhere: what is to be said of it.
     pub(crate) fn relief(&self, uid: &JobUid, now: Timestamp) -> Option<String> {
-        let generation = self.jobs[uid].current.as_ref()?;
-        let (node, why) = generation.members.iter().find_map(|member| {
+        let (node, why) = self.ailing(uid)?;
+        let Placement::Gang(gang) = self.place(uid, now) else { return None };
+        let have = self.jobs[uid].current.as_ref()?.members.len();
+        (gang.len() >= have).then(|| format!("moving off what is unhealthy on {node} ({why})"))
+    }
+
+    /// A member that should leave at the next good moment, and why.
+    pub(crate) fn ailing(&self, uid: &JobUid) -> Option<(NodeName, String)> {
+        self.jobs[uid].current.as_ref()?.members.iter().find_map(|member| {
             let finding = concerns(self.nodes.get(&member.node)?, member).filter(|finding| finding.severity >= Severity::Drain)?;
             Some((member.node.clone(), format!("{}: {}", finding.check, finding.reason)))
-        })?;
-        let Placement::Gang(gang) = self.place(uid, now) else { return None };
-        (gang.len() >= generation.members.len()).then(|| format!("moving off what is unhealthy on {node} ({why})"))
+        })
     }
 }

@@ -199,7 +199,7 @@ pub fn decide(members: &[Member<'_>]) -> (Profile, Vec<Mismatch>) {
 
 /// `n1, n2 and 3 more`: reasons are read by people.
 fn listing<'a>(nodes: impl Iterator<Item = &'a NodeName>) -> String {
-    let names: Vec<&str> = nodes.map(|node| node.0.as_str()).collect();
+    let names: Vec<&str> = nodes.map(|node| node.as_str()).collect();
     match names.len() {
         0..=3 => names.join(", "),
         more => format!("{} and {} more", names[..2].join(", "), more - 2),

@@ -45,7 +45,7 @@ impl Digest {
         let mut fnv = Fnv::default();
         fnv.text(run.job.as_str());
         fnv.number(run.generation.0);
-        for text in [&name.namespace, &name.name, rendezvous, &store_host.0] {
+        for text in [name.namespace.as_str(), &name.name, rendezvous, store_host.as_str()] {
             fnv.text(text);
         }
         for number in [node_rank, node_count, proc_per_node, first_rank, world_size, restart_count] {

@@ -177,9 +177,9 @@ fn environment(assignment: &Assignment, meeting: Meeting<'_>, site: &Site, shim:
     let mut ours = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
     ours("MUSTER_JOB", assignment.name.name.clone());
     ours("MUSTER_NAMESPACE", assignment.name.namespace.clone());
-    ours("MUSTER_JOB_UID", assignment.run.job.0.clone());
+    ours("MUSTER_JOB_UID", assignment.run.job.to_string());
     ours("MUSTER_GENERATION", assignment.run.generation.to_string());
-    ours("MUSTER_NODE", site.node.0.clone());
+    ours("MUSTER_NODE", site.node.to_string());
     // torchrun counts from 0 in every generation.
     ours("MUSTER_RESTART_COUNT", assignment.restart_count.to_string());
     if let Meeting::Served(store) = meeting {

@@ -154,7 +154,7 @@ pub fn job(view: &JobView) -> v1::Job {
     let record = &view.record;
     v1::Job {
         r#ref: Some(job_ref(&record.name)),
-        uid: record.uid.0.clone(),
+        uid: record.uid.to_string(),
         spec: Some(spec_to_wire(checked_document(&record.spec))),
         status: Some(status(view)),
         created_unix_us: record.created.0,
@@ -178,7 +178,7 @@ fn status(view: &JobView) -> v1::JobStatus {
         last_step: view.last_step,
         finished_unix_us: unix_us(record.finished),
         replicas: record.replicas,
-        store_node: shown.map(|generation| generation.store_host.0.clone()).unwrap_or_default(),
+        store_node: shown.map(|generation| generation.store_host.to_string()).unwrap_or_default(),
         store_address: view.store_address.as_ref().map(address).unwrap_or_default(),
     }
 }
@@ -198,7 +198,7 @@ pub fn phase(phase: Phase) -> v1::JobPhase {
 
 fn member(view: &MemberView) -> v1::MemberStatus {
     v1::MemberStatus {
-        node: view.node.0.clone(),
+        node: view.node.to_string(),
         node_rank: view.node_rank,
         phase: view.phase.as_ref().map_or_else(|| "Unknown".into(), run_phase_name),
         lane: view.lane.name.clone(),
@@ -226,7 +226,7 @@ fn rank(view: &RankView) -> v1::RankStatus {
     v1::RankStatus {
         rank: view.rank,
         local_rank: view.local_rank,
-        node: view.node.0.clone(),
+        node: view.node.to_string(),
         pid: view.pid,
         state: match view.exit {
             Some(exit) => exit.to_string(),
@@ -251,7 +251,7 @@ pub fn node(view: &NodeView) -> v1::Node {
     let record: &NodeRecord = &view.record;
     let report = &view.report;
     v1::Node {
-        name: record.name.0.clone(),
+        name: record.name.to_string(),
         state: node_state(view.liveness).into(),
         cordon: record.cordon.as_ref().map(cordon),
         epoch: record.epoch.0,
@@ -303,12 +303,12 @@ fn cordon(cordon: &Cordon) -> v1::Cordon {
 
 fn node_run(run: &muster_core::run::RunId, name: Option<&JobName>, phase: &RunPhase) -> v1::NodeRun {
     let v1::JobRef { namespace, name } = name.map(job_ref).unwrap_or_default();
-    v1::NodeRun { job_uid: run.job.0.clone(), namespace, job: name, generation: run.generation.0, phase: run_phase_name(phase) }
+    v1::NodeRun { job_uid: run.job.to_string(), namespace, job: name, generation: run.generation.0, phase: run_phase_name(phase) }
 }
 
 pub fn event(event: &Event) -> v1::Event {
     let (job_uid, v1::JobRef { namespace, name }) =
-        event.job.as_ref().map(|(uid, name)| (uid.0.clone(), job_ref(name))).unwrap_or_default();
+        event.job.as_ref().map(|(uid, name)| (uid.to_string(), job_ref(name))).unwrap_or_default();
     let severity = if event.warning { v1::EventSeverity::Warning } else { v1::EventSeverity::Normal };
     v1::Event {
         sequence: event.sequence,
@@ -319,7 +319,7 @@ pub fn event(event: &Event) -> v1::Event {
         job_uid,
         namespace,
         job: name,
-        node: event.node.as_ref().map(|node| node.0.clone()).unwrap_or_default(),
+        node: event.node.as_ref().map(|node| node.to_string()).unwrap_or_default(),
         generation: event.generation.map_or(0, |generation| generation.0),
     }
 }

@@ -32,7 +32,7 @@ pub fn hello_to_wire(hello: &Hello, now: Timestamp) -> v1::Hello {
     v1::Hello {
         protocol: hello.speaks.newest,
         protocol_oldest: hello.speaks.oldest,
-        node: hello.node.0.clone(),
+        node: hello.node.to_string(),
         boot_id: hello.boot_id.clone(),
         incarnation: hello.incarnation,
         term_seen: hello.term_seen.0,
@@ -65,7 +65,7 @@ pub fn hello_from_wire(wire: v1::Hello, now: Timestamp) -> Result<Hello, Malform
         return Err(malformed("hello.boot_id", "is empty"));
     }
     Ok(Hello {
-        node: NodeName(wire.node),
+        node: NodeName::from(wire.node),
         boot_id: text("hello.boot_id", wire.boot_id, NAME_MAX)?,
         incarnation: wire.incarnation,
         speaks,

@@ -89,7 +89,8 @@ impl World {
             let state = group.found(answers, clock)?;
             Some(Found { run: run.clone(), term: group.term, gpus: group.assignment.gpus.clone(), state })
         };
-        let kept = place.runs.iter().zip(answers).filter(|((_, group), _)| !group.released || seen_again);
+        let own = |group: &Group| group.state_dir == place.state_dir && (!group.released || seen_again);
+        let kept = place.runs.iter().zip(answers).filter(|((_, group), _)| own(group));
         let mut found: Vec<Found> = kept.filter_map(found).collect();
         if on(Planted::InventoryForgotten) {
             found.clear();
@@ -360,8 +361,9 @@ impl World {
             }
             Effect::Purge { run } => {
                 let jobs_runs = |id: &RunId| id.job == run.job && id.generation <= run.generation;
+                let dir = self.machines[machine].state_dir;
                 invariants::purged_is_dead(self, machine, &run);
-                self.machines[machine].runs.retain(|id, _| !jobs_runs(id));
+                self.machines[machine].runs.retain(|id, group| !jobs_runs(id) || group.state_dir != dir);
             }
             Effect::EndSession(Alarm { why, .. }) => {
                 note!(self, "n{machine} ends the session: {why}");
@@ -397,14 +399,18 @@ impl World {
             let delay = self.rng.ms(1, 50);
             return self.queue.push(self.now + delay, Event::Refused { machine, agent, run, reason: "no space left on device" });
         }
+        let state_dir = self.machines[machine].state_dir;
         if let Some(group) = self.machines[machine].runs.get(&run) {
+            if group.state_dir != state_dir {
+                return self.held_twice(machine, &run);
+            }
             if group.runner == Runner::Gone {
                 self.fail("R4", format!("n{machine} holds {} again, which has ended there", crate::words::run(&run)));
             }
             return self.speak_soon(machine, run);
         }
         self.changed.push(machine);
-        self.machines[machine].runs.insert(run.clone(), Group::new(assignment, term, life));
+        self.machines[machine].runs.insert(run.clone(), Group::new(assignment, term, state_dir, life));
         let delay = self.rng.ms(5, 300);
         self.queue.push(self.now + delay, Event::RunnerUp { machine, run, life });
     }

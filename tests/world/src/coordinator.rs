@@ -29,6 +29,8 @@ pub(crate) struct Seat {
     pub(crate) paused_until: Timestamp,
     /// The kind of death the next decision meets.
     pub(crate) armed: Option<Fault>,
+    /// Whoever looks for a coordinator is not sent here any more; who is connected stays.
+    pub(crate) unlisted: bool,
 }
 
 #[derive(Debug)]
@@ -40,6 +42,8 @@ pub(crate) struct Process {
     pub(crate) clock: Clock,
     /// It has lost its term: the store as it was then, of which all it says must be a repeat.
     pub(crate) deposed: Option<Box<Store>>,
+    /// A person has said that its store is the truth.
+    pub(crate) accepts: bool,
     /// What waits to be decided with what comes next; and whose word it is.
     inbox: Vec<(Input, Option<usize>)>,
     next_session: u64,
@@ -61,7 +65,7 @@ impl World {
     /// Any living coordinator that answers: a caller cannot tell which is the true one.
     pub(crate) fn some_seat(&mut self) -> Option<usize> {
         let now = self.now;
-        let answers = |seat: &Seat| seat.process.is_some() && now >= seat.paused_until;
+        let answers = |seat: &Seat| seat.process.is_some() && now >= seat.paused_until && !seat.unlisted;
         match (answers(&self.seats[0]), answers(&self.seats[1])) {
             (true, true) => Some(self.rng.below(2)),
             (true, false) => Some(0),
@@ -97,7 +101,7 @@ impl World {
         (0..self.machines.len()).for_each(|machine| self.in_trouble(machine));
         self.takes_the_term(second);
         // It notices at its next commit, or when it looks at its lease; one that stands still, later.
-        let notices = self.rng.ms(500, 30_000);
+        let notices = if self.now < self.lull { self.rng.ms(25_000, 45_000) } else { self.rng.ms(500, 30_000) };
         self.after(notices, Event::Deposed { process });
         true
     }
@@ -110,7 +114,9 @@ impl World {
         let (id, term) = (self.fresh(), self.store.term);
         note!(self, "coordinator {id} starts under term {term}");
         let clock = self.coordinator_clock();
-        let fleet = Fleet::new(Policy::default(), term, self.store.read(), clock.at(self.now));
+        let accepts = self.store.accept;
+        let policy = Policy { accept_store: accepts, ..Policy::default() };
+        let fleet = Fleet::new(policy, term, self.store.read(), clock.at(self.now));
         let (sessions, next_tick) = (BTreeMap::new(), Timestamp(u64::MAX));
         let process = Process {
             id,
@@ -119,12 +125,13 @@ impl World {
             sessions,
             clock,
             deposed: None,
+            accepts,
             inbox: Vec::new(),
             next_session: 0,
             next_tick,
             swept: self.now,
         };
-        self.seats[seat] = Seat { process: Some(process), paused_until: self.now, armed: None };
+        self.seats[seat] = Seat { process: Some(process), paused_until: self.now, ..Seat::default() };
         invariants::term_goes_up(self, term);
         self.plan_tick(seat, self.now + Policy::default().tick);
     }
@@ -252,7 +259,7 @@ impl World {
             Up::Heartbeat { number } => {
                 if let Some(session) = session {
                     // Workers live by the answer: it is given only by who still has the lease at this moment.
-                    let leads = process.deposed.is_none() || !self.plan.fences;
+                    let leads = process.deposed.is_none() || !self.plan.fences || on(Planted::DeposedAnswers);
                     self.decide(seat, Input::Heartbeat { session }, Some(machine));
                     if leads {
                         self.send_down(id, Down::HeartbeatReply { number });
@@ -264,8 +271,8 @@ impl World {
 
     /// Hands an input to a brain; with what waits already, or to wait itself for what comes next. `speaker`: the machine it comes from.
     pub(crate) fn decide(&mut self, seat: usize, input: Input, speaker: Option<usize>) {
-        let waits = !matches!(input, Input::Request { .. } | Input::Tick) && self.rng.percent(20);
-        let delay = self.rng.ms(0, 3);
+        let waits = !matches!(input, Input::Request { .. } | Input::Tick) && self.rng.percent(self.plan.gathered_percent);
+        let delay = self.rng.ms(0, self.plan.gather_ms);
         let Some(process) = &mut self.seats[seat].process else { return };
         let (first, process_id) = (process.inbox.is_empty(), process.id);
         process.inbox.push((input, speaker));
@@ -345,7 +352,9 @@ impl World {
         }
         let mut opened = Vec::new();
         let judge = invariants::Judge { now, term, speakers };
-        let cordons = invariants::cordons(self);
+        invariants::transaction_is_lawful(self, &judge, &changes);
+        self.operator_reads(&changes);
+        let cordons = changes.iter().any(invariants::leaves_a_cordon).then(|| invariants::cordons(self));
         let deletes = self.undurable.is_some() || changes.iter().any(|change| matches!(change, Change::DeleteJob(_)));
         for change in changes {
             if let Change::Event(event) = &change {
@@ -360,7 +369,9 @@ impl World {
             }
             self.store.apply(change);
         }
-        invariants::cordons_are_capped(self, cordons);
+        if let Some(before) = cordons {
+            invariants::cordons_are_capped(self, before);
+        }
         invariants::only_what_is_free(self, &opened);
         if deletes {
             invariants::accepted_jobs_exist(self);
@@ -398,7 +409,7 @@ impl World {
                 let delay = self.rng.ms(0, 30);
                 self.queue.push(self.now + delay, Event::AnswerArrives { id, answer: Box::new(answer) });
             }
-            Effect::JobChanged { .. } | Effect::NodeChanged { .. } => {}
+            Effect::JobChanged(_) | Effect::NodeChanged(_) => {}
         }
     }
 

@@ -36,6 +36,24 @@ pub(crate) enum Event {
     OperatorRaisesTerm {
         at_least: Term,
     },
+    /// A person starts the coordinator with the word that its store is the truth, or takes that word off the command line again.
+    OperatorAcceptsStore {
+        accepts: bool,
+    },
+    /// A person gives the agent of this machine the state directory it had before.
+    OperatorSwapsBack {
+        machine: usize,
+        state_dir: u32,
+    },
+    /// A second coordinator takes the term, and the first is not found any more by who looks for one.
+    TakesOver,
+    OldOneReturns {
+        machine: usize,
+    },
+    /// Everything on a machine that stood still has had the time to go on.
+    AllAwake {
+        machine: usize,
+    },
     /// A rank of the group that trains on a sick machine fails.
     SickRank {
         machine: usize,

@@ -2,6 +2,11 @@
 
 use std::fmt;
 
+use crate::{
+    plan::{Cut, Plan},
+    rng::Rng,
+};
+
 macro_rules! faults {
     ($($name:ident: $words:literal),* $(,)?) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,9 +65,29 @@ faults! {
     Stale: "a message of a connection that is over is delivered all the same",
     ClockJump: "a coordinator starts with a wall clock that is up to two hours off",
     ClockDrift: "a coordinator's clock runs up to one percent too fast or too slow",
+    Blackout: "the coordinator reaches no node but perhaps one, and none reaches it",
+    MachineStands: "a machine stands still with all that is on it, and goes on in any order",
+    StateDirSwapped: "the agent is started with another state directory, while what it held goes on",
+    NodeReplaced: "a machine makes place for a new one of its name with an empty disk, and comes back later",
 }
 
 impl Fault {
+    /// Faults that came later: drawn by themselves, so that histories without them stay what they were.
+    pub(crate) const LATER: [Fault; 4] = [Fault::Blackout, Fault::MachineStands, Fault::StateDirSwapped, Fault::NodeReplaced];
+
+    /// Those of them that this seed has.
+    pub(crate) fn later(seed: u64, plan: &Plan, cut: &Cut) -> Vec<Fault> {
+        // "more"
+        let mut more = Rng::new(seed ^ 0x6d6f_7265);
+        let kept = |fault: &Fault| cut.faults.as_ref().is_none_or(|kept| kept.contains(fault));
+        let share = |fault: &Fault| if plan.fences && *fault == Fault::MachineStands { 40 } else { fault.share() };
+        let mut later: Vec<Fault> = Self::LATER.into_iter().filter(|fault| more.percent(share(fault)) && kept(fault)).collect();
+        if plan.fences && more.percent(40) && !plan.has(Fault::SecondLeader) && kept(&Fault::SecondLeader) {
+            later.push(Fault::SecondLeader);
+        }
+        later
+    }
+
     /// How many seeds of a hundred know it.
     pub(crate) fn share(self) -> u64 {
         match self {
@@ -72,6 +97,8 @@ impl Fault {
             Fault::StoreRestored => 4,
             Fault::LedgerDamaged => 10,
             Fault::SickNode => 25,
+            Fault::Blackout | Fault::MachineStands => 15,
+            Fault::StateDirSwapped | Fault::NodeReplaced => 10,
             _ => 50,
         }
     }

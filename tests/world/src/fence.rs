@@ -14,13 +14,14 @@ use crate::{
     event::{Event, Order},
     fault::Fault,
     machine::Runner,
+    planted::{Planted, on},
     trace::note,
     words,
     world::World,
 };
 
 /// What makes a node silent without stopping its workers.
-const SILENCES: [Fault; 4] = [Fault::CutBoth, Fault::CutUp, Fault::Isolated, Fault::AgentPause];
+const SILENCES: [Fault; 5] = [Fault::CutBoth, Fault::CutUp, Fault::Isolated, Fault::AgentPause, Fault::MachineStands];
 
 impl World {
     /// Where there are fences, nodes are silent more often than elsewhere.
@@ -93,6 +94,7 @@ impl World {
     /// Looks whether a group must stop, and when to look again.
     pub(crate) fn look_at_fence(&mut self, machine: usize, run: RunId, life: u64) {
         let left = self.fence_left(machine, &run);
+        let late = self.fence_due(machine, &run).map_or(Duration::ZERO, |due| self.now.since(self.machines[machine].when(due)));
         let Some(group) = self.group(machine, &run, life) else { return };
         let lives = group.runner == Runner::Up && matches!(group.phase, GroupPhase::Running | GroupPhase::Stopping);
         let Some(left) = left.filter(|_| lives && !group.fence_closed) else { return };
@@ -100,6 +102,8 @@ impl World {
             return self.after(left, Event::FenceLooks { machine, run, life });
         }
         let (by_itself, grace) = (group.phase == GroupPhase::Running, group.assignment.stop_grace);
+        // Counted from when they should have stopped, not from when somebody noticed.
+        let grace = if on(Planted::GraceFromWaking) { grace } else { grace.saturating_sub(late) };
         group.fence_closed = true;
         group.fenced |= by_itself;
         note!(self, "n{machine}: {} stops, nothing was heard for too long", words::run(&run));
@@ -109,8 +113,14 @@ impl World {
     /// How long the workers may go on yet, on the world's clock; none for a job without a fence.
     fn fence_left(&self, machine: usize, run: &RunId) -> Option<Duration> {
         let place = &self.machines[machine];
-        let group = place.runs.get(run)?;
-        let due = group.heard.unwrap_or(Timestamp(0)) + group.fence()?;
+        let due = self.fence_due(machine, run)?;
         if place.clock(self.now) >= due { Some(Duration::ZERO) } else { Some(place.when(due).since(self.now)) }
+    }
+    /// When they must stop, on the machine's clock.
+    fn fence_due(&self, machine: usize, run: &RunId) -> Option<Timestamp> {
+        let place = &self.machines[machine];
+        let group = place.runs.get(run)?;
+        let slept = if on(Planted::FenceSleeps) { place.slept } else { Duration::ZERO };
+        Some(group.heard.unwrap_or(Timestamp(0)) + group.fence()? + slept)
     }
 }

@@ -25,8 +25,10 @@
 //! | R6 | a generation starts while an older one may make a step |
 //! | R7 | workers of two generations of a job with `fenceAfter` live at once, or an agent that knows no fences has such a job |
 //! | R9 | a GPU or slot is given away that another job may still use |
+//! | R10 | many nodes fall silent at once, and the brake is not on; it is on, and what nobody can tell of is replaced; or it is kept on |
+//! | R12 | a node that knows more than the store is not halted, gets orders, has its jobs decided on, or is released by nobody |
 //!
-//! I1 to I16 are the invariants of the failure model, R1 to R9 five rules of the protocol that can be looked at directly.
+//! I1 to I16 are the invariants of the failure model, R1 to R12 rules of the protocol that can be looked at directly.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -43,14 +45,24 @@ use muster_core::{
     time::Timestamp,
 };
 
-use crate::{coordinator::Process, machine::Machine, store::Store, words, world::World};
+use crate::{
+    coordinator::Process,
+    machine::{Group, Machine},
+    store::Store,
+    words,
+    world::World,
+};
 
+mod brake;
 mod decisions;
 mod fences;
+mod rollback;
+
+pub(crate) use brake::Silences;
 
 pub(crate) use fences::{fences_are_understood, one_generation_lives};
 
-pub(crate) use decisions::{change_is_lawful, cordons, cordons_are_capped, only_what_is_free};
+pub(crate) use decisions::{change_is_lawful, cordons, cordons_are_capped, leaves_a_cordon, only_what_is_free};
 
 /// A node is told of its jobs' unburied generations, of what it holds beyond them, and of jobs deleted lately (256).
 const DESIRED_MAX: usize = 512;
@@ -68,6 +80,14 @@ pub(crate) struct Judge {
     pub(crate) now: Timestamp,
     pub(crate) term: Term,
     pub(crate) speakers: Vec<NodeName>,
+}
+
+/// All changes of one transaction, before they are made: what can only be judged together.
+pub(crate) fn transaction_is_lawful(world: &mut World, judge: &Judge, changes: &[Change]) {
+    let broken = rollback::rollback(world, changes).or_else(|| brake::brake(world, judge, changes));
+    if let Some((rule, what)) = broken {
+        world.fail(rule, what);
+    }
 }
 
 /// What an event may have changed is looked at; the rest is as it was, and was looked at then.
@@ -149,8 +169,9 @@ pub(crate) fn said_over_is_over(world: &mut World, machine: usize) {
 
 /// I12 for what is on disk: a run that is held keeps its directory.
 pub(crate) fn purged_is_dead(world: &mut World, machine: usize, run: &RunId) {
-    let older = |id: &RunId| id.job == run.job && id.generation <= run.generation;
-    let held = world.machines[machine].runs.iter().find(|(id, group)| older(id) && group.is_held()).map(|(id, _)| id.clone());
+    let (older, place) = (|id: &RunId| id.job == run.job && id.generation <= run.generation, &world.machines[machine]);
+    let own = |group: &Group| group.state_dir == place.state_dir && group.is_held();
+    let held = place.runs.iter().find(|(id, group)| older(id) && own(group)).map(|(id, _)| id.clone());
     if let Some(held) = held {
         world.fail("I12", format!("{} is purged on n{machine} and is held there", words::run(&held)));
     }
@@ -191,8 +212,16 @@ pub(crate) fn only_the_newest_trains(world: &mut World, run: &RunId) {
     if world.truth.rolled_back.is_some() {
         return;
     }
+    // For this moment a job has `fenceAfter`, and generations that say whose checkpoint is whose.
+    let fenced = world.store.jobs.get(&run.job).is_some_and(|job| job.spec.fence_after.is_some());
+    let waking =
+        fenced && (0..world.machines.len()).any(|machine| world.machines[machine].runs.contains_key(run) && world.wakes(machine));
     let newest = world.truth.newest_stepped.entry(run.job.clone()).or_insert(run.generation);
     if run.generation < *newest {
+        if waking {
+            world.truth.waking_steps += 1;
+            return;
+        }
         let what = format!("{} makes a step after generation {newest} has", words::run(run));
         return world.fail("I3", what);
     }
@@ -259,8 +288,9 @@ pub(crate) fn committed_before_commanded(world: &mut World, seat: usize, effect:
         Effect::Publish { desired, .. } if desired.runs.len() > DESIRED_MAX => {
             Some(("I15", format!("a node is to have {} runs", desired.runs.len())))
         }
-        Effect::Publish { desired, .. } => {
-            desired.runs.iter().find_map(|wanted| uncommitted(store, wanted)).map(|what| ("R1", what))
+        Effect::Publish { session, desired } => {
+            let uncommitted = desired.runs.iter().find_map(|wanted| uncommitted(store, wanted)).map(|what| ("R1", what));
+            uncommitted.or_else(|| rollback::ordered(process, store, world, *session))
         }
         Effect::Answer { answer: Answer::Job { job, .. }, .. } => {
             let uid = &job.record.uid;

@@ -10,6 +10,9 @@
 //! | `agent`, `network` | the agents' shells, and their connections |
 //! | `machine`, `runner`, `training` | power, disks, processes; worlds that train |
 //! | `fence` | workers that live by word of the coordinator |
+//! | `standstill` | machines that stand still as a whole |
+//! | `strangers` | agents and machines that are not who their name says |
+//! | `operator` | what a person does about it |
 //! | `users` | submissions and other requests |
 //! | `truth` | what really happened, for the checks only |
 //! | `invariants`, `liveness` | the rules |
@@ -38,6 +41,7 @@ mod liveness;
 pub mod log;
 mod machine;
 mod network;
+mod operator;
 mod plan;
 mod planted;
 mod queue;
@@ -45,7 +49,9 @@ pub mod record;
 mod rng;
 mod runner;
 pub mod shrink;
+mod standstill;
 mod store;
+mod strangers;
 mod strike;
 mod trace;
 mod training;

@@ -16,7 +16,11 @@ use muster_core::{
     time::Timestamp,
 };
 
-use crate::{agent::AgentProcess, clock::Clock};
+use crate::{
+    agent::AgentProcess,
+    clock::Clock,
+    strangers::{Disk, StateDir},
+};
 
 #[derive(Debug)]
 pub(crate) struct Machine {
@@ -58,6 +62,16 @@ pub(crate) struct Machine {
     /// How wrong its clock goes, in parts of a million.
     pub(crate) ppm: i32,
     pub(crate) agent_paused_until: Timestamp,
+    /// Everything on it stands still until then, and its runners a little longer.
+    pub(crate) stands_until: Timestamp,
+    pub(crate) runners_wake: Timestamp,
+    /// How long it has stood still since it was booted.
+    pub(crate) slept: Duration,
+    /// Which of its state directories the agent uses, and what lies in the other.
+    pub(crate) state_dir: u32,
+    pub(crate) other_dir: Option<Box<StateDir>>,
+    /// The disk of the machine that had this name before, or has taken its place.
+    pub(crate) other_disk: Option<Box<Disk>>,
     /// When anything of this machine was last in trouble, or of its way to the coordinator.
     pub(crate) trouble: Timestamp,
 }
@@ -74,6 +88,8 @@ pub(crate) enum Runner {
 pub(crate) struct Group {
     pub(crate) assignment: Assignment,
     pub(crate) term: Term,
+    /// Of the agent that holds it.
+    pub(crate) state_dir: u32,
     /// Unique in the world: events for a group that is gone find nobody.
     pub(crate) life: u64,
     pub(crate) runner: Runner,
@@ -141,10 +157,11 @@ impl Machine {
 }
 
 impl Group {
-    pub(crate) fn new(assignment: Assignment, term: Term, life: u64) -> Self {
+    pub(crate) fn new(assignment: Assignment, term: Term, state_dir: u32, life: u64) -> Self {
         Self {
             assignment,
             term,
+            state_dir,
             life,
             runner: Runner::Starting,
             heard: None,

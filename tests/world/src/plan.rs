@@ -51,6 +51,9 @@ pub(crate) struct Plan {
     /// From a start to the workers, at most, in ms.
     pub(crate) launch_ms: u64,
     pub(crate) step_ms: u64,
+    /// How many inputs wait for more of them, in percent, and for how long at most: one that does not has a turn of its own.
+    pub(crate) gathered_percent: u64,
+    pub(crate) gather_ms: u64,
     /// How often a level is delivered twice, in percent, where that happens at all.
     pub(crate) duplicate_percent: u64,
     /// Strikes that do not happen, by their number; and whether users act at all beyond their submissions.
@@ -92,7 +95,8 @@ impl Plan {
             (Size::Mixed, 1..=10) => rng.range(7, 12),
             (Size::Mixed, _) => rng.range(1, 6),
         } as usize;
-        let mut faults: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| rng.percent(fault.share())).collect();
+        let mut faults: Vec<Fault> =
+            Fault::ALL.into_iter().filter(|fault| !Fault::LATER.contains(fault) && rng.percent(fault.share())).collect();
         let delay_ms = *rng.pick(&[2, 10, 80, 400]).expect("there are four");
         let launch_ms = *rng.pick(&[50, 500, 3_000]).expect("there are three");
         let step_ms = *rng.pick(&[200, 500, 1_200]).expect("there are three");
@@ -111,6 +115,8 @@ impl Plan {
             delay_ms,
             launch_ms,
             step_ms,
+            gathered_percent: 20,
+            gather_ms: 3,
             duplicate_percent: 10,
             skipped: cut.skipped.clone(),
             users_act: !cut.quiet_users,
@@ -136,6 +142,9 @@ impl Plan {
                 plan.trouble = Duration::from_secs(3_600) - Duration::from_secs(240);
                 plan.calm = Duration::from_secs(30);
                 plan.step_ms = 20_000;
+                // As the engine gathers while turns are long.
+                plan.gathered_percent = 98;
+                plan.gather_ms = 20;
                 plan.duplicate_percent = 1;
             }
         }

@@ -60,6 +60,14 @@ planted! {
     ReportsStop,
     /// Every generation's store has the same port on its node.
     PortReused,
+    /// A coordinator whose term is over goes on answering heartbeats.
+    DeposedAnswers,
+    /// Workers of a fenced job live from their start, however old the word is on which they are started.
+    StartIsAWord,
+    /// Workers that must stop have their stop grace from when their runner notices.
+    GraceFromWaking,
+    /// The clock of a fence does not go while its machine stands still.
+    FenceSleeps,
 }
 
 impl Planted {

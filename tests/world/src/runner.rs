@@ -65,6 +65,7 @@ impl World {
         let orphaned = self.machines[machine].agent.as_ref().is_none_or(|living| living.id != agent);
         let lost = orphaned && self.rng.percent(50);
         let again = self.rng.ms(100, 400);
+        let clock = self.machines[machine].clock(self.now);
         let Some(group) = self.group(machine, &run, life).filter(|_| !lost) else { return };
         if group.line != line {
             // It went into a connection that broke; the agent says it again over the next.
@@ -76,6 +77,9 @@ impl World {
             (Order::Renew { .. }, Runner::Gone, _) => {}
             (Order::Start { store, heard }, Runner::Up, GroupPhase::Holding) => {
                 group.heard = group.heard.max(heard);
+                if on(Planted::StartIsAWord) {
+                    group.heard = Some(clock);
+                }
                 if !self.may_begin(machine, &run, life) {
                     return;
                 }

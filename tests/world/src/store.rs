@@ -18,6 +18,7 @@ pub(crate) struct Store {
     pub(crate) term: Term,
     /// What the operator has put on the command line since an old copy was put back.
     pub(crate) min_term: Term,
+    pub(crate) accept: bool,
 }
 
 impl Store {

@@ -2,13 +2,7 @@
 
 use std::time::Duration;
 
-use muster_core::{
-    exit::Exit,
-    id::Term,
-    node::{GroupPhase, Ledger},
-    protocol::Speaks,
-    run::RunId,
-};
+use muster_core::{exit::Exit, node::GroupPhase, run::RunId};
 
 use crate::{event::Event, fault::Fault, machine::Runner, plan::Size, runner::SIGKILL, trace::note, world::World};
 
@@ -23,6 +17,9 @@ impl World {
         let gap = self.plan.fault_gap.as_millis() as u64;
         let next = if self.rng.percent(20) { self.rng.ms(0, 200) } else { self.rng.ms(0, 2 * gap) };
         self.after(next, Event::FaultStrikes);
+        if self.now < self.lull {
+            return;
+        }
         let Some(fault) = self.rng.pick(&self.plan.faults).copied() else { return };
         let machine = self.rng.below(self.machines.len());
         let (fault, machine) = self.silence_instead().unwrap_or((fault, machine));
@@ -58,6 +55,9 @@ impl World {
                 self.seats[seat].armed = Some(fault);
                 return true;
             }
+            Fault::SecondLeader if powered && self.plan.fences && self.traits.percent(80) => {
+                return self.taken_over_while_away();
+            }
             Fault::SecondLeader => return self.second_leader() && self.counted(fault),
             Fault::StoreRestored => return self.store_restored() && self.counted(fault),
             Fault::LedgerWriteFails => {
@@ -89,10 +89,15 @@ impl World {
             }
             Fault::AgentPause if powered => {
                 self.in_trouble(machine);
-                self.machines[machine].agent_paused_until = self.now + a_while;
+                let place = &mut self.machines[machine];
+                place.agent_paused_until = place.agent_paused_until.max(self.now + a_while);
                 self.cut_while_paused(machine);
                 self.after(a_while, Event::Mends { fault, machine, other });
             }
+            Fault::MachineStands if powered => self.stand_still(machine, a_while),
+            Fault::Blackout => self.blackout(machine, a_while),
+            Fault::StateDirSwapped => return self.swap_state_dir(machine) && self.counted(fault),
+            Fault::NodeReplaced if powered => self.replace(machine),
             Fault::PowerCut if powered => self.power_cut(machine),
             Fault::RackLoss => {
                 let size = self.machines.len();
@@ -198,59 +203,6 @@ impl World {
         }
     }
 
-    /// A coordinator has refused this node, which knows of a newer term; the operator does what the message says.
-    pub(crate) fn refused_session(&mut self, machine: usize, why: &str) {
-        if why.contains("upgrade") && self.rng.percent(50) {
-            note!(self, "the operator upgrades the agent of n{machine}");
-            self.machines[machine].speaks = Speaks::OURS;
-            let takes = self.rng.ms(1_000, 8_000);
-            return self.agent_dies(machine, Some(takes));
-        }
-        if why.contains("--min-term") {
-            let at_least = self.machines[machine].ledger.term.next();
-            let reads = self.rng.ms(1_000, 8_000);
-            self.after(reads, Event::OperatorRaisesTerm { at_least });
-        }
-    }
-
-    pub(crate) fn operator_raises_term(&mut self, at_least: Term) {
-        if self.store.min_term >= at_least || self.store.term >= at_least {
-            return;
-        }
-        note!(self, "the operator restarts the coordinator with --min-term {at_least}");
-        self.store.min_term = at_least;
-        (0..2).for_each(|seat| self.coordinator_dies(seat, None));
-        let back_in = self.rng.ms(50, 2_000);
-        self.after(back_in, Event::CoordinatorStarts { seat: 0 });
-    }
-
-    /// The ledger is restored from a copy; or the machine is started anew without any state, after it was made sure that nothing runs.
-    pub(crate) fn operator_mends(&mut self, machine: usize) {
-        let anew = self.rng.percent(50);
-        if !self.machines[machine].ledger_damaged {
-            return;
-        }
-        self.in_trouble(machine);
-        self.machines[machine].ledger_damaged = false;
-        let older = self.machines[machine].ledger_before.take().filter(|_| !anew);
-        if let Some(older) = older {
-            note!(self, "the operator puts an older ledger back on n{machine}");
-            let place = &mut self.machines[machine];
-            (place.ledger, place.ledger_highest) = (older.clone(), older);
-            // What it said and nobody heard it may not know any more.
-            place.said_over.clear();
-            return self.after(Duration::from_millis(100), Event::AgentStarts { machine });
-        }
-        note!(self, "the operator reboots n{machine} without its state");
-        self.power_cut(machine);
-        let place = &mut self.machines[machine];
-        place.ledger = Ledger::new(place.name.clone());
-        place.ledger_highest = place.ledger.clone();
-        place.said_over.clear();
-        place.runs.clear();
-        self.after(Duration::from_secs(1), Event::PowerOn { machine });
-    }
-
     /// A rank on a sick machine fails, and so on until the machine is well again.
     pub(crate) fn sick_rank(&mut self, machine: usize) {
         if self.now > self.machines[machine].sick_until || self.healed.is_some() {
@@ -269,7 +221,7 @@ impl World {
     fn working_group(&mut self, machine: usize) -> Option<(RunId, u64, usize)> {
         let found: Vec<_> = self.machines[machine]
             .working()
-            .filter(|(_, group)| group.phase == GroupPhase::Running)
+            .filter(|(_, group)| group.phase == GroupPhase::Running && self.now >= self.machines[machine].stands_until)
             .map(|(run, group)| (run.clone(), group.life, group.ranks.len()))
             .collect();
         self.rng.pick(&found).cloned()
@@ -280,12 +232,13 @@ impl World {
             .runs
             .iter()
             .filter(|(_, group)| group.runner == Runner::Up && group.phase != GroupPhase::Dead)
+            .filter(|_| self.now >= self.machines[machine].stands_until)
             .map(|(run, group)| (run.clone(), group.life, group.ranks.len()))
             .collect();
         self.rng.pick(&found).cloned()
     }
 
-    fn power_cut(&mut self, machine: usize) {
+    pub(crate) fn power_cut(&mut self, machine: usize) {
         if !self.machines[machine].powered {
             return;
         }
@@ -296,7 +249,7 @@ impl World {
         self.agent_dies(machine, None);
         let place = &mut self.machines[machine];
         (place.refuse_hold, place.refuse_start, place.unkillable) = (false, false, false);
-        place.agent_paused_until = self.now;
+        (place.agent_paused_until, place.stands_until, place.runners_wake) = (self.now, self.now, self.now);
         let mut worlds = Vec::new();
         for group in place.runs.values_mut() {
             if group.has_process() {
@@ -329,7 +282,7 @@ impl World {
         self.in_trouble(machine);
         let now = self.now;
         let place = &mut self.machines[machine];
-        (place.powered, place.booted) = (true, now);
+        (place.powered, place.booted, place.slept) = (true, now, Duration::ZERO);
         place.boot += 1;
         note!(self, "n{machine} boots");
         for peer in self.unheard_peers(machine) {

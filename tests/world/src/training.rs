@@ -132,6 +132,10 @@ impl World {
             return;
         }
         let every = Duration::from_millis(self.plan.step_ms);
+        let still = members.iter().map(|(machine, _)| self.machines[*machine].stands_until).max();
+        if let Some(until) = still.filter(|until| self.now < *until) {
+            return self.queue.push(until, Event::Step { world });
+        }
         let here: BTreeSet<usize> = members.iter().map(|(machine, _)| *machine).collect();
         if self.fabric_cuts.keys().any(|(a, b)| here.contains(a) && here.contains(b)) {
             return self.queue.push(self.now + every, Event::Step { world });

@@ -8,7 +8,7 @@ use muster_core::{
     time::Timestamp,
 };
 
-use crate::world::World;
+use crate::{invariants::Silences, world::World};
 
 #[derive(Debug, Default)]
 pub(crate) struct Truth {
@@ -28,6 +28,11 @@ pub(crate) struct Truth {
     pub(crate) highest_term: Term,
     /// When an older copy of the coordinator's store was put back: what was decided since that copy is forgotten.
     pub(crate) rolled_back: Option<Timestamp>,
+    /// When a person said that this copy is the truth.
+    pub(crate) accepted: Option<Timestamp>,
+    pub(crate) silences: Silences,
+    /// Steps that workers made after a standstill, before their runner could stop them.
+    pub(crate) waking_steps: u64,
 }
 
 impl Truth {

@@ -102,7 +102,7 @@ impl World {
     }
 
     fn prepare_submit(&mut self, number: usize, tries: u32) -> RequestId {
-        let uid = JobUid(format!("uid{}", self.fresh()));
+        let uid = JobUid::from(format!("uid{}", self.fresh()));
         // Enough work for a while; some jobs outlast the world.
         let steps = if self.rng.percent(30) { self.rng.range(5, 100) } else { self.rng.range(200, 3_000) };
         self.truth.steps_wanted.insert(uid.clone(), steps);
@@ -116,7 +116,7 @@ impl World {
         self.asks(request, Some(number), tries)
     }
 
-    fn asks(&mut self, request: Request, wish: Option<usize>, tries: u32) -> RequestId {
+    pub(crate) fn asks(&mut self, request: Request, wish: Option<usize>, tries: u32) -> RequestId {
         let id = RequestId(self.fresh());
         self.users.asked.insert(id, Asked { request, wish, answered: false, tries });
         id
@@ -262,14 +262,6 @@ impl World {
             _ => return,
         };
         self.queue.push(self.now, Event::RequestArrives { id });
-    }
-
-    /// The operator tidies up: what has no power is declared gone.
-    pub(crate) fn declare_gone(&mut self, machine: usize) {
-        let node = self.machines[machine].name.clone();
-        let id = self.asks(Request::DeleteNode { node }, None, 0);
-        let delay = self.rng.ms(5_000, 15_000);
-        self.after(delay, Event::RequestArrives { id });
     }
 }
 

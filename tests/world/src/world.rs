@@ -49,6 +49,8 @@ pub(crate) struct World {
     pub(crate) fabric_cuts: BTreeMap<(usize, usize), u64>,
     pub(crate) users: Users,
     pub(crate) truth: Truth,
+    /// No fault strikes before that.
+    pub(crate) lull: Timestamp,
     /// When faults and users stop.
     pub(crate) trouble_until: Timestamp,
     pub(crate) healed: Option<Timestamp>,
@@ -65,6 +67,7 @@ impl World {
         let mut plan = Plan::draw(&mut rng, options.size, &options.cut);
         let mut traits = Rng::new(!seed);
         plan.draw_traits(&mut traits, &options.cut);
+        plan.faults.extend(Fault::later(seed, &plan, &options.cut));
         let machines = (0..plan.machines).map(|i| machine(i, &plan)).collect();
         let mut world = Self {
             now: MORNING,
@@ -88,6 +91,7 @@ impl World {
             users: Users::default(),
             truth: Truth::default(),
             healed: None,
+            lull: MORNING,
             liveness: liveness::Watch::default(),
             violation: None,
             faults: BTreeMap::new(),
@@ -173,6 +177,7 @@ impl World {
             | Event::Speak { machine, .. } => self.machines[*machine].agent_paused_until,
             _ => Timestamp(0),
         };
+        let until = until.max(self.stands_still(&event));
         if self.now >= until {
             return Some(event);
         }
@@ -191,6 +196,11 @@ impl World {
             Event::Drain { process } => self.drain(process),
             Event::OperatorMends { machine } => self.operator_mends(machine),
             Event::OperatorRaisesTerm { at_least } => self.operator_raises_term(at_least),
+            Event::OperatorAcceptsStore { accepts } => self.operator_accepts_store(accepts),
+            Event::OperatorSwapsBack { machine, state_dir } => self.operator_swaps_back(machine, state_dir),
+            Event::TakesOver => self.takes_over(),
+            Event::OldOneReturns { machine } => self.disks_change(machine),
+            Event::AllAwake { machine } => self.all_awake(machine),
             Event::SickRank { machine } => self.sick_rank(machine),
             Event::Tick { process, at } => self.tick(process, at),
             Event::Up { conn, serial, message } => self.up_arrives(conn, serial, message),
@@ -310,6 +320,12 @@ fn machine(index: usize, plan: &Plan) -> Machine {
         gpus_hidden: false,
         unkillable: false,
         agent_paused_until: Timestamp(0),
+        stands_until: Timestamp(0),
+        runners_wake: Timestamp(0),
+        slept: Duration::ZERO,
+        state_dir: 0,
+        other_dir: None,
+        other_disk: None,
         trouble: Timestamp(0),
     }
 }

@@ -1,6 +1,7 @@
 //! Histories that the world simulation found, each reduced to what matters.
 
 use super::*;
+use crate::fleet::budget::AVOID;
 
 /// A node's agent says nothing more, and its connection does not break.
 fn falls_silent(bench: &mut Bench, node: &str) {
@@ -354,4 +355,39 @@ fn who_comes_back_first_does_not_cost_the_others_their_workers() {
     bench.connect("a");
     bench.pass(15 * SECOND);
     assert_eq!((bench.job("digits").last_generation.0, bench.members("digits")), (2, vec!["a", "c"]));
+}
+
+#[test]
+fn a_job_grows_back_onto_a_node_that_had_refused_it_without_any_news() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.agents.get_mut(&"c".into()).unwrap().frozen = true;
+    bench.submit("digits", document(2, 3, 3));
+    let run = bench.job("digits").current.as_ref().unwrap().run(&bench.job("digits").uid);
+    let agent = bench.agents.get_mut(&"c".into()).unwrap();
+    agent.frozen = false;
+    let refused =
+        RunReport { phase: RunPhase::Refused("no room in /dev/shm".into()), ..RunReport::preparing(run.clone(), Term(1)) };
+    agent.runs.insert(run, refused.clone());
+    let session = agent.session.unwrap();
+    bench.input(Input::Runs { session, runs: vec![refused] });
+    bench.pass(SECOND);
+    assert_eq!(bench.members("digits"), ["a", "b"]);
+    bench.pass(AVOID - 2 * SECOND);
+    assert_eq!(bench.members("digits"), ["a", "b"], "it is left alone for a while");
+    bench.pass(2 * SECOND);
+    assert_eq!(bench.members("digits"), ["a", "b", "c"]);
+}
+
+#[test]
+fn steps_are_shown_and_decide_nothing() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    bench.step("digits", 1);
+    let (uid, agent) = (bench.job("digits").uid.clone(), &bench.agents[&"a".into()]);
+    let session = agent.session.unwrap();
+    let mut runs: Vec<RunReport> = agent.runs.values().cloned().collect();
+    runs[0].ranks[0].last_step = Some(7);
+    let effects = bench.input(Input::Runs { session, runs });
+    assert_eq!(effects, [Effect::JobChanged(uid.clone())]);
+    assert_eq!(bench.fleet.job_view(&uid).unwrap().last_step, Some(7));
 }

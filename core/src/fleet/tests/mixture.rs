@@ -29,7 +29,7 @@ fn spec(min: i64, mix: &str) -> SpecDocument {
 }
 
 fn nodes(bench: &Bench) -> Vec<String> {
-    bench.job("digits").current.iter().flat_map(|g| g.members.iter()).map(|member| member.node.0.clone()).collect()
+    bench.job("digits").current.iter().flat_map(|g| g.members.iter()).map(|member| member.node.to_string()).collect()
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn uuids() -> Vec<String> {
 
 /// The profile of a gang of such nodes, one a report.
 fn of(reports: &[NodeReport]) -> (Profile, Vec<Mismatch>) {
-    let nodes: Vec<NodeName> = (1..=reports.len()).map(|i| NodeName(format!("n{i}"))).collect();
+    let nodes: Vec<NodeName> = (1..=reports.len()).map(|i| NodeName::from(format!("n{i}"))).collect();
     let gpus = uuids();
     let members: Vec<Member<'_>> = nodes.iter().zip(reports).map(|(node, report)| Member { node, report, gpus: &gpus }).collect();
     decide(&members)
@@ -70,7 +70,7 @@ fn equal_and_healthy_nodes_are_left_alone() {
     let names: Vec<&str> = profile.shared.iter().map(|shared| shared.name.as_str()).collect();
     assert_eq!(names, ["NCCL_IGNORE_NET_MISMATCH", "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE"]);
     assert!(mismatches.is_empty());
-    let none = Member { node: &NodeName("n1".into()), report: &dgx(), gpus: &[] };
+    let none = Member { node: &NodeName::from("n1"), report: &dgx(), gpus: &[] };
     assert_eq!(decide(&[none]), (Profile::default(), Vec::new()), "a job without GPUs has nothing to agree on");
 }
 

@@ -189,8 +189,8 @@ fn an_event_says_whom_it_is_about() {
         warning: true,
         reason: "NodeLost".into(),
         message: "silent".into(),
-        job: Some((JobUid("u".into()), JobName { namespace: "default".into(), name: "digits".into() })),
-        node: Some(NodeName("node-2".into())),
+        job: Some((JobUid::from("u"), JobName { namespace: "default".into(), name: "digits".into() })),
+        node: Some(NodeName::from("node-2")),
         generation: Some(Generation(3)),
     };
     let shown = event(&about);

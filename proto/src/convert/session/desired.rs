@@ -41,7 +41,7 @@ fn run_to_wire(desired: &DesiredRun) -> v1::DesiredRun {
         }
         Target::Gone { purge } => desired_run::Target::Gone(v1::Gone { purge: *purge }),
     };
-    v1::DesiredRun { job_uid: desired.run.job.0.clone(), generation: desired.run.generation.0, target: Some(target) }
+    v1::DesiredRun { job_uid: desired.run.job.to_string(), generation: desired.run.generation.0, target: Some(target) }
 }
 
 fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
@@ -54,7 +54,7 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
         proc_per_node: assignment.proc_per_node,
         first_rank: assignment.first_rank,
         world_size: assignment.world_size,
-        store_host: assignment.store_host.0.clone(),
+        store_host: assignment.store_host.to_string(),
         hosts_store: assignment.hosts_store,
         command: assignment.command.clone(),
         args: assignment.args.clone(),
@@ -151,7 +151,7 @@ fn assignment_from_wire(field: &str, wire: v1::Assignment, run: &RunId) -> Resul
         proc_per_node,
         first_rank: between(&at("first_rank"), wire.first_rank, 0, world_size - proc_per_node)?,
         world_size,
-        store_host: NodeName(wire.store_host),
+        store_host: NodeName::from(wire.store_host),
         hosts_store: wire.hosts_store,
         command: texts(&at("command"), wire.command, ARGS_MAX, ARG_BYTES_MAX)?,
         args: texts(&at("args"), wire.args, ARGS_MAX, ARG_BYTES_MAX)?,

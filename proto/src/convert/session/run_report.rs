@@ -39,7 +39,7 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
         RunPhase::Refused(why) => (v1::RunPhase::Refused, why.as_str()),
     };
     v1::RunReport {
-        job_uid: report.run.job.0.clone(),
+        job_uid: report.run.job.to_string(),
         generation: report.run.generation.0,
         term: report.term.0,
         phase: phase.into(),
@@ -205,5 +205,5 @@ pub(super) fn run_id_from_wire(field: &str, job_uid: String, generation: u64) ->
     if generation == 0 {
         return Err(malformed(format!("{field}.generation"), "is 0, the first is 1"));
     }
-    Ok(RunId { job: JobUid(job), generation: Generation(generation) })
+    Ok(RunId { job: JobUid::from(job), generation: Generation(generation) })
 }

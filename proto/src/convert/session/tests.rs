@@ -30,7 +30,7 @@ fn name() -> impl Strategy<Value = String> {
 
 fn run_id() -> impl Strategy<Value = RunId> {
     ("[0-9a-f]{8}-[0-9a-f]{4}", 1..u64::MAX)
-        .prop_map(|(job, generation)| RunId { job: JobUid(job), generation: Generation(generation) })
+        .prop_map(|(job, generation)| RunId { job: JobUid::from(job), generation: Generation(generation) })
 }
 
 fn exit() -> impl Strategy<Value = Exit> {
@@ -177,7 +177,7 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
                 proc_per_node: procs,
                 first_rank: (nodes - 1) * procs,
                 world_size: nodes * procs,
-                store_host: NodeName(store_host),
+                store_host: NodeName::from(store_host),
                 hosts_store,
                 command,
                 args,
@@ -223,7 +223,7 @@ proptest! {
     #[test]
     fn hello_comes_back(node in name(), ids in any::<(u64, u64, u64)>(), report in node_report(), runs in runs()) {
         let hello = Hello {
-            node: NodeName(node),
+            node: NodeName::from(node),
             boot_id: "boot".into(),
             incarnation: ids.0,
             speaks: Speaks::OURS,
@@ -268,7 +268,7 @@ proptest! {
 }
 
 fn good_run() -> v1::RunReport {
-    let run = RunId { job: JobUid("0a".into()), generation: Generation(1) };
+    let run = RunId { job: JobUid::from("0a"), generation: Generation(1) };
     runs_to_wire(&[RunReport::preparing(run, Term(1))], NOW).runs.remove(0)
 }
 
@@ -434,7 +434,7 @@ fn the_largest_report_fits_a_message() {
     };
     let runs: Vec<RunReport> = (1..=4)
         .map(|generation| {
-            let run = RunId { job: JobUid("0a".into()), generation: Generation(generation) };
+            let run = RunId { job: JobUid::from("0a"), generation: Generation(generation) };
             RunReport { ranks: ranks(16), joined_ranks: (0..65_536).collect(), ..RunReport::preparing(run, Term(1)) }
         })
         .collect();

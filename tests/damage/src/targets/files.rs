@@ -53,7 +53,7 @@ pub(super) fn ledger_seeds() -> Vec<Vec<u8>> {
         over: true,
         at: 7,
     };
-    ledger.jobs.insert(JobUid("0192-ab".into()), seen);
+    ledger.jobs.insert(JobUid::from("0192-ab"), seen);
     seal_all(&[&LedgerFile { v: 1, ledger }, &LedgerFile { v: 1, ledger: Ledger::new("n".into()) }])
 }
 

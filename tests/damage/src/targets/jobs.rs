@@ -93,7 +93,7 @@ pub(super) fn store_record(input: &[u8]) {
 
 pub(super) fn record_seeds() -> Vec<Vec<u8>> {
     let (name, spec) = a_document(true).check().expect("a seed is right");
-    let job = JobRecord::submitted(JobUid("0192-ab".into()), name.clone(), spec, String::new(), Timestamp(5));
+    let job = JobRecord::submitted(JobUid::from("0192-ab"), name.clone(), spec, String::new(), Timestamp(5));
     let event = Event {
         sequence: 4,
         at: Timestamp(9),

@@ -58,7 +58,7 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
         launcher_exit: Some(Exit::Signal(9)),
         fenced: true,
         stack: Stack { torch: "2.15.0+cu132".into(), cuda: "13.2".into(), nccl: "2.30.7".into() },
-        ..RunReport::preparing(RunId { job: JobUid("0192-ab".into()), generation: Generation(3) }, Term(2))
+        ..RunReport::preparing(RunId { job: JobUid::from("0192-ab"), generation: Generation(3) }, Term(2))
     };
     let hello = Hello {
         node: "node-1".into(),
@@ -97,7 +97,7 @@ pub(super) fn coordinator_message(input: &[u8]) {
 }
 
 pub(super) fn coordinator_seeds() -> Vec<Vec<u8>> {
-    let run = |generation| RunId { job: JobUid("0192-ab".into()), generation: Generation(generation) };
+    let run = |generation| RunId { job: JobUid::from("0192-ab"), generation: Generation(generation) };
     let stopped = Target::Stopped { grace: Duration::from_secs(10), reason: "cancelled".into() };
     let runs = vec![
         DesiredRun { run: run(1), target: Target::Gone { purge: true } },

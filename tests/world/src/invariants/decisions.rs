@@ -118,7 +118,12 @@ fn started_when_inert(world: &World, before: &JobRecord, job: &JobRecord) -> Bro
     for old in &job.retiring {
         let run = old.run(&job.uid);
         let trains = |node: &NodeName| {
-            let place = world.machine_named(node).map(|machine| &world.machines[machine]);
+            let machine = world.machine_named(node);
+            // R7 looks at what wakes; without a fence who stands still is waited for.
+            if job.spec.fence_after.is_some() && machine.is_some_and(|machine| world.wakes(machine)) {
+                return false;
+            }
+            let place = machine.map(|machine| &world.machines[machine]);
             place.and_then(|place| place.runs.get(&run)).is_some_and(|group| group.trains())
         };
         let mut members = old.members.iter().map(|member| trains(&member.node));
@@ -266,5 +271,14 @@ pub(crate) fn cordons_are_capped(world: &mut World, before: usize) {
 }
 
 pub(crate) fn cordons(world: &World) -> usize {
-    world.store.nodes.values().filter(|node| node.cordon.as_ref().is_some_and(|cordon| cordon.by == MUSTER)).count()
+    world.store.nodes.values().filter(|node| cordoned(node)).count()
+}
+
+/// Whether a change may bring a cordon of Muster's: all nodes are counted for no other.
+pub(crate) fn leaves_a_cordon(change: &Change) -> bool {
+    matches!(change, Change::PutNode(node) if cordoned(node))
+}
+
+fn cordoned(node: &NodeRecord) -> bool {
+    node.cordon.as_ref().is_some_and(|cordon| cordon.by == MUSTER)
 }

@@ -3,7 +3,8 @@
 use super::*;
 
 /// Of a job with a fence no two generations have workers at once, unless a member's proven death keeps the older one, which is synchronous,
-/// from making a step. Looked at when workers come up. Who cannot be killed can do nothing either.
+/// from making a step. Looked at when workers come up, and when a machine that stood still goes on. Who cannot be killed can do nothing either,
+/// nor can who stands still; and what wakes with its runner not yet awake nobody can prevent.
 pub(crate) fn one_generation_lives(world: &mut World, run: &RunId) {
     let Some(job) = world.store.jobs.get(&run.job).filter(|job| job.spec.fence_after.is_some()) else { return };
     let ring_break = |generation: &GenerationRecord| job.spec.progress == Progress::Synchronous && !generation.dead.is_empty();
@@ -11,6 +12,7 @@ pub(crate) fn one_generation_lives(world: &mut World, run: &RunId) {
         let id = generation.run(&job.uid);
         let machines = generation.members.iter().filter_map(|member| world.machine_named(&member.node));
         machines
+            .filter(|machine| !world.wakes(*machine))
             .filter_map(|machine| world.machines[machine].runs.get(&id))
             .any(|group| group.works() && world.now >= group.unkillable_until)
     };

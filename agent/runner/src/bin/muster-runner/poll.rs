@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 /// Events of one turn: what is left is returned by the next wait, so a flood on many descriptors cannot starve one.
 const BATCH: usize = 64;
@@ -23,6 +24,8 @@ pub(crate) enum Source {
     Shim(u32),
     /// Output number `id`, stdout 0 or stderr 1.
     Stream(u32, u8),
+    /// See [`Poll::ring_at`].
+    Alarm,
 }
 
 impl Source {
@@ -35,6 +38,7 @@ impl Source {
             Source::Client(id) => (4, id, 0),
             Source::Shim(id) => (5, id, 0),
             Source::Stream(id, side) => (6, id, side),
+            Source::Alarm => (7, 0, 0),
         };
         u64::from(id) << 32 | u64::from(side) << 8 | kind
     }
@@ -48,6 +52,7 @@ impl Source {
             3 => Source::Store,
             4 => Source::Client(id),
             5 => Source::Shim(id),
+            7 => Source::Alarm,
             _ => Source::Stream(id, side),
         }
     }
@@ -73,12 +78,32 @@ impl Interest {
 
 pub(crate) struct Poll {
     epoll: OwnedFd,
+    alarm: OwnedFd,
+    rings_at: Option<Duration>,
     ready: Vec<epoll::Event>,
 }
 
 impl Poll {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, ready: Vec::with_capacity(BATCH) })
+        let alarm = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        // By edge: nobody has to read how often it rang.
+        epoll::add(&epoll, &alarm, EventData::new_u64(Source::Alarm.pack()), EventFlags::IN | EventFlags::ET)?;
+        Ok(Self { epoll, alarm, rings_at: None, ready: Vec::with_capacity(BATCH) })
+    }
+
+    /// Ends a wait at this moment of boot time. A wait's own timeout stands still while the machine does, and would have a deadline that
+    /// passed meanwhile noticed late by as much as was left of it.
+    pub(crate) fn ring_at(&mut self, at: Option<Duration>) -> io::Result<()> {
+        if self.rings_at == at {
+            return Ok(());
+        }
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // A moment of zero would be never.
+        let first = at.map_or(never, |at| timespec(at.max(Duration::from_nanos(1))));
+        timerfd_settime(&self.alarm, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval: never, it_value: first })?;
+        self.rings_at = at;
+        Ok(())
     }
 
     pub(crate) fn add(&self, fd: impl AsFd, source: Source, interest: Interest) -> io::Result<()> {
@@ -96,7 +121,7 @@ impl Poll {
 
     /// Waits until something is ready or `timeout` is over.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Vec<Source>> {
-        let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        let timeout = timeout.map(timespec);
         self.ready.clear();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.ready), timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -106,9 +131,33 @@ impl Poll {
     }
 }
 
+/// Beyond what the kernel takes is never: a grace may be "no limit".
+fn timespec(at: Duration) -> Timespec {
+    Timespec { tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(at.subsec_nanos()) }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Source;
+    use std::time::Duration;
+
+    use super::{Poll, Source};
+    use crate::time;
+
+    #[test]
+    fn an_alarm_ends_a_wait_that_has_no_end() {
+        let mut poll = Poll::new().unwrap();
+        for _ in 0..2 {
+            let at = time::boot() + Duration::from_millis(5);
+            poll.ring_at(Some(at)).unwrap();
+            assert_eq!(poll.wait(None).unwrap(), [Source::Alarm]);
+            assert!(time::boot() >= at);
+        }
+        poll.ring_at(Some(time::boot() + Duration::from_secs(3_600))).unwrap();
+        poll.ring_at(None).unwrap();
+        assert_eq!(poll.wait(Some(Duration::from_millis(5))).unwrap(), []);
+        poll.ring_at(Some(Duration::ZERO)).unwrap();
+        assert_eq!(poll.wait(None).unwrap(), [Source::Alarm], "it is over already");
+    }
 
     #[test]
     fn sources_survive_packing() {
@@ -119,6 +168,7 @@ mod tests {
             Source::Store,
             Source::Client(u32::MAX),
             Source::Shim(7),
+            Source::Alarm,
             Source::Stream(3, 0),
             Source::Stream(u32::MAX, 1),
         ];

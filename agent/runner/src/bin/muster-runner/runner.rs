@@ -110,6 +110,7 @@ impl Runner {
             }
             self.write_exits();
             let advance = self.advance(now);
+            self.poll.ring_at(advance)?;
             self.write_exits();
             self.tell(now);
             match self.rest(now) {
@@ -125,6 +126,7 @@ impl Runner {
     fn hear(&mut self, source: Source) -> io::Result<()> {
         let now = time::boot();
         match source {
+            Source::Alarm => {}
             Source::Signals => self.hear_signals(now),
             Source::ControlListener => self.control.accept(&self.poll),
             Source::Client(id) => {
@@ -181,7 +183,8 @@ impl Runner {
         }
         self.fence.closed = true;
         let of_itself = matches!(self.group.phase(), Phase::Holding | Phase::Running);
-        let grace = Duration::from_millis(self.hold.term_grace_ms);
+        // From when it was due: who stood still beyond it, with or without the machine, has had it.
+        let grace = due.saturating_add(Duration::from_millis(self.hold.term_grace_ms)).saturating_sub(now);
         self.stop(now, grace, CLOSED);
         if let Some(stop) = self.group.stop.as_mut().filter(|_| of_itself) {
             stop.fenced = true;

@@ -1,0 +1,160 @@
+//! Agents and machines that are not who their name says: an agent that is started with another state directory while its runners go on, a
+//! new machine in the place of an old one that comes back later; and nodes that the coordinator loses all at once.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use muster_core::{
+    node::{GroupPhase, Ledger},
+    run::RunId,
+};
+
+use crate::{
+    event::Event,
+    fault::Fault,
+    machine::{Group, Machine},
+    plan::Size,
+    trace::note,
+    words,
+    world::World,
+};
+
+/// No other fault strikes meanwhile: the shortest fence and what a coordinator waits beyond it.
+const LULL: Duration = Duration::from_secs(40);
+
+/// What an agent remembers.
+#[derive(Debug)]
+pub(crate) struct StateDir {
+    ledger: Ledger,
+    highest: Ledger,
+    said_over: BTreeSet<RunId>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Disk {
+    dir: StateDir,
+    runs: BTreeMap<RunId, Group>,
+}
+
+impl StateDir {
+    fn empty(place: &Machine) -> Self {
+        let ledger = Ledger::new(place.name.clone());
+        Self { highest: ledger.clone(), ledger, said_over: BTreeSet::new() }
+    }
+
+    fn swap(self, place: &mut Machine) -> Self {
+        place.ledger_before = None;
+        Self {
+            ledger: std::mem::replace(&mut place.ledger, self.ledger),
+            highest: std::mem::replace(&mut place.ledger_highest, self.highest),
+            said_over: std::mem::replace(&mut place.said_over, self.said_over),
+        }
+    }
+}
+
+impl World {
+    /// Somebody starts the agent with a state directory of its own, in the place of the one whose workers run. Nothing lies in it, or what
+    /// another agent has left there. One lock for each directory keeps two agents from one, not from one name.
+    pub(crate) fn swap_state_dir(&mut self, machine: usize) -> bool {
+        let place = &self.machines[machine];
+        let held = || place.runs.values().filter(|group| group.is_held());
+        let working = held().next().is_some() && held().all(|group| group.phase == GroupPhase::Running && group.works());
+        if place.agent.is_none() || place.ledger_damaged || !working {
+            return false;
+        }
+        note!(self, "the agent of n{machine} is stopped, and another started with a state directory of its own");
+        self.other_dir(machine);
+        true
+    }
+
+    fn other_dir(&mut self, machine: usize) {
+        let comes = self.rng.ms(50, 3_000);
+        self.agent_dies(machine, Some(comes));
+        let place = &mut self.machines[machine];
+        let other = place.other_dir.take().map_or_else(|| StateDir::empty(place), |other| *other);
+        place.other_dir = Some(Box::new(other.swap(place)));
+        place.state_dir = 1 - place.state_dir;
+    }
+
+    pub(crate) fn operator_swaps_back(&mut self, machine: usize, state_dir: u32) {
+        let place = &self.machines[machine];
+        if place.powered && place.state_dir == state_dir && place.other_dir.is_some() {
+            note!(self, "the operator starts the agent of n{machine} with the state directory it had");
+            self.other_dir(machine);
+        }
+    }
+
+    /// A runner is brought up for a run that another agent's runner holds.
+    pub(crate) fn held_twice(&mut self, machine: usize, run: &RunId) {
+        let works = self.machines[machine].runs[run].has_process();
+        if works {
+            self.fail("R4", format!("{} is to be held twice on n{machine}, by two agents", words::run(run)));
+        }
+    }
+
+    /// The machine is taken away and another put there, which has its name and an empty disk. Later the old one comes back.
+    pub(crate) fn replace(&mut self, machine: usize) {
+        if self.machines[machine].other_disk.is_some() {
+            return;
+        }
+        self.disks_change(machine);
+        let back = self.rng.ms(5_000, 40_000);
+        self.after(back, Event::OldOneReturns { machine });
+    }
+
+    pub(crate) fn disks_change(&mut self, machine: usize) {
+        note!(self, "another machine takes the place of n{machine}");
+        self.in_trouble(machine);
+        self.power_cut(machine);
+        let place = &mut self.machines[machine];
+        (place.ledger_damaged, place.ledger_fails) = (false, false);
+        let new = place.other_disk.take().map_or_else(|| Disk { dir: StateDir::empty(place), runs: BTreeMap::new() }, |disk| *disk);
+        let old = Disk { dir: new.dir.swap(place), runs: std::mem::replace(&mut place.runs, new.runs) };
+        place.other_disk = Some(Box::new(old));
+        let back = self.rng.ms(500, 8_000);
+        self.after(back, Event::PowerOn { machine });
+    }
+
+    /// A machine is away when another coordinator takes over, and comes back to that one; the others stay with the one they have, which learns
+    /// late that its term is over: nothing that it would have to commit happens to it.
+    pub(crate) fn taken_over_while_away(&mut self) -> bool {
+        let idle = |machine: &usize| self.machines[*machine].powered && self.machines[*machine].working().next().is_none();
+        let idle: Vec<usize> = (0..self.machines.len()).filter(idle).collect();
+        let fenced = |place: &Machine| place.working().any(|(_, group)| group.fence().is_some());
+        let (Some(machine), true) = (self.traits.pick(&idle).copied(), self.machines.iter().any(fenced)) else { return false };
+        if self.leader().is_none() || self.seats.iter().any(|seat| seat.process.as_ref().is_some_and(|p| p.deposed.is_some())) {
+            return false;
+        }
+        self.power_cut(machine);
+        // By then it is lost to the first.
+        let (takes, back) = (self.rng.ms(6_000, 9_000), self.rng.ms(500, 2_000));
+        self.lull = self.now + takes + LULL;
+        self.after(takes, Event::TakesOver);
+        self.after(takes + back, Event::PowerOn { machine });
+        true
+    }
+
+    pub(crate) fn takes_over(&mut self) {
+        if self.healed.is_some() || !self.second_leader() {
+            return;
+        }
+        self.count(Fault::SecondLeader);
+        let deposed = |seat: &&mut crate::coordinator::Seat| seat.process.as_ref().is_some_and(|p| p.deposed.is_some());
+        self.seats.iter_mut().filter(deposed).for_each(|seat| seat.unlisted = true);
+    }
+
+    /// The coordinator is cut off: from all nodes, or from all but one.
+    pub(crate) fn blackout(&mut self, spared: usize, a_while: Duration) {
+        let all = self.machines.len();
+        // A row of a large hall.
+        let lost = if self.plan.size == Size::Large { 3_000.min(all) } else { all };
+        let spared = if self.rng.percent(60) { Some(spared) } else { None };
+        for machine in (0..lost).filter(|machine| Some(*machine) != spared) {
+            self.cut(machine, true, true);
+            let more = self.rng.ms(0, 2_000);
+            self.after(a_while + more, Event::Mends { fault: Fault::CutBoth, machine, other: machine });
+        }
+    }
+}

@@ -1,16 +1,13 @@
 //! What is checked before anything of a run is started, so that a user reads "script not found on node-2" and not a torchrun's trace.
 
 use std::{
-    collections::BTreeMap,
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::Stdio,
-    sync::Mutex,
-    time::{Duration, Instant, SystemTime},
 };
 
 use muster_core::{
+    nccl::stack::Stack,
     node::{
         fitness,
         lane::Interpreter,
@@ -18,31 +15,23 @@ use muster_core::{
     },
     run::Assignment,
 };
-use tokio::process::Command;
 
-/// Asking an interpreter takes 50 ms here and many seconds from a cold network file system; beyond this it would not train either.
-const ASK_TIMEOUT: Duration = Duration::from_secs(60);
-/// An answer is good for this long: a re-form must not wait for it, and an upgrade of torch is noticed the same day.
-const ANSWER_KEPT: Duration = Duration::from_secs(4 * 3_600);
-/// Interpreters remembered; a node uses a few.
-const ANSWERS_MAX: usize = 64;
+mod interpreter;
 
 /// Remembers what interpreters have said.
 #[derive(Debug, Default)]
 pub(crate) struct Preflight {
-    /// A leaf cache: held for a look only, never across an await.
-    said: Mutex<BTreeMap<Asked, (Instant, Interpreter)>>,
+    interpreters: interpreter::Interpreters,
 }
 
-/// What decides which torch is found: the interpreter, of which time, and its `PYTHONPATH`.
-type Asked = (PathBuf, Option<SystemTime>, Option<String>);
-
-/// Major and minor version of torch.
-type Torch = (u32, u32);
-
 impl Preflight {
-    /// Why this run cannot be started here, for its user.
-    pub(crate) async fn check(&self, assignment: &Assignment, launch: &Launch, site: &Site) -> Result<Interpreter, String> {
+    /// What the run's interpreter has, or why the run cannot be started here, for its user.
+    pub(crate) async fn check(
+        &self,
+        assignment: &Assignment,
+        launch: &Launch,
+        site: &Site,
+    ) -> Result<(Interpreter, Stack), String> {
         let node = &site.node;
         let hash = assignment.profile.hash();
         if hash != assignment.profile_hash {
@@ -67,7 +56,8 @@ impl Preflight {
         let path = launch.env.get("PATH").map(String::as_str);
         let find = |program: &str| program_at(program, dir, path).map_err(|why| format!("{why} on {node}"));
         let python = find(&launch.program)?;
-        match Entry::read(&assignment.command, &assignment.args)? {
+        let entry = Entry::read(&assignment.command, &assignment.args)?;
+        match &entry {
             Entry::Script { script, .. } => {
                 let script = dir.join(script);
                 // A directory or an archive with a __main__ can be run as well.
@@ -75,10 +65,10 @@ impl Preflight {
                     return Err(format!("script {} not found on {node}", script.display()));
                 }
             }
-            Entry::Program { program, .. } => drop(find(&program)?),
+            Entry::Program { program, .. } => drop(find(program)?),
             Entry::Module { .. } => {}
         }
-        let interpreter = self.torch(&python, launch).await.map_err(|why| format!("{why} on {node}"))?;
+        let (interpreter, stack) = self.interpreters.ask(&python, launch).await.map_err(|why| format!("{why} on {node}"))?;
         let torch = interpreter.torch;
         let store_is_here = assignment.hosts_store || site.report.address.parse().is_ok_and(|a: std::net::IpAddr| a.is_loopback());
         if assignment.node_rank == 0 && store_is_here && torch < FORGIVES_BIND && !torchrun::alone(assignment, torch) {
@@ -91,60 +81,10 @@ impl Preflight {
                 FORGIVES_BIND.1
             ));
         }
-        Ok(interpreter)
+        // What a program of another kind runs is not known by torchrun's interpreter.
+        let stack = if matches!(entry, Entry::Program { .. }) { Stack::default() } else { stack };
+        Ok((interpreter, stack))
     }
-
-    async fn torch(&self, python: &Path, launch: &Launch) -> Result<Interpreter, String> {
-        let modified = fs::metadata(python).and_then(|m| m.modified()).ok();
-        let key = (python.to_owned(), modified, launch.env.get("PYTHONPATH").cloned());
-        let known = self.said.lock().expect("nothing panics while it is held").get(&key).cloned();
-        if let Some((asked, said)) = known
-            && asked.elapsed() < ANSWER_KEPT
-        {
-            return Ok(said);
-        }
-        let torch = ask(python, launch).await?;
-        let mut answers = self.said.lock().expect("nothing panics while it is held");
-        if answers.len() >= ANSWERS_MAX {
-            answers.clear();
-        }
-        answers.insert(key, (Instant::now(), torch.clone()));
-        Ok(torch)
-    }
-}
-
-async fn ask(python: &Path, launch: &Launch) -> Result<Interpreter, String> {
-    const QUESTION: &str = "import importlib.metadata, sys; print(importlib.metadata.version('torch'), sys.implementation.name, \
-                            '%d.%d' % sys.version_info[:2], sys.platform)";
-    let mut command = Command::new(python);
-    command.args(["-c", QUESTION]).env_clear().envs(&launch.env).current_dir(&launch.dir);
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    let output = match tokio::time::timeout(ASK_TIMEOUT, command.output()).await {
-        Ok(Ok(output)) => output,
-        Ok(Err(e)) => return Err(format!("{} cannot be started: {e}", python.display())),
-        Err(_) => return Err(format!("{} did not answer within {} s", python.display(), ASK_TIMEOUT.as_secs())),
-    };
-    let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if complaint.contains("PackageNotFoundError") {
-        return Err(format!("torch is not installed for {}", python.display()));
-    }
-    interpreter(&said).ok_or_else(|| {
-        let last = complaint.lines().last().unwrap_or("it said nothing");
-        format!("{} does not tell its torch version: {last:.200}", python.display())
-    })
-}
-
-fn interpreter(said: &str) -> Option<Interpreter> {
-    let mut words = said.split_whitespace();
-    let torch = version(words.next()?)?;
-    let implementation = words.next().unwrap_or_default().to_owned();
-    let python = words.next().and_then(version).unwrap_or_default();
-    Some(Interpreter { torch, implementation, python, system: words.next().unwrap_or_default().to_owned() })
-}
-
-fn version(text: &str) -> Option<Torch> {
-    let mut numbers = text.trim().split('.');
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// A process of one of this agent's runs, which all carry their directory in the environment, or one that has ended since it was seen.
@@ -179,7 +119,7 @@ fn is_program(found: &fs::Metadata) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::{collections::BTreeMap, io::Write, time::Duration};
 
     use muster_core::{
         id::{Generation, JobName, JobUid},

@@ -49,7 +49,7 @@ pub(crate) async fn prepare(
     // The store's port is not known yet, and no check depends on it.
     let anywhere = Endpoint { host: site.report.address.clone(), port: 1 };
     let launch = launch(assignment, Meeting::Served(&anywhere), site)?;
-    let interpreter = preflight.check(assignment, &launch, site).await?;
+    let (interpreter, stack) = preflight.check(assignment, &launch, site).await?;
     let alone = torchrun::alone(assignment, interpreter.torch);
     let (lane, why) = match alone {
         true => (Lane::Cold, "torchrun before 2.7 brings its own store to a world of one node".to_owned()),
@@ -62,8 +62,8 @@ pub(crate) async fn prepare(
     let address: IpAddr = site.report.address.parse().map_err(|e| trouble("read its own address", &e))?;
     let hold = hold(assignment, site, address);
     hold.check().map_err(|e| trouble("describe the run to its runner", &e))?;
-    let mut accepted =
-        Accepted { term, gpus: assignment.gpus.clone(), lane, why, alone, fenced: assignment.fence_after.is_some(), was: None };
+    let (gpus, fenced) = (assignment.gpus.clone(), assignment.fence_after.is_some());
+    let mut accepted = Accepted { term, gpus, lane, why, alone, stack, fenced, was: None };
     if let Some(spare) = spare {
         if lane != Lane::Cold && spare.fits(assignment, &launch) && !runs.dir(&assignment.run).exists() {
             let from = spare.dir.clone();

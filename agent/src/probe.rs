@@ -21,7 +21,7 @@ use std::{
 };
 
 use muster_core::{
-    health::Table,
+    health::{Reading, Subject, Table, Value},
     node_report::{Gpu, NodeReport},
 };
 use muster_runtime::{clock::Clock, version::version};
@@ -43,7 +43,7 @@ mod topology;
 
 pub use awaited::Peer;
 use roots::Roots;
-use senses::Senses;
+use senses::{Sense, Senses};
 
 /// Initialising a driver with eight GPUs in non-persistent mode takes seconds.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
@@ -172,6 +172,8 @@ impl std::str::FromStr for Share {
 pub struct Facts {
     fixed: NodeReport,
     reports: watch::Receiver<Option<NodeReport>>,
+    /// Where the senses hear what the session has found out; none where nobody judges.
+    senses: Option<mpsc::SyncSender<Sense>>,
 }
 
 impl Facts {
@@ -184,12 +186,26 @@ impl Facts {
             slots: config.slots,
             ..NodeReport::default()
         };
-        Self { reports: watch(&config.probes, &config.state_dir, fixed.clone()), fixed }
+        let (reports, senses) = watch(&config.probes, &config.state_dir, fixed.clone());
+        Self { fixed, reports, senses: Some(senses) }
     }
 
     /// Facts that are told and not looked for.
     pub(crate) fn unprobed(fixed: NodeReport) -> Self {
-        Self { reports: watch::Sender::new(Some(fixed.clone())).subscribe(), fixed }
+        Self { reports: watch::Sender::new(Some(fixed.clone())).subscribe(), fixed, senses: None }
+    }
+
+    /// By how many milliseconds this node's wall clock is ahead of the coordinator's; below 0: behind.
+    pub(crate) fn note_skew(&self, ahead_ms: i64) {
+        let direction = if ahead_ms < 0 { "behind" } else { "ahead of" };
+        let reading = Reading {
+            check: "clock-skew",
+            subject: Subject::Node,
+            value: Value::Level(ahead_ms.unsigned_abs()),
+            words: format!("milliseconds its clock is {direction} the coordinator's"),
+        };
+        // Full in a storm of something worse; it comes again when the skew is another.
+        let _ = self.senses.as_ref().map(|senses| senses.try_send(Sense::Skew(reading)));
     }
 
     /// The report as of now.
@@ -214,7 +230,7 @@ impl Facts {
 }
 
 /// Starts all threads. They end by themselves when nobody listens any more.
-fn watch(probes: &Probes, state_dir: &Path, fixed: NodeReport) -> watch::Receiver<Option<NodeReport>> {
+fn watch(probes: &Probes, state_dir: &Path, fixed: NodeReport) -> (watch::Receiver<Option<NodeReport>>, mpsc::SyncSender<Sense>) {
     let (publish, reports) = watch::channel(None);
     let (out, inbox) = mpsc::sync_channel(SENSES_MAX);
     let (poke, poked) = mpsc::sync_channel(1);
@@ -243,10 +259,10 @@ fn watch(probes: &Probes, state_dir: &Path, fixed: NodeReport) -> watch::Receive
         state_dir: state_dir.to_owned(),
         awaited: probes.wait_interfaces.clone(),
         pace: probes.pace,
-        out,
+        out: out.clone(),
         over,
     });
-    reports
+    (reports, out)
 }
 
 #[cfg(test)]

@@ -10,9 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_core::node::lane::Lane;
 use muster_core::{
     id::{Generation, JobUid, Term},
+    nccl::stack::Stack,
+    node::lane::Lane,
     run::RunId,
 };
 use muster_runner::{RunnerIdentity, record, record::HOLD, wire::Hold};
@@ -52,6 +53,9 @@ pub(crate) struct Accepted {
     /// Its torchrun brings a store of its own (`torchrun::alone`).
     #[serde(default)]
     pub(crate) alone: bool,
+    /// What the interpreter has that starts the ranks.
+    #[serde(default)]
+    pub(crate) stack: Stack,
     /// Its runner must be told when the coordinator was heard.
     #[serde(default)]
     pub(crate) fenced: bool,

@@ -3,9 +3,19 @@
 //! A session ends with its stream, for whatever reason, and the next one begins with everything anew. What is reported is always the
 //! whole truth, so nothing is ever resent or lost. A session that is gone changes nothing for the workers.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
-use muster_core::{fleet::Hello, node::lease::Lease, node_report::NodeReport, protocol::Speaks, run::RunReport, time::Timestamp};
+use muster_core::{
+    fleet::Hello,
+    node::{lease::Lease, skew::Skew},
+    node_report::NodeReport,
+    protocol::Speaks,
+    run::RunReport,
+    time::Timestamp,
+};
 use muster_proto::{
     convert::session::{desired_from_wire, hello_to_wire, node_report_to_wire, runs_to_wire, welcome_from_wire},
     limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, MESSAGE_MAX},
@@ -67,6 +77,7 @@ pub(crate) struct Session {
     shutdown: CancellationToken,
     /// This process among all agents this node ever had.
     incarnation: u64,
+    skew: Skew,
 }
 
 /// Why a session ended.
@@ -99,7 +110,7 @@ impl End {
 
 impl Session {
     pub(crate) fn new(config: Arc<Config>, handle: Handle, facts: Facts, logs: Logs, shutdown: CancellationToken) -> Self {
-        Self { config, handle, facts, logs, shutdown, incarnation: entropy() }
+        Self { config, handle, facts, logs, shutdown, incarnation: entropy(), skew: Skew::default() }
     }
 
     /// Holds a session, and the next one, until the shutdown.
@@ -197,7 +208,7 @@ impl Session {
             Err(e) => return End::Malformed(e),
         };
         info!(term = %welcome.term, epoch = %welcome.epoch, heartbeat = ?welcome.heartbeat, protocol = welcome.protocol, "welcome");
-        self.heard(HELLO, &mut wire).await;
+        self.heard(HELLO, 0, &mut wire).await;
         self.tell(Order::Welcome { term: welcome.term, epoch: welcome.epoch }).await;
         let mut heartbeat = ticker(welcome.heartbeat);
         let mut sequence = 0;
@@ -246,16 +257,22 @@ impl Session {
             Some(Down::LogCredit(credit)) => self.logs.credit(credit.id, credit.chunks),
             Some(Down::LogCancel(cancel)) => self.logs.cancel(cancel.id),
             Some(Down::Welcome(_)) => return Err(End::Unwelcome),
-            Some(Down::Heartbeat(reply)) => self.heard(reply.sequence, wire).await,
+            Some(Down::Heartbeat(reply)) => self.heard(reply.sequence, reply.unix_us, wire).await,
             // A newer coordinator may say more than this agent knows.
             None => {}
         }
         Ok(())
     }
 
-    /// A question of this session was answered.
-    async fn heard(&self, sequence: u64, wire: &mut Wire) {
-        if let Some(at) = wire.lease.answered(sequence, now()) {
+    /// A question of this session was answered, at `stamp` by the coordinator's clock if it says so.
+    async fn heard(&mut self, sequence: u64, stamp: u64, wire: &mut Wire) {
+        let now = now();
+        if let Some(at) = wire.lease.answered(sequence, now) {
+            if stamp > 0 {
+                let heard = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+                let sent = heard.saturating_sub(now.since(at).as_micros() as u64);
+                self.skew.hear(sent, stamp, heard).into_iter().for_each(|ahead_ms| self.facts.note_skew(ahead_ms));
+            }
             self.tell(Order::Heard(at)).await;
         }
     }

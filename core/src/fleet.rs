@@ -25,6 +25,7 @@
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `desired` | each node's whole desired state |
 //! | `unhealthy` | what a node's verdict on its hardware means for jobs |
+//! | `stacks` | members whose interpreters do not go together |
 //! | `view` | what users see |
 
 use std::{
@@ -62,6 +63,7 @@ mod rendezvous;
 mod requests;
 mod rollback;
 mod settle;
+pub mod stacks;
 #[cfg(test)]
 mod tests;
 mod turn;

@@ -10,6 +10,7 @@
 //! | `digest` | the fingerprint by which two contents of one generation are told apart |
 //! | `fitness` | what about the node would break a launch on it |
 //! | `lease` | when the coordinator was heard last, for workers that live by it |
+//! | `skew` | how far its clock is from the coordinator's, for people |
 //! | `lane` | how workers are started here: what was asked for, and what is proven for this interpreter |
 //! | `group` | one worker group as its runner describes it, and the report made of that |
 //! | `turn` | desired against actual |
@@ -22,6 +23,7 @@ mod group;
 pub mod lane;
 pub mod lease;
 mod ledger;
+pub mod skew;
 pub mod spare;
 pub mod torchrun;
 mod turn;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     exit::Exit,
     id::{Generation, JobName, JobUid, NodeEpoch, NodeName, Term},
-    nccl::profile::Profile,
+    nccl::{profile::Profile, stack::Stack},
     period::{optional_period, serde_period},
     spec::Launch,
     time::Timestamp,
@@ -121,6 +121,9 @@ pub struct RunReport {
     pub ranks: Vec<RankReport>,
     #[serde(default)]
     pub lane: LaneReport,
+    /// What the interpreter has that starts the ranks; not known before the run is ready.
+    #[serde(default)]
+    pub stack: Stack,
 }
 
 /// How a node starts a run's workers, why so, and what it keeps ready for the job's next generation. For users.
@@ -212,6 +215,7 @@ impl RunReport {
             fenced: false,
             ranks: Vec::new(),
             lane: LaneReport::default(),
+            stack: Stack::default(),
         }
     }
 

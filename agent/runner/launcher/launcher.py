@@ -224,22 +224,17 @@ def fork_ranks(order, here, loaded, seed, crowd):
             if rank.local != 0:
                 os.close(journal)
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
-            pin(order["envs"][rank.local], rank.local)
+            pin(order["cpus"][rank.local])
             return Script(order, rank.local, afresh, journal, seed)
         rank.started(began)
     os.close(journal)
     become_attendant(ranks, here)
 
 
-def pin(env, local):
-    """Keeps a rank to its CPUs, as affinity.rs does in the other lanes."""
-    try:
-        cpus = set()
-        for part in env.get("MUSTER_RANK_CPUS", "").split(";")[local].split(","):
-            first, _, last = part.partition("-")
-            cpus.update(range(int(first), int(last or first) + 1))
-    except (ValueError, IndexError):
-        return  # switched off, or none for this rank
+def pin(cpus):
+    """Keeps a rank to its CPUs, if it has any, as sys.rs does in the other lanes."""
+    if not cpus:
+        return
     try:
         os.sched_setaffinity(0, cpus)
     except OSError:

@@ -78,6 +78,19 @@ pub(super) fn counters(roots: &Roots, network: &Network) -> Vec<Reading> {
             }
         }
     }
+    for device in network.rdma.iter().filter(|device| device.driver == "efa") {
+        // Of the device since Linux 5.14, of its port before.
+        let places =
+            ["", "ports/1/"].map(|place| format!("sys/class/infiniband/{}/{place}hw_counters/no_completion_cmds", device.name));
+        if let Some(value) = places.iter().find_map(|file| roots.number::<u64>(file)) {
+            all.push(Reading {
+                check: "efa-unanswered",
+                subject: Subject::Nic(device.name.clone()),
+                value: Value::Counter(value),
+                words: format!("{}: commands without completion", device.name),
+            });
+        }
+    }
     for interface in network.interfaces.iter().filter(|i| matches!(i.kind, InterfaceKind::Ethernet | InterfaceKind::Infiniband)) {
         if let Some(changes) = roots.number::<u64>(&format!("sys/class/net/{}/carrier_changes", interface.name)) {
             // Down and up are two changes.

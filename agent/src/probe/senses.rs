@@ -37,6 +37,8 @@ pub(super) enum Sense {
     LookAgain,
     /// Who is still waited for.
     Peers(Vec<Reading>),
+    /// How the clock is.
+    Skew(Reading),
 }
 
 /// How often it is looked at least whether NVML hangs.
@@ -155,6 +157,7 @@ impl Senses {
             }
             Sense::LookAgain => self.look_again(),
             Sense::Peers(readings) => mind.judge.look(Source::Peers, &readings, at),
+            Sense::Skew(reading) => mind.judge.look(Source::Clock, &[reading], at),
         }
     }
 

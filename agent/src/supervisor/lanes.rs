@@ -86,11 +86,12 @@ impl Supervisor {
         self.accepted.get(run)
     }
 
-    /// Adds to each report how its run is started, and to a job's newest what its spare takes.
+    /// Adds to each report how and with what its run is started, and to a job's newest what its spare takes.
     pub(super) fn tell_lanes(&mut self, reports: &mut [RunReport]) {
         for report in reports.iter_mut().filter(|report| !matches!(report.phase, RunPhase::Preparing | RunPhase::Refused(_))) {
             if let Some(accepted) = self.accepted(&report.run) {
                 (report.lane.name, report.lane.reason) = (accepted.lane.name().to_owned(), accepted.why.clone());
+                report.stack = accepted.stack.clone();
             }
             if report.phase == RunPhase::Running {
                 report.lane.spare_bytes = self.spares.bytes(&report.run.job);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test, what is not there is a failure")]
 #![allow(unreachable_pub, reason = "the rig is one crate with its tests")]
 
+mod clocks;
 mod fences;
 mod lifecycle;
 mod logs;

@@ -1,8 +1,11 @@
 //! `muster describe`: everything about one object, for a person.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use muster_core::{period, spec::SpecDocument};
+use muster_core::{nccl::stack::Stack, period, spec::SpecDocument};
 use muster_proto::{convert::jobs, v1};
 
 use super::{
@@ -76,6 +79,7 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64) -> String {
     for (lane, reason) in lanes {
         page.field("Lane", format!("{lane}: {reason}"));
     }
+    software(&mut page, &status.members);
     let members: Vec<_> = status.members.iter().map(member).collect();
     page.table("Members", vec!["NODE RANK", "NODE", "PHASE", "LANE", "SPARE"], &members);
     let number = |step: Option<u64>| step.map(|step| step.to_string()).unwrap_or_default();
@@ -134,6 +138,21 @@ fn job_spec(page: &mut Page, spec: &SpecDocument) {
     page.field("Launch", spec.launch.as_deref().unwrap_or_default());
     page.field("Node mix", spec.node_mix.as_deref().unwrap_or_default());
     page.field("Step pattern", spec.step_pattern.as_deref().unwrap_or_default());
+}
+
+/// What the members' interpreters have; who has it, where they differ.
+fn software(page: &mut Page, members: &[v1::MemberStatus]) {
+    let mut nodes_of: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for member in members {
+        let stack = Stack { torch: member.torch.clone(), cuda: member.cuda.clone(), nccl: member.nccl.clone() };
+        nodes_of.entry(stack.to_string()).or_default().push(&member.node);
+    }
+    let differ = nodes_of.len() > 1;
+    for (stack, nodes) in nodes_of.iter().filter(|(stack, _)| !stack.is_empty()) {
+        let more = nodes.len() - 1;
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        page.field("Software", if differ { format!("{stack} on {}{more}", nodes[0]) } else { stack.clone() });
+    }
 }
 
 fn member(member: &v1::MemberStatus) -> Vec<String> {

@@ -13,6 +13,10 @@ use serde::Serialize;
 
 use super::words;
 
+mod members;
+
+use members::{Member, Rank};
+
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Job {
@@ -56,34 +60,6 @@ struct Status {
     ranks: Vec<Rank>,
 }
 
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Member {
-    node: String,
-    node_rank: u32,
-    phase: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lane: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lane_reason: Option<String>,
-    /// Memory of the launcher that waits for the next generation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    spare_bytes: Option<u64>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Rank {
-    rank: u32,
-    local_rank: u32,
-    node: String,
-    pid: u32,
-    state: String,
-    first_step: Option<u64>,
-    last_step: Option<u64>,
-    first_error: Option<String>,
-}
-
 fn some(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
@@ -120,32 +96,8 @@ impl From<v1::Job> for Job {
                 last_step: status.last_step,
                 store_node: some(status.store_node),
                 finished_at: time(status.finished_unix_us),
-                members: status
-                    .members
-                    .into_iter()
-                    .map(|member| Member {
-                        node: member.node,
-                        node_rank: member.node_rank,
-                        phase: member.phase,
-                        lane: some(member.lane),
-                        lane_reason: some(member.lane_reason),
-                        spare_bytes: (member.spare_bytes > 0).then_some(member.spare_bytes),
-                    })
-                    .collect(),
-                ranks: status
-                    .ranks
-                    .into_iter()
-                    .map(|rank| Rank {
-                        rank: rank.rank,
-                        local_rank: rank.local_rank,
-                        node: rank.node,
-                        pid: rank.pid,
-                        state: rank.state,
-                        first_step: rank.first_step,
-                        last_step: rank.last_step,
-                        first_error: some(rank.first_error),
-                    })
-                    .collect(),
+                members: status.members.into_iter().map(Member::from).collect(),
+                ranks: status.ranks.into_iter().map(Rank::from).collect(),
             },
         }
     }

@@ -29,6 +29,9 @@ fn job() -> Job {
         lane: "fork".into(),
         lane_reason: "asked for".into(),
         spare_bytes: 300 << 20,
+        torch: format!("2.{}.0+cu132", 14 + node_rank),
+        cuda: "13.2".into(),
+        nccl: String::new(),
     };
     Job {
         r#ref: Some(JobRef { namespace: "team-a".into(), name: "digits".into() }),

@@ -3,7 +3,11 @@
 //! The agent says Hello; the fleet accepts or refuses; then the session carries facts up and the latest desired state down until
 //! either side goes. The end of a session says nothing about the node's workers.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use muster_core::{
     fleet::{Hello, Input},
@@ -164,7 +168,8 @@ impl Session<'_> {
                 self.tell(Input::Heartbeat { session }).await?;
                 // Workers of jobs with `fenceAfter` live by this answer. It may be given because nobody else can lead while this process
                 // has its store open; with a store that can be taken over, its lease must be looked at here first.
-                return self.send(ToAgent::Heartbeat(v1::HeartbeatReply { sequence })).await;
+                let unix_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+                return self.send(ToAgent::Heartbeat(v1::HeartbeatReply { sequence, unix_us })).await;
             }
             Some(FromAgent::Log(chunk)) => return self.chunk(chunk).await,
             Some(FromAgent::Report(report)) => {

@@ -71,6 +71,12 @@ pub(crate) enum Evidence {
         node: NodeName,
         at: Timestamp,
     },
+    /// What its ranks would run does not go with the others', and the job refuses that. `how`: as `torch 2.14, not torch 2.15`.
+    Unlike {
+        node: NodeName,
+        how: String,
+        at: Timestamp,
+    },
 }
 
 /// A silent node explains another's failure that was seen up to this long before the silence was: both come from the same cut,
@@ -99,7 +105,8 @@ impl Evidence {
             | Evidence::Unhealthy { node, .. }
             | Evidence::Fenced { node, .. }
             | Evidence::Refused { node, .. }
-            | Evidence::StartTimeout { node, .. } => node,
+            | Evidence::StartTimeout { node, .. }
+            | Evidence::Unlike { node, .. } => node,
         }
     }
 
@@ -131,7 +138,8 @@ impl Evidence {
             | Evidence::NodeDeleted { at, .. }
             | Evidence::Unhealthy { at, .. }
             | Evidence::Fenced { at, .. }
-            | Evidence::StartTimeout { at, .. } => *at,
+            | Evidence::StartTimeout { at, .. }
+            | Evidence::Unlike { at, .. } => *at,
             Evidence::NodeSilent { since, .. } => *since - SAME_CUT,
             Evidence::Refused { .. } => Timestamp::default(),
         }
@@ -145,7 +153,7 @@ impl Evidence {
             }
             victim if victim.is_victim() => 5,
             Evidence::RankExit { .. } | Evidence::NodeSilent { .. } | Evidence::Vanished { .. } => 1,
-            Evidence::Refused { .. } => 2,
+            Evidence::Refused { .. } | Evidence::Unlike { .. } => 2,
             Evidence::LauncherFailed { .. } => 3,
             Evidence::StartTimeout { .. } => 4,
         };
@@ -232,10 +240,11 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
             (Cause::StartFailed, charged, format!("{node} cannot start it: {reason}"))
         }
         Evidence::StartTimeout { node, .. } => (Cause::StartTimeout, Charged::Node, format!("{node} did not get ready in time")),
+        Evidence::Unlike { .. } => (Cause::MixedNodes, Charged::Nobody, unlike(evidence, members)),
     };
     let named = !primary.is_victim() && !matches!(primary, Evidence::Fenced { .. });
-    // Who stopped by itself is neither to blame nor a victim of anybody here.
-    let fell = evidence.iter().filter(|e| !matches!(e, Evidence::Fenced { .. }));
+    // Who stopped by itself, or was not let in, is neither to blame nor a victim of anybody here.
+    let fell = evidence.iter().filter(|e| !matches!(e, Evidence::Fenced { .. } | Evidence::Unlike { .. }));
     let collateral = fell.filter(|e| !named || e.name() != primary.name()).map(Evidence::name).collect();
     Some(Verdict {
         cause,
@@ -247,6 +256,24 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
         event_at: primary.happened(),
         doubtful: primary.is_victim() || matches!(primary, Evidence::Vanished { .. }),
     })
+}
+
+/// Who of how many does not go with the others, each with how.
+fn unlike(evidence: &[Evidence], members: usize) -> String {
+    // A few names help, a thousand do not.
+    const NAMED: usize = 8;
+    let odd = evidence.iter().filter_map(|e| match e {
+        Evidence::Unlike { node, how, .. } => Some(format!("{node} ({how})")),
+        _ => None,
+    });
+    let odd: Vec<String> = odd.collect();
+    let more = odd.len().saturating_sub(NAMED);
+    let more = if more == 0 { String::new() } else { format!(", and {more} more") };
+    format!(
+        "{} of {members} nodes not taken, as they do not go with the others: {}{more}",
+        odd.len(),
+        odd[..odd.len().min(NAMED)].join(", ")
+    )
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ impl Fleet {
             old.then(|| "has an agent that does not know fenceAfter: upgrade it".to_owned())
         };
         let before = job.latest();
+        let trained = job.trained_last();
         let alike = job.spec.node_mix == NodeMix::Refuse && job.spec.gpus_per_node > 0;
         let candidates: Vec<Candidate> = self
             .nodes
@@ -51,6 +52,8 @@ impl Fleet {
                 shunned: marks::shunned_by(&node.record, uid, &self.policy, now),
                 slots_free: self.slots_free_on(node, Some(uid)),
                 node_rank: before.and_then(|g| g.members.rank_of(name)),
+                stack: job.stack_on(node),
+                trained: trained.is_some_and(|g| g.has(name)),
                 kind: if alike { kind(node, &gpus_free) } else { Kind::default() },
                 gpus_free,
             })

@@ -4,7 +4,7 @@
 //! generation, `Recovering -> Pending` when fewer than the minimum are left, `* -> Stopping -> Cancelled` on request, and `* -> Failed`
 //! when the restart budget is spent. Succeeded, Failed and Cancelled are for ever.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +12,7 @@ use crate::{
     fleet::{
         members::Members,
         receipt::{Cause, Incident},
+        stacks::KnownStack,
     },
     id::{Generation, JobName, JobUid, NodeName},
     nccl::profile::Profile,
@@ -77,6 +78,9 @@ pub struct JobRecord {
     pub last_step: Option<u64>,
     /// The end this job is being brought to; its generations are being stopped.
     pub ending: Option<Ending>,
+    /// What the nodes of refused generations have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub stacks: BTreeMap<NodeName, KnownStack>,
     /// Generations that are over, newest last, bounded by `HISTORY_MAX` and `HISTORY_MEMBERS_MAX`: where their logs are.
     pub history: Vec<GenerationRecord>,
     /// Every node that ever held a run of this job and may hold its logs.
@@ -179,6 +183,7 @@ impl JobRecord {
             incidents_dropped: 0,
             last_step: None,
             ending: None,
+            stacks: BTreeMap::new(),
             history: Vec::new(),
             nodes_used: BTreeSet::new(),
             finished: None,

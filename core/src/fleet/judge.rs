@@ -54,7 +54,8 @@ impl Fleet {
             self.wake_job(uid, patience + Duration::from_millis(1));
         }
         let generation = self.jobs[uid].current.as_ref().expect("checked above");
-        let evidence = rendezvous::evidence(&self.nodes, uid, generation, now, patience);
+        let mut evidence = rendezvous::evidence(&self.nodes, uid, generation, now, patience);
+        evidence.extend(self.odd_ones(uid, now));
         if !evidence.iter().any(Evidence::breaks) {
             let live = self.live(uid);
             (live.doubted, live.stranded, live.reunion) = (None, None, Reunion::default());
@@ -101,6 +102,7 @@ impl Fleet {
                 }
             }
         }
+        self.note_stacks(uid, &evidence, now);
         self.break_generation(uid, &evidence, doubted, now, scratch);
     }
 

@@ -83,6 +83,7 @@ pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
         Cause::PeersLost
         | Cause::NodeDeleted
         | Cause::Fenced
+        | Cause::MixedNodes
         | Cause::FirstStart
         | Cause::NodeJoined
         | Cause::Scaled

@@ -1,7 +1,7 @@
 //! Which nodes form the next generation, and in which rank order. Gang: all or nothing.
 //!
-//! Hard exclusions first, each with its reason; where the job refuses a mixture, only the kind of node of which there are enough, with most
-//! survivors, then with most nodes; then a score whose derived `Ord` is the policy. Survivors keep their relative
+//! Hard exclusions first, each with its reason; where the job refuses a mixture, only the kind of node and interpreter of which there are enough,
+//! with most survivors, then with most nodes; then a score whose derived `Ord` is the policy. Survivors keep their relative
 //! rank order, newcomers follow: a rank's data and its neighbours stay where they were.
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt};
@@ -9,7 +9,10 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt};
 use crate::{
     fleet::{job::Member, view::Liveness},
     id::NodeName,
-    nccl::mixture::Kind,
+    nccl::{
+        mixture::Kind,
+        stack::{self, Bearer, Stack},
+    },
     planted::{self, Mistake},
 };
 
@@ -33,6 +36,10 @@ pub(crate) struct Candidate {
     pub node_rank: Option<u32>,
     /// The same for all where the job takes any mixture.
     pub kind: Kind,
+    /// What its interpreter has, as far as that is known; nothing is where the job takes any mixture.
+    pub stack: Stack,
+    /// It has trained in the last generation that did.
+    pub trained: bool,
 }
 
 /// All that placement needs of a GPU: ten thousand nodes have eighty thousand of them.
@@ -165,6 +172,7 @@ pub(crate) fn place(candidates: &[Candidate], need: Need) -> Placement {
         }
     }
     only_one_kind(&mut fit, &need, &mut excluded);
+    only_one_stack(&mut fit, &need, &mut excluded);
     if (fit.len() as u32) < need.min && (fit.is_empty() || !planted::on(Mistake::MinimumIgnored)) {
         return Placement::Short(Shortfall { need: need.min, have: fit.len() as u32, excluded });
     }
@@ -196,6 +204,18 @@ fn only_one_kind(fit: &mut Vec<(Score, &Candidate)>, need: &Need, excluded: &mut
         }
         candidate.kind == *best
     });
+}
+
+/// Leaves the nodes whose interpreters go together, as far as it is known of them; a node of which it is not is asked when it is ready.
+fn only_one_stack(fit: &mut Vec<(Score, &Candidate)>, need: &Need, excluded: &mut BTreeMap<NodeName, Exclusion>) {
+    if fit.iter().all(|(_, candidate)| candidate.stack == Stack::default()) {
+        return;
+    }
+    let bearers: Vec<Bearer<'_>> =
+        fit.iter().map(|(_, c)| Bearer { node: &c.node, stack: &c.stack, survivor: c.trained }).collect();
+    let odd = stack::odd_ones(&bearers, need.gpus_per_node > 0, need.min);
+    fit.retain(|(_, candidate)| !odd.contains_key(&candidate.node));
+    excluded.extend(odd.into_iter().map(|(node, how)| (node, Exclusion::Mixed(how))));
 }
 
 fn score(candidate: &Candidate, need: &Need) -> Score {
@@ -235,6 +255,8 @@ mod tests {
             gpus_free: Vec::new(),
             node_rank,
             kind: Kind::default(),
+            stack: Stack::default(),
+            trained: false,
         }
     }
 

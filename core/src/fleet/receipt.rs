@@ -26,6 +26,8 @@ pub enum Cause {
     Fenced,
     StartFailed,
     StartTimeout,
+    /// Members whose software does not go with the others', and the job refuses that.
+    MixedNodes,
     NodeJoined,
     Scaled,
     Resumed,

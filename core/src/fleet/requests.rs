@@ -103,6 +103,11 @@ impl Fleet {
             return Err(Refusal::Invalid { field: "nodes".into(), message });
         }
         let before = job.replicas;
+        // Whoever asks for nodes may have mended those that were odd.
+        if !job.stacks.is_empty() {
+            self.touch_job(&uid, scratch);
+            self.jobs.get_mut(&uid).expect("found above").stacks.clear();
+        }
         if before != nodes {
             self.touch_job(&uid, scratch);
             let job = self.jobs.get_mut(&uid).expect("found above");

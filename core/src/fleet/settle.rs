@@ -228,6 +228,9 @@ impl Fleet {
             let until = self.listen_until;
             return self.wake_job(uid, until);
         }
+        if job.reason == "BelowMinimum" {
+            self.jobs.get_mut(uid).expect("settled jobs exist").forget_stacks(now);
+        }
         let gang = match self.place(uid, now) {
             Placement::Gang(gang) => gang,
             Placement::Short(shortfall) => {
@@ -238,7 +241,8 @@ impl Fleet {
                     self.event(scratch, now, true, "BelowMinimum", text, Some((uid, &name, None)), None);
                 }
                 self.say(uid, Phase::Pending, "BelowMinimum", message);
-                return self.wake_when_unavoided(uid, now);
+                self.wake_when_unavoided(uid, now);
+                return self.jobs[uid].asks_again_at().into_iter().for_each(|at| self.wake_job(uid, at));
             }
         };
         let (profile, mismatches) = self.agree(&gang);
@@ -304,6 +308,9 @@ impl Fleet {
         if !inert || !generation.dead.is_empty() || !rendezvous::unready(&self.nodes, uid, generation).is_empty() {
             return;
         }
+        if !self.odd_ones(uid, now).is_empty() {
+            return;
+        }
         let job = self.jobs.get_mut(uid).expect("settled jobs exist");
         let generation = job.current.as_mut().expect("checked above");
         (generation.started, generation.started_at, generation.store) = (true, Some(now), Some(store));
@@ -315,6 +322,8 @@ impl Fleet {
             incident.stopped_at.get_or_insert(now);
         }
         let name = job.name.clone();
+        let stack = self.know_stacks(uid, now, scratch);
+        let message = if stack.is_empty() { message } else { format!("{message}; {stack}") };
         self.event(scratch, now, false, "WorldFormed", message, Some((uid, &name, Some(number))), None);
     }
 

@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     exit::Exit,
     fleet::{job::Phase, receipt::Cause, receipt::Charged, view::Liveness},
+    nccl::stack::Stack,
     node_report::NodeReport,
     protocol::Speaks,
     run::{DesiredRun, Endpoint, RankReport, RunId, RunPhase, Target},
@@ -18,6 +19,7 @@ mod joining;
 mod listening;
 mod mixture;
 mod requests;
+mod stacks;
 mod unhealthy;
 
 /// Agents that do what they are told, at once, and a coordinator that can be restarted from what it committed.
@@ -41,6 +43,10 @@ struct Agent {
     epoch: NodeEpoch,
     /// Takes orders, but gets nothing done and says nothing new.
     frozen: bool,
+    /// What its interpreter has, said once a run is ready.
+    stack: Stack,
+    /// 0: it is started anew when it dials.
+    incarnation: u64,
 }
 
 fn document(min: i64, replicas: i64, max: i64) -> SpecDocument {
@@ -106,11 +112,14 @@ impl Bench {
         let session = SessionId(self.next);
         let agent = self.agents.entry(node.into()).or_default();
         agent.session = Some(session);
+        if agent.incarnation == 0 {
+            agent.incarnation = self.next;
+        }
         let report = NodeReport { address: "127.0.0.1".into(), slots: 1, ..NodeReport::default() };
         let hello = Hello {
             node: node.into(),
             boot_id: format!("boot-{}", agent.boot),
-            incarnation: self.next,
+            incarnation: agent.incarnation,
             speaks: Speaks::OURS,
             term_seen: Term(0),
             epoch_seen: agent.epoch,
@@ -124,6 +133,7 @@ impl Bench {
     fn cut(&mut self, node: &str) {
         let agent = self.agents.get_mut(&node.into()).unwrap();
         agent.runs.clear();
+        agent.incarnation = 0;
         let session = agent.session.take().unwrap();
         agent.desired = None;
         self.input(Input::Disconnected { session });
@@ -144,6 +154,8 @@ impl Bench {
                 for run in desired.runs {
                     obey(&mut agent.runs, run, desired.term, self.now);
                 }
+                let ready = agent.runs.values_mut().filter(|run| run.phase == RunPhase::Ready);
+                ready.for_each(|run| run.stack = agent.stack.clone());
                 if agent.runs != before {
                     quiet = false;
                     let runs = agent.runs.values().cloned().collect();

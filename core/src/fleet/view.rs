@@ -11,6 +11,7 @@ use crate::{
         rendezvous,
     },
     id::{JobName, JobUid, NodeName},
+    nccl::stack::Stack,
     node_report::NodeReport,
     run::{Endpoint, LaneReport, RankReport, RunId, RunPhase},
     time::Timestamp,
@@ -33,6 +34,7 @@ pub struct MemberView {
     /// `None` while its node has not been heard.
     pub phase: Option<RunPhase>,
     pub lane: LaneReport,
+    pub stack: Stack,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,9 +86,9 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
     let mut joined: Option<&[u32]> = None;
     for (node_rank, (node, report)) in rendezvous::reports(nodes, &record.uid, generation).enumerate() {
         let phase = report.map(|run| run.phase.clone());
-        let lane = report.map(|run| run.lane.clone()).unwrap_or_default();
+        let (lane, stack) = report.map(|run| (run.lane.clone(), run.stack.clone())).unwrap_or_default();
         view.nodes_running += u32::from(phase == Some(RunPhase::Running));
-        view.members.push(MemberView { node: node.clone(), node_rank: node_rank as u32, phase, lane });
+        view.members.push(MemberView { node: node.clone(), node_rank: node_rank as u32, phase, lane, stack });
         view.ranks.extend(report.into_iter().flat_map(|run| &run.ranks).map(|rank| rank_view(node, rank)));
         // Only the node that serves the store knows, and only of backends that name their ranks.
         let incomplete = report.filter(|run| run.all_joined_at.is_none() && !run.joined_ranks.is_empty());

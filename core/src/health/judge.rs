@@ -43,6 +43,8 @@ pub enum Source {
     Watchdog,
     /// Other machines that this one waits for.
     Peers,
+    /// The coordinator's clock beside this node's.
+    Clock,
 }
 
 /// One value of one check.

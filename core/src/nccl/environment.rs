@@ -165,7 +165,7 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
 const DEFAULT_TOPOLOGY_FILE: &str = "/var/run/nvidia-topologyd/virtualTopology.xml";
 
 /// The interface the other members reach this node over: the one that carries the advertised address, else the default route's.
-fn socket_interface(report: &NodeReport) -> Option<(&str, String)> {
+pub(super) fn socket_interface(report: &NodeReport) -> Option<(&str, String)> {
     let address = report.address.as_str();
     if address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback()) {
         // Gloo would take the address the host's name resolves to, which need not be reachable from a loopback listener.

@@ -1,10 +1,16 @@
 //! Which nodes go together in one generation. What is listed here ends, where it differs, in an error of NCCL or CUDA at the first collective,
-//! or in a job that is as slow as its slowest GPU.
+//! or in a job that is as slow as its slowest GPU. Which interpreters go together is [`super::stack`]'s.
 
 use std::{collections::BTreeMap, fmt};
 
-use super::profile::{Member, cuda_of};
-use crate::id::NodeName;
+use super::{
+    environment::socket_interface,
+    profile::{Member, compute_devices, cuda_of},
+};
+use crate::{
+    id::NodeName,
+    node_report::{NodeReport, network::LinkLayer},
+};
 
 /// Something that must be alike on all members.
 struct Aspect {
@@ -14,6 +20,7 @@ struct Aspect {
     consequence: &'static str,
 }
 
+/// What keeps nodes from being placed together by a job that refuses a mixture.
 const ASPECTS: [Aspect; 3] = [
     Aspect {
         what: "what the driver can run",
@@ -32,6 +39,25 @@ const ASPECTS: [Aspect; 3] = [
     },
 ];
 
+/// What is only told: it ends badly on one network and well on another, and which it is nobody here can know.
+const TOLD: [Aspect; 1] = [Aspect {
+    what: "the MTU of its network",
+    of: |member| Some(format!("MTU {}", mtu(member.report)?)),
+    consequence: "where nothing between them sends the larger packets in parts, they are lost: connections stand up and transfers hang",
+}];
+
+/// The least of the interfaces of its RoCE devices, else of the interface its sockets use.
+fn mtu(report: &NodeReport) -> Option<u32> {
+    let devices = compute_devices(report);
+    let roce = devices.iter().filter(|device| device.ports.iter().any(|port| port.link_layer == LinkLayer::Ethernet));
+    let mut names: Vec<&str> = roce.flat_map(|device| &device.interfaces).map(String::as_str).collect();
+    if names.is_empty() {
+        names.extend(socket_interface(report).map(|(name, _)| name));
+    }
+    let used = report.network.interfaces.iter().filter(|interface| names.contains(&interface.name.as_str()));
+    used.map(|interface| interface.mtu).filter(|mtu| *mtu > 0).min()
+}
+
 /// A difference between members of one generation that is known to end badly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
@@ -39,6 +65,19 @@ pub struct Mismatch {
     /// What each value was found on.
     pub values: BTreeMap<String, Vec<NodeName>>,
     pub consequence: &'static str,
+}
+
+impl Mismatch {
+    /// From the values as they were found; none if they are all alike.
+    pub(super) fn of<'a>(
+        what: &'static str,
+        consequence: &'static str,
+        found: impl Iterator<Item = (String, &'a NodeName)>,
+    ) -> Option<Self> {
+        let mut values: BTreeMap<String, Vec<NodeName>> = BTreeMap::new();
+        found.for_each(|(value, node)| values.entry(value).or_default().push(node.clone()));
+        (values.len() > 1).then_some(Mismatch { what, values, consequence })
+    }
 }
 
 impl fmt::Display for Mismatch {
@@ -54,16 +93,11 @@ impl fmt::Display for Mismatch {
 
 /// What differs among these members, and how that ends.
 pub fn mismatches(members: &[Member<'_>]) -> Vec<Mismatch> {
-    let found = ASPECTS.iter().map(|aspect| {
-        let mut values: BTreeMap<String, Vec<NodeName>> = BTreeMap::new();
-        for member in members {
-            if let Some(value) = (aspect.of)(member) {
-                values.entry(value).or_default().push(member.node.clone());
-            }
-        }
-        Mismatch { what: aspect.what, values, consequence: aspect.consequence }
+    let found = ASPECTS.iter().chain(&TOLD).map(|aspect| {
+        let values = members.iter().filter_map(|member| Some(((aspect.of)(member)?, member.node)));
+        Mismatch::of(aspect.what, aspect.consequence, values)
     });
-    found.filter(|mismatch| mismatch.values.len() > 1).collect()
+    found.flatten().collect()
 }
 
 /// What a node brings of all that must be alike. Only nodes of the same kind are sure to go together: one that does not say what it is, is of
@@ -92,7 +126,7 @@ impl Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{nccl::profile::tests::dgx, node_report::NodeReport};
+    use crate::nccl::profile::tests::dgx;
 
     impl Kind {
         /// Of a GPU of this model, with all else alike.
@@ -109,6 +143,31 @@ mod tests {
 
     fn kind(report: &NodeReport) -> Kind {
         Kind::of(&Member { node: &"n".into(), report, gpus: &["GPU-0".into()] })
+    }
+
+    #[test]
+    fn an_mtu_that_differs_is_told_and_keeps_nobody_apart() {
+        let told = |reports: [&NodeReport; 2]| {
+            let (names, gpus) = (["a".into(), "b".into()], ["GPU-0".to_owned()]);
+            let member = |(node, report)| Member { node, report, gpus: &gpus };
+            mismatches(&names.iter().zip(reports).map(member).collect::<Vec<_>>())
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        let (mut small, mut large) = (dgx(), dgx());
+        assert_eq!(told([&small, &large]), [""; 0], "where it is not known nothing is said");
+        (small.network.interfaces[0].mtu, large.network.interfaces[0].mtu) = (1_500, 9_000);
+        let [said] = &told([&small, &large])[..] else { panic!("{:?}", told([&small, &large])) };
+        assert!(said.starts_with("the MTU of its network differs: MTU 1500 on a, MTU 9000 on b; "), "{said}");
+        assert_eq!(kind(&small), kind(&large));
+        // The interfaces of RoCE devices carry what counts.
+        for report in [&mut small, &mut large] {
+            let device = &mut report.network.rdma[0];
+            (device.interfaces, device.ports[0].link_layer) = (vec!["eth1".into()], LinkLayer::Ethernet);
+            report.network.interfaces[1].mtu = 4_200;
+        }
+        assert_eq!(told([&small, &large]), [""; 0]);
     }
 
     #[test]

@@ -204,6 +204,9 @@ fn member(view: &MemberView) -> v1::MemberStatus {
         lane: view.lane.name.clone(),
         lane_reason: view.lane.reason.clone(),
         spare_bytes: view.lane.spare_bytes,
+        torch: view.stack.torch.clone(),
+        cuda: view.stack.cuda.clone(),
+        nccl: view.stack.nccl.clone(),
     }
 }
 

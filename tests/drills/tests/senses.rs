@@ -1,10 +1,10 @@
 //! Hardware that misbehaves while a real agent is connected to a real coordinator.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs};
 
-use muster_drills::{Cluster, until};
-use serde_json::Value;
+use muster_drills::{Cluster, python, scripts, until};
+use serde_json::{Value, json};
 
 /// Times at which the node was heard, one a second, that must be seen while its driver hangs: more than it takes to become Suspect.
 const HEARD: usize = 5;
@@ -30,4 +30,49 @@ fn a_driver_that_hangs_never_holds_up_a_heartbeat() {
     assert_eq!(status()["gpus"].as_array().unwrap().len(), 4, "what was known is still said");
     cluster.muster(["local", "inject", "node-1", "driver", "resume"]);
     assert!(until(|| (!hung(&status())).then_some(())).is_some(), "it is not forgiven: {:#}", status());
+}
+
+/// The first and the last CPU this process may use: others could not be told from none.
+fn own_cpus() -> [String; 2] {
+    let own = fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = own.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    let ends = |list: &str| list.split([',', '-']).map(str::to_owned).collect::<Vec<_>>();
+    [ends(allowed).first().unwrap().clone(), ends(allowed).last().unwrap().clone()]
+}
+
+#[test]
+fn ranks_are_kept_to_the_cpus_of_their_gpus_numa_node() {
+    let cluster = Cluster::up_with(1, &["--hardware", "8xh100"], &[("MUSTER_PROBE_EVERY", "250ms")]);
+    // A socket each of the machine that is not there is a CPU of the one that is.
+    let cpus = own_cpus();
+    for (numa, cpu) in cpus.iter().enumerate() {
+        let list = format!("nodes/node-1/hardware/sysroot/sys/devices/system/node/node{numa}/cpulist");
+        fs::write(cluster.dir.join(list), format!("{cpu}\n")).unwrap();
+    }
+    let reported = || {
+        let topology = cluster.muster(["topology", "node-1"]);
+        let affinity =
+            |gpu: &str| topology.lines().find(|line| line.starts_with(gpu))?.split_whitespace().rev().nth(1).map(str::to_owned);
+        (affinity("GPU0 ")? == cpus[0] && affinity("GPU7 ")? == cpus[1]).then_some(())
+    };
+    assert!(until(reported).is_some(), "{}", cluster.muster(["topology", "node-1"]));
+    for lane in ["fork", "direct", "cold"] {
+        let folder = cluster.path(lane);
+        fs::create_dir(&folder).unwrap();
+        let script = scripts().join("cpus.py");
+        let spec = json!({
+            "replicas": 1, "procPerNode": 8, "gpusPerNode": 8, "launch": lane, "workingDir": folder,
+            "command": [python()], "args": [script, folder], "restartPolicy": {"maxRestarts": 0},
+        });
+        let document = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": lane}, "spec": spec});
+        let file = cluster.path(&format!("{lane}.json"));
+        fs::write(&file, document.to_string()).unwrap();
+        cluster.muster(["submit", "-f", file.to_str().unwrap()]);
+        let status = cluster.wait(lane, "ended", |status| status["phase"] == "Succeeded" || status["phase"] == "Failed");
+        assert_eq!(status["phase"], "Succeeded", "{lane}: {}", cluster.muster(["logs", lane]));
+        let of_rank = |rank: usize| fs::read_to_string(folder.join(rank.to_string())).unwrap().trim().to_owned();
+        let found: Vec<String> = (0..8).map(of_rank).collect();
+        let wanted: Vec<String> = (0..8).map(|rank| cpus[rank / 4].clone()).collect();
+        assert_eq!(found, wanted, "{lane}");
+    }
 }

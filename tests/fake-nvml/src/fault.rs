@@ -31,6 +31,7 @@ gpuN   xid=CODE          the driver's event and its line in the kernel log (79 a
        healthy           as it was made
 driver hang | resume | error=CODE
 NAME   down | up | flap | rate=GBIT | errors=N | gone      (a NIC: mlx5_0, eth0, ...)
+       unanswered=N      commands of an EFA device
 kernel log=TEXT          a line of the kernel log";
 
 pub fn inject(dir: &Path, target: &str, fault: &str) -> anyhow::Result<()> {
@@ -130,7 +131,8 @@ fn kernel_log(dir: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 fn nic(root: &Path, name: &str, word: &str, value: &str) -> anyhow::Result<()> {
-    let port = root.join("sys/class/infiniband").join(name).join("ports/1");
+    let device = root.join("sys/class/infiniband").join(name);
+    let port = device.join("ports/1");
     let interface = root.join("sys/class/net").join(name);
     let is_rdma = port.is_dir();
     if !is_rdma && !interface.is_dir() {
@@ -160,6 +162,9 @@ fn nic(root: &Path, name: &str, word: &str, value: &str) -> anyhow::Result<()> {
         "flap" => add(&interface, "carrier_changes", 2),
         "rate" if is_rdma => write(&port, "rate", &format!("{value} Gb/sec (4X)")),
         "errors" if is_rdma => add(&port, "counters/port_rcv_errors", number(word, value)?),
+        "unanswered" if is_rdma && device.join("hw_counters").is_dir() => {
+            add(&device, "hw_counters/no_completion_cmds", number(word, value)?)
+        }
         "gone" => {
             let class = if is_rdma { "sys/class/infiniband" } else { "sys/class/net" };
             fs::remove_file(root.join(class).join(name)).context("take the NIC away")

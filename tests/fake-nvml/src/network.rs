@@ -59,6 +59,9 @@ impl Rdma<'_> {
         tree.file(&format!("{port}/gids/{}", self.gids.len()), "0000:0000:0000:0000:0000:0000:0000:0000")?;
         COUNTERS.iter().try_for_each(|counter| tree.file(&format!("{port}/counters/{counter}"), "0"))?;
         HW_COUNTERS.iter().try_for_each(|counter| tree.file(&format!("{port}/hw_counters/{counter}"), "0"))?;
+        if device.driver == "efa" {
+            tree.file(&format!("{folder}/hw_counters/no_completion_cmds"), "0")?;
+        }
         let verbs = format!("{}/infiniband_verbs/uverbs{}", device.folder(), self.number);
         tree.file(&format!("{verbs}/ibdev"), self.name)?;
         tree.link(&format!("sys/class/infiniband_verbs/uverbs{}", self.number), &verbs)?;

@@ -4,6 +4,7 @@ use muster_core::{
     health::{Finding, Remedy, Severity, Subject},
     node_report::{NodeReport, topology::Path},
 };
+use muster_fake_nvml::hardware::Hardware;
 use muster_senses::{Eyes, Machine, QUICK};
 
 fn uuid(report: &NodeReport, index: usize) -> String {
@@ -256,4 +257,42 @@ async fn agents_of_one_machine_share_its_gpus() {
     assert_eq!(gpus("1/3".into()).await, [0, 1]);
     assert_eq!(gpus("3/3".into()).await, [5, 6, 7]);
     assert!(gpus("none".into()).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_of_an_nvlink_domain_without_a_channel_to_it_is_warned_of() {
+    let machine = Machine::new("8xh100");
+    let rules = machine.state_dir().join("rules");
+    // At once, so that the test need not wait for what is meant to be waited for.
+    std::fs::write(&rules, "imex-channel warn support\n").unwrap();
+    let mut hardware = Hardware::read(&machine.dir()).unwrap();
+    let mut join = |cluster| {
+        hardware.gpus.iter_mut().filter_map(|gpu| gpu.fabric.as_mut()).for_each(|fabric| fabric.cluster = cluster);
+        hardware.write(&machine.dir()).unwrap();
+    };
+    join([7; 16]);
+    let mut eyes = machine.look(&["--health-rules", rules.to_str().unwrap()]).await;
+    let closed = eyes.finding("imex-channel").await;
+    assert_eq!((verdict(&closed), closed.subject), ((Severity::Warn, Remedy::Support), Subject::Node), "{}", closed.reason);
+    assert!(eyes.report.host.imex_channels.is_empty());
+    let channels = machine.dir().join("sysroot/dev/nvidia-caps-imex-channels");
+    std::fs::create_dir(&channels).unwrap();
+    std::fs::write(channels.join("channel0"), "").unwrap();
+    eyes.no_finding("imex-channel").await;
+    assert_eq!(eyes.report.host.imex_channels, ["channel0"]);
+    std::fs::remove_dir_all(&channels).unwrap();
+    eyes.finding("imex-channel").await;
+    // A machine that is a domain by itself needs none.
+    join([0; 16]);
+    eyes.no_finding("imex-channel").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_efa_device_that_leaves_commands_unanswered_is_drained() {
+    let machine = Machine::new("efa");
+    let mut eyes = machine.look(&[]).await;
+    machine.inject("rdmap32s27", "unanswered=1");
+    let found = eyes.finding("efa-unanswered").await;
+    assert_eq!((found.severity, found.subject), (Severity::Drain, Subject::Nic("rdmap32s27".into())), "{}", found.reason);
+    assert!(eyes.report.health.withholds_node().is_some());
 }

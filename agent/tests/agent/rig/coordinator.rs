@@ -1,15 +1,20 @@
 //! A coordinator that decides nothing: it accepts sessions and says what the test says.
 
-use std::{net::SocketAddr, pin::Pin, time::Duration};
+use std::{
+    net::SocketAddr,
+    pin::Pin,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use muster_core::{
+    health::Finding,
     id::{NodeEpoch, Term},
     protocol::NEWEST,
     run::{Desired, DesiredRun, RunId, RunPhase, RunReport},
     time::Timestamp,
 };
 use muster_proto::{
-    convert::session::{Welcome, desired_to_wire, runs_from_wire, welcome_to_wire},
+    convert::session::{Welcome, desired_to_wire, node_report_from_wire, runs_from_wire, welcome_to_wire},
     v1::{
         AgentMessage, CoordinatorMessage, HeartbeatReply, Hello, LogChunk,
         agent_message::Message as Up,
@@ -101,8 +106,20 @@ impl AgentService for Service {
         };
         let (down, out) = mpsc::channel(64);
         let runs = runs_from_wire(hello.runs.clone().unwrap(), NOW).unwrap();
-        let session =
-            Session { hello, up, down, term: 0, epoch: 0, runs, chunks: Vec::new(), heartbeats: 0, answers: true, reports: 0 };
+        let session = Session {
+            hello,
+            up,
+            down,
+            term: 0,
+            epoch: 0,
+            runs,
+            chunks: Vec::new(),
+            heartbeats: 0,
+            answers: true,
+            clock_ahead: None,
+            findings: Vec::new(),
+            reports: 0,
+        };
         self.sessions.send(session).await.unwrap();
         Ok(Response::new(Box::pin(ReceiverStream::new(out))))
     }
@@ -123,7 +140,17 @@ pub struct Session {
     pub heartbeats: u64,
     /// It answers them.
     pub answers: bool,
+    /// Seconds its wall clock is ahead of the real one; it says nothing of it in its answers if none.
+    pub clock_ahead: Option<i64>,
+    /// Of the node's last report on itself.
+    pub findings: Vec<Finding>,
     pub reports: u64,
+}
+
+/// Unix microseconds of a clock so many seconds ahead.
+fn wall_clock(ahead: i64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;
+    (now + ahead * 1_000_000) as u64
 }
 
 impl Session {
@@ -167,11 +194,12 @@ impl Session {
                 self.heartbeats += 1;
                 if self.answers {
                     // The agent may be gone by now.
-                    let reply = Down::Heartbeat(HeartbeatReply { sequence: heartbeat.sequence });
+                    let unix_us = self.clock_ahead.map_or(0, wall_clock);
+                    let reply = Down::Heartbeat(HeartbeatReply { sequence: heartbeat.sequence, unix_us });
                     let _ = self.down.send(Ok(CoordinatorMessage { message: Some(reply) })).await;
                 }
             }
-            Up::Report(_) => {}
+            Up::Report(report) => self.findings = node_report_from_wire(report).unwrap().health.findings,
             Up::Hello(_) => panic!("a second hello"),
         }
         true

@@ -65,13 +65,15 @@ pub struct Node {
     pub name: String,
     dir: tempfile::TempDir,
     agent: Option<Child>,
+    /// More flags of its agent.
+    pub flags: Vec<String>,
 }
 
 impl Node {
     /// A node whose agent has not been started.
     pub fn new(name: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let node = Self { name: name.into(), dir, agent: None };
+        let node = Self { name: name.into(), dir, agent: None, flags: Vec::new() };
         fs::create_dir(node.path("bin")).unwrap();
         fs::create_dir(node.path("out")).unwrap();
         fs::write(node.path("bin/python3"), PYTHON).unwrap();
@@ -100,7 +102,7 @@ impl Node {
         let mut command = Command::new(env!("CARGO_BIN_EXE_muster-agent"));
         command.args(["--coordinator", coordinator, "--node-name", &self.name, "--label", "rack=r7", "--slots", "4"]);
         command.arg("--state-dir").arg(self.path("state")).arg("--runner").arg(runner());
-        command.arg("--ready-file").arg(self.path("ready.json"));
+        command.arg("--ready-file").arg(self.path("ready.json")).args(&self.flags);
         command.args(["--log-filter", "debug,h2=info,tower=info,hyper_util=info"]);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", self.dir.path()).env("PET_NNODES", "7");
         command.stdin(Stdio::null()).stdout(Stdio::null());

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use muster_core::{
     exit::Exit,
     id::{Generation, JobUid, Term},
+    nccl::stack::Stack,
     run::{Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport},
     time::Timestamp,
 };
@@ -56,6 +57,11 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
             name: report.lane.name.clone(),
             reason: report.lane.reason.clone(),
             spare_bytes: report.lane.spare_bytes,
+        }),
+        stack: Some(v1::Stack {
+            torch: report.stack.torch.clone(),
+            cuda: report.stack.cuda.clone(),
+            nccl: report.stack.nccl.clone(),
         }),
     }
 }
@@ -129,12 +135,17 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
         }
         ranks.push(rank);
     }
-    let lane = wire.lane.unwrap_or_default();
+    let (lane, stack) = (wire.lane.unwrap_or_default(), wire.stack.unwrap_or_default());
     Ok(RunReport {
         lane: LaneReport {
             name: text(&format!("{field}.lane.name"), lane.name, NAME_MAX)?,
             reason: text(&format!("{field}.lane.reason"), lane.reason, SENTENCE_MAX)?,
             spare_bytes: lane.spare_bytes,
+        },
+        stack: Stack {
+            torch: text(&format!("{field}.stack.torch"), stack.torch, NAME_MAX)?,
+            cuda: text(&format!("{field}.stack.cuda"), stack.cuda, NAME_MAX)?,
+            nccl: text(&format!("{field}.stack.nccl"), stack.nccl, NAME_MAX)?,
         },
         run,
         term: Term(wire.term),

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use muster_core::{
     exit::Exit,
     id::{Generation, JobName, JobUid},
-    nccl::profile::{Profile, Shared, Transport},
+    nccl::{
+        profile::{Profile, Shared, Transport},
+        stack::Stack,
+    },
     node_report::{Gpu, NodeReport},
     protocol,
     run::{Assignment, Desired, DesiredRun, Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, Target},
@@ -98,6 +101,7 @@ fn run_report() -> impl Strategy<Value = RunReport> {
                 dead_at,
                 fenced: term % 2 == 1,
                 lane: LaneReport { name: "fork".into(), reason: "asked for".into(), spare_bytes: term },
+                stack: Stack { torch: format!("2.15.{term}"), cuda: "13.2".into(), nccl: "2.30.7".into() },
                 ranks,
             }
         },

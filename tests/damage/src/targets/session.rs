@@ -6,7 +6,7 @@ use muster_core::{
     exit::Exit,
     fleet::Hello,
     id::{Generation, JobName, JobUid, NodeEpoch, Term},
-    nccl::profile::Profile,
+    nccl::{profile::Profile, stack::Stack},
     node_report::NodeReport,
     protocol::Speaks,
     run::{Assignment, Desired, DesiredRun, Endpoint, RunId, RunPhase, RunReport, Target},
@@ -57,6 +57,7 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
         launched_at: Some(Timestamp(NOW.0 - 5)),
         launcher_exit: Some(Exit::Signal(9)),
         fenced: true,
+        stack: Stack { torch: "2.15.0+cu132".into(), cuda: "13.2".into(), nccl: "2.30.7".into() },
         ..RunReport::preparing(RunId { job: JobUid::from("0192-ab"), generation: Generation(3) }, Term(2))
     };
     let hello = Hello {

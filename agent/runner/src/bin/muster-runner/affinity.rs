@@ -22,21 +22,22 @@ pub(crate) fn of(lists: &str, local: u32) -> Option<CpuSet> {
     (cpus.count() > 0).then_some(cpus)
 }
 
+/// The same one by one, for the launcher: lists are read here and nowhere else.
+pub(crate) fn numbers(lists: &str, local: u32) -> Vec<usize> {
+    of(lists, local).map_or_else(Vec::new, |cpus| (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu)).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn listed(lists: &str, local: u32) -> Option<Vec<usize>> {
-        of(lists, local).map(|cpus| (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu)).collect())
-    }
-
     #[test]
     fn each_rank_has_its_list() {
-        assert_eq!(listed("0-2,8;5;;1022-4000", 0), Some(vec![0, 1, 2, 8]));
-        assert_eq!(listed("0-2,8;5;;1022-4000", 1), Some(vec![5]));
-        assert_eq!(listed("0-2,8;5;;1022-4000", 3), Some(vec![1022, 1023]));
+        assert_eq!(numbers("0-2,8;5;;1022-4000", 0), [0, 1, 2, 8]);
+        assert_eq!(numbers("0-2,8;5;;1022-4000", 1), [5]);
+        assert_eq!(numbers("0-2,8;5;;1022-4000", 3), [1022, 1023]);
         for (lists, local) in [("0-2,8;5;;4000", 2), ("0-2,8;5;;4000", 3), ("0-2", 1), ("off", 0), ("", 0), ("3-1", 0), ("0-", 0)] {
-            assert_eq!(listed(lists, local), None, "{lists:?} {local}");
+            assert!(of(lists, local).is_none() && numbers(lists, local).is_empty(), "{lists:?} {local}");
         }
     }
 }

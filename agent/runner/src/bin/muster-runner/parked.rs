@@ -17,6 +17,8 @@ use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::Serialize;
 
+use crate::affinity;
+
 /// The launcher's file, in the runner's directory.
 pub(crate) const FILE: &str = "launcher.py";
 
@@ -37,6 +39,8 @@ struct Content<'a> {
     first_rank: u32,
     /// Parked: one, torchrun's. Else one for each rank.
     envs: &'a [BTreeMap<String, String>],
+    /// The CPUs each of them is kept to; none: it is left free.
+    cpus: Vec<Vec<usize>>,
 }
 
 impl Parked {
@@ -51,7 +55,9 @@ impl Parked {
     /// Hands the order over. The socket has room for the one byte and the one descriptor it ever carries.
     pub(crate) fn order(self, order: &Order, spec: &StartSpec, envs: &[BTreeMap<String, String>]) -> io::Result<()> {
         let Order { lane, options, argv, .. } = order;
-        let content = Content { lane: *lane, options, argv, cwd: &spec.cwd, first_rank: spec.first_rank, envs };
+        let lists = spec.env.get(affinity::NAME).map_or("", String::as_str);
+        let cpus = (0..spec.ranks).map(|local| affinity::numbers(lists, local)).collect();
+        let content = Content { lane: *lane, options, argv, cwd: &spec.cwd, first_rank: spec.first_rank, envs, cpus };
         let mut memory = File::from(rustix::fs::memfd_create("muster-order", MemfdFlags::CLOEXEC)?);
         memory.write_all(&serde_json::to_vec(&content)?)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -1,0 +1,53 @@
+"""Says what an interpreter has, without importing torch, which takes seconds.
+
+First a line: torch's version by its metadata, implementation, language, platform; then torch's version by itself, the CUDA it was built for, its NCCL;
+"-" where that cannot be told. Then, a line each, the files this was read from. Without torch it ends with PackageNotFoundError.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+
+sys.path[:] = [folder for folder in sys.path if folder]  # without the working directory, which a script's ranks do not search
+read_from = []
+
+
+def found(name):
+    distribution = importlib.metadata.distribution(name)
+    read_from.append(getattr(distribution, "_path", None))
+    return distribution
+
+
+def itself():
+    """torch/version.py, as far as it is plain."""
+    package = importlib.util.find_spec("torch").submodule_search_locations[0]
+    read_from.append(os.path.join(package, "version.py"))
+    with open(read_from[-1], encoding="utf-8") as file:
+        return {name: value for name, value in re.findall(r"^(\w+)\b[^=\n]*=\s*['\"](.*?)['\"]", file.read(), re.MULTILINE)}
+
+
+def nccl(torch):
+    """Of the distribution that torch says it needs. Where it needs none, NCCL is a part of it, or the system's."""
+    needed = re.search(r"^nvidia-nccl-\w+", "\n".join(torch.requires or []), re.MULTILINE)
+    if needed is None or "nccl" in os.environ.get("LD_PRELOAD", ""):
+        return None
+    return found(needed.group()).version
+
+
+def or_none(question, *args):
+    try:
+        return question(*args)
+    except Exception:
+        return None
+
+
+torch = found("torch")
+version = or_none(itself) or {}
+words = [torch.version, sys.implementation.name, "%d.%d" % sys.version_info[:2], sys.platform]
+words += [version.get("__version__") or torch.version, version.get("cuda"), or_none(nccl, torch)]
+print(*(str(word or "-").replace(" ", "") for word in words))
+for path in read_from:
+    if path is not None:
+        print(os.path.abspath(path))

@@ -1,0 +1,191 @@
+//! What a job's interpreter has: asked of it, and remembered for as long as it is true.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::Mutex,
+    time::{Duration, Instant, SystemTime},
+};
+
+use muster_core::{
+    nccl::stack::Stack,
+    node::{lane::Interpreter, torchrun::Launch},
+};
+use tokio::process::Command;
+
+/// Asking an interpreter takes 60 ms here and many seconds from a cold network file system; beyond this it would not train either.
+const ASK_TIMEOUT: Duration = Duration::from_secs(60);
+/// An answer is good for this long: a re-form must not wait for it, and a torch that was put in front of the other is noticed the same day.
+const ANSWER_KEPT: Duration = Duration::from_secs(4 * 3_600);
+/// Interpreters remembered; a node uses a few.
+const ANSWERS_MAX: usize = 64;
+/// Files an answer is read from: three, each named on a line.
+const FILES_MAX: usize = 8;
+
+const QUESTION: &str = include_str!("ask.py");
+
+/// Remembers what interpreters have said.
+#[derive(Debug, Default)]
+pub(super) struct Interpreters {
+    /// A leaf cache: held for a look only, never across an await.
+    said: Mutex<BTreeMap<Asked, (Instant, Answer)>>,
+}
+
+/// What decides which torch is found, beside the files themselves: the interpreter, of which time, and its `PYTHONPATH`.
+type Asked = (PathBuf, Option<SystemTime>, Option<String>);
+
+/// Major and minor version of torch.
+pub(super) type Torch = (u32, u32);
+
+#[derive(Clone, Debug)]
+struct Answer {
+    interpreter: Interpreter,
+    stack: Stack,
+    /// As they were then: an upgrade replaces them.
+    read_from: Vec<(PathBuf, Option<SystemTime>)>,
+}
+
+impl Interpreters {
+    pub(super) async fn ask(&self, python: &Path, launch: &Launch) -> Result<(Interpreter, Stack), String> {
+        let key = (python.to_owned(), modified(python), launch.env.get("PYTHONPATH").cloned());
+        let known = self.said.lock().expect("nothing panics while it is held").get(&key).cloned();
+        if let Some((asked, answer)) = known
+            && asked.elapsed() < ANSWER_KEPT
+            && answer.read_from.iter().all(|(file, then)| modified(file) == *then)
+        {
+            return Ok((answer.interpreter, answer.stack));
+        }
+        let answer = ask(python, launch).await?;
+        let mut answers = self.said.lock().expect("nothing panics while it is held");
+        if answers.len() >= ANSWERS_MAX {
+            answers.clear();
+        }
+        answers.insert(key, (Instant::now(), answer.clone()));
+        Ok((answer.interpreter, answer.stack))
+    }
+}
+
+fn modified(file: &Path) -> Option<SystemTime> {
+    fs::metadata(file).and_then(|metadata| metadata.modified()).ok()
+}
+
+async fn ask(python: &Path, launch: &Launch) -> Result<Answer, String> {
+    let mut command = Command::new(python);
+    command.args(["-c", QUESTION]).env_clear().envs(&launch.env).current_dir(&launch.dir);
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let output = match tokio::time::timeout(ASK_TIMEOUT, command.output()).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(e)) => return Err(format!("{} cannot be started: {e}", python.display())),
+        Err(_) => return Err(format!("{} did not answer within {} s", python.display(), ASK_TIMEOUT.as_secs())),
+    };
+    let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if complaint.contains("PackageNotFoundError") {
+        return Err(format!("torch is not installed for {}", python.display()));
+    }
+    answer(&said).ok_or_else(|| {
+        let last = complaint.lines().last().unwrap_or("it said nothing");
+        format!("{} does not tell its torch version: {last:.200}", python.display())
+    })
+}
+
+fn answer(said: &str) -> Option<Answer> {
+    let mut lines = said.lines();
+    let mut words = lines.next()?.split_whitespace();
+    let torch = version(words.next()?)?;
+    let implementation = words.next().unwrap_or_default().to_owned();
+    let python = words.next().and_then(version).unwrap_or_default();
+    let system = words.next().unwrap_or_default().to_owned();
+    let mut known = || words.next().filter(|word| *word != "-").unwrap_or_default().to_owned();
+    let stack = Stack { torch: known(), cuda: known(), nccl: known() };
+    let read_from = lines.take(FILES_MAX).map(|file| (PathBuf::from(file), modified(Path::new(file)))).collect();
+    Some(Answer { interpreter: Interpreter { torch, implementation, python, system }, stack, read_from })
+}
+
+fn version(text: &str) -> Option<Torch> {
+    let mut numbers = text.trim().split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A site-packages with a torch that cannot be imported, and what it needs.
+    fn install(site: &Path, torch: &str, cuda: &str, nccl: Option<&str>) {
+        let write = |name: String, text: String| {
+            let file = site.join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        };
+        let release = torch.split('+').next().unwrap();
+        let needs = nccl.map(|_| "Requires-Dist: nvidia-nccl-cu13==1.0; platform_system == \"Linux\"\n").unwrap_or_default();
+        write(
+            format!("torch-{release}.dist-info/METADATA"),
+            format!("Metadata-Version: 2.1\nName: torch\nVersion: {release}\n{needs}"),
+        );
+        write("torch/__init__.py".into(), "raise SystemExit('imported')\n".into());
+        write(
+            "torch/version.py".into(),
+            format!(
+                "from typing import Optional\n__version__ = '{torch}'\ncuda: Optional[str] = {cuda}\nhip: Optional[str] = None\n"
+            ),
+        );
+        // There is always one for another program.
+        let nccl = nccl.unwrap_or("9.9.9");
+        write(
+            format!("nvidia_nccl_cu13-{nccl}.dist-info/METADATA"),
+            format!("Metadata-Version: 2.1\nName: nvidia-nccl-cu13\nVersion: {nccl}\n"),
+        );
+    }
+
+    fn launch(site: &Path, preload: &str) -> Launch {
+        let words = [("PYTHONPATH", site.to_str().unwrap()), ("LD_PRELOAD", preload)];
+        let env =
+            words.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        Launch { program: "python3".into(), args: Vec::new(), env, dir: site.to_str().unwrap().into() }
+    }
+
+    /// The system's interpreter, without what is installed for it.
+    fn python(at: &Path) -> PathBuf {
+        let file = at.join("python3");
+        fs::write(&file, "#!/bin/sh\nexec /usr/bin/env python3 -S \"$@\"\n").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        file
+    }
+
+    #[tokio::test]
+    async fn an_interpreter_says_what_it_has_without_importing_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (site, python) = (dir.path().join("site"), python(dir.path()));
+        install(&site, "2.15.1+cu132", "'13.2'", Some("2.30.7"));
+        let mut launch = launch(&site, "");
+        launch.env.insert("PATH".into(), std::env::var("PATH").unwrap());
+        let known = Interpreters::default();
+        let ask = || async { known.ask(&python, &launch).await.unwrap() };
+        let (interpreter, stack) = ask().await;
+        assert_eq!(
+            (interpreter.torch, interpreter.implementation.as_str(), interpreter.system.as_str()),
+            ((2, 15), "cpython", "linux")
+        );
+        assert_eq!(stack, Stack { torch: "2.15.1+cu132".into(), cuda: "13.2".into(), nccl: "2.30.7".into() });
+        // An upgrade puts other files in place of those it was read from.
+        fs::remove_dir_all(&site).unwrap();
+        install(&site, "2.16.0", "None", None);
+        let stack = ask().await.1;
+        assert_eq!(stack, Stack { torch: "2.16.0".into(), ..Stack::default() }, "a NCCL it does not need is not its own");
+    }
+
+    #[test]
+    fn an_answer_may_be_short() {
+        let short = answer("2.4.1\n").unwrap();
+        assert_eq!((short.interpreter.torch, short.stack), ((2, 4), Stack::default()));
+        let full = answer("2.15.0 cpython 3.11 linux 2.15.0+cpu - -\n/a b/torch\n").unwrap();
+        assert_eq!(full.stack, Stack { torch: "2.15.0+cpu".into(), ..Stack::default() });
+        assert_eq!(full.read_from, [(PathBuf::from("/a b/torch"), None)]);
+        assert!(answer("").is_none() && answer("no version\n").is_none());
+    }
+}

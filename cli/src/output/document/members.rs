@@ -1,0 +1,72 @@
+//! Who trains in a job's generation, as its status shows it.
+
+use muster_proto::v1;
+use serde::Serialize;
+
+use super::some;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Member {
+    node: String,
+    node_rank: u32,
+    phase: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lane: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lane_reason: Option<String>,
+    /// Memory of the launcher that waits for the next generation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spare_bytes: Option<u64>,
+    /// Of the interpreter that starts its ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    torch: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cuda: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nccl: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Rank {
+    rank: u32,
+    local_rank: u32,
+    node: String,
+    pid: u32,
+    state: String,
+    first_step: Option<u64>,
+    last_step: Option<u64>,
+    first_error: Option<String>,
+}
+
+impl From<v1::MemberStatus> for Member {
+    fn from(member: v1::MemberStatus) -> Self {
+        Member {
+            node: member.node,
+            node_rank: member.node_rank,
+            phase: member.phase,
+            lane: some(member.lane),
+            lane_reason: some(member.lane_reason),
+            spare_bytes: (member.spare_bytes > 0).then_some(member.spare_bytes),
+            torch: some(member.torch),
+            cuda: some(member.cuda),
+            nccl: some(member.nccl),
+        }
+    }
+}
+
+impl From<v1::RankStatus> for Rank {
+    fn from(rank: v1::RankStatus) -> Self {
+        Rank {
+            rank: rank.rank,
+            local_rank: rank.local_rank,
+            node: rank.node,
+            pid: rank.pid,
+            state: rank.state,
+            first_step: rank.first_step,
+            last_step: rank.last_step,
+            first_error: some(rank.first_error),
+        }
+    }
+}

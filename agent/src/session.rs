@@ -17,6 +17,7 @@ use muster_proto::{
 use muster_runner::procfs;
 use muster_runtime::{
     backoff::{Backoff, USEFUL, entropy},
+    chain::chain,
     clock::Clock,
     ticker::ticker,
 };
@@ -32,7 +33,6 @@ use tonic::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    chain::chain,
     config::Config,
     logs::Logs,
     probe::Facts,

@@ -25,6 +25,7 @@
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `desired` | each node's whole desired state |
 //! | `unhealthy` | what a node's verdict on its hardware means for jobs |
+//! | `objects` | what Kubernetes Node objects say of the nodes |
 //! | `view` | what users see |
 
 use std::{
@@ -55,6 +56,7 @@ pub mod job;
 mod judge;
 mod marks;
 pub mod members;
+mod objects;
 mod placement;
 pub mod receipt;
 mod registry;
@@ -70,6 +72,7 @@ pub mod view;
 
 pub use budget::MUSTER;
 pub use marks::{Mark, Standing};
+pub use objects::ObjectNews;
 pub use rollback::Halt;
 
 use job::JobRecord;
@@ -100,6 +103,8 @@ pub enum Input {
     Disconnected {
         session: SessionId,
     },
+    /// News of Kubernetes Node objects, where the coordinator reads them.
+    Objects(ObjectNews),
     /// A user's request; answered exactly once with [`Effect::Answer`].
     Request {
         id: RequestId,
@@ -331,6 +336,8 @@ pub struct Policy {
     pub speaks: Speaks,
     /// An operator's word that this store is the truth, although nodes know more: what it does not know is stopped.
     pub accept_store: bool,
+    /// Kubernetes Node objects are read. Else what is stored of them is of another time, and forgotten.
+    pub reads_objects: bool,
     pub tick: Duration,
 }
 
@@ -358,6 +365,7 @@ impl Default for Policy {
             jobs_max: 10_000,
             speaks: Speaks::OURS,
             accept_store: false,
+            reads_objects: false,
             tick: Duration::from_millis(250),
         }
     }
@@ -390,6 +398,7 @@ pub struct Fleet {
     pub(crate) halted: BTreeSet<NodeName>,
     /// Many nodes fell silent at once.
     pub(crate) brake: Option<brake::Brake>,
+    pub(crate) objects: objects::Objects,
     pub(crate) tombstones: Vec<desired::Tombstone>,
     pub(crate) listen_until: Timestamp,
     pub(crate) last_event: u64,

@@ -17,6 +17,7 @@ mod found;
 mod joining;
 mod listening;
 mod mixture;
+mod objects;
 mod requests;
 mod unhealthy;
 

@@ -12,7 +12,7 @@ use std::{
 use muster_core::{
     id::{JobUid, NodeEpoch, Term},
     node::{Effect, Found, FoundState, Input, Ledger, Node, torchrun, torchrun::Site},
-    node_report::{NodeReport, labels::Labels},
+    node_report::NodeReport,
     run::{Assignment, Desired, Endpoint, RunId, RunReport},
     time::Timestamp,
 };
@@ -101,8 +101,6 @@ pub(crate) struct Supervisor {
     made: (mpsc::Sender<Made>, mpsc::Receiver<Made>),
     /// What the coordinator wants to run here, by job: how a spare is to be started.
     wanted: BTreeMap<JobUid, Assignment>,
-    /// What the coordinator says of this node's Kubernetes object.
-    object_labels: Labels,
     /// What was noted of runs when they were accepted; a run says none of it again.
     accepted: BTreeMap<RunId, Accepted>,
     /// When to look again whether a job needs a spare.
@@ -156,7 +154,6 @@ impl Supervisor {
             spares: Spares::default(),
             made: mpsc::channel(WORDS_MAX),
             wanted: BTreeMap::new(),
-            object_labels: Labels::default(),
             accepted: BTreeMap::new(),
             look_again: None,
             reports,
@@ -376,7 +373,7 @@ impl Supervisor {
     fn site(&mut self, run: &RunId) -> Site {
         Site {
             node: self.config.node.clone(),
-            report: NodeReport { object_labels: self.object_labels.clone(), ..self.facts.report() },
+            report: NodeReport { object_labels: self.node.object_labels(), ..self.facts.report() },
             run_dir: self.runs.dir(run).to_str().expect("the state directory was checked to be UTF-8").to_owned(),
             env: self.own_env.clone(),
         }

@@ -16,7 +16,6 @@ use crate::{
 
 impl Supervisor {
     pub(super) fn note_wanted(&mut self, desired: &Desired) {
-        self.object_labels = desired.labels.clone();
         self.wanted.clear();
         for wanted in &desired.runs {
             let (Target::Ready(assignment) | Target::Running(assignment, _)) = &wanted.target else { continue };

@@ -65,61 +65,6 @@ pub async fn configuration() -> Result<Config, KubernetesError> {
     Config::infer().await.map_err(|source| KubernetesError::NotFound(Box::new(source)))
 }
 
-/// Why the objects are not being followed.
-#[derive(Debug, thiserror::Error)]
-enum Trouble {
-    #[error("{verb} nodes")]
-    Api {
-        verb: &'static str,
-        #[source]
-        source: Box<Error>,
-    },
-    #[error("{verb} nodes: no answer within {} s", after.as_secs())]
-    Silent { verb: &'static str, after: Duration },
-    #[error("list nodes: there are more than {NODES_MAX}")]
-    TooMany,
-    /// The server has forgotten the version we came with: the usual way to a new list.
-    #[error("{verb} nodes: the version is too old")]
-    Expired { verb: &'static str },
-    #[error("the engine has ended")]
-    Ended(#[from] NoAnswer),
-}
-
-impl Trouble {
-    fn api(verb: &'static str, source: Error) -> Self {
-        match &source {
-            Error::Api(status) if status.code == 410 => Self::Expired { verb },
-            _ => Self::Api { verb, source: Box::new(source) },
-        }
-    }
-
-    fn silent(verb: &'static str) -> impl FnOnce(Elapsed) -> Self {
-        move |_| Self::Silent { verb, after: ANSWER }
-    }
-
-    /// What the server says itself will not pass with the next attempt.
-    fn is_refusal(&self) -> bool {
-        matches!(self, Self::Api { source, .. } if matches!(&**source, Error::Api(status) if (400..500).contains(&status.code)))
-    }
-
-    /// For a person: what is wrong, and where it can be mended.
-    fn sentence(&self) -> String {
-        match self {
-            Self::Api { verb, source } => match &**source {
-                Error::Api(status) if status.code == 403 => format!(
-                    "the coordinator may not {verb} nodes ({}): its user needs a ClusterRole with apiGroups [\"\"], resources [nodes], verbs \
-                     [get, list, watch]",
-                    status.message
-                ),
-                Error::Api(status) if status.code == 401 => format!("{verb} nodes: the API server does not know who asks (401)"),
-                Error::Api(status) => format!("{verb} nodes: {} ({})", status.message, status.code),
-                _ => chain(self),
-            },
-            _ => chain(self),
-        }
-    }
-}
-
 /// The Node objects of one cluster.
 pub(crate) struct Nodes {
     api: Api<Node>,
@@ -265,6 +210,61 @@ impl Follower {
         warn!("Kubernetes Node objects cannot be read, nodes keep the labels they have: {why}");
         self.told = Some(refused);
         self.tell(ObjectNews::Unreadable(why)).await
+    }
+}
+
+/// Why the objects are not being followed.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error("{verb} nodes")]
+    Api {
+        verb: &'static str,
+        #[source]
+        source: Box<Error>,
+    },
+    #[error("{verb} nodes: no answer within {} s", after.as_secs())]
+    Silent { verb: &'static str, after: Duration },
+    #[error("list nodes: there are more than {NODES_MAX}")]
+    TooMany,
+    /// The server has forgotten the version we came with: the usual way to a new list.
+    #[error("{verb} nodes: the version is too old")]
+    Expired { verb: &'static str },
+    #[error("the engine has ended")]
+    Ended(#[from] NoAnswer),
+}
+
+impl Trouble {
+    fn api(verb: &'static str, source: Error) -> Self {
+        match &source {
+            Error::Api(status) if status.code == 410 => Self::Expired { verb },
+            _ => Self::Api { verb, source: Box::new(source) },
+        }
+    }
+
+    fn silent(verb: &'static str) -> impl FnOnce(Elapsed) -> Self {
+        move |_| Self::Silent { verb, after: ANSWER }
+    }
+
+    /// What the server says itself will not pass with the next attempt.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Api { source, .. } if matches!(&**source, Error::Api(status) if (400..500).contains(&status.code)))
+    }
+
+    /// For a person: what is wrong, and where it can be mended.
+    fn sentence(&self) -> String {
+        match self {
+            Self::Api { verb, source } => match &**source {
+                Error::Api(status) if status.code == 403 => format!(
+                    "the coordinator may not {verb} nodes ({}): its user needs a ClusterRole with apiGroups [\"\"], resources [nodes], verbs \
+                     [get, list, watch]",
+                    status.message
+                ),
+                Error::Api(status) if status.code == 401 => format!("{verb} nodes: the API server does not know who asks (401)"),
+                Error::Api(status) => format!("{verb} nodes: {} ({})", status.message, status.code),
+                _ => chain(self),
+            },
+            _ => chain(self),
+        }
     }
 }
 

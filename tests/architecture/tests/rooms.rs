@@ -142,7 +142,9 @@ fn one_room_speaks_with_an_api_server() {
     let all = [DependencyKind::Normal, DependencyKind::Build, DependencyKind::Development];
     let wrong: Vec<String> = ours(&metadata)
         .into_iter()
-        .filter(|(name, package)| name != "muster-coordinator" && uses(package, &all).iter().any(|used| KUBERNETES.contains(&used.as_str())))
+        .filter(|(name, package)| {
+            name != "muster-coordinator" && uses(package, &all).iter().any(|used| KUBERNETES.contains(&used.as_str()))
+        })
         .map(|(name, _)| name)
         .collect();
     expect_none(&wrong, "agents have no rights in a cluster: let the coordinator read it and tell them");

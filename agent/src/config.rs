@@ -13,6 +13,7 @@ use clap::Parser;
 use muster_core::{
     health::Table,
     id::{NodeName, label_error},
+    node_report::labels::LABELS_MAX,
     period,
 };
 use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
@@ -136,7 +137,6 @@ fn wrong(flag: &'static str, message: impl Into<String>) -> WrongFlag {
 /// A node has at most this many groups at once: the coordinator takes 64 runs in one report, and half of them may be ended ones
 /// that wait to be acknowledged.
 const SLOTS_MAX: u32 = 32;
-const LABELS_MAX: usize = 1_000;
 
 impl Flags {
     pub fn check(self) -> Result<Config, WrongFlag> {

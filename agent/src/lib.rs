@@ -17,7 +17,6 @@
 #![deny(unsafe_code)]
 
 mod atomic_file;
-mod chain;
 pub mod config;
 pub mod daemon;
 mod last_words;

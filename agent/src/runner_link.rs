@@ -15,7 +15,7 @@ use muster_runner::{
     Record, RunnerIdentity, alive, connect, held, procfs, record,
     wire::{Command, RefusalKind, Reply, Request, StartSpec, Status},
 };
-use muster_runtime::clock::Clock;
+use muster_runtime::{chain::chain, clock::Clock};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -23,7 +23,7 @@ use tokio::{
 };
 use tracing::{debug, error, warn};
 
-use crate::{chain::chain, last_words, run_dir, run_dir::Runs, sweep, translate};
+use crate::{last_words, run_dir, run_dir::Runs, sweep, translate};
 
 /// What a runner shall do, all of it so far.
 #[derive(Clone, Debug, Default, PartialEq)]

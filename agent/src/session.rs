@@ -27,6 +27,7 @@ use muster_proto::{
 use muster_runner::procfs;
 use muster_runtime::{
     backoff::{Backoff, USEFUL, entropy},
+    chain::chain,
     clock::Clock,
     ticker::ticker,
 };
@@ -42,7 +43,6 @@ use tonic::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    chain::chain,
     config::Config,
     logs::Logs,
     probe::Facts,

@@ -12,6 +12,7 @@ use std::{
 use muster_core::{
     id::{JobUid, NodeEpoch, Term},
     node::{Effect, Found, FoundState, Input, Ledger, Node, torchrun, torchrun::Site},
+    node_report::NodeReport,
     run::{Assignment, Desired, Endpoint, RunId, RunReport},
     time::Timestamp,
 };
@@ -372,7 +373,7 @@ impl Supervisor {
     fn site(&mut self, run: &RunId) -> Site {
         Site {
             node: self.config.node.clone(),
-            report: self.facts.report(),
+            report: NodeReport { object_labels: self.node.object_labels(), ..self.facts.report() },
             run_dir: self.runs.dir(run).to_str().expect("the state directory was checked to be UTF-8").to_owned(),
             env: self.own_env.clone(),
         }

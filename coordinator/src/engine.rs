@@ -63,7 +63,7 @@ pub(crate) enum Message {
         hello: Box<Hello>,
         opened: oneshot::Sender<(SessionId, watch::Receiver<Orders>)>,
     },
-    /// Anything else a session has to say.
+    /// Anything else that is heard: from a session, or of Node objects.
     Session(Box<Input>),
     Request {
         request: Box<Request>,

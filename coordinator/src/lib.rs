@@ -7,6 +7,7 @@
 //! | `board` | what the engine has published: jobs, nodes, events |
 //! | `store` | the durable record |
 //! | `api` | the gRPC services |
+//! | `kubernetes` | Node objects of a cluster, read for their labels |
 //! | `listen` | the port: who may be listened to, how many connections |
 //! | `failpoint` | places at which unit tests kill it; nothing in any other build |
 //! | `serve` | all of it put together, from start to a graceful end |
@@ -17,6 +18,7 @@ pub mod board;
 pub mod engine;
 mod failpoint;
 pub mod handle;
+pub mod kubernetes;
 pub mod listen;
 pub mod options;
 pub mod serve;

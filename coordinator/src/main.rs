@@ -6,7 +6,7 @@ use std::{fs, process::ExitCode};
 use anyhow::Context;
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use muster_coordinator::{
-    listen,
+    kubernetes, listen,
     options::Options,
     serve::{Coordinator, Settings},
     store::{Store, redb::RedbStore},
@@ -26,7 +26,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> anyhow::Result<()> {
-    let Options { listen: address, state_dir, ready_file, min_term, log_format, log_filter, policy } = Options::parse();
+    let Options { listen: address, state_dir, ready_file, min_term, kubernetes_nodes, log_format, log_filter, policy } =
+        Options::parse();
     let policy = policy.policy().unwrap_or_else(|message| Options::command().error(ErrorKind::ValueValidation, message).exit());
     telemetry::start(log_format, &log_filter)?;
     info!(version = version(), state_dir = %state_dir.display(), "starting");
@@ -41,7 +42,8 @@ fn run() -> anyhow::Result<()> {
     // One thread: the engine has its own, and everything else only moves messages.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     runtime.block_on(async {
-        let settings = Settings { listen: address, policy, min_term, ready_file };
+        let kubernetes = if kubernetes_nodes { Some(kubernetes::configuration().await?) } else { None };
+        let settings = Settings { listen: address, policy, min_term, kubernetes, ready_file };
         let open = || RedbStore::open(&state_dir).map(|store| Box::new(store) as Box<dyn Store>);
         let mut coordinator = Coordinator::start(settings, open).await?;
         coordinator.obey_signals()?;

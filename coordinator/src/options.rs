@@ -34,6 +34,11 @@ pub struct Options {
     #[arg(long, env = "MUSTER_MIN_TERM", value_name = "N", default_value = "0", hide_default_value = true, value_parser = parse_term)]
     pub min_term: Term,
 
+    /// Read the labels of the nodes from the Node objects of a Kubernetes cluster, too: each node's from the object that has its name. The
+    /// cluster is that of $KUBECONFIG or ~/.kube/config, else the one this runs in. Needs the verbs get, list and watch on nodes.
+    #[arg(long, env = "MUSTER_KUBERNETES_NODES")]
+    pub kubernetes_nodes: bool,
+
     /// How logs are written to standard error.
     #[arg(long, env = "MUSTER_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,

@@ -27,6 +27,7 @@ use crate::{
     api,
     engine::{self, StartError},
     handle::Handle,
+    kubernetes::{self, KubernetesError},
     listen::{self, ListenError},
     store::{Store, StoreError},
 };
@@ -40,6 +41,8 @@ pub enum ServeError {
     Listen(#[from] ListenError),
     #[error(transparent)]
     Start(#[from] StartError),
+    #[error(transparent)]
+    Kubernetes(#[from] KubernetesError),
     #[error("catch signals")]
     Signals(#[source] io::Error),
     #[error("write ready file {path}")]
@@ -62,6 +65,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     pub policy: Policy,
     pub min_term: Term,
+    /// The API server whose Node objects give the fleet's nodes their labels, if any.
+    pub kubernetes: Option<kube::Config>,
     pub ready_file: Option<PathBuf>,
 }
 
@@ -82,12 +87,16 @@ impl Coordinator {
         let shutdown = CancellationToken::new();
         let listener = listen::open(settings.listen)?;
         let address = listener.local_addr().map_err(|source| ListenError::Other { address: settings.listen, source })?;
+        let nodes = settings.kubernetes.map(kubernetes::Nodes::of).transpose()?;
+        let policy = Policy { reads_objects: nodes.is_some(), ..settings.policy };
         let store = store().map_err(StartError::Store)?;
-        let engine::Started { handle, term, thread, ended } =
-            engine::start(store, settings.policy, settings.min_term, shutdown.clone())?;
+        let engine::Started { handle, term, thread, ended } = engine::start(store, policy, settings.min_term, shutdown.clone())?;
 
         let mut tasks = Tasks::new(shutdown.clone());
         tasks.spawn(Essential, "engine", async move { drop(ended.await) });
+        if let Some(nodes) = nodes {
+            tasks.spawn(Ordinary, "node objects", nodes.follow(handle.clone(), shutdown.clone()));
+        }
         let scope = Scope::new(shutdown.clone());
         let (routes, health) = api::routes(handle.clone(), scope.clone()).await;
         let (connections, accepting) = listen::accept(listener);

@@ -26,6 +26,7 @@
 //! | `desired` | each node's whole desired state |
 //! | `unhealthy` | what a node's verdict on its hardware means for jobs |
 //! | `stacks` | members whose interpreters do not go together |
+//! | `objects` | what Kubernetes Node objects say of the nodes |
 //! | `view` | what users see |
 
 use std::{
@@ -56,6 +57,7 @@ pub mod job;
 mod judge;
 mod marks;
 pub mod members;
+mod objects;
 mod placement;
 pub mod receipt;
 mod registry;
@@ -72,6 +74,7 @@ pub mod view;
 
 pub use budget::MUSTER;
 pub use marks::{Mark, Standing};
+pub use objects::ObjectNews;
 pub use rollback::Halt;
 
 use job::JobRecord;
@@ -102,6 +105,8 @@ pub enum Input {
     Disconnected {
         session: SessionId,
     },
+    /// News of Kubernetes Node objects, where the coordinator reads them.
+    Objects(ObjectNews),
     /// A user's request; answered exactly once with [`Effect::Answer`].
     Request {
         id: RequestId,
@@ -328,6 +333,8 @@ pub struct Policy {
     pub speaks: Speaks,
     /// An operator's word that this store is the truth, although nodes know more: what it does not know is stopped.
     pub accept_store: bool,
+    /// Kubernetes Node objects are read. Else what is stored of them is of another time, and forgotten.
+    pub reads_objects: bool,
     pub tick: Duration,
 }
 
@@ -355,6 +362,7 @@ impl Default for Policy {
             jobs_max: 10_000,
             speaks: Speaks::OURS,
             accept_store: false,
+            reads_objects: false,
             tick: Duration::from_millis(250),
         }
     }
@@ -387,6 +395,7 @@ pub struct Fleet {
     pub(crate) halted: BTreeSet<NodeName>,
     /// Many nodes fell silent at once.
     pub(crate) brake: Option<brake::Brake>,
+    pub(crate) objects: objects::Objects,
     pub(crate) tombstones: Vec<desired::Tombstone>,
     pub(crate) listen_until: Timestamp,
     pub(crate) last_event: u64,

@@ -11,12 +11,14 @@ use crate::health::Health;
 
 pub mod gpu;
 pub mod host;
+pub mod labels;
 pub mod network;
 pub mod topology;
 
 use gpu::Driver;
 pub use gpu::Gpu;
 use host::Host;
+use labels::Labels;
 use network::Network;
 use topology::Topology;
 
@@ -30,7 +32,11 @@ pub struct NodeReport {
     pub agent_version: String,
     pub hostname: String,
     pub kernel: String,
+    /// As its agent was given them.
     pub labels: BTreeMap<String, String>,
+    /// Those of its Kubernetes Node object, put in by the coordinator; no agent sends them. Read both through [`NodeReport::label`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub object_labels: Labels,
     /// Worker groups this node takes at a time when they ask for no GPU.
     pub slots: u32,
     pub cpus: u32,
@@ -52,6 +58,19 @@ pub struct NodeReport {
 }
 
 impl NodeReport {
+    /// The label under the first of these keys that the node has. What it was given on its own machine comes before what its object says.
+    pub fn label<'a>(&'a self, keys: &[&'a str]) -> Option<(&'a str, &'a str)> {
+        let sources: [&BTreeMap<String, String>; 2] = [&self.labels, &self.object_labels];
+        sources.into_iter().find_map(|labels| keys.iter().find_map(|key| Some((*key, labels.get(*key)?.as_str()))))
+    }
+
+    /// All labels by key, the node's own before its object's.
+    pub fn all_labels(&self) -> BTreeMap<String, String> {
+        let mut all = BTreeMap::clone(&self.object_labels);
+        all.extend(self.labels.iter().map(|(key, value)| (key.clone(), value.clone())));
+        all
+    }
+
     /// What a job may be given: GPUs, and in place of one that is cut up, its MIG instances. Without what health withholds.
     pub fn placeable(&self) -> Vec<Gpu> {
         let healthy = self.gpus.iter().filter(|gpu| !self.health.withholds(&gpu.uuid));
@@ -92,6 +111,21 @@ mod tests {
 
     fn finding(subject: Subject, severity: Severity) -> Finding {
         Finding { check: "x".into(), subject, severity, remedy: Remedy::None, reason: "why".into(), since_unix_us: 0 }
+    }
+
+    #[test]
+    fn what_a_person_said_on_the_machine_comes_before_its_object() {
+        let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let report = NodeReport {
+            labels: [label("zone", "b"), label("rack", "r7")].into(),
+            object_labels: Labels::bounded([label("topology.kubernetes.io/zone", "a"), label("rack", "r1"), label("pool", "gpu")]),
+            ..NodeReport::default()
+        };
+        assert_eq!(report.label(&["topology.kubernetes.io/zone", "zone"]), Some(("zone", "b")), "by whichever key");
+        assert_eq!((report.label(&["rack"]), report.label(&["pool"])), (Some(("rack", "r7")), Some(("pool", "gpu"))));
+        assert_eq!(report.label(&["region"]), None);
+        let all = ["pool=gpu", "rack=r7", "topology.kubernetes.io/zone=a", "zone=b"].map(|text| text.split_once('=').unwrap());
+        assert_eq!(report.all_labels(), all.map(|(key, value)| label(key, value)).into());
     }
 
     #[test]

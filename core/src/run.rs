@@ -12,6 +12,7 @@ use crate::{
     exit::Exit,
     id::{Generation, JobName, JobUid, NodeEpoch, NodeName, Term},
     nccl::{profile::Profile, stack::Stack},
+    node_report::labels::Labels,
     period::{optional_period, serde_period},
     spec::Launch,
     time::Timestamp,
@@ -23,6 +24,9 @@ pub struct Desired {
     pub term: Term,
     pub epoch: NodeEpoch,
     pub runs: Vec<DesiredRun>,
+    /// What the node's Kubernetes object says and its workers are told ([`environment::told`](crate::nccl::environment::told)).
+    #[serde(default)]
+    pub labels: Labels,
 }
 
 /// A run's name on its node.

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backoff;
+pub mod chain;
 pub mod clock;
 pub mod shutdown;
 pub mod tasks;

@@ -19,10 +19,10 @@ use muster_core::{
     health::{Reading, Source},
     node_report::gpu::{Driver, Gpu},
 };
+use muster_runtime::chain::chain;
 use tracing::{info, warn};
 
 use super::{Pace, senses::Sense};
-use crate::chain::chain;
 
 mod code;
 mod events;

@@ -50,6 +50,7 @@ async fn from_nothing_to_gone() {
     assert!(live.store.is_some() && live.launched_at.is_some() && alive(worker));
     assert_eq!(fs::read_to_string(node.path("out/worker-0")).unwrap().trim(), worker.to_string());
     let environment = fs::read_to_string(node.path("out/environment-0")).unwrap();
+    assert!(environment.contains("NODE_ZONE=eu-1a\n") && environment.contains("NODE_RACK=r7\n"), "{environment:?}");
     assert!(environment.contains("MUSTER_GENERATION=1\n") && !environment.contains("PET_NNODES"), "{environment:?}");
 
     session.desire(vec![stopped("job-a", 1, Duration::from_secs(10))]).await;

@@ -194,7 +194,10 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
         page.field("Lockable memory", bytes(host.memlock_bytes).unwrap_or_default());
     }
     page.field("Slots", format!("{} free of {}", node.slots_free, node.slots));
-    page.field("Labels", node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", "));
+    let (of_object, own): (Vec<_>, Vec<_>) = node.labels.iter().partition(|(key, _)| node.kubernetes_labels.contains(key));
+    for (heading, labels) in [("Labels", own), ("From Kubernetes", of_object)] {
+        page.field(heading, labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", "));
+    }
     page.field("GPU error", &node.gpu_error);
     if let Some(driver) = node.hardware.as_ref().and_then(|hardware| hardware.driver.as_ref()) {
         page.field("Driver", format!("{}, CUDA up to {}", driver.version, driver.cuda));

@@ -118,6 +118,7 @@ fn child_that_serves_until_it_is_killed() {
         listen: "127.0.0.1:0".parse().unwrap(),
         policy: Policy { jobs_max: 100_000, ..Policy::default() },
         min_term: Term(0),
+        kubernetes: None,
         ready_file: Some(directory.join("ready.json")),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -5,7 +5,9 @@
 
 mod agent;
 mod bad_messages;
+mod cluster;
 mod jobs;
+mod kubernetes;
 mod logs;
 mod nodes;
 mod process;

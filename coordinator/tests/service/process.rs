@@ -17,7 +17,7 @@ use crate::server::{PATIENCE, reference, spec, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_muster-coordinator");
 
-fn program(state: &Path) -> Command {
+pub(crate) fn program(state: &Path) -> Command {
     let mut command = Command::new(PROGRAM);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MUSTER_")) {
         command.env_remove(name);
@@ -27,9 +27,9 @@ fn program(state: &Path) -> Command {
 }
 
 /// A coordinator process that is killed when the test is over.
-struct Running {
+pub(crate) struct Running {
     child: Child,
-    endpoint: String,
+    pub(crate) endpoint: String,
     ready: PathBuf,
 }
 
@@ -42,8 +42,14 @@ impl Drop for Running {
 
 impl Running {
     async fn start(directory: &Path) -> Self {
+        Self::start_with(directory, |_| {}).await
+    }
+
+    pub(crate) async fn start_with(directory: &Path, with: impl FnOnce(&mut Command)) -> Self {
         let ready = directory.join("ready.json");
-        let child = program(&directory.join("state")).arg("--ready-file").arg(&ready).stderr(Stdio::null()).spawn().unwrap();
+        let mut command = program(&directory.join("state"));
+        with(&mut command);
+        let child = command.arg("--ready-file").arg(&ready).stderr(Stdio::null()).spawn().unwrap();
         let content = within(async {
             let mut look = tokio::time::interval(Duration::from_millis(10));
             loop {
@@ -70,7 +76,7 @@ impl Running {
     }
 }
 
-fn refused(mut command: Command) -> String {
+pub(crate) fn refused(mut command: Command) -> String {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -233,7 +239,16 @@ fn says_its_version_and_its_flags() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("muster-coordinator 0.1.0 (commit ") && text.ends_with(")\n"), "{text}");
     let help = String::from_utf8(Command::new(PROGRAM).arg("--help").output().unwrap().stdout).unwrap();
-    for flag in ["--listen", "--state-dir", "--ready-file", "--min-term", "--heartbeat", "--lost-missed", "MUSTER_STATE_DIR"] {
+    for flag in [
+        "--kubernetes-nodes",
+        "--listen",
+        "--state-dir",
+        "--ready-file",
+        "--min-term",
+        "--heartbeat",
+        "--lost-missed",
+        "MUSTER_STATE_DIR",
+    ] {
         assert!(help.contains(flag), "{flag}");
     }
 }

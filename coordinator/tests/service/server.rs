@@ -36,7 +36,12 @@ impl Server {
     }
 
     pub(crate) async fn start_in(state: TempDir, policy: Policy) -> Self {
-        let settings = Settings { listen: "127.0.0.1:0".parse().unwrap(), policy, min_term: Term(0), ready_file: None };
+        Self::start_beside(state, policy, None).await
+    }
+
+    /// It reads the labels of its nodes there.
+    pub(crate) async fn start_beside(state: TempDir, policy: Policy, kubernetes: Option<kube::Config>) -> Self {
+        let settings = Settings { listen: "127.0.0.1:0".parse().unwrap(), policy, min_term: Term(0), kubernetes, ready_file: None };
         let path = state.path().to_owned();
         let open = move || RedbStore::open(&path).map(|store| Box::new(store) as Box<dyn Store>);
         let coordinator = Coordinator::start(settings, open).await.unwrap();
@@ -45,6 +50,12 @@ impl Server {
         let running = tokio::spawn(coordinator.run());
         let channel = Channel::from_shared(endpoint).unwrap().connect().await.unwrap();
         Self { channel, shutdown, running, state: Some(state) }
+    }
+
+    /// One that runs as a process of its own.
+    pub(crate) async fn elsewhere(endpoint: &str) -> Self {
+        let channel = Channel::from_shared(endpoint.to_owned()).unwrap().connect().await.unwrap();
+        Self { channel, shutdown: CancellationToken::new(), running: tokio::spawn(async { Ok(()) }), state: None }
     }
 
     /// Ends it gracefully and returns its directory.

@@ -8,6 +8,7 @@ use crate::{
         registry::Node,
     },
     id::{Generation, JobUid, NodeName, Term},
+    nccl::environment,
     planted::{self, Mistake},
     run::{Assignment, Desired, DesiredRun, RunId, Target},
 };
@@ -60,7 +61,8 @@ pub(crate) fn of_node(
         runs.entry(tombstone.run.clone()).or_insert(Target::Gone { purge: true });
     }
     let runs = runs.into_iter().map(|(run, target)| DesiredRun { run, target }).collect();
-    Desired { term, epoch: node.record.epoch, runs }
+    let labels = environment::told(&node.report.object_labels);
+    Desired { term, epoch: node.record.epoch, runs, labels }
 }
 
 fn target(name: &NodeName, node: &Node, job: &JobRecord, generation: &GenerationRecord) -> Option<Target> {

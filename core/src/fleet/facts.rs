@@ -75,8 +75,9 @@ impl Fleet {
         node.record.boot_id = hello.boot_id;
         node.record.gone = false;
         let before = node.report.clone();
-        if *before != hello.report {
-            node.report = hello.report.into();
+        let report = NodeReport { object_labels: self.objects.of(&name, &before), ..hello.report };
+        if *before != report {
+            node.report = report.into();
         }
         node.incarnation = hello.incarnation;
         node.runs = hello.runs.into_iter().map(|run| (run.run.clone(), run)).collect();
@@ -126,9 +127,11 @@ impl Fleet {
         let Some(name) = self.nodes.speaker(session).cloned() else { return };
         self.touch_node(&name, scratch);
         if let Some(node) = self.nodes.nodes.get_mut(&name) {
+            let report = NodeReport { object_labels: self.objects.of(&name, &node.report), ..report };
             let before = std::mem::replace(&mut node.report, report.into());
             self.tell_health(&name, &before.health, now, scratch);
         }
+        scratch.publish.insert(name.clone());
         self.node_changed(&name, scratch);
     }
 
@@ -245,6 +248,6 @@ impl Fleet {
         let brake = self.brake.as_ref().filter(|_| !node.is_ready());
         let mass_loss = brake.map(|brake| format!("MassLoss: {}", brake.sentence(&self.policy)));
         let halt = node.record.halt.as_ref().map(|halt| format!("StoreBehind: {}", halt.why));
-        mass_loss.into_iter().chain(halt).collect()
+        mass_loss.into_iter().chain(halt).chain(self.objects.condition()).collect()
     }
 }

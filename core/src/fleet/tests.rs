@@ -18,6 +18,7 @@ mod found;
 mod joining;
 mod listening;
 mod mixture;
+mod objects;
 mod requests;
 mod stacks;
 mod unhealthy;

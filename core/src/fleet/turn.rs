@@ -8,12 +8,14 @@ use crate::{
     fleet::{
         Answer, Change, Effect, Event, Fleet, Input, NodeRecord, Policy, Stored, Turn, desired,
         job::{JobRecord, Stopping},
+        objects::Objects,
         registry::Registry,
         rendezvous,
         settle::Live,
         view::{self, JobView, NodeView},
     },
     id::{Generation, JobName, JobUid, NodeName, Term},
+    node_report::labels::Labels,
     planted::{self, Mistake},
     run::Endpoint,
     time::Timestamp,
@@ -68,7 +70,10 @@ impl Fleet {
             }
             nodes.admit(record, now);
         }
-        for (name, report) in stored.reports {
+        for (name, mut report) in stored.reports {
+            if !policy.reads_objects {
+                report.object_labels = Labels::default();
+            }
             if let Some(node) = nodes.nodes.get_mut(&name) {
                 node.report = report.into();
             }
@@ -90,6 +95,7 @@ impl Fleet {
             jobs_wake: None,
             brake: None,
             halted,
+            objects: Objects::default(),
             jobs,
             tombstones: Vec::new(),
             last_event: stored.last_event,
@@ -156,6 +162,7 @@ impl Fleet {
                     self.liveness_changed(&name, now, scratch);
                 }
             }
+            Input::Objects(news) => self.objects_read(news, now, scratch),
             Input::Request { id, request } => {
                 let reply = self.request(request, now, scratch);
                 scratch.answer = Some((id, reply));

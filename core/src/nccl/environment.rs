@@ -11,7 +11,7 @@ use crate::{
         lint::{self, Remark},
         profile::{self, Profile, Transport},
     },
-    node_report::{NodeReport, network::Interface},
+    node_report::{NodeReport, labels::Labels, network::Interface},
 };
 
 /// Where a value came from, from weak to strong.
@@ -204,22 +204,30 @@ fn threads(share: Share<'_>) -> (u32, String) {
     (threads, format!("{cores} cores of {nodes} NUMA node{} for {ranks} ranks", if nodes == 1 { "" } else { "s" }))
 }
 
+/// Variables made of labels, each with the keys it may come from.
+const LABELS: [(&str, &[&str]); 5] = [
+    ("NODE_REGION", &["topology.kubernetes.io/region", "region"]),
+    ("NODE_ZONE", &["topology.kubernetes.io/zone", "zone"]),
+    ("NODE_INSTANCE_TYPE", &["node.kubernetes.io/instance-type", "instance-type"]),
+    ("NODE_RACK", &["topology.muster.dev/rack", "rack", "topology.gke.io/rack", "oci.oraclecloud.com/host.rack_id"]),
+    ("NODE_NVLINK_DOMAIN", &["nvidia.com/gpu.clique"]),
+];
+
+/// Of a Node object's labels those that ranks are told: all that an agent has to know of them. The rest, a few KiB, would go with every order.
+pub fn told(labels: &Labels) -> Labels {
+    let told = |key: &String| LABELS.iter().any(|(_, keys)| keys.contains(&key.as_str()));
+    Labels::bounded(labels.iter().filter(|(key, _)| told(key)).map(|(key, value)| (key.clone(), value.clone())))
+}
+
 /// What a script may want to know of its node. From labels where there are any, else from what the probes saw.
 fn labels(report: &NodeReport) -> Vec<Variable> {
-    const LABELS: [(&str, &[&str]); 5] = [
-        ("NODE_REGION", &["topology.kubernetes.io/region", "region"]),
-        ("NODE_ZONE", &["topology.kubernetes.io/zone", "zone"]),
-        ("NODE_INSTANCE_TYPE", &["node.kubernetes.io/instance-type", "instance-type"]),
-        ("NODE_RACK", &["topology.muster.dev/rack", "rack", "topology.gke.io/rack", "oci.oraclecloud.com/host.rack_id"]),
-        ("NODE_NVLINK_DOMAIN", &["nvidia.com/gpu.clique"]),
-    ];
     let mut variables: Vec<Variable> = LABELS
         .iter()
         .map(|(name, keys)| {
-            let found = keys.iter().find_map(|key| Some((key, report.labels.get(*key)?)));
+            let found = report.label(keys);
             Variable {
                 name: (*name).to_owned(),
-                value: found.map(|(_, value)| value.clone()),
+                value: found.map(|(_, value)| value.to_owned()),
                 source: Source::Node,
                 why: found.map_or_else(|| format!("this node has no label {}", keys[0]), |(key, _)| format!("label {key}")),
             }

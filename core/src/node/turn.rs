@@ -11,6 +11,7 @@ use crate::{
         Found, GroupPhase, GroupStatus, Ledger, Objection, SeenExit,
         group::{Run, State, older_than},
     },
+    node_report::labels::Labels,
     planted::{self, Mistake},
     run::{Assignment, Desired, Endpoint, RunId, RunReport, Target},
     time::Timestamp,
@@ -145,6 +146,11 @@ impl Node {
             work.effects.insert(at, Effect::SaveLedger(Box::new(self.ledger.clone())));
         }
         Turn { effects: work.effects }
+    }
+
+    /// What the coordinator says of this node's Kubernetes object.
+    pub fn object_labels(&self) -> Labels {
+        self.desired.as_ref().map(|desired| desired.labels.clone()).unwrap_or_default()
     }
 
     /// Every run this node holds, alive or not.

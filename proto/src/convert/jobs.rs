@@ -259,7 +259,7 @@ pub fn node(view: &NodeView) -> v1::Node {
         agent_version: report.agent_version.clone(),
         hostname: report.hostname.clone(),
         kernel: report.kernel.clone(),
-        labels: report.labels.clone(),
+        labels: report.all_labels(),
         slots: report.slots,
         slots_free: view.slots_free,
         cpus: report.cpus,
@@ -273,6 +273,7 @@ pub fn node(view: &NodeView) -> v1::Node {
         hardware: Some(hardware_to_wire(report)),
         marks: record.marks.iter().map(mark).collect(),
         conditions: view.conditions.clone(),
+        kubernetes_labels: report.object_labels.keys().filter(|key| !report.labels.contains_key(*key)).cloned().collect(),
     }
 }
 

@@ -44,6 +44,9 @@ const NEVER: [(&str, &[&str], &str); 6] = [
     ("muster-agent", &["redb", "muster-coordinator"], "an agent has no store of the fleet"),
 ];
 
+/// Clients of Kubernetes and what comes with them.
+const KUBERNETES: [&str; 4] = ["kube", "kube-client", "kube-runtime", "k8s-openapi"];
+
 fn ours(metadata: &Metadata) -> BTreeMap<String, &Package> {
     metadata.workspace_packages().into_iter().map(|package| (package.name.to_string(), package)).collect()
 }
@@ -130,6 +133,21 @@ fn some_things_are_never_pulled_in() {
         }
     }
     expect_none(&wrong, "take the dependency out again, or put what needs it where it may be");
+}
+
+/// Rights in a cluster are the coordinator's alone.
+#[test]
+fn one_room_speaks_with_an_api_server() {
+    let metadata = workspace();
+    let all = [DependencyKind::Normal, DependencyKind::Build, DependencyKind::Development];
+    let wrong: Vec<String> = ours(&metadata)
+        .into_iter()
+        .filter(|(name, package)| {
+            name != "muster-coordinator" && uses(package, &all).iter().any(|used| KUBERNETES.contains(&used.as_str()))
+        })
+        .map(|(name, _)| name)
+        .collect();
+    expect_none(&wrong, "agents have no rights in a cluster: let the coordinator read it and tell them");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::{
 use muster_core::{
     health::Finding,
     id::{NodeEpoch, Term},
+    node_report::labels::Labels,
     protocol::NEWEST,
     run::{Desired, DesiredRun, RunId, RunPhase, RunReport},
     time::Timestamp,
@@ -175,7 +176,11 @@ impl Session {
     }
 
     pub async fn desire_as(&self, term: u64, epoch: u64, runs: Vec<DesiredRun>) {
-        self.say(Down::Desired(desired_to_wire(&Desired { term: Term(term), epoch: NodeEpoch(epoch), runs }))).await;
+        // As its Kubernetes object may say; the node itself was given another rack.
+        let labels =
+            [("topology.kubernetes.io/zone", "eu-1a"), ("rack", "r1")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let desired = Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: Labels::bounded(labels) };
+        self.say(Down::Desired(desired_to_wire(&desired))).await;
     }
 
     /// Takes the agent's next message; false: the stream has ended.

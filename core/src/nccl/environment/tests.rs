@@ -115,6 +115,26 @@ fn labels_arrive_and_missing_ones_say_so() {
 }
 
 #[test]
+fn an_agent_that_is_told_of_its_object_sets_what_the_coordinator_explains() {
+    let label = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    let object = [
+        ("topology.kubernetes.io/zone", "a"),
+        ("nvidia.com/gpu.clique", "c.1"),
+        ("beta.kubernetes.io/os", "linux"),
+        ("rack", "r1"),
+    ];
+    let object = Labels::bounded(object.map(label));
+    let told = told(&object);
+    assert_eq!(told.keys().collect::<Vec<_>>(), ["nvidia.com/gpu.clique", "rack", "topology.kubernetes.io/zone"]);
+    let report = NodeReport { labels: [label(("rack", "r7"))].into(), ..dgx() };
+    let at_coordinator = of(&NodeReport { object_labels: object, ..report.clone() }, 8, "");
+    let at_agent = of(&NodeReport { object_labels: told, ..report }, 8, "");
+    assert_eq!(at_agent, at_coordinator);
+    let values = ["NODE_ZONE", "NODE_NVLINK_DOMAIN", "NODE_RACK"].map(|name| value(&at_agent, name));
+    assert_eq!(values, ["a", "c.1", "r7"]);
+}
+
+#[test]
 fn a_topology_file_beside_nccl_s_own_place_is_named() {
     let mut report = dgx();
     report.host.topology_file = Some("/opt/microsoft/ndv5-topo.xml".into());

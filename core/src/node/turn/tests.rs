@@ -7,6 +7,7 @@ use crate::{
     id::{Generation, JobName, JobUid},
     nccl::profile::Profile,
     node::{FoundState, GroupPhase},
+    node_report::labels::Labels,
     run::{DesiredRun, RunPhase},
     spec::Launch,
 };
@@ -56,7 +57,7 @@ fn node() -> Node {
 
 /// The turn's effects without the ledger, which must come first if it comes.
 fn wants(node: &mut Node, runs: Vec<DesiredRun>) -> Vec<Effect> {
-    let desired = Desired { term: node.ledger.term, epoch: node.ledger.epoch, runs };
+    let desired = Desired { term: node.ledger.term, epoch: node.ledger.epoch, runs, labels: Labels::default() };
     without_ledger(node.turn(NOW, Input::Desired(desired)))
 }
 
@@ -172,7 +173,10 @@ fn a_gpu_belongs_to_one_run() {
 fn older_stamps_end_the_session_and_are_not_obeyed() {
     let mut node = node();
     node.turn(NOW, Input::Welcome { term: Term(3), epoch: NodeEpoch(4) });
-    let desired = |term, epoch| Input::Desired(Desired { term: Term(term), epoch: NodeEpoch(epoch), runs: vec![running("a", 1)] });
+    let desired = |term, epoch| {
+        let runs = vec![running("a", 1)];
+        Input::Desired(Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: Labels::default() })
+    };
     let end = |why| vec![Effect::EndSession(Alarm { run: None, why })];
     let older = Objection::OlderTerm { got: Term(2), seen: Term(3) };
     assert_eq!(node.turn(NOW, desired(2, 9)).effects, end(older.clone()));
@@ -369,7 +373,7 @@ impl Machine {
                     runs.into_iter().map(|(job, generation, kind)| wanted(job, generation, kind)).collect();
                 runs.sort_by(|a, b| a.run.cmp(&b.run));
                 runs.dedup_by(|a, b| a.run == b.run);
-                Input::Desired(Desired { term: Term(term), epoch: NodeEpoch(epoch), runs })
+                Input::Desired(Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: Labels::default() })
             }
             Event::Speak(number, generation) => match self.groups.get(&run(job(number), generation)) {
                 Some(group) => Input::Runner { run: run(job(number), generation), status: status(group.phase) },

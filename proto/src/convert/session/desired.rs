@@ -12,6 +12,7 @@ use muster_core::{
 
 use super::{
     bounds::{NAME_MAX, SENTENCE_MAX, between, count, malformed, optional_text, required_text, text, texts},
+    node_report::labels,
     run_report::{RUNS_MAX, endpoint_from_wire, endpoint_to_wire, run_id_from_wire},
 };
 use crate::{convert::Malformed, v1, v1::desired_run};
@@ -26,7 +27,12 @@ const ARG_BYTES_MAX: usize = 128 << 10;
 const ENV_MAX: usize = 1_024;
 
 pub fn desired_to_wire(desired: &Desired) -> v1::Desired {
-    v1::Desired { term: desired.term.0, epoch: desired.epoch.0, runs: desired.runs.iter().map(run_to_wire).collect() }
+    v1::Desired {
+        term: desired.term.0,
+        epoch: desired.epoch.0,
+        runs: desired.runs.iter().map(run_to_wire).collect(),
+        labels: desired.labels.clone().into(),
+    }
 }
 
 fn run_to_wire(desired: &DesiredRun) -> v1::DesiredRun {
@@ -95,7 +101,8 @@ pub fn desired_from_wire(wire: v1::Desired) -> Result<Desired, Malformed> {
         }
         runs.push(desired);
     }
-    Ok(Desired { term: Term(wire.term), epoch: NodeEpoch(wire.epoch), runs })
+    let labels = labels("desired.labels", wire.labels)?.into();
+    Ok(Desired { term: Term(wire.term), epoch: NodeEpoch(wire.epoch), runs, labels })
 }
 
 fn run_from_wire(field: &str, wire: v1::DesiredRun) -> Result<DesiredRun, Malformed> {

@@ -1,8 +1,11 @@
 //! A node's facts.
 
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
-use muster_core::node_report::NodeReport;
+use muster_core::node_report::{
+    NodeReport,
+    labels::{LABEL_KEY_MAX, LABEL_VALUE_MAX, LABELS_MAX},
+};
 
 use super::bounds::{NAME_MAX, SENTENCE_MAX, count, malformed, optional_text, text};
 use crate::{
@@ -13,11 +16,6 @@ use crate::{
     v1,
 };
 
-/// Kubernetes nodes carry a few dozen labels; a thousand of the longest are below 400 KiB.
-const LABELS_MAX: usize = 1_000;
-/// A Kubernetes label key: a prefix of 253, a slash and a name of 63.
-const LABEL_KEY_MAX: usize = 253 + 1 + 63;
-const LABEL_VALUE_MAX: usize = 63;
 /// The largest boxes have 16 GPUs; one cut into its 7 MIG slices each has 112.
 const GPUS_MAX: usize = 128;
 
@@ -41,9 +39,29 @@ pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malform
     if let Err(e) = wire.address.parse::<IpAddr>() {
         return Err(malformed("report.address", format!("{:?}: {e}", wire.address)));
     }
-    count("report.labels", wire.labels.len(), LABELS_MAX)?;
-    for (key, value) in &wire.labels {
-        let field = || format!("report.labels[{key:.64?}]");
+    count("report.gpus", wire.gpus.len(), GPUS_MAX)?;
+    let mut report = NodeReport {
+        address: wire.address,
+        agent_version: text("report.agent_version", wire.agent_version, NAME_MAX)?,
+        hostname: text("report.hostname", wire.hostname, NAME_MAX)?,
+        kernel: text("report.kernel", wire.kernel, NAME_MAX)?,
+        labels: labels("report.labels", wire.labels)?,
+        slots: wire.slots,
+        cpus: wire.cpus,
+        memory_bytes: wire.memory_bytes,
+        gpus: wire.gpus.into_iter().enumerate().map(|(i, gpu)| gpu_from_wire(i, gpu)).collect::<Result<_, _>>()?,
+        gpu_error: optional_text("report.gpu_error", wire.gpu_error, SENTENCE_MAX)?,
+        ..NodeReport::default()
+    };
+    hardware_from_wire(wire.hardware.unwrap_or_default(), &mut report)?;
+    Ok(report)
+}
+
+/// Labels as they came, if all of them are some.
+pub(super) fn labels(field: &str, labels: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Malformed> {
+    count(field, labels.len(), LABELS_MAX)?;
+    for (key, value) in &labels {
+        let field = || format!("{field}[{key:.64?}]");
         if key.is_empty() || key.len() > LABEL_KEY_MAX {
             return Err(malformed(field(), format!("the key is {} bytes long, must be 1 to {LABEL_KEY_MAX}", key.len())));
         }
@@ -54,20 +72,5 @@ pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malform
             ));
         }
     }
-    count("report.gpus", wire.gpus.len(), GPUS_MAX)?;
-    let mut report = NodeReport {
-        address: wire.address,
-        agent_version: text("report.agent_version", wire.agent_version, NAME_MAX)?,
-        hostname: text("report.hostname", wire.hostname, NAME_MAX)?,
-        kernel: text("report.kernel", wire.kernel, NAME_MAX)?,
-        labels: wire.labels,
-        slots: wire.slots,
-        cpus: wire.cpus,
-        memory_bytes: wire.memory_bytes,
-        gpus: wire.gpus.into_iter().enumerate().map(|(i, gpu)| gpu_from_wire(i, gpu)).collect::<Result<_, _>>()?,
-        gpu_error: optional_text("report.gpu_error", wire.gpu_error, SENTENCE_MAX)?,
-        ..NodeReport::default()
-    };
-    hardware_from_wire(wire.hardware.unwrap_or_default(), &mut report)?;
-    Ok(report)
+    Ok(labels)
 }

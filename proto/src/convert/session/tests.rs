@@ -207,10 +207,11 @@ fn target(run: RunId) -> impl Strategy<Value = Target> {
 
 fn desired() -> impl Strategy<Value = Desired> {
     let one = run_id().prop_flat_map(|run| target(run.clone()).prop_map(move |target| DesiredRun { run: run.clone(), target }));
-    (any::<u64>(), any::<u64>(), collection::vec(one, 0..5)).prop_map(|(term, epoch, mut runs)| {
+    let labels = collection::btree_map("[a-z.]{1,20}", "[a-z0-9]{0,63}", 0..3);
+    (any::<u64>(), any::<u64>(), collection::vec(one, 0..5), labels).prop_map(|(term, epoch, mut runs, labels)| {
         runs.sort_by(|a, b| a.run.cmp(&b.run));
         runs.dedup_by(|a, b| a.run == b.run);
-        Desired { term: Term(term), epoch: NodeEpoch(epoch), runs }
+        Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: labels.into() }
     })
 }
 
@@ -406,6 +407,9 @@ fn every_wrong_assignment_is_refused_by_field() {
     let newer = v1::Profile { transport: "warp".into(), hash: "1".into(), ..Default::default() };
     assert!(read(v1::Assignment { profile: Some(newer), ..good() }).is_ok(), "the run is refused by its hash, not the session");
     let run = v1::DesiredRun { job_uid: "0a".into(), generation: 1, target: None };
+    let labels = [("zone".to_owned(), "a".repeat(64))].into();
+    let long = desired_from_wire(v1::Desired { labels, ..Default::default() }).unwrap_err();
+    assert_eq!(long.to_string(), "desired.labels[\"zone\"]: the value is 64 bytes long, at most 63 are allowed");
     let none = v1::Desired { runs: vec![run], ..Default::default() };
     assert_eq!(desired_from_wire(none).unwrap_err().to_string(), "desired.runs[0].target: is missing");
 }

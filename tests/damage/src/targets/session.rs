@@ -7,7 +7,7 @@ use muster_core::{
     fleet::Hello,
     id::{Generation, JobName, JobUid, NodeEpoch, Term},
     nccl::{profile::Profile, stack::Stack},
-    node_report::NodeReport,
+    node_report::{NodeReport, labels::Labels},
     protocol::Speaks,
     run::{Assignment, Desired, DesiredRun, Endpoint, RunId, RunPhase, RunReport, Target},
     spec::Launch,
@@ -104,7 +104,8 @@ pub(super) fn coordinator_seeds() -> Vec<Vec<u8>> {
         DesiredRun { run: run(2), target: stopped },
         DesiredRun { run: run(3), target: Target::Ready(Box::new(assignment(run(3)))) },
     ];
-    let desired = Desired { term: Term(4), epoch: NodeEpoch(5), runs };
+    let desired =
+        Desired { term: Term(4), epoch: NodeEpoch(5), runs, labels: Labels::bounded([("zone".to_owned(), "a".to_owned())]) };
     let welcome = Welcome { term: Term(4), epoch: NodeEpoch(5), heartbeat: Duration::from_secs(1), protocol: 2 };
     let down = |message| CoordinatorMessage { message: Some(message) }.encode_to_vec();
     vec![down(Down::Desired(desired_to_wire(&desired))), down(Down::Welcome(welcome_to_wire(&welcome)))]

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 /// Sources that the text before them quotes already are not said twice: tonic's and NVML's errors do that.
-pub(crate) fn chain(error: &dyn Error) -> String {
+pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

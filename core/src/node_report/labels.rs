@@ -1,0 +1,67 @@
+//! Labels that a node did not give itself: those of its Kubernetes Node object.
+//!
+//! Only the coordinator reads Node objects (agents have no rights there), so it puts these into a report when it takes it in, and tells the
+//! agent those that its workers are told. They never replace the node's own: what a person said on that machine wins.
+
+use std::{collections::BTreeMap, ops::Deref, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+/// Kubernetes nodes carry a few dozen; a thousand of the longest are below 400 KiB.
+pub const LABELS_MAX: usize = 1_000;
+/// A Kubernetes label key: a prefix of 253, a slash and a name of 63.
+pub const LABEL_KEY_MAX: usize = 253 + 1 + 63;
+pub const LABEL_VALUE_MAX: usize = 63;
+
+/// Shared: reports and views are copied, and a node's 30 labels take some 5 KiB.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<String, String>", into = "BTreeMap<String, String>")]
+pub struct Labels(Arc<BTreeMap<String, String>>);
+
+impl Labels {
+    /// Without what no label is: an API server has checked them, this only keeps a broken one from exhausting the fleet.
+    pub fn bounded(labels: impl IntoIterator<Item = (String, String)>) -> Self {
+        let is_label = |(key, value): &(String, String)| (1..=LABEL_KEY_MAX).contains(&key.len()) && value.len() <= LABEL_VALUE_MAX;
+        labels.into_iter().filter(is_label).take(LABELS_MAX).collect::<BTreeMap<_, _>>().into()
+    }
+}
+
+impl Deref for Labels {
+    type Target = BTreeMap<String, String>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl From<BTreeMap<String, String>> for Labels {
+    fn from(labels: BTreeMap<String, String>) -> Self {
+        Self(labels.into())
+    }
+}
+
+impl From<Labels> for BTreeMap<String, String> {
+    fn from(labels: Labels) -> Self {
+        Arc::unwrap_or_clone(labels.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_label_is_is_left_out() {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let given = [pair("zone", "a"), pair("", "x"), pair("long", &"v".repeat(64)), pair(&"k".repeat(318), "x")];
+        assert_eq!(*Labels::bounded(given), [pair("zone", "a")].into());
+        assert_eq!(Labels::bounded((0..2_000).map(|i| (format!("k{i}"), String::new()))).len(), LABELS_MAX);
+    }
+
+    #[test]
+    fn they_are_stored_as_a_plain_map() {
+        let labels = Labels::bounded([("zone".to_owned(), "a".to_owned())]);
+        let text = serde_json::to_string(&labels).unwrap();
+        assert_eq!((text.as_str(), serde_json::from_str::<Labels>(&text).unwrap()), (r#"{"zone":"a"}"#, labels));
+    }
+}

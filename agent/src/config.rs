@@ -12,7 +12,7 @@ use std::{
 use clap::Parser;
 use muster_core::{
     health::Table,
-    id::{NodeName, label_error},
+    id::{NodeName, node_name_error},
     node_report::labels::LABELS_MAX,
     period,
 };
@@ -144,7 +144,7 @@ impl Flags {
             Some(name) => name,
             None => host_name()?,
         };
-        if let Some(message) = label_error(&node) {
+        if let Some(message) = node_name_error(&node) {
             return Err(wrong("node-name", message));
         }
         if self.slots > SLOTS_MAX {
@@ -183,7 +183,7 @@ impl Flags {
 
 fn host_name() -> Result<String, WrongFlag> {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    match label_error(&name) {
+    match node_name_error(&name) {
         None => Ok(name),
         Some(message) => Err(wrong("node-name", format!("is needed, since the host name cannot be used: {message}"))),
     }

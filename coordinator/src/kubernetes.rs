@@ -19,7 +19,7 @@ use kube::{
 };
 use muster_core::{
     fleet::{Input, ObjectNews},
-    id::{NodeName, label_error},
+    id::{NodeName, node_name_error},
     node_report::labels::Labels,
 };
 use muster_runtime::{
@@ -270,6 +270,6 @@ impl Trouble {
 
 /// Whose labels these are; None if no agent can have the object's name.
 fn node(object: ObjectMeta) -> Option<(NodeName, Labels)> {
-    let name = object.name.filter(|name| label_error(name).is_none())?;
+    let name = object.name.filter(|name| node_name_error(name).is_none())?;
     Some((name.as_str().into(), Labels::bounded(object.labels.unwrap_or_default())))
 }

@@ -106,7 +106,7 @@ impl fmt::Display for JobName {
     }
 }
 
-/// Longest DNS label (RFC 1035, 2.3.4). Job, namespace and node names become DNS labels on Kubernetes.
+/// Longest DNS label (RFC 1035, 2.3.4). Job and namespace names become DNS labels on Kubernetes.
 pub const LABEL_MAX: usize = 63;
 
 /// Why a text is not an RFC 1035 label: lower-case letters, digits and `-`, starting with a letter, not ending with `-`.
@@ -126,9 +126,54 @@ pub fn label_error(text: &str) -> Option<String> {
     text.ends_with('-').then(|| format!("{text:?} must not end with '-'"))
 }
 
+/// Longest name of a host (RFC 1123, 2.1; 255 octets on the wire are 253 characters).
+const SUBDOMAIN_MAX: usize = 253;
+
+/// Why a text cannot be a node's name: what a Kubernetes Node object may be called (`ip-10-0-0-7.ec2.internal`) can, and so can most host
+/// names. Lower-case labels with dots between them, that may begin with a digit.
+pub fn node_name_error(text: &str) -> Option<String> {
+    if text.len() > SUBDOMAIN_MAX {
+        return Some(format!("is {} characters long, at most {SUBDOMAIN_MAX} are allowed", text.len()));
+    }
+    text.split('.').find_map(|part| {
+        // But for a digit in the first place each part is a label.
+        let digit = part.starts_with(|c: char| c.is_ascii_digit());
+        if digit { label_error(&format!("a{}", &part[1..])) } else { label_error(part) }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn node_names_are_host_names() {
+        for good in
+            ["node-1", "ip-10-0-0-7.ec2.internal", "10-0-0-7", "3", "gke-pool.1a", &["a".repeat(63), "b".repeat(63)].join(".")]
+        {
+            assert_eq!(node_name_error(good), None, "{good:?}");
+        }
+        for bad in [
+            "",
+            ".",
+            "a..b",
+            ".a",
+            "a.",
+            "-a",
+            "a-",
+            "1-",
+            "A",
+            "1A",
+            "a_b",
+            "../x",
+            "a/b",
+            "ä",
+            &"a".repeat(64),
+            &["a"; 200].join("."),
+        ] {
+            assert!(node_name_error(bad).is_some(), "{bad:?} must be refused");
+        }
+    }
 
     #[test]
     fn labels_follow_rfc_1035() {

@@ -2,7 +2,7 @@
 
 use muster_core::{
     fleet::{Request as FleetRequest, view::NodeView},
-    id::{NodeName, label_error},
+    id::{NodeName, node_name_error},
 };
 use muster_proto::{convert::jobs as wire, v1};
 use tonic::{Request, Response, Status};
@@ -93,7 +93,7 @@ impl Nodes {
 }
 
 pub(crate) fn node_name(field: &str, text: &str) -> Result<NodeName, Status> {
-    match label_error(text) {
+    match node_name_error(text) {
         Some(message) => Err(status::invalid(field, message)),
         None => Ok(NodeName::from(text)),
     }

@@ -38,10 +38,10 @@ async fn labels_are_listed_followed_and_kept() {
     let cluster = Cluster::start().await;
     cluster.change(|state| {
         state.put("node-a", &[(ZONE, "x"), ("pool", "big"), ("rack", "r1")]);
-        // More than a page, and names that no agent has.
+        // More than a page; the last as a cloud names its machines.
         state.put("node-b", &[(ZONE, "y")]);
-        state.put("ip-10-0-0-1.example.internal", &[(ZONE, "y")]);
-        state.put("node-d", &[(ZONE, "z")]);
+        state.put("node-c", &[(ZONE, "y")]);
+        state.put("ip-10-0-0-1.example.internal", &[(ZONE, "z")]);
     });
     let server = beside(&cluster).await;
     let mut greeting = hello("node-a");
@@ -50,8 +50,8 @@ async fn labels_are_listed_followed_and_kept() {
     let node = until_zone(&server, "node-a", Some("x")).await;
     assert_eq!((node.labels["rack"].as_str(), node.labels["pool"].as_str()), ("r7", "big"), "its own label is stronger");
     assert_eq!(node.kubernetes_labels, ["pool", ZONE]);
-    let _last = FakeAgent::start(&server, "node-d", &[], true).await;
-    until_zone(&server, "node-d", Some("z")).await;
+    let _last = FakeAgent::start(&server, "ip-10-0-0-1.example.internal", &[], true).await;
+    until_zone(&server, "ip-10-0-0-1.example.internal", Some("z")).await;
 
     cluster.change(|state| state.put("node-a", &[(ZONE, "w")]));
     let node = until_zone(&server, "node-a", Some("w")).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use muster_core::{
     fleet::Hello,
-    id::{NodeEpoch, NodeName, Term, label_error},
+    id::{NodeEpoch, NodeName, Term, node_name_error},
     protocol::Speaks,
     time::Timestamp,
 };
@@ -58,7 +58,7 @@ pub fn speaks_from_wire(wire: &v1::Hello) -> Result<Speaks, Malformed> {
 /// A hello of a version this build speaks.
 pub fn hello_from_wire(wire: v1::Hello, now: Timestamp) -> Result<Hello, Malformed> {
     let speaks = speaks_from_wire(&wire)?;
-    if let Some(message) = label_error(&wire.node) {
+    if let Some(message) = node_name_error(&wire.node) {
         return Err(malformed("hello.node", message));
     }
     if wire.boot_id.is_empty() {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use muster_core::{
-    id::{JobName, NodeEpoch, NodeName, Term, label_error},
+    id::{JobName, NodeEpoch, NodeName, Term, label_error, node_name_error},
     nccl::profile::{Profile, Shared, Transport},
     period,
     run::{Assignment, Desired, DesiredRun, RunId, Target},
@@ -130,8 +130,13 @@ fn run_from_wire(field: &str, wire: v1::DesiredRun) -> Result<DesiredRun, Malfor
 
 fn assignment_from_wire(field: &str, wire: v1::Assignment, run: &RunId) -> Result<Assignment, Malformed> {
     let at = |part: &str| format!("{field}.{part}");
-    for (part, label) in [("namespace", &wire.namespace), ("name", &wire.name), ("store_host", &wire.store_host)] {
-        if let Some(message) = label_error(label) {
+    let errors = [
+        ("namespace", label_error(&wire.namespace)),
+        ("name", label_error(&wire.name)),
+        ("store_host", node_name_error(&wire.store_host)),
+    ];
+    for (part, error) in errors {
+        if let Some(message) = error {
             return Err(malformed(at(part), message));
         }
     }

@@ -98,7 +98,8 @@ impl Fault {
             Fault::LedgerDamaged => 10,
             Fault::SickNode => 25,
             Fault::Blackout | Fault::MachineStands => 15,
-            Fault::StateDirSwapped | Fault::NodeReplaced => 10,
+            Fault::StateDirSwapped => 30,
+            Fault::NodeReplaced => 10,
             _ => 50,
         }
     }

@@ -72,9 +72,9 @@ async fn labels_are_listed_followed_and_kept() {
     // Gone with its object, but not before the node says so. The other one's change shows that the deletion was heard.
     cluster.change(|state| {
         state.delete("node-a");
-        state.put("node-d", &[(ZONE, "v")]);
+        state.put("ip-10-0-0-1.example.internal", &[(ZONE, "v")]);
     });
-    until_zone(&server, "node-d", Some("v")).await;
+    until_zone(&server, "ip-10-0-0-1.example.internal", Some("v")).await;
     assert_eq!(zone(&until_zone(&server, "node-a", Some("w")).await), Some("w"));
     drop(agent);
     let _again = FakeAgent::start(&server, "node-a", &[], true).await;

@@ -182,34 +182,30 @@ fn render(lines: &[Line], found: &str) -> String {
     );
     let histories: Vec<&Histories> =
         lines.iter().filter_map(|line| if let Line::Histories(histories) = line { Some(histories) } else { None }).collect();
-    text += "| size | seeds | events | faults | generations | steps | CPU wall time | violations | commits |\n";
-    text += "|---|---|---|---|---|---|---|---|---|\n";
-    for size in [Size::Small, Size::Mixed, Size::Large].map(Size::name) {
-        let of_size: Vec<&&Histories> = histories.iter().filter(|histories| histories.size == size).collect();
-        if of_size.is_empty() {
-            continue;
-        }
-        let sum = |of: &dyn Fn(&Histories) -> u64| of_size.iter().map(|histories| of(histories)).sum::<u64>();
-        let seconds: f64 = of_size.iter().map(|histories| histories.seconds).sum();
-        let mut commits: Vec<&str> = of_size.iter().map(|histories| histories.commit.as_str()).collect();
-        commits.sort_unstable();
-        commits.dedup();
+    text += "| commit | size | seeds | simulated | events | faults | generations | steps | wall time | violations |\n";
+    text += "|---|---|---|---|---|---|---|---|---|---|\n";
+    // What later forms of the world see, earlier ones may not have: they are not added up.
+    let mut forms: Vec<(&str, &str)> = histories.iter().map(|h| (h.commit.as_str(), h.size.as_str())).collect();
+    forms.dedup();
+    for (commit, size) in forms {
+        let of_form = || histories.iter().filter(|h| (h.commit.as_str(), h.size.as_str()) == (commit, size));
+        let sum = |of: &dyn Fn(&Histories) -> u64| thousands(of_form().map(|histories| of(histories)).sum());
         let _ = writeln!(
             text,
-            "| {size} | {} | {} | {} | {} | {} | {} | {} | {} |",
-            thousands(sum(&|h| h.seeds)),
-            thousands(sum(&|h| h.events)),
-            thousands(sum(&|h| h.faults.values().sum())),
-            thousands(sum(&|h| h.generations)),
-            thousands(sum(&|h| h.steps)),
-            minutes(seconds),
+            "| {commit} | {size} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            sum(&|h| h.seeds),
+            simulated(of_form().map(|histories| histories.simulated_s).sum()),
+            sum(&|h| h.events),
+            sum(&|h| h.faults.values().sum()),
+            sum(&|h| h.generations),
+            sum(&|h| h.steps),
+            minutes(of_form().map(|histories| histories.seconds).sum()),
             sum(&|h| h.violations.len() as u64),
-            commits.join(", "),
         );
     }
-    text += "\nA `+` after a commit: its tree had changes that were not committed yet.\n";
-    for (seed, rule, what, size) in histories.iter().flat_map(|h| h.violations.iter().map(|v| (v.0, &v.1, &v.2, &h.size))) {
-        let _ = writeln!(text, "- {size} seed {seed} broke {rule}: {what}");
+    text += "\nA `+` after a commit: its tree had changes that were not committed yet. What was broken is mended since, below.\n";
+    for (h, (seed, rule, what)) in histories.iter().flat_map(|h| h.violations.iter().map(move |violation| (h, violation))) {
+        let _ = writeln!(text, "- {} {} seed {seed} broke {rule}: {what}", h.commit, h.size);
     }
     let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
     for (fault, count) in histories.iter().flat_map(|histories| &histories.faults) {
@@ -249,6 +245,11 @@ fn thousands(number: u64) -> String {
         out.push(digit);
     }
     out
+}
+
+/// Not counted at first.
+fn simulated(seconds: u64) -> String {
+    if seconds == 0 { "?".to_owned() } else { format!("{} h", thousands(seconds / 3_600)) }
 }
 
 fn minutes(seconds: f64) -> String {

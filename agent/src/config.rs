@@ -81,6 +81,10 @@ pub struct Flags {
     /// Take no work before this peer has answered once: a port that accepts, or a host that at least refuses; may be given several times
     #[arg(long, env = "MUSTER_WAIT_PEER", value_name = "HOST[:PORT]", value_delimiter = ',')]
     pub wait_peer: Vec<String>,
+    /// While this file exists the machine will be taken away, as a spot instance is: jobs leave it at once, with their stop grace. Its first
+    /// line is shown [default: termination-notice in the state directory]
+    #[arg(long, env = "MUSTER_NOTICE_FILE", value_name = "FILE")]
+    pub notice_file: Option<PathBuf>,
     /// How often the hardware is looked at; what changes seldom, more seldom
     #[arg(long, env = "MUSTER_PROBE_EVERY", value_name = "PERIOD", default_value = "5s", hide = true)]
     pub probe_every: String,
@@ -176,6 +180,7 @@ impl Flags {
                 remembers: !self.print_report,
                 wait_interfaces: interfaces(self.wait_interface)?,
                 wait_peers: peers(&self.wait_peer)?,
+                notice_file: self.notice_file,
             },
         })
     }

@@ -68,6 +68,8 @@ pub struct Probes {
     /// Interfaces and peers without which the node takes no work.
     pub wait_interfaces: Vec<String>,
     pub wait_peers: Vec<Peer>,
+    /// Exists once the machine will be taken away.
+    pub notice_file: Option<PathBuf>,
 }
 
 impl Default for Probes {
@@ -82,6 +84,7 @@ impl Default for Probes {
             remembers: true,
             wait_interfaces: Vec::new(),
             wait_peers: Vec::new(),
+            notice_file: None,
         }
     }
 }
@@ -258,6 +261,7 @@ fn watch(probes: &Probes, state_dir: &Path, fixed: NodeReport) -> (watch::Receiv
         roots,
         state_dir: state_dir.to_owned(),
         awaited: probes.wait_interfaces.clone(),
+        notice: probes.notice_file.clone().unwrap_or_else(|| state_dir.join("termination-notice")),
         pace: probes.pace,
         out: out.clone(),
         over,

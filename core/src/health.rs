@@ -48,6 +48,9 @@ pub struct Finding {
     pub since_unix_us: u64,
 }
 
+/// The rule that says that the machine will be taken away, as a spot instance is.
+pub const TERMINATION_NOTICE: &str = "termination-notice";
+
 /// All findings of a node, the worst first. None: nothing is known to be wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

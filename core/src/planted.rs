@@ -76,6 +76,8 @@ mistakes! {
     FenceGraceForgotten,
     /// A fenced job is placed on nodes whose agents do not know of fences.
     FencedAnywhere,
+    /// A node of which its agent says that nothing may be placed on it gets new work
+    UnhealthyPlaced,
     /// A job is deleted although a node has not proven that its workers are dead.
     DeletedUnproven,
     /// However many nodes fall silent at once, the brake for mass losses is not put on.

@@ -1,4 +1,5 @@
-//! What a node waits for before it takes work: interfaces that must carry an address, and peers that must answer, as they are named to the agent.
+//! What a node waits for before it takes work: interfaces that must carry an address, and peers that must answer, as they are named to the agent;
+//! and the word that it will have to leave.
 //! Until then it is in the fleet and says what it waits for; the judge makes a finding of it that keeps work away.
 //!
 //! An interface is asked for as long as the agent lives: without it the ranks of this node cannot be reached. A peer has only to answer once: it
@@ -6,7 +7,10 @@
 
 use std::{
     fmt,
+    fs::File,
+    io::{ErrorKind, Read as _},
     net::{TcpStream, ToSocketAddrs},
+    path::Path,
     str::FromStr,
     sync::{
         Arc,
@@ -17,13 +21,15 @@ use std::{
     time::Duration,
 };
 
-use muster_core::health::{Reading, Subject, Value};
+use muster_core::health::{Reading, Subject, TERMINATION_NOTICE, Value};
 use tracing::warn;
 
 use super::{network, roots::Roots, senses::Sense};
 
 /// A mesh answers within a round trip; one that is being built may take a resend of TCP's first segment (1 s).
 const ANSWER: Duration = Duration::from_secs(2);
+/// A sentence; what a cloud's metadata says of an interruption is some 60 bytes.
+const NOTICE_MAX: u64 = 200;
 /// Nobody listens there (RFC 863), so a host that is up refuses.
 const DISCARD: u16 = 9;
 
@@ -92,6 +98,18 @@ pub(super) fn interfaces(roots: &Roots, names: &[String]) -> Vec<Reading> {
         Reading { check: "awaited-interface", subject: Subject::Nic(name.clone()), value: Value::Flag(wanting.is_some()), words }
     };
     names.iter().map(reading).collect()
+}
+
+/// Whether somebody has left word that this machine will be taken away; what it says is shown.
+pub(super) fn notice(file: &Path) -> Reading {
+    let mut said = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(NOTICE_MAX).read_to_end(&mut said));
+    // A file that is there and cannot be read is a notice all the same.
+    let given = read.as_ref().map_or_else(|e| e.kind() != ErrorKind::NotFound, |_| true);
+    let said = String::from_utf8_lossy(&said);
+    let line: String = said.lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
+    let words = if line.trim().is_empty() { "this machine will be taken away".to_owned() } else { line.trim().to_owned() };
+    Reading { check: TERMINATION_NOTICE, subject: Subject::Node, value: Value::Flag(given), words }
 }
 
 /// What is said of peers that have not answered yet.

@@ -45,6 +45,8 @@ pub(super) struct Watch {
     pub(super) state_dir: PathBuf,
     /// Interfaces without which the node takes no work.
     pub(super) awaited: Vec<String>,
+    /// Exists once the machine will be taken away.
+    pub(super) notice: PathBuf,
     pub(super) pace: Pace,
     pub(super) out: SyncSender<Sense>,
     /// Nobody listens any more.
@@ -110,6 +112,7 @@ impl Eyes {
         }
         let states = [ports::states(&look.network, &mut self.used), awaited::interfaces(roots, &watch.awaited)].concat();
         look.readings.push((Source::Network, states));
+        look.readings.push((Source::Notice, vec![awaited::notice(&watch.notice)]));
         if self.counted.is_none_or(|at| at.elapsed() >= pace.counters) {
             self.counted = Some(Instant::now());
             look.readings.push((Source::NicCounters, ports::counters(roots, &look.network)));

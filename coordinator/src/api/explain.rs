@@ -65,7 +65,7 @@ fn lost(record: &JobRecord, now: Timestamp) -> Vec<v1::LostTime> {
 /// A world that is changed on purpose trains on until the change is decided.
 fn stopped_training(incident: &Incident) -> Timestamp {
     match incident.cause {
-        Cause::NodeJoined | Cause::Scaled => incident.decided_at.unwrap_or(incident.detected_at),
+        Cause::NodeJoined | Cause::NodeLeaving | Cause::Scaled => incident.decided_at.unwrap_or(incident.detected_at),
         _ => incident.event_at,
     }
 }

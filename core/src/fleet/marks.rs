@@ -81,6 +81,7 @@ pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
         Cause::WorkerFailed | Cause::WorkerKilled | Cause::StartFailed => Some(Standing::Open),
         // Nobody is named, an operator did it, or it is no failure.
         Cause::PeersLost
+        | Cause::NodeLeaving
         | Cause::NodeDeleted
         | Cause::Fenced
         | Cause::MixedNodes

@@ -21,6 +21,8 @@ pub enum Cause {
     NodeRebooted,
     /// Its own verdict on its hardware: GPUs, links, network.
     NodeUnhealthy,
+    /// Its machine will be taken away: moved off it in time.
+    NodeLeaving,
     NodeDeleted,
     /// The job's `fenceAfter` had its workers stopped, since nothing was heard of the coordinator.
     Fenced,

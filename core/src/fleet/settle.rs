@@ -127,7 +127,7 @@ impl Fleet {
         let waits = self.live.get(uid).is_none_or(|live| {
             live.doubted.is_some() || live.ranks_done.is_some() || live.stranded.is_some() || live.frozen.is_some()
         });
-        let full = generation.members.len() >= job.replicas as usize && self.ailing(uid).is_none();
+        let full = generation.members.len() >= job.replicas as usize && self.ailing(uid).is_none() && self.leaving(uid).is_none();
         !waits && (full || !generation.started)
     }
 
@@ -171,6 +171,8 @@ impl Fleet {
         let scaled = self.live.get(uid).is_some_and(|live| live.scaled);
         let (cause, message) = if wanted < have {
             (Cause::Scaled, format!("shrinking from {have} to {wanted} nodes as asked"))
+        } else if let Some(message) = self.departure(uid, now) {
+            (Cause::NodeLeaving, message)
         } else if let Some(message) = self.relief(uid, now) {
             let due = generation.started_at.unwrap_or(generation.opened) + job.spec.scale_up_cooldown;
             if now < due {

@@ -5,8 +5,9 @@
 
 use crate::{
     fleet::{Fleet, job::Member, placement::Placement, registry::Node, turn::Scratch},
-    health::{Finding, Health, Severity},
+    health::{Finding, Health, Severity, TERMINATION_NOTICE},
     id::{JobUid, NodeName},
+    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -24,7 +25,7 @@ pub(crate) fn fails<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> 
 
 /// Why nothing new may be placed on the node, if so.
 pub(crate) fn shut(node: &Node) -> Option<String> {
-    let finding = node.report.health.withholds_node()?;
+    let finding = node.report.health.withholds_node().filter(|_| !planted::on(Mistake::UnhealthyPlaced))?;
     Some(format!("unhealthy ({}: {})", finding.check, finding.reason))
 }
 
@@ -56,6 +57,23 @@ impl Fleet {
         let Placement::Gang(gang) = self.place(uid, now) else { return None };
         let have = self.jobs[uid].current.as_ref()?.members.len();
         (gang.len() >= have).then(|| format!("moving off what is unhealthy on {node} ({why})"))
+    }
+
+    /// A member's machine will be taken away, and the job can go on without it, be it smaller: what is to be said of it. Whoever waits for as much
+    /// room as now, or for a cool-down, loses what was trained since the last checkpoint.
+    pub(crate) fn departure(&self, uid: &JobUid, now: Timestamp) -> Option<String> {
+        let (node, reason) = self.leaving(uid)?;
+        let Placement::Gang(_) = self.place(uid, now) else { return None };
+        Some(format!("leaving {node}: {reason}"))
+    }
+
+    /// A member whose machine will be taken away, and what is said of that.
+    pub(crate) fn leaving(&self, uid: &JobUid) -> Option<(&NodeName, &str)> {
+        self.jobs[uid].current.as_ref()?.members.iter().find_map(|member| {
+            let findings = &self.nodes.get(&member.node)?.report.health.findings;
+            let notice = findings.iter().find(|finding| finding.check == TERMINATION_NOTICE)?;
+            Some((&member.node, notice.reason.as_str()))
+        })
     }
 
     /// A member that should leave at the next good moment, and why.

@@ -43,6 +43,8 @@ pub enum Source {
     Watchdog,
     /// Other machines that this one waits for.
     Peers,
+    /// Word that the machine will be taken away.
+    Notice,
     /// The coordinator's clock beside this node's.
     Clock,
 }

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use muster_drills::{Cluster, is_long, kill, last_step, lives, pids, until};
+use muster_drills::{Cluster, is_long, kill, last_step, lives, nodes, pids, until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -77,6 +77,32 @@ fn launchers_runners_workers_and_agents_are_killed_and_stopped_under_real_torchr
         kill(agent, Signal::CONT);
         until(|| pids(&now).iter().all(|pid| !lives(*pid)).then_some(())).expect("nobody of the generation before lives on");
     }
+    cluster.muster(["cancel", "job"]);
+    cluster.wait("job", "cancelled", |status| status["phase"] == "Cancelled");
+}
+
+#[test]
+fn a_machine_that_will_be_taken_away_is_left_before_it_goes() {
+    let cluster = Cluster::up_with(3, &[], &[("MUSTER_PROBE_EVERY", "250ms")]);
+    cluster.train("job", "2:3", &LONG);
+    let now = cluster.trains("job", 1, 3);
+    let node = cluster.node_of(&now, 1);
+    let notice = cluster.path(&format!("nodes/{node}/state/termination-notice"));
+    fs::write(&notice, "spot interruption: terminate at 10:02\n").unwrap();
+    let after = cluster.wait("job", "training on the other two", |status| {
+        let ranks = status["ranks"].as_array().map_or(&[][..], Vec::as_slice);
+        status["generation"] == 2 && ranks.len() == 2 && ranks.iter().all(|rank| !rank["lastStep"].is_null())
+    });
+    assert!(!nodes(&after).contains(&node.as_str()), "{after:#}");
+    let told = cluster.muster(["explain", "job"]);
+    assert!(told.contains(&format!("leaving {node}: spot interruption: terminate at 10:02")), "{told}");
+    assert!(
+        until(|| pids(&now).iter().all(|pid| !lives(*pid)).then_some(())).is_some(),
+        "everybody of the generation before has left"
+    );
+    assert_eq!(after["restarts"], now["restarts"], "nobody pays");
+    let shown = cluster.json(["get", "node", &node]);
+    assert!(shown["status"]["findings"].to_string().contains("termination-notice"), "{shown:#}");
     cluster.muster(["cancel", "job"]);
     cluster.wait("job", "cancelled", |status| status["phase"] == "Cancelled");
 }

@@ -6,7 +6,7 @@ use std::{
     net::{Ipv4Addr, TcpListener},
 };
 
-use muster_core::health::{Severity, Subject};
+use muster_core::health::{Severity, Subject, TERMINATION_NOTICE};
 use muster_fake_nvml::machine;
 use muster_senses::Machine;
 
@@ -46,4 +46,21 @@ async fn a_peer_must_answer_once() {
     let listener = TcpListener::bind(address).unwrap();
     eyes.no_finding("awaited-peer").await;
     drop(listener);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_will_be_taken_away_says_so() {
+    let machine = Machine::new("laptop");
+    let file = machine.dir().join("notice");
+    let mut eyes = machine.look(&[&format!("--notice-file={}", file.display())]).await;
+    assert!(eyes.report.health.findings.iter().all(|finding| finding.check != TERMINATION_NOTICE));
+    std::fs::write(&file, "spot interruption: terminate at 2026-11-21T10:02:00Z\x1b[2J\nand more\n").unwrap();
+    let found = eyes.finding(TERMINATION_NOTICE).await;
+    assert_eq!((found.severity, &found.subject), (Severity::Drain, &Subject::Node));
+    assert_eq!(found.reason, "spot interruption: terminate at 2026-11-21T10:02:00Z[2J");
+    assert!(eyes.report.health.withholds_node().is_some());
+    std::fs::remove_file(&file).unwrap();
+    eyes.no_finding(TERMINATION_NOTICE).await;
+    std::fs::create_dir(&file).unwrap();
+    assert_eq!(eyes.finding(TERMINATION_NOTICE).await.reason, "this machine will be taken away", "whatever it is, it is there");
 }

@@ -68,12 +68,21 @@ faults! {
     Blackout: "the coordinator reaches no node but perhaps one, and none reaches it",
     MachineStands: "a machine stands still with all that is on it, and goes on in any order",
     StateDirSwapped: "the agent is started with another state directory, while what it held goes on",
+    TerminationNotice: "the node is told that its machine will be taken away, and loses power some time later, or not",
+    NicDown: "a node says that its network card is down, for a while; who runs there goes on",
     NodeReplaced: "a machine makes place for a new one of its name with an empty disk, and comes back later",
 }
 
 impl Fault {
     /// Faults that came later: drawn by themselves, so that histories without them stay what they were.
-    pub(crate) const LATER: [Fault; 4] = [Fault::Blackout, Fault::MachineStands, Fault::StateDirSwapped, Fault::NodeReplaced];
+    pub(crate) const LATER: [Fault; 6] = [
+        Fault::Blackout,
+        Fault::MachineStands,
+        Fault::StateDirSwapped,
+        Fault::NodeReplaced,
+        Fault::TerminationNotice,
+        Fault::NicDown,
+    ];
 
     /// Those of them that this seed has.
     pub(crate) fn later(seed: u64, plan: &Plan, cut: &Cut) -> Vec<Fault> {
@@ -98,7 +107,7 @@ impl Fault {
             Fault::LedgerDamaged => 10,
             Fault::SickNode => 25,
             Fault::Blackout | Fault::MachineStands => 15,
-            Fault::StateDirSwapped => 30,
+            Fault::StateDirSwapped | Fault::TerminationNotice | Fault::NicDown => 30,
             Fault::NodeReplaced => 10,
             _ => 50,
         }

@@ -8,6 +8,7 @@ use std::{
 
 use muster_core::{
     exit::Exit,
+    health::{Finding, Health, Remedy, Severity, Subject, TERMINATION_NOTICE},
     id::{NodeName, Term},
     node::{FoundState, GroupPhase, GroupStatus, Ledger, SeenExit},
     node_report::{Gpu, NodeReport},
@@ -51,6 +52,9 @@ pub(crate) struct Machine {
     pub(crate) refuse_hold: bool,
     pub(crate) refuse_start: bool,
     pub(crate) gpus_hidden: bool,
+    /// Its agent knows that the machine will be taken away, or that its network card is down.
+    pub(crate) noticed: bool,
+    pub(crate) nic_down: bool,
     pub(crate) unkillable: bool,
     /// The next write of the ledger fails.
     pub(crate) ledger_fails: bool,
@@ -142,10 +146,23 @@ impl Machine {
             memory_bytes: 80 << 30,
             ..Gpu::default()
         };
+        let finding = |check: &str, subject: Subject| Finding {
+            check: check.to_owned(),
+            subject,
+            severity: Severity::Drain,
+            remedy: Remedy::None,
+            reason: "as it says".to_owned(),
+            since_unix_us: 0,
+        };
+        let findings = [
+            self.noticed.then(|| finding(TERMINATION_NOTICE, Subject::Node)),
+            self.nic_down.then(|| finding("port-down", Subject::Nic("mlx5_0".into()))),
+        ];
         NodeReport {
             address: "10.0.0.1".into(),
             slots: self.slots + extra_slots,
             gpus: (0..self.gpus).filter(|_| !self.gpus_hidden).map(gpu).collect(),
+            health: Health { findings: findings.into_iter().flatten().collect() },
             ..NodeReport::default()
         }
     }

@@ -153,6 +153,12 @@ impl World {
                 self.describe_node(machine);
                 self.after(a_while, Event::Mends { fault, machine, other });
             }
+            Fault::TerminationNotice | Fault::NicDown if powered => {
+                let place = &mut self.machines[machine];
+                *(if fault == Fault::NicDown { &mut place.nic_down } else { &mut place.noticed }) = true;
+                self.describe_node(machine);
+                self.after(a_while, Event::Mends { fault, machine, other });
+            }
             // Counted when they happen.
             Fault::HoldRefused => self.machines[machine].refuse_hold = true,
             Fault::StartRefused => self.machines[machine].refuse_start = true,
@@ -303,6 +309,18 @@ impl World {
                 self.machines[machine].gpus_hidden = false;
                 self.describe_node(machine);
             }
+            Fault::NicDown => {
+                self.machines[machine].nic_down = false;
+                self.describe_node(machine);
+            }
+            Fault::TerminationNotice if self.machines[machine].noticed => {
+                self.machines[machine].noticed = false;
+                if self.machines[machine].powered && self.rng.percent(70) {
+                    self.power_cut(machine);
+                } else {
+                    self.describe_node(machine);
+                }
+            }
             Fault::Isolated => {
                 self.heal_cut(machine);
                 let cuts = self.fabric_cuts.keys().filter(|(a, b)| *a == machine || *b == machine);
@@ -328,7 +346,9 @@ impl World {
             if let Some(agent) = &mut place.agent {
                 agent.armed = None;
             }
-            if std::mem::take(&mut self.machines[machine].gpus_hidden) {
+            let place = &mut self.machines[machine];
+            let told = [&mut place.gpus_hidden, &mut place.nic_down, &mut place.noticed].map(std::mem::take);
+            if told.contains(&true) {
                 self.describe_node(machine);
             }
             if !self.machines[machine].powered {

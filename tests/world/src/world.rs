@@ -318,6 +318,8 @@ fn machine(index: usize, plan: &Plan) -> Machine {
         refuse_hold: false,
         refuse_start: false,
         gpus_hidden: false,
+        noticed: false,
+        nic_down: false,
         unkillable: false,
         agent_paused_until: Timestamp(0),
         stands_until: Timestamp(0),

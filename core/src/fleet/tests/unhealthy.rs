@@ -2,26 +2,34 @@
 
 use super::*;
 use crate::{
-    health::{Finding, Health, Remedy, Severity, Subject},
+    health::{Finding, Health, Remedy, Severity, Subject, TERMINATION_NOTICE},
     node_report::Gpu,
 };
 
 /// The node reports two GPUs, and what is wrong with them.
 fn reports(bench: &mut Bench, node: &str, findings: &[(Subject, Severity)]) {
-    let gpu = |index: u32| Gpu { uuid: format!("{node}-{index}"), index, model: "H100".into(), ..Gpu::default() };
-    let finding = |(subject, severity): &(Subject, Severity)| Finding {
+    let found = |(subject, severity): &(Subject, Severity)| Finding { severity: *severity, ..finding(subject.clone()) };
+    tells(bench, node, findings.iter().map(found).collect());
+}
+
+fn finding(subject: Subject) -> Finding {
+    Finding {
         check: "xid:48".into(),
-        subject: subject.clone(),
-        severity: *severity,
+        subject,
+        severity: Severity::Drain,
         remedy: Remedy::GpuReset,
         reason: "XID 48".into(),
         since_unix_us: 0,
-    };
+    }
+}
+
+fn tells(bench: &mut Bench, node: &str, findings: Vec<Finding>) {
+    let gpu = |index: u32| Gpu { uuid: format!("{node}-{index}"), index, model: "H100".into(), ..Gpu::default() };
     let report = NodeReport {
         address: "127.0.0.1".into(),
         slots: 1,
         gpus: vec![gpu(0), gpu(1)],
-        health: Health { findings: findings.iter().map(finding).collect() },
+        health: Health { findings },
         ..NodeReport::default()
     };
     let session = bench.agents[&node.into()].session.unwrap();
@@ -106,6 +114,34 @@ fn a_node_that_drains_is_left_after_the_cool_down_and_only_for_as_much_room() {
     assert_eq!((job.last_generation.0, job.restart_count), (2, 0), "{}", job.message);
     assert_eq!(bench.members("digits"), ["a", "c"]);
     assert_eq!(job.incidents.last().unwrap().cause, Cause::NodeUnhealthy);
+}
+
+#[test]
+fn a_machine_that_will_be_taken_away_is_left_at_once_with_the_stop_grace() {
+    let mut bench = with_gpus(&["a", "b", "c"]);
+    bench.submit("digits", spec(2, 3, 2));
+    bench.pass(SECOND);
+    let notice = |bench: &mut Bench, node: &str| {
+        let found =
+            Finding { check: TERMINATION_NOTICE.into(), reason: "spot interruption at 10:02".into(), ..finding(Subject::Node) };
+        tells(bench, node, vec![found]);
+    };
+    notice(&mut bench, "b");
+    let job = bench.job("digits");
+    let (cause, message) = job.incidents.last().map(|incident| (incident.cause, incident.message.clone())).unwrap();
+    assert_eq!((cause, message.as_str()), (Cause::NodeLeaving, "leaving b: spot interruption at 10:02"));
+    assert_eq!((bench.members("digits"), job.restart_count), (vec!["a", "c"], 0), "no cool-down, and it goes on with fewer");
+    let told = bench.events.iter().find(|event| event.reason == "Resizing").unwrap();
+    assert!(told.message.starts_with("leaving b"), "{}", told.message);
+    // Below the minimum there is nowhere to go: what still trains is left alone, until somebody comes.
+    notice(&mut bench, "c");
+    bench.pass(SECOND);
+    assert_eq!(bench.members("digits"), ["a", "c"]);
+    bench.connect("d");
+    reports(&mut bench, "d", &[]);
+    bench.pass(SECOND);
+    assert_eq!((bench.members("digits"), bench.job("digits").phase), (vec!["a", "d"], Phase::Running));
+    assert!(bench.stored_nodes.values().all(|node| node.marks.is_empty()), "nobody is to blame");
 }
 
 #[test]

@@ -85,6 +85,13 @@ fn only_who_is_heard(world: &World, before: &JobRecord, job: &JobRecord) -> Brok
         let of_it = |id: &u64| world.conns.get(id).is_some_and(|conn| Some(conn.machine) == machine && conn.coordinator_open);
         leader.sessions.values().any(of_it)
     };
+    let shut = |node: &NodeName| leader.fleet.node_view(node).and_then(|view| view.report.health.withholds_node().cloned());
+    if let Some((node, why)) = current.members.iter().find_map(|member| Some((&member.node, shut(&member.node)?))) {
+        return Some((
+            "I16",
+            format!("generation {} of {} is opened on {node}, which says {}", current.number, job.uid, why.check),
+        ));
+    }
     let unheard = current.members.iter().map(|member| &member.node).find(|node| !heard(node))?;
     Some(("I16", format!("generation {} of {} is opened on {unheard}, which has no session", current.number, job.uid)))
 }

@@ -271,7 +271,7 @@ mod tests {
                 events: 1_000_000,
                 generations: 2,
                 steps: 3,
-                simulated_s: 4,
+                simulated_s: 3_600,
                 faults: [("AgentCrash".to_owned(), faults)].into(),
                 violations: Vec::new(),
                 seconds: 90.0,
@@ -279,7 +279,7 @@ mod tests {
             })
         };
         let text = render(&[one(0, 5), one(500, 7)], "## Found\n");
-        assert!(text.contains("| small | 1,000 | 2,000,000 | 12 | 4 | 6 | 3 min | 0 | abc |"), "{text}");
+        assert!(text.contains("| abc | small | 1,000 | 2 h | 2,000,000 | 12 | 4 | 6 | 3 min | 0 |"), "{text}");
         assert!(text.contains("| AgentCrash | 12 | the agent dies |") && text.ends_with("## Found\n"), "{text}");
     }
 }

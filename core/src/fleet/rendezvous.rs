@@ -118,6 +118,9 @@ pub(crate) fn evidence(
         let run = node.runs.get(&id);
         if let Some(run) = run {
             exits(name, run, generation.proc_per_node, &mut found);
+        } else if node.session.is_some() && generation.dead.contains(name) {
+            // Proven dead, by somebody who has forgotten since how it ended.
+            found.push(Evidence::Vanished { node: name.clone(), at: now, launched: generation.started });
         }
         let finished = run.is_some_and(|run| run.ranks_finished(generation.proc_per_node));
         match node.liveness {

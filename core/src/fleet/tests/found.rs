@@ -411,3 +411,18 @@ fn steps_are_shown_and_decide_nothing() {
     assert_eq!(effects, [Effect::JobChanged(uid.clone())]);
     assert_eq!(bench.fleet.job_view(&uid).unwrap().last_step, Some(7));
 }
+
+/// Small seed 126293: the coordinator stores a death and dies itself; the agent comes back with another state directory.
+#[test]
+fn a_death_of_which_nobody_can_tell_any_more_ends_its_generation() {
+    let mut bench = Bench::new(&["a"]);
+    bench.submit("digits", document(1, 1, 1));
+    bench.rank_exits("digits", 0, Exit::Signal(11), None);
+    assert!(bench.stored_jobs.values().all(|job| job.current.as_ref().is_none_or(|g| g.dead.len() == 1)), "the death is stored");
+    bench.restart_coordinator();
+    bench.agents.get_mut(&"a".into()).unwrap().runs.clear();
+    bench.connect("a");
+    bench.pass(20 * SECOND);
+    let job = bench.job("digits");
+    assert_eq!((job.phase, job.last_generation.0), (Phase::Running, 2), "{}", job.message);
+}

@@ -87,7 +87,7 @@ fn a_machine_that_will_be_taken_away_is_left_before_it_goes() {
     cluster.train("job", "2:3", &LONG);
     let now = cluster.trains("job", 1, 3);
     let node = cluster.node_of(&now, 1);
-    let notice = cluster.path(&format!("nodes/{node}/state/termination-notice"));
+    let notice = cluster.dir.join(format!("nodes/{node}/state/termination-notice"));
     fs::write(&notice, "spot interruption: terminate at 10:02\n").unwrap();
     let after = cluster.wait("job", "training on the other two", |status| {
         let ranks = status["ranks"].as_array().map_or(&[][..], Vec::as_slice);

@@ -203,7 +203,7 @@ fn render(lines: &[Line], found: &str) -> String {
             sum(&|h| h.violations.len() as u64),
         );
     }
-    text += "\nA `+` after a commit: its tree had changes that were not committed yet. What was broken is mended since, below.\n";
+    text += "\nA `+` after a commit: its tree had changes that were not committed yet. What was broken is told of below.\n";
     for (h, (seed, rule, what)) in histories.iter().flat_map(|h| h.violations.iter().map(move |violation| (h, violation))) {
         let _ = writeln!(text, "- {} {} seed {seed} broke {rule}: {what}", h.commit, h.size);
     }

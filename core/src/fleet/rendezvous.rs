@@ -15,7 +15,7 @@ use crate::{
     },
     id::{JobUid, NodeName},
     planted::{self, Mistake},
-    run::{Endpoint, RunPhase, RunReport},
+    run::{Endpoint, RankReport, RunPhase, RunReport},
     spec::Progress,
     time::Timestamp,
 };
@@ -163,7 +163,9 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
         let failed = run.ranks.iter().filter(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
         failed.filter(|rank| !vanished || rank.first_error.is_some())
     };
-    let first = failures().min_by_key(|rank| rank.exited_at);
+    // Times of before a reboot are all the same to its clock: who was killed was not the first.
+    let killed = |rank: &RankReport| rank.exit.map(|exit| exit.class(rank.first_error.as_deref())) == Some(ExitClass::Killed);
+    let first = failures().min_by_key(|rank| (rank.exited_at, killed(rank)));
     let failed = first.is_some();
     for rank in failures() {
         if let Some(exit) = rank.exit {

@@ -71,7 +71,8 @@ impl Fleet {
     pub(crate) fn leaving(&self, uid: &JobUid) -> Option<(&NodeName, &str)> {
         self.jobs[uid].current.as_ref()?.members.iter().find_map(|member| {
             let findings = &self.nodes.get(&member.node)?.report.health.findings;
-            let notice = findings.iter().find(|finding| finding.check == TERMINATION_NOTICE)?;
+            // Where an operator's rules make less of it the node is not shut, and a job that left would come back.
+            let notice = findings.iter().find(|f| f.check == TERMINATION_NOTICE && f.severity >= Severity::Drain)?;
             Some((&member.node, notice.reason.as_str()))
         })
     }

@@ -126,6 +126,9 @@ fn a_machine_that_will_be_taken_away_is_left_at_once_with_the_stop_grace() {
             Finding { check: TERMINATION_NOTICE.into(), reason: "spot interruption at 10:02".into(), ..finding(Subject::Node) };
         tells(bench, node, vec![found]);
     };
+    let made_less = Finding { check: TERMINATION_NOTICE.into(), severity: Severity::Warn, ..finding(Subject::Node) };
+    tells(&mut bench, "b", vec![made_less]);
+    assert_eq!(bench.job("digits").last_generation.0, 1, "an operator's rules may make less of it");
     notice(&mut bench, "b");
     let job = bench.job("digits");
     let (cause, message) = job.incidents.last().map(|incident| (incident.cause, incident.message.clone())).unwrap();

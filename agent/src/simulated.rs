@@ -63,7 +63,12 @@ impl SimulatedAgent {
             probes: Probes::default(),
         });
         let (orders_in, orders) = mpsc::channel(ORDERS_MAX);
-        let reports = watch::Sender::new(Some(Reports { term: Term(0), epoch: NodeEpoch(0), runs: Arc::default() }));
+        let reports = watch::Sender::new(Some(Reports {
+            term: Term(0),
+            epoch: NodeEpoch(0),
+            generations: Arc::default(),
+            runs: Arc::default(),
+        }));
         let (pulse, end_session) = (watch::Sender::new(0), watch::Sender::new((0, String::new())));
         let handle = Handle {
             orders: orders_in,

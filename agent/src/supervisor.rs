@@ -10,7 +10,7 @@ use std::{
 };
 
 use muster_core::{
-    id::{JobUid, NodeEpoch, Term},
+    id::{Generation, JobUid, NodeEpoch, Term},
     node::{Effect, Found, FoundState, Input, Ledger, Node, torchrun, torchrun::Site},
     node_report::NodeReport,
     run::{Assignment, Desired, Endpoint, RunId, RunReport},
@@ -70,6 +70,7 @@ pub(crate) struct Handle {
 pub(crate) struct Reports {
     pub(crate) term: Term,
     pub(crate) epoch: NodeEpoch,
+    pub(crate) generations: Arc<BTreeMap<JobUid, Generation>>,
     pub(crate) runs: Arc<Vec<RunReport>>,
 }
 
@@ -383,12 +384,17 @@ impl Supervisor {
         let mut runs = fitting(self.node.reports());
         self.tell_lanes(&mut runs);
         let ledger = self.node.ledger();
+        let generations = ledger.generations();
         self.reports.send_if_modified(|known| {
-            let same = |known: &Reports| (known.term, known.epoch, known.runs.as_ref()) == (ledger.term, ledger.epoch, &runs);
+            let same = |known: &Reports| {
+                (known.term, known.epoch, known.runs.as_ref(), known.generations.as_ref())
+                    == (ledger.term, ledger.epoch, &runs, &generations)
+            };
             if known.as_ref().is_some_and(same) {
                 return false;
             }
-            *known = Some(Reports { term: ledger.term, epoch: ledger.epoch, runs: Arc::new(runs) });
+            *known =
+                Some(Reports { term: ledger.term, epoch: ledger.epoch, generations: Arc::new(generations), runs: Arc::new(runs) });
             true
         });
     }

@@ -124,6 +124,8 @@ pub struct Hello {
     pub speaks: Speaks,
     pub term_seen: Term,
     pub epoch_seen: NodeEpoch,
+    /// The newest generation of each job that this node has obeyed, whether or not it still holds anything of it.
+    pub generations_seen: BTreeMap<JobUid, Generation>,
     pub report: NodeReport,
     pub runs: Vec<RunReport>,
 }

@@ -6,7 +6,7 @@
 //! | version | what came with it |
 //! |---|---|
 //! | 1 | the first |
-//! | 2 | both ends say what they speak; `fenceAfter` |
+//! | 2 | both ends say what they speak; `fenceAfter`; an agent says the newest generation of each job it has obeyed |
 
 use std::fmt;
 

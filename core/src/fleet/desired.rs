@@ -44,8 +44,10 @@ pub(crate) fn of_node(
             continue;
         }
         let target = match jobs.get(&run.job) {
-            // Left alone until it is judged.
-            Some(job) if job.current.as_ref().is_some_and(|current| current.number == run.generation) => continue,
+            // Left alone until it is judged. A node that is no member holds one of a newer store that was lost, whose number was given out again.
+            Some(job) if job.current.as_ref().is_some_and(|current| current.number == run.generation && current.has(name)) => {
+                continue;
+            }
             _ if report.phase.is_over() && planted::on(Mistake::EndsUnacknowledged) => continue,
             _ if report.phase.is_over() => Target::Gone { purge: !jobs.contains_key(&run.job) },
             Some(job) if run.generation > job.last_generation => continue,

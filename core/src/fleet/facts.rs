@@ -57,7 +57,7 @@ impl Fleet {
                 let message = format!("{name}: {why}; an operator has accepted the store, and what it does not know is stopped");
                 self.event(scratch, now, true, "StoreAccepted", message, None, Some(&name));
             }
-            hello.runs.iter().for_each(|run| self.touch_job(&run.run.job, scratch));
+            hello.newest().for_each(|(job, _)| self.touch_job(job, scratch));
             self.accept_numbers(&hello);
         }
         self.touch_node(&name, scratch);

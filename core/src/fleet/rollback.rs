@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     fleet::{Fleet, Hello, Refusal, job::Stopping},
-    id::{JobName, JobUid, NodeName},
+    id::{Generation, JobName, JobUid, NodeName},
     planted::{self, Mistake},
-    run::RunId,
+    run::{RunId, RunReport},
     time::Timestamp,
 };
 
@@ -28,31 +28,47 @@ const REMEDY: &str = "The store is an old copy: nothing is decided about this no
 newest store; or, if that is lost, start the coordinator with --accept-store, which stops what the store does not know; or, if only this \
 node is odd (it came from another cluster), strike it off (muster delete node) and empty its state directory";
 
+impl Hello {
+    /// What the node has obeyed of each job, and what it holds: that may be more, if its ledger is an older copy itself.
+    pub(crate) fn newest(&self) -> impl Iterator<Item = (&JobUid, Generation)> {
+        let held = self.runs.iter().map(|run| (&run.run.job, run.run.generation));
+        self.generations_seen.iter().map(|(job, generation)| (job, *generation)).chain(held)
+    }
+}
+
 impl Fleet {
     /// What this node has seen that the store does not know, if anything.
     pub(crate) fn ahead(&self, hello: &Hello) -> Option<String> {
-        let stored = self.nodes.get(&hello.node).map(|node| node.record.epoch);
         if planted::on(Mistake::RollbackUnseen) {
             return None;
         }
-        if let Some(stored) = stored.filter(|stored| hello.epoch_seen > *stored) {
-            return Some(format!("it has obeyed node epoch {}, the store says {stored}", hello.epoch_seen));
-        }
-        let newer =
-            hello.runs.iter().find(|run| self.jobs.get(&run.run.job).is_some_and(|job| run.run.generation > job.last_generation));
-        if let Some(run) = newer {
-            let job = &self.jobs[&run.run.job];
-            return Some(format!(
-                "it holds generation {} of {}, the store says {}",
-                run.run.generation, job.name, job.last_generation
-            ));
-        }
+        let stored = self.nodes.get(&hello.node).map(|node| node.record.epoch);
+        let newer_epoch = stored
+            .filter(|stored| hello.epoch_seen > *stored)
+            .map(|stored| format!("it has obeyed node epoch {}, the store says {stored}", hello.epoch_seen));
+        let newer = |(uid, generation): (&JobUid, Generation)| {
+            let job = self.jobs.get(uid).filter(|job| generation > job.last_generation)?;
+            Some(format!("it has obeyed generation {generation} of {}, the store says {}", job.name, job.last_generation))
+        };
+        // A number that was given out again before this node was heard.
+        let another = |run: &RunReport| {
+            let job = self.jobs.get(&run.run.job)?;
+            let current =
+                job.current.as_ref().filter(|current| current.number == run.run.generation && !current.has(&hello.node))?;
+            Some(format!("it holds generation {} of {}, whose members in the store are others", current.number, job.name))
+        };
         // A job is deleted only when all its members are dead, or struck off by an operator. A node that was struck off is not known any more.
         let buried = |job: &JobUid| self.tombstones.iter().any(|tombstone| &tombstone.run.job == job);
-        let lives =
-            |run: &&crate::run::RunReport| !run.phase.is_over() && !self.jobs.contains_key(&run.run.job) && !buried(&run.run.job);
-        let unknown = hello.runs.iter().find(lives).filter(|_| stored.is_none() && hello.epoch_seen.0 > 0)?;
-        Some(format!("it runs workers of job {}, which the store has never known", unknown.run.job))
+        let unknown = |run: &RunReport| {
+            let uid = &run.run.job;
+            let lives = !run.phase.is_over() && !self.jobs.contains_key(uid) && !buried(uid);
+            (lives && stored.is_none() && hello.epoch_seen.0 > 0)
+                .then(|| format!("it runs workers of job {uid}, which the store has never known"))
+        };
+        newer_epoch
+            .or_else(|| hello.newest().find_map(newer))
+            .or_else(|| hello.runs.iter().find_map(another))
+            .or_else(|| hello.runs.iter().find_map(unknown))
     }
 
     /// What this agent must know if it is the one that speaks for this node, and does not: workers were started here on this boot, its ledger is
@@ -63,7 +79,8 @@ impl Fleet {
         if hello.epoch_seen >= node.record.epoch || planted::on(Mistake::StrangerTakenIn) {
             return None;
         }
-        let lacks = |run: &RunId| !hello.runs.iter().any(|held| held.run == *run);
+        let obeyed = |run: &RunId| hello.generations_seen.get(&run.job).is_some_and(|seen| *seen >= run.generation);
+        let lacks = |run: &RunId| !obeyed(run) && !hello.runs.iter().any(|held| held.run == *run);
         let run = node.jobs.iter().filter_map(|uid| self.jobs.get(uid)).find_map(|job| {
             let mut here = job.unburied().filter(|g| g.started && g.has(&hello.node) && !g.dead.contains(&hello.node));
             here.find_map(|generation| Some(generation.run(&job.uid)).filter(lacks))
@@ -84,10 +101,10 @@ impl Fleet {
 
     /// The operator has said that this store is the truth: numbers that nodes have seen are not given out again.
     pub(crate) fn accept_numbers(&mut self, hello: &Hello) {
-        for run in &hello.runs {
-            if let Some(job) = self.jobs.get_mut(&run.run.job).filter(|job| run.run.generation > job.last_generation) {
-                job.last_generation = run.run.generation;
-                // It was replaced by what the node holds, and no node goes back to it.
+        for (uid, generation) in hello.newest() {
+            if let Some(job) = self.jobs.get_mut(uid).filter(|job| generation > job.last_generation) {
+                job.last_generation = generation;
+                // It was replaced by one that the store does not know, and no node goes back to it.
                 job.retire_current(Stopping { reason: "the store was an old copy".into(), grace: Duration::ZERO });
             }
         }

@@ -20,6 +20,7 @@ mod listening;
 mod mixture;
 mod objects;
 mod requests;
+mod rollback;
 mod stacks;
 mod unhealthy;
 
@@ -42,6 +43,7 @@ struct Agent {
     desired: Option<Desired>,
     boot: u32,
     epoch: NodeEpoch,
+    seen: BTreeMap<JobUid, Generation>,
     /// Takes orders, but gets nothing done and says nothing new.
     frozen: bool,
     /// What its interpreter has, said once a run is ready.
@@ -124,6 +126,7 @@ impl Bench {
             speaks: Speaks::OURS,
             term_seen: Term(0),
             epoch_seen: agent.epoch,
+            generations_seen: agent.seen.clone(),
             report,
             runs: agent.runs.values().cloned().collect(),
         };

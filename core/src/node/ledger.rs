@@ -73,6 +73,11 @@ impl Ledger {
         Self { node, term: Term(0), epoch: NodeEpoch(0), jobs: BTreeMap::new(), clock: 0 }
     }
 
+    /// The newest generation of each job that this node has obeyed.
+    pub fn generations(&self) -> BTreeMap<JobUid, Generation> {
+        self.jobs.iter().map(|(job, seen)| (job.clone(), seen.generation)).collect()
+    }
+
     /// Takes a session's stamp; true if there is something new to persist.
     pub(super) fn accept_stamp(&mut self, term: Term, epoch: NodeEpoch) -> Result<bool, Objection> {
         if term < self.term {

@@ -3,11 +3,11 @@
 //! Core's reports carry points in time on the sender's clock; the wire carries ages. So everything with a time in it takes `now`: the
 //! sender's on the way out, the receiver's on the way in. Whatever comes from the wire is bounded here, once, for both ends.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
     fleet::Hello,
-    id::{NodeEpoch, NodeName, Term, node_name_error},
+    id::{Generation, JobUid, NodeEpoch, NodeName, Term, node_name_error},
     protocol::Speaks,
     time::Timestamp,
 };
@@ -26,7 +26,7 @@ pub use desired::{desired_from_wire, desired_to_wire};
 pub use node_report::{node_report_from_wire, node_report_to_wire};
 pub use run_report::{RUNS_MAX, runs_from_wire, runs_to_wire};
 
-use bounds::{NAME_MAX, malformed, text};
+use bounds::{NAME_MAX, count, malformed, required_text, text};
 
 pub fn hello_to_wire(hello: &Hello, now: Timestamp) -> v1::Hello {
     v1::Hello {
@@ -37,6 +37,7 @@ pub fn hello_to_wire(hello: &Hello, now: Timestamp) -> v1::Hello {
         incarnation: hello.incarnation,
         term_seen: hello.term_seen.0,
         epoch_seen: hello.epoch_seen.0,
+        generations_seen: hello.generations_seen.iter().map(|(job, generation)| (job.to_string(), generation.0)).collect(),
         report: Some(node_report_to_wire(&hello.report)),
         runs: Some(runs_to_wire(&hello.runs, now)),
     }
@@ -71,9 +72,19 @@ pub fn hello_from_wire(wire: v1::Hello, now: Timestamp) -> Result<Hello, Malform
         speaks,
         term_seen: Term(wire.term_seen),
         epoch_seen: NodeEpoch(wire.epoch_seen),
+        generations_seen: generations_from_wire(wire.generations_seen)?,
         report: node_report_from_wire(wire.report.ok_or_else(|| malformed("hello.report", "is missing"))?)?,
         runs: runs_from_wire(wire.runs.ok_or_else(|| malformed("hello.runs", "is missing"))?, now)?,
     })
+}
+
+/// Jobs a hello may name: as many as an agent's ledger remembers, which is 1,000 (`core/src/node/ledger.rs`).
+const GENERATIONS_MAX: usize = 1_000;
+
+fn generations_from_wire(wire: BTreeMap<String, u64>) -> Result<BTreeMap<JobUid, Generation>, Malformed> {
+    count("hello.generations_seen", wire.len(), GENERATIONS_MAX)?;
+    let uid = |uid| required_text("hello.generations_seen", uid, NAME_MAX).map(JobUid::from);
+    wire.into_iter().map(|(job, generation)| Ok((uid(job)?, Generation(generation)))).collect()
 }
 
 /// The coordinator's answer to a hello.

@@ -1,7 +1,10 @@
 //! The agent's shell: one process at a time around the real brain of its node. Dials, speaks, persists the ledger, tells runners; dies
 //! and comes back with what is on disk, while everything it started goes on.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use muster_core::{
     fleet::Hello,
@@ -163,6 +166,7 @@ impl World {
             speaks: agent.speaks,
             term_seen: ledger.term,
             epoch_seen: ledger.epoch,
+            generations_seen: if on(Planted::GenerationsUntold) { BTreeMap::new() } else { ledger.generations() },
             report,
             runs,
         };

@@ -289,7 +289,9 @@ pub(crate) fn committed_before_commanded(world: &mut World, seat: usize, effect:
             Some(("I15", format!("a node is to have {} runs", desired.runs.len())))
         }
         Effect::Publish { session, desired } => {
-            let uncommitted = desired.runs.iter().find_map(|wanted| uncommitted(store, wanted)).map(|what| ("R1", what));
+            let conn = process.sessions.get(session).and_then(|id| world.conns.get(id));
+            let name = conn.map(|conn| &world.machines[conn.machine].name);
+            let uncommitted = desired.runs.iter().find_map(|wanted| uncommitted(store, name, wanted)).map(|what| ("R1", what));
             uncommitted.or_else(|| rollback::ordered(process, store, world, *session))
         }
         Effect::Answer { answer: Answer::Job { job, .. }, .. } => {
@@ -325,10 +327,13 @@ fn unwelcome(world: &World, process: &Process, session: SessionId, term: Term, e
     })
 }
 
-fn uncommitted(store: &Store, wanted: &DesiredRun) -> Option<String> {
+fn uncommitted(store: &Store, node: Option<&NodeName>, wanted: &DesiredRun) -> Option<String> {
     let job = store.jobs.get(&wanted.run.job);
     let generation = job.and_then(|job| job.generation(wanted.run.generation));
-    let is_current = job.and_then(|job| job.current.as_ref()).is_some_and(|current| current.number == wanted.run.generation);
+    // Who is no member holds one of the same number from a newer store that was lost.
+    let member = |current: &&GenerationRecord| node.is_none_or(|node| current.has(node));
+    let current = job.and_then(|job| job.current.as_ref()).filter(member);
+    let is_current = current.is_some_and(|current| current.number == wanted.run.generation);
     let run = words::run(&wanted.run);
     let (assignment, meets) = match &wanted.target {
         Target::Ready(assignment) => (assignment, None),

@@ -3,13 +3,14 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
-    fleet::job::{JobRecord, Phase},
-    id::JobUid,
+    fleet::job::{GenerationRecord, JobRecord, Phase},
+    id::{JobUid, NodeName},
     protocol::{self, Speaks},
+    run::RunId,
     time::Timestamp,
 };
 
-use crate::{event::Event, words, world::World};
+use crate::{event::Event, machine::Machine, words, world::World};
 
 /// How long something may be wrong at a stretch. The longest honest chain: an unkillable group (70 s), or a start that is awaited
 /// (30 s and a grace of 25 s) on a node that is then avoided (60 s), and some seconds for every step between.
@@ -41,8 +42,11 @@ pub(crate) fn look(world: &mut World) {
             wrong.insert(job.uid.to_string(), what);
         }
     }
-    for place in &world.machines {
-        for (run, group) in place.runs.iter().filter(|(_, group)| group.is_held()) {
+    // Of a node that knows more than the store nobody decides anything, nor of its jobs.
+    let halted = |place: &Machine| world.store.nodes.get(&place.name).is_some_and(|node| node.halt.is_some());
+    let left_alone = |run: &RunId| world.store.jobs.get(&run.job).is_some_and(|job| waits_for_a_person(world, job));
+    for place in world.machines.iter().filter(|place| !halted(place)) {
+        for (run, group) in place.runs.iter().filter(|(run, group)| group.is_held() && !left_alone(run)) {
             let current = world.store.jobs.get(&run.job).and_then(|job| job.current.as_ref());
             if current.is_none_or(|current| current.number != run.generation) {
                 let key = format!("{} on {}", words::run(run), place.name);
@@ -50,16 +54,16 @@ pub(crate) fn look(world: &mut World) {
             }
         }
     }
-    for (place, agent) in world.machines.iter().filter_map(|place| Some((place, place.agent.as_ref()?))) {
-        for over in agent.node.runs_over() {
+    for (place, agent) in
+        world.machines.iter().filter(|place| !halted(place)).filter_map(|place| Some((place, place.agent.as_ref()?)))
+    {
+        for over in agent.node.runs_over().filter(|run| !left_alone(run)) {
             let key = format!("{} on {}", words::run(over), place.name);
             wrong.insert(key, "its end was reported and is not acknowledged".to_owned());
         }
     }
     world.liveness.wrong.retain(|what, _| wrong.contains_key(what));
-    // After a store was rolled back nobody waits for everything to be well.
-    world.liveness.calm =
-        if wrong.is_empty() || world.truth.rolled_back.is_some() { world.liveness.calm + EVERY } else { Duration::ZERO };
+    world.liveness.calm = if wrong.is_empty() { world.liveness.calm + EVERY } else { Duration::ZERO };
     let now = world.now;
     for (key, what) in wrong {
         let since = *world.liveness.wrong.entry(key.clone()).or_insert(now);
@@ -72,7 +76,9 @@ pub(crate) fn look(world: &mut World) {
 fn content(world: &World, job: &JobRecord) -> Result<(), String> {
     let says = || format!("{:?}, {}: {}", job.phase, job.reason, job.message);
     if job.phase.is_over() {
-        let unburied: Vec<u64> = job.unburied().map(|generation| generation.number.0).collect();
+        let waits = |name: &NodeName| world.store.nodes.get(name).is_some_and(|node| node.halt.is_some());
+        let undecided = |generation: &&GenerationRecord| generation.members.iter().any(|member| waits(&member.node));
+        let unburied: Vec<u64> = job.unburied().filter(|g| !undecided(g)).map(|generation| generation.number.0).collect();
         return if unburied.is_empty() { Ok(()) } else { Err(format!("over, but generations {unburied:?} are not proven dead")) };
     }
     let room = usable(world, &job.uid, job);
@@ -90,13 +96,22 @@ fn content(world: &World, job: &JobRecord) -> Result<(), String> {
     let backs_off =
         job.reason == "BackOff" && job.not_before.zip(world.leader()).is_some_and(|(at, leader)| at > leader.clock.at(world.now));
     let lacks_room = job.reason == "BelowMinimum" && room < job.spec.min_replicas as usize;
-    if backs_off || lacks_room { Ok(()) } else { Err(format!("{}; {room} nodes could take it", says())) }
+    if backs_off || lacks_room || waits_for_a_person(world, job) {
+        Ok(())
+    } else {
+        Err(format!("{}; {room} nodes could take it", says()))
+    }
+}
+
+/// A node knows more of this job than the store: it says so, and nothing happens until somebody has said what is true.
+fn waits_for_a_person(world: &World, job: &JobRecord) -> bool {
+    job.reason == "StoreBehind" && world.store.nodes.values().any(|node| node.halt.is_some())
 }
 
 /// Nodes that are there and have room for this job beside the others.
 fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
-    let fits = |place: &&crate::machine::Machine| {
-        let known = world.store.nodes.get(&place.name).is_some_and(|node| node.cordon.is_none());
+    let fits = |place: &&Machine| {
+        let known = world.store.nodes.get(&place.name).is_some_and(|node| node.cordon.is_none() && node.halt.is_none());
         if !place.powered || place.agent.is_none() || !known {
             return false;
         }

@@ -50,6 +50,8 @@ planted! {
     StopIsDeath,
     /// The agent makes up a boot id at each start of its process.
     BootIdPerProcess,
+    /// An agent does not say which generations it has obeyed.
+    GenerationsUntold,
     /// An agent that hears nothing from the coordinator stops its workers.
     SilenceKills,
     /// The line that tells a victim from a culprit gets lost.

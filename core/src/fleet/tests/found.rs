@@ -44,88 +44,6 @@ fn a_mass_loss_freezes_what_nobody_can_tell_of_and_nothing_else() {
 }
 
 #[test]
-fn a_node_that_knows_more_than_the_store_is_left_alone_with_its_jobs() {
-    let mut bench = Bench::new(&["a", "b", "c"]);
-    bench.submit("digits", document(2, 2, 2));
-    let (jobs, nodes) = (bench.stored_jobs.clone(), bench.stored_nodes.clone());
-    bench.rank_exits("digits", 0, Exit::Signal(11), None);
-    bench.pass(SECOND);
-    let ran = bench.agents[&"a".into()].runs.clone();
-    assert_eq!(bench.job("digits").last_generation.0, 2);
-
-    // An old copy of the store is put back, and the term happens to match.
-    (bench.stored_jobs, bench.stored_nodes) = (jobs.clone(), nodes.clone());
-    bench.restart_coordinator();
-    ["a", "b", "c"].iter().for_each(|node| bench.connect(node));
-    bench.pass(20 * SECOND);
-    assert_eq!(bench.agents[&"a".into()].runs, ran, "nothing is stopped");
-    let job = bench.job("digits");
-    assert_eq!((job.last_generation.0, job.reason.as_str()), (1, "StoreBehind"), "{}", job.message);
-    let view = bench.fleet.node_view(&"a".into()).unwrap();
-    assert!(view.conditions[0].contains("generation 2") && view.conditions[0].contains("--accept-store"), "{:?}", view.conditions);
-    let name = JobName { namespace: "default".into(), name: "digits".into() };
-    let refused = bench.request(Request::Cancel { name });
-    assert!(matches!(refused, Answer::Refused(Refusal::Precondition(_))), "{refused:?}");
-
-    // Once the operator has accepted it, it is the truth, and no number is given out twice.
-    (bench.stored_jobs, bench.stored_nodes) = (jobs, nodes);
-    bench.restart_coordinator();
-    bench.fleet.policy.accept_store = true;
-    ["a", "b", "c"].iter().for_each(|node| bench.connect(node));
-    bench.pass(20 * SECOND);
-    let job = bench.job("digits");
-    assert_eq!((job.phase, job.last_generation.0), (Phase::Running, 3), "{}", job.message);
-}
-
-#[test]
-fn nothing_is_begun_on_a_node_booted_anew_while_another_holds_its_job_up() {
-    let mut bench = Bench::new(&["a", "b", "c"]);
-    bench.submit("digits", document(2, 2, 2));
-    let (jobs, nodes) = (bench.stored_jobs.clone(), bench.stored_nodes.clone());
-    assert_eq!(bench.members("digits"), ["a", "b"]);
-    bench.rank_exits("digits", 0, Exit::Signal(11), None);
-    bench.pass(SECOND);
-    (bench.stored_jobs, bench.stored_nodes) = (jobs, nodes);
-    bench.restart_coordinator();
-    bench.connect("a");
-    let b = bench.agents.get_mut(&"b".into()).unwrap();
-    b.runs.clear();
-    (b.epoch, b.boot, b.desired) = (NodeEpoch(0), 1, None);
-    bench.connect("b");
-    bench.pass(SECOND);
-    assert_eq!(bench.job("digits").reason, "StoreBehind");
-    assert!(bench.agents[&"b".into()].runs.is_empty(), "{:?}", bench.agents[&"b".into()].runs);
-}
-
-#[test]
-fn a_node_with_a_newer_epoch_proves_an_old_store() {
-    let mut bench = Bench::new(&["a"]);
-    bench.agents.get_mut(&"a".into()).unwrap().epoch = NodeEpoch(9);
-    bench.connect("a");
-    let halt = bench.stored_nodes[&"a".into()].halt.clone().expect("halted, and stored");
-    assert!(halt.why.starts_with("it has obeyed node epoch 9, the store says 1"), "{}", halt.why);
-    bench.submit("digits", document(1, 1, 1));
-    assert!(bench.job("digits").message.contains("a knows more than the store"), "{}", bench.job("digits").message);
-    bench.restart_coordinator();
-    bench.connect("a");
-    assert!(bench.stored_nodes[&"a".into()].halt.is_some(), "a restart does not mend it");
-}
-
-#[test]
-fn workers_of_a_job_the_store_never_knew_are_left_alone() {
-    let mut bench = Bench::new(&["a"]);
-    bench.submit("digits", document(1, 1, 1));
-    bench.pass(SECOND);
-    bench.stored_jobs.clear();
-    bench.stored_nodes.clear();
-    bench.restart_coordinator();
-    bench.connect("a");
-    bench.pass(SECOND);
-    assert!(bench.agents[&"a".into()].runs.values().all(|run| run.phase == RunPhase::Running));
-    assert!(bench.events.iter().any(|event| event.reason == "StoreBehind"));
-}
-
-#[test]
 fn a_killed_runner_costs_the_job_nothing() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.submit("digits", document(2, 2, 2));
@@ -161,6 +79,23 @@ fn ranks_that_their_own_torchrun_ended_are_victims() {
     ends(&mut bench, "b", (Exit::Signal(11), None), 20);
     bench.pass(SECOND);
     assert_eq!(last_incident(&bench, "digits").culprit.as_deref(), Some("rank 2 on b"));
+}
+
+#[test]
+fn who_was_killed_did_not_fall_first_where_all_times_are_alike() {
+    let mut bench = Bench::new(&["a"]);
+    bench.submit("digits", SpecDocument { proc_per_node: Some(2), ..document(1, 1, 1) });
+    // After a reboot the times of before are all the same to the node's clock.
+    let at = bench.now;
+    let agent = bench.agents.get_mut(&"a".into()).unwrap();
+    let run = agent.runs.values_mut().next().unwrap();
+    for (rank, exit) in run.ranks.iter_mut().zip([Exit::Signal(15), Exit::Signal(11)]) {
+        (rank.exit, rank.exited_at) = (Some(exit), Some(at));
+    }
+    let (session, runs) = (agent.session.unwrap(), agent.runs.values().cloned().collect());
+    bench.input(Input::Runs { session, runs });
+    bench.pass(SECOND);
+    assert_eq!(last_incident(&bench, "digits").culprit.as_deref(), Some("rank 1 on a"));
 }
 
 #[test]

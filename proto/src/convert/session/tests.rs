@@ -24,6 +24,10 @@ mod versions;
 
 const NOW: Timestamp = Timestamp(5_000_000_000);
 
+fn seen() -> impl Strategy<Value = BTreeMap<String, u64>> {
+    collection::btree_map(name(), any::<u64>(), 0..4)
+}
+
 fn name() -> impl Strategy<Value = String> {
     "[a-z][a-z0-9-]{0,12}[a-z0-9]"
 }
@@ -222,7 +226,7 @@ fn over_the_wire<M: Message + Default>(message: &M) -> M {
 
 proptest! {
     #[test]
-    fn hello_comes_back(node in name(), ids in any::<(u64, u64, u64)>(), report in node_report(), runs in runs()) {
+    fn hello_comes_back(node in name(), ids in any::<(u64, u64, u64)>(), report in node_report(), runs in runs(), seen in seen()) {
         let hello = Hello {
             node: NodeName::from(node),
             boot_id: "boot".into(),
@@ -230,6 +234,7 @@ proptest! {
             speaks: Speaks::OURS,
             term_seen: Term(ids.1),
             epoch_seen: NodeEpoch(ids.2),
+            generations_seen: seen.iter().map(|(job, generation)| (JobUid::from(job.clone()), Generation(*generation))).collect(),
             report,
             runs,
         };

@@ -67,6 +67,7 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
         speaks: Speaks::OURS,
         term_seen: Term(2),
         epoch_seen: NodeEpoch(3),
+        generations_seen: [(JobUid::from("0192-ab"), Generation(3))].into(),
         report: NodeReport::default(),
         runs: vec![run.clone()],
     };

@@ -17,11 +17,21 @@ pub(super) fn rollback(world: &World, changes: &[Change]) -> Broken {
 /// Who is ahead is halted when it connects, and stays so.
 fn halt(world: &World, node: &NodeRecord) -> Broken {
     let before = world.store.nodes.get(&node.name)?;
-    let known = world.machines[world.machine_named(&node.name)?].ledger_highest.epoch;
+    let ledger = &world.machines[world.machine_named(&node.name)?].ledger_highest;
+    let known = ledger.epoch;
+    let newer =
+        ledger.jobs.iter().find(|(uid, seen)| world.store.jobs.get(*uid).is_some_and(|job| job.last_generation < seen.generation));
     let what = match (&before.halt, &node.halt) {
         (Some(_), None) => format!("the halt of {} is lifted, and no person has said so", node.name),
         (None, None) if node.epoch != before.epoch && known > before.epoch => {
             format!("{} has obeyed epoch {known}, the store says {}, and it is taken in as any other", node.name, before.epoch)
+        }
+        (None, None) if node.epoch != before.epoch && newer.is_some() => {
+            let (job, seen) = newer?;
+            format!(
+                "{} has obeyed generation {} of {job}, of which the store does not know, and it is taken in as any other",
+                node.name, seen.generation
+            )
         }
         _ => return None,
     };

@@ -1,0 +1,164 @@
+//! A store that is an old copy: what proves it, and what becomes of jobs until somebody has said which is true.
+
+use super::*;
+
+#[test]
+fn a_node_that_knows_more_than_the_store_is_left_alone_with_its_jobs() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 2, 2));
+    let (jobs, nodes) = (bench.stored_jobs.clone(), bench.stored_nodes.clone());
+    bench.rank_exits("digits", 0, Exit::Signal(11), None);
+    bench.pass(SECOND);
+    let ran = bench.agents[&"a".into()].runs.clone();
+    assert_eq!(bench.job("digits").last_generation.0, 2);
+
+    // An old copy of the store is put back, and the term happens to match.
+    (bench.stored_jobs, bench.stored_nodes) = (jobs.clone(), nodes.clone());
+    bench.restart_coordinator();
+    ["a", "b", "c"].iter().for_each(|node| bench.connect(node));
+    bench.pass(20 * SECOND);
+    assert_eq!(bench.agents[&"a".into()].runs, ran, "nothing is stopped");
+    let job = bench.job("digits");
+    assert_eq!((job.last_generation.0, job.reason.as_str()), (1, "StoreBehind"), "{}", job.message);
+    let view = bench.fleet.node_view(&"a".into()).unwrap();
+    assert!(view.conditions[0].contains("generation 2") && view.conditions[0].contains("--accept-store"), "{:?}", view.conditions);
+    let name = JobName { namespace: "default".into(), name: "digits".into() };
+    let refused = bench.request(Request::Cancel { name });
+    assert!(matches!(refused, Answer::Refused(Refusal::Precondition(_))), "{refused:?}");
+
+    // Once the operator has accepted it, it is the truth, and no number is given out twice.
+    (bench.stored_jobs, bench.stored_nodes) = (jobs, nodes);
+    bench.restart_coordinator();
+    bench.fleet.policy.accept_store = true;
+    ["a", "b", "c"].iter().for_each(|node| bench.connect(node));
+    bench.pass(20 * SECOND);
+    let job = bench.job("digits");
+    assert_eq!((job.phase, job.last_generation.0), (Phase::Running, 3), "{}", job.message);
+}
+
+#[test]
+fn a_generation_of_which_only_ledgers_know_proves_an_old_store() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    let (jobs, nodes) = (bench.stored_jobs.clone(), bench.stored_nodes.clone());
+    bench.rank_exits("digits", 0, Exit::Signal(11), None);
+    bench.pass(SECOND);
+    let uid = bench.job("digits").uid.clone();
+    assert_eq!(bench.job("digits").last_generation, Generation(2));
+
+    // Both have let go of generation 2 since, and the epochs happen to match.
+    for node in ["a", "b"] {
+        let agent = bench.agents.get_mut(&node.into()).unwrap();
+        agent.runs.clear();
+        agent.seen.insert(uid.clone(), Generation(2));
+    }
+    (bench.stored_jobs, bench.stored_nodes) = (jobs.clone(), nodes.clone());
+    bench.restart_coordinator();
+    ["a", "b"].iter().for_each(|node| bench.connect(node));
+    bench.pass(20 * SECOND);
+    assert_eq!(bench.job("digits").reason, "StoreBehind");
+    let halt = bench.stored_nodes[&"a".into()].halt.clone().expect("halted, and stored");
+    assert!(halt.why.starts_with("it has obeyed generation 2 of default/digits, the store says 1"), "{}", halt.why);
+
+    (bench.stored_jobs, bench.stored_nodes) = (jobs, nodes);
+    bench.restart_coordinator();
+    bench.fleet.policy.accept_store = true;
+    ["a", "b"].iter().for_each(|node| bench.connect(node));
+    bench.pass(20 * SECOND);
+    let job = bench.job("digits");
+    assert_eq!((job.phase, job.last_generation.0), (Phase::Running, 3), "{}", job.message);
+}
+
+#[test]
+fn nothing_is_begun_on_a_node_booted_anew_while_another_holds_its_job_up() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 2, 2));
+    let (jobs, nodes) = (bench.stored_jobs.clone(), bench.stored_nodes.clone());
+    assert_eq!(bench.members("digits"), ["a", "b"]);
+    bench.rank_exits("digits", 0, Exit::Signal(11), None);
+    bench.pass(SECOND);
+    (bench.stored_jobs, bench.stored_nodes) = (jobs, nodes);
+    bench.restart_coordinator();
+    bench.connect("a");
+    let b = bench.agents.get_mut(&"b".into()).unwrap();
+    b.runs.clear();
+    (b.epoch, b.boot, b.desired) = (NodeEpoch(0), 1, None);
+    bench.connect("b");
+    bench.pass(SECOND);
+    assert_eq!(bench.job("digits").reason, "StoreBehind");
+    assert!(bench.agents[&"b".into()].runs.is_empty(), "{:?}", bench.agents[&"b".into()].runs);
+}
+
+#[test]
+fn a_node_with_a_newer_epoch_proves_an_old_store() {
+    let mut bench = Bench::new(&["a"]);
+    bench.agents.get_mut(&"a".into()).unwrap().epoch = NodeEpoch(9);
+    bench.connect("a");
+    let halt = bench.stored_nodes[&"a".into()].halt.clone().expect("halted, and stored");
+    assert!(halt.why.starts_with("it has obeyed node epoch 9, the store says 1"), "{}", halt.why);
+    bench.submit("digits", document(1, 1, 1));
+    assert!(bench.job("digits").message.contains("a knows more than the store"), "{}", bench.job("digits").message);
+    bench.restart_coordinator();
+    bench.connect("a");
+    assert!(bench.stored_nodes[&"a".into()].halt.is_some(), "a restart does not mend it");
+}
+
+#[test]
+fn workers_of_a_job_the_store_never_knew_are_left_alone() {
+    let mut bench = Bench::new(&["a"]);
+    bench.submit("digits", document(1, 1, 1));
+    bench.pass(SECOND);
+    bench.stored_jobs.clear();
+    bench.stored_nodes.clear();
+    bench.restart_coordinator();
+    bench.connect("a");
+    bench.pass(SECOND);
+    assert!(bench.agents[&"a".into()].runs.values().all(|run| run.phase == RunPhase::Running));
+    assert!(bench.events.iter().any(|event| event.reason == "StoreBehind"));
+}
+
+#[test]
+fn a_number_given_out_again_proves_an_old_store() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(1, 1, 1));
+    let (jobs, nodes) = (bench.stored_jobs.clone(), bench.stored_nodes.clone());
+    bench.cut("a");
+    bench.pass(10 * SECOND);
+    assert_eq!((bench.members("digits"), bench.job("digits").last_generation), (vec!["b"], Generation(2)));
+    let ran = bench.agents[&"b".into()].runs.clone();
+
+    // The old copy gives number 2 out once more, to a third node, before the one that has it is heard.
+    (bench.stored_jobs, bench.stored_nodes) = (jobs, nodes);
+    bench.restart_coordinator();
+    bench.connect("c");
+    bench.agents.get_mut(&"a".into()).unwrap().boot = 1;
+    bench.connect("a");
+    bench.pass(20 * SECOND);
+    assert_eq!(bench.job("digits").last_generation, Generation(2));
+    assert_ne!(bench.members("digits"), ["b"]);
+    bench.agents.get_mut(&"b".into()).unwrap().desired = None;
+    bench.connect("b");
+    let halt = bench.stored_nodes[&"b".into()].halt.clone().expect("halted, and stored");
+    assert!(halt.why.starts_with("it holds generation 2 of default/digits, whose members in the store are others"), "{}", halt.why);
+    bench.pass(20 * SECOND);
+    assert_eq!(bench.agents[&"b".into()].runs, ran, "nothing is stopped");
+}
+
+#[test]
+fn an_agent_that_has_obeyed_what_it_has_let_go_of_is_no_stranger() {
+    let mut bench = Bench::new(&["a"]);
+    bench.submit("digits", document(1, 1, 1));
+    let uid = bench.job("digits").uid.clone();
+    let agent = bench.agents.get_mut(&"a".into()).unwrap();
+    (agent.session, agent.desired) = (None, None);
+    agent.runs.clear();
+    (agent.epoch, agent.incarnation) = (NodeEpoch(0), 0);
+    bench.connect("a");
+    let refused = |bench: &Bench| bench.events.iter().filter(|event| event.reason == "SessionRefused").count();
+    assert_eq!(refused(&bench), 1, "of an agent that knows nothing nobody can tell");
+    let agent = bench.agents.get_mut(&"a".into()).unwrap();
+    agent.seen.insert(uid, Generation(1));
+    agent.epoch = NodeEpoch(0);
+    bench.connect("a");
+    assert_eq!((refused(&bench), bench.stored_nodes[&"a".into()].epoch), (1, NodeEpoch(2)));
+}

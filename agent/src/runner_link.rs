@@ -4,7 +4,13 @@
 //! it has already obeyed as obeyed. A link connects again for as long as its runner lives. Once the runner is gone it tells the last
 //! word, which is the recorded outcome, or `Lost` with the proof that nothing is left.
 
-use std::{io, net::IpAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::IpAddr,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use muster_core::{
     node::{GroupStatus, SeenExit},
@@ -38,14 +44,14 @@ pub(crate) struct Orders {
 /// What a link says of its run.
 #[derive(Debug)]
 pub(crate) enum Word {
-    Status(GroupStatus),
+    /// And who lives on a minute after it was killed.
+    Status(GroupStatus, Vec<i32>),
+    /// The same of a runner that is gone.
+    Unkillable(Vec<i32>),
     /// The start was refused and nothing runs; the reason is for the user.
     Refused(String),
     /// The runner is gone without a record; since `at`, nothing of it is left.
-    Lost {
-        exits: Vec<SeenExit>,
-        at: Timestamp,
-    },
+    Lost { exits: Vec<SeenExit>, at: Timestamp },
 }
 
 /// Which runner, and who wants to hear of it.
@@ -62,6 +68,8 @@ pub(crate) struct Link {
 const LINE_MAX: usize = 10 << 20;
 /// Between attempts to reach a living runner: its socket is there as soon as it is ready.
 const RETRY: Duration = Duration::from_millis(100);
+/// What lives so long after its first SIGKILL waits in the kernel; a runner says the same of its own after as long.
+const UNKILLABLE_AFTER: Duration = Duration::from_secs(60);
 /// Between looks for survivors of a lost runner.
 const SWEEP: Duration = Duration::from_millis(20);
 
@@ -83,7 +91,7 @@ impl Link {
             }
             match self.fate(&dir) {
                 Fate::Alive => tokio::time::sleep(RETRY).await,
-                Fate::Over(status) => return self.tell(Word::Status(status)).await,
+                Fate::Over(status) => return self.tell(Word::Status(status, Vec::new())).await,
                 Fate::Lost { exits, runner } => {
                     let at = self.prove_dead(runner).await;
                     return self.tell(Word::Lost { exits, at }).await;
@@ -129,7 +137,7 @@ impl Link {
 
     async fn hear(&self, reply: Reply, sent: &mut Orders) -> io::Result<()> {
         if let Some(status) = reply.status {
-            self.tell(Word::Status(self.group(&status, true))).await;
+            self.tell(Word::Status(self.group(&status, true), status.stuck)).await;
             return Ok(());
         }
         let Some(refusal) = reply.error else { return Ok(()) };
@@ -197,11 +205,18 @@ impl Link {
 
     async fn kill_what_is_left(&self, runner: Option<&RunnerIdentity>) {
         let was = self.runs.accepted(&self.run).and_then(|accepted| accepted.was);
-        let mut told = String::new();
+        let (begun, mut told, mut stuck) = (Instant::now(), String::new(), false);
         loop {
             let left = match sweep::kill_all(&self.runs.dir(&self.run), was.as_deref(), runner) {
                 Ok(None) => return,
-                Ok(Some(left)) => format!("killing what it left: {left}"),
+                Ok(Some(pids)) => {
+                    // Said once: whoever is left after a minute stays, as a rule.
+                    if !stuck && begun.elapsed() >= UNKILLABLE_AFTER {
+                        stuck = true;
+                        self.tell(Word::Unkillable(pids.clone())).await;
+                    }
+                    format!("killing what it left: processes {pids:?}")
+                }
                 Err(e) => format!("what it left cannot be told: {e}"),
             };
             if left != told {

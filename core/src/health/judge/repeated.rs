@@ -1,7 +1,8 @@
 //! XIDs that come back on the same GPU: what one of them does not say, several do.
 //!
 //! Bursts of grave ones are counted whatever their codes. Faults that programs cause are a job's own, until different jobs have them on
-//! one GPU and nowhere else on the node. What other nodes saw is not known here, so that this is never more than a suspicion.
+//! one GPU and nowhere else on the node. What other nodes saw is not known here, so that this is never more than a
+//! suspicion. Neither outlives the agent: a day of counting begins anew with it.
 
 use std::time::Duration;
 

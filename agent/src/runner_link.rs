@@ -4,13 +4,7 @@
 //! it has already obeyed as obeyed. A link connects again for as long as its runner lives. Once the runner is gone it tells the last
 //! word, which is the recorded outcome, or `Lost` with the proof that nothing is left.
 
-use std::{
-    io,
-    net::IpAddr,
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{io, net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use muster_core::{
     node::{GroupStatus, SeenExit},
@@ -26,6 +20,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
     sync::{mpsc, watch},
+    time::Instant,
 };
 use tracing::{debug, error, warn};
 
@@ -70,8 +65,9 @@ const LINE_MAX: usize = 10 << 20;
 const RETRY: Duration = Duration::from_millis(100);
 /// What lives so long after its first SIGKILL waits in the kernel; a runner says the same of its own after as long.
 const UNKILLABLE_AFTER: Duration = Duration::from_secs(60);
-/// Between looks for survivors of a lost runner.
+/// Between looks for survivors of a lost runner: at first, and when it has lasted.
 const SWEEP: Duration = Duration::from_millis(20);
+const SWEEP_MAX: Duration = Duration::from_secs(1);
 
 impl Link {
     /// Runs until the runner's last word is told.
@@ -194,7 +190,8 @@ impl Link {
         }
         let other_boot = runner.as_ref().is_some_and(|runner| runner.boot_id != boot_id);
         if !other_boot {
-            self.kill_what_is_left(runner.as_ref()).await;
+            let was = self.runs.accepted(&self.run).and_then(|accepted| accepted.was);
+            self.until_nothing_lives(|| sweep::kill_all(&self.runs.dir(&self.run), was.as_deref(), runner.as_ref())).await;
         }
         let at_us = if other_boot { 0 } else { Clock::Boot.now_us() };
         if let Err(e) = self.runs.note_lost(&self.run, &run_dir::Lost { boot_id, at_us }) {
@@ -203,11 +200,10 @@ impl Link {
         Timestamp(at_us)
     }
 
-    async fn kill_what_is_left(&self, runner: Option<&RunnerIdentity>) {
-        let was = self.runs.accepted(&self.run).and_then(|accepted| accepted.was);
+    async fn until_nothing_lives(&self, kill: impl Fn() -> io::Result<Option<Vec<i32>>>) {
         let (begun, mut told, mut stuck) = (Instant::now(), String::new(), false);
         loop {
-            let left = match sweep::kill_all(&self.runs.dir(&self.run), was.as_deref(), runner) {
+            let left = match kill() {
                 Ok(None) => return,
                 Ok(Some(pids)) => {
                     // Said once: whoever is left after a minute stays, as a rule.
@@ -223,7 +219,8 @@ impl Link {
                 warn!(run = %self.name(), "the runner is gone, {left}");
                 told = left;
             }
-            tokio::time::sleep(SWEEP).await;
+            // What has lived through many of them will through the next: a look at all processes is not for nothing.
+            tokio::time::sleep((begun.elapsed() / 4).clamp(SWEEP, SWEEP_MAX)).await;
         }
     }
 }
@@ -294,4 +291,45 @@ fn take_lines(buffer: &mut Vec<u8>) -> io::Result<Vec<Reply>> {
     texts
         .map(|text| serde_json::from_slice(text).map_err(|e| invalid(format!("a line of the runner is not a reply: {e}"))))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use muster_core::id::{Generation, JobUid};
+
+    use super::*;
+
+    fn a_link() -> (Link, mpsc::Receiver<(RunId, Word)>) {
+        // Room for one that tells again and again.
+        let (say, words) = mpsc::channel(1_000);
+        let run = RunId { job: JobUid::from("a"), generation: Generation(1) };
+        let runs = Runs::new(Path::new("/no/such"));
+        (Link { run, address: "127.0.0.1".parse().unwrap(), runs, say }, words)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_lost_runner_leaves_and_nothing_kills_is_told_once_and_looked_for_on() {
+        let (link, mut words) = a_link();
+        let (begun, looks) = (Instant::now(), Cell::new(0));
+        let lives_for = Duration::from_secs(200);
+        link.until_nothing_lives(|| {
+            looks.set(looks.get() + 1);
+            Ok((begun.elapsed() < lives_for).then(|| vec![4711]))
+        })
+        .await;
+        assert!((lives_for..lives_for + SWEEP_MAX * 2).contains(&begun.elapsed()), "as soon as it is gone: {:?}", begun.elapsed());
+        assert!(looks.get() < 300, "{} looks", looks.get());
+        drop(link);
+        let Some((_, Word::Unkillable(pids))) = words.recv().await else { panic!("nothing was told") };
+        assert_eq!(pids, [4711]);
+        assert!(words.recv().await.is_none(), "told again");
+        // What dies when it is killed, or within a minute, is nobody's matter.
+        let (link, mut words) = a_link();
+        let begun = Instant::now();
+        link.until_nothing_lives(|| Ok((begun.elapsed() < Duration::from_secs(50)).then(|| vec![4711]))).await;
+        drop(link);
+        assert!(words.recv().await.is_none());
+    }
 }

@@ -63,7 +63,8 @@ pub(crate) async fn prepare(
     let hold = hold(assignment, site, address);
     hold.check().map_err(|e| trouble("describe the run to its runner", &e))?;
     let (gpus, fenced) = (assignment.gpus.clone(), assignment.fence_after.is_some());
-    let mut accepted = Accepted { term, gpus, lane, why, alone, stack, fenced, was: None };
+    let job = assignment.name.to_string();
+    let mut accepted = Accepted { term, gpus, job, lane, why, alone, stack, fenced, was: None };
     if let Some(spare) = spare {
         if lane != Lane::Cold && spare.fits(assignment, &launch) && !runs.dir(&assignment.run).exists() {
             let from = spare.dir.clone();

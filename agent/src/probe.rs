@@ -9,6 +9,8 @@
 //! | `nvml` | GPUs: the only place that calls libnvidia-ml |
 //! | `machine` | the thread that looks at everything below |
 //! | `host`, `pci`, `network`, `ports` | procfs and sysfs |
+//! | `kernel_clock` | whether anybody sets the clock |
+//! | `held` | what the supervisor tells of its runs, and what follows from it |
 //! | `awaited` | interfaces and peers without which the node takes no work |
 //! | `kernel_log` | lines of the kernel log |
 //! | `topology` | the distance matrix |
@@ -30,7 +32,9 @@ use tokio::sync::watch;
 use crate::config::Config;
 
 mod awaited;
+mod held;
 mod host;
+mod kernel_clock;
 mod kernel_log;
 mod machine;
 mod network;
@@ -42,6 +46,7 @@ mod senses;
 mod topology;
 
 pub use awaited::Peer;
+pub use held::HeldRun;
 use roots::Roots;
 use senses::{Sense, Senses};
 
@@ -177,6 +182,8 @@ pub struct Facts {
     reports: watch::Receiver<Option<NodeReport>>,
     /// Where the senses hear what the session has found out; none where nobody judges.
     senses: Option<mpsc::SyncSender<Sense>>,
+    /// The runs this node holds, for the senses.
+    runs: watch::Sender<Vec<HeldRun>>,
 }
 
 impl Facts {
@@ -189,13 +196,15 @@ impl Facts {
             slots: config.slots,
             ..NodeReport::default()
         };
-        let (reports, senses) = watch(&config.probes, &config.state_dir, fixed.clone());
-        Self { fixed, reports, senses: Some(senses) }
+        let runs = watch::Sender::default();
+        let (reports, senses) = watch(&config.probes, &config.state_dir, fixed.clone(), runs.subscribe());
+        Self { fixed, reports, senses: Some(senses), runs }
     }
 
     /// Facts that are told and not looked for.
     pub(crate) fn unprobed(fixed: NodeReport) -> Self {
-        Self { reports: watch::Sender::new(Some(fixed.clone())).subscribe(), fixed, senses: None }
+        let reports = watch::Sender::new(Some(fixed.clone())).subscribe();
+        Self { reports, fixed, senses: None, runs: watch::Sender::default() }
     }
 
     /// By how many milliseconds this node's wall clock is ahead of the coordinator's; below 0: behind.
@@ -209,6 +218,17 @@ impl Facts {
         };
         // Full in a storm of something worse; it comes again when the skew is another.
         let _ = self.senses.as_ref().map(|senses| senses.try_send(Sense::Skew(reading)));
+    }
+
+    /// All runs this node holds; of those on the same GPU the one that works there last.
+    pub fn note_runs(&self, runs: Vec<HeldRun>) {
+        self.runs.send_if_modified(|known| {
+            let changed = *known != runs;
+            if changed {
+                *known = runs;
+            }
+            changed
+        });
     }
 
     /// The report as of now.
@@ -233,7 +253,12 @@ impl Facts {
 }
 
 /// Starts all threads. They end by themselves when nobody listens any more.
-fn watch(probes: &Probes, state_dir: &Path, fixed: NodeReport) -> (watch::Receiver<Option<NodeReport>>, mpsc::SyncSender<Sense>) {
+fn watch(
+    probes: &Probes,
+    state_dir: &Path,
+    fixed: NodeReport,
+    runs: watch::Receiver<Vec<HeldRun>>,
+) -> (watch::Receiver<Option<NodeReport>>, mpsc::SyncSender<Sense>) {
     let (publish, reports) = watch::channel(None);
     let (out, inbox) = mpsc::sync_channel(SENSES_MAX);
     let (poke, poked) = mpsc::sync_channel(1);
@@ -250,6 +275,7 @@ fn watch(probes: &Probes, state_dir: &Path, fixed: NodeReport) -> (watch::Receiv
         inbox,
         poke,
         peers: awaited::unasked(&probes.wait_peers),
+        runs,
         publish,
         over: over.clone(),
         wall: Clock::unix(0),

@@ -45,6 +45,9 @@ pub(crate) struct Runs {
 pub(crate) struct Accepted {
     pub(crate) term: Term,
     pub(crate) gpus: Vec<String>,
+    /// The job as its user calls it: a job that was submitted anew is the same to them.
+    #[serde(default)]
+    pub(crate) job: String,
     #[serde(default)]
     pub(crate) lane: Lane,
     /// Why this lane, for the user.

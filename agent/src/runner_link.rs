@@ -20,6 +20,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
     sync::{mpsc, watch},
+    time::Instant,
 };
 use tracing::{debug, error, warn};
 
@@ -38,14 +39,14 @@ pub(crate) struct Orders {
 /// What a link says of its run.
 #[derive(Debug)]
 pub(crate) enum Word {
-    Status(GroupStatus),
+    /// And who lives on a minute after it was killed.
+    Status(GroupStatus, Vec<i32>),
+    /// The same of a runner that is gone.
+    Unkillable(Vec<i32>),
     /// The start was refused and nothing runs; the reason is for the user.
     Refused(String),
     /// The runner is gone without a record; since `at`, nothing of it is left.
-    Lost {
-        exits: Vec<SeenExit>,
-        at: Timestamp,
-    },
+    Lost { exits: Vec<SeenExit>, at: Timestamp },
 }
 
 /// Which runner, and who wants to hear of it.
@@ -62,8 +63,11 @@ pub(crate) struct Link {
 const LINE_MAX: usize = 10 << 20;
 /// Between attempts to reach a living runner: its socket is there as soon as it is ready.
 const RETRY: Duration = Duration::from_millis(100);
-/// Between looks for survivors of a lost runner.
+/// What lives so long after its first SIGKILL waits in the kernel; a runner says the same of its own after as long.
+const UNKILLABLE_AFTER: Duration = Duration::from_secs(60);
+/// Between looks for survivors of a lost runner: at first, and when it has lasted.
 const SWEEP: Duration = Duration::from_millis(20);
+const SWEEP_MAX: Duration = Duration::from_secs(1);
 
 impl Link {
     /// Runs until the runner's last word is told.
@@ -83,7 +87,7 @@ impl Link {
             }
             match self.fate(&dir) {
                 Fate::Alive => tokio::time::sleep(RETRY).await,
-                Fate::Over(status) => return self.tell(Word::Status(status)).await,
+                Fate::Over(status) => return self.tell(Word::Status(status, Vec::new())).await,
                 Fate::Lost { exits, runner } => {
                     let at = self.prove_dead(runner).await;
                     return self.tell(Word::Lost { exits, at }).await;
@@ -129,7 +133,7 @@ impl Link {
 
     async fn hear(&self, reply: Reply, sent: &mut Orders) -> io::Result<()> {
         if let Some(status) = reply.status {
-            self.tell(Word::Status(self.group(&status, true))).await;
+            self.tell(Word::Status(self.group(&status, true), status.stuck)).await;
             return Ok(());
         }
         let Some(refusal) = reply.error else { return Ok(()) };
@@ -186,7 +190,8 @@ impl Link {
         }
         let other_boot = runner.as_ref().is_some_and(|runner| runner.boot_id != boot_id);
         if !other_boot {
-            self.kill_what_is_left(runner.as_ref()).await;
+            let was = self.runs.accepted(&self.run).and_then(|accepted| accepted.was);
+            self.until_nothing_lives(|| sweep::kill_all(&self.runs.dir(&self.run), was.as_deref(), runner.as_ref())).await;
         }
         let at_us = if other_boot { 0 } else { Clock::Boot.now_us() };
         if let Err(e) = self.runs.note_lost(&self.run, &run_dir::Lost { boot_id, at_us }) {
@@ -195,20 +200,27 @@ impl Link {
         Timestamp(at_us)
     }
 
-    async fn kill_what_is_left(&self, runner: Option<&RunnerIdentity>) {
-        let was = self.runs.accepted(&self.run).and_then(|accepted| accepted.was);
-        let mut told = String::new();
+    async fn until_nothing_lives(&self, kill: impl Fn() -> io::Result<Option<Vec<i32>>>) {
+        let (begun, mut told, mut stuck) = (Instant::now(), String::new(), false);
         loop {
-            let left = match sweep::kill_all(&self.runs.dir(&self.run), was.as_deref(), runner) {
+            let left = match kill() {
                 Ok(None) => return,
-                Ok(Some(left)) => format!("killing what it left: {left}"),
+                Ok(Some(pids)) => {
+                    // Said once: whoever is left after a minute stays, as a rule.
+                    if !stuck && begun.elapsed() >= UNKILLABLE_AFTER {
+                        stuck = true;
+                        self.tell(Word::Unkillable(pids.clone())).await;
+                    }
+                    format!("killing what it left: processes {pids:?}")
+                }
                 Err(e) => format!("what it left cannot be told: {e}"),
             };
             if left != told {
                 warn!(run = %self.name(), "the runner is gone, {left}");
                 told = left;
             }
-            tokio::time::sleep(SWEEP).await;
+            // What has lived through many of them will through the next: a look at all processes is not for nothing.
+            tokio::time::sleep((begun.elapsed() / 4).clamp(SWEEP, SWEEP_MAX)).await;
         }
     }
 }
@@ -279,4 +291,45 @@ fn take_lines(buffer: &mut Vec<u8>) -> io::Result<Vec<Reply>> {
     texts
         .map(|text| serde_json::from_slice(text).map_err(|e| invalid(format!("a line of the runner is not a reply: {e}"))))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use muster_core::id::{Generation, JobUid};
+
+    use super::*;
+
+    fn a_link() -> (Link, mpsc::Receiver<(RunId, Word)>) {
+        // Room for one that tells again and again.
+        let (say, words) = mpsc::channel(1_000);
+        let run = RunId { job: JobUid::from("a"), generation: Generation(1) };
+        let runs = Runs::new(Path::new("/no/such"));
+        (Link { run, address: "127.0.0.1".parse().unwrap(), runs, say }, words)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_lost_runner_leaves_and_nothing_kills_is_told_once_and_looked_for_on() {
+        let (link, mut words) = a_link();
+        let (begun, looks) = (Instant::now(), Cell::new(0));
+        let lives_for = Duration::from_secs(200);
+        link.until_nothing_lives(|| {
+            looks.set(looks.get() + 1);
+            Ok((begun.elapsed() < lives_for).then(|| vec![4711]))
+        })
+        .await;
+        assert!((lives_for..lives_for + SWEEP_MAX * 2).contains(&begun.elapsed()), "as soon as it is gone: {:?}", begun.elapsed());
+        assert!(looks.get() < 300, "{} looks", looks.get());
+        drop(link);
+        let Some((_, Word::Unkillable(pids))) = words.recv().await else { panic!("nothing was told") };
+        assert_eq!(pids, [4711]);
+        assert!(words.recv().await.is_none(), "told again");
+        // What dies when it is killed, or within a minute, is nobody's matter.
+        let (link, mut words) = a_link();
+        let begun = Instant::now();
+        link.until_nothing_lives(|| Ok((begun.elapsed() < Duration::from_secs(50)).then(|| vec![4711]))).await;
+        drop(link);
+        assert!(words.recv().await.is_none());
+    }
 }

@@ -16,7 +16,6 @@ use muster_core::{
     run::{Assignment, Desired, Endpoint, RunId, RunReport},
     time::Timestamp,
 };
-use muster_proto::convert::session::RUNS_MAX;
 use muster_runner::wire::StartSpec;
 use muster_runtime::{clock::Clock, tasks::Scope};
 use tokio::sync::{mpsc, watch};
@@ -36,6 +35,7 @@ use crate::{
 
 mod fences;
 mod lanes;
+mod reports;
 
 use lanes::order_for;
 
@@ -104,6 +104,8 @@ pub(crate) struct Supervisor {
     wanted: BTreeMap<JobUid, Assignment>,
     /// What was noted of runs when they were accepted; a run says none of it again.
     accepted: BTreeMap<RunId, Accepted>,
+    /// Whom nothing kills, by run; the processes as far as they can be named.
+    unkillable: BTreeMap<RunId, Vec<i32>>,
     /// When to look again whether a job needs a spare.
     look_again: Option<Timestamp>,
     reports: watch::Sender<Option<Reports>>,
@@ -156,6 +158,7 @@ impl Supervisor {
             made: mpsc::channel(WORDS_MAX),
             wanted: BTreeMap::new(),
             accepted: BTreeMap::new(),
+            unkillable: BTreeMap::new(),
             look_again: None,
             reports,
             pulse,
@@ -181,7 +184,13 @@ impl Supervisor {
             let input = tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
-                Some((run, word)) = self.words.recv() => said(run, word),
+                Some((run, word)) = self.words.recv() => match self.hear(run, word) {
+                    Some(input) => input,
+                    None => {
+                        self.publish();
+                        continue;
+                    }
+                },
                 Some(prepared) = self.prepared.1.recv() => match prepared.outcome {
                     Ok(()) => {
                         self.attend(prepared.run);
@@ -247,10 +256,10 @@ impl Supervisor {
         let listen = async {
             while silent > 0 {
                 let Some((run, word)) = self.words.recv().await else { return };
-                let state = match word {
-                    Word::Status(status) => FoundState::Known(status),
-                    Word::Lost { exits, at } => FoundState::Lost { exits, at },
-                    Word::Refused(_) => continue,
+                let (run, state) = match self.hear(run, word) {
+                    Some(Input::Runner { run, status }) => (run, FoundState::Known(status)),
+                    Some(Input::RunnerLost { run, exits, at }) => (run, FoundState::Lost { exits, at }),
+                    _ => continue,
                 };
                 if let Some(FoundState::Silent) = states.insert(run, state) {
                     silent -= 1;
@@ -379,25 +388,6 @@ impl Supervisor {
             env: self.own_env.clone(),
         }
     }
-
-    fn publish(&mut self) {
-        let mut runs = fitting(self.node.reports());
-        self.tell_lanes(&mut runs);
-        let ledger = self.node.ledger();
-        let generations = ledger.generations();
-        self.reports.send_if_modified(|known| {
-            let same = |known: &Reports| {
-                (known.term, known.epoch, known.runs.as_ref(), known.generations.as_ref())
-                    == (ledger.term, ledger.epoch, &runs, &generations)
-            };
-            if known.as_ref().is_some_and(same) {
-                return false;
-            }
-            *known =
-                Some(Reports { term: ledger.term, epoch: ledger.epoch, generations: Arc::new(generations), runs: Arc::new(runs) });
-            true
-        });
-    }
 }
 
 async fn until(at: Option<Timestamp>) {
@@ -407,49 +397,6 @@ async fn until(at: Option<Timestamp>) {
     }
 }
 
-/// What one message takes: all that lives, then the newest of what is over. More than that wait for an acknowledgement only where
-/// the coordinator was away for very long, and those left out are told when others are acknowledged.
-fn fitting(mut reports: Vec<RunReport>) -> Vec<RunReport> {
-    if reports.len() > RUNS_MAX {
-        reports.sort_by_key(|report| (report.phase.is_over(), std::cmp::Reverse(report.dead_at)));
-        reports.truncate(RUNS_MAX);
-        reports.sort_by(|a, b| a.run.cmp(&b.run));
-    }
-    reports
-}
-
-fn said(run: RunId, word: Word) -> Input {
-    match word {
-        Word::Status(status) => Input::Runner { run, status },
-        Word::Lost { exits, at } => Input::RunnerLost { run, exits, at },
-        Word::Refused(reason) => Input::Refused { run, reason },
-    }
-}
-
 fn name(run: &RunId) -> String {
     format!("{}-g{}", run.job, run.generation)
-}
-
-#[cfg(test)]
-mod tests {
-    use muster_core::{
-        id::{Generation, JobUid},
-        run::RunPhase,
-    };
-
-    use super::*;
-
-    #[test]
-    fn what_lives_is_always_reported() {
-        let report = |number: usize| {
-            let run = RunId { job: JobUid::from(format!("job-{number:03}")), generation: Generation(1) };
-            let phase = if number < 10 { RunPhase::Running } else { RunPhase::Dead };
-            RunReport { phase, dead_at: Some(Timestamp(number as u64)), ..RunReport::preparing(run, Term(1)) }
-        };
-        let reports = fitting((0..100).map(report).collect());
-        assert_eq!(reports.len(), RUNS_MAX);
-        assert_eq!(reports.iter().filter(|report| report.phase == RunPhase::Running).count(), 10);
-        assert!(reports.iter().all(|report| report.phase == RunPhase::Running || report.dead_at >= Some(Timestamp(40))));
-        assert!(reports.is_sorted_by(|a, b| a.run < b.run));
-    }
 }

@@ -15,14 +15,15 @@ use muster_runner::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Tells everything of the run in `dir`, which was `was` when its first processes were started, to end at once. None: nothing of it lives; else who still did.
-pub(crate) fn kill_all(dir: &Path, was: Option<&Path>, runner: Option<&RunnerIdentity>) -> io::Result<Option<String>> {
+/// Tells everything of the run in `dir`, which was `was` when its first processes were started, to end at once. None: nothing of it lives; else who still did, as far as they
+/// carry its name.
+pub(crate) fn kill_all(dir: &Path, was: Option<&Path>, runner: Option<&RunnerIdentity>) -> io::Result<Option<Vec<i32>>> {
     let in_cgroup = match runner.map(leftovers::clear).transpose()? {
         None | Some(Leftovers::Unknown | Leftovers::Empty) => false,
         Some(Leftovers::Killed | Leftovers::Held) => true,
     };
     let pids = kill_named(&[Some(dir), was])?;
-    Ok((in_cgroup || !pids.is_empty()).then(|| format!("processes {pids:?}")))
+    Ok((in_cgroup || !pids.is_empty()).then_some(pids))
 }
 
 fn kill_named(dirs: &[Option<&Path>]) -> io::Result<Vec<i32>> {

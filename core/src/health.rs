@@ -48,6 +48,8 @@ pub struct Finding {
     pub since_unix_us: u64,
 }
 
+/// The rule that says that processes live on which nothing kills.
+pub const WORKER_UNKILLABLE: &str = "worker-unkillable";
 /// The rule that says that the machine will be taken away, as a spot instance is.
 pub const TERMINATION_NOTICE: &str = "termination-notice";
 

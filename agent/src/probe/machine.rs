@@ -21,7 +21,7 @@ use tracing::warn;
 use super::{
     Pace, awaited,
     host::{self, Machine},
-    network, pci,
+    kernel_clock, network, pci,
     ports::{self, Used},
     roots::Roots,
     senses::Sense,
@@ -129,6 +129,13 @@ fn node(roots: &Roots, state_dir: &Path, look: &Look) -> Vec<Reading> {
     }
     if let Some(gone) = host::fabric_manager_gone(roots) {
         all.push(reading("fabric-manager", Value::Flag(gone), "the fabric manager of this NVSwitch machine is not running"));
+    }
+    if let Some(unset) = kernel_clock::unsynchronised(roots) {
+        all.push(reading(
+            "clock-unsynchronised",
+            Value::Flag(unset),
+            "no time service sets its clock (chrony, systemd-timesyncd, ntpd)",
+        ));
     }
     let gpu_direct = look.gpus.is_empty() || look.network.rdma.is_empty() || host.peermem;
     all.push(reading("rdma-no-peermem", Value::Flag(!gpu_direct), "RDMA devices and GPUs, but no nvidia-peermem module"));

@@ -9,16 +9,19 @@ use muster_core::{
 
 use super::roots::Roots;
 
-/// Any increase is grave (NVSentinel).
-const FATAL: [&str; 3] =
-    ["counters/excessive_buffer_overrun_errors", "counters/local_link_integrity_errors", "hw_counters/rnr_nak_retry_err"];
-/// A steady stream of these is worth a warning.
-const ERRORS: [&str; 5] = [
-    "counters/port_rcv_errors",
-    "counters/port_xmit_discards",
-    "counters/link_error_recovery",
-    "hw_counters/local_ack_timeout_err",
-    "hw_counters/roce_slow_restart",
+/// What a port counts: the file, and the checks that judge it.
+type Counter = (&'static str, &'static [&'static str], &'static str);
+const COUNTERS: [Counter; 10] = [
+    ("counters/link_downed", &["port-flaps"], "link went down"),
+    ("counters/excessive_buffer_overrun_errors", &["port-buffer-overruns"], "buffer overruns"),
+    ("counters/local_link_integrity_errors", &["port-integrity-errors"], "link integrity errors"),
+    ("hw_counters/rnr_nak_retry_err", &["port-retries-exhausted"], "retries exhausted, the receiver was not ready"),
+    ("counters/symbol_error", &["port-symbol-errors", "port-symbol-burst"], "symbol errors"),
+    ("counters/link_error_recovery", &["port-link-recoveries"], "link recovered from errors"),
+    ("counters/port_rcv_errors", &["port-receive-errors"], "receive errors"),
+    ("counters/port_xmit_discards", &["port-discards"], "packets discarded before they were sent"),
+    ("hw_counters/local_ack_timeout_err", &["port-ack-timeouts"], "acknowledgements that did not come in time"),
+    ("hw_counters/roce_slow_restart", &["port-slow-restarts"], "slow restarts after congestion"),
 ];
 
 /// Ports ever seen ACTIVE by this agent: a port nobody ever used is not down, it is unused.
@@ -63,17 +66,10 @@ pub(super) fn counters(roots: &Roots, network: &Network) -> Vec<Reading> {
     let mut all = Vec::new();
     for device in &network.rdma {
         for port in &device.ports {
-            let counter =
-                |file: &str| roots.number::<u64>(&format!("sys/class/infiniband/{}/ports/{}/{file}", device.name, port.number));
-            let sum = |files: &[&str]| files.iter().filter_map(|file| counter(file)).reduce(u64::wrapping_add);
-            for (check, files, words) in [
-                ("port-flaps", &["counters/link_downed"][..], "link went down"),
-                ("port-fatal-errors", &FATAL, "buffer overruns, link integrity errors or exhausted retries"),
-                ("port-symbol-errors", &["counters/symbol_error"], "symbol errors"),
-                ("port-errors", &ERRORS, "receive errors, discards or timeouts"),
-            ] {
-                if let Some(value) = sum(files) {
-                    all.push(reading(device, port, check, Value::Counter(value), words));
+            for (file, checks, words) in COUNTERS {
+                let path = format!("sys/class/infiniband/{}/ports/{}/{file}", device.name, port.number);
+                if let Some(value) = roots.number(&path) {
+                    all.extend(checks.iter().map(|check| reading(device, port, check, Value::Counter(value), words)));
                 }
             }
         }

@@ -24,7 +24,7 @@ use muster_runtime::clock::Clock;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{Pace, Share, machine, nvml, topology};
+use super::{HeldRun, Pace, Share, held::Held, machine, nvml, topology};
 use crate::atomic_file::write_atomic;
 
 /// What the other threads tell.
@@ -58,6 +58,7 @@ pub(super) struct Senses {
     pub(super) poke: SyncSender<()>,
     /// What is to be said of peers until they have been asked.
     pub(super) peers: Vec<Reading>,
+    pub(super) runs: watch::Receiver<Vec<HeldRun>>,
     pub(super) publish: watch::Sender<Option<NodeReport>>,
     /// Tells the other threads that nobody listens any more.
     pub(super) over: Arc<AtomicBool>,
@@ -73,6 +74,7 @@ struct Mind {
     machine: Option<machine::Look>,
     looked: Instant,
     hung: bool,
+    held: Held,
     /// UUID by PCI address, of every GPU ever seen.
     names: BTreeMap<String, String>,
     /// RDMA devices ever seen.
@@ -106,20 +108,24 @@ impl Senses {
             machine: None,
             looked: Instant::now(),
             hung: false,
+            held: Held::new(self.runs.clone()),
             names: BTreeMap::new(),
             nics: BTreeSet::new(),
             seen: None,
         };
         mind.judge.look(Source::Peers, &self.peers, self.moment());
         while !self.publish.is_closed() {
-            let heard = match self.inbox.recv_timeout(WATCH.min(self.pace.fast)) {
-                Ok(sense) => {
-                    self.hear(&mut mind, sense);
-                    true
-                }
-                Err(RecvTimeoutError::Timeout) => false,
+            let sense = match self.inbox.recv_timeout(WATCH.min(self.pace.fast)) {
+                Ok(sense) => Some(sense),
+                Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
+            let runs = mind.held.hear();
+            if runs {
+                mind.judge.look(Source::Runs, &mind.held.readings(), self.moment());
+            }
+            let heard = sense.is_some() || runs;
+            sense.into_iter().for_each(|sense| self.hear(&mut mind, sense));
             let hung = self.watch_nvml(&mut mind);
             let due = mind.judge.next_due().is_some_and(|due| due <= now());
             if heard || hung || due {
@@ -169,6 +175,9 @@ impl Senses {
     fn xid(&self, mind: &mut Mind, xid: &Xid, at: Moment) {
         let subject = mind.names.get(&xid.pci).map_or(Subject::Node, |uuid| Subject::Gpu(uuid.clone()));
         if mind.judge.xid(xid, &subject, at) {
+            if let Some(job) = mind.names.get(&xid.pci).and_then(|uuid| mind.held.job_on(uuid)) {
+                mind.judge.fault_of_job(xid.code, &subject, job, at);
+            }
             warn!(code = xid.code, pci = %xid.pci, detail = %xid.detail, "XID");
             self.look_again();
         }
@@ -182,7 +191,7 @@ impl Senses {
         }
         mind.names.extend(look.gpus.iter().map(|gpu| (gpu.pci.clone(), gpu.uuid.clone())));
         for (source, readings) in &look.readings {
-            mind.judge.look(*source, readings, at);
+            mind.judge.look(*source, &mind.held.not_of_ours(readings), at);
         }
         if mind.gpus.as_ref().is_none_or(|known| known.gpus != look.gpus) {
             mind.seen = None;

@@ -10,3 +10,4 @@ mod obedience;
 mod refusals;
 mod rig;
 mod torchrun;
+mod unkillable;

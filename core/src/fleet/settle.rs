@@ -394,8 +394,11 @@ impl Fleet {
             let phase = if job.restart_count == 0 && generation.number.0 == 1 { Phase::Forming } else { Phase::Recovering };
             let waits = rendezvous::unready(&self.nodes, uid, generation);
             let stuck = job.retiring.iter().filter(|g| !rendezvous::is_inert(&self.nodes, g, job.spec.progress));
-            let silent: Vec<&str> = stuck.flat_map(unproven).map(NodeName::as_str).collect();
-            let (reason, message) = if !waits.is_empty() {
+            let unproven: Vec<&NodeName> = stuck.flat_map(unproven).collect();
+            let silent: Vec<&str> = unproven.iter().map(|node| node.as_str()).collect();
+            let (reason, message) = if let Some(message) = self.unkillable(&unproven) {
+                ("Stopping", message)
+            } else if !waits.is_empty() {
                 let names: Vec<&str> = waits.iter().take(8).map(|node| node.as_str()).collect();
                 ("Preparing", format!("{} of {have} nodes not ready yet: {}", waits.len(), names.join(", ")))
             } else if let (Some(fence), false) = (job.spec.fence_after, silent.is_empty()) {

@@ -5,7 +5,7 @@
 
 use crate::{
     fleet::{Fleet, job::Member, placement::Placement, registry::Node, turn::Scratch},
-    health::{Finding, Health, Severity, TERMINATION_NOTICE},
+    health::{Finding, Health, Severity, TERMINATION_NOTICE, WORKER_UNKILLABLE},
     id::{JobUid, NodeName},
     planted::{self, Mistake},
     time::Timestamp,
@@ -49,6 +49,15 @@ impl Fleet {
             return;
         };
         self.event(scratch, now, warning, reason, message, None, Some(name));
+    }
+
+    /// What nothing kills on one of these nodes: what is to be said of it.
+    pub(crate) fn unkillable(&self, nodes: &[&NodeName]) -> Option<String> {
+        nodes.iter().find_map(|name| {
+            let findings = &self.nodes.get(name)?.report.health.findings;
+            let finding = findings.iter().find(|finding| finding.check == WORKER_UNKILLABLE)?;
+            Some(format!("the workers on {name} are not dead, and it needs a reboot: {}", finding.reason))
+        })
     }
 
     /// A member should leave at the next good moment, and there is as much room elsewhere: what is to be said of it.

@@ -17,6 +17,10 @@ use super::{
 };
 use crate::time::Timestamp;
 
+mod repeated;
+
+use repeated::BURST;
+
 /// Now, by the clock that only runs forward and by the one on the wall.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
@@ -47,6 +51,8 @@ pub enum Source {
     Notice,
     /// The coordinator's clock beside this node's.
     Clock,
+    /// What the agent knows of the runs it holds.
+    Runs,
 }
 
 /// One value of one check.
@@ -105,14 +111,10 @@ pub struct Judge {
     windows: BTreeMap<Key, (Timestamp, u64)>,
     /// When bursts of grave XIDs began, by GPU.
     bursts: BTreeMap<Subject, VecDeque<Timestamp>>,
+    /// Where each job has had faults that programs cause, and when last.
+    faults: BTreeMap<String, BTreeMap<Subject, Timestamp>>,
 }
 
-/// Grave XIDs within this are one burst (NVSentinel: 3 minutes).
-const BURST: Duration = Duration::from_secs(180);
-/// Bursts older than this no longer count.
-const BURSTS_WINDOW: Duration = Duration::from_secs(24 * 3_600);
-/// Bursts remembered per GPU: more than any rule asks for.
-const BURSTS_MAX: usize = 64;
 /// Distinct XIDs remembered in a boot: 16 GPUs with all known codes are below it, a wild log is cut off.
 const XIDS_MAX: usize = 4_096;
 
@@ -132,6 +134,7 @@ impl Judge {
             last: BTreeMap::new(),
             windows: BTreeMap::new(),
             bursts: BTreeMap::new(),
+            faults: BTreeMap::new(),
         }
     }
 
@@ -282,24 +285,6 @@ impl Judge {
         }
         self.expire(at.now);
         news
-    }
-
-    fn burst(&mut self, gpu: &Subject, at: Moment) {
-        let bursts = self.bursts.entry(gpu.clone()).or_default();
-        if bursts.back().is_none_or(|last| at.now.since(*last) >= BURST) {
-            bursts.push_back(at.now);
-        }
-        while bursts.len() > BURSTS_MAX || bursts.front().is_some_and(|first| at.now.since(*first) > BURSTS_WINDOW) {
-            bursts.pop_front();
-        }
-        let many = bursts.len() as u64;
-        if let Some(rule) = self.table.rule("xid-repeated").cloned()
-            && let Trigger::Above(limit) = rule.trigger
-            && many > limit
-        {
-            let reason = format!("{many} bursts of grave XIDs in 24 h");
-            self.find(Source::Gpus, &rule, ("xid-repeated".into(), gpu.clone()), reason, at, None);
-        }
     }
 
     /// Something that happened, as the kernel log tells it.

@@ -104,6 +104,9 @@ pub(crate) unsafe fn put<T>(value: Option<T>, to: *mut T) -> Code {
     }
 }
 
+/// What a driver takes for itself, which the older of two calls counts as used.
+const RESERVED: u64 = 551 << 20;
+
 /// Functions with one number or flag as their answer.
 macro_rules! numbers {
     ($($name:ident: $type:ty = |$gpu:ident| $value:expr;)*) => {$(
@@ -144,7 +147,11 @@ numbers! {
     nvmlDeviceGetCurrPcieLinkWidth: c_uint = |gpu| Some(gpu.pcie.width);
     nvmlDeviceGetMaxPcieLinkWidth: c_uint = |gpu| Some(gpu.pcie.width_max);
     nvmlDeviceGetUtilizationRates: nvmlUtilization_t = |gpu| Some(nvmlUtilization_t { gpu: gpu.utilization, memory: gpu.utilization / 2 });
-    nvmlDeviceGetMemoryInfo: nvmlMemory_t = |gpu| Some(nvmlMemory_t { total: gpu.memory, free: gpu.memory.saturating_sub(gpu.memory_used), used: gpu.memory_used });
+    nvmlDeviceGetDisplayActive: c_uint = |gpu| Some(u32::from(gpu.display));
+    nvmlDeviceGetMemoryInfo: nvmlMemory_t = |gpu| {
+        let used = (gpu.memory_used + RESERVED).min(gpu.memory);
+        Some(nvmlMemory_t { total: gpu.memory, free: gpu.memory - used, used })
+    };
 }
 
 texts! {
@@ -247,8 +254,9 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, to: *m
     with_gpu(device, |state, at| {
         let gpu = &state.hardware.gpus[at];
         let total = instance(gpu, device).map_or(gpu.memory, |i| i.memory);
-        let used = gpu.memory_used.min(total);
-        let answer = nvmlMemory_v2_t { version: 2, total, reserved: 0, free: total - used, used };
+        let reserved = RESERVED.min(total);
+        let used = gpu.memory_used.min(total - reserved);
+        let answer = nvmlMemory_v2_t { version: 2, total, reserved, free: total - reserved - used, used };
         // SAFETY: NVML's contract: a place for the answer.
         unsafe { put(Some(answer), to) }
     })

@@ -20,27 +20,29 @@ gpuN   xid=CODE          the driver's event and its line in the kernel log (79 a
        error=CODE        every call answers this NVML code (16: reset required, 999: unknown)
        recovery=0..4     the driver's own verdict (field 230)
        ecc=N             N uncorrectable errors more
-       corrected=N       N corrected errors more
+       corrected=N | sram-corrected=N   N corrected errors more
        remap=pending | remap=failed
        throttle=on | throttle=off
        link=K:down | link=K:up | crc=K:N
        width=LANES       PCIe lanes in use
        process=PID       somebody's process holds memory
+       memory=MIB        in use, whoever uses it
        heat=CELSIUS      of its memory, which may have 95
        busy=PERCENT | clock=MHZ
        healthy           as it was made
 driver hang | resume | error=CODE
 NAME   down | up | flap | rate=GBIT | errors=N | gone      (a NIC: mlx5_0, eth0, ...)
+       counter=NAME:N    one of its port's counters, as symbol_error:500
        unanswered=N      commands of an EFA device
-kernel log=TEXT          a line of the kernel log";
+kernel log=TEXT          a line of the kernel log
+       clock=set | clock=unset   by a time service";
 
 pub fn inject(dir: &Path, target: &str, fault: &str) -> anyhow::Result<()> {
     let mut hardware = machine::read(dir)?;
     let (word, value) = fault.split_once('=').unwrap_or((fault, ""));
     match target {
         "driver" => driver(&mut hardware, word, value)?,
-        "kernel" if word == "log" => return kernel_log(dir, value),
-        "kernel" => bail!("kernel: known is log=TEXT"),
+        "kernel" => return kernel(dir, word, value),
         _ => match target.strip_prefix("gpu").and_then(|number| number.parse::<usize>().ok()) {
             Some(number) => gpu(dir, &mut hardware, number, word, value)?,
             None => return nic(&dir.join(machine::SYSROOT), target, word, value),
@@ -71,6 +73,7 @@ fn gpu(dir: &Path, hardware: &mut Hardware, at: usize, word: &str, value: &str) 
         "error" => gpu.error = Some(number(word, value)?),
         "recovery" => gpu.recovery = Some(number(word, value)?),
         "ecc" => gpu.ecc.get_or_insert_with(Ecc::default).uncorrected += number::<u64>(word, value)?,
+        "sram-corrected" => gpu.ecc.get_or_insert_with(Ecc::default).sram_corrected += number::<u64>(word, value)?,
         "corrected" => gpu.ecc.get_or_insert_with(Ecc::default).corrected += number::<u64>(word, value)?,
         "remap" => {
             let remap = gpu.remap.get_or_insert_default();
@@ -87,6 +90,7 @@ fn gpu(dir: &Path, hardware: &mut Hardware, at: usize, word: &str, value: &str) 
         "heat" => gpu.memory_temperature = Some((number(word, value)?, 95)),
         "busy" => gpu.utilization = number(word, value)?,
         "clock" => gpu.clock.0 = number(word, value)?,
+        "memory" => gpu.memory_used = number::<u64>(word, value)? << 20,
         "process" => gpu.processes.push((number(word, value)?, 1 << 30)),
         "healthy" => *gpu = well(dir, at)?,
         "xid" => {
@@ -120,6 +124,17 @@ fn link(gpu: &mut Gpu, word: &str, value: &str) -> anyhow::Result<()> {
         _ => bail!("link={value}: down or up"),
     }
     Ok(())
+}
+
+fn kernel(dir: &Path, word: &str, value: &str) -> anyhow::Result<()> {
+    // Status and largest error, as adjtimex answers.
+    let clock = |answer: &str| fs::write(dir.join(machine::SYSROOT).join("adjtimex"), answer).context("set the clock's state");
+    match (word, value) {
+        ("log", text) => kernel_log(dir, text),
+        ("clock", "set") => clock("8193 500\n"),
+        ("clock", "unset") => clock("64 16000000\n"),
+        _ => bail!("kernel: known are log=TEXT, clock=set and clock=unset"),
+    }
 }
 
 /// Appends one record as `/dev/kmsg` gives it.
@@ -162,6 +177,12 @@ fn nic(root: &Path, name: &str, word: &str, value: &str) -> anyhow::Result<()> {
         "flap" => add(&interface, "carrier_changes", 2),
         "rate" if is_rdma => write(&port, "rate", &format!("{value} Gb/sec (4X)")),
         "errors" if is_rdma => add(&port, "counters/port_rcv_errors", number(word, value)?),
+        "counter" if is_rdma => {
+            let (counter, more) = value.split_once(':').with_context(|| format!("counter={value}: not NAME:N"))?;
+            let places = ["counters", "hw_counters"].map(|folder| format!("{folder}/{counter}"));
+            let file = places.iter().find(|file| port.join(file).is_file()).with_context(|| format!("no counter {counter:?}"))?;
+            add(&port, file, number(word, more)?)
+        }
         "unanswered" if is_rdma && device.join("hw_counters").is_dir() => {
             add(&device, "hw_counters/no_completion_cmds", number(word, value)?)
         }

@@ -47,6 +47,8 @@ pub struct Gpu {
     pub numa: Option<u32>,
     pub memory: u64,
     pub memory_used: u64,
+    /// A screen, or X, has memory of it.
+    pub display: bool,
     pub compute_capability: (i32, i32),
     pub compute_mode: u32,
     pub persistence: bool,
@@ -78,8 +80,10 @@ pub struct Gpu {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ecc {
+    /// Of the DRAM.
     pub corrected: u64,
     pub uncorrected: u64,
+    pub sram_corrected: u64,
     pub sram_uncorrected: u64,
     pub sram_threshold: bool,
 }

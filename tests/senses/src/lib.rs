@@ -8,7 +8,7 @@ use std::{
 use clap::Parser;
 use muster_agent::{
     config::{Config, Flags},
-    probe::{Facts, Pace},
+    probe::{Facts, HeldRun, Pace},
 };
 use muster_core::{health::Finding, node_report::NodeReport};
 use muster_fake_nvml::{fault, machine};
@@ -86,6 +86,11 @@ impl Eyes {
         tokio::time::timeout(PATIENCE, looked).await.expect("the probes look at the machine");
         let report = facts.report();
         Self { facts, report }
+    }
+
+    /// What the agent's supervisor tells of its runs.
+    pub fn hold(&self, runs: &[HeldRun]) {
+        self.facts.note_runs(runs.to_vec());
     }
 
     /// Waits until the report is so; panics with the last one if it never is.

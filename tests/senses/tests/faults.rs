@@ -102,11 +102,13 @@ async fn memory_links_lanes_and_ports_each_have_their_verdict() {
         ("gpu0", "remap=failed", "row-remap-failure", Severity::FailNow),
         ("gpu1", "ecc=1", "ecc-uncorrectable", Severity::FailNow),
         ("gpu2", "corrected=5000", "ecc-corrected", Severity::Warn),
+        ("gpu2", "corrected=20000001", "dram-corrected-many", Severity::Warn),
+        ("gpu7", "sram-corrected=10001", "sram-corrected-many", Severity::Warn),
         ("gpu3", "link=7:down", "nvlink-down", Severity::FailNow),
         ("gpu4", "crc=3:20", "nvlink-errors", Severity::Warn),
         ("gpu5", "width=8", "pcie-width", Severity::Drain),
         ("gpu6", "error=16", "gpu-reset-required", Severity::FailNow),
-        ("mlx5_10", "errors=1000000", "port-errors", Severity::Warn),
+        ("mlx5_10", "errors=1000000", "port-receive-errors", Severity::Warn),
         ("kernel", "log=mlx5_core 0000:5e:00.0: temp_warn: High temperature on sensors", "nic-heat", Severity::Warn),
         ("kernel", "log=nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30", "sxid-fatal", Severity::FailNow),
     ] {
@@ -116,6 +118,10 @@ async fn memory_links_lanes_and_ports_each_have_their_verdict() {
     }
     let heat = eyes.finding("nic-heat").await;
     assert_eq!(heat.subject, Subject::Nic("mlx5_5".into()), "the NIC at that address");
+    let sram = eyes.finding("sram-corrected-many").await;
+    assert_eq!(sram.subject, Subject::Gpu(uuid(&eyes.report, 7)));
+    let of_seventh = eyes.report.health.findings.iter().filter(|found| found.subject == sram.subject);
+    assert!(!of_seventh.into_iter().any(|found| found.check == "dram-corrected-many"), "counted apart");
     machine.inject("gpu3", "link=7:up");
     eyes.no_finding("nvlink-down").await;
     machine.inject("gpu1", "healthy");
@@ -175,7 +181,7 @@ async fn a_driver_that_hangs_is_noticed_and_forgiven() {
     assert_eq!(eyes.report.gpus.len(), 8, "what was known is still said");
     // Ports are still watched.
     machine.inject("mlx5_0", "errors=1000000");
-    eyes.finding("port-errors").await;
+    eyes.finding("port-receive-errors").await;
     machine.inject("driver", "resume");
     eyes.no_finding("nvml-hung").await;
     assert_eq!(eyes.report.gpu_error, None);

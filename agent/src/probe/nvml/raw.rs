@@ -15,6 +15,10 @@ use nvml_wrapper_sys::bindings::*;
 
 use super::code::Code;
 
+mod memory;
+
+pub(crate) use memory::Place;
+
 /// Why the library cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
@@ -139,6 +143,8 @@ impl Library {
         mig_count: one -> u32 = nvmlDeviceGetMaxMigDeviceCount;
         gpu_instance: one -> u32 = nvmlDeviceGetGpuInstanceId;
         compute_instance: one -> u32 = nvmlDeviceGetComputeInstanceId;
+        /// A screen, or X for one that might come, has memory of it.
+        display: one -> u32 = nvmlDeviceGetDisplayActive;
         /// Current and pending.
         ecc_mode: two -> (u32, u32) = nvmlDeviceGetEccMode;
         throttle_reasons: one -> u64 = nvmlDeviceGetCurrentClocksThrottleReasons;
@@ -207,24 +213,6 @@ impl Library {
         Ok(address(&found))
     }
 
-    /// Total memory: the newer call, else the older.
-    pub(crate) fn memory_total(&self, gpu: Handle) -> Result<u64, Code> {
-        let lib = self.nvml.lib();
-        if let Ok(call) = &lib.nvmlDeviceGetMemoryInfo_v2 {
-            let version = size_of::<nvmlMemory_v2_t>() as u32 | 2 << 24;
-            let mut memory = nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
-            // SAFETY: fills the structure whose version it is told.
-            if answered(unsafe { call(gpu.raw(), &raw mut memory) }).is_ok() {
-                return Ok(memory.total);
-            }
-        }
-        let Ok(call) = &lib.nvmlDeviceGetMemoryInfo else { return Err(Code::MISSING) };
-        let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
-        // SAFETY: fills the structure.
-        answered(unsafe { call(gpu.raw(), &raw mut memory) })?;
-        Ok(memory.total)
-    }
-
     /// How busy it is, in percent.
     pub(crate) fn utilization(&self, gpu: Handle) -> Result<u32, Code> {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetUtilizationRates else { return Err(Code::MISSING) };
@@ -250,50 +238,6 @@ impl Library {
         // SAFETY: writes one number.
         answered(unsafe { call(gpu.raw(), nvmlClockType_enum_NVML_CLOCK_SM, &raw mut clock) })?;
         Ok(clock)
-    }
-
-    /// Volatile errors: uncorrectable ones, or those that were corrected.
-    pub(crate) fn ecc_errors(&self, gpu: Handle, uncorrectable: bool) -> Result<u64, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetTotalEccErrors else { return Err(Code::MISSING) };
-        const VOLATILE: c_uint = 0;
-        let mut errors: c_ulonglong = 0;
-        // SAFETY: writes one number.
-        answered(unsafe { call(gpu.raw(), c_uint::from(uncorrectable), VOLATILE, &raw mut errors) })?;
-        Ok(errors)
-    }
-
-    /// Volatile uncorrectable errors of the SRAM, and whether there are more than the driver allows.
-    pub(crate) fn sram_errors(&self, gpu: Handle) -> Result<(u64, bool), Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetSramEccErrorStatus else { return Err(Code::MISSING) };
-        // SAFETY: the structure is plain numbers; the function fills that of the version it is told.
-        let found = unsafe {
-            let mut found: nvmlEccSramErrorStatus_t = std::mem::zeroed();
-            found.version = size_of::<nvmlEccSramErrorStatus_t>() as u32 | 1 << 24;
-            answered(call(gpu.raw(), &raw mut found))?;
-            found
-        };
-        Ok((found.volatileUncParity + found.volatileUncSecDed, found.bThresholdExceeded != 0))
-    }
-
-    /// Rows remapped for uncorrectable errors, a remap that waits for a reset, one that failed.
-    pub(crate) fn remapped_rows(&self, gpu: Handle) -> Result<(u32, bool, bool), Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetRemappedRows else { return Err(Code::MISSING) };
-        let [mut corrected, mut uncorrected, mut pending, mut failed] = [0; 4];
-        // SAFETY: writes four numbers.
-        answered(unsafe { call(gpu.raw(), &raw mut corrected, &raw mut uncorrected, &raw mut pending, &raw mut failed) })?;
-        Ok((uncorrected, pending != 0, failed != 0))
-    }
-
-    /// Pages retired for double-bit errors (before Ampere).
-    pub(crate) fn retired_pages(&self, gpu: Handle) -> Result<u32, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetRetiredPages_v2 else { return Err(Code::MISSING) };
-        const DOUBLE_BIT: c_uint = 1;
-        let (mut count, nowhere) = (0, std::ptr::null_mut());
-        // SAFETY: with room for none it writes only their number.
-        match answered(unsafe { call(gpu.raw(), DOUBLE_BIT, &raw mut count, nowhere, nowhere) }) {
-            Ok(()) | Err(Code::TOO_SMALL) => Ok(count),
-            Err(code) => Err(code),
-        }
     }
 
     pub(crate) fn link_active(&self, gpu: Handle, link: u32) -> Result<bool, Code> {

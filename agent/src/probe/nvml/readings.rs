@@ -11,7 +11,7 @@ use super::{
     Known, ask,
     code::Code,
     inventory::LINK_CRC,
-    raw::{Handle, Library},
+    raw::{Handle, Library, Place},
 };
 
 /// NVML's field for the driver's own verdict.
@@ -135,6 +135,14 @@ pub(super) fn counters(library: &Library, handle: Handle, known: &mut Known) -> 
     if let Some(errors) = ask(library.ecc_errors(handle, false), &mut trouble) {
         readings.push("ecc-corrected", Value::Counter(errors), "corrected memory errors");
     }
+    for (place, check, words) in [
+        (Place::Dram, "dram-corrected-many", "corrected errors of its DRAM"),
+        (Place::Sram, "sram-corrected-many", "corrected errors of its SRAM"),
+    ] {
+        if let Some(errors) = ask(library.corrected_in(handle, place), &mut trouble) {
+            readings.push(check, Value::Counter(errors), words);
+        }
+    }
     if let Some((errors, beyond)) = ask(library.sram_errors(handle), &mut trouble) {
         readings.push("sram-uncorrectable", Value::Counter(errors), "uncorrectable SRAM errors");
         readings.flag("sram-threshold", beyond, "more SRAM errors than the driver allows");
@@ -194,6 +202,11 @@ pub(super) fn inventory(library: &Library, handle: Handle, known: &mut Known) ->
         };
         readings.flag("fabric-incomplete", wrong.is_some(), wrong.unwrap_or_default());
     }
+    if nobody_listed(library, handle, gpu)
+        && let Some(used) = ask(library.memory_used(handle), &mut trouble)
+    {
+        readings.push("memory-held", Value::Level(used >> 20), "MiB of its memory used, and no process of it is listed");
+    }
     let busy = ask(library.utilization(handle), &mut trouble).is_some_and(|percent| percent >= BUSY_PERCENT);
     if let Some(pcie) = gpu.pcie {
         let words = format!("PCIe generation {} of {} while busy", pcie.generation, pcie.generation_max);
@@ -204,6 +217,15 @@ pub(super) fn inventory(library: &Library, handle: Handle, known: &mut Known) ->
     let slowed = library.throttle_reasons(handle).is_ok_and(|reasons| reasons & THROTTLE != 0);
     known.clock = if busy && !slowed { library.clock(handle).ok() } else { None };
     readings
+}
+
+/// Whether nothing that NVML tells accounts for memory in use: no process, no screen, no instances that take some for themselves. Where the
+/// memory is a NUMA node of the host (Grace), the kernel itself puts pages there, and nothing can be said.
+fn nobody_listed(library: &Library, handle: Handle, gpu: &Gpu) -> bool {
+    let nobody = library.processes(handle).is_ok_and(|processes| processes.is_empty());
+    let screen = library.display(handle).is_ok_and(|active| active != 0);
+    let divided = gpu.mig.as_ref().is_some_and(|mig| mig.enabled);
+    nobody && !screen && !divided && gpu.numa_node.is_none()
 }
 
 /// Busy GPUs of one model do their work at one clock; one that does not, for no reason that its driver gives, holds up all the others.

@@ -107,6 +107,7 @@ impl AgentService for Service {
         };
         let (down, out) = mpsc::channel(64);
         let runs = runs_from_wire(hello.runs.clone().unwrap(), NOW).unwrap();
+        let findings = node_report_from_wire(hello.report.clone().unwrap()).unwrap().health.findings;
         let session = Session {
             hello,
             up,
@@ -118,7 +119,7 @@ impl AgentService for Service {
             heartbeats: 0,
             answers: true,
             clock_ahead: None,
-            findings: Vec::new(),
+            findings,
             reports: 0,
         };
         self.sessions.send(session).await.unwrap();

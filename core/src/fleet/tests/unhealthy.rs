@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    health::{Finding, Health, Remedy, Severity, Subject, TERMINATION_NOTICE},
+    health::{Finding, Health, Remedy, Severity, Subject, TERMINATION_NOTICE, WORKER_UNKILLABLE},
     node_report::Gpu,
 };
 
@@ -164,4 +164,30 @@ fn what_keeps_work_away_is_told_once_and_its_end_too() {
     reports(&mut bench, "a", &[]);
     let news = "a: xid:48 (fail_now): XID 48; and 1 more";
     assert_eq!(said(&bench), [news, "a: nothing keeps work away from its hardware any more"]);
+}
+
+#[test]
+fn a_job_that_waits_for_what_nothing_kills_says_so() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 2, 2));
+    let b = bench.agents.get_mut(&"b".into()).unwrap();
+    b.frozen = true;
+    let session = b.session.unwrap();
+    bench.rank_exits("digits", 0, Exit::Signal(11), None);
+    for _ in 0..10 {
+        bench.pass(SECOND);
+        bench.input(Input::Heartbeat { session });
+    }
+    let job = bench.job("digits");
+    assert_eq!((job.reason.as_str(), job.message.as_str()), ("Preparing", "1 of 2 nodes not ready yet: b"));
+
+    let stuck = Finding {
+        check: WORKER_UNKILLABLE.into(),
+        reason: "process 4242 of digits-g1 cannot be killed".into(),
+        ..finding(Subject::Node)
+    };
+    tells(&mut bench, "b", vec![stuck]);
+    bench.pass(SECOND);
+    let told = "the workers on b are not dead, and it needs a reboot: process 4242 of digits-g1 cannot be killed";
+    assert_eq!((bench.job("digits").reason.as_str(), bench.job("digits").message.as_str()), ("Stopping", told));
 }

@@ -194,3 +194,96 @@ fn the_worst_comes_first_and_unknown_checks_mean_nothing() {
     assert_eq!(names, ["row-remap-failure", "persistence-off", "row-remap-many"]);
     assert_eq!(judge.health(at(1).now).findings[2].reason, "ROW-REMAP-MANY: 512, above 511");
 }
+
+#[test]
+fn a_program_s_fault_is_the_gpu_s_when_different_jobs_have_it_there_alone() {
+    let other = Subject::Gpu("GPU-2".into());
+    let suspects = |judge: &mut Judge, second| {
+        let suspected = judge.health(at(second).now).findings.into_iter().filter(|f| f.check == "xid-app-repeated");
+        suspected.map(|f| (f.subject, f.severity)).collect::<Vec<_>>()
+    };
+    let mut judge = judge();
+    for second in 0..50 {
+        judge.fault_of_job(31, &gpu(), "default/a", at(second * 60));
+    }
+    assert_eq!(suspects(&mut judge, 3_000), [], "a bug comes back with its job");
+    judge.fault_of_job(31, &other, "default/b", at(3_001));
+    judge.fault_of_job(48, &gpu(), "default/c", at(3_002));
+    assert_eq!(suspects(&mut judge, 3_003), [], "another GPU, and a code that no program causes");
+    judge.fault_of_job(13, &gpu(), "default/d", at(3_004));
+    assert_eq!(suspects(&mut judge, 3_005), [(gpu(), Severity::Warn)]);
+    judge.fault_of_job(13, &other, "default/d", at(3_006));
+    assert_eq!(suspects(&mut judge, 3_007), [], "the second job's bug is everywhere it runs");
+    let day = 24 * 3_600;
+    judge.fault_of_job(31, &gpu(), "default/e", at(day + 2_941));
+    assert_eq!(suspects(&mut judge, day + 2_941), [], "what the first had is a day ago");
+}
+
+#[test]
+fn a_clock_that_nobody_sets_is_told_when_it_lasts() {
+    let mut judge = judge();
+    let look = |judge: &mut Judge, second| {
+        let reading = Reading { subject: Subject::Node, ..reading("clock-unsynchronised", Value::Flag(true)) };
+        judge.look(Source::Node, &[reading], at(second));
+        checks(judge, at(second))
+    };
+    assert_eq!(look(&mut judge, 0), []);
+    assert_eq!(look(&mut judge, 599), [], "chrony has just been started");
+    assert_eq!(look(&mut judge, 600), [("clock-unsynchronised".into(), Severity::Warn)]);
+}
+
+#[test]
+fn memory_of_an_idle_gpu_withholds_it_when_it_is_seen_again_and_again() {
+    let mut judge = judge();
+    let look = |judge: &mut Judge, mib: u64, second| {
+        judge.look(Source::Inventory, &[reading("memory-held", Value::Level(mib))], at(second));
+        checks(judge, at(second))
+    };
+    assert_eq!(look(&mut judge, 700, 0), []);
+    assert_eq!(look(&mut judge, 700, 60), [], "what a process that ended in this moment had");
+    assert_eq!(look(&mut judge, 700, 120), [("memory-held".into(), Severity::Drain)]);
+    assert_eq!(look(&mut judge, 15, 180), []);
+}
+
+#[test]
+fn each_counter_of_a_port_and_of_memory_has_its_own_measure() {
+    let looks = |check: &'static str, per_look: u64| {
+        let mut judge = judge();
+        for look in 0..5 {
+            judge.look(Source::NicCounters, &[reading(check, Value::Counter(look * per_look))], at(look * 15));
+        }
+        checks(&mut judge, at(60)).into_iter().map(|(_, severity)| severity).collect::<Vec<_>>()
+    };
+    // In 15 seconds: allowed, and one more. Where nothing is allowed, one is too many.
+    for (check, allowed, severity) in [
+        ("port-buffer-overruns", 0, Severity::Drain),
+        ("port-integrity-errors", 0, Severity::Drain),
+        ("port-retries-exhausted", 0, Severity::Drain),
+        ("port-symbol-errors", 30, Severity::Drain),
+        ("port-symbol-burst", 150, Severity::Warn),
+        ("port-receive-errors", 150, Severity::Warn),
+        ("port-ack-timeouts", 15, Severity::Warn),
+        ("port-discards", 1_500, Severity::Warn),
+        ("port-slow-restarts", 150, Severity::Warn),
+        ("dram-corrected-many", 5_000_000, Severity::Warn),
+        ("sram-corrected-many", 2_500, Severity::Warn),
+    ] {
+        assert_eq!(looks(check, allowed), [], "{check}: {allowed} a look");
+        assert_eq!(looks(check, allowed + 1), [severity], "{check}: {} a look", allowed + 1);
+    }
+    // Its window is a minute: of four looks.
+    assert_eq!(looks("port-link-recoveries", 1), []);
+    assert_eq!(looks("port-link-recoveries", 2), [Severity::Warn]);
+}
+
+#[test]
+fn a_worker_that_cannot_be_killed_withholds_its_node_until_it_is_gone() {
+    let mut judge = judge();
+    let reading = Reading { subject: Subject::Node, ..reading("worker-unkillable", Value::Flag(true)) };
+    judge.look(Source::Runs, &[reading], at(1));
+    let health = judge.health(at(1).now);
+    let found = health.withholds_node().unwrap();
+    assert_eq!((found.severity, found.remedy), (Severity::Drain, Remedy::NodeReboot));
+    judge.look(Source::Runs, &[], at(2));
+    assert_eq!(checks(&mut judge, at(2)), []);
+}

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_ulonglong};
 use nvml_wrapper_sys::bindings::*;
 
 use super::{Code, INVALID, NOT_SUPPORTED, OK, TOO_SMALL, VERSION_MISMATCH, numbers, put, with_gpu};
-use crate::hardware::{Fabric, Gpu};
+use crate::hardware::{Ecc, Fabric, Gpu};
 
 numbers! {
     nvmlDeviceGetCurrentClocksThrottleReasons: c_ulonglong = |gpu| Some(gpu.throttle);
@@ -39,7 +39,30 @@ pub unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
     with_gpu(device, |state, at| {
         let ecc = state.hardware.gpus[at].ecc.as_ref();
         // SAFETY: NVML's contract: a place for the answer.
-        unsafe { put(ecc.map(|ecc| if kind == 1 { ecc.uncorrected } else { ecc.corrected }), to) }
+        unsafe { put(ecc.map(|ecc| if kind == 1 { ecc.uncorrected } else { ecc.corrected + ecc.sram_corrected }), to) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMemoryErrorCounter(
+    device: nvmlDevice_t,
+    kind: c_uint,
+    _counter: c_uint,
+    place: c_uint,
+    to: *mut c_ulonglong,
+) -> Code {
+    const DRAM: c_uint = 2;
+    const SRAM: c_uint = 7;
+    with_gpu(device, |state, at| {
+        let counted = |ecc: &Ecc| match (kind, place) {
+            (0, DRAM) => Some(ecc.corrected),
+            (0, SRAM) => Some(ecc.sram_corrected),
+            (1, DRAM) => Some(ecc.uncorrected),
+            (1, SRAM) => Some(ecc.sram_uncorrected),
+            _ => None,
+        };
+        // SAFETY: NVML's contract: a place for the answer.
+        unsafe { put(state.hardware.gpus[at].ecc.as_ref().and_then(counted), to) }
     })
 }
 

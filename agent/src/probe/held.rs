@@ -1,0 +1,77 @@
+//! What the supervisor tells of the runs it holds, and what follows from it: whose fault an XID is, whose memory is in use, and what
+//! cannot be killed. Only the last word counts, so nothing ever waits for the senses.
+
+use std::collections::BTreeMap;
+
+use muster_core::health::{Reading, Subject, Value, WORKER_UNKILLABLE};
+use tokio::sync::watch;
+
+/// A run this node holds, from when its runner is up until the coordinator has acknowledged its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldRun {
+    /// As its directory is called.
+    pub name: String,
+    /// Whose it is; the same in all generations.
+    pub job: String,
+    pub gpus: Vec<String>,
+    /// Of its processes some live on a minute after they were killed: these, as far as they can be named.
+    pub unkillable: Option<Vec<i32>>,
+}
+
+/// Processes named of one run; more say no more.
+const NAMED: usize = 8;
+
+pub(super) struct Held {
+    told: watch::Receiver<Vec<HeldRun>>,
+    runs: Vec<HeldRun>,
+    /// Who was last on each GPU: an XID may be told when its run has ended.
+    last: BTreeMap<String, String>,
+}
+
+impl Held {
+    pub(super) fn new(told: watch::Receiver<Vec<HeldRun>>) -> Self {
+        Self { told, runs: Vec::new(), last: BTreeMap::new() }
+    }
+
+    /// Takes up what was told since. True if it is another.
+    pub(super) fn hear(&mut self) -> bool {
+        if !self.told.has_changed().unwrap_or(false) {
+            return false;
+        }
+        let runs = self.told.borrow_and_update().clone();
+        for run in runs.iter().filter(|run| !self.runs.iter().any(|known| known.name == run.name)) {
+            self.last.extend(run.gpus.iter().map(|gpu| (gpu.clone(), run.job.clone())));
+        }
+        self.runs = runs;
+        true
+    }
+
+    /// The job that is, or was last, on a whole GPU. Instances of one GPU may be of several jobs, and an XID does not say whose it is.
+    pub(super) fn job_on(&self, uuid: &str) -> Option<&str> {
+        self.last.get(uuid).map(String::as_str)
+    }
+
+    /// Without what is about GPUs that a run of ours holds: the memory is its own, or that of its workers that end just now.
+    pub(super) fn not_of_ours(&self, readings: &[Reading]) -> Vec<Reading> {
+        let ours = |subject: &Subject| matches!(subject, Subject::Gpu(uuid) if self.runs.iter().any(|run| run.gpus.contains(uuid)));
+        readings.iter().filter(|reading| reading.check != "memory-held" || !ours(&reading.subject)).cloned().collect()
+    }
+
+    /// What is left of runs and cannot be killed.
+    pub(super) fn readings(&self) -> Vec<Reading> {
+        let stuck: Vec<String> = self.runs.iter().filter_map(|run| Some(described(run, run.unkillable.as_ref()?))).collect();
+        let words = format!("{} cannot be killed: alive a minute after SIGKILL", stuck.join(", "));
+        let reading = Reading { check: WORKER_UNKILLABLE, subject: Subject::Node, value: Value::Flag(true), words };
+        if stuck.is_empty() { Vec::new() } else { vec![reading] }
+    }
+}
+
+fn described(run: &HeldRun, pids: &[i32]) -> String {
+    let named: Vec<String> = pids.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = if pids.len() > NAMED { " and more" } else { "" };
+    match named.as_slice() {
+        [] => format!("what is left of {}", run.name),
+        [one] => format!("process {one} of {}", run.name),
+        several => format!("processes {}{more} of {}", several.join(", "), run.name),
+    }
+}

@@ -1,0 +1,108 @@
+//! What links say, and what there is to report of it: to the coordinator, and to the node's own senses.
+
+use std::sync::Arc;
+
+use muster_core::{
+    node::Input,
+    run::{RunId, RunPhase, RunReport},
+};
+use muster_proto::convert::session::RUNS_MAX;
+
+use super::{Reports, Supervisor, name};
+use crate::{probe::HeldRun, runner_link::Word};
+
+impl Supervisor {
+    /// Notes what only this node's senses need to know of a word, and returns what its brain must.
+    pub(super) fn hear(&mut self, run: RunId, word: Word) -> Option<Input> {
+        let input = match word {
+            Word::Status(status, unkillable) => {
+                match unkillable.is_empty() {
+                    true => self.unkillable.remove(&run),
+                    false => self.unkillable.insert(run.clone(), unkillable),
+                };
+                Input::Runner { run, status }
+            }
+            Word::Unkillable(processes) => {
+                self.unkillable.insert(run, processes);
+                return None;
+            }
+            Word::Lost { exits, at } => {
+                self.unkillable.remove(&run);
+                Input::RunnerLost { run, exits, at }
+            }
+            Word::Refused(reason) => Input::Refused { run, reason },
+        };
+        Some(input)
+    }
+
+    pub(super) fn publish(&mut self) {
+        let mut runs = fitting(self.node.reports());
+        self.tell_lanes(&mut runs);
+        self.tell_senses(&runs);
+        let ledger = self.node.ledger();
+        let generations = ledger.generations();
+        self.reports.send_if_modified(|known| {
+            let same = |known: &Reports| {
+                (known.term, known.epoch, known.runs.as_ref(), known.generations.as_ref())
+                    == (ledger.term, ledger.epoch, &runs, &generations)
+            };
+            if known.as_ref().is_some_and(same) {
+                return false;
+            }
+            let (generations, runs) = (Arc::new(generations), Arc::new(runs));
+            *known = Some(Reports { term: ledger.term, epoch: ledger.epoch, generations, runs });
+            true
+        });
+    }
+
+    /// Those that are over first: whoever works on a GPU now is the last on it.
+    fn tell_senses(&mut self, reports: &[RunReport]) {
+        self.unkillable.retain(|run, _| reports.iter().any(|report| report.run == *run));
+        let begun = reports.iter().filter(|report| report.phase != RunPhase::Preparing);
+        let (over, living): (Vec<_>, Vec<_>) = begun.partition(|report| report.phase.is_over());
+        let held = over.into_iter().chain(living).filter_map(|report| {
+            let unkillable = self.unkillable.get(&report.run).cloned();
+            let accepted = self.accepted(&report.run)?;
+            let (job, gpus) = (accepted.job.clone(), accepted.gpus.clone());
+            Some(HeldRun { name: name(&report.run), job, gpus, unkillable })
+        });
+        let held = held.collect();
+        self.facts.note_runs(held);
+    }
+}
+
+/// What one message takes: all that lives, then the newest of what is over. More than that wait for an acknowledgement only where
+/// the coordinator was away for very long, and those left out are told when others are acknowledged.
+fn fitting(mut reports: Vec<RunReport>) -> Vec<RunReport> {
+    if reports.len() > RUNS_MAX {
+        reports.sort_by_key(|report| (report.phase.is_over(), std::cmp::Reverse(report.dead_at)));
+        reports.truncate(RUNS_MAX);
+        reports.sort_by(|a, b| a.run.cmp(&b.run));
+    }
+    reports
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_core::{
+        id::{Generation, JobUid, Term},
+        run::RunPhase,
+        time::Timestamp,
+    };
+
+    use super::*;
+
+    #[test]
+    fn what_lives_is_always_reported() {
+        let report = |number: usize| {
+            let run = RunId { job: JobUid::from(format!("job-{number:03}")), generation: Generation(1) };
+            let phase = if number < 10 { RunPhase::Running } else { RunPhase::Dead };
+            RunReport { phase, dead_at: Some(Timestamp(number as u64)), ..RunReport::preparing(run, Term(1)) }
+        };
+        let reports = fitting((0..100).map(report).collect());
+        assert_eq!(reports.len(), RUNS_MAX);
+        assert_eq!(reports.iter().filter(|report| report.phase == RunPhase::Running).count(), 10);
+        assert!(reports.iter().all(|report| report.phase == RunPhase::Running || report.dead_at >= Some(Timestamp(40))));
+        assert!(reports.is_sorted_by(|a, b| a.run < b.run));
+    }
+}

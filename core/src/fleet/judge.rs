@@ -158,7 +158,10 @@ impl Fleet {
         });
         job.last_step = steps.last.or(job.last_step);
         job.in_vain = if verdict.doubtful { in_vain + 1 } else { in_vain };
-        job.restart_count += 1;
+        // What was refused before it began is no restart: nothing had started.
+        if verdict.cause != Cause::MixedNodes {
+            job.restart_count += 1;
+        }
         job.not_before = None;
         let charged = verdict.charged == Charged::Job || planted::on(Mistake::NodeFaultsCharged);
         let restart = if charged { budget::charge(job, &policy, now) } else { Restart::At(now) };

@@ -42,7 +42,7 @@ fn a_job_that_refuses_it_goes_on_without_the_odd_ones() {
     assert_eq!((bench.members("digits"), job.last_generation.0), (vec!["a", "c"], 2), "one that trains is not disturbed for it");
     assert!(!job.history[0].started, "the mixture never was");
     assert_eq!((job.phase, job.message.as_str()), (Phase::Running, "2 of 3 wanted nodes"));
-    assert!(job.restarts.is_empty());
+    assert_eq!((job.restarts.len(), job.restart_count), (0, 0), "nothing had been started");
     let receipt = job.incidents.last().unwrap();
     assert_eq!((receipt.cause, receipt.charged, receipt.culprit.as_deref()), (Cause::MixedNodes, Charged::Nobody, Some("b")));
     assert_eq!(receipt.message, "1 of 3 nodes not taken, as they do not go with the others: b (torch 2.14, not torch 2.15)");

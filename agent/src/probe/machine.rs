@@ -103,19 +103,23 @@ impl Eyes {
             let news = self.glance(watch) != seen;
             glances.end();
             if news {
-                self.news = Some(Instant::now());
+                // The first look has seen nothing before.
+                self.news = (!seen.is_empty()).then(Instant::now);
                 return;
             }
         }
     }
 
-    /// What takes a node out of its jobs, in as few reads as can be: states of ports and interfaces, and word that the machine will go away.
+    /// What takes a node out of its jobs, in as few reads as can be: states of ports, interfaces it was told to wait for, and word that the machine will
+    /// go away.
     fn glance(&self, watch: &Watch) -> Vec<Option<String>> {
+        if self.listed.is_none() {
+            return Vec::new();
+        }
         let (roots, network) = (&watch.roots, &self.look.network);
         let state = |device: &str, port: u32| roots.text(&format!("sys/class/infiniband/{device}/ports/{port}/state"));
         let ports = network.rdma.iter().flat_map(|device| device.ports.iter().map(|port| state(&device.name, port.number)));
-        let names = network.interfaces.iter().map(|interface| &interface.name).chain(&watch.awaited);
-        let interfaces = names.map(|name| roots.text(&format!("sys/class/net/{name}/operstate")));
+        let interfaces = watch.awaited.iter().map(|name| roots.text(&format!("sys/class/net/{name}/operstate")));
         ports.chain(interfaces).chain([watch.notice.exists().then(String::new)]).collect()
     }
 

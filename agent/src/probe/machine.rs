@@ -78,7 +78,7 @@ pub(super) fn start(watch: Watch) {
 }
 
 fn look_for_ever(watch: &Watch) {
-    let mut eyes = Eyes::default();
+    let (mut eyes, mut glances) = (Eyes::default(), Glances::new(watch.pace.glance));
     while !watch.over.load(Ordering::Relaxed) {
         // From before the look: what changes meanwhile may not be in it, and is news.
         let seen = eyes.glance(watch);
@@ -86,17 +86,16 @@ fn look_for_ever(watch: &Watch) {
         if watch.out.send(Sense::Machine(Box::new(eyes.look.clone()))).is_err() {
             return;
         }
-        eyes.rest(watch, &seen);
+        eyes.rest(watch, &mut glances, &seen);
     }
 }
 
 impl Eyes {
     /// Returns when it is time to look.
-    fn rest(&mut self, watch: &Watch, seen: &[Option<String>]) {
+    fn rest(&mut self, watch: &Watch, glances: &mut Glances, seen: &[Option<String>]) {
         let looked = Instant::now();
         let closely = self.news.is_some_and(|at| at.elapsed() < CLOSELY_FOR);
         let pace = if closely { CLOSELY.min(watch.pace.fast) } else { watch.pace.fast };
-        let mut glances = Glances::new(watch.pace.glance);
         while looked.elapsed() < pace && !watch.over.load(Ordering::Relaxed) {
             thread::sleep(pace.saturating_sub(looked.elapsed()).min(glances.pause()));
             glances.begin();

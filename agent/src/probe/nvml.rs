@@ -102,14 +102,14 @@ pub(super) fn start(watch: Watch) {
 }
 
 fn look_for_ever(watch: &Watch) {
-    let mut eyes = Eyes::default();
+    let (mut eyes, mut glances) = (Eyes::default(), Glances::new(watch.pace.glance));
     while !watch.over.load(Ordering::Relaxed) {
         let look = eyes.look(watch);
         let absent = look.absent;
         if watch.out.send(Sense::Gpus(Box::new(look))).is_err() || absent {
             return;
         }
-        if !eyes.rest(watch) {
+        if !eyes.rest(watch, &mut glances) {
             return;
         }
     }
@@ -168,9 +168,8 @@ impl Eyes {
     }
 
     /// Returns when it is time to look; false: nobody pokes any more.
-    fn rest(&mut self, watch: &Watch) -> bool {
+    fn rest(&mut self, watch: &Watch, glances: &mut Glances) -> bool {
         let looked = Instant::now();
-        let mut glances = Glances::new(watch.pace.glance);
         loop {
             let left = watch.pace.fast.saturating_sub(looked.elapsed());
             match watch.poked.recv_timeout(left.min(glances.pause())) {

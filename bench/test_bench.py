@@ -12,6 +12,7 @@ import plan
 import processes
 import report
 import scale
+import senses
 import watch
 
 
@@ -205,6 +206,19 @@ class Meters(unittest.TestCase):
                 used = sum(meter.used.values()) - meter.before
                 self.assertEqual(used > 10, whose == "ours", f"{whose}: {used} ticks")
                 self.assertGreaterEqual(meter.others(), share)
+
+
+class Senses(unittest.TestCase):
+    def test_nine_in_ten_do_not_exceed_the_ninth(self):
+        self.assertEqual([senses.ninth(range(1, count + 1)) for count in (1, 9, 10, 11, 20)], [1, 9, 9, 10, 18])
+
+    def test_a_row_for_each_kind_that_was_measured(self):
+        meta = {"date": "today", "commit": "abc", "machine": "this", "load": 0.1}
+        cost = {"percent": [0.1, 0.2, 0.3], "runs": 5, "seconds": 30, "mib": 6.2}
+        page = senses.block({"meta": meta, "delays": {"xid": [0.5, 0.1, 0.3]}, "cost": cost})
+        self.assertIn("| XID | an event | 0.30 s | 0.50 s | 0.50 s | 3 |\n", page)
+        self.assertNotIn("NVLink", page)
+        self.assertIn("0.20 % of one core (0.10 to 0.30, 5 runs of 30 s", page)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `senses` | the thread that hears the others and publishes |
+//! | `glance` | how often to look whether to look |
 //! | `nvml` | GPUs: the only place that calls libnvidia-ml |
 //! | `machine` | the thread that looks at everything below |
 //! | `host`, `pci`, `network`, `ports` | procfs and sysfs |
@@ -32,6 +33,7 @@ use tokio::sync::watch;
 use crate::config::Config;
 
 mod awaited;
+mod glance;
 mod held;
 mod host;
 mod kernel_clock;
@@ -52,6 +54,8 @@ use senses::{Sense, Senses};
 
 /// Initialising a driver with eight GPUs in non-persistent mode takes seconds.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
+/// Half of the second within which a change shall be known; the rest is for the look, and for a machine with other things to do.
+const GLANCE: Duration = Duration::from_millis(500);
 /// Looks and events that wait to be judged, which takes microseconds: a storm of XIDs fills it for a moment, and what is dropped of one is
 /// what is known already.
 const SENSES_MAX: usize = 256;
@@ -97,6 +101,8 @@ impl Default for Probes {
 /// How often the probes look. Events and the kernel log are heard at once whatever the pace.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
+    /// Whether handles, the driver's verdict, states of links, ports and interfaces are as they were in the last look.
+    pub glance: Duration,
     /// Handles, the driver's verdict, remap flags, throttling, links, ports.
     pub fast: Duration,
     /// Counters.
@@ -112,9 +118,9 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Three rhythms from the quickest.
+    /// Rhythms from that of the looks.
     pub fn every(fast: Duration) -> Self {
-        Self { fast, counters: fast * 3, slow: fast * 12 }
+        Self { glance: GLANCE.min(fast), fast, counters: fast * 3, slow: fast * 12 }
     }
 
     /// Three looks missed: NVML hangs (NVSentinel).

@@ -9,7 +9,7 @@ use std::{
         mpsc::SyncSender,
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use muster_core::{
@@ -20,12 +20,17 @@ use tracing::warn;
 
 use super::{
     Pace, awaited,
+    glance::Glances,
     host::{self, Machine},
     kernel_clock, network, pci,
     ports::{self, Used},
     roots::Roots,
     senses::Sense,
 };
+
+/// After a glance has shown something new it is looked at so often, for so long: what must last some seconds to count is then known when it has.
+const CLOSELY: Duration = Duration::from_secs(1);
+const CLOSELY_FOR: Duration = Duration::from_secs(10);
 
 /// One look at the machine.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +66,8 @@ struct Eyes {
     signature: Vec<String>,
     listed: Option<Instant>,
     counted: Option<Instant>,
+    /// When a glance last showed something new.
+    news: Option<Instant>,
 }
 
 pub(super) fn start(watch: Watch) {
@@ -71,17 +78,50 @@ pub(super) fn start(watch: Watch) {
 }
 
 fn look_for_ever(watch: &Watch) {
-    let mut eyes = Eyes::default();
+    let (mut eyes, mut glances) = (Eyes::default(), Glances::new(watch.pace.glance));
     while !watch.over.load(Ordering::Relaxed) {
+        // From before the look: what changes meanwhile may not be in it, and is news.
+        let seen = eyes.glance(watch);
         eyes.look(watch);
         if watch.out.send(Sense::Machine(Box::new(eyes.look.clone()))).is_err() {
             return;
         }
-        thread::sleep(watch.pace.fast);
+        eyes.rest(watch, &mut glances, &seen);
     }
 }
 
 impl Eyes {
+    /// Returns when it is time to look.
+    fn rest(&mut self, watch: &Watch, glances: &mut Glances, seen: &[Option<String>]) {
+        let looked = Instant::now();
+        let closely = self.news.is_some_and(|at| at.elapsed() < CLOSELY_FOR);
+        let pace = if closely { CLOSELY.min(watch.pace.fast) } else { watch.pace.fast };
+        while looked.elapsed() < pace && !watch.over.load(Ordering::Relaxed) {
+            thread::sleep(pace.saturating_sub(looked.elapsed()).min(glances.pause()));
+            glances.begin();
+            let news = self.glance(watch) != seen;
+            glances.end();
+            if news {
+                // The first look has seen nothing before.
+                self.news = (!seen.is_empty()).then(Instant::now);
+                return;
+            }
+        }
+    }
+
+    /// What takes a node out of its jobs, in as few reads as can be: states of ports, interfaces it was told to wait for, and word that the machine will
+    /// go away.
+    fn glance(&self, watch: &Watch) -> Vec<Option<String>> {
+        if self.listed.is_none() {
+            return Vec::new();
+        }
+        let (roots, network) = (&watch.roots, &self.look.network);
+        let state = |device: &str, port: u32| roots.text(&format!("sys/class/infiniband/{device}/ports/{port}/state"));
+        let ports = network.rdma.iter().flat_map(|device| device.ports.iter().map(|port| state(&device.name, port.number)));
+        let interfaces = watch.awaited.iter().map(|name| roots.text(&format!("sys/class/net/{name}/operstate")));
+        ports.chain(interfaces).chain([watch.notice.exists().then(String::new)]).collect()
+    }
+
     /// States and what is awaited each time; counters, and what stays as it is, in their own rhythms. Every file read is work for a kernel that has better to do.
     fn look(&mut self, watch: &Watch) {
         let (roots, pace, look) = (&watch.roots, watch.pace, &mut self.look);

@@ -1,7 +1,7 @@
 //! NVML, on a thread of its own and nowhere else: a call may hang for ever when a GPU falls off the bus, and must then hang alone.
 //!
-//! The thread looks in three rhythms, and at once when it is poked. It publishes whole looks; how long ago the last one was is itself a health
-//! signal, judged by who waits for them.
+//! The thread looks in three rhythms, at once when it is poked, and when a glance in between shows something new. It publishes whole looks; how long
+//! ago the last one was is itself a health signal, judged by who waits for them.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
         mpsc::{Receiver, RecvTimeoutError, SyncSender},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use muster_core::{
@@ -22,7 +22,7 @@ use muster_core::{
 use muster_runtime::chain::chain;
 use tracing::{info, warn};
 
-use super::{Pace, senses::Sense};
+use super::{Pace, glance::Glances, senses::Sense};
 
 mod code;
 mod events;
@@ -32,6 +32,9 @@ mod readings;
 
 use code::Code;
 use raw::{Handle, Library, OpenError};
+
+/// Between two looks, however often it is poked: corrected memory errors come in storms, and each is an event.
+const APART: Duration = Duration::from_millis(250);
 
 /// One look at the GPUs.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +72,8 @@ struct Known {
     gpu: Gpu,
     /// None: its handle could not be had in the last look.
     handle: Option<Handle>,
+    /// What the last look's first call for it said: the driver's verdict, and whether each link is active.
+    states: Vec<Option<u64>>,
     /// The most links ever seen active.
     links: usize,
     /// Errors of its links when first read.
@@ -97,16 +102,15 @@ pub(super) fn start(watch: Watch) {
 }
 
 fn look_for_ever(watch: &Watch) {
-    let mut eyes = Eyes::default();
+    let (mut eyes, mut glances) = (Eyes::default(), Glances::new(watch.pace.glance));
     while !watch.over.load(Ordering::Relaxed) {
         let look = eyes.look(watch);
         let absent = look.absent;
         if watch.out.send(Sense::Gpus(Box::new(look))).is_err() || absent {
             return;
         }
-        match watch.poked.recv_timeout(watch.pace.fast) {
-            Ok(()) | Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
+        if !eyes.rest(watch, &mut glances) {
+            return;
         }
     }
 }
@@ -161,6 +165,47 @@ impl Eyes {
         look.driver.clone_from(&self.driver);
         look.error = (!wrong.is_empty()).then(|| wrong.join("; "));
         look
+    }
+
+    /// Returns when it is time to look; false: nobody pokes any more.
+    fn rest(&mut self, watch: &Watch, glances: &mut Glances) -> bool {
+        let looked = Instant::now();
+        loop {
+            let left = watch.pace.fast.saturating_sub(looked.elapsed());
+            match watch.poked.recv_timeout(left.min(glances.pause())) {
+                Ok(()) => {
+                    thread::sleep(APART.min(watch.pace.fast).saturating_sub(looked.elapsed()));
+                    // Most of what is told is counted somewhere.
+                    self.counted = None;
+                    return true;
+                }
+                Err(RecvTimeoutError::Timeout) if looked.elapsed() >= watch.pace.fast => return true,
+                Err(RecvTimeoutError::Timeout) => {
+                    glances.begin();
+                    let news = self.glance();
+                    glances.end();
+                    if news {
+                        return true;
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+    }
+
+    /// Whether a look would show something new of what breaks a job at once.
+    fn glance(&self) -> bool {
+        let Some(library) = &self.library else { return false };
+        let Ok(count) = library.count() else { return true };
+        (0..count).any(|index| {
+            let known = self.known.get(&index).and_then(|known| Some((known.handle?, known)));
+            match (library.gpu(index), known) {
+                (Ok(_), Some((handle, known))) => readings::states(library, handle, known, &mut None) != known.states,
+                (Err(_), Some(_)) => true,
+                // What comes, or comes back, can wait for the next look.
+                (_, None) => false,
+            }
+        })
     }
 
     fn open(&mut self, watch: &Watch, look: &mut Look) -> Result<Arc<Library>, OpenError> {

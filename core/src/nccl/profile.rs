@@ -111,6 +111,11 @@ pub fn compute_devices(report: &NodeReport) -> Vec<&RdmaDevice> {
         devices.retain(|device| device.rail.is_some());
     } else {
         devices.retain(|device| !device.interfaces.iter().any(|name| management.contains(name.as_str())));
+        // Of two kinds InfiniBand is the compute fabric: the Ethernet ports beside it lead to storage (GB200: those of its BlueField cards).
+        let infiniband = |device: &&RdmaDevice| device.ports.iter().any(|port| port.link_layer == LinkLayer::Infiniband);
+        if devices.iter().any(infiniband) {
+            devices.retain(infiniband);
+        }
     }
     devices.sort_by_key(|device| (device.rail, device.pci.clone(), device.name.clone()));
     devices
@@ -183,11 +188,8 @@ pub fn decide(members: &[Member<'_>]) -> (Profile, Vec<Mismatch>) {
         let without = names(&|member| lacks_nvls(*member));
         set("NCCL_NVLS_ENABLE", "0", format!("NVLink SHARP needs a registered fabric and /dev/nvidia-caps, missing on {without}"));
     }
-    let in_a_domain =
-        |member: &Member<'_>| member.given().any(|gpu| gpu.fabric.as_ref().is_some_and(|fabric| !fabric.cluster.is_empty()));
-    let no_channel = |member: &Member<'_>| in_a_domain(member) && member.report.host.imex_channels.is_empty();
-    if members.len() > 1 && members.iter().any(no_channel) {
-        set("NCCL_MNNVL_ENABLE", "0", format!("multi-node NVLink without an IMEX channel on {}", names(&no_channel)));
+    if let Some(why) = no_multi_node_nvlink(members) {
+        set("NCCL_MNNVL_ENABLE", "0", why);
     }
     let old = |member: &Member<'_>| cuda_of(member.report).is_some_and(|cuda| cuda < (12, 0));
     if members.iter().any(old) {
@@ -195,6 +197,29 @@ pub fn decide(members: &[Member<'_>]) -> (Profile, Vec<Mismatch>) {
     }
     let shared = shared.into_iter().map(|(name, (value, why))| Shared { name: name.to_owned(), value, why }).collect();
     (Profile { transport, rails, shared }, mixture::mismatches(members))
+}
+
+/// Why NCCL must not use NVLink between nodes, of which some are made for it. Otherwise it is left to NCCL, which uses it within each clique and the
+/// network between them, and does without by itself where one rank is in none (`ncclMnnvlCheck`). Forced on (`1`), it would fail there.
+fn no_multi_node_nvlink(members: &[Member<'_>]) -> Option<String> {
+    let mut cliques: BTreeMap<(&str, u32), BTreeSet<&NodeName>> = BTreeMap::new();
+    for member in members {
+        let fabrics = member.given().filter_map(|gpu| gpu.fabric.as_ref()).filter(|fabric| !fabric.cluster.is_empty());
+        for fabric in fabrics {
+            cliques.entry((&fabric.cluster, fabric.clique)).or_default().insert(member.node);
+        }
+    }
+    if cliques.is_empty() || members.len() < 2 {
+        return None;
+    }
+    let closed = members.iter().filter(|member| member.report.host.imex_channels.is_empty()).map(|member| member.node);
+    let closed: Vec<&NodeName> = closed.filter(|node| cliques.values().any(|nodes| nodes.contains(node))).collect();
+    if !closed.is_empty() {
+        return Some(format!("multi-node NVLink without an IMEX channel on {}", listing(closed.into_iter())));
+    }
+    // Each alone has nobody to reach, and NCCL would still ask for memory that others can map, which a node may refuse.
+    let alone = cliques.values().all(|nodes| nodes.len() == 1);
+    alone.then(|| "no two nodes are in the same clique of an NVLink domain".to_owned())
 }
 
 /// `n1, n2 and 3 more`: reasons are read by people.

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 
 use crate::{
     hardware::{Ecc, Gpu, Hardware},
-    machine,
+    machine, shapes,
 };
 
 /// All faults, for the help.
@@ -19,8 +19,9 @@ gpuN   xid=CODE          the driver's event and its line in the kernel log (79 a
        lost              every call answers that it is lost
        error=CODE        every call answers this NVML code (16: reset required, 999: unknown)
        recovery=0..4     the driver's own verdict (field 230)
-       ecc=N             N uncorrectable errors more
+       ecc=N             N uncorrectable errors more, and the driver's event
        corrected=N | sram-corrected=N   N corrected errors more
+       silent-ecc=N      as ecc, but without an event
        remap=pending | remap=failed
        throttle=on | throttle=off
        link=K:down | link=K:up | crc=K:N
@@ -31,6 +32,7 @@ gpuN   xid=CODE          the driver's event and its line in the kernel log (79 a
        busy=PERCENT | clock=MHZ
        healthy           as it was made
 driver hang | resume | error=CODE
+fabric rack=N | clique=N | channel=on | channel=off   (of a machine that is part of a multi-node NVLink domain)
 NAME   down | up | flap | rate=GBIT | errors=N | gone      (a NIC: mlx5_0, eth0, ...)
        counter=NAME:N    one of its port's counters, as symbol_error:500
        unanswered=N      commands of an EFA device
@@ -42,6 +44,7 @@ pub fn inject(dir: &Path, target: &str, fault: &str) -> anyhow::Result<()> {
     let (word, value) = fault.split_once('=').unwrap_or((fault, ""));
     match target {
         "driver" => driver(&mut hardware, word, value)?,
+        "fabric" => fabric(dir, &mut hardware, word, value)?,
         "kernel" => return kernel(dir, word, value),
         _ => match target.strip_prefix("gpu").and_then(|number| number.parse::<usize>().ok()) {
             Some(number) => gpu(dir, &mut hardware, number, word, value)?,
@@ -65,6 +68,30 @@ fn driver(hardware: &mut Hardware, word: &str, value: &str) -> anyhow::Result<()
     Ok(())
 }
 
+/// Another rack, another part of it, or no way to the memory of the others.
+fn fabric(dir: &Path, hardware: &mut Hardware, word: &str, value: &str) -> anyhow::Result<()> {
+    let member = |gpu: &&mut Gpu| gpu.fabric.as_ref().is_some_and(|fabric| fabric.cluster != [0; 16]);
+    let fabrics: Vec<_> = hardware.gpus.iter_mut().filter(member).filter_map(|gpu| gpu.fabric.as_mut()).collect();
+    if fabrics.is_empty() {
+        bail!("fabric: this machine is in no multi-node NVLink domain");
+    }
+    let channel = dir.join(machine::SYSROOT).join(shapes::CHANNEL);
+    match (word, value) {
+        ("rack", _) => {
+            let cluster = shapes::cluster(number(word, value)?);
+            fabrics.into_iter().for_each(|fabric| fabric.cluster = cluster);
+        }
+        ("clique", _) => {
+            let clique = number(word, value)?;
+            fabrics.into_iter().for_each(|fabric| fabric.clique = clique);
+        }
+        ("channel", "on") => fs::write(&channel, "").context("make the channel")?,
+        ("channel", "off") => fs::remove_file(&channel).context("take the channel away")?,
+        _ => bail!("fabric: {word:?} is none of rack=N, clique=N, channel=on, channel=off"),
+    }
+    Ok(())
+}
+
 fn gpu(dir: &Path, hardware: &mut Hardware, at: usize, word: &str, value: &str) -> anyhow::Result<()> {
     let there = hardware.gpus.len();
     let gpu = hardware.gpus.get_mut(at).with_context(|| format!("gpu{at}: there are {there} GPUs, counted from 0"))?;
@@ -72,7 +99,13 @@ fn gpu(dir: &Path, hardware: &mut Hardware, at: usize, word: &str, value: &str) 
         "lost" => gpu.lost = true,
         "error" => gpu.error = Some(number(word, value)?),
         "recovery" => gpu.recovery = Some(number(word, value)?),
-        "ecc" => gpu.ecc.get_or_insert_with(Ecc::default).uncorrected += number::<u64>(word, value)?,
+        "ecc" | "silent-ecc" => {
+            gpu.ecc.get_or_insert_with(Ecc::default).uncorrected += number::<u64>(word, value)?;
+            const DOUBLE_BIT: u64 = 2;
+            if word == "ecc" {
+                hardware.event(at, DOUBLE_BIT, 0);
+            }
+        }
         "sram-corrected" => gpu.ecc.get_or_insert_with(Ecc::default).sram_corrected += number::<u64>(word, value)?,
         "corrected" => gpu.ecc.get_or_insert_with(Ecc::default).corrected += number::<u64>(word, value)?,
         "remap" => {

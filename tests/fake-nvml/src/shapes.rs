@@ -4,9 +4,12 @@ use std::{io, path::Path};
 
 use crate::{hardware::Hardware, tree::Tree};
 
+pub(crate) use rack::{CHANNEL, cluster};
+
 mod cloud;
 mod gpus;
 mod host;
+mod rack;
 mod servers;
 mod small;
 
@@ -40,7 +43,7 @@ const OLD: [&str; 8] = [
     "nvmlDeviceGetRemappedRows",
 ];
 
-const SHAPES: [Shape; 9] = [
+const SHAPES: [Shape; 10] = [
     Shape {
         name: "8xh100",
         about: "DGX H100: 8 GPUs, 4 NVSwitches, 8 compute and 4 storage ports",
@@ -61,6 +64,13 @@ const SHAPES: [Shape; 9] = [
         driver: true,
         missing: &[],
         build: servers::hgx_roce,
+    },
+    Shape {
+        name: "nvl72",
+        about: "a compute tray of a GB200 NVL72: 4 GPUs of 72 in one NVLink domain, 4 InfiniBand NICs, 2 BlueField cards",
+        driver: true,
+        missing: &[],
+        build: rack::nvl72,
     },
     Shape { name: "4xl40s", about: "4 PCIe cards, one RoCE NIC, no NVLink", driver: true, missing: &[], build: servers::l40s },
     Shape { name: "mig", about: "2 H100, the first cut into MIG instances", driver: true, missing: &[], build: small::mig },

@@ -16,8 +16,12 @@ use tempfile::TempDir;
 
 /// Faults are seen this soon in the tests, and not a second later: a test must not wait for the next look. Quicker, and a dozen machines that
 /// are looked at side by side on two cores take longer than three looks may, which is what a hung driver looks like.
-pub const QUICK: Pace =
-    Pace { fast: Duration::from_millis(250), counters: Duration::from_millis(250), slow: Duration::from_millis(500) };
+pub const QUICK: Pace = Pace {
+    glance: Duration::from_millis(250),
+    fast: Duration::from_millis(250),
+    counters: Duration::from_millis(250),
+    slow: Duration::from_millis(500),
+};
 
 /// Only a loaded machine needs more than a moment of it.
 const PATIENCE: Duration = Duration::from_secs(180);

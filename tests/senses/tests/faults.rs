@@ -1,7 +1,12 @@
 //! Everything that can break, broken while the probes look, and mended where it can be.
 
+use std::time::Duration;
+
+use muster_agent::probe::Pace;
 use muster_core::{
     health::{Finding, Remedy, Severity, Subject},
+    id::NodeName,
+    nccl::profile::{Member, Transport, decide},
     node_report::{NodeReport, topology::Path},
 };
 use muster_fake_nvml::hardware::Hardware;
@@ -301,4 +306,60 @@ async fn an_efa_device_that_leaves_commands_unanswered_is_drained() {
     let found = eyes.finding("efa-unanswered").await;
     assert_eq!((found.severity, found.subject), (Severity::Drain, Subject::Nic("rdmap32s27".into())), "{}", found.reason);
     assert!(eyes.report.health.withholds_node().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_glance_finds_what_no_event_tells_long_before_the_next_look() {
+    let machine = Machine::new("8xh100");
+    let hour = Duration::from_secs(3_600);
+    let pace = Pace { glance: Duration::from_millis(20), fast: hour, counters: hour, slow: hour };
+    let mut eyes = Eyes::open(&machine.config(pace, &["--wait-interface=ibp0"])).await;
+    let uuids: Vec<String> = (0..8).map(|index| uuid(&eyes.report, index)).collect();
+    for (target, fault, check, subject) in [
+        ("gpu1", "link=7:down", "nvlink-down", Subject::Gpu(uuids[1].clone())),
+        ("gpu2", "recovery=1", "recovery-reset", Subject::Gpu(uuids[2].clone())),
+        ("gpu3", "lost", "gpu-lost", Subject::Gpu(uuids[3].clone())),
+        // Counted, and told by an event.
+        ("gpu4", "ecc=1", "ecc-uncorrectable", Subject::Gpu(uuids[4].clone())),
+        // Found by a glance, and looked at until it has lasted.
+        ("mlx5_3", "down", "port-down", Subject::Nic("mlx5_3".into())),
+    ] {
+        machine.inject(target, fault);
+        assert_eq!(eyes.finding(check).await.subject, subject, "{target} {fault}");
+    }
+    machine.inject("gpu1", "link=7:up");
+    eyes.no_finding("nvlink-down").await;
+    std::fs::write(machine.state_dir().join("termination-notice"), "spot").unwrap();
+    eyes.finding("termination-notice").await;
+    assert!(eyes.report.health.findings.iter().all(|finding| finding.check != "nvml-hung"), "{:?}", eyes.report.health);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trays_use_nvlink_between_them_where_two_are_in_one_clique() {
+    let nodes: Vec<NodeName> = ["a", "b", "c"].map(NodeName::from).into();
+    let trays = [Machine::new("nvl72"), Machine::new("nvl72"), Machine::new("nvl72")];
+    trays[2].inject("fabric", "rack=2");
+    let mut reports = Vec::new();
+    for tray in &trays {
+        reports.push(tray.look(&[]).await.report);
+    }
+    assert!(reports.iter().all(|report| report.health.findings.is_empty()), "{:?}", reports[0].health);
+    let given: Vec<Vec<String>> =
+        reports.iter().map(|report| report.placeable().iter().map(|gpu| gpu.uuid.clone()).collect()).collect();
+    let of = |which: &[usize]| {
+        let member = |at: &usize| Member { node: &nodes[*at], report: &reports[*at], gpus: &given[*at] };
+        let (profile, mismatches) = decide(&which.iter().map(member).collect::<Vec<_>>());
+        assert_eq!((profile.transport, profile.rails, mismatches.len()), (Transport::Infiniband, 4, 0));
+        profile.shared.into_iter().find(|shared| shared.name == "NCCL_MNNVL_ENABLE").map(|shared| shared.value)
+    };
+    assert_eq!(of(&[0, 1]), None, "one clique: left to NCCL, which uses it");
+    assert_eq!(of(&[0, 2]), Some("0".into()), "two racks");
+    assert_eq!(of(&[0, 1, 2]), None, "within one clique, and the network to the third");
+    trays[1].inject("fabric", "channel=off");
+    let mut eyes = trays[1].look(&[]).await;
+    reports[1] = eyes.until("the channel is gone", |report| report.host.imex_channels.is_empty()).await.clone();
+    let member = |at: usize| Member { node: &nodes[at], report: &reports[at], gpus: &given[at] };
+    let (profile, _) = decide(&[member(0), member(1)]);
+    let off = profile.shared.iter().find(|shared| shared.name == "NCCL_MNNVL_ENABLE").unwrap();
+    assert_eq!((off.value.as_str(), off.why.as_str()), ("0", "multi-node NVLink without an IMEX channel on b"));
 }

@@ -42,7 +42,7 @@ pub(super) fn first(library: &Library, handle: Handle, index: u32, uuid: String)
         compute_capability: capability.unwrap_or_default(),
         ..Gpu::default()
     };
-    Known { gpu, handle: Some(handle), links: 0, errors: BTreeMap::new(), heat_max: None, clock: None }
+    Known { gpu, handle: Some(handle), states: Vec::new(), links: 0, errors: BTreeMap::new(), heat_max: None, clock: None }
 }
 
 /// What an operator or the driver may change.

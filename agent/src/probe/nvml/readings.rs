@@ -82,12 +82,17 @@ impl<'a> Readings<'a> {
     }
 }
 
+/// The driver's verdict, and whether each link is active, in one call: with 18 links a call for each would be most of what a look costs.
+pub(super) fn states(library: &Library, handle: Handle, known: &Known, trouble: &mut Option<Code>) -> Vec<Option<u64>> {
+    let links = known.gpu.nvlinks.iter().map(|link| (LINK_STATE, link.link));
+    let fields: Vec<(u32, u32)> = [(RECOVERY_ACTION, 0)].into_iter().chain(links).collect();
+    ask(library.fields(handle, &fields), trouble).unwrap_or_default()
+}
+
 pub(super) fn fast(library: &Library, handle: Handle, known: &mut Known) -> Vec<Reading> {
     let mut trouble = None;
-    // One call for all of them: with 18 links each would be most of what a look costs.
-    let states = known.gpu.nvlinks.iter().map(|link| (LINK_STATE, link.link));
-    let fields: Vec<(u32, u32)> = [(RECOVERY_ACTION, 0)].into_iter().chain(states).collect();
-    let mut values = ask(library.fields(handle, &fields), &mut trouble).unwrap_or_default().into_iter();
+    known.states = states(library, handle, known, &mut trouble);
+    let mut values = known.states.iter().copied();
     let action = values.next().flatten();
     for link in &mut known.gpu.nvlinks {
         // Before Hopper the field is not known.

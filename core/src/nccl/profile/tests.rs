@@ -132,6 +132,37 @@ fn multi_node_nvlink_needs_its_channel() {
 }
 
 #[test]
+fn multi_node_nvlink_is_for_nodes_of_one_clique() {
+    let tray = |cluster: &str, clique| {
+        let mut tray = dgx();
+        let fabric = Fabric { state: FabricState::Completed, cluster: cluster.into(), clique, ..Fabric::default() };
+        tray.gpus.iter_mut().for_each(|gpu| gpu.fabric = Some(fabric.clone()));
+        tray.host.imex_channels = vec!["channel0".into()];
+        tray
+    };
+    let told =
+        |trays: &[NodeReport]| value(&of(trays).0, "NCCL_MNNVL_ENABLE").map(|(value, why)| (value.to_owned(), why.to_owned()));
+    let off = Some(("0".to_owned(), "no two nodes are in the same clique of an NVLink domain".to_owned()));
+    assert_eq!(told(&[tray("7c5e", 1), tray("7c5e", 1)]), None);
+    assert_eq!(told(&[tray("7c5e", 1), tray("7c5e", 2)]), off, "two parts of one rack");
+    assert_eq!(told(&[tray("7c5e", 1), tray("8d6f", 1)]), off, "two racks that number alike");
+    assert_eq!(told(&[tray("7c5e", 1), tray("7c5e", 1), tray("8d6f", 1)]), None, "NCCL uses it within each clique");
+    assert_eq!(told(&[tray("7c5e", 1)]), None);
+    assert_eq!(told(&[dgx(), dgx()]), None, "not made for it");
+}
+
+#[test]
+fn ethernet_beside_infiniband_is_not_the_compute_fabric() {
+    let mut tray = dgx();
+    tray.network.rdma.iter_mut().for_each(|device| device.rail = None);
+    for device in &mut tray.network.rdma[..2] {
+        device.ports[0].link_layer = LinkLayer::Ethernet;
+    }
+    let (profile, _) = of(&[tray.clone(), tray]);
+    assert_eq!((profile.transport, profile.rails), (Transport::Infiniband, 6));
+}
+
+#[test]
 fn unequal_models_are_named() {
     let mut other = dgx();
     other.gpus.iter_mut().for_each(|gpu| gpu.model = "NVIDIA A100-SXM4-80GB".into());

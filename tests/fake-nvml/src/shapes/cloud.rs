@@ -19,6 +19,7 @@ const GUEST: Host<'static> = Host {
     cpu: "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
     sockets: 2,
     cores: 52,
+    threads: 2,
     memory_gib: 1_872,
     numa: 0,
     memlock: "67108864",

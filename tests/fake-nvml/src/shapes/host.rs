@@ -9,8 +9,10 @@ pub(super) struct Host<'a> {
     pub(super) kernel: &'a str,
     pub(super) cpu: &'a str,
     pub(super) sockets: u32,
-    /// Cores of a socket; each has two threads.
+    /// Of a socket.
     pub(super) cores: u32,
+    /// Of a core.
+    pub(super) threads: u32,
     pub(super) memory_gib: u64,
     /// NUMA nodes; 0: the kernel shows none.
     pub(super) numa: u32,
@@ -64,7 +66,12 @@ impl Host<'_> {
         let mut text = String::new();
         let flags = if self.vendor.contains("Google") || self.vendor.contains("Amazon") { "fpu hypervisor" } else { "fpu" };
         let cores = self.sockets * self.cores;
-        for cpu in 0..cores * 2 {
+        for cpu in 0..cores * self.threads {
+            // On ARM the kernel says neither a model nor places.
+            if self.cpu.is_empty() {
+                let _ = write!(text, "processor\t: {cpu}\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n\n");
+                continue;
+            }
             let (socket, core) = ((cpu % cores) / self.cores, cpu % self.cores);
             let _ = write!(
                 text,
@@ -75,12 +82,13 @@ impl Host<'_> {
         text.trim_end().to_owned()
     }
 
-    /// Cores first, then their second threads, as Linux numbers them.
+    /// The first threads of all cores, then the second ones, as Linux numbers them.
     fn cpulist(&self, node: u32) -> String {
         let cores = self.sockets * self.cores;
         let each = cores / self.numa.max(1);
         let first = node * each;
-        format!("{}-{},{}-{}", first, first + each - 1, cores + first, cores + first + each - 1)
+        let of_thread = |thread: u32| format!("{}-{}", thread * cores + first, thread * cores + first + each - 1);
+        (0..self.threads).map(of_thread).collect::<Vec<_>>().join(",")
     }
 }
 

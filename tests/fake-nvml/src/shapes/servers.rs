@@ -70,6 +70,7 @@ fn xeon<'a>(name: &'a str, route: &'a str) -> Host<'a> {
         cpu: "Intel(R) Xeon(R) Platinum 8480C",
         sockets: 2,
         cores: 56,
+        threads: 2,
         memory_gib: 2_048,
         numa: 2,
         memlock: "unlimited",

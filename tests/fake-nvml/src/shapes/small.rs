@@ -19,6 +19,7 @@ const BOX: Host<'static> = Host {
     cpu: "AMD EPYC 9334 32-Core Processor",
     sockets: 1,
     cores: 32,
+    threads: 2,
     memory_gib: 384,
     numa: 1,
     memlock: "unlimited",

@@ -1,6 +1,6 @@
 //! The hello's versions, and the welcome they are answered with.
 
-use super::*;
+use super::{refused::good_hello, *};
 
 #[test]
 fn a_welcome_has_a_bearable_heartbeat() {

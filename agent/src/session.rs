@@ -188,7 +188,7 @@ impl Session {
             speaks: Speaks::OURS,
             term_seen: reports.term,
             epoch_seen: reports.epoch,
-            generations_seen: reports.generations.as_ref().clone(),
+            jobs_seen: reports.jobs_seen.as_ref().clone(),
             report: report.clone(),
             runs: reports.runs.as_ref().clone(),
         };

@@ -66,7 +66,7 @@ impl SimulatedAgent {
         let reports = watch::Sender::new(Some(Reports {
             term: Term(0),
             epoch: NodeEpoch(0),
-            generations: Arc::default(),
+            jobs_seen: Arc::default(),
             runs: Arc::default(),
         }));
         let (pulse, end_session) = (watch::Sender::new(0), watch::Sender::new((0, String::new())));

@@ -10,10 +10,10 @@ use std::{
 };
 
 use muster_core::{
-    id::{Generation, JobUid, NodeEpoch, Term},
+    id::{JobUid, NodeEpoch, Term},
     node::{Effect, Found, FoundState, Input, Ledger, Node, torchrun, torchrun::Site},
     node_report::NodeReport,
-    run::{Assignment, Desired, Endpoint, RunId, RunReport},
+    run::{Assignment, Desired, Endpoint, Obeyed, RunId, RunReport},
     time::Timestamp,
 };
 use muster_runner::wire::StartSpec;
@@ -70,7 +70,7 @@ pub(crate) struct Handle {
 pub(crate) struct Reports {
     pub(crate) term: Term,
     pub(crate) epoch: NodeEpoch,
-    pub(crate) generations: Arc<BTreeMap<JobUid, Generation>>,
+    pub(crate) jobs_seen: Arc<BTreeMap<JobUid, Obeyed>>,
     pub(crate) runs: Arc<Vec<RunReport>>,
 }
 

@@ -40,7 +40,7 @@ use crate::{
     id::{Generation, JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
     node_report::NodeReport,
     protocol::Speaks,
-    run::{Desired, RunReport},
+    run::{Desired, Obeyed, RunReport},
     spec::JobSpec,
     time::Timestamp,
 };
@@ -124,8 +124,8 @@ pub struct Hello {
     pub speaks: Speaks,
     pub term_seen: Term,
     pub epoch_seen: NodeEpoch,
-    /// The newest generation of each job that this node has obeyed, whether or not it still holds anything of it.
-    pub generations_seen: BTreeMap<JobUid, Generation>,
+    /// What this node has obeyed of each job, whether or not it still holds anything of it.
+    pub jobs_seen: BTreeMap<JobUid, Obeyed>,
     pub report: NodeReport,
     pub runs: Vec<RunReport>,
 }

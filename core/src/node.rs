@@ -30,5 +30,5 @@ mod turn;
 
 pub use digest::Digest;
 pub use group::{Found, FoundState, GroupPhase, GroupStatus, SeenExit};
-pub use ledger::{Ledger, Objection, Seen};
+pub use ledger::{JOBS_MAX, Ledger, Objection, Seen};
 pub use turn::{Alarm, Effect, Input, Node, Turn};

@@ -36,6 +36,14 @@ pub struct RunId {
     pub generation: Generation,
 }
 
+/// What a node has obeyed of a job: its newest generation, which it never goes behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Obeyed {
+    pub generation: Generation,
+    /// It has ended there, or never began, and is not started there any more.
+    pub over: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredRun {
     pub run: RunId,

@@ -170,6 +170,7 @@ impl Eyes {
     /// Returns when it is time to look; false: nobody pokes any more.
     fn rest(&mut self, watch: &Watch, glances: &mut Glances) -> bool {
         let looked = Instant::now();
+        glances.looked();
         loop {
             let left = watch.pace.fast.saturating_sub(looked.elapsed());
             match watch.poked.recv_timeout(left.min(glances.pause())) {

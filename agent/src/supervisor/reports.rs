@@ -40,17 +40,17 @@ impl Supervisor {
         self.tell_lanes(&mut runs);
         self.tell_senses(&runs);
         let ledger = self.node.ledger();
-        let generations = ledger.generations();
+        let jobs_seen = ledger.jobs_seen();
         self.reports.send_if_modified(|known| {
             let same = |known: &Reports| {
-                (known.term, known.epoch, known.runs.as_ref(), known.generations.as_ref())
-                    == (ledger.term, ledger.epoch, &runs, &generations)
+                (known.term, known.epoch, known.runs.as_ref(), known.jobs_seen.as_ref())
+                    == (ledger.term, ledger.epoch, &runs, &jobs_seen)
             };
             if known.as_ref().is_some_and(same) {
                 return false;
             }
-            let (generations, runs) = (Arc::new(generations), Arc::new(runs));
-            *known = Some(Reports { term: ledger.term, epoch: ledger.epoch, generations, runs });
+            let (jobs_seen, runs) = (Arc::new(jobs_seen), Arc::new(runs));
+            *known = Some(Reports { term: ledger.term, epoch: ledger.epoch, jobs_seen, runs });
             true
         });
     }

@@ -100,7 +100,7 @@ fn hello(node: &str) -> Hello {
         speaks: muster_core::protocol::Speaks::OURS,
         term_seen: Term(0),
         epoch_seen: muster_core::id::NodeEpoch(0),
-        generations_seen: std::collections::BTreeMap::new(),
+        jobs_seen: std::collections::BTreeMap::new(),
         report: NodeReport::default(),
         runs: Vec::new(),
     }

@@ -37,7 +37,7 @@ fn hello_with(node: &str, report: NodeReport) -> v1::Hello {
         speaks: Speaks::OURS,
         term_seen: Term(0),
         epoch_seen: NodeEpoch(0),
-        generations_seen: std::collections::BTreeMap::new(),
+        jobs_seen: std::collections::BTreeMap::new(),
         report,
         runs: Vec::new(),
     };

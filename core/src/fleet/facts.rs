@@ -52,13 +52,12 @@ impl Fleet {
                 self.index(&uid);
             }
         }
-        if self.policy.accept_store {
-            if let Some(why) = &ahead {
-                let message = format!("{name}: {why}; an operator has accepted the store, and what it does not know is stopped");
-                self.event(scratch, now, true, "StoreAccepted", message, None, Some(&name));
-            }
-            hello.newest().for_each(|(job, _)| self.touch_job(job, scratch));
-            self.accept_numbers(&hello);
+        if let Some(why) = ahead.as_ref().filter(|_| self.policy.accept_store) {
+            let message = format!("{name}: {why}; an operator has accepted the store, and what it does not know is stopped");
+            self.event(scratch, now, true, "StoreAccepted", message, None, Some(&name));
+        }
+        if ahead.is_none() || self.policy.accept_store {
+            self.accept_numbers(&hello, now, scratch);
         }
         self.touch_node(&name, scratch);
         let replaced = self.nodes.bind(session, &name, now);

@@ -88,7 +88,8 @@ pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
         | Cause::FirstStart
         | Cause::NodeJoined
         | Cause::Scaled
-        | Cause::Resumed => None,
+        | Cause::Resumed
+        | Cause::StoreAccepted => None,
     }
 }
 

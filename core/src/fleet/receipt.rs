@@ -33,6 +33,8 @@ pub enum Cause {
     NodeJoined,
     Scaled,
     Resumed,
+    /// A person has accepted an older copy of the store, and a member had gone on to what that does not know.
+    StoreAccepted,
 }
 
 /// Whose account a failure goes to.

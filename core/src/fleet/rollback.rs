@@ -10,10 +10,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    fleet::{Fleet, Hello, Refusal, job::Stopping},
+    fleet::{
+        Fleet, Hello, Refusal,
+        job::Stopping,
+        receipt::{Cause, Incident},
+        turn::Scratch,
+    },
     id::{Generation, JobName, JobUid, NodeName},
     planted::{self, Mistake},
-    run::{RunId, RunReport},
+    run::{Obeyed, RunId, RunReport},
     time::Timestamp,
 };
 
@@ -32,7 +37,7 @@ impl Hello {
     /// What the node has obeyed of each job, and what it holds: that may be more, if its ledger is an older copy itself.
     pub(crate) fn newest(&self) -> impl Iterator<Item = (&JobUid, Generation)> {
         let held = self.runs.iter().map(|run| (&run.run.job, run.run.generation));
-        self.generations_seen.iter().map(|(job, generation)| (job, *generation)).chain(held)
+        self.jobs_seen.iter().map(|(job, obeyed)| (job, obeyed.generation)).chain(held)
     }
 }
 
@@ -79,7 +84,8 @@ impl Fleet {
         if hello.epoch_seen >= node.record.epoch || planted::on(Mistake::StrangerTakenIn) {
             return None;
         }
-        let obeyed = |run: &RunId| hello.generations_seen.get(&run.job).is_some_and(|seen| *seen >= run.generation);
+        let past = |seen: &Obeyed, run: &RunId| seen.generation > run.generation || seen.over && seen.generation == run.generation;
+        let obeyed = |run: &RunId| hello.jobs_seen.get(&run.job).is_some_and(|seen| past(seen, run));
         let lacks = |run: &RunId| !obeyed(run) && !hello.runs.iter().any(|held| held.run == *run);
         let run = node.jobs.iter().filter_map(|uid| self.jobs.get(uid)).find_map(|job| {
             let mut here = job.unburied().filter(|g| g.started && g.has(&hello.node) && !g.dead.contains(&hello.node));
@@ -99,14 +105,33 @@ impl Fleet {
         format!("{why}. {REMEDY}")
     }
 
-    /// The operator has said that this store is the truth: numbers that nodes have seen are not given out again.
-    pub(crate) fn accept_numbers(&mut self, hello: &Hello) {
+    /// Takes up what a node has obeyed that is not ahead of the store, or is and an operator has said that the store is the truth: numbers that
+    /// nodes have seen are not given out again.
+    pub(crate) fn accept_numbers(&mut self, hello: &Hello, now: Timestamp, scratch: &mut Scratch) {
         for (uid, generation) in hello.newest() {
-            if let Some(job) = self.jobs.get_mut(uid).filter(|job| generation > job.last_generation) {
-                job.last_generation = generation;
-                // It was replaced by one that the store does not know, and no node goes back to it.
-                job.retire_current(Stopping { reason: "the store was an old copy".into(), grace: Duration::ZERO });
+            let Some(job) = self.jobs.get(uid).filter(|job| !job.phase.is_over()) else { continue };
+            let newer = generation > job.last_generation;
+            // A member has gone on to another, so this one was replaced by what an accepted store did not know, and no node goes back to it.
+            // Of a node that is no member nothing follows: the current one may have been begun since.
+            let replaced = job.current.as_ref().is_some_and(|g| generation > g.number && g.has(&hello.node));
+            if !newer && !replaced {
+                continue;
             }
+            self.touch_job(uid, scratch);
+            let job = self.jobs.get_mut(uid).expect("looked up above");
+            job.last_generation = job.last_generation.max(generation);
+            let Some(current) = job.current.as_ref().filter(|_| replaced) else { continue };
+            let message =
+                format!("{} has gone on to generation {generation}, of which the accepted store does not know", hello.node);
+            let (from, from_nodes) = (Some(current.number), current.members.len() as u32);
+            job.open_incident(Incident {
+                cause: Cause::StoreAccepted,
+                message: message.clone(),
+                from,
+                from_nodes,
+                ..Incident::at(now)
+            });
+            job.retire_current(Stopping { reason: message, grace: Duration::ZERO });
         }
     }
 

@@ -365,7 +365,8 @@ impl Fleet {
         let job = &self.jobs[uid];
         let Some(ending) = job.ending.clone().filter(|_| !job.phase.is_over()) else { return };
         if self.is_listening(now) || !rendezvous::at_rest(&self.nodes, job) {
-            return self.say(uid, Phase::Stopping, &ending.reason, ending.message);
+            let message = self.unkillable(uid).unwrap_or(ending.message);
+            return self.say(uid, Phase::Stopping, &ending.reason, message);
         }
         let job = self.jobs.get_mut(uid).expect("settled jobs exist");
         (job.phase, job.reason, job.message, job.finished) =
@@ -394,9 +395,8 @@ impl Fleet {
             let phase = if job.restart_count == 0 && generation.number.0 == 1 { Phase::Forming } else { Phase::Recovering };
             let waits = rendezvous::unready(&self.nodes, uid, generation);
             let stuck = job.retiring.iter().filter(|g| !rendezvous::is_inert(&self.nodes, g, job.spec.progress));
-            let unproven: Vec<&NodeName> = stuck.flat_map(unproven).collect();
-            let silent: Vec<&str> = unproven.iter().map(|node| node.as_str()).collect();
-            let (reason, message) = if let Some(message) = self.unkillable(&unproven) {
+            let silent: Vec<&str> = stuck.flat_map(unproven).map(NodeName::as_str).collect();
+            let (reason, message) = if let Some(message) = self.unkillable(uid) {
                 ("Stopping", message)
             } else if !waits.is_empty() {
                 let names: Vec<&str> = waits.iter().take(8).map(|node| node.as_str()).collect();

@@ -43,7 +43,7 @@ struct Agent {
     desired: Option<Desired>,
     boot: u32,
     epoch: NodeEpoch,
-    seen: BTreeMap<JobUid, Generation>,
+    seen: BTreeMap<JobUid, Obeyed>,
     /// Takes orders, but gets nothing done and says nothing new.
     frozen: bool,
     /// What its interpreter has, said once a run is ready.
@@ -126,7 +126,7 @@ impl Bench {
             speaks: Speaks::OURS,
             term_seen: Term(0),
             epoch_seen: agent.epoch,
-            generations_seen: agent.seen.clone(),
+            jobs_seen: agent.seen.clone(),
             report,
             runs: agent.runs.values().cloned().collect(),
         };

@@ -4,7 +4,7 @@
 //! again is used again.
 
 use crate::{
-    fleet::{Fleet, job::Member, placement::Placement, registry::Node, turn::Scratch},
+    fleet::{Fleet, desired::rendezvous_id, job::Member, placement::Placement, registry::Node, turn::Scratch},
     health::{Finding, Health, Severity, TERMINATION_NOTICE, WORKER_UNKILLABLE},
     id::{JobUid, NodeName},
     planted::{self, Mistake},
@@ -51,12 +51,18 @@ impl Fleet {
         self.event(scratch, now, warning, reason, message, None, Some(name));
     }
 
-    /// What nothing kills on one of these nodes: what is to be said of it.
-    pub(crate) fn unkillable(&self, nodes: &[&NodeName]) -> Option<String> {
-        nodes.iter().find_map(|name| {
-            let findings = &self.nodes.get(name)?.report.health.findings;
-            let finding = findings.iter().find(|finding| finding.check == WORKER_UNKILLABLE)?;
-            Some(format!("the workers on {name} are not dead, and it needs a reboot: {}", finding.reason))
+    /// What is left of a job on a node that can be asked, and nothing kills: what is to be said of it.
+    pub(crate) fn unkillable(&self, uid: &JobUid) -> Option<String> {
+        self.jobs[uid].unburied().find_map(|generation| {
+            // The finding names the run as its directory is called.
+            let run = rendezvous_id(uid, generation.number);
+            let there = generation.members.iter().filter(|member| !generation.has_stopped(&member.node));
+            let mut nodes = there.filter_map(|member| self.nodes.get(&member.node).filter(|node| node.is_ready()));
+            nodes.find_map(|node| {
+                let of_run = |finding: &&Finding| finding.check == WORKER_UNKILLABLE && finding.reason.contains(&run);
+                let finding = node.report.health.findings.iter().find(of_run)?;
+                Some(format!("the workers on {} are not dead, and it needs a reboot: {}", node.record.name, finding.reason))
+            })
         })
     }
 

@@ -9,12 +9,12 @@ use crate::{
     id::{Generation, JobUid, NodeEpoch, NodeName, Term},
     node::Digest,
     planted::{self, Mistake},
-    run::{Assignment, Endpoint, RunId},
+    run::{Assignment, Endpoint, Obeyed, RunId},
 };
 
 /// Jobs remembered. Only messages in flight can name an older generation, since term and epoch fence whole sessions; a node has a
 /// few jobs at a time, so 1,000 reach back for days at about 200 bytes each.
-const JOBS_MAX: usize = 1_000;
+pub const JOBS_MAX: usize = 1_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -73,9 +73,9 @@ impl Ledger {
         Self { node, term: Term(0), epoch: NodeEpoch(0), jobs: BTreeMap::new(), clock: 0 }
     }
 
-    /// The newest generation of each job that this node has obeyed.
-    pub fn generations(&self) -> BTreeMap<JobUid, Generation> {
-        self.jobs.iter().map(|(job, seen)| (job.clone(), seen.generation)).collect()
+    /// What this node has obeyed, without how.
+    pub fn jobs_seen(&self) -> BTreeMap<JobUid, Obeyed> {
+        self.jobs.iter().map(|(job, seen)| (job.clone(), Obeyed { generation: seen.generation, over: seen.over })).collect()
     }
 
     /// Takes a session's stamp; true if there is something new to persist.

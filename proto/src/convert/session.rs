@@ -7,8 +7,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
     fleet::Hello,
-    id::{Generation, JobUid, NodeEpoch, NodeName, Term, node_name_error},
+    id::{JobUid, NodeEpoch, NodeName, Term, node_name_error},
+    node,
     protocol::Speaks,
+    run::Obeyed,
     time::Timestamp,
 };
 
@@ -26,7 +28,8 @@ pub use desired::{desired_from_wire, desired_to_wire};
 pub use node_report::{node_report_from_wire, node_report_to_wire};
 pub use run_report::{RUNS_MAX, runs_from_wire, runs_to_wire};
 
-use bounds::{NAME_MAX, count, malformed, required_text, text};
+use bounds::{NAME_MAX, count, malformed, numbered, text};
+use run_report::run_id_from_wire;
 
 pub fn hello_to_wire(hello: &Hello, now: Timestamp) -> v1::Hello {
     v1::Hello {
@@ -37,7 +40,7 @@ pub fn hello_to_wire(hello: &Hello, now: Timestamp) -> v1::Hello {
         incarnation: hello.incarnation,
         term_seen: hello.term_seen.0,
         epoch_seen: hello.epoch_seen.0,
-        generations_seen: hello.generations_seen.iter().map(|(job, generation)| (job.to_string(), generation.0)).collect(),
+        jobs_seen: hello.jobs_seen.iter().map(|(job, obeyed)| (job.to_string(), obeyed_to_wire(*obeyed))).collect(),
         report: Some(node_report_to_wire(&hello.report)),
         runs: Some(runs_to_wire(&hello.runs, now)),
     }
@@ -70,21 +73,26 @@ pub fn hello_from_wire(wire: v1::Hello, now: Timestamp) -> Result<Hello, Malform
         boot_id: text("hello.boot_id", wire.boot_id, NAME_MAX)?,
         incarnation: wire.incarnation,
         speaks,
-        term_seen: Term(wire.term_seen),
-        epoch_seen: NodeEpoch(wire.epoch_seen),
-        generations_seen: generations_from_wire(wire.generations_seen)?,
+        term_seen: Term(numbered("hello.term_seen", wire.term_seen)?),
+        epoch_seen: NodeEpoch(numbered("hello.epoch_seen", wire.epoch_seen)?),
+        jobs_seen: jobs_seen_from_wire(wire.jobs_seen)?,
         report: node_report_from_wire(wire.report.ok_or_else(|| malformed("hello.report", "is missing"))?)?,
         runs: runs_from_wire(wire.runs.ok_or_else(|| malformed("hello.runs", "is missing"))?, now)?,
     })
 }
 
-/// Jobs a hello may name: as many as an agent's ledger remembers, which is 1,000 (`core/src/node/ledger.rs`).
-const GENERATIONS_MAX: usize = 1_000;
+fn obeyed_to_wire(obeyed: Obeyed) -> v1::Obeyed {
+    v1::Obeyed { generation: obeyed.generation.0, over: obeyed.over }
+}
 
-fn generations_from_wire(wire: BTreeMap<String, u64>) -> Result<BTreeMap<JobUid, Generation>, Malformed> {
-    count("hello.generations_seen", wire.len(), GENERATIONS_MAX)?;
-    let uid = |uid| required_text("hello.generations_seen", uid, NAME_MAX).map(JobUid::from);
-    wire.into_iter().map(|(job, generation)| Ok((uid(job)?, Generation(generation)))).collect()
+/// As many as an agent's ledger remembers.
+fn jobs_seen_from_wire(wire: BTreeMap<String, v1::Obeyed>) -> Result<BTreeMap<JobUid, Obeyed>, Malformed> {
+    count("hello.jobs_seen", wire.len(), node::JOBS_MAX)?;
+    let seen = |(job, obeyed): (String, v1::Obeyed)| {
+        let run = run_id_from_wire("hello.jobs_seen", job, obeyed.generation)?;
+        Ok((run.job, Obeyed { generation: run.generation, over: obeyed.over }))
+    };
+    wire.into_iter().map(seen).collect()
 }
 
 /// The coordinator's answer to a hello.

@@ -25,7 +25,7 @@ fn a_mixture_of_interpreters_is_refused_or_warned_of_as_the_job_says() {
     fleet.submit("refuses", 3, 2, json!({"nodeMix": "refuse"}));
     let status = fleet.runs_on("refuses", 2, &[0, 2]);
     assert_eq!(releases(&status), [("node-0", "2.15.0+cpu"), ("node-2", "2.15.0+cpu")]);
-    assert_eq!(status["restarts"], 1, "the mixture was formed and never started: {status:#}");
+    assert_eq!(status["restarts"], 0, "the mixture was never started: {status:#}");
     let told = fleet.muster(&["explain", "refuses"]);
     let receipt = "1 of 3 nodes not taken, as they do not go with the others: node-1 (torch 2.14, not torch 2.15)";
     assert!(told.contains("MixedNodes") && told.contains(receipt), "{told}");

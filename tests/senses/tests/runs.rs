@@ -64,7 +64,7 @@ async fn memory_that_nobody_accounts_for_withholds_an_idle_gpu() {
     machine.inject("gpu2", "memory=700");
     let found = eyes.finding("memory-held").await;
     assert_eq!((found.severity, found.subject), (Severity::Drain, gpu(&eyes, 2)), "{}", found.reason);
-    assert!(found.reason.ends_with("no process of it is listed: 700, above 15"), "{}", found.reason);
+    assert!(found.reason.ends_with("by no process that this agent can see: 700, above 15"), "{}", found.reason);
     assert_eq!(eyes.report.placeable().len(), 7);
     // Workers of ours, which a container may not see.
     eyes.hold(&[run(&eyes, "a", 1, &[1, 2])]);

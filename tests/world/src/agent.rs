@@ -166,7 +166,7 @@ impl World {
             speaks: agent.speaks,
             term_seen: ledger.term,
             epoch_seen: ledger.epoch,
-            generations_seen: if on(Planted::GenerationsUntold) { BTreeMap::new() } else { ledger.generations() },
+            jobs_seen: if on(Planted::GenerationsUntold) { BTreeMap::new() } else { ledger.jobs_seen() },
             report,
             runs,
         };

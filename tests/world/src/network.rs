@@ -28,6 +28,8 @@ pub(crate) struct Conn {
     pub(crate) agent_open: bool,
     pub(crate) coordinator_open: bool,
     pub(crate) heard: Timestamp,
+    /// When an end last let go of it.
+    closed: Timestamp,
     last_up: Timestamp,
     last_down: Timestamp,
     held_up: VecDeque<(u64, Up)>,
@@ -48,6 +50,7 @@ impl World {
             agent_open: true,
             coordinator_open: true,
             heard: self.now,
+            closed: self.now,
             last_up: self.now,
             last_down: self.now,
             held_up: VecDeque::new(),
@@ -217,7 +220,7 @@ impl World {
     pub(crate) fn close_at_agent(&mut self, id: u64, told: bool) {
         let now = self.now;
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.agent_open) else { return };
-        conn.agent_open = false;
+        (conn.agent_open, conn.closed) = (false, now);
         conn.held_down.clear();
         let machine = &self.machines[conn.machine];
         if told && conn.coordinator_open && !machine.up_cut {
@@ -231,7 +234,7 @@ impl World {
     pub(crate) fn close_at_coordinator(&mut self, id: u64) {
         let now = self.now;
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.coordinator_open) else { return };
-        conn.coordinator_open = false;
+        (conn.coordinator_open, conn.closed) = (false, now);
         conn.held_up.clear();
         if conn.agent_open && !self.machines[conn.machine].down_cut {
             let at = conn.last_down.max(now) + Duration::from_micros(200);
@@ -243,9 +246,13 @@ impl World {
     /// Connections that both ends gave up stay a while, for messages that are late; then nobody needs them.
     fn forget_conn(&mut self, id: u64) {
         const KEPT: usize = 64;
+        // By then its end was told to the coordinator, and what was under way has come.
+        const KEPT_FOR: Duration = Duration::from_secs(60);
+        let now = self.now;
         let over = self.conns.get(&id).is_some_and(|conn| !conn.agent_open && !conn.coordinator_open);
         if over && self.conns.len() > KEPT + self.machines.len() {
-            let oldest = self.conns.iter().find(|(_, conn)| !conn.agent_open && !conn.coordinator_open).map(|(id, _)| *id);
+            let closed = |conn: &Conn| !conn.agent_open && !conn.coordinator_open && now.since(conn.closed) > KEPT_FOR;
+            let oldest = self.conns.iter().find(|(_, conn)| closed(conn)).map(|(id, _)| *id);
             oldest.map(|id| self.conns.remove(&id));
         }
     }

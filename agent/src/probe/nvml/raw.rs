@@ -46,6 +46,21 @@ type Getter<T> = unsafe extern "C" fn(nvmlDevice_t, *mut T) -> nvmlReturn_t;
 type Getter2<T> = unsafe extern "C" fn(nvmlDevice_t, *mut T, *mut T) -> nvmlReturn_t;
 type TextGetter = unsafe extern "C" fn(nvmlDevice_t, *mut c_char, c_uint) -> nvmlReturn_t;
 
+type ListProcesses = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t;
+
+fn listed(gpu: Handle, call: ListProcesses) -> Result<Vec<(u32, u64)>, Code> {
+    /// More than ever share a GPU; what is beyond is not listed.
+    const ROOM: usize = 128;
+    // SAFETY: plain numbers, for which zero is a value.
+    let blank: nvmlProcessInfo_t = unsafe { std::mem::zeroed() };
+    let (mut found, mut count) = (vec![blank; ROOM], ROOM as c_uint);
+    // SAFETY: writes at most `count` entries.
+    answered(unsafe { call(gpu.raw(), &raw mut count, found.as_mut_ptr()) })?;
+    // All ones: not to be told, as in some containers.
+    let memory = |bytes: u64| if bytes == u64::MAX { 0 } else { bytes };
+    Ok(found.iter().take(count as usize).map(|process| (process.pid, memory(process.usedGpuMemory))).collect())
+}
+
 fn answered(code: nvmlReturn_t) -> Result<(), Code> {
     if code == 0 { Ok(()) } else { Err(Code(code)) }
 }
@@ -305,16 +320,19 @@ impl Library {
     /// Processes that compute on it, with their memory.
     pub(crate) fn processes(&self, gpu: Handle) -> Result<Vec<(u32, u64)>, Code> {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetComputeRunningProcesses_v3 else { return Err(Code::MISSING) };
-        /// More than ever share a GPU; what is beyond is not listed.
-        const ROOM: usize = 128;
-        // SAFETY: plain numbers, for which zero is a value.
-        let blank: nvmlProcessInfo_t = unsafe { std::mem::zeroed() };
-        let (mut found, mut count) = (vec![blank; ROOM], ROOM as c_uint);
-        // SAFETY: writes at most `count` entries.
-        answered(unsafe { call(gpu.raw(), &raw mut count, found.as_mut_ptr()) })?;
-        // All ones: not to be told, as in some containers.
-        let memory = |bytes: u64| if bytes == u64::MAX { 0 } else { bytes };
-        Ok(found.iter().take(count as usize).map(|process| (process.pid, memory(process.usedGpuMemory))).collect())
+        listed(gpu, *call)
+    }
+
+    /// Processes that draw on it.
+    pub(crate) fn drawing(&self, gpu: Handle) -> Result<Vec<(u32, u64)>, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetGraphicsRunningProcesses_v3 else { return Err(Code::MISSING) };
+        listed(gpu, *call)
+    }
+
+    /// Processes that compute on it through an MPS server.
+    pub(crate) fn sharing(&self, gpu: Handle) -> Result<Vec<(u32, u64)>, Code> {
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetMPSComputeRunningProcesses_v3 else { return Err(Code::MISSING) };
+        listed(gpu, *call)
     }
 
     pub(crate) fn event_set(&self) -> Result<EventSet, Code> {

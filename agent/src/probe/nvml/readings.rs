@@ -210,7 +210,7 @@ pub(super) fn inventory(library: &Library, handle: Handle, known: &mut Known) ->
     if nobody_listed(library, handle, gpu)
         && let Some(used) = ask(library.memory_used(handle), &mut trouble)
     {
-        readings.push("memory-held", Value::Level(used >> 20), "MiB of its memory used, and no process of it is listed");
+        readings.push("memory-held", Value::Level(used >> 20), "MiB of its memory used, by no process that this agent can see");
     }
     let busy = ask(library.utilization(handle), &mut trouble).is_some_and(|percent| percent >= BUSY_PERCENT);
     if let Some(pcie) = gpu.pcie {
@@ -228,9 +228,11 @@ pub(super) fn inventory(library: &Library, handle: Handle, known: &mut Known) ->
 /// memory is a NUMA node of the host (Grace), the kernel itself puts pages there, and nothing can be said.
 fn nobody_listed(library: &Library, handle: Handle, gpu: &Gpu) -> bool {
     let nobody = library.processes(handle).is_ok_and(|processes| processes.is_empty());
+    // A driver that does not list these has none, or cannot say.
+    let others = [library.drawing(handle), library.sharing(handle)].into_iter().flatten().any(|processes| !processes.is_empty());
     let screen = library.display(handle).is_ok_and(|active| active != 0);
     let divided = gpu.mig.as_ref().is_some_and(|mig| mig.enabled);
-    nobody && !screen && !divided && gpu.numa_node.is_none()
+    nobody && !others && !screen && !divided && gpu.numa_node.is_none()
 }
 
 /// Busy GPUs of one model do their work at one clock; one that does not, for no reason that its driver gives, holds up all the others.

@@ -41,7 +41,7 @@ fn connect_with(bench: &mut Bench, node: &str, speaks: Speaks) -> Vec<Effect> {
         speaks,
         term_seen: Term(0),
         epoch_seen: NodeEpoch(0),
-        generations_seen: BTreeMap::new(),
+        jobs_seen: BTreeMap::new(),
         report: NodeReport { address: "127.0.0.1".into(), slots: 1, ..NodeReport::default() },
         runs: Vec::new(),
     };

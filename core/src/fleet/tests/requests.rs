@@ -124,7 +124,7 @@ fn an_old_store_is_refused_by_an_agent_that_has_seen_a_newer_term() {
         speaks: Speaks::OURS,
         term_seen: Term(5),
         epoch_seen: NodeEpoch(1),
-        generations_seen: BTreeMap::new(),
+        jobs_seen: BTreeMap::new(),
         report: NodeReport::default(),
         runs: Vec::new(),
     };

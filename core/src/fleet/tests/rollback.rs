@@ -50,7 +50,7 @@ fn a_generation_of_which_only_ledgers_know_proves_an_old_store() {
     for node in ["a", "b"] {
         let agent = bench.agents.get_mut(&node.into()).unwrap();
         agent.runs.clear();
-        agent.seen.insert(uid.clone(), Generation(2));
+        agent.seen.insert(uid.clone(), Obeyed { generation: Generation(2), over: true });
     }
     (bench.stored_jobs, bench.stored_nodes) = (jobs.clone(), nodes.clone());
     bench.restart_coordinator();
@@ -157,8 +157,37 @@ fn an_agent_that_has_obeyed_what_it_has_let_go_of_is_no_stranger() {
     let refused = |bench: &Bench| bench.events.iter().filter(|event| event.reason == "SessionRefused").count();
     assert_eq!(refused(&bench), 1, "of an agent that knows nothing nobody can tell");
     let agent = bench.agents.get_mut(&"a".into()).unwrap();
-    agent.seen.insert(uid, Generation(1));
+    agent.seen.insert(uid.clone(), Obeyed { generation: Generation(1), over: false });
+    bench.connect("a");
+    assert_eq!(refused(&bench), 2, "it may have been started by another since");
+    let agent = bench.agents.get_mut(&"a".into()).unwrap();
+    agent.seen.insert(uid, Obeyed { generation: Generation(1), over: true });
     agent.epoch = NodeEpoch(0);
     bench.connect("a");
-    assert_eq!((refused(&bench), bench.stored_nodes[&"a".into()].epoch), (1, NodeEpoch(2)));
+    assert_eq!((refused(&bench), bench.stored_nodes[&"a".into()].epoch), (2, NodeEpoch(2)));
+}
+
+#[test]
+fn what_a_stranger_to_a_generation_knows_does_not_end_it() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 2, 2));
+    assert_eq!(bench.members("digits"), ["a", "b"]);
+    let uid = bench.job("digits").uid.clone();
+    bench.fleet.policy.accept_store = true;
+    let seen = |bench: &mut Bench, node: &str, number| {
+        let agent = bench.agents.get_mut(&node.into()).unwrap();
+        agent.seen.insert(uid.clone(), Obeyed { generation: Generation(number), over: true });
+        bench.connect(node);
+        bench.pass(SECOND);
+    };
+    seen(&mut bench, "c", 4);
+    let job = bench.job("digits");
+    assert_eq!((job.current.as_ref().unwrap().number, job.last_generation), (Generation(1), Generation(4)), "it trains on");
+
+    // A member has gone on to what nobody else tells of; and that is an incident.
+    bench.agents.get_mut(&"a".into()).unwrap().runs.clear();
+    seen(&mut bench, "a", 3);
+    let job = bench.job("digits");
+    assert_eq!((job.phase, job.last_generation), (Phase::Running, Generation(5)), "{}", job.message);
+    assert_eq!(job.incidents.last().unwrap().cause, Cause::StoreAccepted);
 }

@@ -181,13 +181,21 @@ fn a_job_that_waits_for_what_nothing_kills_says_so() {
     let job = bench.job("digits");
     assert_eq!((job.reason.as_str(), job.message.as_str()), ("Preparing", "1 of 2 nodes not ready yet: b"));
 
-    let stuck = Finding {
+    let run = format!("{}-g1", bench.job("digits").uid);
+    let stuck = |run: &str| Finding {
         check: WORKER_UNKILLABLE.into(),
-        reason: "process 4242 of digits-g1 cannot be killed".into(),
+        reason: format!("process 4242 of {run} cannot be killed"),
         ..finding(Subject::Node)
     };
-    tells(&mut bench, "b", vec![stuck]);
+    tells(&mut bench, "b", vec![stuck("another-g1")]);
     bench.pass(SECOND);
-    let told = "the workers on b are not dead, and it needs a reboot: process 4242 of digits-g1 cannot be killed";
-    assert_eq!((bench.job("digits").reason.as_str(), bench.job("digits").message.as_str()), ("Stopping", told));
+    assert_eq!(bench.job("digits").reason, "Preparing", "that is not what it waits for");
+    tells(&mut bench, "b", vec![stuck(&run)]);
+    bench.pass(SECOND);
+    let told = format!("the workers on b are not dead, and it needs a reboot: process 4242 of {run} cannot be killed");
+    assert_eq!((bench.job("digits").reason.as_str(), bench.job("digits").message.as_str()), ("Stopping", told.as_str()));
+
+    let name = JobName { namespace: "default".into(), name: "digits".into() };
+    bench.request(Request::Cancel { name });
+    assert_eq!((bench.job("digits").phase, bench.job("digits").message.as_str()), (Phase::Stopping, told.as_str()));
 }

@@ -258,7 +258,7 @@ fn each_counter_of_a_port_and_of_memory_has_its_own_measure() {
     for (check, allowed, severity) in [
         ("port-buffer-overruns", 0, Severity::Drain),
         ("port-integrity-errors", 0, Severity::Drain),
-        ("port-retries-exhausted", 0, Severity::Drain),
+        ("port-retries-exhausted", 0, Severity::Warn),
         ("port-symbol-errors", 30, Severity::Drain),
         ("port-symbol-burst", 150, Severity::Warn),
         ("port-receive-errors", 150, Severity::Warn),

@@ -45,6 +45,16 @@ pub(in crate::convert) fn count(field: &str, items: usize, limit: usize) -> Resu
     Ok(())
 }
 
+/// Numbers are given out one by one: more than this no store has ever counted, and the next one after the last would not be a number.
+const NUMBER_MAX: u64 = 1 << 53;
+
+pub(in crate::convert) fn numbered(field: &str, number: u64) -> Result<u64, Malformed> {
+    if number > NUMBER_MAX {
+        return Err(malformed(field, format!("is {number}: nobody has given out so many")));
+    }
+    Ok(number)
+}
+
 pub(in crate::convert) fn between(field: &str, value: u32, low: u32, high: u32) -> Result<u32, Malformed> {
     if !(low..=high).contains(&value) {
         return Err(malformed(field, format!("is {value}, must be between {low} and {high}")));

@@ -10,7 +10,7 @@ use muster_core::{
     time::Timestamp,
 };
 
-use super::bounds::{NAME_MAX, SENTENCE_MAX, age, at, count, malformed, optional_text, required_text, text, texts};
+use super::bounds::{NAME_MAX, SENTENCE_MAX, age, at, count, malformed, numbered, optional_text, required_text, text, texts};
 use crate::{
     convert::Malformed,
     v1::{self, exit::How},
@@ -205,5 +205,6 @@ pub(super) fn run_id_from_wire(field: &str, job_uid: String, generation: u64) ->
     if generation == 0 {
         return Err(malformed(format!("{field}.generation"), "is 0, the first is 1"));
     }
+    let generation = numbered(&format!("{field}.generation"), generation)?;
     Ok(RunId { job: JobUid::from(job), generation: Generation(generation) })
 }

@@ -25,8 +25,9 @@ mod versions;
 
 const NOW: Timestamp = Timestamp(5_000_000_000);
 
-fn seen() -> impl Strategy<Value = BTreeMap<String, u64>> {
-    collection::btree_map(name(), any::<u64>(), 0..4)
+fn seen() -> impl Strategy<Value = BTreeMap<JobUid, Obeyed>> {
+    let obeyed = (1..9_000u64, any::<bool>()).prop_map(|(number, over)| Obeyed { generation: Generation(number), over });
+    collection::btree_map(name().prop_map(JobUid::from), obeyed, 0..4)
 }
 
 fn name() -> impl Strategy<Value = String> {
@@ -34,7 +35,7 @@ fn name() -> impl Strategy<Value = String> {
 }
 
 fn run_id() -> impl Strategy<Value = RunId> {
-    ("[0-9a-f]{8}-[0-9a-f]{4}", 1..u64::MAX)
+    ("[0-9a-f]{8}-[0-9a-f]{4}", 1..1u64 << 53)
         .prop_map(|(job, generation)| RunId { job: JobUid::from(job), generation: Generation(generation) })
 }
 
@@ -227,7 +228,7 @@ fn over_the_wire<M: Message + Default>(message: &M) -> M {
 
 proptest! {
     #[test]
-    fn hello_comes_back(node in name(), ids in any::<(u64, u64, u64)>(), report in node_report(), runs in runs(), seen in seen()) {
+    fn hello_comes_back(node in name(), ids in (any::<u64>(), 0..1u64 << 53, 0..1u64 << 53), report in node_report(), runs in runs(), seen in seen()) {
         let hello = Hello {
             node: NodeName::from(node),
             boot_id: "boot".into(),
@@ -235,7 +236,7 @@ proptest! {
             speaks: Speaks::OURS,
             term_seen: Term(ids.1),
             epoch_seen: NodeEpoch(ids.2),
-            generations_seen: seen.iter().map(|(job, generation)| (JobUid::from(job.clone()), Generation(*generation))).collect(),
+            jobs_seen: seen,
             report,
             runs,
         };

@@ -9,7 +9,7 @@ use muster_core::{
     nccl::{profile::Profile, stack::Stack},
     node_report::{NodeReport, labels::Labels},
     protocol::Speaks,
-    run::{Assignment, Desired, DesiredRun, Endpoint, RunId, RunPhase, RunReport, Target},
+    run::{Assignment, Desired, DesiredRun, Endpoint, Obeyed, RunId, RunPhase, RunReport, Target},
     spec::Launch,
     time::Timestamp,
 };
@@ -67,7 +67,7 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
         speaks: Speaks::OURS,
         term_seen: Term(2),
         epoch_seen: NodeEpoch(3),
-        generations_seen: [(JobUid::from("0192-ab"), Generation(3))].into(),
+        jobs_seen: [(JobUid::from("0192-ab"), Obeyed { generation: Generation(3), over: true })].into(),
         report: NodeReport::default(),
         runs: vec![run.clone()],
     };

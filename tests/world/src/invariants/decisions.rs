@@ -76,7 +76,7 @@ fn within_limits(judge: &Judge, before: &JobRecord, job: &JobRecord) -> Broken {
 /// I16: a generation is opened on nodes that the coordinator hears.
 fn only_who_is_heard(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
     let current = job.current.as_ref()?;
-    if before.last_generation == job.last_generation {
+    if before.current.as_ref().is_some_and(|before| before.number == current.number) {
         return None;
     }
     let leader = world.leader()?;
@@ -186,8 +186,9 @@ fn unfair(world: &World, before: &JobRecord, job: &JobRecord, incident: &Inciden
 }
 
 fn in_trouble(world: &World, machine: usize) -> bool {
-    let trouble = world.machines[machine].trouble;
-    trouble.0 > 0 && world.now.since(trouble) < TROUBLE
+    let place = &world.machines[machine];
+    // However late a coordinator comes to it, who has no power is silent.
+    !place.powered || place.trouble.0 > 0 && world.now.since(place.trouble) < TROUBLE
 }
 
 /// I12 for deletions: somebody asked, and nothing of the job lives.
@@ -219,7 +220,9 @@ fn node_change(world: &World, judge: &Judge, node: &NodeRecord) -> Broken {
         return Some(("I15", format!("{} has {} marks", node.name, node.marks.len())));
     }
     let old_marks = before.map_or(&[][..], |before| &before.marks);
-    for mark in node.marks.iter().filter(|mark| !old_marks.contains(mark)) {
+    // What is thought of an old one may change long after the trouble it came of.
+    let old: Vec<_> = old_marks.iter().map(|mark| (mark.at, &mark.job, mark.cause)).collect();
+    for mark in node.marks.iter().filter(|mark| !old.contains(&(mark.at, &mark.job, mark.cause))) {
         let here = |(run, at): &(RunId, usize)| run.job == mark.job && *at == machine;
         let guilty = world.truth.job_faults.iter().any(here) || world.truth.refusals.iter().any(here) || in_trouble(world, machine);
         if !guilty {

@@ -88,10 +88,17 @@ fn every_wrong_hello_is_refused_by_field() {
         (v1::Hello { boot_id: String::new(), ..good_hello() }, "hello.boot_id: is empty"),
         (v1::Hello { report: None, ..good_hello() }, "hello.report: is missing"),
         (
-            v1::Hello { generations_seen: (0..1_001).map(|i| (format!("{i}"), 1)).collect(), ..good_hello() },
-            "hello.generations_seen: has 1001 items, at most 1000 are allowed",
+            v1::Hello { jobs_seen: (0..1_001).map(|i| (format!("{i}"), v1::Obeyed::default())).collect(), ..good_hello() },
+            "hello.jobs_seen: has 1001 items, at most 1000 are allowed",
         ),
-        (v1::Hello { generations_seen: [(String::new(), 1)].into(), ..good_hello() }, "hello.generations_seen: is empty"),
+        (
+            v1::Hello { jobs_seen: [("0a".to_owned(), v1::Obeyed::default())].into(), ..good_hello() },
+            "hello.jobs_seen.generation: is 0, the first is 1",
+        ),
+        (
+            v1::Hello { epoch_seen: u64::MAX, ..good_hello() },
+            "hello.epoch_seen: is 18446744073709551615: nobody has given out so many",
+        ),
         (v1::Hello { runs: None, ..good_hello() }, "hello.runs: is missing"),
         (report(|r| r.address = "node-2".into()), "report.address: \"node-2\": invalid IP address syntax"),
         (

@@ -124,7 +124,7 @@ async fn each_counter_of_a_port_is_judged_by_itself() {
     for (nic, counter, check, severity) in [
         ("mlx5_0", "excessive_buffer_overrun_errors:1", "port-buffer-overruns", Severity::Drain),
         ("mlx5_3", "local_link_integrity_errors:1", "port-integrity-errors", Severity::Drain),
-        ("mlx5_4", "rnr_nak_retry_err:1", "port-retries-exhausted", Severity::Drain),
+        ("mlx5_4", "rnr_nak_retry_err:1", "port-retries-exhausted", Severity::Warn),
         ("mlx5_5", "symbol_error:121", "port-symbol-errors", Severity::Drain),
         ("mlx5_5", "symbol_error:1000000", "port-symbol-burst", Severity::Warn),
         ("mlx5_6", "link_error_recovery:1000000", "port-link-recoveries", Severity::Warn),

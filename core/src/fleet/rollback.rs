@@ -109,7 +109,7 @@ impl Fleet {
     /// nodes have seen are not given out again.
     pub(crate) fn accept_numbers(&mut self, hello: &Hello, now: Timestamp, scratch: &mut Scratch) {
         for (uid, generation) in hello.newest() {
-            let Some(job) = self.jobs.get(uid).filter(|job| !job.phase.is_over()) else { continue };
+            let Some(job) = self.jobs.get(uid) else { continue };
             let newer = generation > job.last_generation;
             // A member has gone on to another, so this one was replaced by what an accepted store did not know, and no node goes back to it.
             // Of a node that is no member nothing follows: the current one may have been begun since.

@@ -319,7 +319,9 @@ fn unwelcome(world: &World, process: &Process, session: SessionId, term: Term, e
         let what = format!("{} has obeyed term {} and is welcomed under {term}", place.name, place.ledger_highest.term);
         return Some(("I16", what));
     }
-    let new = term == world.store.term && stored == Some(epoch) && epoch > place.ledger_highest.epoch;
+    // An agent that is no more may have said hello before: with another machine in its place, its ledger is not there to look at.
+    let there = place.agent.as_ref().is_some_and(|agent| agent.id == conn.agent);
+    let new = term == world.store.term && stored == Some(epoch) && (epoch > place.ledger_highest.epoch || !there);
     (!new).then(|| {
         let what =
             format!("{} is welcomed under term {term}, epoch {epoch}; stored are {} and {stored:?}", place.name, world.store.term);

@@ -81,6 +81,9 @@ fn content(world: &World, job: &JobRecord) -> Result<(), String> {
         let unburied: Vec<u64> = job.unburied().filter(|g| !undecided(g)).map(|generation| generation.number.0).collect();
         return if unburied.is_empty() { Ok(()) } else { Err(format!("over, but generations {unburied:?} are not proven dead")) };
     }
+    if waits_for_a_person(world, job) {
+        return Ok(());
+    }
     let room = usable(world, &job.uid, job);
     let stepped = STEPPED.max(Duration::from_millis(SLOW_STEPS * world.plan.step_ms));
     let trains = world.truth.stepped_at.get(&job.uid).is_some_and(|at| world.now.since(*at) < stepped);
@@ -96,11 +99,7 @@ fn content(world: &World, job: &JobRecord) -> Result<(), String> {
     let backs_off =
         job.reason == "BackOff" && job.not_before.zip(world.leader()).is_some_and(|(at, leader)| at > leader.clock.at(world.now));
     let lacks_room = job.reason == "BelowMinimum" && room < job.spec.min_replicas as usize;
-    if backs_off || lacks_room || waits_for_a_person(world, job) {
-        Ok(())
-    } else {
-        Err(format!("{}; {room} nodes could take it", says()))
-    }
+    if backs_off || lacks_room { Ok(()) } else { Err(format!("{}; {room} nodes could take it", says())) }
 }
 
 /// A node knows more of this job than the store: it says so, and nothing happens until somebody has said what is true.

@@ -191,3 +191,21 @@ fn what_a_stranger_to_a_generation_knows_does_not_end_it() {
     assert_eq!((job.phase, job.last_generation), (Phase::Running, Generation(5)), "{}", job.message);
     assert_eq!(job.incidents.last().unwrap().cause, Cause::StoreAccepted);
 }
+
+#[test]
+fn what_an_accepted_store_knows_to_be_over_is_stopped_where_it_goes_on() {
+    let mut bench = Bench::new(&["a"]);
+    bench.submit("digits", document(1, 1, 1));
+    let name = JobName { namespace: "default".into(), name: "digits".into() };
+    let ran = bench.agents[&"a".into()].runs.values().next().unwrap().clone();
+    bench.request(Request::Cancel { name });
+    bench.pass(SECOND);
+    assert!(bench.job("digits").phase.is_over());
+    bench.fleet.policy.accept_store = true;
+    let agent = bench.agents.get_mut(&"a".into()).unwrap();
+    let newer = RunId { generation: Generation(2), ..ran.run.clone() };
+    agent.runs = [(newer.clone(), RunReport { run: newer.clone(), ..ran })].into();
+    bench.connect("a");
+    bench.pass(SECOND);
+    assert!(!bench.agents[&"a".into()].runs.contains_key(&newer), "{:?}", bench.agents[&"a".into()].runs);
+}

@@ -2,7 +2,7 @@
 //! written by hand but what was found and mended, which stands in `found.md`.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     fs,
     io::{self, Write as _},
@@ -186,7 +186,8 @@ fn render(lines: &[Line], found: &str) -> String {
     text += "|---|---|---|---|---|---|---|---|---|---|\n";
     // What later forms of the world see, earlier ones may not have: they are not added up.
     let mut forms: Vec<(&str, &str)> = histories.iter().map(|h| (h.commit.as_str(), h.size.as_str())).collect();
-    forms.dedup();
+    let mut told = BTreeSet::new();
+    forms.retain(|form| told.insert(*form));
     for (commit, size) in forms {
         let of_form = || histories.iter().filter(|h| (h.commit.as_str(), h.size.as_str()) == (commit, size));
         let sum = |of: &dyn Fn(&Histories) -> u64| thousands(of_form().map(|histories| of(histories)).sum());

@@ -56,7 +56,7 @@ impl Fleet {
             let message = format!("{name}: {why}; an operator has accepted the store, and what it does not know is stopped");
             self.event(scratch, now, true, "StoreAccepted", message, None, Some(&name));
         }
-        if ahead.is_none() || self.policy.accept_store {
+        if self.policy.accept_store || ahead.is_none() && !self.halted.contains(&name) {
             self.accept_numbers(&hello, now, scratch);
         }
         self.touch_node(&name, scratch);

@@ -22,7 +22,7 @@ planted: ## put 57 mistakes into the rules, one by one, see the world find each,
 	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --hunt --threads $$(nproc)
 	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --report
 
-bench: ## the race beside stock torchrun, then scale, then the senses; about an hour; writes the README's tables (BENCH=--quick: a quarter of it, no README)
+bench: ## the race beside stock torchrun, then scale, then the senses; more than an hour; writes the README's tables (BENCH=--quick: a quarter of it, no README)
 	@python="$$(tools/python-env)" && tools/build --release && "$$python" bench/race.py $(or $(BENCH),--readme) \
 		&& "$$python" bench/scale.py $(or $(BENCH),--readme) && exec "$$python" bench/senses.py $(or $(BENCH),--readme)
 

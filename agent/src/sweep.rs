@@ -15,8 +15,8 @@ use muster_runner::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Tells everything of the run in `dir`, which was `was` when its first processes were started, to end at once. None: nothing of it lives; else who still did, as far as they
-/// carry its name.
+/// Tells everything of the run in `dir`, which was `was` when its first processes were started, to end at once. None: nothing of it lives;
+/// else who still did, as far as they carry its name.
 pub(crate) fn kill_all(dir: &Path, was: Option<&Path>, runner: Option<&RunnerIdentity>) -> io::Result<Option<Vec<i32>>> {
     let in_cgroup = match runner.map(leftovers::clear).transpose()? {
         None | Some(Leftovers::Unknown | Leftovers::Empty) => false,

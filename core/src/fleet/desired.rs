@@ -44,7 +44,8 @@ pub(crate) fn of_node(
             continue;
         }
         let target = match jobs.get(&run.job) {
-            // Left alone until it is judged. A node that is no member holds one of a newer store that was lost, whose number was given out again.
+            // Left alone until it is judged. A node that is no member holds one of a newer store that was lost, whose number was given
+            // out again.
             Some(job) if job.current.as_ref().is_some_and(|current| current.number == run.generation && current.has(name)) => {
                 continue;
             }

@@ -31,10 +31,12 @@ use crate::{
     store::{Loaded, Store, StoreError},
 };
 
+mod alike;
 mod reports;
 #[cfg(test)]
 mod tests;
 
+use alike::Alike;
 use reports::Reports;
 
 /// Inputs that wait, and the most that one turn takes: all members of a job of 1,000 nodes answer at the same time, and cost one decision
@@ -108,7 +110,9 @@ pub fn start(
     shutdown: CancellationToken,
 ) -> Result<Started, StartError> {
     failpoint!("before the record is loaded");
-    let Loaded { fleet: stored, events } = store.load()?;
+    let Loaded { fleet: mut stored, events } = store.load()?;
+    let mut alike = Alike::default();
+    stored.reports.iter_mut().for_each(|(_, report)| alike.share(report));
     let clock = Clock::unix(events.last().map_or(0, |event| event.at.0));
     failpoint!("before the term is stored");
     let term = store.next_term(min_term)?;
@@ -126,6 +130,7 @@ pub fn start(
         waiting: BTreeMap::new(),
         last_request: 0,
         names: BTreeMap::new(),
+        alike,
         reports: Reports::default(),
         jobs: watch::Sender::default(),
         nodes: watch::Sender::default(),
@@ -163,6 +168,7 @@ struct Engine {
     last_request: u64,
     /// Names of published jobs; the board is ordered by name, the fleet speaks of uids.
     names: BTreeMap<JobUid, JobName>,
+    alike: Alike,
     reports: Reports,
     jobs: watch::Sender<Jobs>,
     nodes: watch::Sender<Nodes>,
@@ -227,7 +233,8 @@ impl Engine {
 
     fn accept(&mut self, message: Message) -> Input {
         match message {
-            Message::Connect { hello, opened } => {
+            Message::Connect { mut hello, opened } => {
+                self.alike.share(&mut hello.report);
                 self.last_session = self.last_session.next();
                 let session = self.last_session;
                 let (orders, receiver) = watch::channel(Orders::default());
@@ -236,10 +243,11 @@ impl Engine {
                 let _ = opened.send((session, receiver));
                 Input::Connected { session, hello: *hello }
             }
-            Message::Session(input) => {
-                match *input {
-                    Input::Disconnected { session } => drop(self.sessions.remove(&session)),
-                    Input::Heartbeat { session } => self.heard(session),
+            Message::Session(mut input) => {
+                match &mut *input {
+                    Input::Report { report, .. } => self.alike.share(report),
+                    Input::Disconnected { session } => drop(self.sessions.remove(session)),
+                    Input::Heartbeat { session } => self.heard(*session),
                     _ => {}
                 }
                 *input

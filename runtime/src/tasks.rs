@@ -147,8 +147,9 @@ impl Scope {
     /// Runs `task` until it ends or the scope is shut down, which drops it where it waits. A panic is logged and ends only this task.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let shutdown = self.shutdown.clone();
+        // Outside the block, which would keep room for what it was moved out of.
+        let guarded = CatchPanic(Box::pin(task));
         self.tracker.spawn(async move {
-            let guarded = CatchPanic(Box::pin(task));
             tokio::select! {
                 biased;
                 ended = guarded => if let Err(panic) = ended {

@@ -11,7 +11,7 @@ use std::{
 
 use muster_core::{
     fleet::{Hello, Input},
-    id::SessionId,
+    id::{NodeName, SessionId},
     protocol::Speaks,
     run::Desired,
 };
@@ -68,17 +68,26 @@ async fn serve(
     mut inbound: Streaming<v1::AgentMessage>,
     out: &Out<v1::CoordinatorMessage>,
 ) -> Result<(), Status> {
-    let hello = Box::pin(read_hello(context, &mut inbound)).await?;
-    let node = hello.node.clone();
-    let (id, orders) = context.handle.connect(hello).await.map_err(status::no_answer)?;
+    let (node, id, orders) = Box::pin(open(context, &mut inbound)).await?;
     let (commands, log_commands) = mpsc::channel(COMMANDS);
     let session = Session { context, id, inbound, orders, log_commands, out, reads: BTreeMap::new(), published: None };
     let announced = context.connections.announce(node, id, commands);
     let ended = session.run().await;
     drop(announced);
     // If the engine is gone, so is everything that would care.
-    let _ = context.handle.tell(Input::Disconnected { session: id }).await;
+    let _ = Box::pin(context.handle.tell(Input::Disconnected { session: id })).await;
     ended
+}
+
+/// A box of its own, as for all that happens once: a hello takes a kilobyte wherever it passes through.
+async fn open(
+    context: &Context,
+    inbound: &mut Streaming<v1::AgentMessage>,
+) -> Result<(NodeName, SessionId, watch::Receiver<Orders>), Status> {
+    let hello = read_hello(context, inbound).await?;
+    let node = hello.node.clone();
+    let (id, orders) = context.handle.connect(hello).await.map_err(status::no_answer)?;
+    Ok((node, id, orders))
 }
 
 async fn read_hello(context: &Context, inbound: &mut Streaming<v1::AgentMessage>) -> Result<Hello, Status> {

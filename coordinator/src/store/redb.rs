@@ -54,8 +54,8 @@ const FORMAT: u64 = 2;
 /// A coordinator that was killed holds its lock until the kernel has taken it apart, and so does what it had just forked.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// redb's page cache. Everything is in memory anyway, only writes go through it.
-const CACHE_BYTES: usize = 16 << 20;
+/// redb's page cache. Everything is in memory anyway, only writes go through it, and the largest commit is a generation of some 100 KiB.
+const CACHE_BYTES: usize = 4 << 20;
 
 #[derive(Debug)]
 pub struct RedbStore {

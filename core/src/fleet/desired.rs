@@ -80,8 +80,9 @@ fn target(name: &NodeName, node: &Node, job: &JobRecord, generation: &Generation
         });
     }
     // Also where nothing is decided about the job, since another of its nodes knows more than the store: then the death is not noted yet.
-    let another_boot = |node: &Node| generation.members.iter().any(|m| &m.node == name && m.boot_id != node.record.boot_id);
-    if generation.has_stopped(name) || another_boot(node) && !planted::on(Mistake::BootIgnored) {
+    let member = &generation.members[generation.members.rank_of(name)? as usize];
+    let another_boot = member.boot_id != node.record.boot_id;
+    if generation.has_stopped(name) || another_boot && !planted::on(Mistake::BootIgnored) {
         // It will be replaced in a moment: nothing of it is begun on a node that was booted anew, and no evidence is cleared away.
         return None;
     }

@@ -1,5 +1,7 @@
 //! GPUs as NVML names them: inventory and links. How well they are is `health`'s.
 
+use std::{ops::Deref, sync::Arc};
+
 use serde::{Deserialize, Serialize};
 
 /// The driver as it was when NVML was opened.
@@ -38,7 +40,7 @@ pub struct Gpu {
     pub ecc: Option<bool>,
     pub mig: Option<Mig>,
     pub pcie: Option<PcieLink>,
-    pub nvlinks: Vec<NvLink>,
+    pub nvlinks: NvLinks,
     pub fabric: Option<Fabric>,
     pub processes: Vec<GpuProcess>,
 }
@@ -120,6 +122,44 @@ pub struct NvLink {
     pub peer: NvLinkPeer,
     /// Errors since this boot's baseline.
     pub errors: u64,
+}
+
+/// The links of one GPU. Machines of one make have the same, some 1.4 KB a GPU, so whoever holds many reports may share them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "Vec<NvLink>", into = "Vec<NvLink>")]
+pub struct NvLinks(Arc<[NvLink]>);
+
+impl NvLinks {
+    /// Those that were shared are this GPU's own after that.
+    pub fn make_mut(&mut self) -> &mut [NvLink] {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+impl Deref for NvLinks {
+    type Target = [NvLink];
+
+    fn deref(&self) -> &[NvLink] {
+        &self.0
+    }
+}
+
+impl From<Vec<NvLink>> for NvLinks {
+    fn from(links: Vec<NvLink>) -> Self {
+        Self(links.into())
+    }
+}
+
+impl From<NvLinks> for Vec<NvLink> {
+    fn from(links: NvLinks) -> Self {
+        links.to_vec()
+    }
+}
+
+impl FromIterator<NvLink> for NvLinks {
+    fn from_iter<I: IntoIterator<Item = NvLink>>(links: I) -> Self {
+        Self(links.into_iter().collect())
+    }
 }
 
 /// What is at the other end.

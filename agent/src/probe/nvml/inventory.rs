@@ -61,7 +61,7 @@ pub(super) fn renew(library: &Library, handle: Handle, known: &mut Known) {
     gpu.pcie = pcie(library, handle);
     gpu.fabric = fabric(library, handle);
     gpu.processes = processes(library, handle);
-    gpu.nvlinks = links;
+    gpu.nvlinks = links.into();
 }
 
 fn mig(library: &Library, gpu: Handle, model: &str) -> Option<Mig> {

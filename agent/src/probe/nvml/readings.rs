@@ -94,10 +94,14 @@ pub(super) fn fast(library: &Library, handle: Handle, known: &mut Known) -> Vec<
     known.states = states(library, handle, known, &mut trouble);
     let mut values = known.states.iter().copied();
     let action = values.next().flatten();
-    for link in &mut known.gpu.nvlinks {
+    for i in 0..known.gpu.nvlinks.len() {
+        let link = &known.gpu.nvlinks[i];
         // Before Hopper the field is not known.
         let state = values.next().flatten().map(|state| state != 0);
-        link.active = state.or_else(|| ask(library.link_active(handle, link.link), &mut trouble)).unwrap_or(link.active);
+        let active = state.or_else(|| ask(library.link_active(handle, link.link), &mut trouble)).unwrap_or(link.active);
+        if active != link.active {
+            known.gpu.nvlinks.make_mut()[i].active = active;
+        }
     }
     let mut readings = Readings::of(&known.gpu);
     for (value, check, words) in [

@@ -15,7 +15,7 @@ pub(crate) fn dgx() -> NodeReport {
             model: "NVIDIA H100 80GB HBM3".into(),
             compute_capability: "9.0".into(),
             numa_node: Some(i / 4),
-            nvlinks: vec![link; 18],
+            nvlinks: vec![link; 18].into(),
             ..Gpu::default()
         });
         let port = Port { number: 1, state: "ACTIVE".into(), link_layer: LinkLayer::Infiniband, rate_gbps: 400, ..Port::default() };

@@ -85,9 +85,7 @@ pub(in crate::convert) fn gpu_from_wire(i: usize, wire: v1::Gpu) -> Result<Gpu, 
     count(&field("nvlinks"), wire.nvlinks.len(), LINKS_MAX)?;
     count(&field("processes"), wire.processes.len(), PROCESSES_MAX)?;
     let of_links = field("nvlinks");
-    let mut nvlinks: Vec<_> = wire.nvlinks.into_iter().map(|link| link_from_wire(&of_links, link)).collect::<Result<_, _>>()?;
-    // They stay where they were decoded, with room for twice as many, and ten thousand nodes have 144 each.
-    nvlinks.shrink_to_fit();
+    let nvlinks = wire.nvlinks.into_iter().map(|link| link_from_wire(&of_links, link)).collect::<Result<_, _>>()?;
     Ok(Gpu {
         uuid: required_text(&field("uuid"), wire.uuid, NAME_MAX)?,
         index: wire.index,

@@ -35,15 +35,16 @@ impl Fleet {
         };
         let before = job.latest();
         let trained = job.trained_last();
+        let gpus_per_node = job.spec.gpus_per_node as usize;
         let alike = job.spec.node_mix == NodeMix::Refuse && job.spec.gpus_per_node > 0;
-        let candidates: Vec<Candidate> = self
+        let candidates: Vec<Candidate<'_>> = self
             .nodes
             .nodes
             .iter()
             .map(|(name, node)| (name, node, self.gpus_free(node, uid)))
             .map(|(name, node, gpus_free)| Candidate {
                 node: name.clone(),
-                boot_id: node.record.boot_id.clone(),
+                boot_id: &node.record.boot_id,
                 liveness: node.liveness,
                 connected: node.session.is_some(),
                 cordoned: node.record.cordon.is_some(),
@@ -54,7 +55,7 @@ impl Fleet {
                 node_rank: before.and_then(|g| g.members.rank_of(name)),
                 stack: job.stack_on(node),
                 trained: trained.is_some_and(|g| g.has(name)),
-                kind: if alike { kind(node, &gpus_free) } else { Kind::default() },
+                kind: if alike && gpus_free.len() >= gpus_per_node { kind(node, &gpus_free) } else { Kind::default() },
                 gpus_free,
             })
             .collect();
@@ -76,7 +77,7 @@ impl Fleet {
         node.report.slots.saturating_sub(taken.count() as u32)
     }
 
-    fn gpus_free(&self, node: &Node, but: &JobUid) -> Vec<FreeGpu> {
+    fn gpus_free<'a>(&self, node: &'a Node, but: &JobUid) -> Vec<FreeGpu<'a>> {
         if node.report.gpus.is_empty() {
             return Vec::new();
         }
@@ -89,7 +90,7 @@ impl Fleet {
             .flat_map(|member| member.gpus.iter().map(String::as_str))
             .collect();
         let free = node.report.placeable_ids().filter(|(_, uuid)| !taken.contains(uuid));
-        free.map(|(index, uuid)| FreeGpu { index, uuid: uuid.to_owned() }).collect()
+        free.map(|(index, uuid)| FreeGpu { index, uuid }).collect()
     }
 
     /// A generation of this job has a member on the node that is not proven dead.
@@ -100,7 +101,7 @@ impl Fleet {
 }
 
 /// The kind of node it would be in a generation: of the GPU that placement gives first.
-fn kind(node: &Node, free: &[FreeGpu]) -> Kind {
+fn kind(node: &Node, free: &[FreeGpu<'_>]) -> Kind {
     let Some(first) = free.iter().min_by_key(|gpu| gpu.index) else { return Kind::default() };
-    Kind::of(&Member { node: &node.record.name, report: &node.report, gpus: std::slice::from_ref(&first.uuid) })
+    Kind::of(&Member { node: &node.record.name, report: &node.report, gpus: &[first.uuid.to_owned()] })
 }

@@ -18,9 +18,9 @@ use crate::{
 
 /// A node as placement sees it: for one job, at one moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Candidate {
+pub(crate) struct Candidate<'a> {
     pub node: NodeName,
-    pub boot_id: String,
+    pub boot_id: &'a str,
     pub liveness: Liveness,
     pub connected: bool,
     pub cordoned: bool,
@@ -31,10 +31,10 @@ pub(crate) struct Candidate {
     /// This job has failed there again and again: it is taken only if there are not enough others.
     pub shunned: bool,
     pub slots_free: u32,
-    pub gpus_free: Vec<FreeGpu>,
+    pub gpus_free: Vec<FreeGpu<'a>>,
     /// Its rank in the generation before.
     pub node_rank: Option<u32>,
-    /// The same for all where the job takes any mixture.
+    /// The same for all where the job takes any mixture, and for those with too few GPUs.
     pub kind: Kind,
     /// What its interpreter has, as far as that is known; nothing is where the job takes any mixture.
     pub stack: Stack,
@@ -44,9 +44,9 @@ pub(crate) struct Candidate {
 
 /// All that placement needs of a GPU: ten thousand nodes have eighty thousand of them.
 #[derive(Clone, Debug)]
-pub(crate) struct FreeGpu {
+pub(crate) struct FreeGpu<'a> {
     pub index: u32,
-    pub uuid: String,
+    pub uuid: &'a str,
 }
 
 /// What one generation needs.
@@ -134,7 +134,7 @@ struct Score {
     node: NodeName,
 }
 
-fn exclusion(candidate: &Candidate, need: &Need) -> Option<Exclusion> {
+fn exclusion(candidate: &Candidate<'_>, need: &Need) -> Option<Exclusion> {
     let free = candidate.gpus_free.len() as u32;
     match candidate.liveness {
         Liveness::Unknown => return Some(Exclusion::Unheard),
@@ -160,9 +160,9 @@ fn exclusion(candidate: &Candidate, need: &Need) -> Option<Exclusion> {
 }
 
 /// Chooses a gang.
-pub(crate) fn place(candidates: &[Candidate], need: Need) -> Placement {
+pub(crate) fn place(candidates: &[Candidate<'_>], need: Need) -> Placement {
     let mut excluded = BTreeMap::new();
-    let mut fit: Vec<(Score, &Candidate)> = Vec::new();
+    let mut fit: Vec<(Score, &Candidate<'_>)> = Vec::new();
     for candidate in candidates {
         match exclusion(candidate, &need) {
             Some(why) => {
@@ -188,7 +188,7 @@ pub(crate) fn place(candidates: &[Candidate], need: Need) -> Placement {
 
 /// Leaves the nodes of one kind. A kind that is too few loses; a generation's survivors stay together, as they do without kinds; then the
 /// larger one wins.
-fn only_one_kind(fit: &mut Vec<(Score, &Candidate)>, need: &Need, excluded: &mut BTreeMap<NodeName, Exclusion>) {
+fn only_one_kind(fit: &mut Vec<(Score, &Candidate<'_>)>, need: &Need, excluded: &mut BTreeMap<NodeName, Exclusion>) {
     let mut kinds: BTreeMap<&Kind, (u32, u32)> = BTreeMap::new();
     for (score, candidate) in fit.iter() {
         let (survivors, all) = kinds.entry(&candidate.kind).or_default();
@@ -207,7 +207,7 @@ fn only_one_kind(fit: &mut Vec<(Score, &Candidate)>, need: &Need, excluded: &mut
 }
 
 /// Leaves the nodes whose interpreters go together, as far as it is known of them; a node of which it is not is asked when it is ready.
-fn only_one_stack(fit: &mut Vec<(Score, &Candidate)>, need: &Need, excluded: &mut BTreeMap<NodeName, Exclusion>) {
+fn only_one_stack(fit: &mut Vec<(Score, &Candidate<'_>)>, need: &Need, excluded: &mut BTreeMap<NodeName, Exclusion>) {
     if fit.iter().all(|(_, candidate)| candidate.stack == Stack::default()) {
         return;
     }
@@ -218,7 +218,7 @@ fn only_one_stack(fit: &mut Vec<(Score, &Candidate)>, need: &Need, excluded: &mu
     excluded.extend(odd.into_iter().map(|(node, how)| (node, Exclusion::Mixed(how))));
 }
 
-fn score(candidate: &Candidate, need: &Need) -> Score {
+fn score(candidate: &Candidate<'_>, need: &Need) -> Score {
     Score {
         newcomer: candidate.node_rank.is_none(),
         node_rank: candidate.node_rank.unwrap_or(0),
@@ -228,11 +228,11 @@ fn score(candidate: &Candidate, need: &Need) -> Score {
     }
 }
 
-fn member(candidate: &Candidate, need: &Need) -> Member {
-    let mut gpus: Vec<&FreeGpu> = candidate.gpus_free.iter().collect();
+fn member(candidate: &Candidate<'_>, need: &Need) -> Member {
+    let mut gpus: Vec<&FreeGpu<'_>> = candidate.gpus_free.iter().collect();
     gpus.sort_by_key(|gpu| Reverse(gpu.index));
-    let gpus = (0..need.gpus_per_node).filter_map(|_| gpus.pop()).map(|gpu| gpu.uuid.clone()).collect();
-    Member { node: candidate.node.clone(), boot_id: candidate.boot_id.clone(), gpus }
+    let gpus = (0..need.gpus_per_node).filter_map(|_| gpus.pop()).map(|gpu| gpu.uuid.to_owned()).collect();
+    Member { node: candidate.node.clone(), boot_id: candidate.boot_id.to_owned(), gpus }
 }
 
 #[cfg(test)]
@@ -241,10 +241,10 @@ mod tests {
 
     use super::*;
 
-    fn node(name: &str, node_rank: Option<u32>) -> Candidate {
+    fn node(name: &str, node_rank: Option<u32>) -> Candidate<'static> {
         Candidate {
             node: name.into(),
-            boot_id: "boot".into(),
+            boot_id: "boot",
             liveness: Liveness::Ready,
             connected: true,
             cordoned: false,
@@ -294,10 +294,10 @@ mod tests {
 
     #[test]
     fn gpus_are_given_whole_and_in_order() {
-        let gpu = |index: u32| FreeGpu { uuid: format!("GPU-{index}"), index };
+        let gpu = |index: u32, uuid| FreeGpu { index, uuid };
         let mut nodes = [node("a", None), node("b", None)];
-        nodes[0].gpus_free = vec![gpu(7), gpu(1), gpu(3)];
-        nodes[1].gpus_free = vec![gpu(0)];
+        nodes[0].gpus_free = vec![gpu(7, "GPU-7"), gpu(1, "GPU-1"), gpu(3, "GPU-3")];
+        nodes[1].gpus_free = vec![gpu(0, "GPU-0")];
         let need = Need { min: 1, wanted: 2, gpus_per_node: 2 };
         let Placement::Gang(members) = place(&nodes, need) else { panic!("must fit") };
         assert_eq!(members.len(), 1);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     /// Nodes of these kinds, named a, b, ...
-    fn kinds(models: &[&str]) -> Vec<Candidate> {
+    fn kinds(models: &[&str]) -> Vec<Candidate<'static>> {
         let named = models.iter().zip('a'..).map(|(model, name)| (model, node(&name.to_string(), None)));
         named.map(|(model, node)| Candidate { kind: Kind::of_model(model), ..node }).collect()
     }
@@ -333,14 +333,14 @@ mod tests {
             facts in prop::collection::vec((0u8..5, any::<bool>(), 0u32..3, prop::option::of(0u32..50)), 0..12),
             min in 1u32..6, extra in 0u32..4,
         ) {
-            let nodes: Vec<Candidate> = facts.iter().enumerate().map(|(i, (live, cordoned, slots, rank))| {
+            let nodes: Vec<Candidate<'_>> = facts.iter().enumerate().map(|(i, (live, cordoned, slots, rank))| {
                 let mut n = node(&format!("n{i:02}"), rank.map(|r| r * 100 + i as u32));
                 n.liveness = [Liveness::Ready, Liveness::Ready, Liveness::Suspect, Liveness::Lost, Liveness::Unknown][*live as usize];
                 n.cordoned = *cordoned;
                 n.slots_free = *slots;
                 n
             }).collect();
-            let usable = |n: &&Candidate| n.liveness == Liveness::Ready && !n.cordoned && n.slots_free > 0;
+            let usable = |n: &&Candidate<'_>| n.liveness == Liveness::Ready && !n.cordoned && n.slots_free > 0;
             let count = nodes.iter().filter(usable).count() as u32;
             match place(&nodes, Need { min, wanted: min + extra, gpus_per_node: 0 }) {
                 Placement::Short(shortfall) => {
@@ -350,7 +350,7 @@ mod tests {
                 }
                 Placement::Gang(members) => {
                     prop_assert_eq!(members.len() as u32, count.min(min + extra));
-                    let chosen: Vec<&Candidate> = members.iter().map(|m| nodes.iter().find(|n| n.node == m.node).unwrap()).collect();
+                    let chosen: Vec<&Candidate<'_>> = members.iter().map(|m| nodes.iter().find(|n| n.node == m.node).unwrap()).collect();
                     prop_assert!(chosen.iter().all(usable));
                     let old: Vec<u32> = chosen.iter().map_while(|n| n.node_rank).collect();
                     prop_assert!(old.is_sorted(), "survivors out of order");

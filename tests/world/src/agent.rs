@@ -405,13 +405,14 @@ impl World {
         }
         let state_dir = self.machines[machine].state_dir;
         if let Some(group) = self.machines[machine].runs.get(&run) {
-            if group.state_dir != state_dir {
-                return self.held_twice(machine, &run);
+            if group.state_dir == state_dir {
+                if group.runner == Runner::Gone {
+                    self.fail("R4", format!("n{machine} holds {} again, which has ended there", crate::words::run(&run)));
+                }
+                return self.speak_soon(machine, run);
             }
-            if group.runner == Runner::Gone {
-                self.fail("R4", format!("n{machine} holds {} again, which has ended there", crate::words::run(&run)));
-            }
-            return self.speak_soon(machine, run);
+            // What another agent left of it has no worker: a runner comes up in this one's directory as if there were nothing.
+            self.held_twice(machine, &run);
         }
         self.changed.push(machine);
         self.machines[machine].runs.insert(run.clone(), Group::new(assignment, term, state_dir, life));

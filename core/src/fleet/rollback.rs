@@ -106,10 +106,11 @@ impl Fleet {
     }
 
     /// Takes up what a node has obeyed that is not ahead of the store, or is and an operator has said that the store is the truth: numbers that
-    /// nodes have seen are not given out again.
+    /// nodes have seen are not given out again. Where another node still holds a job up, that node's word is awaited: whoever has spoken since
+    /// speaks again to the coordinator that accepts the store, and a node that is struck off ends the generation by that.
     pub(crate) fn accept_numbers(&mut self, hello: &Hello, now: Timestamp, scratch: &mut Scratch) {
         for (uid, generation) in hello.newest() {
-            let Some(job) = self.jobs.get(uid) else { continue };
+            let Some(job) = self.jobs.get(uid).filter(|_| self.halted_by(uid).is_none()) else { continue };
             let newer = generation > job.last_generation;
             // A member has gone on to another, so this one was replaced by what an accepted store did not know, and no node goes back to it.
             // Of a node that is no member nothing follows: the current one may have been begun since.

@@ -193,6 +193,36 @@ fn what_a_stranger_to_a_generation_knows_does_not_end_it() {
 }
 
 #[test]
+fn what_one_member_knows_ends_nothing_that_a_halted_one_holds_up() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    let uid = bench.job("digits").uid.clone();
+    // Some node's word of generation 2 was accepted; that coordinator ended before it heard the member that is still halted.
+    bench.stored_jobs.get_mut(&uid).unwrap().last_generation = Generation(2);
+    bench.stored_nodes.get_mut(&"b".into()).unwrap().halt = Some(Halt { at: Timestamp(0), why: "it knows more".into() });
+    for node in ["a", "b"] {
+        let agent = bench.agents.get_mut(&node.into()).unwrap();
+        agent.runs.clear();
+        agent.seen.insert(uid.clone(), Obeyed { generation: Generation(2), over: true });
+    }
+    bench.restart_coordinator();
+    ["a", "b"].iter().for_each(|node| bench.connect(node));
+    bench.pass(20 * SECOND);
+    let job = bench.job("digits");
+    let current = job.current.as_ref().expect("left as it was");
+    assert_eq!((current.number, &current.stopping, job.reason.as_str()), (Generation(1), &None, "StoreBehind"), "{}", job.message);
+
+    // What a start with --accept-store makes of it.
+    bench.stored_nodes.get_mut(&"b".into()).unwrap().halt = None;
+    bench.restart_coordinator();
+    bench.fleet.policy.accept_store = true;
+    ["a", "b"].iter().for_each(|node| bench.connect(node));
+    bench.pass(20 * SECOND);
+    let job = bench.job("digits");
+    assert_eq!((job.phase, job.last_generation), (Phase::Running, Generation(3)), "{}", job.message);
+}
+
+#[test]
 fn what_an_accepted_store_knows_to_be_over_is_stopped_where_it_goes_on() {
     let mut bench = Bench::new(&["a"]);
     bench.submit("digits", document(1, 1, 1));

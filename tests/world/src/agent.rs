@@ -237,6 +237,7 @@ impl World {
             Down::Welcome { term, epoch, heartbeat } => {
                 (agent.welcomed, agent.interval) = (true, heartbeat);
                 note!(self, "n{machine} is welcomed: term {term}, epoch {epoch}");
+                self.machines[machine].struck_off = false;
                 self.agent_turn(machine, Input::Welcome { term, epoch });
             }
             Down::Desired(mut desired) => {

@@ -76,6 +76,8 @@ pub(crate) struct Machine {
     pub(crate) other_dir: Option<Box<StateDir>>,
     /// The disk of the machine that had this name before, or has taken its place.
     pub(crate) other_disk: Option<Box<Disk>>,
+    /// Its node was struck off, and nobody was welcomed as it since.
+    pub(crate) struck_off: bool,
     /// When anything of this machine was last in trouble, or of its way to the coordinator.
     pub(crate) trouble: Timestamp,
 }

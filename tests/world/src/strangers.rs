@@ -7,6 +7,7 @@ use std::{
 };
 
 use muster_core::{
+    id::NodeName,
     node::{GroupPhase, Ledger},
     run::RunId,
 };
@@ -73,10 +74,10 @@ impl World {
     fn other_dir(&mut self, machine: usize) {
         let comes = self.rng.ms(50, 3_000);
         self.agent_dies(machine, Some(comes));
-        let struck_off = self.struck_off(machine, self.machines[machine].other_dir.as_deref());
         let place = &mut self.machines[machine];
-        let other = place.other_dir.take().filter(|_| !struck_off).map_or_else(|| StateDir::empty(place), |other| *other);
-        place.other_dir = Some(Box::new(other.swap(place)));
+        let other = place.other_dir.take().map_or_else(|| StateDir::empty(place), |other| *other);
+        let left = Box::new(other.swap(place));
+        place.other_dir = (!std::mem::take(&mut place.struck_off)).then_some(left);
         place.state_dir = 1 - place.state_dir;
     }
 
@@ -90,11 +91,11 @@ impl World {
         }
     }
 
-    /// Whether this node was struck off since somebody spoke for it from this directory: who did that has emptied it, as he was told to.
-    fn struck_off(&self, machine: usize, dir: Option<&StateDir>) -> bool {
-        let stored = self.store.nodes.get(&self.machines[machine].name);
-        let ahead = dir.zip(stored).is_some_and(|(dir, stored)| stored.epoch < dir.highest.epoch);
-        ahead && self.truth.rolled_back.is_none()
+    /// Who strikes a node off empties what has been put away of it, as he was told to; and what is in use, before he puts it away.
+    pub(crate) fn strike_off(&mut self, name: &NodeName) {
+        let Some(machine) = self.machine_named(name) else { return };
+        let place = &mut self.machines[machine];
+        (place.other_dir, place.other_disk, place.struck_off) = (None, None, true);
     }
 
     /// A runner is brought up for a run that another agent's runner holds.
@@ -119,16 +120,11 @@ impl World {
         note!(self, "another machine takes the place of n{machine}");
         self.in_trouble(machine);
         self.power_cut(machine);
-        let struck_off = self.struck_off(machine, self.machines[machine].other_disk.as_deref().map(|disk| &disk.dir));
         let place = &mut self.machines[machine];
         (place.ledger_damaged, place.ledger_fails) = (false, false);
-        let new = place
-            .other_disk
-            .take()
-            .filter(|_| !struck_off)
-            .map_or_else(|| Disk { dir: StateDir::empty(place), runs: BTreeMap::new() }, |disk| *disk);
+        let new = place.other_disk.take().map_or_else(|| Disk { dir: StateDir::empty(place), runs: BTreeMap::new() }, |disk| *disk);
         let old = Disk { dir: new.dir.swap(place), runs: std::mem::replace(&mut place.runs, new.runs) };
-        place.other_disk = Some(Box::new(old));
+        place.other_disk = (!std::mem::take(&mut place.struck_off)).then(|| Box::new(old));
         let back = self.rng.ms(500, 8_000);
         self.after(back, Event::PowerOn { machine });
     }

@@ -263,12 +263,15 @@ impl World {
         name.as_str().strip_prefix('n')?.parse().ok().filter(|index| *index < self.machines.len())
     }
 
-    /// What this change of the store is about is looked at once the event is over.
+    /// What this change of the store is about is looked at once the event is over; and what it makes people do is done.
     pub(crate) fn changed_by(&mut self, change: &Change) {
         if let Change::PutJob(job) = change {
             let members = job.unburied().flat_map(|generation| generation.members.iter());
             let changed: Vec<usize> = members.filter_map(|member| self.machine_named(&member.node)).collect();
             self.changed.extend(changed);
+        }
+        if let Change::DeleteNode(name) = change {
+            self.strike_off(name);
         }
     }
 
@@ -328,6 +331,7 @@ fn machine(index: usize, plan: &Plan) -> Machine {
         state_dir: 0,
         other_dir: None,
         other_disk: None,
+        struck_off: false,
         trouble: Timestamp(0),
     }
 }

@@ -249,11 +249,15 @@ impl World {
         // By then its end was told to the coordinator, and what was under way has come.
         const KEPT_FOR: Duration = Duration::from_secs(60);
         let now = self.now;
-        let over = self.conns.get(&id).is_some_and(|conn| !conn.agent_open && !conn.coordinator_open);
-        if over && self.conns.len() > KEPT + self.machines.len() {
-            let closed = |conn: &Conn| !conn.agent_open && !conn.coordinator_open && now.since(conn.closed) > KEPT_FOR;
-            let oldest = self.conns.iter().find(|(_, conn)| closed(conn)).map(|(id, _)| *id);
-            oldest.map(|id| self.conns.remove(&id));
+        if self.conns.get(&id).is_some_and(|conn| !conn.agent_open && !conn.coordinator_open) {
+            self.over.push_back(id);
+        }
+        while self.conns.len() > KEPT + self.machines.len()
+            && let Some(oldest) = self.over.front().copied()
+            && self.conns.get(&oldest).is_none_or(|conn| now.since(conn.closed) > KEPT_FOR)
+        {
+            self.over.pop_front();
+            self.conns.remove(&oldest);
         }
     }
 

@@ -1,6 +1,9 @@
 //! The world: everything that is, and the one place where things happen. One thread, one virtual clock, one source of chance.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use muster_core::{
     fleet::Change,
@@ -39,6 +42,8 @@ pub(crate) struct World {
     pub(crate) backup: Option<Box<Store>>,
     pub(crate) machines: Vec<Machine>,
     pub(crate) conns: BTreeMap<u64, Conn>,
+    /// Those of them that both ends gave up, the first first.
+    pub(crate) over: VecDeque<u64>,
     pub(crate) trainings: BTreeMap<u64, Training>,
     /// Which world meets at a store.
     pub(crate) stores: BTreeMap<Endpoint, u64>,
@@ -83,6 +88,7 @@ impl World {
             backup: None,
             machines,
             conns: BTreeMap::new(),
+            over: VecDeque::new(),
             trainings: BTreeMap::new(),
             stores: BTreeMap::new(),
             changed: Vec::new(),

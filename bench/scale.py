@@ -125,6 +125,7 @@ def describe(began):
     with open("/proc/meminfo") as file:
         gib = int(file.readline().split()[1]) / 2**20
     return {
+        "command": "make bench" if sys.argv[1:] == ["--readme"] else f"bench/scale.py {' '.join(sys.argv[1:])}".strip(),
         "date": began.strftime("%Y-%m-%d"),
         "commit": commit.stdout.strip() or "unknown",
         "machine": f"{os.cpu_count()} {platform.machine()} cores, {gib:.0f} GiB, Linux {platform.release().split('-')[0]}",
@@ -139,7 +140,7 @@ def block(found):
     rows += peer_rows(found["peers"]) + store_rows(found["store"])
     meta = found["meta"]
     words = (
-        f"\nMeasured by `bench/scale.py` (part of `make bench`) on {meta['date']}, commit {meta['commit']}: {meta['machine']}; load before it "
+        f"\nMeasured by `{meta['command']}` on {meta['date']}, commit {meta['commit']}: {meta['machine']}; load before it "
         f"{meta['load']}. The agents are real sessions\nover loopback in one process and share the processors with the coordinator; "
         "they report eight GPUs each, obey at once and run no workers, so every member\nof a job answers at the same time. Decide: from the moment the dying "
         "member's report is handed to its session until the new assignment is stored and handed to all sessions.\nIt includes the "

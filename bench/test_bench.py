@@ -147,7 +147,7 @@ class Scale(unittest.TestCase):
         failed = {"agents": 1_000, "flags": [], "failed": "Error: 3 of 1000"}
         peers = [{"peer": "c10d", "members": 128, "seconds": 11.0}, {"peer": "torchft", "members": 1_000, "seconds": None, "why": ["no"]}]
         stores = [{"store": "ours", "total_ms": 200.0}, {"store": "torch", "total_ms": 600.0}]
-        meta = {"date": "2026-01-01", "commit": "abc", "machine": "2 cores", "load": 0.1}
+        meta = {"command": "make bench", "date": "2026-01-01", "commit": "abc", "machine": "2 cores", "load": 0.1}
         page = scale.block({"meta": meta, "fleet": [whole, bare, failed], "peers": peers, "store": stores})
         for words in (
             "463 MiB, 0.31 cores | 500 MiB, 0.5 cores", "decide for 1,000 nodes | p50 20, p99 45 ms (100 times) | p99 50 ms",

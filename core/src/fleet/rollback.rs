@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     fleet::{
         Fleet, Hello, Refusal,
-        job::Stopping,
+        job::{GenerationRecord, Stopping},
         receipt::{Cause, Incident},
         turn::Scratch,
     },
@@ -88,7 +88,11 @@ impl Fleet {
         let obeyed = |run: &RunId| hello.jobs_seen.get(&run.job).is_some_and(|seen| past(seen, run));
         let lacks = |run: &RunId| !obeyed(run) && !hello.runs.iter().any(|held| held.run == *run);
         let run = node.jobs.iter().filter_map(|uid| self.jobs.get(uid)).find_map(|job| {
-            let mut here = job.unburied().filter(|g| g.started && g.has(&hello.node) && !g.dead.contains(&hello.node));
+            let on_this_boot = |g: &GenerationRecord| {
+                let member = g.members.rank_of(&hello.node).map(|rank| &g.members[rank as usize]);
+                member.is_some_and(|member| member.boot_id == hello.boot_id)
+            };
+            let mut here = job.unburied().filter(|g| g.started && on_this_boot(g) && !g.dead.contains(&hello.node));
             here.find_map(|generation| Some(generation.run(&job.uid)).filter(lacks))
         })?;
         let (name, number) = (&self.jobs[&run.job].name, run.generation);

@@ -168,6 +168,24 @@ fn an_agent_that_has_obeyed_what_it_has_let_go_of_is_no_stranger() {
 }
 
 #[test]
+fn nobody_need_know_of_workers_that_were_started_on_another_boot() {
+    let mut bench = Bench::new(&["a"]);
+    bench.submit("digits", document(1, 1, 1));
+    // It was booted anew and said so; the coordinator ended before it noted what that proves.
+    let node = bench.stored_nodes.get_mut(&"a".into()).unwrap();
+    (node.boot_id, node.epoch) = ("boot-1".into(), NodeEpoch(2));
+    bench.restart_coordinator();
+    let agent = bench.agents.get_mut(&"a".into()).unwrap();
+    agent.runs.clear();
+    (agent.boot, agent.epoch, agent.incarnation) = (1, NodeEpoch(0), 0);
+    bench.connect("a");
+    bench.pass(20 * SECOND);
+    assert!(bench.events.iter().all(|event| event.reason != "SessionRefused"), "{:?}", bench.events.last());
+    let job = bench.job("digits");
+    assert_eq!((job.phase, job.last_generation), (Phase::Running, Generation(2)), "{}", job.message);
+}
+
+#[test]
 fn what_a_stranger_to_a_generation_knows_does_not_end_it() {
     let mut bench = Bench::new(&["a", "b", "c"]);
     bench.submit("digits", document(2, 2, 2));

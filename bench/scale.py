@@ -146,6 +146,8 @@ def block(found):
         "member's report is handed to its session until the new assignment is stored and handed to all sessions.\nIt includes the "
         "coalesce window of 50 ms, in which failures of one burst are gathered; the row without it is a run with `--coalesce 0ms`.\n"
         "The peers answer another question than Muster's whole decision, and a smaller one: who is in the round.\n"
+        "Nearly all of the join at torch's store is its first step (validate, ping, announce), which our client makes rank by rank; why it takes so long "
+        "there\nis not known yet, and may be this client's doing: do not quote that ratio.\n"
     )
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n" + words
 

@@ -1,9 +1,10 @@
 //! A whole job joins a store: `join_bench ADDR:PORT [RANKS]` prints the milliseconds of each step.
 //!
 //! Works against any TCPStore server, so that ours and torch's can be set side by side. One thread holds all ranks:
-//! in each step all of them send before the first answer is read, so that the server has them all at once.
+//! in each step all of them send before the first answer is read, so that the server has them all at once. Answers are read through
+//! a buffer: a call of the kernel for each of a million values would cost this one thread more than either server spends on them.
 
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
@@ -12,13 +13,16 @@ use muster_tcpstore::protocol::{Request, hello};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-struct Rank(TcpStream);
+/// Room for what one answer of `MultiGet` brings at a time.
+const BUFFER: usize = 32 * 1024;
+
+struct Rank(BufReader<TcpStream>);
 
 impl Rank {
     fn ask(&mut self, requests: &[Request]) -> Result<()> {
         let mut bytes = Vec::new();
         requests.iter().for_each(|r| r.write_to(&mut bytes));
-        Ok(self.0.write_all(&bytes)?)
+        Ok(self.0.get_mut().write_all(&bytes)?)
     }
 
     fn read<const N: usize>(&mut self) -> Result<[u8; N]> {
@@ -61,12 +65,12 @@ fn main() -> Result<()> {
     for _ in 0..count {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
-        ranks.push(Rank(stream));
+        ranks.push(Rank(BufReader::with_capacity(BUFFER, stream)));
     }
     step("connect");
 
     for (n, rank) in ranks.iter_mut().enumerate() {
-        rank.0.write_all(&hello())?;
+        rank.0.get_mut().write_all(&hello())?;
         rank.ask(&[Request::Ping { nonce: n as u32 }])?;
     }
     for (n, rank) in ranks.iter_mut().enumerate() {
@@ -101,6 +105,8 @@ fn main() -> Result<()> {
     step("gloo: all wait for all addresses");
     for rank in &mut ranks {
         rank.ask(&[Request::MultiGet { keys: all.clone() }])?;
+    }
+    for rank in &mut ranks {
         for _ in 0..count {
             assert_eq!(rank.value()?.len(), address.len());
         }

@@ -266,6 +266,7 @@ def record(race, key, event, number, since, world, seen, nodes, others):
         "seconds": world and round((world.first() - since) / 1e9, 3),
         "watched": round(watched, 1),
         "phases": world and {name: round(seconds, 3) for name, seconds in world.phases(since).items()},
+        "stood_still": world and seen.stood_still(world),
         # All worlds after the event, also such as fell apart or had another size: (ranks that stepped, size, seconds after it).
         "worlds": [(len(w.members), w.size, round((w.first() - since) / 1e9, 3)) for w in seen.worlds(since)],
         # The share of all processors' time that went to processes of others meanwhile.

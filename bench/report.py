@@ -118,6 +118,24 @@ def phase_table(race):
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n" if len(rows) > 2 else ""
 
 
+# What is planned costs what it stops, and not what it waits for.
+PLANNED = ("join", "resize")
+
+
+def pauses(race):
+    """How long nobody trained for a planned change: from the last step before it to the first after it on every member."""
+    said = []
+    for event, (title, _) in race["meta"]["events"].items():
+        stood = {}
+        for key, name in race["meta"]["competitors"].items():
+            found = [run["stood_still"] for run in Cell(race, event, key).runs if run.get("stood_still") is not None]
+            if event in PLANNED and found:
+                stood[name] = f"{name} {statistics.median(found):.2f} ({min(found):.2f}–{max(found):.2f})"
+        if stood:
+            said.append(f"{title}: {', '.join(stood.values())}")
+    return f"Without a step for a planned change, seconds, median (min–max): {'; '.join(said)}.\n" if said else ""
+
+
 def memory_table(race):
     """Of the cold lane, if it was there: the others hold spare launchers, too, which are torch and not ours."""
     lanes = [key for key in reversed(OURS) if any(entry["competitor"] == key for entry in race["memory"])]
@@ -155,7 +173,7 @@ def block(race):
         "most).\n"
     )
     plot_line = "\n![The same as bars, with the phases of each](bench/results/race.svg)\n"
-    return f"{table(race)}\n{words}{absent}{memory_table(race)}{plot_line}"
+    return f"{table(race)}\n{words}{absent}{pauses(race)}{memory_table(race)}{plot_line}"
 
 
 def rewrite_readme(race):

@@ -60,6 +60,16 @@ class Worlds(unittest.TestCase):
         rank(self.folder, 11, 0, 1, 11, began=1000, steps=watch.STEPS_TO_COUNT - 1)
         self.assertIsNone(self.found(1, 500))
 
+    def test_how_long_nobody_stepped(self):
+        rank(self.folder, 11, 0, 1, 11, began=1000, steps=watch.STEPS_TO_COUNT)
+        rank(self.folder, 12, 0, 1, 12, began=9000, steps=watch.STEPS_TO_COUNT)
+        seen = watch.Watch(self.folder)
+        seen.look()
+        old, new = seen.worlds()
+        self.assertIsNone(seen.stood_still(old))
+        self.assertEqual(seen.stood_still(new), (new.first() - old.members[0].last) / 1e9)
+        self.assertGreater(seen.stood_still(new), 0)
+
     def test_a_line_half_written_is_read_when_it_is_whole(self):
         rank(self.folder, 11, 0, 1, 11, began=1000, steps=watch.STEPS_TO_COUNT - 1)
         write(self.folder, 11, ["2000 5 1"], end="")
@@ -90,6 +100,14 @@ class Table(unittest.TestCase):
         self.assertEqual(stock, "never, 2 of 3 (watched 60 s); else 7.0, > 20×")
         self.assertEqual(self.row(fork=[None], stock=[5])[0], "**never, 1 of 1 (watched 60 s)**")
 
+
+    def test_what_a_planned_change_stops_is_said(self):
+        found = race(fork=[1.5, 1.7, 1.6])
+        self.assertEqual(report.pauses(found), "", "a cut is not planned")
+        found["meta"]["events"] = {"join": ["a node joins", 4]}
+        for run, pause in zip(found["runs"], (0.15, 0.25, 0.17)):
+            run.update(event="join", stood_still=pause)
+        self.assertIn("a node joins: fork 0.17 (0.15–0.25)", report.pauses(found))
 
     def test_the_least_disturbed_count(self):
         disturbed = race(fork=[9, 9, 3, 3, 3])

@@ -24,6 +24,7 @@ class Member:
     imported: int = 0
     joined: int = 0
     first: int = 0
+    last: int = 0
 
 
 class World:
@@ -75,6 +76,7 @@ class Watch:
         _, member.world, member.rank, member.token = map(int, words[1:])
         member.steps += 1
         member.first = member.first or at
+        member.last = at
 
     def worlds(self, since=0):
         """Worlds whose processes all started after `since`, oldest first."""
@@ -84,6 +86,12 @@ class Watch:
                 by_token.setdefault(member.token, []).append(member)
         worlds = [World(members) for members in by_token.values() if all(member.started > since for member in members)]
         return sorted(worlds, key=World.first)
+
+    def stood_still(self, world):
+        """Seconds without a step before this world's first on every member; None if nobody had stepped before it."""
+        new = {member.pid for member in world.members}
+        before = [member.last for member in self.members.values() if member.pid not in new and 0 < member.last < world.first()]
+        return (world.first() - max(before)) / 1e9 if before else None
 
     def wait(self, size, since, until, gave_up=lambda: False, meanwhile=lambda: None):
         """The first world of that size that counts; None if there is none by `until` (time.monotonic), or nobody is left to try."""

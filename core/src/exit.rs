@@ -51,20 +51,21 @@ pub enum ExitClass {
     Success,
 }
 
-/// Whether an error line is what gloo, NCCL or torch's store print when a *peer* went away, so that the line's author is a
-/// victim. Texts as printed by torch 2.4 to 2.15.
+/// What gloo, NCCL or torch's store print when a *peer* went away, so that who says one of these is a victim. Texts as printed by
+/// torch 2.4 to 2.15.
+pub const PEER_LOST_SIGNS: [&str; 8] = [
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "remote process exited",
+    "ncclRemoteError",
+    "failed to recv, got 0 bytes",
+    "Connection refused",
+    "DistBackendError",
+];
+
 fn names_a_lost_peer(line: &str) -> bool {
-    const SIGNS: [&str; 8] = [
-        "Connection closed by peer",
-        "Connection reset by peer",
-        "Broken pipe",
-        "remote process exited",
-        "ncclRemoteError",
-        "failed to recv, got 0 bytes",
-        "Connection refused",
-        "DistBackendError",
-    ];
-    SIGNS.iter().any(|sign| line.contains(sign))
+    PEER_LOST_SIGNS.iter().any(|sign| line.contains(sign))
 }
 
 impl fmt::Display for Exit {

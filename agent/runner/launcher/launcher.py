@@ -9,7 +9,7 @@ the number of an inherited socket. The order is JSON in a file descriptor that a
   attends to them: what was imported here is given back, and is not in the way when the ranks are to be replaced in their turn.
 
 A forked rank returns to the top level of this file and goes on as `python script.py` would: fresh `__main__`, default signal handlers,
-plain tracebacks, the interpreter's own end. This process never touches a GPU, and has no threads when it forks.
+plain tracebacks, the interpreter's own end unless a lost peer ended it. This process never touches a GPU, and has no threads when it forks.
 Only the standard library and torch are used.
 """
 
@@ -17,11 +17,13 @@ import sys
 
 STARTUP = frozenset(sys.modules)  # what every interpreter has loaded before a script begins
 
+import atexit  # noqa: E402
 import ctypes  # noqa: E402
 import fcntl  # noqa: E402
 import gc  # noqa: E402
 import importlib  # noqa: E402
 import importlib.machinery  # noqa: E402
+import io  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import runpy  # noqa: E402
@@ -180,6 +182,8 @@ def receive(control):
 
 class Torchrun:
     """The parked lane: torchrun in this process."""
+
+    peer_lost = ()
 
     def __init__(self, order):
         replace_environment(order["envs"][0])
@@ -351,6 +355,7 @@ class Script:
 
     def __init__(self, order, local, afresh, journal, seed):
         self.argv = order["argv"]
+        self.peer_lost = order["peer_lost"]
         replace_environment(order["envs"][local])
         command = [sys.orig_argv[0], *order["options"], "-u", *self.argv]
         if afresh:
@@ -427,6 +432,30 @@ class Recorder:
         return None
 
 
+def names_one_of(signs, error):
+    try:
+        words = f"{type(error).__name__}: {error}"
+    except Exception:
+        return False  # one that cannot say what it is
+    return any(sign in words for sign in signs)
+
+
+def end_without_teardown():
+    """The end of a rank that fell because a peer was lost. Until its process has ended nobody knows that the world is broken, and to take
+    torch apart takes half a second. So: threads, exit handlers and files, in the interpreter's order, and no module's end."""
+    try:
+        sys.modules["threading"]._shutdown()
+        atexit._run_exitfuncs()
+        opened = [thing for thing in gc.get_objects() if issubclass(type(thing), io.IOBase)]
+        for file in [*opened, sys.stdout, sys.stderr]:
+            try:
+                file.flush()
+            except Exception:
+                pass  # closed, or not there
+    finally:
+        os._exit(1)
+
+
 def line(word):
     return json.dumps(word).encode() + b"\n"
 
@@ -447,6 +476,8 @@ def run(plan):
             trace = trace.tb_next
         error.__traceback__ = trace
         sys.excepthook(type(error), error, trace)
+        if names_one_of(plan.peer_lost, error):
+            end_without_teardown()
         # Shown already; the interpreter still takes its usual end, and the script's hook lives as long as it would.
         sys.excepthook = lambda *_, shown=sys.excepthook: None
         raise

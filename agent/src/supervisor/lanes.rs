@@ -1,6 +1,7 @@
 //! The supervisor's part in the fast lanes: which spares it keeps, and what a launcher is told.
 
 use muster_core::{
+    exit::PEER_LOST_SIGNS,
     node::{lane::Lane, spare, torchrun, torchrun::Site},
     run::{Assignment, Desired, RunId, RunPhase, RunReport, Target},
     time::Timestamp,
@@ -110,5 +111,5 @@ pub(super) fn order_for(lane: Lane, assignment: &Assignment, launch: &torchrun::
         Lane::Fork => (wire::Lane::Fork, argv, Vec::new()),
         Lane::Direct => (wire::Lane::Direct, argv, torchrun::rank_command(assignment)),
     };
-    Some(wire::Order { lane, options, argv, command, run_id })
+    Some(wire::Order { lane, options, argv, command, run_id, peer_lost: PEER_LOST_SIGNS.map(str::to_owned).to_vec() })
 }

@@ -59,6 +59,10 @@ const ENVIRONMENT: [(&str, &str); 11] = [
     ("MUSTER_", "Muster's own"),
 ];
 
+/// What a rank that fell because a peer was lost leaves out at its end: its modules' end, which takes half a second of every re-form. Its
+/// threads, exit handlers and files have theirs.
+const NO_TEARDOWN: (&[&str], &str, &str) = (FORK, "0.peer lost.txt", "let go of a global\n");
+
 fn submit(cluster: &Cluster, name: &str, lane: &str, command: &[&str], args: &[&str], env: &[(&str, &str)], restarts: u32) {
     let env: Vec<Value> = env.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
     let spec = json!({
@@ -141,7 +145,10 @@ fn a_script_starts_and_ends_in_every_lane_as_under_plain_torchrun() {
         }
         assert_eq!(names(folder), names(&plain), "{lane}: what the script left");
         for name in names(&plain).iter().filter(|name| !name.ends_with(".json")) {
-            let (seen, expected) = (without_launcher(&left(folder, name)), without_launcher(&left(&plain, name)));
+            let (lanes, way, words) = NO_TEARDOWN;
+            let plain = left(&plain, name);
+            let plain = if lanes.contains(lane) && name == way { plain.replace(words, "") } else { plain };
+            let (seen, expected) = (without_launcher(&left(folder, name)), without_launcher(&plain));
             if seen != expected {
                 wrong.push(format!("{lane}: {name}:\n{seen}\n--- instead of\n{expected}"));
             }

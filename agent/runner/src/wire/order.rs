@@ -18,6 +18,10 @@ pub struct Order {
     pub command: Vec<String>,
     /// torchrun's `--rdzv-id`.
     pub run_id: String,
+    /// Fork and direct: a rank that an exception ends whose text holds one of these fell because a peer was lost. It ends without
+    /// taking its interpreter apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peer_lost: Vec<String>,
 }
 
 /// How a launcher starts the ranks.

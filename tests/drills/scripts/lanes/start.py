@@ -83,6 +83,14 @@ def thread():
     threading.Thread(target=lambda: (time.sleep(0.1), print("a thread ends after the script"))).start()
 
 
+def peer_lost():
+    global unflushed
+    unflushed = open(FOLDER / f"{RANK}.unflushed.txt", "w")
+    unflushed.write("written, and never closed")
+    thread()
+    raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:35093")
+
+
 def trace():
     seen = []
     sys.settrace(lambda frame, event, arg: seen.append((frame.f_code.co_name, event)))
@@ -131,6 +139,7 @@ WAYS = {
     "at once": lambda: os._exit(77),
     "hook": hook,
     "thread": thread,
+    "peer lost": peer_lost,
     "trace": trace,
     "debugger": debugger,
     "whole": whole,

@@ -41,6 +41,7 @@ struct Content<'a> {
     envs: &'a [BTreeMap<String, String>],
     /// The CPUs each of them is kept to; none: it is left free.
     cpus: Vec<Vec<usize>>,
+    peer_lost: &'a [String],
 }
 
 impl Parked {
@@ -54,10 +55,10 @@ impl Parked {
 
     /// Hands the order over. The socket has room for the one byte and the one descriptor it ever carries.
     pub(crate) fn order(self, order: &Order, spec: &StartSpec, envs: &[BTreeMap<String, String>]) -> io::Result<()> {
-        let Order { lane, options, argv, .. } = order;
+        let Order { lane, options, argv, peer_lost, .. } = order;
         let lists = spec.env.get(affinity::NAME).map_or("", String::as_str);
         let cpus = (0..spec.ranks).map(|local| affinity::numbers(lists, local)).collect();
-        let content = Content { lane: *lane, options, argv, cwd: &spec.cwd, first_rank: spec.first_rank, envs, cpus };
+        let content = Content { lane: *lane, options, argv, cwd: &spec.cwd, first_rank: spec.first_rank, envs, cpus, peer_lost };
         let mut memory = File::from(rustix::fs::memfd_create("muster-order", MemfdFlags::CLOEXEC)?);
         memory.write_all(&serde_json::to_vec(&content)?)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -210,6 +210,9 @@ impl Session {
         };
         info!(term = %welcome.term, epoch = %welcome.epoch, heartbeat = ?welcome.heartbeat, protocol = welcome.protocol, "welcome");
         self.heard(HELLO, 0, &mut wire).await;
+        if let Some(reports) = self.handle.reports.borrow().as_ref() {
+            news.spares(reports.spares.clone());
+        }
         self.tell(Order::Welcome { term: welcome.term, epoch: welcome.epoch }).await;
         let mut heartbeat = ticker(welcome.heartbeat);
         let mut sequence = 0;
@@ -238,6 +241,7 @@ impl Session {
                 Ok(()) = self.handle.reports.changed() => {
                     if let Some(reports) = self.handle.reports.borrow_and_update().as_ref() {
                         news.runs(reports.runs.clone());
+                        news.spares(reports.spares.clone());
                     }
                 }
                 () = self.facts.changed() => news.report(self.facts.report()),

@@ -9,7 +9,7 @@ use muster_core::{
         Gpu, NodeReport,
         gpu::{Driver, NvLink, NvLinkPeer, PcieLink},
     },
-    run::{Desired, RunReport},
+    run::{Desired, RunReport, SpareReport, SpareState},
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -68,6 +68,7 @@ impl SimulatedAgent {
             epoch: NodeEpoch(0),
             jobs_seen: Arc::default(),
             runs: Arc::default(),
+            spares: Arc::default(),
         }));
         let (pulse, end_session) = (watch::Sender::new(0), watch::Sender::new((0, String::new())));
         let handle = Handle {
@@ -109,9 +110,24 @@ impl SimulatedAgent {
                     });
                     return Some(Told::Welcome { term, epoch });
                 }
-                Order::Desired(desired) => return Some(Told::Desired(desired)),
+                Order::Desired(desired) => {
+                    self.report_spares(&desired);
+                    return Some(Told::Desired(desired));
+                }
             }
         }
+    }
+
+    /// It runs nothing, so nothing is gained by waiting for it.
+    fn report_spares(&self, desired: &Desired) {
+        let state = || SpareState::Without("nothing runs here".into());
+        let spares: Vec<SpareReport> =
+            desired.warm.iter().map(|job| SpareReport { job: job.run.job.clone(), state: state() }).collect();
+        self.reports.send_if_modified(|reports| {
+            let Some(reports) = reports.as_mut().filter(|reports| *reports.spares != spares) else { return false };
+            reports.spares = Arc::new(spares);
+            true
+        });
     }
 
     /// Everything this node now holds.

@@ -15,10 +15,10 @@ use std::{
 use muster_core::{
     id::JobUid,
     node::{
-        lane::Lane,
+        lane::{self, Lane},
         torchrun::{self, Launch, Site},
     },
-    run::{Assignment, Endpoint},
+    run::{Assignment, Endpoint, SpareState},
     time::Timestamp,
 };
 use muster_runner::{
@@ -31,7 +31,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use crate::prepare;
+use crate::{preflight::Preflight, prepare};
 
 /// A spare's runner ends this long after its agent: an agent that is restarted makes another.
 const IDLE_TIMEOUT_MS: u64 = 5_000;
@@ -41,6 +41,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 /// When a launcher has imported all it shall: it takes 2 to 5 s here, with a list of modules up to twice that.
 pub(crate) const GROWN: Duration = Duration::from_secs(10);
+/// What DistributedDataParallel imports when the first model is wrapped: seconds, which a script that is read does not show.
+const DDP_MODULES: &str = "torch._dynamo\n";
+/// The file a launcher leaves when it has imported what it shall.
+const PARKED: &str = "parked";
+/// How often that file is looked for: nobody stands still meanwhile, and an import takes seconds.
+const LOOK: Duration = Duration::from_millis(50);
+/// As long as the coordinator waits.
+const IMPORT_MAX: Duration = Duration::from_secs(60);
 /// Longest list of modules that is handed on: 10,000 names of 100 bytes.
 const MODULES_BYTES: u64 = 1 << 20;
 /// What torchrun itself imports, for the lane in which it runs in the launcher.
@@ -61,7 +69,15 @@ enum Slot {
     Preparing(u32),
     Ready(Spare),
     /// Not tried again in this generation.
-    Failed,
+    Failed(SpareState),
+}
+
+/// Where one is to be made, and with what.
+pub(crate) struct Place {
+    pub(crate) dir: PathBuf,
+    pub(crate) number: u32,
+    pub(crate) runner: PathBuf,
+    pub(crate) site: Site,
 }
 
 /// A runner with a parked launcher, and the connection that keeps it.
@@ -73,6 +89,8 @@ pub(crate) struct Spare {
     stream: UnixStream,
     number: u32,
     bytes: u64,
+    /// What is told of it; nothing while it imports.
+    state: Option<SpareState>,
 }
 
 /// The outcome of making one.
@@ -86,7 +104,12 @@ pub(crate) struct Made {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Ready(Spare),
-    Failed(String),
+    /// There is none; the job starts without.
+    Without(String),
+    /// The job cannot be started on this node, told to its user.
+    Refused(String),
+    /// One that was made has imported what it shall, or why it will not.
+    Imported(Result<(), String>),
     /// What one that is ready takes in memory, once it has imported what it shall.
     Size(u64),
 }
@@ -117,10 +140,23 @@ impl Spares {
         match made.outcome {
             Outcome::Ready(spare) if !awaited => return Some(spare),
             Outcome::Ready(spare) => drop(self.slots.insert(made.job, Slot::Ready(spare))),
-            Outcome::Failed(why) => {
+            Outcome::Without(why) => {
                 warn!(job = %made.job, "no spare launcher: {why}");
                 if awaited {
-                    self.slots.insert(made.job, Slot::Failed);
+                    self.slots.insert(made.job, Slot::Failed(SpareState::Without(why)));
+                }
+            }
+            Outcome::Refused(why) => {
+                warn!(job = %made.job, "it cannot be started here: {why}");
+                if awaited {
+                    self.slots.insert(made.job, Slot::Failed(SpareState::Refused(why)));
+                }
+            }
+            Outcome::Imported(outcome) => {
+                if let Some(Slot::Ready(spare)) = self.slots.get_mut(&made.job)
+                    && spare.number == made.number
+                {
+                    spare.state = Some(outcome.map_or_else(SpareState::Without, |()| SpareState::Ready));
                 }
             }
             Outcome::Size(bytes) => {
@@ -132,7 +168,8 @@ impl Spares {
                 let all: u64 = self.slots.keys().map(|job| self.bytes(job)).sum();
                 if let Some(most) = memory_max.filter(|most| all > *most) {
                     warn!(job = %made.job, bytes, "spare launchers take {all} bytes of the {most} they may: this one is ended");
-                    if let Some(Slot::Ready(spare)) = self.slots.insert(made.job, Slot::Failed) {
+                    let state = SpareState::Without(format!("spare launchers may take {most} bytes here, and would take {all}"));
+                    if let Some(Slot::Ready(spare)) = self.slots.insert(made.job, Slot::Failed(state)) {
                         return Some(spare);
                     }
                 }
@@ -154,7 +191,16 @@ impl Spares {
         match self.slots.remove(job) {
             Some(Slot::Ready(spare)) => Some(spare),
             // Nobody waits for it: it is ended when it comes.
-            Some(Slot::Preparing(_) | Slot::Failed) | None => None,
+            Some(Slot::Preparing(_) | Slot::Failed(_)) | None => None,
+        }
+    }
+
+    /// What became of the job's, for the coordinator; nothing while it is being made.
+    pub(crate) fn state(&self, job: &JobUid) -> Option<SpareState> {
+        match self.slots.get(job)? {
+            Slot::Preparing(_) => None,
+            Slot::Ready(spare) => spare.state.clone(),
+            Slot::Failed(state) => Some(state.clone()),
         }
     }
 }
@@ -166,62 +212,111 @@ fn fit(assignment: &Assignment, launch: &Launch) -> Option<ParkSpec> {
     Some(ParkSpec { program, options, env: torchrun::lasting(launch), cwd })
 }
 
-/// Makes a spare beside a running generation, whose imports are in `modules`.
-pub(crate) async fn make(
-    (dir, number): (PathBuf, u32),
-    assignment: &Assignment,
-    lane: Lane,
-    modules: &Path,
-    runner: &Path,
-    site: &Site,
-) -> Result<Spare, String> {
-    let anywhere = Endpoint { host: site.report.address.clone(), port: 1 };
-    let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), site)?;
-    let fit = fit(assignment, &launch).ok_or("only Python can be started ahead")?;
-    let trouble = |what: &str, e: &dyn std::fmt::Display| format!("{}: {what}: {e}", dir.display());
-    fs::create_dir_all(&dir).map_err(|e| trouble("make", &e))?;
-    let modules = match lane {
-        Lane::Fork | Lane::Direct => read_some(modules),
-        Lane::Cold | Lane::Parked => TORCHRUN_MODULES.to_owned(),
-    };
-    fs::write(dir.join(record::PRELOAD), modules).map_err(|e| trouble(record::PRELOAD, &e))?;
-    let hold = wire::Hold {
-        generation: 0,
-        node_rank: 0,
-        nnodes: 1,
-        world_size: 1,
-        store: None,
-        fence_after_ms: None,
-        idle_timeout_ms: IDLE_TIMEOUT_MS,
-        spare: true,
-        ..prepare::hold(assignment, site, std::net::Ipv4Addr::LOCALHOST.into())
-    };
-    record::write_atomic(&dir, record::HOLD, &hold).map_err(|e| trouble(record::HOLD, &e))?;
-    prepare::start_runner(runner, &dir).await.map_err(|e| trouble("start the runner", &e))?;
-    let stream = reach(&dir).map_err(|e| trouble("reach the runner", &e))?;
-    let park = ParkSpec { env: launch.env, ..fit.clone() };
-    let mut spare = Spare { dir: dir.clone(), fit, stream, number, bytes: 0 };
-    match spare.ask(Command::Park(park)).await {
-        Ok(()) => Ok(spare),
-        Err(why) => {
-            spare.end().await;
-            Err(why)
+impl Place {
+    /// Makes a spare for a job that is about to come here, if it can be started here at all.
+    pub(crate) async fn make_ahead(self, assignment: &Assignment, preflight: &Preflight) -> Outcome {
+        let anywhere = Endpoint { host: self.site.report.address.clone(), port: 1 };
+        let checked = async {
+            let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &self.site)?;
+            let (interpreter, _) = preflight.check(assignment, &launch, &self.site).await?;
+            Ok((interpreter, launch.dir))
+        };
+        let (interpreter, dir) = match checked.await {
+            Ok(fit) => fit,
+            Err(why) => return Outcome::Refused(why),
+        };
+        let python = torchrun::ranks(assignment).is_some();
+        match lane::choose(assignment.launch, python, &interpreter) {
+            (Lane::Cold, why) => Outcome::Without(why),
+            _ if !python => Outcome::Without("only Python can be started ahead".into()),
+            (lane, _) => match self.make(assignment, lane, &guessed_imports(assignment, &dir)).await {
+                Ok(spare) => Outcome::Ready(spare),
+                Err(why) => Outcome::Without(why),
+            },
+        }
+    }
+
+    /// Makes a spare. `modules`: what it imports beside torch, as the launcher reads it, where ranks are forked from it.
+    pub(crate) async fn make(&self, assignment: &Assignment, lane: Lane, modules: &str) -> Result<Spare, String> {
+        let Place { dir, number, runner, site } = self;
+        let anywhere = Endpoint { host: site.report.address.clone(), port: 1 };
+        let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), site)?;
+        let fit = fit(assignment, &launch).ok_or("only Python can be started ahead")?;
+        let trouble = |what: &str, e: &dyn std::fmt::Display| format!("{}: {what}: {e}", dir.display());
+        fs::create_dir_all(dir).map_err(|e| trouble("make", &e))?;
+        let modules = match lane {
+            Lane::Fork | Lane::Direct => modules,
+            Lane::Cold | Lane::Parked => TORCHRUN_MODULES,
+        };
+        fs::write(dir.join(record::PRELOAD), modules).map_err(|e| trouble(record::PRELOAD, &e))?;
+        let hold = wire::Hold {
+            generation: 0,
+            node_rank: 0,
+            nnodes: 1,
+            world_size: 1,
+            store: None,
+            fence_after_ms: None,
+            idle_timeout_ms: IDLE_TIMEOUT_MS,
+            spare: true,
+            ..prepare::hold(assignment, site, std::net::Ipv4Addr::LOCALHOST.into())
+        };
+        record::write_atomic(dir, record::HOLD, &hold).map_err(|e| trouble(record::HOLD, &e))?;
+        prepare::start_runner(runner, dir).await.map_err(|e| trouble("start the runner", &e))?;
+        let stream = reach(dir).map_err(|e| trouble("reach the runner", &e))?;
+        let park = ParkSpec { env: launch.env, ..fit.clone() };
+        let mut spare = Spare { dir: dir.clone(), fit, stream, number: *number, bytes: 0, state: None };
+        match spare.ask(Command::Park(park)).await {
+            Ok(()) => Ok(spare),
+            Err(why) => {
+                spare.end().await;
+                Err(why)
+            }
         }
     }
 }
 
-/// What the launcher in `dir` takes: its share of pages that others use as well (Pss), as what ends with it. None if it is gone.
-pub(crate) fn memory(dir: &Path) -> Option<u64> {
+/// What a script imports that has not run on this node yet, as the launcher reads it (`preload.txt`). `dir`: where it is run.
+fn guessed_imports(assignment: &Assignment, dir: &str) -> String {
+    let argv = torchrun::ranks(assignment).map(|(_, argv)| argv).unwrap_or_default();
+    let script = argv.first().filter(|first| *first != "-m");
+    let line = script.map(|script| format!("@{}\n", Path::new(dir).join(script).display()));
+    format!("{DDP_MODULES}{}", line.unwrap_or_default())
+}
+
+/// Returns once the launcher in `dir` has imported what it shall, or why it will not.
+pub(crate) async fn imported(dir: &Path) -> Result<(), String> {
+    let parked = dir.join(PARKED);
+    let wait = async {
+        while !parked.exists() {
+            if launchers(dir).is_none_or(|pids| pids.is_empty()) {
+                return Err("the launcher has ended: its log says why".to_owned());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    };
+    let late = || Err(format!("its imports take longer than {} s", IMPORT_MAX.as_secs()));
+    tokio::time::timeout(IMPORT_MAX, wait).await.unwrap_or_else(|_| late())
+}
+
+/// The children of the runner in `dir`; None if it is gone.
+fn launchers(dir: &Path) -> Option<Vec<String>> {
     let runner = muster_runner::Record::read(dir).ok()?.runner?.pid;
     let children = fs::read_to_string(format!("/proc/{runner}/task/{runner}/children")).ok()?;
-    let kib = |pid: &str| {
+    Some(children.split_whitespace().map(str::to_owned).collect())
+}
+
+/// What the launcher in `dir` takes: its share of pages that others use as well (Pss), as what ends with it. None if it is gone.
+pub(crate) fn memory(dir: &Path) -> Option<u64> {
+    let kib = |pid: String| {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
         rollup.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok())
     };
-    Some(children.split_whitespace().filter_map(kib).sum::<u64>() * 1_024)
+    Some(launchers(dir)?.into_iter().filter_map(kib).sum::<u64>() * 1_024)
 }
 
-fn read_some(path: &Path) -> String {
+/// What ranks that ran have imported.
+pub(crate) fn read_some(path: &Path) -> String {
     use io::Read;
     let mut text = String::new();
     let _ = fs::File::open(path).map(|file| file.take(MODULES_BYTES).read_to_string(&mut text));
@@ -283,7 +378,7 @@ impl Spare {
 pub(crate) async fn clear(dir: PathBuf) {
     let stand_in = ParkSpec { program: String::new(), options: Vec::new(), env: BTreeMap::new(), cwd: PathBuf::new() };
     match reach(&dir) {
-        Ok(stream) => Spare { dir, fit: stand_in, stream, number: 0, bytes: 0 }.end().await,
+        Ok(stream) => Spare { dir, fit: stand_in, stream, number: 0, bytes: 0, state: None }.end().await,
         // Its runner is gone, and with it, by the kernel's hand, its launcher.
         Err(_) => drop(fs::remove_dir_all(&dir)),
     }

@@ -13,7 +13,7 @@ use muster_core::{
     id::{JobUid, NodeEpoch, Term},
     node::{Effect, Found, FoundState, Input, Ledger, Node, torchrun, torchrun::Site},
     node_report::NodeReport,
-    run::{Assignment, Desired, Endpoint, Obeyed, RunId, RunReport},
+    run::{Assignment, Desired, Endpoint, Obeyed, RunId, RunReport, SpareReport},
     time::Timestamp,
 };
 use muster_runner::wire::StartSpec;
@@ -72,6 +72,8 @@ pub(crate) struct Reports {
     pub(crate) epoch: NodeEpoch,
     pub(crate) jobs_seen: Arc<BTreeMap<JobUid, Obeyed>>,
     pub(crate) runs: Arc<Vec<RunReport>>,
+    /// Of the jobs that are about to come here.
+    pub(crate) spares: Arc<Vec<SpareReport>>,
 }
 
 /// Words of links that wait: a burst of one per run of a full node, twice.
@@ -102,6 +104,8 @@ pub(crate) struct Supervisor {
     made: (mpsc::Sender<Made>, mpsc::Receiver<Made>),
     /// What the coordinator wants to run here, by job: how a spare is to be started.
     wanted: BTreeMap<JobUid, Assignment>,
+    /// Jobs that are about to come: what to have a launcher ready for.
+    coming: BTreeMap<JobUid, Assignment>,
     /// What was noted of runs when they were accepted; a run says none of it again.
     accepted: BTreeMap<RunId, Accepted>,
     /// Whom nothing kills, by run; the processes as far as they can be named.
@@ -157,6 +161,7 @@ impl Supervisor {
             spares: Spares::default(),
             made: mpsc::channel(WORDS_MAX),
             wanted: BTreeMap::new(),
+            coming: BTreeMap::new(),
             accepted: BTreeMap::new(),
             unkillable: BTreeMap::new(),
             look_again: None,

@@ -27,7 +27,9 @@
 //! | `unhealthy` | what a node's verdict on its hardware means for jobs |
 //! | `stacks` | members whose interpreters do not go together |
 //! | `objects` | what Kubernetes Node objects say of the nodes |
+//! | `describe` | a job's phase, reason and sentence |
 //! | `view` | what users see |
+//! | `warm` | who is to join gets a launcher ready before anybody is stopped |
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,7 +42,7 @@ use crate::{
     id::{Generation, JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
     node_report::NodeReport,
     protocol::Speaks,
-    run::{Desired, Obeyed, RunReport},
+    run::{Desired, Obeyed, RunReport, SpareReport},
     spec::JobSpec,
     time::Timestamp,
 };
@@ -50,6 +52,7 @@ mod blame;
 mod brake;
 mod budget;
 mod capacity;
+mod describe;
 mod desired;
 mod facts;
 mod fence;
@@ -71,6 +74,7 @@ mod tests;
 mod turn;
 mod unhealthy;
 pub mod view;
+mod warm;
 
 pub use budget::MUSTER;
 pub use marks::{Mark, Standing};
@@ -97,6 +101,11 @@ pub enum Input {
     Runs {
         session: SessionId,
         runs: Vec<RunReport>,
+    },
+    /// What became of the launchers the node was to have ready; those not named are still being made.
+    Spares {
+        session: SessionId,
+        spares: Vec<SpareReport>,
     },
     Heartbeat {
         session: SessionId,

@@ -64,6 +64,8 @@ mistakes! {
     NumberKept,
     /// A job grows whenever it can.
     CooldownIgnored,
+    /// A growth waits for ever for a node that does not say whether it is ready.
+    SilenceAwaited,
     /// An end that was reported is never acknowledged.
     EndsUnacknowledged,
     /// A submission is known by its name only.

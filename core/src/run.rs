@@ -27,6 +27,27 @@ pub struct Desired {
     /// What the node's Kubernetes object says and its workers are told ([`environment::told`](crate::nccl::environment::told)).
     #[serde(default)]
     pub labels: Labels,
+    /// Jobs that are about to come here: of each a launcher is to be ready, and nothing is started. The generation is the one they would be
+    /// next, not sealed yet.
+    #[serde(default)]
+    pub warm: Vec<Assignment>,
+}
+
+/// What became of the launcher a node was to have ready ([`Desired::warm`]). While it is made, nothing is said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpareReport {
+    pub job: JobUid,
+    pub state: SpareState,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SpareState {
+    /// It has imported what it can.
+    Ready,
+    /// There is none, and there will be none; the job starts here all the same. Why.
+    Without(String),
+    /// The job cannot be started here. Why, for the user.
+    Refused(String),
 }
 
 /// A run's name on its node.

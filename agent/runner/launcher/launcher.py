@@ -142,11 +142,27 @@ def end_threads():
 
 
 def recorded(here):
+    """Names of modules, one a line. A line `@SCRIPT` stands for what that script imports: nobody has seen it run here yet."""
     try:
         with open(os.open("preload.txt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=here)) as file:
-            return list(dict.fromkeys(file.read().split()))[:MODULES_MAX]
+            lines = file.read().splitlines()
     except FileNotFoundError:
         return []
+    names = (name for line in lines for name in (imports_of(line[1:]) if line.startswith("@") else line.split()))
+    return list(dict.fromkeys(names))[:MODULES_MAX]
+
+
+def imports_of(script):
+    """What it names in import statements, wherever they stand; nothing, if it cannot be read: then it says so itself when it is run."""
+    import ast
+
+    try:
+        with open(script, "rb") as file:
+            nodes = list(ast.walk(ast.parse(file.read())))
+    except (OSError, SyntaxError, ValueError):
+        return []
+    plain = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return plain + [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
 
 
 def belongs(top, known={}):

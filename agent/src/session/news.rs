@@ -5,8 +5,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use muster_core::{node_report::NodeReport, run::RunReport};
-use muster_proto::v1::{AgentMessage, agent_message::Message as Up};
+use muster_core::{
+    node_report::NodeReport,
+    run::{RunReport, SpareReport},
+};
+use muster_proto::{
+    convert::session::spares_to_wire,
+    v1::{AgentMessage, agent_message::Message as Up},
+};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
@@ -24,15 +30,30 @@ pub(super) struct News {
     report: NodeReport,
     told_runs: Arc<Vec<RunReport>>,
     runs: Arc<Vec<RunReport>>,
+    told_spares: Arc<Vec<SpareReport>>,
+    spares: Arc<Vec<SpareReport>>,
     last_sent: Option<Instant>,
     /// When to look again.
     due: Option<Instant>,
 }
 
 impl News {
-    /// The coordinator knows these from the hello.
+    /// The coordinator knows these from the hello; of spares it knows nothing.
     pub(super) fn new(report: NodeReport, runs: Arc<Vec<RunReport>>) -> Self {
-        Self { told_report: report.clone(), report, told_runs: runs.clone(), runs, last_sent: None, due: None }
+        Self {
+            told_report: report.clone(),
+            report,
+            told_runs: runs.clone(),
+            runs,
+            told_spares: Arc::default(),
+            spares: Arc::default(),
+            last_sent: None,
+            due: None,
+        }
+    }
+
+    pub(super) fn spares(&mut self, spares: Arc<Vec<SpareReport>>) {
+        self.spares = spares;
     }
 
     pub(super) fn runs(&mut self, runs: Arc<Vec<RunReport>>) {
@@ -49,6 +70,12 @@ impl News {
         if self.report != self.told_report {
             match control.try_send(up(Up::Report(node_report_to_wire(&self.report)))) {
                 Ok(()) => self.told_report = self.report.clone(),
+                Err(_) => self.due = Some(at + RETRY),
+            }
+        }
+        if self.spares != self.told_spares {
+            match control.try_send(up(Up::Spares(spares_to_wire(&self.spares)))) {
+                Ok(()) => self.told_spares = self.spares.clone(),
                 Err(_) => self.due = Some(at + RETRY),
             }
         }
@@ -90,7 +117,7 @@ fn is_urgent(told: &[RunReport], runs: &[RunReport]) -> bool {
 mod tests {
     use muster_core::{
         id::{Generation, JobUid, Term},
-        run::{RankReport, RunId, RunPhase},
+        run::{RankReport, RunId, RunPhase, SpareState},
         time::Timestamp,
     };
 
@@ -136,11 +163,14 @@ mod tests {
         }
         news.runs(Arc::new(Vec::new()));
         news.report(NodeReport { slots: 9, ..NodeReport::default() });
+        news.spares(Arc::new(vec![SpareReport { job: JobUid::from("a"), state: SpareState::Ready }]));
         news.send(&control, start);
         assert_eq!(news.due, Some(start + RETRY));
         while out.try_recv().is_ok() {}
         news.send(&control, start + RETRY);
         assert!(matches!(out.try_recv().unwrap().message, Some(Up::Report(report)) if report.slots == 9));
+        assert!(matches!(out.try_recv().unwrap().message, Some(Up::Spares(spares)) if spares.spares.len() == 1));
+        news.send(&control, start + RETRY);
         assert!(matches!(out.try_recv().unwrap().message, Some(Up::Runs(runs)) if runs.runs.is_empty()));
     }
 }

@@ -1,9 +1,12 @@
 //! The supervisor's part in the fast lanes: which spares it keeps, and what a launcher is told.
 
+use std::sync::Arc;
+
 use muster_core::{
     exit::PEER_LOST_SIGNS,
+    id::JobUid,
     node::{lane::Lane, spare, torchrun, torchrun::Site},
-    run::{Assignment, Desired, RunId, RunPhase, RunReport, Target},
+    run::{Assignment, Desired, RunId, RunPhase, RunReport, SpareReport, SpareState, Target},
     time::Timestamp,
 };
 use muster_runner::wire;
@@ -11,8 +14,9 @@ use muster_runtime::clock::Clock;
 
 use super::Supervisor;
 use crate::{
+    preflight::Preflight,
     run_dir::Accepted,
-    spares::{self, Made, Outcome},
+    spares::{self, Made, Outcome, Place},
 };
 
 impl Supervisor {
@@ -25,6 +29,23 @@ impl Supervisor {
                 self.wanted.insert(wanted.run.job.clone(), assignment.as_ref().clone());
             }
         }
+        let before = std::mem::take(&mut self.coming);
+        self.coming = desired.warm.iter().map(|assignment| (assignment.run.job.clone(), assignment.clone())).collect();
+        for (job, assignment) in &self.coming {
+            // With other GPUs it is another launcher.
+            if before.get(job).is_some_and(|before| before.gpus != assignment.gpus)
+                && let Some(spare) = self.spares.take(job)
+            {
+                self.scope.spawn("spare", spare.end());
+            }
+        }
+    }
+
+    /// What became of the launchers for jobs that are about to come.
+    pub(super) fn spares_of_coming(&self) -> Vec<SpareReport> {
+        let off = || SpareState::Without("this node keeps no spare launchers".into());
+        let state = |job: &JobUid| if self.config.spares { self.spares.state(job) } else { Some(off()) };
+        self.coming.keys().filter_map(|job| Some(SpareReport { job: job.clone(), state: state(job)? })).collect()
     }
 
     /// Makes the spares that are missing and ends those that are of no use any more.
@@ -39,7 +60,8 @@ impl Supervisor {
         let runs: Vec<(RunReport, Lane)> =
             reports.iter().filter(settled).map(|report| (report.clone(), self.lane(&report.run))).collect();
         let now = Timestamp(Clock::Boot.now_us());
-        let plan = spare::plan(now, &runs, &self.spares.jobs());
+        let coming = self.coming.keys().cloned().collect();
+        let plan = spare::plan(now, &runs, &coming, &self.spares.jobs());
         self.spares.are_here(plan.here, now);
         self.look_again = plan.look_again;
         for job in plan.end {
@@ -53,26 +75,48 @@ impl Supervisor {
                 // Only Python can be started ahead.
                 continue;
             }
-            let (lane, number) = (self.lane(&run), self.spares.begin(&run.job));
-            let dir = self.runs.spare_dir(&run.job, number);
-            let site =
-                Site { run_dir: dir.to_str().expect("the state directory was checked to be UTF-8").to_owned(), ..self.site(&run) };
-            let (runner, modules) = (self.config.runner.clone(), self.runs.dir(&run).join(muster_runner::record::MODULES));
-            let done = self.made.0.clone();
-            self.scope.spawn("spare", async move {
-                let made = |outcome| Made { job: run.job.clone(), number, outcome };
-                let outcome = match spares::make((dir.clone(), number), &assignment, lane, &modules, &runner, &site).await {
+            let (lane, modules) = (self.lane(&run), self.runs.dir(&run).join(muster_runner::record::MODULES));
+            self.make_spare(assignment, move |place: Place, assignment, _| async move {
+                match place.make(&assignment, lane, &spares::read_some(&modules)).await {
                     Ok(spare) => Outcome::Ready(spare),
-                    Err(why) => Outcome::Failed(why),
-                };
-                // Nobody listens any more while the agent shuts down; the spare's runner ends by itself.
-                let _ = done.send(made(outcome)).await;
-                tokio::time::sleep(spares::GROWN).await;
-                if let Some(bytes) = spares::memory(&dir) {
-                    let _ = done.send(made(Outcome::Size(bytes))).await;
+                    Err(why) => Outcome::Without(why),
                 }
             });
         }
+        for assignment in plan.warm.iter().filter_map(|job| self.coming.get(job).cloned()).collect::<Vec<_>>() {
+            self.make_spare(assignment, |place: Place, assignment, preflight| async move {
+                place.make_ahead(&assignment, &preflight).await
+            });
+        }
+    }
+
+    fn make_spare<F>(&mut self, assignment: Assignment, make: impl FnOnce(Place, Assignment, Arc<Preflight>) -> F)
+    where
+        F: Future<Output = Outcome> + Send + 'static,
+    {
+        let job = assignment.run.job.clone();
+        let number = self.spares.begin(&job);
+        let dir = self.runs.spare_dir(&job, number);
+        let run_dir = dir.to_str().expect("the state directory was checked to be UTF-8").to_owned();
+        let site = Site { run_dir, ..self.site(&assignment.run) };
+        let making =
+            make(Place { dir: dir.clone(), number, runner: self.config.runner.clone(), site }, assignment, self.preflight.clone());
+        let done = self.made.0.clone();
+        self.scope.spawn("spare", async move {
+            let made = |outcome| Made { job: job.clone(), number, outcome };
+            // Nobody listens any more while the agent shuts down; the spare's runner ends by itself.
+            let outcome = making.await;
+            let is_made = matches!(outcome, Outcome::Ready(_));
+            let _ = done.send(made(outcome)).await;
+            if !is_made {
+                return;
+            }
+            let _ = done.send(made(Outcome::Imported(spares::imported(&dir).await))).await;
+            tokio::time::sleep(spares::GROWN).await;
+            if let Some(bytes) = spares::memory(&dir) {
+                let _ = done.send(made(Outcome::Size(bytes))).await;
+            }
+        });
     }
 
     pub(super) fn lane(&mut self, run: &RunId) -> Lane {

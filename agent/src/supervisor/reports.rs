@@ -41,16 +41,17 @@ impl Supervisor {
         self.tell_senses(&runs);
         let ledger = self.node.ledger();
         let jobs_seen = ledger.jobs_seen();
+        let spares = self.spares_of_coming();
         self.reports.send_if_modified(|known| {
             let same = |known: &Reports| {
-                (known.term, known.epoch, known.runs.as_ref(), known.jobs_seen.as_ref())
-                    == (ledger.term, ledger.epoch, &runs, &jobs_seen)
+                (known.term, known.epoch, known.runs.as_ref(), known.jobs_seen.as_ref(), known.spares.as_ref())
+                    == (ledger.term, ledger.epoch, &runs, &jobs_seen, &spares)
             };
             if known.as_ref().is_some_and(same) {
                 return false;
             }
-            let (jobs_seen, runs) = (Arc::new(jobs_seen), Arc::new(runs));
-            *known = Some(Reports { term: ledger.term, epoch: ledger.epoch, jobs_seen, runs });
+            let (jobs_seen, runs, spares) = (Arc::new(jobs_seen), Arc::new(runs), Arc::new(spares));
+            *known = Some(Reports { term: ledger.term, epoch: ledger.epoch, jobs_seen, runs, spares });
             true
         });
     }

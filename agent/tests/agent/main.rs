@@ -11,3 +11,4 @@ mod refusals;
 mod rig;
 mod torchrun;
 mod unkillable;
+mod warm;

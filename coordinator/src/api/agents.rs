@@ -187,6 +187,9 @@ impl Session<'_> {
             Some(FromAgent::Runs(runs)) => {
                 Input::Runs { session, runs: wire::runs_from_wire(runs, self.context.handle.now()).map_err(status::malformed)? }
             }
+            Some(FromAgent::Spares(spares)) => {
+                Input::Spares { session, spares: wire::spares_from_wire(spares).map_err(status::malformed)? }
+            }
             Some(FromAgent::Hello(_)) => return Err(status::invalid("message", "hello comes once, at the start")),
             // A newer agent may say what this build does not know.
             None => return Ok(()),

@@ -11,11 +11,11 @@ use muster_core::{
     id::{Generation, NodeEpoch, NodeName, Term},
     node_report::{Gpu, NodeReport, gpu::Driver},
     protocol::Speaks,
-    run::{Endpoint, RankReport, RunId, RunPhase, RunReport, Target},
+    run::{Assignment, Endpoint, RankReport, RunId, RunPhase, RunReport, SpareReport, SpareState, Target},
     time::Timestamp,
 };
 use muster_proto::{
-    convert::session::{desired_from_wire, hello_to_wire, runs_to_wire},
+    convert::session::{desired_from_wire, hello_to_wire, runs_to_wire, spares_to_wire},
     v1::{self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent},
 };
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -155,8 +155,15 @@ impl Node {
     async fn obey(&mut self, message: ToAgent) {
         match message {
             ToAgent::Desired(desired) => {
-                for wanted in desired_from_wire(desired).unwrap().runs {
+                let desired = desired_from_wire(desired).unwrap();
+                for wanted in desired.runs {
                     self.target(wanted.run, wanted.target);
+                }
+                let without =
+                    |job: &Assignment| SpareReport { job: job.run.job.clone(), state: SpareState::Without("a test".into()) };
+                let spares: Vec<SpareReport> = desired.warm.iter().map(without).collect();
+                if !spares.is_empty() {
+                    self.send(FromAgent::Spares(spares_to_wire(&spares))).await;
                 }
                 self.report().await;
                 self.pump().await;

@@ -68,7 +68,7 @@ impl Fleet {
         self.nodes.get(name).map_or(0, |node| self.slots_free_on(node, but))
     }
 
-    fn slots_free_on(&self, node: &Node, but: Option<&JobUid>) -> u32 {
+    pub(crate) fn slots_free_on(&self, node: &Node, but: Option<&JobUid>) -> u32 {
         let mut taken: BTreeSet<&JobUid> =
             node.runs.iter().filter(|(_, run)| !run.phase.is_over()).map(|(id, _)| &id.job).collect();
         taken.extend(node.jobs.iter().filter(|uid| self.holds(uid, &node.record.name)));

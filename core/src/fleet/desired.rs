@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     fleet::{
-        job::{GenerationRecord, JobRecord},
-        registry::Node,
+        job::{GenerationRecord, JobRecord, Member},
+        registry::{Asked, Node},
     },
     id::{Generation, JobUid, NodeName, Term},
     nccl::environment,
@@ -65,7 +65,18 @@ pub(crate) fn of_node(
     }
     let runs = runs.into_iter().map(|(run, target)| DesiredRun { run, target }).collect();
     let labels = environment::told(&node.report.object_labels);
-    Desired { term, epoch: node.record.epoch, runs, labels }
+    let warm = node.warm.iter().filter_map(|(uid, asked)| ahead(node, jobs.get(uid)?, asked)).collect();
+    Desired { term, epoch: node.record.epoch, runs, labels, warm }
+}
+
+/// All that a launcher must know to be started ahead, as if this node were the last of a world with one node more.
+fn ahead(node: &Node, job: &JobRecord, asked: &Asked) -> Option<Assignment> {
+    let name = node.record.name.clone();
+    let current = job.current.as_ref().filter(|current| !current.has(&name))?;
+    let member = Member { node: name.clone(), boot_id: node.record.boot_id.clone(), gpus: asked.gpus.clone() };
+    let members = current.members.iter().cloned().chain([member]).collect::<Vec<_>>().into();
+    let (number, profile) = (job.last_generation.next(), asked.profile.clone());
+    assignment(&name, job, &GenerationRecord { number, members, profile, ..current.clone() })
 }
 
 fn target(name: &NodeName, node: &Node, job: &JobRecord, generation: &GenerationRecord) -> Option<Target> {

@@ -79,6 +79,7 @@ impl Fleet {
             node.report = report.into();
         }
         node.incarnation = hello.incarnation;
+        node.spares.clear();
         node.runs = hello.runs.into_iter().map(|run| (run.run.clone(), run)).collect();
         let epoch = node.record.epoch;
         if let Some(why) = ahead.filter(|_| !self.policy.accept_store) {

@@ -14,8 +14,9 @@ use std::{
 use crate::{
     fleet::{NodeRecord, Policy, view::Liveness},
     id::{JobUid, NodeName, SessionId},
+    nccl::profile::Profile,
     node_report::NodeReport,
-    run::{Desired, RunId, RunReport},
+    run::{Desired, RunId, RunReport, SpareState},
     time::Timestamp,
 };
 
@@ -44,8 +45,20 @@ pub(crate) struct Node {
     pub published: Option<Desired>,
     /// Jobs whose unburied generations have a member here.
     pub jobs: BTreeSet<JobUid>,
+    /// Jobs that are about to come here, for which it is to have a launcher ready.
+    pub warm: BTreeMap<JobUid, Asked>,
+    /// What it last said of such launchers.
+    pub spares: BTreeMap<JobUid, SpareState>,
     /// Under which moment it is filed in [`Registry::due`].
     pub due: Option<Timestamp>,
+}
+
+/// What a node was asked to get ready for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Asked {
+    pub since: Timestamp,
+    pub gpus: Vec<String>,
+    pub profile: Profile,
 }
 
 impl Node {
@@ -64,6 +77,8 @@ impl Node {
             runs: BTreeMap::new(),
             published: None,
             jobs: BTreeSet::new(),
+            warm: BTreeMap::new(),
+            spares: BTreeMap::new(),
             due: None,
         }
     }

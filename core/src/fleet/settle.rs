@@ -4,7 +4,7 @@
 //! Stopping generation g, choosing g+1 and bringing its store up all begin in the same turn. Only the start of g+1 waits, until
 //! every member is ready and g is inert.
 
-use std::{cmp::Reverse, time::Duration};
+use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
 use crate::{
     fleet::{
@@ -17,11 +17,11 @@ use crate::{
         receipt::{Cause, Incident},
         rendezvous,
         turn::Scratch,
+        warm::Warmth,
     },
     id::{JobUid, NodeName},
-    period,
     planted::{self, Mistake},
-    run::{RunPhase, RunReport},
+    run::RunReport,
     time::Timestamp,
 };
 
@@ -41,6 +41,9 @@ pub(crate) struct Live {
     /// None of its nodes can be heard, and of many others neither: it is left as it is, and why.
     pub frozen: Option<String>,
     pub reunion: Reunion,
+    /// Nodes that were asked to get ready for it, and those of them that are awaited, while it trains.
+    pub asked: BTreeSet<NodeName>,
+    pub warming: BTreeSet<NodeName>,
     /// More room would change nothing for it, as it was settled last.
     content: bool,
 }
@@ -96,6 +99,12 @@ impl Fleet {
         self.touch_job(uid, scratch);
         let live = self.live(uid);
         (live.wake, live.content) = (None, false);
+        live.warming.clear();
+        self.step(uid, now, scratch);
+        self.cool_down(uid, scratch);
+    }
+
+    fn step(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
         if let Some(node) = self.halted_by(uid) {
             let message = format!("{node} knows more than the store, so nothing is decided (muster describe node {node})");
             let phase = self.jobs[uid].phase;
@@ -178,7 +187,12 @@ impl Fleet {
             if now < due {
                 return self.wake_job(uid, due);
             }
-            (Cause::NodeUnhealthy, message)
+            let Placement::Gang(gang) = self.place(uid, now) else { return };
+            match self.warm_up(uid, &gang, now, scratch) {
+                Warmth::Ready => (Cause::NodeUnhealthy, message),
+                Warmth::Awaited => return,
+                Warmth::Refused => return self.resize(uid, now, scratch),
+            }
         } else if wanted > have {
             let Placement::Gang(gang) = self.place(uid, now) else { return };
             let leaves = |node: &NodeName| !gang.iter().any(|m| &m.node == node);
@@ -193,11 +207,17 @@ impl Fleet {
             if !scaled && now < due && !planted::on(Mistake::CooldownIgnored) {
                 return self.wake_job(uid, due);
             }
+            match self.warm_up(uid, &gang, now, scratch) {
+                Warmth::Ready => {}
+                Warmth::Awaited => return,
+                Warmth::Refused => return self.resize(uid, now, scratch),
+            }
             let cause = if scaled { Cause::Scaled } else { Cause::NodeJoined };
             (cause, format!("growing from {have} to {} nodes", gang.len()))
         } else {
             return;
         };
+        let generation = self.jobs[uid].current.as_ref().expect("looked at above");
         let (number, steps) = (generation.number, rendezvous::steps(&self.nodes, uid, generation));
         let job = self.jobs.get_mut(uid).expect("settled jobs exist");
         let (name, grace) = (job.name.clone(), job.spec.stop_grace_period);
@@ -377,64 +397,4 @@ impl Fleet {
         scratch.capacity = true;
         self.event(scratch, now, warning, &reason, format!("{name}: {}", ending.message), Some((uid, &name, Some(number))), None);
     }
-
-    fn say(&mut self, uid: &JobUid, phase: Phase, reason: &str, message: String) {
-        if let Some(job) = self.jobs.get_mut(uid) {
-            job.phase = phase;
-            reason.clone_into(&mut job.reason);
-            job.message = message;
-        }
-    }
-
-    /// Phase, reason and sentence of a job with a current generation.
-    fn describe(&mut self, uid: &JobUid) {
-        let job = &self.jobs[uid];
-        let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else { return };
-        let (have, wanted) = (generation.members.len() as u32, job.replicas);
-        if !generation.started {
-            let phase = if job.restart_count == 0 && generation.number.0 == 1 { Phase::Forming } else { Phase::Recovering };
-            let waits = rendezvous::unready(&self.nodes, uid, generation);
-            let stuck = job.retiring.iter().filter(|g| !rendezvous::is_inert(&self.nodes, g, job.spec.progress));
-            let silent: Vec<&str> = stuck.flat_map(unproven).map(NodeName::as_str).collect();
-            let (reason, message) = if let Some(message) = self.unkillable(uid) {
-                ("Stopping", message)
-            } else if !waits.is_empty() {
-                let names: Vec<&str> = waits.iter().take(8).map(|node| node.as_str()).collect();
-                ("Preparing", format!("{} of {have} nodes not ready yet: {}", waits.len(), names.join(", ")))
-            } else if let (Some(fence), false) = (job.spec.fence_after, silent.is_empty()) {
-                let (nodes, fence) = (silent.join(", "), period::format(fence));
-                ("Fencing", format!("waiting until the workers on {nodes} must have stopped by themselves (fenceAfter {fence})"))
-            } else if !silent.is_empty() {
-                let nodes = silent.join(", ");
-                let first = silent[0];
-                (
-                    "Unreachable",
-                    format!(
-                        "no proof that the workers on {nodes} are dead; bring it back, or, if it is gone for good: muster delete node {first}"
-                    ),
-                )
-            } else {
-                ("Preparing", "waiting for the store".to_owned())
-            };
-            return self.say(uid, phase, reason, message);
-        }
-        let running = |run: Option<&RunReport>| run.is_some_and(|run| run.phase == RunPhase::Running);
-        let all_running = || rendezvous::reports(&self.nodes, uid, generation).all(|(_, run)| running(run));
-        let (phase, reason, message) = if let Some(why) = self.live.get(uid).and_then(|live| live.frozen.clone()) {
-            (Phase::Running, "MassLoss", format!("none of its nodes can be heard, and it is left as it is: {why}"))
-        } else if let Some(shortfall) = self.live.get(uid).and_then(|live| live.stranded.clone()) {
-            (Phase::Running, "BelowMinimum", format!("a member is silent and there is no replacement: {shortfall}"))
-        } else if job.phase != Phase::Running && !all_running() {
-            (job.phase, "Launching", format!("starting {have} nodes"))
-        } else if have < wanted {
-            (Phase::Running, "BelowReplicas", format!("{have} of {wanted} wanted nodes"))
-        } else {
-            (Phase::Running, "Running", format!("world {} on {have} nodes", generation.world_size()))
-        };
-        self.say(uid, phase, reason, message);
-    }
-}
-
-fn unproven(generation: &GenerationRecord) -> impl Iterator<Item = &NodeName> {
-    generation.members.iter().map(|member| &member.node).filter(|node| !generation.has_stopped(node))
 }

@@ -9,10 +9,11 @@ use crate::{
     nccl::stack::Stack,
     node_report::NodeReport,
     protocol::Speaks,
-    run::{DesiredRun, Endpoint, RankReport, RunId, RunPhase, Target},
+    run::{RankReport, RunId, RunPhase},
     spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
 };
 
+mod agent;
 mod fences;
 mod found;
 mod joining;
@@ -23,6 +24,9 @@ mod requests;
 mod rollback;
 mod stacks;
 mod unhealthy;
+mod warm;
+
+use agent::{Agent, obey};
 
 /// Agents that do what they are told, at once, and a coordinator that can be restarted from what it committed.
 struct Bench {
@@ -34,22 +38,6 @@ struct Bench {
     term: u64,
     next: u64,
     events: Vec<Event>,
-}
-
-#[derive(Default)]
-struct Agent {
-    session: Option<SessionId>,
-    runs: BTreeMap<RunId, RunReport>,
-    desired: Option<Desired>,
-    boot: u32,
-    epoch: NodeEpoch,
-    seen: BTreeMap<JobUid, Obeyed>,
-    /// Takes orders, but gets nothing done and says nothing new.
-    frozen: bool,
-    /// What its interpreter has, said once a run is ready.
-    stack: Stack,
-    /// 0: it is started anew when it dials.
-    incarnation: u64,
 }
 
 fn document(min: i64, replicas: i64, max: i64) -> SpecDocument {
@@ -114,7 +102,8 @@ impl Bench {
         self.next += 1;
         let session = SessionId(self.next);
         let agent = self.agents.entry(node.into()).or_default();
-        agent.session = Some(session);
+        // Of spares it says everything again.
+        (agent.session, agent.said) = (Some(session), Vec::new());
         if agent.incarnation == 0 {
             agent.incarnation = self.next;
         }
@@ -137,6 +126,7 @@ impl Bench {
     fn cut(&mut self, node: &str) {
         let agent = self.agents.get_mut(&node.into()).unwrap();
         agent.runs.clear();
+        (agent.asked, agent.said) = (Vec::new(), Vec::new());
         agent.incarnation = 0;
         let session = agent.session.take().unwrap();
         agent.desired = None;
@@ -154,16 +144,20 @@ impl Bench {
                 if agent.frozen {
                     continue;
                 }
-                let before = agent.runs.clone();
+                agent.asked = desired.warm.iter().map(|job| job.run.job.clone()).collect();
+                let (before, spares) = (agent.runs.clone(), agent.spares());
                 for run in desired.runs {
                     obey(&mut agent.runs, run, desired.term, self.now);
                 }
                 let ready = agent.runs.values_mut().filter(|run| run.phase == RunPhase::Ready);
                 ready.for_each(|run| run.stack = agent.stack.clone());
-                if agent.runs != before {
-                    quiet = false;
-                    let runs = agent.runs.values().cloned().collect();
+                let runs = (agent.runs != before).then(|| agent.runs.values().cloned().collect());
+                quiet &= runs.is_none() && spares.is_none();
+                if let Some(runs) = runs {
                     self.input(Input::Runs { session, runs });
+                }
+                if let Some(spares) = spares {
+                    self.input(Input::Spares { session, spares });
                 }
             }
             if quiet {
@@ -264,40 +258,6 @@ impl Bench {
             (agent.session, agent.desired) = (None, None);
         }
     }
-}
-
-fn obey(runs: &mut BTreeMap<RunId, RunReport>, desired: DesiredRun, term: Term, now: Timestamp) {
-    let older_alive =
-        runs.iter().any(|(id, run)| id.job == desired.run.job && id.generation < desired.run.generation && !run.phase.is_over());
-    let fresh = || RunReport::preparing(desired.run.clone(), term);
-    match desired.target {
-        Target::Ready(assignment) => {
-            let run = runs.entry(desired.run.clone()).or_insert_with(fresh);
-            if run.phase == RunPhase::Preparing && !older_alive {
-                run.phase = RunPhase::Ready;
-                run.store = assignment.hosts_store.then(|| Endpoint { host: "127.0.0.1".into(), port: 4000 });
-            }
-        }
-        Target::Running(assignment, _) => {
-            let run = runs.entry(desired.run.clone()).or_insert_with(fresh);
-            if run.phase == RunPhase::Ready {
-                (run.phase, run.launched_at) = (RunPhase::Running, Some(now));
-                run.ranks =
-                    (0..assignment.proc_per_node).map(|local| rank_report(assignment.first_rank + local, local, now)).collect();
-            }
-        }
-        Target::Stopped { .. } => {
-            let run = runs.entry(desired.run.clone()).or_insert_with(fresh);
-            if !run.phase.is_over() {
-                (run.phase, run.dead_at) = (RunPhase::Dead, Some(now));
-            }
-        }
-        Target::Gone { .. } => drop(runs.remove(&desired.run)),
-    }
-}
-
-fn rank_report(rank: u32, local_rank: u32, now: Timestamp) -> RankReport {
-    RankReport { pid: 1000 + rank, started_at: Some(now), ..RankReport::bare(rank, local_rank) }
 }
 
 const SECOND: Duration = Duration::from_secs(1);

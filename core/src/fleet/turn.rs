@@ -154,6 +154,7 @@ impl Fleet {
             Input::Connected { session, hello } => self.connected(session, hello, now, scratch),
             Input::Report { session, report } => self.reported(session, report, now, scratch),
             Input::Runs { session, runs } => self.runs(session, runs, now, scratch),
+            Input::Spares { session, spares } => self.spares(session, spares, now, scratch),
             Input::Heartbeat { session } => self.heard(session, now, scratch),
             Input::Disconnected { session } => {
                 // What piled up while this coordinator stood still tells of agents that gave it up, in any order with their last words.

@@ -1,7 +1,8 @@
 //! For which jobs this node keeps a spare: a parked launcher for the next generation, beside the running one.
 //!
 //! A spare is prepared once the running generation makes steps, so that it never slows a start, and lives for as long as the job has
-//! anything on this node, and [`LINGER`] longer. What stands in between generations keeps its spare: that is the moment it is for.
+//! anything on this node, and [`LINGER`] longer. What stands in between generations keeps its spare: that is the moment it is for. For
+//! a job that is about to come, one is prepared at once: it trains elsewhere until this node is ready.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,16 +29,21 @@ pub struct Plan {
     pub here: BTreeSet<JobUid>,
     /// Runs whose jobs need a spare now.
     pub prepare: Vec<RunId>,
+    /// Jobs that have nothing here yet and need one.
+    pub warm: Vec<JobUid>,
     /// Jobs whose spare is of no use any more.
     pub end: Vec<JobUid>,
     /// When to ask again if nothing changes before.
     pub look_again: Option<Timestamp>,
 }
 
-/// `runs`: all this node holds, with their lanes. `spares`: jobs that have one or are about to, and when they were last here.
-pub fn plan(now: Timestamp, runs: &[(RunReport, Lane)], spares: &BTreeMap<JobUid, Timestamp>) -> Plan {
-    let here: BTreeSet<JobUid> = runs.iter().filter(|(_, lane)| *lane != Lane::Cold).map(|(run, _)| run.run.job.clone()).collect();
-    let mut plan = Plan { here, ..Plan::default() };
+/// `runs`: all this node holds, with their lanes. `coming`: jobs that are about to come. `spares`: jobs that have one or are about to, and
+/// when they were last here.
+pub fn plan(now: Timestamp, runs: &[(RunReport, Lane)], coming: &BTreeSet<JobUid>, spares: &BTreeMap<JobUid, Timestamp>) -> Plan {
+    let mut here = coming.clone();
+    here.extend(runs.iter().filter(|(_, lane)| *lane != Lane::Cold).map(|(run, _)| run.run.job.clone()));
+    let warm = coming.iter().filter(|job| !spares.contains_key(*job)).cloned().collect();
+    let mut plan = Plan { here, warm, ..Plan::default() };
     for (job, last_here) in spares.iter().filter(|(job, _)| !plan.here.contains(*job)) {
         let due = *last_here + LINGER;
         if due <= now {
@@ -46,7 +52,7 @@ pub fn plan(now: Timestamp, runs: &[(RunReport, Lane)], spares: &BTreeMap<JobUid
             plan.look_again = Some(plan.look_again.map_or(due, |at| at.min(due)));
         }
     }
-    for job in plan.here.iter().filter(|job| !spares.contains_key(*job)) {
+    for job in plan.here.iter().filter(|job| !spares.contains_key(*job) && !coming.contains(*job)) {
         let newest = runs.iter().filter(|(run, _)| run.run.job == *job).max_by_key(|(run, _)| run.run.generation);
         let Some((run, lane)) = newest else { continue };
         if *lane == Lane::Cold || run.phase != RunPhase::Running || run.ranks.is_empty() {
@@ -101,6 +107,11 @@ mod tests {
 
     const NOW: Timestamp = Timestamp(3_000_000);
 
+    /// Where nothing is about to come.
+    fn plan(now: Timestamp, runs: &[(RunReport, Lane)], spares: &BTreeMap<JobUid, Timestamp>) -> Plan {
+        super::plan(now, runs, &BTreeSet::new(), spares)
+    }
+
     #[test]
     fn a_spare_waits_for_steps() {
         let stepping = || [run("a", 1, RunPhase::Running, true)];
@@ -123,6 +134,16 @@ mod tests {
         let mut cold = run("a", 1, RunPhase::Running, true);
         cold.1 = Lane::Cold;
         assert_eq!(plan(NOW, &[cold], &set(&[])), Plan::default());
+    }
+
+    #[test]
+    fn for_a_job_that_is_about_to_come_one_is_made_at_once_and_kept() {
+        let coming = BTreeSet::from([JobUid::from("a")]);
+        let made = super::plan(NOW, &[], &coming, &set(&[]));
+        assert_eq!(made, Plan { warm: vec![JobUid::from("a")], ..nothing(&["a"]) });
+        assert_eq!(super::plan(Timestamp(99_000_000), &[], &coming, &set(&["a"])), nothing(&["a"]), "as long as it is asked for");
+        let left = [run("a", 1, RunPhase::Dead, true)];
+        assert_eq!(super::plan(NOW, &left, &coming, &set(&[])).warm, [JobUid::from("a")], "it was here before");
     }
 
     #[test]

@@ -13,7 +13,7 @@ const LONG: [&str; 4] = ["--steps", "100000", "--delay-ms", "20"];
 fn submit(cluster: &Cluster, name: &str, lane: &str, (least, most): (u32, u32), args: &[&str], restarts: u32) {
     let spec = json!({
         "replicas": most, "minReplicas": least, "maxReplicas": most, "procPerNode": 1, "gpusPerNode": 0,
-        "command": [python()], "args": args, "launch": lane, "restartPolicy": {"maxRestarts": restarts},
+        "command": [python()], "args": args, "launch": lane, "restartPolicy": {"maxRestarts": restarts}, "scaleUpCooldown": "0s",
     });
     let document = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": name}, "spec": spec});
     let file = cluster.path(&format!("{name}.json"));
@@ -82,6 +82,23 @@ fn a_spare_takes_over_whatever_dies() {
     cluster.wait("job", "cancelled", |status| status["phase"] == "Cancelled");
     let left = || muster_drills::processes_of(&cluster.dir).iter().any(|(_, line)| line.contains("launcher.py"));
     until(|| (!left()).then_some(())).expect("no launcher outlives its job");
+}
+
+#[test]
+fn who_joins_has_a_spare_before_anybody_is_stopped() {
+    let cluster = Cluster::up(2);
+    let state = cluster.path("job.step");
+    let allreduce = script("allreduce.py");
+    let args = [&[allreduce.as_str(), "--state", state.to_str().unwrap()], &LONG[..]].concat();
+    submit(&cluster, "job", "fork", (2, 3), &args, 10);
+    cluster.trains("job", 1, 2);
+    until(|| (cluster.spares() == 2).then_some(())).expect("every node gets a spare");
+    cluster.muster(["local", "add-node"]);
+    let grown = cluster.trains("job", 2, 3);
+    assert!(from_spares(&grown), "who came new had to import torch while nobody trained: {grown:#}");
+    let explain = cluster.json(["explain", "job"]);
+    let incident = &explain["incidents"][1];
+    assert_eq!((&incident["cause"], &incident["charged"]), (&"NodeJoined".into(), &"nobody".into()), "{incident:#}");
 }
 
 #[test]

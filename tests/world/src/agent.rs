@@ -8,10 +8,10 @@ use std::{
 
 use muster_core::{
     fleet::Hello,
-    id::Term,
+    id::{JobUid, Term},
     node::{Alarm, Effect, Found, Input, Node, Objection, lease::Lease},
     protocol::{self, Speaks},
-    run::{RunId, RunReport},
+    run::{RunId, RunReport, SpareState},
     time::Timestamp,
 };
 use muster_runtime::backoff::Backoff;
@@ -49,6 +49,8 @@ pub(crate) struct AgentProcess {
     pub(crate) lease: Lease,
     pub(crate) heard: Option<Timestamp>,
     asked: u64,
+    /// Jobs that are about to come, and what became of the launcher for each.
+    pub(crate) coming: BTreeMap<JobUid, Option<SpareState>>,
 }
 
 impl World {
@@ -86,6 +88,7 @@ impl World {
             lease: Lease::default(),
             heard: None,
             asked: 0,
+            coming: BTreeMap::new(),
         });
         let clock = place.clock(now);
         let found = |((run, group), answers): ((&RunId, &Group), bool)| {
@@ -238,6 +241,9 @@ impl World {
                 (agent.welcomed, agent.interval) = (true, heartbeat);
                 note!(self, "n{machine} is welcomed: term {term}, epoch {epoch}");
                 self.machines[machine].struck_off = false;
+                if self.machines[machine].agent.as_ref().is_some_and(|agent| !agent.coming.is_empty()) {
+                    self.tell_spares(machine);
+                }
                 self.agent_turn(machine, Input::Welcome { term, epoch });
             }
             Down::Desired(mut desired) => {
@@ -248,6 +254,7 @@ impl World {
                 }
                 note!(self, "n{machine} is to have {}", crate::words::desired(&desired));
                 let stale = desired.term < known.0 || desired.epoch < known.1;
+                self.asked_to_warm(machine, &desired);
                 let did = self.agent_turn(machine, Input::Desired(desired));
                 if stale && did {
                     self.fail("I6", format!("n{machine} obeys an older term or epoch than {known:?}, which it has met"));

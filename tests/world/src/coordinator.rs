@@ -256,6 +256,11 @@ impl World {
                     self.decide(seat, Input::Runs { session, runs }, Some(machine));
                 }
             }
+            Up::Spares(spares) => {
+                if let Some(session) = session {
+                    self.decide(seat, Input::Spares { session, spares }, Some(machine));
+                }
+            }
             Up::Heartbeat { number } => {
                 if let Some(session) = session {
                     // Workers live by the answer: it is given only by who still has the lease at this moment.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use muster_core::{
     exit::Exit,
     fleet::{Answer, Hello, RequestId},
-    id::{NodeEpoch, Term},
+    id::{JobUid, NodeEpoch, Term},
     node_report::NodeReport,
-    run::{Desired, Endpoint, RunId, RunReport},
+    run::{Desired, Endpoint, RunId, RunReport, SpareReport},
     time::Timestamp,
 };
 
@@ -112,6 +112,12 @@ pub(crate) enum Event {
         agent: u64,
         run: RunId,
     },
+    /// A launcher for a job that is about to come is ready, or will never be.
+    Warmed {
+        machine: usize,
+        agent: u64,
+        job: JobUid,
+    },
     /// A runner says how its group is: as it is when this arrives.
     Speak {
         machine: usize,
@@ -206,6 +212,7 @@ pub(crate) enum Up {
     Hello { hello: Box<Hello>, sent: Timestamp },
     Report(Box<NodeReport>),
     Runs { runs: Vec<RunReport>, sent: Timestamp },
+    Spares(Vec<SpareReport>),
     Heartbeat { number: u64 },
 }
 

@@ -57,6 +57,7 @@ mod trace;
 mod training;
 mod truth;
 mod users;
+mod warm;
 mod words;
 mod world;
 

@@ -13,10 +13,10 @@ use muster_core::{
 use crate::{event::Event, machine::Machine, words, world::World};
 
 /// How long something may be wrong at a stretch. The longest honest chain: an unkillable group (70 s), or a start that is awaited
-/// (30 s and a grace of 25 s) on a node that is then avoided (60 s), for whose return the others are stopped (25 s); and some seconds for
-/// every step between.
-const BOUND: Duration = Duration::from_secs(165);
-pub(crate) const LOOKED_AT: Duration = Duration::from_secs(185);
+/// (30 s and a grace of 25 s) on a node that is then avoided (60 s), for whose return the others are stopped (25 s) once it is ready or has
+/// not been for 60 s; and some seconds for every step between.
+const BOUND: Duration = Duration::from_secs(225);
+pub(crate) const LOOKED_AT: Duration = Duration::from_secs(245);
 const EVERY: Duration = Duration::from_secs(1);
 /// A job that trains has made a step since; with slow steps, this many of them.
 const STEPPED: Duration = Duration::from_secs(15);

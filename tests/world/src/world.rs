@@ -180,6 +180,7 @@ impl World {
             | Event::Beat { machine, .. }
             | Event::Refused { machine, .. }
             | Event::RunnerLost { machine, .. }
+            | Event::Warmed { machine, .. }
             | Event::Speak { machine, .. } => self.machines[*machine].agent_paused_until,
             _ => Timestamp(0),
         };
@@ -222,6 +223,7 @@ impl World {
                 self.tell_agent(machine, agent, Input::Refused { run, reason: reason.to_owned() });
             }
             Event::RunnerLost { machine, agent, run } => self.runner_lost(machine, agent, run),
+            Event::Warmed { machine, agent, job } => self.warmed(machine, agent, &job),
             Event::Speak { machine, run } => self.speak(machine, run),
             Event::CutUp { machine } => self.cut(machine, true, false),
             Event::FenceLooks { machine, run, life } => self.look_at_fence(machine, run, life),

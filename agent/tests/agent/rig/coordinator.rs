@@ -11,11 +11,11 @@ use muster_core::{
     id::{NodeEpoch, Term},
     node_report::labels::Labels,
     protocol::NEWEST,
-    run::{Desired, DesiredRun, RunId, RunPhase, RunReport},
+    run::{Assignment, Desired, DesiredRun, RunId, RunPhase, RunReport, SpareReport},
     time::Timestamp,
 };
 use muster_proto::{
-    convert::session::{Welcome, desired_to_wire, node_report_from_wire, runs_from_wire, welcome_to_wire},
+    convert::session::{Welcome, desired_to_wire, node_report_from_wire, runs_from_wire, spares_from_wire, welcome_to_wire},
     v1::{
         AgentMessage, CoordinatorMessage, HeartbeatReply, Hello, LogChunk,
         agent_message::Message as Up,
@@ -120,6 +120,7 @@ impl AgentService for Service {
             answers: true,
             clock_ahead: None,
             findings,
+            spares: Vec::new(),
             reports: 0,
         };
         self.sessions.send(session).await.unwrap();
@@ -146,6 +147,8 @@ pub struct Session {
     pub clock_ahead: Option<i64>,
     /// Of the node's last report on itself.
     pub findings: Vec<Finding>,
+    /// What became of the launchers it was to have ready.
+    pub spares: Vec<SpareReport>,
     pub reports: u64,
 }
 
@@ -176,11 +179,19 @@ impl Session {
         self.desire_as(self.term, self.epoch, runs).await;
     }
 
+    /// Nothing is to run, and these are about to come.
+    pub async fn warm(&self, warm: Vec<Assignment>) {
+        let desired =
+            Desired { term: Term(self.term), epoch: NodeEpoch(self.epoch), runs: Vec::new(), labels: Labels::default(), warm };
+        self.say(Down::Desired(desired_to_wire(&desired))).await;
+    }
+
     pub async fn desire_as(&self, term: u64, epoch: u64, runs: Vec<DesiredRun>) {
         // As its Kubernetes object may say; the node itself was given another rack.
         let labels =
             [("topology.kubernetes.io/zone", "eu-1a"), ("rack", "r1")].map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let desired = Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: Labels::bounded(labels) };
+        let desired =
+            Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: Labels::bounded(labels), warm: Vec::new() };
         self.say(Down::Desired(desired_to_wire(&desired))).await;
     }
 
@@ -195,6 +206,7 @@ impl Session {
                 self.runs = runs_from_wire(runs, NOW).unwrap();
                 self.reports += 1;
             }
+            Up::Spares(spares) => self.spares = spares_from_wire(spares).unwrap(),
             Up::Log(chunk) => self.chunks.push(chunk),
             Up::Heartbeat(heartbeat) => {
                 self.heartbeats += 1;

@@ -1,7 +1,10 @@
 //! Histories that the world simulation found, each reduced to what matters.
 
 use super::*;
-use crate::fleet::budget::AVOID;
+use crate::{
+    fleet::budget::AVOID,
+    run::{DesiredRun, Target},
+};
 
 /// A node's agent says nothing more, and its connection does not break.
 fn falls_silent(bench: &mut Bench, node: &str) {

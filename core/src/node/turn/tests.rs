@@ -57,7 +57,7 @@ fn node() -> Node {
 
 /// The turn's effects without the ledger, which must come first if it comes.
 fn wants(node: &mut Node, runs: Vec<DesiredRun>) -> Vec<Effect> {
-    let desired = Desired { term: node.ledger.term, epoch: node.ledger.epoch, runs, labels: Labels::default() };
+    let desired = Desired { term: node.ledger.term, epoch: node.ledger.epoch, runs, labels: Labels::default(), warm: Vec::new() };
     without_ledger(node.turn(NOW, Input::Desired(desired)))
 }
 
@@ -175,7 +175,7 @@ fn older_stamps_end_the_session_and_are_not_obeyed() {
     node.turn(NOW, Input::Welcome { term: Term(3), epoch: NodeEpoch(4) });
     let desired = |term, epoch| {
         let runs = vec![running("a", 1)];
-        Input::Desired(Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: Labels::default() })
+        Input::Desired(Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: Labels::default(), warm: Vec::new() })
     };
     let end = |why| vec![Effect::EndSession(Alarm { run: None, why })];
     let older = Objection::OlderTerm { got: Term(2), seen: Term(3) };
@@ -373,7 +373,13 @@ impl Machine {
                     runs.into_iter().map(|(job, generation, kind)| wanted(job, generation, kind)).collect();
                 runs.sort_by(|a, b| a.run.cmp(&b.run));
                 runs.dedup_by(|a, b| a.run == b.run);
-                Input::Desired(Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: Labels::default() })
+                Input::Desired(Desired {
+                    term: Term(term),
+                    epoch: NodeEpoch(epoch),
+                    runs,
+                    labels: Labels::default(),
+                    warm: Vec::new(),
+                })
             }
             Event::Speak(number, generation) => match self.groups.get(&run(job(number), generation)) {
                 Some(group) => Input::Runner { run: run(job(number), generation), status: status(group.phase) },

@@ -24,6 +24,13 @@ pub(in crate::convert) fn text(field: &str, value: String, limit: usize) -> Resu
     Ok(value)
 }
 
+/// A sentence of ours that the other end must take, however it was made.
+pub(in crate::convert) fn sentence(text: &str) -> String {
+    let mut kept = text.replace('\0', " ");
+    kept.truncate(kept.floor_char_boundary(SENTENCE_MAX));
+    if kept.is_empty() { "no reason is known".to_owned() } else { kept }
+}
+
 /// Text where empty means that there is none.
 pub(in crate::convert) fn optional_text(field: &str, value: String, limit: usize) -> Result<Option<String>, Malformed> {
     Ok(Some(text(field, value, limit)?).filter(|text| !text.is_empty()))

@@ -32,6 +32,15 @@ pub fn desired_to_wire(desired: &Desired) -> v1::Desired {
         epoch: desired.epoch.0,
         runs: desired.runs.iter().map(run_to_wire).collect(),
         labels: desired.labels.clone().into(),
+        warm: desired.warm.iter().map(warm_to_wire).collect(),
+    }
+}
+
+fn warm_to_wire(assignment: &Assignment) -> v1::Warm {
+    v1::Warm {
+        job_uid: assignment.run.job.to_string(),
+        generation: assignment.run.generation.0,
+        assignment: Some(assignment_to_wire(assignment)),
     }
 }
 
@@ -102,7 +111,18 @@ pub fn desired_from_wire(wire: v1::Desired) -> Result<Desired, Malformed> {
         runs.push(desired);
     }
     let labels = labels("desired.labels", wire.labels)?.into();
-    Ok(Desired { term: Term(wire.term), epoch: NodeEpoch(wire.epoch), runs, labels })
+    count("desired.warm", wire.warm.len(), RUNS_MAX)?;
+    let mut warm = Vec::with_capacity(wire.warm.len());
+    for (i, job) in wire.warm.into_iter().enumerate() {
+        let field = format!("desired.warm[{i}]");
+        let run = run_id_from_wire(&field, job.job_uid, job.generation)?;
+        if warm.iter().any(|known: &Assignment| known.run.job == run.job) {
+            return Err(malformed(field, "names a job that is listed before"));
+        }
+        let assignment = job.assignment.ok_or_else(|| malformed(format!("{field}.assignment"), "is missing"))?;
+        warm.push(assignment_from_wire(&format!("{field}.assignment"), assignment, &run)?);
+    }
+    Ok(Desired { term: Term(wire.term), epoch: NodeEpoch(wire.epoch), runs, labels, warm })
 }
 
 fn run_from_wire(field: &str, wire: v1::DesiredRun) -> Result<DesiredRun, Malformed> {

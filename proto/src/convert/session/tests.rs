@@ -11,14 +11,17 @@ use muster_core::{
     },
     node_report::{Gpu, NodeReport},
     protocol,
-    run::{Assignment, Desired, DesiredRun, Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, Target},
+    run::{
+        Assignment, Desired, DesiredRun, Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, SpareReport, SpareState,
+        Target,
+    },
     spec::Launch,
 };
 use proptest::{collection, option, prelude::*};
 use prost::Message;
 
 use super::*;
-use crate::v1::desired_run;
+use crate::v1::{desired_run, spare::State};
 
 mod refused;
 mod versions;
@@ -214,11 +217,24 @@ fn target(run: RunId) -> impl Strategy<Value = Target> {
 fn desired() -> impl Strategy<Value = Desired> {
     let one = run_id().prop_flat_map(|run| target(run.clone()).prop_map(move |target| DesiredRun { run: run.clone(), target }));
     let labels = collection::btree_map("[a-z.]{1,20}", "[a-z0-9]{0,63}", 0..3);
-    (any::<u64>(), any::<u64>(), collection::vec(one, 0..5), labels).prop_map(|(term, epoch, mut runs, labels)| {
+    let warm = collection::vec(run_id().prop_flat_map(assignment), 0..3);
+    (any::<u64>(), any::<u64>(), collection::vec(one, 0..5), labels, warm).prop_map(|(term, epoch, mut runs, labels, mut warm)| {
+        warm.sort_by(|a, b| a.run.job.cmp(&b.run.job));
+        warm.dedup_by(|a, b| a.run.job == b.run.job);
         runs.sort_by(|a, b| a.run.cmp(&b.run));
         runs.dedup_by(|a, b| a.run == b.run);
-        Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: labels.into() }
+        Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: labels.into(), warm }
     })
+}
+
+fn spares() -> impl Strategy<Value = Vec<SpareReport>> {
+    let state = prop_oneof![
+        Just(SpareState::Ready),
+        "[ -~]{1,30}".prop_map(SpareState::Without),
+        "[ -~]{1,30}".prop_map(SpareState::Refused),
+    ];
+    let by_job = collection::btree_map("[a-z0-9-]{1,20}", state, 0..4);
+    by_job.prop_map(|spares| spares.into_iter().map(|(job, state)| SpareReport { job: JobUid::from(job), state }).collect())
 }
 
 /// Through real bytes, so that a field missing on the wire is seen.
@@ -252,6 +268,11 @@ proptest! {
         for (there, here) in there.iter().zip(&runs) {
             prop_assert_eq!(there.dead_at, here.dead_at.map(|at| at + Duration::from_micros(ahead)));
         }
+    }
+
+    #[test]
+    fn spares_come_back(spares in spares()) {
+        prop_assert_eq!(spares_from_wire(over_the_wire(&spares_to_wire(&spares))).unwrap(), spares);
     }
 
     #[test]

@@ -9,14 +9,14 @@ use muster_core::{
     nccl::{profile::Profile, stack::Stack},
     node_report::{NodeReport, labels::Labels},
     protocol::Speaks,
-    run::{Assignment, Desired, DesiredRun, Endpoint, Obeyed, RunId, RunPhase, RunReport, Target},
+    run::{Assignment, Desired, DesiredRun, Endpoint, Obeyed, RunId, RunPhase, RunReport, SpareReport, SpareState, Target},
     spec::Launch,
     time::Timestamp,
 };
 use muster_proto::{
     convert::session::{
         Welcome, desired_from_wire, desired_to_wire, hello_from_wire, hello_to_wire, node_report_from_wire, node_report_to_wire,
-        runs_from_wire, runs_to_wire, welcome_from_wire, welcome_to_wire,
+        runs_from_wire, runs_to_wire, spares_from_wire, spares_to_wire, welcome_from_wire, welcome_to_wire,
     },
     v1::{AgentMessage, CoordinatorMessage, agent_message::Message as Up, coordinator_message::Message as Down},
 };
@@ -45,6 +45,11 @@ pub(super) fn agent_message(input: &[u8]) {
                 assert_eq!(runs_from_wire(runs_to_wire(&runs, NOW), NOW).expect("accepted runs are accepted again"), runs);
             }
         }
+        Up::Spares(wire) => {
+            if let Ok(spares) = spares_from_wire(wire) {
+                assert_eq!(spares_from_wire(spares_to_wire(&spares)).expect("accepted spares are accepted again"), spares);
+            }
+        }
         Up::Heartbeat(_) | Up::Log(_) => {}
     }
 }
@@ -71,11 +76,14 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
         report: NodeReport::default(),
         runs: vec![run.clone()],
     };
+    let spare = |job: &str, state| SpareReport { job: JobUid::from(job), state };
+    let spares = [spare("0192-ab", SpareState::Ready), spare("0192-cd", SpareState::Refused("no such file".into()))];
     let up = |message| AgentMessage { message: Some(message) }.encode_to_vec();
     vec![
         up(Up::Hello(hello_to_wire(&hello, NOW))),
         up(Up::Runs(runs_to_wire(&[run], NOW))),
         up(Up::Report(node_report_to_wire(&NodeReport::default()))),
+        up(Up::Spares(spares_to_wire(&spares))),
     ]
 }
 
@@ -105,8 +113,13 @@ pub(super) fn coordinator_seeds() -> Vec<Vec<u8>> {
         DesiredRun { run: run(2), target: stopped },
         DesiredRun { run: run(3), target: Target::Ready(Box::new(assignment(run(3)))) },
     ];
-    let desired =
-        Desired { term: Term(4), epoch: NodeEpoch(5), runs, labels: Labels::bounded([("zone".to_owned(), "a".to_owned())]) };
+    let desired = Desired {
+        term: Term(4),
+        epoch: NodeEpoch(5),
+        runs,
+        labels: Labels::bounded([("zone".to_owned(), "a".to_owned())]),
+        warm: vec![assignment(run(4))],
+    };
     let welcome = Welcome { term: Term(4), epoch: NodeEpoch(5), heartbeat: Duration::from_secs(1), protocol: 2 };
     let down = |message| CoordinatorMessage { message: Some(message) }.encode_to_vec();
     vec![down(Down::Desired(desired_to_wire(&desired))), down(Down::Welcome(welcome_to_wire(&welcome)))]

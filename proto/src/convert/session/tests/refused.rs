@@ -156,6 +156,30 @@ fn every_wrong_assignment_is_refused_by_field() {
     let labels = [("zone".to_owned(), "a".repeat(64))].into();
     let long = desired_from_wire(v1::Desired { labels, ..Default::default() }).unwrap_err();
     assert_eq!(long.to_string(), "desired.labels[\"zone\"]: the value is 64 bytes long, at most 63 are allowed");
+    let warm = v1::Warm { job_uid: "0a".into(), generation: 2, assignment: Some(good()) };
+    let asked = |warm: Vec<v1::Warm>| desired_from_wire(v1::Desired { warm, ..Default::default() });
+    assert_eq!(asked(vec![warm.clone()]).unwrap().warm[0].run.generation, Generation(2));
+    let cases = [
+        (vec![v1::Warm { assignment: None, ..warm.clone() }], "desired.warm[0].assignment: is missing"),
+        (vec![warm.clone(), v1::Warm { generation: 3, ..warm.clone() }], "desired.warm[1]: names a job that is listed before"),
+        (vec![warm; 65], "desired.warm: has 65 items, at most 64 are allowed"),
+    ];
+    for (wire, error) in cases {
+        assert_eq!(asked(wire).unwrap_err().to_string(), error);
+    }
+    let spare = |job: &str, state| v1::Spare { job_uid: job.into(), state };
+    let cases = [
+        (vec![spare("", None)], "spares[0].job_uid: is empty"),
+        (vec![spare("a", Some(State::Ready(v1::Ready {}))); 2], "spares[1].job_uid: is listed before"),
+        (vec![spare("a", Some(State::Refused(String::new())))], "spares[0].refused: is empty"),
+    ];
+    for (spares, error) in cases {
+        assert_eq!(spares_from_wire(v1::Spares { spares }).unwrap_err().to_string(), error);
+    }
+    let long = SpareReport { job: JobUid::from("a"), state: SpareState::Refused(format!("\0{}", "ä".repeat(3_000))) };
+    assert!(spares_from_wire(spares_to_wire(&[long])).is_ok(), "whatever a reason is made of");
+    let newer = spares_from_wire(v1::Spares { spares: vec![spare("a", None)] });
+    assert_eq!(newer, Ok(Vec::new()), "what a newer agent says of it is waited for");
     let none = v1::Desired { runs: vec![run], ..Default::default() };
     assert_eq!(desired_from_wire(none).unwrap_err().to_string(), "desired.runs[0].target: is missing");
 }

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     fleet::{
         job::{GenerationRecord, JobRecord, Member},
-        registry::{Asked, Node},
+        registry::Node,
+        warm::Asked,
     },
     id::{Generation, JobUid, NodeName, Term},
     nccl::environment,

@@ -12,9 +12,8 @@ use std::{
 };
 
 use crate::{
-    fleet::{NodeRecord, Policy, view::Liveness},
+    fleet::{NodeRecord, Policy, view::Liveness, warm::Asked},
     id::{JobUid, NodeName, SessionId},
-    nccl::profile::Profile,
     node_report::NodeReport,
     run::{Desired, RunId, RunReport, SpareState},
     time::Timestamp,
@@ -51,14 +50,6 @@ pub(crate) struct Node {
     pub spares: BTreeMap<JobUid, SpareState>,
     /// Under which moment it is filed in [`Registry::due`].
     pub due: Option<Timestamp>,
-}
-
-/// What a node was asked to get ready for.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Asked {
-    pub since: Timestamp,
-    pub gpus: Vec<String>,
-    pub profile: Profile,
 }
 
 impl Node {

@@ -13,7 +13,6 @@ use crate::{
         Fleet,
         budget::{AVOID, Avoided},
         job::Member,
-        registry::Asked,
         turn::Scratch,
     },
     id::{JobUid, NodeName, SessionId},
@@ -30,6 +29,14 @@ pub(crate) const WARM_MAX: Duration = Duration::from_secs(60);
 
 /// How soon to look again for room that another job is about to take.
 const TAKEN: Duration = Duration::from_secs(5);
+
+/// What a node was asked to get ready for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Asked {
+    pub since: Timestamp,
+    pub gpus: Vec<String>,
+    pub profile: Profile,
+}
 
 /// Whether all that would be new are ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,7 @@
 //! A node that cannot start the job says so here, and nobody was stopped for it. Nothing of this is stored: a coordinator that is
 //! started asks anew, and so does one of which the nodes go another way before all are ready.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     fleet::{
@@ -15,7 +12,7 @@ use crate::{
         job::Member,
         turn::Scratch,
     },
-    id::{JobUid, NodeName, SessionId},
+    id::{JobUid, SessionId},
     nccl::profile::Profile,
     planted::{self, Mistake},
     run::{SpareReport, SpareState},
@@ -23,8 +20,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long a growth waits for those that are to join. Nobody stands still meanwhile; an import from a slow network disk was seen to take
-/// a minute, and agents of before this was asked never answer.
+/// How long a growth waits for those that are to join. Nobody stands still meanwhile: far longer than an import takes, which is seconds
+/// here. Agents of before this was asked never answer.
 pub(crate) const WARM_MAX: Duration = Duration::from_secs(60);
 
 /// How soon to look again for room that another job is about to take.
@@ -60,14 +57,14 @@ impl Fleet {
             return Warmth::Awaited;
         }
         let (name, profile) = (job.name.clone(), self.agree(gang).0);
-        let (mut refused, mut awaited, mut first) = (Vec::new(), BTreeSet::new(), now);
+        let (mut refused, mut awaited, mut first) = (Vec::new(), false, now);
         for member in new {
             let since = self.ask(uid, member, &profile, now, scratch);
             first = first.min(since);
             match self.nodes.get(&member.node).and_then(|node| node.spares.get(uid)) {
                 Some(SpareState::Refused(why)) => refused.push((member.node.clone(), why.clone())),
                 Some(SpareState::Ready | SpareState::Without(_)) => {}
-                None => drop(awaited.insert(member.node.clone())),
+                None => awaited = true,
             }
         }
         for (node, why) in &refused {
@@ -79,14 +76,15 @@ impl Fleet {
         if !refused.is_empty() {
             return Warmth::Refused;
         }
-        if awaited.is_empty() || now >= first + WARM_MAX && !for_ever {
+        if !awaited || now >= first + WARM_MAX && !for_ever {
             return Warmth::Ready;
         }
         if !for_ever {
             self.wake_job(uid, first + WARM_MAX);
         }
         // Those that are ready stay so until the others are.
-        self.live(uid).warming = gang.iter().map(|member| member.node.clone()).filter(|node| self.was_asked(node, uid)).collect();
+        let live = self.live(uid);
+        live.warming = gang.iter().map(|member| member.node.clone()).filter(|node| live.asked.contains(node)).collect();
         Warmth::Awaited
     }
 
@@ -106,10 +104,6 @@ impl Fleet {
         scratch.publish.insert(member.node.clone());
         self.live(uid).asked.insert(member.node.clone());
         since
-    }
-
-    fn was_asked(&self, name: &NodeName, uid: &JobUid) -> bool {
-        self.nodes.get(name).is_some_and(|node| node.warm.contains_key(uid))
     }
 
     /// Another job is about to come where this member would be. When it has come, or does not, capacity changes.

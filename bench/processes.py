@@ -133,8 +133,8 @@ def program(pid):
 class Meter:
     """How much of all processors' time others took since the meter was made.
 
-    Ours is what names the folder, this process, and all below them. To be asked often: what a process of ours used after it
-    was last looked at counts as others'.
+    Ours is what names the folder, this process, and all below them. A process that ends leaves no account of what it used after it was
+    last looked at: such time is divided as that which was seen, for an event ends much of ours within its fraction of a second.
     """
 
     LOOK = 0.5  # seconds; a look reads some files of every process, a few milliseconds in all
@@ -143,50 +143,59 @@ class Meter:
 
     def __init__(self, folder):
         self.pattern = naming_pattern(folder)
-        self.strangers, self.used = {}, {}
+        # By process, which is a pid and its start time, since pids come again: ticks so far, and ticks at the first look.
+        self.ticks, self.before = {}, {}
+        self.ours, self.strangers = set(), {}
         self.looked = 0.0
-        self.total, self.idle = processor_times()
+        self.times = processor_times()
         self.look(now=True)
-        self.before = sum(self.used.values())
+        self.before = dict(self.ticks)
 
     def look(self, now=False):
         if not now and time.monotonic() < self.looked + self.LOOK:
             return
         self.looked = time.monotonic()
-        ours = {os.getpid()} | {pid for pid, _ in self.used}
+        ours = {os.getpid()} | {pid for pid, _ in self.ours}
         for pid in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
             try:
                 stat = pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace")
             except OSError:
                 continue
             fields = stat[stat.rindex(")") + 2 :].split()
-            parent, process = int(fields[1]), (pid, fields[19])  # pids come again, with another start time
-            if process not in self.used and self.strangers.get(process, 0) < self.LOOKS:
+            parent, process = int(fields[1]), (pid, fields[19])
+            if process not in self.ours and self.strangers.get(process, 0) < self.LOOKS:
                 if pid in ours or parent in ours or names(pid, self.pattern):
                     ours.add(pid)
-                    self.used[process] = 0
+                    self.ours.add(process)
                 else:
                     self.strangers[process] = self.strangers.get(process, 0) + 1
-            if process in self.used:
-                self.used[process] = int(fields[11]) + int(fields[12])  # utime and stime, in ticks
+            self.ticks[process] = int(fields[11]) + int(fields[12])  # utime and stime
+
+    def seen(self):
+        """Ticks that ours were seen to use, and that others were."""
+        used = {process: ticks - self.before.get(process, 0) for process, ticks in self.ticks.items()}
+        ours = sum(ticks for process, ticks in used.items() if process in self.ours)
+        return ours, sum(used.values()) - ours
 
     def others(self):
         self.look(now=True)
-        total, idle = processor_times()
-        busy = (total - self.total) - (idle - self.idle)
-        ours = sum(self.used.values()) - self.before
-        return max(0.0, (busy - ours) / max(1, total - self.total))
+        total, idle, stolen = (after - before for after, before in zip(processor_times(), self.times))
+        ours, theirs = self.seen()
+        # What another machine on the same processors took was never ours.
+        unseen = max(0, total - idle - stolen - ours - theirs)
+        theirs += unseen * theirs / (ours + theirs) if ours + theirs else unseen
+        return min(1.0, (theirs + stolen) / max(1, total))
 
 
 def busy(seconds):
     """The share of all processors' time in use during that many seconds, by whomever."""
-    total, idle = processor_times()
+    before = processor_times()
     time.sleep(seconds)
-    total_after, idle_after = processor_times()
-    return 1 - (idle_after - idle) / max(1, total_after - total)
+    total, idle, _ = (now - then for now, then in zip(processor_times(), before))
+    return 1 - idle / max(1, total)
 
 
 def processor_times():
-    """(all, idle) time of all processors in clock ticks, from the first line of /proc/stat."""
+    """(all, idle, stolen) time of all processors in clock ticks, from the first line of /proc/stat; stolen is part of all."""
     times = [int(word) for word in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return sum(times), times[3] + times[4]  # idle and waiting for a disk
+    return sum(times), times[3] + times[4], times[7]  # idle: and waiting for a disk

@@ -91,19 +91,31 @@ def table(race):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+# What is planned costs what it stops, and not what it waits for.
+PLANNED = ("join", "resize")
+
+
 def split_start(entry):
-    """Muster's own account of the time before the first worker starts: detect, decide, stop; what is left of it is the launch."""
+    """Muster's own account of the time before the first worker starts: detect, decide, stop; what is left of it is the launch.
+
+    For a planned change it begins when all are ready for it: what was before, and nobody stood still for, is "prepare".
+    """
     receipts = [receipt for receipt in entry.get("receipts") or [] if receipt.get("decideMs") is not None]
     if not entry["phases"] or not receipts:
         return
-    left, parts = entry["phases"].pop("to start"), {}
+    left, parts = entry["phases"].pop("to start"), {"prepare": 0}
+    if entry["event"] in PLANNED and receipts[-1].get("totalMs") is not None:
+        # Its account ends when all have joined.
+        told = receipts[-1]["totalMs"] / 1000 - entry["phases"]["import"] - entry["phases"]["join"]
+        parts["prepare"] = round(min(left, max(0, left - told)), 3)
+        left -= parts["prepare"]
     for name in ("detect", "decide", "stop"):
         parts[name] = round(min(left, (receipts[-1].get(f"{name}Ms") or 0) / 1000), 3)
         left -= parts[name]
     entry["phases"] = {**parts, "launch": round(left, 3), **entry["phases"]}
 
 
-PHASES = ("detect", "decide", "stop", "launch", "import", "join", "first step")
+PHASES = ("prepare", "detect", "decide", "stop", "launch", "import", "join", "first step")
 
 
 def phase_table(race):
@@ -116,10 +128,6 @@ def phase_table(race):
                 middle = [f"{statistics.median(part[name] for part in parts) * 1000:.0f}" for name in PHASES]
                 rows.append([title, race["meta"]["competitors"][key], *middle])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n" if len(rows) > 2 else ""
-
-
-# What is planned costs what it stops, and not what it waits for.
-PLANNED = ("join", "resize")
 
 
 def pauses(race):
@@ -285,6 +293,6 @@ def legend(meta):
         parts.append(f'<rect x="{at:.0f}" y="{line}" width="11" height="11" fill="{shades(key, 4)[1]}"/>')
         parts.append(f'<text x="{at + 16:.0f}" y="{line + 10}">{html.escape(title)}</text>')
         at += width
-    phases = "dark to light: until workers start (Muster: detect, decide, stop, launch), import, join, first step"
+    phases = "dark to light: until workers start (Muster: prepare, detect, decide, stop, launch), import, join, first step"
     parts.append(f'<text x="{WIDTH - 12}" y="20" text-anchor="end" class="s">{phases}</text>')
     return parts

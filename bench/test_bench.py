@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import types
 import unittest
+import unittest.mock
 
 import plan
 import processes
@@ -125,8 +126,15 @@ class Table(unittest.TestCase):
 
 
 class Phases(unittest.TestCase):
+    def test_what_a_planned_change_waits_for_is_no_part_of_the_launch(self):
+        entry = {"event": "join", "phases": {"to start": 4.3, "import": 0.0, "join": 0.02, "first step": 0.01}}
+        entry["receipts"] = [{"detectMs": 0.0, "decideMs": 0.0, "stopMs": 40.0, "totalMs": 130.0}]
+        report.split_start(entry)
+        self.assertEqual([entry["phases"][name] for name in ("prepare", "stop", "launch")], [4.19, 0.04, 0.07])
+        self.assertAlmostEqual(sum(entry["phases"].values()), 4.33)
+
     def test_musters_account_divides_the_time_before_the_start_and_adds_nothing(self):
-        entry = {"phases": {"to start": 0.5, "import": 0.0, "join": 0.02, "first step": 0.01}}
+        entry = {"event": "node", "phases": {"to start": 0.5, "import": 0.0, "join": 0.02, "first step": 0.01}}
         entry["receipts"] = [{"decideMs": 9.0}, {"detectMs": 3.0, "decideMs": 50.0, "stopMs": None}]
         report.split_start(entry)
         self.assertEqual([entry["phases"][name] for name in ("detect", "decide", "stop", "launch")], [0.003, 0.05, 0, 0.447])
@@ -214,16 +222,27 @@ class Meters(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for whose, share in (("ours", 0.0), ("theirs", 0.2 / os.cpu_count())):
                 meter = processes.Meter(f"{folder}/ours")
-                # Started below init, as a process of somebody else is, so that only its name can tell.
-                work = "setsid sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo done' &"
-                worker = subprocess.Popen(["sh", "-c", work], env={"WHERE": f"{folder}/{whose}"}, stdout=subprocess.PIPE)
-                worker.wait()
-                while not select.select([worker.stdout], [], [], 0.05)[0]:
+                # Started below init, as a process of somebody else is, so that only its name can tell. It stays until it was looked at.
+                work = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo done; read end"
+                start = ["sh", "-c", f"exec 3<&0; setsid sh -c '{work}' <&3 &"]
+                where = {"WHERE": f"{folder}/{whose}"}
+                with subprocess.Popen(start, env=where, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shell:
+                    self.assertEqual(shell.stdout.readline(), b"done\n")
                     meter.look(now=True)
-                worker.stdout.close()
-                used = sum(meter.used.values()) - meter.before
-                self.assertEqual(used > 10, whose == "ours", f"{whose}: {used} ticks")
+                ours, theirs = meter.seen()
+                self.assertEqual(ours > 10, whose == "ours", f"{ours} ticks of ours, {theirs} of others")
                 self.assertGreaterEqual(meter.others(), share)
+
+    def test_what_nobody_accounts_for_is_divided_as_what_was_seen(self):
+        meter = processes.Meter("/nothing/is/here")
+        meter.look = lambda now=False: None
+        meter.ours, meter.before = {"ours"}, {"ours": 5, "theirs": 7}
+        meter.ticks = {"ours": 35, "theirs": 17}
+        meter.times = (0, 0, 0)
+        with unittest.mock.patch.object(processes, "processor_times", lambda: (100, 20, 0)):
+            self.assertAlmostEqual(meter.others(), 0.2, msg="30 to 10 were seen of 80")
+        with unittest.mock.patch.object(processes, "processor_times", lambda: (100, 20, 40)):
+            self.assertAlmostEqual(meter.others(), 0.5, msg="40 were stolen, and all the rest was seen")
 
 
 class Senses(unittest.TestCase):

@@ -414,10 +414,16 @@ impl World {
         let state_dir = self.machines[machine].state_dir;
         if let Some(group) = self.machines[machine].runs.get(&run) {
             if group.state_dir == state_dir {
-                if group.runner == Runner::Gone {
+                if group.runner != Runner::Gone {
+                    return self.speak_soon(machine, run);
+                }
+                // One that came up when this agent had looked already, and was killed unseen: it has started nothing.
+                if group.launched_at.is_some() || self.machines[machine].said_over.contains(&run) {
                     self.fail("R4", format!("n{machine} holds {} again, which has ended there", crate::words::run(&run)));
                 }
-                return self.speak_soon(machine, run);
+                // Its record is in the way of another, and says to this agent, too, that it is lost.
+                let seen_in = self.rng.ms(1, 200);
+                return self.queue.push(self.now + seen_in, Event::RunnerLost { machine, agent, run });
             }
             // What another agent left of it has no worker: a runner comes up in this one's directory as if there were nothing.
             self.held_twice(machine, &run);

@@ -192,8 +192,9 @@ pub(crate) fn members_are_the_decided(world: &mut World, training: u64) {
     }
     met.sort_unstable();
     let decided = world.store.jobs.get(&run.job).and_then(|job| job.generation(run.generation));
-    if world.truth.rolled_back.is_some() && decided.is_none_or(|generation| !generation.started) {
-        // Decided, and forgotten since with the store.
+    let others = |generation: &GenerationRecord| !generation.started || !met.iter().any(|(_, node)| generation.has(node));
+    if world.truth.rolled_back.is_some() && decided.is_none_or(others) {
+        // Decided, and forgotten since with the store, which may have given the number out again.
         return;
     }
     let decided = decided.filter(|generation| generation.started).map(|generation| &generation.members);

@@ -212,6 +212,11 @@ impl Group {
         self.ranks.iter().any(|rank| rank.alive)
     }
 
+    /// Cannot be killed now, or could not when it was: the kernel ends it then before it does anything more.
+    pub(crate) fn is_beyond_reach(&self, now: Timestamp) -> bool {
+        now < self.unkillable_until || self.kill_at.is_some_and(|at| at <= now && at < self.unkillable_until)
+    }
+
     /// Whether any process of the job is there, torchrun included.
     pub(crate) fn has_process(&self) -> bool {
         self.launcher || self.works()

@@ -14,7 +14,7 @@ pub(crate) fn one_generation_lives(world: &mut World, run: &RunId) {
         machines
             .filter(|machine| !world.wakes(*machine))
             .filter_map(|machine| world.machines[machine].runs.get(&id))
-            .any(|group| group.works() && world.now >= group.unkillable_until)
+            .any(|group| group.works() && !group.is_beyond_reach(world.now))
     };
     let living: Vec<&GenerationRecord> = job.unburied().filter(lives).collect();
     let newest = living.iter().map(|generation| generation.number).max();

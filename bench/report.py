@@ -55,9 +55,9 @@ class Cell:
     def text(self):
         if not self.times:
             return "-"
-        spread = "–".join(sorted({f"{self.formed[end]:.1f}" for end in (0, -1)}, key=float)) if self.formed else ""
+        spread = "–".join(sorted({seconds(self.formed[end]) for end in (0, -1)}, key=float)) if self.formed else ""
         if not self.nevers:
-            return f"{self.median():.1f} ({spread})"
+            return f"{seconds(self.median())} ({spread})"
         never = f"never, {self.nevers} of {len(self.times)} (watched {self.watched():.0f} s)"
         return f"{never}; else {spread}" if self.formed else never
 
@@ -68,6 +68,11 @@ class Cell:
             return f", > {self.watched() / ours.median():.0f}×" if self.watched() > ours.median() else ""
         ratio = self.median() / ours.median()
         return f", {ratio:.0f}×" if ratio >= 10 else f", {ratio:.2g}×"
+
+
+def seconds(value):
+    """Two figures of a fraction of a second, tenths of more."""
+    return f"{value:.1f}" if round(value, 2) >= 1 else f"{value:.2f}"
 
 
 def table(race):
@@ -279,7 +284,7 @@ def bar(cell, key, y, x, longest):
     parts.append(f'<line x1="{x(low):.1f}" y1="{middle}" x2="{x(high):.1f}" y2="{middle}" stroke="#000"/>')
     for end in (low, high):
         parts.append(f'<line x1="{x(end):.1f}" y1="{y + 4}" x2="{x(end):.1f}" y2="{y + BAR - 4}" stroke="#000"/>')
-    label = f"{median:.1f}" + (f" (never {cell.nevers} of {len(cell.times)})" if cell.nevers else "")
+    label = seconds(median) + (f" (never {cell.nevers} of {len(cell.times)})" if cell.nevers else "")
     parts.append(f'<text x="{x(max(high, median)) + 6:.1f}" y="{y + 12}">{label}</text>')
     return parts
 

@@ -56,9 +56,9 @@ def measure(options):
     exits = 40 if options.quick else 100
     rest = 10 if options.quick else 20
     with tempfile.TemporaryDirectory(prefix="muster-scale-") as folder:
-        runs = [(10_000, [])] if options.quick else [(1_000, []), (10_000, []), (10_000, ["--coalesce=0ms"])]
-        for agents, flags in runs:
-            found["fleet"].append(fleet(pathlib.Path(folder, f"fleet-{len(found['fleet'])}"), agents, flags, exits, rest))
+        runs = [(10_000, None)] if options.quick else [(1_000, None), (10_000, None), (10_000, 1)]
+        for agents, code in runs:
+            found["fleet"].append(fleet(pathlib.Path(folder, f"fleet-{len(found['fleet'])}"), agents, code, exits, rest))
         for kind, members, rounds in [("c10d", 128, 1 if options.quick else 3), ("torchft", 1_000, 3)]:
             found["peers"] += [peer(kind, members) for _ in range(rounds)]
         for number in range(2 if options.quick else 5):
@@ -74,18 +74,19 @@ def build():
     subprocess.run(["cargo", "build", "--release", "--locked", "--workspace", "--bins", "--examples"], cwd=ROOT, check=True)
 
 
-def fleet(folder, agents, flags, exits, rest):
-    say(f"fleet: {agents} agents {' '.join(flags)}")
-    varied = bool(flags)  # only its decisions are of interest
+def fleet(folder, agents, code, exits, rest):
+    """`code`: what its dying workers end with; without, they are killed."""
+    say(f"fleet: {agents} agents{f', exit code {code}' if code else ''}")
+    varied = code is not None  # only its decisions are of interest
     command = [TARGET / "muster-fleetbench", "--coordinator", TARGET / "muster-coordinator", "--dir", folder]
     command += [f"--agents={agents}", f"--exits={exits}", f"--rest={1 if varied else rest}", f"--progress={0 if varied else 10}"]
-    command += [f"--restarts={0 if varied else 1}", *(f"--flag={flag}" for flag in flags)]
+    command += [f"--restarts={0 if varied else 1}", *([f"--exit-code={code}"] if varied else [])]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     print(done.stderr, file=sys.stderr)
     if done.returncode:
         # On a machine that others load, agents fall silent; what was measured of the rest is kept.
-        return {"agents": agents, "flags": flags, "failed": next((line for line in done.stderr.splitlines() if "Error" in line), "?")}
-    return json.loads(done.stdout)
+        return {"agents": agents, "code": code, "failed": next((line for line in done.stderr.splitlines() if "Error" in line), "?")}
+    return {**json.loads(done.stdout), "code": code}
 
 
 def peer(kind, members):
@@ -158,8 +159,9 @@ def block(found):
         f"\nMeasured by `{meta['command']}` on {meta['date']}, commit {meta['commit']}: {meta['machine']}; load before it "
         f"{meta['load']}. The agents are real sessions\nover loopback in one process and share the processors with the coordinator; "
         "they report eight GPUs each, obey at once and run no workers, so every member\nof a job answers at the same time. Decide: from the moment the dying "
-        "member's report is handed to its session until the new assignment is stored and handed to all sessions.\nIt includes the "
-        "coalesce window of 50 ms, in which failures of one burst are gathered; the row without it is a run with `--coalesce 0ms`.\n"
+        "member's report is handed to its session until the new assignment is stored and handed to all sessions.\nWho was killed "
+        "fell to nobody of its world and is replaced at once; who ended by itself may be another's victim, and the coalesce\nwindow of "
+        "50 ms, in which other evidence of the same burst is gathered, is part of its figure.\n"
         "The peers answer another question than Muster's whole decision, and a smaller one: who is in the round.\n"
     )
     words += names(found["store"])
@@ -168,12 +170,12 @@ def block(found):
 
 def fleet_rows(one):
     if "failed" in one:
-        return [(f"{one['agents']:,} agents {' '.join(one['flags'])}", f"failed: {one['failed']}", "")]
+        return [(f"{one['agents']:,} agents", f"failed: {one['failed']}", "")]
     agents, members = f"{one['agents']:,}", f"{one['members']:,}"
     spread = lambda name: "p50 {p50:.0f}, p99 {p99:.0f} ms ({samples} times)".format(**one["exit"][name])  # noqa: E731
     decided = spread("decided, stored and handed to all sessions")
-    if one["flags"]:
-        return [(f"{agents} agents, no coalesce window: a member dies, decide for {members} nodes", decided, "p99 50 ms")]
+    if one["code"] is not None:
+        return [(f"{agents} agents: a member ends with {one['death']}, decide for {members} nodes", decided, "p99 50 ms")]
     idle, rows = one["idle"], []
     large = one["agents"] >= 10_000
     rows.append((f"{agents} agents at rest: coordinator", f"{idle['rss_mib']:.0f} MiB, {idle['cores']:.2f} cores", "500 MiB, 0.5 cores" if large else ""))
@@ -182,7 +184,7 @@ def fleet_rows(one):
         f"{agents} agents, {members} of them report a step five times a second",
         f"{progress['rss_mib']:.0f} MiB, {progress['cores']:.2f} cores", "",
     ))
-    rows.append((f"{agents} agents: a member dies, decide for {members} nodes", decided, "p99 50 ms" if large else ""))
+    rows.append((f"{agents} agents: a member is killed, decide for {members} nodes", decided, "p99 50 ms" if large else ""))
     for name, what in [
         ("all members have their assignment", f"the same until all {members} have their assignment"),
         ("all members train", f"the same until all {members} were told to train"),

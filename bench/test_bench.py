@@ -96,6 +96,9 @@ class Table(unittest.TestCase):
     def test_median_spread_and_ratio_to_ours(self):
         self.assertEqual(self.row(fork=[2, 4, 3], stock=[6, 9, 5]), ["**3.0 (2.0–4.0)**", "6.0 (5.0–9.0), 2×"])
 
+    def test_a_fraction_of_a_second_has_two_figures(self):
+        self.assertEqual(self.row(fork=[0.134, 0.118, 0.996]), ["**0.13 (0.12–1.0)**"])
+
     def test_never_is_said_and_is_longer_than_anything(self):
         ours, stock = self.row(fork=[3, 3, 3], stock=[None, 7, None])
         self.assertEqual(stock, "never, 2 of 3 (watched 60 s); else 7.0, > 20×")
@@ -166,18 +169,18 @@ class Scale(unittest.TestCase):
         spread = {"p50": 20.4, "p99": 44.6, "samples": 100}
         names = ("decided, stored and handed to all sessions", "all members have their assignment", "all members train")
         rest = {"rss_mib": 463.2, "cores": 0.31}
-        whole = {"agents": 10_000, "members": 1_000, "flags": [], "idle": rest, "progress": rest, "exit_cpu_ms": 350.0}
+        whole = {"agents": 10_000, "members": 1_000, "code": None, "idle": rest, "progress": rest, "exit_cpu_ms": 350.0}
         whole["exit"] = {name: spread for name in names}
         whole["restarts"] = [{"all_welcomed_s": 5.3, "declared_lost": 0, "declared_suspect": 2, "generations_broken": 0}]
-        bare = {**whole, "flags": ["--coalesce=0ms"]}
-        failed = {"agents": 1_000, "flags": [], "failed": "Error: 3 of 1000"}
+        failing = {**whole, "code": 1, "death": "exit code 1"}
+        failed = {"agents": 1_000, "code": None, "failed": "Error: 3 of 1000"}
         peers = [{"peer": "c10d", "members": 128, "seconds": 11.0}, {"peer": "torchft", "members": 1_000, "seconds": None, "why": ["no"]}]
         stores = [{"store": "ours", "total_ms": 200.0}, {"store": "torch", "total_ms": 600.0}, {"store": "torch, names", "over_s": 300}]
         meta = {"command": "make bench", "date": "2026-01-01", "commit": "abc", "machine": "2 cores", "load": 0.1}
-        page = scale.block({"meta": meta, "fleet": [whole, bare, failed], "peers": peers, "store": stores})
+        page = scale.block({"meta": meta, "fleet": [whole, failing, failed], "peers": peers, "store": stores})
         for words in (
             "463 MiB, 0.31 cores | 500 MiB, 0.5 cores", "decide for 1,000 nodes | p50 20, p99 45 ms (100 times) | p99 50 ms",
-            "no coalesce window", "failed: Error: 3 of 1000", "5.3 s, 0 lost, 2 suspect", "one round of 128 | 11.0 s",
+            "a member ends with exit code 1, decide", "failed: Error: 3 of 1000", "5.3 s, 0 lost, 2 suspect", "one round of 128 | 11.0 s",
             "one quorum of 1,000 | not measured: ['no']", "3.00 times as fast", "as it starts | over 300 s",
         ):
             self.assertIn(words, page)

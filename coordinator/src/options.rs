@@ -67,7 +67,7 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_LOST_MISSED", value_name = "N", default_value = "5")]
     pub lost_missed: u32,
 
-    /// How long failures are gathered to be judged together.
+    /// How long failures are gathered to be judged together; a rank that was killed (SIGKILL) explains itself and is not waited with.
     #[arg(long, env = "MUSTER_COALESCE", value_name = "PERIOD", default_value = "50ms", value_parser = period::parse)]
     pub coalesce: Duration,
 

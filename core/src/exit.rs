@@ -34,7 +34,7 @@ impl Exit {
 
 const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
-const SIGKILL: i32 = 9;
+pub(crate) const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 /// The meaning of one rank's end, in the order in which blame prefers them: a rank that failed by itself explains the

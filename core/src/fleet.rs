@@ -314,7 +314,7 @@ pub struct Policy {
     /// Missed heartbeats until Suspect, and until Lost.
     pub suspect_missed: u32,
     pub lost_missed: u32,
-    /// How long failures are gathered before they are judged together: failures arrive in bursts.
+    /// How long failures are gathered before they are judged together: failures arrive in bursts. Not with one that is conclusive.
     pub coalesce: Duration,
     /// How long a started coordinator listens before silence means anything (R8), beside [`Policy::listen_for`]'s time for each node.
     pub listen: Duration,

@@ -36,6 +36,7 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
         gpus: options.gpus,
         members: options.members,
         flags: options.flags.clone(),
+        death: options.death().to_string(),
         ..Document::default()
     };
 
@@ -64,7 +65,7 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
         say(&format!("progress: {:?}", found.progress));
     }
     tokio::time::sleep(SETTLE).await;
-    let broken = exits(&coordinator, &mut fleet, &mut log, &members, options.exits, &mut found).await?;
+    let broken = exits(&coordinator, &mut fleet, &mut log, &members, options, &mut found).await?;
     let after = coordinator.taken()?;
     (found.rss_after_exits_mib, found.store_mib) = (mib(after.rss_kib), coordinator.store_bytes() as f64 / 1_048_576.0);
     ensure!(broken == options.exits, "{broken} generations broke, {} should have", options.exits);
@@ -128,9 +129,10 @@ async fn exits(
     fleet: &mut Fleet,
     log: &mut Log,
     members: &[usize],
-    exits: usize,
+    options: &Options,
     found: &mut Document,
 ) -> Result<usize> {
+    let exits = options.exits;
     log.read()?;
     let before = coordinator.taken()?;
     let (mut decided, mut assigned_first, mut assigned_all, mut running_all) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -141,7 +143,7 @@ async fn exits(
         let generation = round as u64 + 2;
         fleet.drain();
         let (wall, died) = (unix_us(), Instant::now());
-        fleet.act(victim, Do::Die).await?;
+        fleet.act(victim, Do::Die(options.death())).await?;
         let (assigned, running) =
             fleet.both(What::Assigned(generation), What::Running(generation), members.len(), PATIENCE).await?;
         assigned_first.push(assigned.iter().map(|(_, at)| since(died, *at)).fold(f64::MAX, f64::min));

@@ -47,6 +47,8 @@ pub(crate) struct Document {
     pub(crate) gpus: u32,
     pub(crate) members: usize,
     pub(crate) flags: Vec<String>,
+    /// How members died: `signal 9 (SIGKILL)`, which needs no other evidence, or an exit code, with which others of the same burst are awaited.
+    pub(crate) death: String,
     /// Seconds until all agents were welcomed, all having dialled at once.
     pub(crate) first_connect_s: f64,
     pub(crate) first_connect_cpu_s: f64,

@@ -17,6 +17,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
+use muster_core::exit::Exit;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 mod coordinator;
@@ -48,6 +49,9 @@ struct Options {
     /// Times one member's worker dies
     #[arg(long, value_name = "N", default_value_t = 100)]
     exits: usize,
+    /// The worker ends with this exit code; without, it is killed (SIGKILL)
+    #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(i32).range(1..=255))]
+    exit_code: Option<i32>,
     /// Seconds during which nothing happens but heartbeats, before there is a job and again while it runs
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     rest: u64,
@@ -60,6 +64,12 @@ struct Options {
     /// More flags for the coordinator, as --flag=--coalesce=0ms
     #[arg(long = "flag", value_name = "FLAG", allow_hyphen_values = true)]
     flags: Vec<String>,
+}
+
+impl Options {
+    fn death(&self) -> Exit {
+        self.exit_code.map_or(Exit::Signal(9), Exit::Code)
+    }
 }
 
 fn main() -> anyhow::Result<()> {

@@ -37,8 +37,8 @@ pub(crate) enum What {
 /// What a node is made to do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Do {
-    /// Its worker dies by SIGKILL, and torchrun with it.
-    Die,
+    /// Its worker dies, and torchrun with it.
+    Die(Exit),
     /// Its worker prints a step.
     Step(u64),
 }
@@ -70,7 +70,7 @@ impl Node {
                 },
                 Some(act) = self.acts.recv() => {
                     self.act(act);
-                    if matches!(act, Do::Die) {
+                    if matches!(act, Do::Die(_)) {
                         self.note(Instant::now(), What::Reported).await;
                     }
                 }
@@ -117,7 +117,7 @@ impl Node {
     fn act(&mut self, act: Do) {
         let Some(report) = self.runs.values_mut().rfind(|report| report.phase == RunPhase::Running) else { return };
         match act {
-            Do::Die => die(report, Exit::Signal(9)),
+            Do::Die(how) => die(report, how),
             Do::Step(step) => {
                 for rank in &mut report.ranks {
                     let at = Some(now());

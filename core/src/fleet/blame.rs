@@ -5,7 +5,7 @@
 use std::{cmp::Reverse, time::Duration};
 
 use crate::{
-    exit::{Exit, ExitClass},
+    exit::{Exit, ExitClass, SIGKILL},
     fleet::receipt::{Cause, Charged},
     id::NodeName,
     time::Timestamp,
@@ -86,6 +86,13 @@ const SAME_CUT: Duration = Duration::from_millis(250);
 /// A sign of life that came so soon after a death may have been sent before it.
 pub(crate) const UNDER_WAY: Duration = Duration::from_millis(250);
 
+/// Whether this names its culprit, whatever else of the same burst is yet to come: who was killed from outside fell to nobody of its own
+/// world, and all that will be heard after it are victims. A silence may be older than it.
+pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
+    let killed = |e: &Evidence| matches!(e, Evidence::RankExit { exit: Exit::Signal(SIGKILL), class: ExitClass::Killed, .. });
+    evidence.iter().any(killed) && evidence.iter().all(|e| killed(e) || e.is_victim())
+}
+
 /// Silences of nodes that were still heard after the first victim had fallen: they began too late to be its cause.
 pub(crate) fn too_late(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
     let victims = evidence.iter().filter(|e| e.is_victim()).map(Evidence::at).filter(|at| *at > Timestamp::default());
@@ -160,7 +167,7 @@ impl Evidence {
         (kind, self.at())
     }
 
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self {
             Evidence::RankExit { node, rank, .. } => format!("rank {rank} on {node}"),
             other => other.node().to_string(),
@@ -353,6 +360,21 @@ mod tests {
         let refused = |node: &str| Evidence::Refused { node: node.into(), reason: "no such script".into() };
         assert_eq!(judge(&[refused("a"), refused("b")], 2, false).unwrap().charged, Charged::Job);
         assert_eq!(judge(&[refused("a")], 2, false).unwrap().charged, Charged::Node);
+    }
+
+    #[test]
+    fn only_a_kill_from_outside_needs_nothing_more_to_be_judged() {
+        let (killed, victim) = (exit("a", 0, Exit::Signal(9), None, 1000), exit("b", 1, Exit::Code(1), PEER, 1001));
+        assert!(is_conclusive(std::slice::from_ref(&killed)) && is_conclusive(&[victim.clone(), killed.clone()]));
+        assert!(!is_conclusive(&[victim]), "of whom is yet to come");
+        assert!(!is_conclusive(&[killed.clone(), silent("c", false, 1000)]), "its node may have fallen before");
+        for may_be_a_victim in [Exit::Code(1), Exit::Signal(11), Exit::Signal(15)] {
+            assert!(
+                !is_conclusive(&[exit("a", 0, may_be_a_victim, None, 1000)]),
+                "{may_be_a_victim}: its last words may say nothing"
+            );
+        }
+        assert!(!is_conclusive(&[killed, exit("b", 1, Exit::Code(1), None, 999)]), "that one fell first");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Is the current generation done, or broken, and who pays for it.
 //!
-//! All evidence of one burst is judged together, a coalesce window after the first of it. A break opens an incident, charges whom blame
-//! names, and retires the generation; what comes next is `settle`'s.
+//! All evidence of one burst is judged together, a coalesce window after the first of it, or as soon as it is conclusive. A break opens an
+//! incident, charges whom blame names, and retires the generation; what comes next is `settle`'s.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -62,7 +62,7 @@ impl Fleet {
             return;
         }
         let doubted = *self.live(uid).doubted.get_or_insert(now);
-        if now < doubted + self.policy.coalesce {
+        if now < doubted + self.policy.coalesce && !blame::is_conclusive(&evidence) {
             return self.wake_job(uid, doubted + self.policy.coalesce);
         }
         let late = blame::too_late(&evidence);

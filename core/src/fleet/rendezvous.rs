@@ -198,6 +198,17 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
     }
 }
 
+/// Ranks that say they fell because of another's end.
+pub(crate) fn victims(nodes: &Registry, job: &JobUid, generation: &GenerationRecord) -> Vec<String> {
+    let mut found = Vec::new();
+    for (node, run) in reports(nodes, job, generation) {
+        if let Some(run) = run {
+            exits(node, run, generation.proc_per_node, &mut found);
+        }
+    }
+    found.iter().filter(|e| matches!(e, Evidence::RankExit { .. }) && e.is_victim()).map(Evidence::name).collect()
+}
+
 /// Whether somebody not yet heard of may have caused what is known: a member without evidence of his own of whom nothing was heard
 /// since `fell`. His next heartbeat says that he is there; if none comes, he is silent.
 pub(crate) fn may_have_a_culprit(nodes: &Registry, generation: &GenerationRecord, evidence: &[Evidence], fell: Timestamp) -> bool {

@@ -358,6 +358,13 @@ impl Fleet {
         if !job.retiring.is_empty() && !job.retiring.iter().any(|g| rendezvous::awaited(&self.nodes, g)) {
             filled.stopped_at.get_or_insert(now);
         }
+        // Where one is to blame, others may fall because of it after it was judged and before they are stopped.
+        if let Some(from) = incident.from.filter(|_| incident.culprit.is_some() && incident.launched_at.is_none())
+            && let Some(fell) = job.retiring.iter().find(|generation| generation.number == from)
+        {
+            let known = |name: &String| Some(name) != incident.culprit.as_ref() && !incident.collateral.contains(name);
+            filled.collateral.extend(rendezvous::victims(&self.nodes, uid, fell).into_iter().filter(known));
+        }
         if generation.started {
             if filled.launched_at.is_none() {
                 let started = |run: &RunReport| run.ranks.iter().filter_map(|rank| rank.started_at).min();

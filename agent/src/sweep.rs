@@ -33,7 +33,7 @@ fn kill_named(dirs: &[Option<&Path>]) -> io::Result<Vec<i32>> {
     for stat in procfs::all()? {
         // The environment of a zombie, of another user's process and of one that has just ended cannot be read.
         let Ok(environment) = fs::read(Path::new("/proc").join(stat.pid.to_string()).join("environ")) else { continue };
-        if stat.state != b'Z' && environment.split(|b| *b == 0).any(|entry| marks.iter().any(|mark| mark == entry)) {
+        if !stat.is_dead() && environment.split(|b| *b == 0).any(|entry| marks.iter().any(|mark| mark == entry)) {
             living.push(stat.pid);
             if let Some(pid) = Pid::from_raw(stat.pid) {
                 // One that has ended by itself in between is what is wanted.

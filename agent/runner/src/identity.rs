@@ -54,7 +54,7 @@ impl RunnerIdentity {
 /// Whether this very runner lives: same boot, same pid, same start time, and not a zombie.
 pub fn alive(identity: &RunnerIdentity) -> bool {
     procfs::boot_id().is_ok_and(|boot| boot == identity.boot_id)
-        && Stat::of(identity.pid).is_ok_and(|s| s.start_time == identity.start_time && s.state != b'Z')
+        && Stat::of(identity.pid).is_ok_and(|s| s.start_time == identity.start_time && !s.is_dead())
 }
 
 /// Whether any runner lives in `dir`, told by its lock: for a directory whose records cannot be read.
@@ -82,7 +82,7 @@ mod tests {
         let stat = Stat::of(child.id() as i32).unwrap();
         let me = RunnerIdentity::own("test".into()).unwrap();
         let child_identity = RunnerIdentity { pid: stat.pid, start_time: stat.start_time, ..me };
-        while Stat::of(stat.pid).unwrap().state != b'Z' {
+        while !Stat::of(stat.pid).unwrap().is_dead() {
             std::thread::yield_now();
         }
         assert!(!alive(&child_identity));

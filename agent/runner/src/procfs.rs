@@ -7,9 +7,10 @@ use std::io;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     pub pid: i32,
-    /// `Z` is dead but not yet reaped.
+    /// Of its first thread; see [`Stat::is_dead`].
     pub state: u8,
     pub ppid: i32,
+    pub threads: u32,
     /// Clock ticks since boot.
     pub start_time: u64,
 }
@@ -20,6 +21,11 @@ impl Stat {
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat: not understood")))
     }
 
+    /// Dead and not yet reaped. Where only the first thread has ended, the others work on, or still hold what the process had.
+    pub fn is_dead(&self) -> bool {
+        self.state == b'Z' && self.threads <= 1
+    }
+
     /// The command's name stands in parentheses and may hold anything, so fields are counted from the last `)`.
     fn parse(text: &[u8]) -> Option<Stat> {
         let open = text.iter().position(|b| *b == b'(')?;
@@ -28,9 +34,10 @@ impl Stat {
         let mut fields = std::str::from_utf8(&text[close + 1..]).ok()?.split_ascii_whitespace();
         let state = *fields.next()?.as_bytes().first()?;
         let ppid = fields.next()?.parse().ok()?;
-        // proc(5): starttime is field 22; state is 3, ppid is 4.
-        let start_time = fields.nth(22 - 5)?.parse().ok()?;
-        Some(Stat { pid, state, ppid, start_time })
+        // proc(5): state is field 3, ppid 4, num_threads 20, starttime 22.
+        let threads = fields.nth(20 - 5)?.parse().ok()?;
+        let start_time = fields.nth(22 - 21)?.parse().ok()?;
+        Some(Stat { pid, state, ppid, threads, start_time })
     }
 }
 
@@ -60,8 +67,16 @@ mod tests {
     #[test]
     fn a_name_may_hold_parentheses_and_spaces() {
         let text = b"42 (a) b ((c) S 7 42 42 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 1 0 98765 1000 200";
-        assert_eq!(Stat::parse(text), Some(Stat { pid: 42, state: b'S', ppid: 7, start_time: 98765 }));
+        assert_eq!(Stat::parse(text), Some(Stat { pid: 42, state: b'S', ppid: 7, threads: 1, start_time: 98765 }));
         assert_eq!(Stat::parse(b"42 (short) S"), None);
+    }
+
+    #[test]
+    fn a_process_is_dead_when_its_last_thread_is() {
+        let stat = |state, threads| Stat { pid: 42, state, ppid: 7, threads, start_time: 1 };
+        assert!(stat(b'Z', 1).is_dead() && stat(b'Z', 0).is_dead());
+        assert!(!stat(b'Z', 2).is_dead(), "only its first thread has ended");
+        assert!(!stat(b'S', 1).is_dead());
     }
 
     #[test]

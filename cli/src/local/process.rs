@@ -59,6 +59,7 @@ fn boot_id() -> io::Result<String> {
 struct Stat {
     state: u8,
     parent: i32,
+    threads: u32,
     start_time: u64,
 }
 
@@ -73,16 +74,18 @@ impl Stat {
         let end = text.iter().rposition(|byte| *byte == b')')?;
         let rest = std::str::from_utf8(&text[end + 1..]).ok()?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
-        // Fields 3, 4 and 22 of proc(5).
+        // Fields 3, 4, 20 and 22 of proc(5).
         Some(Stat {
             state: fields.first()?.bytes().next()?,
             parent: fields.get(1)?.parse().ok()?,
+            threads: fields.get(17)?.parse().ok()?,
             start_time: fields.get(19)?.parse().ok()?,
         })
     }
 
+    /// The state is the first thread's: where others end after it, they still hold the process's sockets and files.
     fn is_alive(self) -> bool {
-        !matches!(self.state, b'Z' | b'X')
+        !matches!(self.state, b'Z' | b'X') || self.threads > 1
     }
 }
 

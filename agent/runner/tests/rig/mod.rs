@@ -310,5 +310,5 @@ pub fn until_written(path: &Path) -> String {
 
 /// Whether `pid` is a process that has not ended.
 pub fn lives(pid: i32) -> bool {
-    Stat::of(pid).is_ok_and(|s| s.state != b'Z')
+    Stat::of(pid).is_ok_and(|s| !s.is_dead())
 }

@@ -114,7 +114,7 @@ impl Node {
         let here = self.dir.path().to_str().unwrap().as_bytes();
         let knows = |stat: &Stat| {
             let environment = fs::read(format!("/proc/{}/environ", stat.pid)).unwrap_or_default();
-            stat.state != b'Z' && environment.windows(here.len()).any(|part| part == here)
+            !stat.is_dead() && environment.windows(here.len()).any(|part| part == here)
         };
         procfs::all().unwrap().into_iter().find(knows).map(|stat| stat.pid)
     }
@@ -226,7 +226,7 @@ fn runner() -> &'static Path {
 
 /// Whether a process is there and not a zombie.
 pub fn alive(pid: u32) -> bool {
-    Stat::of(pid as i32).is_ok_and(|stat| stat.state != b'Z')
+    Stat::of(pid as i32).is_ok_and(|stat| !stat.is_dead())
 }
 
 /// Returns when a process is gone, which must be soon.

@@ -56,6 +56,16 @@ fn a_name_with_brackets_is_read() {
 }
 
 #[test]
+fn a_process_lives_until_its_last_thread_has_ended() {
+    // Of a killed daemon the first thread may be gone while another still holds its socket: one connects to it then.
+    let with = |threads: u32| {
+        let text = format!("42 (a) Z 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 12345 0 0");
+        Stat::parse(text.as_bytes()).unwrap().is_alive()
+    };
+    assert!(with(2) && !with(1) && !with(0));
+}
+
+#[test]
 fn another_process_with_the_same_pid_is_not_meant() {
     let mut child = marked(Path::new("/none"), "exec sleep 60");
     let me = child.identity();

@@ -134,7 +134,7 @@ fn below(root: i32, all: Vec<Stat>) -> Vec<Stat> {
             }
         }
     }
-    found.retain(|stat| stat.state != b'Z');
+    found.retain(|stat| !stat.is_dead());
     found
 }
 
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn descendants_of_descendants_without_the_dead() {
-        let stat = |pid, ppid, state| Stat { pid, ppid, state, start_time: 1 };
+        let stat = |pid, ppid, state| Stat { pid, ppid, state, threads: 1, start_time: 1 };
         let all = vec![stat(5, 1, b'S'), stat(6, 5, b'S'), stat(7, 6, b'Z'), stat(8, 7, b'R'), stat(9, 1, b'S')];
         let mut pids: Vec<i32> = below(5, all).iter().map(|s| s.pid).collect();
         pids.sort_unstable();

@@ -101,6 +101,9 @@ def main():
     options = arguments()
     if options.read:
         race = json.loads(options.read.read_text())
+        for entry in race["runs"]:
+            report.split_start(entry)
+        save(race, options.out)
     else:
         race = run(options)
     (options.out / "race.svg").write_text(report.plot(race))

@@ -103,19 +103,24 @@ PLANNED = ("join", "resize")
 def split_start(entry):
     """Muster's own account of the time before the first worker starts: detect, decide, stop; what is left of it is the launch.
 
-    For a planned change it begins when all are ready for it: what was before, and nobody stood still for, is "prepare".
+    For a planned change it begins when all are ready for it: what was before, and nobody stood still for, is "prepare". For a silence it
+    begins when the node was heard last, which is before the event: what is too much is no part of "detect".
     """
     receipts = [receipt for receipt in entry.get("receipts") or [] if receipt.get("decideMs") is not None]
     if not entry["phases"] or not receipts:
         return
+    if "to start" not in entry["phases"]:
+        entry["phases"]["to start"] = sum(entry["phases"].pop(name, 0) for name in PHASES[: PHASES.index("launch") + 1])
     left, parts = entry["phases"].pop("to start"), {"prepare": 0}
     if entry["event"] in PLANNED and receipts[-1].get("totalMs") is not None:
         # Its account ends when all have joined.
         told = receipts[-1]["totalMs"] / 1000 - entry["phases"]["import"] - entry["phases"]["join"]
         parts["prepare"] = round(min(left, max(0, left - told)), 3)
         left -= parts["prepare"]
+    told = {name: (receipts[-1].get(f"{name}Ms") or 0) / 1000 for name in ("detect", "decide", "stop", "launch")}
+    told["detect"] = max(0, min(told["detect"], left - told["decide"] - told["stop"] - told["launch"]))
     for name in ("detect", "decide", "stop"):
-        parts[name] = round(min(left, (receipts[-1].get(f"{name}Ms") or 0) / 1000), 3)
+        parts[name] = round(min(left, told[name]), 3)
         left -= parts[name]
     entry["phases"] = {**parts, "launch": round(left, 3), **entry["phases"]}
 

@@ -136,12 +136,21 @@ class Phases(unittest.TestCase):
         self.assertEqual([entry["phases"][name] for name in ("prepare", "stop", "launch")], [4.19, 0.04, 0.07])
         self.assertAlmostEqual(sum(entry["phases"].values()), 4.33)
 
+    def test_a_silence_that_began_before_the_event_takes_nothing_from_the_rest(self):
+        entry = {"event": "frozen", "phases": {"to start": 4.6, "import": 0.0, "join": 0.02, "first step": 0.01}}
+        entry["receipts"] = [{"detectMs": 5000.0, "decideMs": 50.0, "stopMs": None, "launchMs": 60.0}]
+        report.split_start(entry)
+        self.assertEqual([entry["phases"][name] for name in ("detect", "decide", "stop", "launch")], [4.49, 0.05, 0, 0.06])
+
     def test_musters_account_divides_the_time_before_the_start_and_adds_nothing(self):
         entry = {"event": "node", "phases": {"to start": 0.5, "import": 0.0, "join": 0.02, "first step": 0.01}}
         entry["receipts"] = [{"decideMs": 9.0}, {"detectMs": 3.0, "decideMs": 50.0, "stopMs": None}]
         report.split_start(entry)
         self.assertEqual([entry["phases"][name] for name in ("detect", "decide", "stop", "launch")], [0.003, 0.05, 0, 0.447])
         self.assertAlmostEqual(sum(entry["phases"].values()), 0.53)
+        again = {**entry, "phases": dict(entry["phases"])}
+        report.split_start(again)
+        self.assertEqual(again["phases"], entry["phases"], "what was divided is divided the same")
         plain = {"phases": {"to start": 0.5}, "receipts": None}
         report.split_start(plain)
         self.assertEqual(plain["phases"], {"to start": 0.5})

@@ -56,7 +56,8 @@ impl Log {
             }
             said.suspects += usize::from(line.contains("\"reason\":\"NodeSuspect\""));
             said.lost += usize::from(line.contains("\"reason\":\"NodeLost\""));
-            said.broken += usize::from(line.contains("\"reason\":\"WorkerKilled\"") || line.contains("\"reason\":\"PeersLost\""));
+            let breaks = ["WorkerKilled", "WorkerFailed", "PeersLost"];
+            said.broken += usize::from(breaks.iter().any(|reason| line.contains(&format!("\"reason\":\"{reason}\""))));
             line.clear();
         }
         Ok(said)

@@ -362,8 +362,9 @@ impl Fleet {
         if let Some(from) = incident.from.filter(|_| incident.culprit.is_some() && incident.launched_at.is_none())
             && let Some(fell) = job.retiring.iter().find(|generation| generation.number == from)
         {
-            let known = |name: &String| Some(name) != incident.culprit.as_ref() && !incident.collateral.contains(name);
-            filled.collateral.extend(rendezvous::victims(&self.nodes, uid, fell).into_iter().filter(known));
+            let known: BTreeSet<&String> = incident.culprit.iter().chain(&incident.collateral).collect();
+            let fell = rendezvous::victims(&self.nodes, uid, fell);
+            filled.collateral.extend(fell.into_iter().filter(|name| !known.contains(name)));
         }
         if generation.started {
             if filled.launched_at.is_none() {

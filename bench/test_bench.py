@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import select
 import subprocess
 import tempfile
 import types

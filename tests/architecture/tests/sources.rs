@@ -6,7 +6,7 @@ use muster_architecture::{Source, expect_none, sources};
 const LINES_MAX: usize = 450;
 /// Files that are longer, and how long they may be. Only ever shorter: whoever splits one takes it off, nobody puts one on.
 const LONG: [(&str, usize); 3] =
-    [("agent/tcpstore/src/table/tests.rs", 530), ("core/src/fleet/tests.rs", 570), ("core/src/node/turn/tests.rs", 540)];
+    [("agent/tcpstore/src/table/tests.rs", 530), ("core/src/fleet/tests.rs", 540), ("core/src/node/turn/tests.rs", 540)];
 
 /// Names that say nothing (DESIGN 4).
 const BANNED: [&str; 7] = ["manager", "helper", "util", "info", "data", "misc", "common"];

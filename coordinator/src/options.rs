@@ -79,7 +79,7 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_PREPARE_TIMEOUT", value_name = "PERIOD", default_value = "30s", value_parser = period::parse)]
     pub prepare_timeout: Duration,
 
-    /// Wait before the second restart in a row; it doubles with each.
+    /// Wait before the second restart in a row after generations that made no progress; it doubles with each.
     #[arg(long, env = "MUSTER_BACKOFF_FIRST", value_name = "PERIOD", default_value = "1s", value_parser = period::parse)]
     pub backoff_first: Duration,
 
@@ -87,8 +87,8 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_BACKOFF_MAX", value_name = "PERIOD", default_value = "5m", value_parser = period::parse)]
     pub backoff_max: Duration,
 
-    /// A job that trained this long restarts without waiting.
-    #[arg(long, env = "MUSTER_BACKOFF_RESET", value_name = "PERIOD", default_value = "10m", value_parser = period::parse)]
+    /// Where a job prints no step: how long a generation must run to count as progress. Where it does, a higher step than before counts.
+    #[arg(long, env = "MUSTER_BACKOFF_RESET", value_name = "PERIOD", default_value = "1m", value_parser = period::parse)]
     pub backoff_reset: Duration,
 
     /// Failures on one node within --storm-window, of at least two jobs, that cordon it.

@@ -322,7 +322,7 @@ pub struct Policy {
     pub prepare_timeout: Duration,
     pub backoff_first: Duration,
     pub backoff_max: Duration,
-    /// A job that trained this long starts again without back-off.
+    /// Where no step is seen: a generation that ran this long has trained, and the back-off starts afresh.
     pub backoff_reset: Duration,
     /// Failures that began on one node within `storm_window`, from at least two jobs, that make it a storm.
     pub storm_failures: usize,
@@ -360,7 +360,7 @@ impl Default for Policy {
             prepare_timeout: Duration::from_secs(30),
             backoff_first: Duration::from_secs(1),
             backoff_max: Duration::from_secs(300),
-            backoff_reset: Duration::from_secs(600),
+            backoff_reset: Duration::from_secs(60),
             storm_failures: 3,
             storm_window: Duration::from_secs(1800),
             cordon_percent: 2,

@@ -28,17 +28,34 @@ pub(crate) fn charge(record: &mut JobRecord, policy: &Policy, now: Timestamp) ->
     if record.restarts.len() >= max as usize && !planted::on(Mistake::BudgetIgnored) {
         return Restart::Spent(format!("{} restarts in {} are all that restartPolicy allows", max, period::format(window)));
     }
+    // Failures that the window has forgotten do not count for the back-off either.
+    let in_row = record.failures_in_row.min(record.restarts.len() as u32);
     record.restarts.push(now);
-    let healthy = record.current.as_ref().and_then(|g| g.started_at).map_or(Duration::ZERO, |at| now.since(at));
-    if healthy >= policy.backoff_reset {
-        record.failures_in_row = 0;
-    }
-    let wait = backoff(record.failures_in_row, policy);
-    record.failures_in_row += 1;
-    Restart::At(now + wait)
+    record.failures_in_row = in_row + 1;
+    Restart::At(now + backoff(in_row, policy))
 }
 
-/// None for the first failure, which is mostly chance; then doubling.
+/// Ends the row of failures if the current generation, which is about to be replaced, has trained. `last_step`: the highest step it has shown.
+pub(crate) fn note_progress(record: &mut JobRecord, last_step: Option<u64>, policy: &Policy, now: Timestamp) {
+    let before = record.furthest_step.max(record.last_step);
+    let trained = match last_step {
+        Some(_) => last_step > before,
+        None => trains_since(record).is_some_and(|since| now.since(since) >= policy.backoff_reset),
+    };
+    if trained {
+        record.failures_in_row = 0;
+    }
+    record.furthest_step = before.max(last_step);
+}
+
+/// When all ranks of the current generation had found each other; where that is not seen, when the last of them was started.
+fn trains_since(record: &JobRecord) -> Option<Timestamp> {
+    let number = record.current.as_ref()?.number;
+    let receipt = record.incidents.last().filter(|receipt| receipt.to == Some(number))?;
+    receipt.joined_at.or(receipt.launched_at)
+}
+
+/// None for the first failure in a row, which is mostly chance; then doubling.
 fn backoff(failures_before: u32, policy: &Policy) -> Duration {
     match failures_before {
         0 => Duration::ZERO,

@@ -64,7 +64,7 @@ pub struct JobRecord {
     pub restarts: Vec<Timestamp>,
     /// All generations after the first that a failure caused.
     pub restart_count: u32,
-    /// Failures in a row without a healthy stretch between, for the back-off.
+    /// Failures charged in a row, with no generation between them that trained: for the back-off.
     pub failures_in_row: u32,
     /// Breaks in a row that nobody could be charged with for certain, without a step further than before.
     #[serde(default)]
@@ -76,6 +76,9 @@ pub struct JobRecord {
     pub incidents_dropped: u32,
     /// The last step seen of the generations that are over.
     pub last_step: Option<u64>,
+    /// The highest step that any generation which is over has shown.
+    #[serde(default)]
+    pub furthest_step: Option<u64>,
     /// The end this job is being brought to; its generations are being stopped.
     pub ending: Option<Ending>,
     /// What the nodes of refused generations have.
@@ -182,6 +185,7 @@ impl JobRecord {
             incidents: Vec::new(),
             incidents_dropped: 0,
             last_step: None,
+            furthest_step: None,
             ending: None,
             stacks: BTreeMap::new(),
             history: Vec::new(),

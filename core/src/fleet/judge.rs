@@ -143,6 +143,7 @@ impl Fleet {
         }
         let (policy, job) = (self.policy.clone(), self.jobs.get_mut(uid).expect("settled jobs exist"));
         let name = job.name.clone();
+        budget::note_progress(job, steps.last, &policy, now);
         job.open_incident(Incident {
             cause: verdict.cause,
             message: verdict.message.clone(),

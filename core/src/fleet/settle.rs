@@ -9,7 +9,7 @@ use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 use crate::{
     fleet::{
         Fleet,
-        budget::Avoided,
+        budget::{self, Avoided},
         desired,
         job::{GenerationRecord, Phase, Stopping},
         marks,
@@ -221,6 +221,7 @@ impl Fleet {
         let (number, steps) = (generation.number, rendezvous::steps(&self.nodes, uid, generation));
         let job = self.jobs.get_mut(uid).expect("settled jobs exist");
         let (name, grace) = (job.name.clone(), job.spec.stop_grace_period);
+        budget::note_progress(job, steps.last, &self.policy, now);
         job.open_incident(Incident {
             cause,
             message: message.clone(),

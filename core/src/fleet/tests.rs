@@ -18,6 +18,7 @@ use crate::{
 };
 
 mod agent;
+mod backoff;
 mod bursts;
 mod fences;
 mod found;

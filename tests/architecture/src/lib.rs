@@ -6,15 +6,26 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use cargo_metadata::{Metadata, MetadataCommand};
 
-/// The workspace and everything it depends on, as cargo resolves it from `Cargo.lock`.
+/// The workspace and everything it depends on here, as cargo resolves it from `Cargo.lock`.
+///
+/// Only this machine's platform: the lock also names crates of other platforms, which no build here downloads.
 pub fn workspace() -> Metadata {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
-    let options = ["--offline".to_owned(), "--locked".to_owned()];
+    let options = ["--offline", "--locked", "--filter-platform", &platform()].map(str::to_owned);
     MetadataCommand::new().manifest_path(manifest).other_options(options).exec().expect("cargo resolves the workspace")
+}
+
+/// This machine's platform as cargo names it, such as `x86_64-unknown-linux-gnu`.
+fn platform() -> String {
+    let output = Command::new(env!("CARGO")).arg("-vV").output().expect("cargo, which runs this test, can be executed");
+    let text = String::from_utf8(output.stdout).expect("cargo prints UTF-8");
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.expect("cargo names its host").to_owned()
 }
 
 /// The workspace's folder.

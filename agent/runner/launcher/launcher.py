@@ -46,13 +46,14 @@ RANKS_OWN = frozenset(
     "RANK LOCAL_RANK GROUP_RANK ROLE_RANK NODE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT "
     "TORCHELASTIC_RESTART_COUNT TORCHELASTIC_RUN_ID TORCHELASTIC_ERROR_FILE MUSTER_GENERATION MUSTER_RESTART_COUNT".split()
 )
-COERCED = os.environ.get("LC_CTYPE")  # the interpreter sets it in a C locale (PEP 538), for all its children
+COERCED = os.environ.get("LC_CTYPE")  # an interpreter sets it in a C locale (PEP 538), for all its children
 
 
 def main():
     """Returns in a forked rank only, with what it shall run."""
     control = socket.socket(fileno=int(sys.argv[2]))
     control.set_inheritable(False)
+    leave_coerced_locale(control)
     here = os.open(sys.argv[1], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     flags = sys.argv[3:]
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated and sys.path:
@@ -78,6 +79,18 @@ def main():
     if order["lane"] == "parked":
         return Torchrun(order)
     return fork_ranks(order, here, loaded, seed, crowd)
+
+
+def leave_coerced_locale(control):
+    """Starts this interpreter once more where it has changed its own locale. In a C locale CPython sets LC_CTYPE to a UTF-8 one (PEP 538)
+    and turns on its UTF-8 mode (PEP 540). torchrun does so too, and its ranks then start in that locale, without the mode. A forked rank
+    keeps the mode of this process, so this process must start as a rank does. The second start finds LC_CTYPE in the environment and
+    changes nothing."""
+    with open("/proc/self/environ", "rb") as file:
+        given = dict(entry.partition(b"=")[::2] for entry in file.read().split(b"\0"))
+    if os.environb.get(b"LC_CTYPE") != given.get(b"LC_CTYPE"):
+        control.set_inheritable(True)
+        os.execv(sys.executable, sys.orig_argv)
 
 
 def preload(here, control, flags):
@@ -412,7 +425,7 @@ class Script:
 def replace_environment(env):
     os.environ.clear()
     os.environ.update(env)
-    if COERCED and not env.keys() & {"LC_ALL", "LC_CTYPE"}:
+    if COERCED:
         os.environ["LC_CTYPE"] = COERCED
 
 

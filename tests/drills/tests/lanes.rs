@@ -161,6 +161,50 @@ fn a_script_starts_and_ends_in_every_lane_as_under_plain_torchrun() {
     assert_eq!(by_chance.len(), all, "two processes began alike: {by_chance:?}");
 }
 
+/// Variables that decide the locale, as minimal images and users set them. An empty one is as good as none.
+const LOCALES: [&[(&str, &str)]; 8] = [
+    &[("LANG", "")],
+    &[("LANG", "C.UTF-8"), ("LC_ALL", "C")],
+    &[("LANG", "C.UTF-8")],
+    &[("LANG", "C")],
+    &[("LANG", "POSIX")],
+    // Not installed anywhere.
+    &[("LANG", "tlh_QO.UTF-8")],
+    &[("LANG", ""), ("LC_CTYPE", "POSIX")],
+    &[("LANG", ""), ("PYTHONCOERCECLOCALE", "0")],
+];
+
+/// How many of them are tried where the long form is not asked for: each takes two starts.
+const LOCALES_IN_SHORT: usize = 2;
+
+#[test]
+fn a_script_finds_the_locale_that_plain_torchrun_gives_it() {
+    let cluster = Cluster::up(1);
+    let python = python();
+    let lanes: &[&str] = if muster_drills::is_long() { ALL } else { FORK };
+    let tried = if muster_drills::is_long() { LOCALES.len() } else { LOCALES_IN_SHORT };
+    let mut wrong = Vec::new();
+    for (number, env) in LOCALES[..tried].iter().enumerate() {
+        let plain = folder(&cluster, &format!("locale-{number}-plain"));
+        let torchrun = Torchrun::start(&cluster.path(&format!("torchrun-{number}")), &["tongue.py", plain.to_str().unwrap()], env);
+        assert_eq!(torchrun.verdict(), json!({}));
+        for lane in lanes {
+            let name = format!("locale-{number}-{lane}");
+            let own = folder(&cluster, &name);
+            submit(&cluster, &name, lane, &[&python], &["tongue.py", own.to_str().unwrap()], env, 0);
+            let status = ended(&cluster, &name);
+            assert_eq!(status["phase"], "Succeeded", "{lane}: {env:?}: {status:#}");
+            for rank in RANKS {
+                let (seen, expected) = (left(&own, &format!("{rank}.json")), left(&plain, &format!("{rank}.json")));
+                if seen != expected {
+                    wrong.push(format!("{lane}, rank {rank}, {env:?}:\n{seen}\n--- instead of\n{expected}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 fn look(cluster: &Cluster) -> Vec<String> {
     LANES.iter().map(|lane| cluster.muster(["logs", &format!("start-{lane}"), "--tail", "5"])).collect()
 }

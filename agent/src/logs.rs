@@ -64,7 +64,8 @@ impl Logs {
                 let credit = Arc::new(Semaphore::new(CREDIT_MAX.min(read.window as usize)));
                 self.reads.insert(id, Open { token: token.clone(), credit: credit.clone() });
                 let log = RankLog::new(self.runs.dir(&run).join(record::LOGS).join(record::rank_log(read.rank)));
-                Reader { id, run, log, follow: read.follow, tail: read.tail, reports: self.reports.clone(), credit, chunks }
+                let runs = self.runs.clone();
+                Reader { id, runs, run, log, follow: read.follow, tail: read.tail, reports: self.reports.clone(), credit, chunks }
             }
             Err(error) => {
                 let end = LogChunk { id, lines: Vec::new(), end: true, error };
@@ -110,6 +111,7 @@ fn run_of(read: &LogRead) -> Result<RunId, String> {
 
 struct Reader {
     id: u64,
+    runs: Runs,
     run: RunId,
     log: RankLog,
     follow: bool,
@@ -157,10 +159,11 @@ impl Reader {
         }
     }
 
-    /// Nothing more will be written.
+    /// Nothing more will be written. Of a run that this node does not know, nobody here can say that: the order to start it may be on its
+    /// way. Such a read ends when the coordinator, who knows, cancels it.
     fn is_over(&self) -> bool {
         let reports = self.reports.borrow();
         let run = reports.as_ref().and_then(|reports| reports.runs.iter().find(|report| report.run == self.run));
-        run.is_none_or(|report| report.phase.is_over())
+        run.map_or_else(|| self.runs.is_released(&self.run), |report| report.phase.is_over())
     }
 }

@@ -141,7 +141,12 @@ impl Runs {
 
     /// Runs whose end nobody has acknowledged.
     pub(crate) fn open(&self) -> io::Result<Vec<RunId>> {
-        Ok(self.all()?.into_iter().filter(|run| !self.dir(run).join(RELEASED).exists()).collect())
+        Ok(self.all()?.into_iter().filter(|run| !self.is_released(run)).collect())
+    }
+
+    /// Whether the end of a run is acknowledged, so that only its logs are of use any more.
+    pub(crate) fn is_released(&self, run: &RunId) -> bool {
+        self.dir(run).join(RELEASED).exists()
     }
 
     pub(crate) fn accepted(&self, run: &RunId) -> Option<Accepted> {
@@ -174,7 +179,7 @@ impl Runs {
     }
 
     fn beyond_kept(&self) -> io::Result<Vec<RunId>> {
-        let mut released: Vec<RunId> = self.all()?.into_iter().filter(|run| self.dir(run).join(RELEASED).exists()).collect();
+        let mut released: Vec<RunId> = self.all()?.into_iter().filter(|run| self.is_released(run)).collect();
         let mut beyond = Vec::new();
         released.sort_by(|a, b| a.job.cmp(&b.job).then(b.generation.cmp(&a.generation)));
         let mut kept = Vec::new();

@@ -66,6 +66,26 @@ async fn reads_follows_and_stops() {
     assert_eq!(ended(&session, 2), Some(""));
 }
 
+/// Who follows a job asks for the log as soon as the coordinator has stored the generation; the order to start it may come later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follow_that_comes_before_its_run_waits_for_it() {
+    let mut coordinator = Coordinator::start().await;
+    let mut node = Node::new("n1");
+    node.script("train.py", "echo first; echo last");
+    node.start(&coordinator.url());
+    let mut session = coordinator.welcome(1, 1).await;
+    session.say(Down::LogRead(LogRead { follow: true, ..read(1) })).await;
+    session.say(Down::LogRead(LogRead { follow: true, generation: 2, ..read(2) })).await;
+    session.settle().await;
+    assert_eq!(ended(&session, 1), None, "it may still come");
+    session.desire(vec![node.running("job-a", 1)]).await;
+    session.until("the end of read 1", |s| ended(s, 1).is_some()).await;
+    assert_eq!((texts(&session, 1), ended(&session, 1)), (vec!["first".to_owned(), "last".to_owned()], Some("")));
+    session.say(Down::LogCancel(LogCancel { id: 2 })).await;
+    session.settle().await;
+    assert_eq!(ended(&session, 2), None, "who cancels knows why");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_waits_alone_and_may_give_up() {
     let (_coordinator, _node, mut session) = chatting().await;

@@ -67,7 +67,7 @@ pub(crate) struct Logs {
 pub(crate) async fn logs(cx: &Context, args: Logs) -> Result<(), Failure> {
     let client = cx.connect().await?;
     let named = job_ref(cx.namespace(), &args.job);
-    print(cx, &client, &named, &args).await
+    print(cx, &client, &named, &args, 0).await
 }
 
 /// Follows all ranks of a job from its first line to its last.
@@ -82,13 +82,15 @@ pub(crate) async fn follow_all(cx: &Context, client: &Client, named: &JobRef) ->
         timestamps: false,
         prefix: true,
     };
-    print(cx, client, named, &args).await
+    // The first generation may be over before this is asked.
+    print(cx, client, named, &args, 1).await
 }
 
 /// Lines are held back this long to put the ranks' lines in order of time: a step of training is longer, a person's patience too.
 const ORDER_WINDOW: Duration = Duration::from_millis(50);
 
-async fn print(cx: &Context, client: &Client, named: &JobRef, args: &Logs) -> Result<(), Failure> {
+/// `since`: the generation to follow from; 0 for the current one.
+async fn print(cx: &Context, client: &Client, named: &JobRef, args: &Logs, since: u64) -> Result<(), Failure> {
     let mut merge = Merge::new(args.prefix, args.timestamps);
     let mut away = Away::default();
     loop {
@@ -100,6 +102,7 @@ async fn print(cx: &Context, client: &Client, named: &JobRef, args: &Logs) -> Re
             follow: args.follow,
             // After a lost connection everything is asked for again; what was printed already is left out.
             tail: if merge.has_printed() { None } else { args.tail },
+            since_generation: since,
         };
         let ended = match client.jobs().logs(request).await {
             Err(status) => status,

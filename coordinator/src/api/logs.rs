@@ -1,8 +1,12 @@
 //! `JobService.Logs`: rank logs, read through the agents of the nodes that have them.
 //!
 //! Without `follow` the ranks come one after the other and end where they end now. With `follow` all wanted ranks are read at once,
-//! and when the job is re-formed, the new generation's ranks are read as well, until the job is over. What cannot be read, because a
-//! node is not connected, is said in a `notice`; a read that broke with a session goes on where it was when the node is back.
+//! and when the job is re-formed, the ranks of every new generation are read as well, until the job is over. What cannot be read,
+//! because a node is not connected, is said in a `notice`; a read that broke with a session goes on where it was when the node is back.
+//!
+//! A followed log ends in one of two ways. Its agent says that the run is over and that this was all; or the fleet knows that the run
+//! is proven dead, and one last read brings what was written until then. So it does not matter which of agent and coordinator hears
+//! of a run, or of its end, first.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,6 +18,7 @@ use muster_core::{
     id::{Generation, JobName, JobUid, NodeName},
 };
 use muster_proto::v1;
+use tokio::sync::watch;
 use tonic::Status;
 
 use super::{
@@ -23,6 +28,7 @@ use super::{
     logs::place::Place,
     status,
 };
+use crate::board::Jobs;
 
 mod place;
 
@@ -43,6 +49,8 @@ pub(crate) struct Logs {
     follow: bool,
     /// Only this generation; `None`: the latest, and with `follow` those after it.
     fixed: Option<Generation>,
+    /// With `follow`: from this generation on instead of the latest.
+    since: Option<Generation>,
 }
 
 impl Logs {
@@ -59,6 +67,10 @@ impl Logs {
         } else {
             (request.generation != 0).then_some(Generation(request.generation))
         };
+        let since = (request.since_generation != 0).then_some(Generation(request.since_generation));
+        if since.is_some() && (fixed.is_some() || !request.follow) {
+            return Err(status::invalid("since_generation", "needs follow, and excludes a generation of its own"));
+        }
         let logs = Self {
             context: context.clone(),
             uid: record.uid.clone(),
@@ -66,6 +78,7 @@ impl Logs {
             tail: request.tail,
             follow: request.follow,
             fixed,
+            since,
             name,
         };
         match logs.generation(record)? {
@@ -97,20 +110,19 @@ impl Logs {
     /// Starts a task per rank and generation; the stream ends when this one and all of those have ended.
     async fn follow(&self, out: Out<v1::LogsResponse>) {
         let mut jobs = self.context.handle.jobs();
-        let mut started = Generation(0);
+        // The newest generation whose ranks are being read.
+        let mut started = None;
         loop {
             let view = jobs.borrow_and_update().get(&self.name).filter(|view| view.record.uid == self.uid).cloned();
             let Some(view) = view else {
                 let _ = out.send(Ok(notice(format!("job {} was deleted", self.name)))).await;
                 return;
             };
-            if let Ok(Some(generation)) = self.generation(&view.record)
-                && generation.number > started
-            {
-                started = generation.number;
+            for generation in self.new_generations(&view.record, started) {
+                started = Some(generation.number);
                 self.follow_generation(generation, &out).await;
             }
-            if view.record.phase.is_over() || (self.fixed.is_some() && started > Generation(0)) {
+            if view.record.phase.is_over() || (self.fixed.is_some() && started.is_some()) {
                 return;
             }
             tokio::select! {
@@ -118,6 +130,19 @@ impl Logs {
                 () = out.closed() => return,
             }
         }
+    }
+
+    /// Generations to be read that are newer than those being read, oldest first. Several may have come since the last look, and some of
+    /// them may be over already.
+    fn new_generations<'a>(&self, record: &'a JobRecord, started: Option<Generation>) -> Vec<&'a GenerationRecord> {
+        if self.fixed.is_some() {
+            return self.generation(record).ok().flatten().filter(|_| started.is_none()).into_iter().collect();
+        }
+        let latest = record.latest().map(|generation| generation.number);
+        let from = started.map(Generation::next).or(self.since).or(latest);
+        let mut new: Vec<_> = record.history.iter().chain(record.unburied()).filter(|g| Some(g.number) >= from).collect();
+        new.sort_by_key(|generation| generation.number);
+        new
     }
 
     async fn follow_generation(&self, generation: &GenerationRecord, out: &Out<v1::LogsResponse>) {
@@ -218,10 +243,13 @@ impl RankLog {
         loop {
             let connection = connections.borrow_and_update().get(&self.node).cloned();
             jobs.mark_unchanged();
+            let grows = self.follow && self.may_grow();
             if let Some(connection) = connection {
                 missing = false;
-                if self.read(&connection, &mut place).await {
-                    return;
+                match self.read(&connection, grows, &mut jobs, &mut place).await {
+                    ReadEnd::Done => return,
+                    ReadEnd::Proven => continue,
+                    ReadEnd::Broken => {}
                 }
                 // The session that carried the read has ended, or will have in a moment.
                 let session = connection.session();
@@ -233,7 +261,7 @@ impl RankLog {
                     return;
                 }
             } else {
-                let waits = self.follow && self.may_go_on();
+                let waits = grows && !self.is_job_over();
                 if !std::mem::replace(&mut missing, true) && !self.say_missing(waits, place.is_at_start()).await {
                     return;
                 }
@@ -249,46 +277,72 @@ impl RankLog {
         }
     }
 
-    /// Reads through one session. True when there is nothing more to be had.
-    async fn read(&self, connection: &super::connections::Connection, place: &mut Place) -> bool {
+    /// Reads through one session, what there is or, if the log may grow, until its end.
+    async fn read(
+        &self,
+        connection: &super::connections::Connection,
+        grows: bool,
+        jobs: &mut watch::Receiver<Jobs>,
+        place: &mut Place,
+    ) -> ReadEnd {
         let read = v1::LogRead {
             job_uid: self.uid.to_string(),
             generation: self.generation.0,
             rank: self.rank,
-            follow: self.follow,
+            follow: grows,
             // To go on where the last read broke, all is read again and what was seen is skipped.
             tail: self.tail.filter(|_| place.is_at_start()),
             ..v1::LogRead::default()
         };
-        let Some(mut reading) = self.context.connections.read(connection, read, self.shared).await else { return false };
+        let Some(mut reading) = self.context.connections.read(connection, read, self.shared).await else {
+            return ReadEnd::Broken;
+        };
         place.restart();
         loop {
             let chunk = tokio::select! {
                 chunk = reading.next() => chunk,
-                () = self.out.closed() => return true,
+                changed = jobs.changed(), if grows => match changed {
+                    Ok(()) if self.may_grow() => continue,
+                    Ok(()) => return ReadEnd::Proven,
+                    Err(_) => return ReadEnd::Done,
+                },
+                () = self.out.closed() => return ReadEnd::Done,
             };
-            let Some(v1::LogChunk { lines, end, error, .. }) = chunk else { return false };
+            let Some(v1::LogChunk { lines, end, error, .. }) = chunk else { return ReadEnd::Broken };
             let lines = place.unseen(lines);
             if !lines.is_empty() && !self.send(v1::LogsResponse { lines, ..self.blank() }).await {
-                return true;
+                return ReadEnd::Done;
             }
-            if !error.is_empty() {
+            if !error.is_empty() && self.expects_a_log() {
                 let notice = format!("rank {} of generation {} on {}: {error}", self.rank, self.generation, self.node);
                 self.send(v1::LogsResponse { notice, ..self.blank() }).await;
             }
             if end || !error.is_empty() {
-                return true;
+                return ReadEnd::Done;
             }
         }
     }
 
-    /// Whether this generation may still write: the job goes on, and some process of the generation may live.
-    fn may_go_on(&self) -> bool {
-        let view = self.context.handle.job(&self.job).filter(|view| view.record.uid == self.uid);
-        view.is_some_and(|view| {
-            let alive = view.record.unburied().any(|generation| generation.number == self.generation);
-            alive && !view.record.phase.is_over()
+    fn job(&self) -> Option<Arc<JobView>> {
+        self.context.handle.job(&self.job).filter(|view| view.record.uid == self.uid)
+    }
+
+    /// Whether this node's share of the generation may still write: nothing has proven it dead.
+    fn may_grow(&self) -> bool {
+        self.job().is_some_and(|view| {
+            view.record.unburied().any(|generation| generation.number == self.generation && !generation.dead.contains(&self.node))
         })
+    }
+
+    fn is_job_over(&self) -> bool {
+        self.job().is_none_or(|view| view.record.phase.is_over())
+    }
+
+    /// Whoever follows a job was not promised anything of a generation that was given up before it was started.
+    fn expects_a_log(&self) -> bool {
+        let view = self.job();
+        let generation = view.as_ref().and_then(|view| view.record.generation(self.generation));
+        !self.follow || generation.is_none_or(|generation| generation.started)
     }
 
     async fn say_missing(&self, waits: bool, at_start: bool) -> bool {
@@ -310,4 +364,14 @@ impl RankLog {
     async fn send(&self, response: v1::LogsResponse) -> bool {
         self.out.send(Ok(response)).await.is_ok()
     }
+}
+
+/// How a read through one session ended.
+enum ReadEnd {
+    /// There is no more to be had, or nobody to give it to.
+    Done,
+    /// The run is proven dead: what it wrote is complete now, and can be read to its end.
+    Proven,
+    /// The session broke.
+    Broken,
 }

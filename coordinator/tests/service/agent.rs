@@ -68,6 +68,15 @@ impl RawSession {
             None => Err(Status::unknown("the stream ended")),
         }
     }
+
+    /// The next log that is asked for; everything else is let pass.
+    pub(crate) async fn log_read(&mut self) -> v1::LogRead {
+        loop {
+            if let ToAgent::LogRead(read) = self.next().await.unwrap() {
+                return read;
+            }
+        }
+    }
 }
 
 /// Tells the agent what its node does next.
@@ -262,7 +271,8 @@ impl Node {
                 job: muster_core::id::JobUid::from(read.request.job_uid.clone()),
                 generation: Generation(read.request.generation),
             };
-            let grows = read.request.follow && runs.get(&run).is_some_and(|run| run.phase != RunPhase::Dead);
+            // Of a run that it does not know, a real agent waits to hear, too.
+            let grows = read.request.follow && runs.get(&run).is_none_or(|run| run.phase != RunPhase::Dead);
             let over = read.lines.is_empty() && read.credit > 0 && !grows;
             if over {
                 messages.push(chunk(Vec::new(), true));

@@ -1,11 +1,19 @@
 //! Logs through the agents: in order, with credit, over re-formations, and said when they are missing.
 
-use muster_core::exit::Exit;
-use muster_proto::v1;
+use muster_core::{
+    exit::Exit,
+    id::{Generation, JobUid, Term},
+    run::{RunId, RunPhase, RunReport},
+    time::Timestamp,
+};
+use muster_proto::{
+    convert::session::runs_to_wire,
+    v1::{self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent},
+};
 use tonic::{Code, Streaming};
 
 use crate::{
-    agent::{FakeAgent, Order},
+    agent::{FakeAgent, Order, RawSession, hello, say},
     server::{Server, phase, reference, spec, within},
 };
 
@@ -118,6 +126,53 @@ async fn following_goes_on_over_a_reformation_until_the_job_is_over() {
     let previous = read(&server, v1::LogsRequest { previous: true, ..request("one") }).await;
     assert_eq!(lines_of(&previous, 0), lines("a", 0, 3));
     assert!(previous.iter().all(|response| response.generation < generation));
+}
+
+/// A generation that fails at once may be over before anybody who follows its job has looked.
+#[tokio::test]
+async fn generations_that_are_over_already_are_followed_too_if_asked_for() {
+    let server = Server::start().await;
+    let a = FakeAgent::start(&server, "node-a", &lines("a", 0, 2), true).await;
+    server.submit("one", spec(1)).await;
+    running(&server, "one", 1).await;
+    a.orders.send(Order::Exit(Exit::Code(1))).await.unwrap();
+    server.until_job("one", |job| job.status.as_ref().unwrap().generation == 2 && phase(job) == v1::JobPhase::Running).await;
+
+    let request = v1::LogsRequest { follow: true, since_generation: 1, ..request("one") };
+    let mut stream = server.jobs().logs(request.clone()).await.unwrap().into_inner();
+    let mut seen = Vec::new();
+    while seen.len() < 4 {
+        seen.push(next(&mut stream).await);
+    }
+    for generation in [1, 2] {
+        let of: Vec<_> = seen.iter().filter(|response| response.generation == generation).cloned().collect();
+        assert_eq!(lines_of(&of, 0), lines("a", 0, 2), "generation {generation}");
+    }
+    let refused = server.jobs().logs(v1::LogsRequest { follow: false, ..request }).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+}
+
+/// The agent reads until its run is over. Of a run it has not heard of it cannot say that; the coordinator can, once it is proven dead.
+#[tokio::test]
+async fn a_follow_ends_when_its_run_is_proven_dead_whatever_the_agent_knows() {
+    let server = Server::start().await;
+    let mut agent = RawSession::open(&server, say(FromAgent::Hello(hello("node-a")))).await.unwrap();
+    assert!(matches!(agent.next().await.unwrap(), ToAgent::Welcome(_)));
+    server.submit("one", spec(1)).await;
+    server.until_job("one", |job| job.status.as_ref().unwrap().generation == 1).await;
+    let mut stream = server.jobs().logs(v1::LogsRequest { follow: true, ..request("one") }).await.unwrap().into_inner();
+    let read = agent.log_read().await;
+    assert!(read.follow);
+
+    server.jobs().cancel(v1::CancelRequest { r#ref: Some(reference("one")) }).await.unwrap();
+    let run = RunId { job: JobUid::from(read.job_uid), generation: Generation(1) };
+    let dead = RunReport { phase: RunPhase::Dead, ..RunReport::preparing(run, Term(1)) };
+    agent.up.send(say(FromAgent::Runs(runs_to_wire(&[dead], Timestamp(0))))).await.unwrap();
+    let last = agent.log_read().await;
+    assert!(!last.follow && last.id != read.id, "once more, for what was written until then");
+    let error = "rank-0.log is not on this node".to_owned();
+    agent.up.send(say(FromAgent::Log(v1::LogChunk { id: last.id, end: true, error, ..v1::LogChunk::default() }))).await.unwrap();
+    assert_eq!(within(stream.message()).await.unwrap(), None, "it was never started: nobody misses its log");
 }
 
 #[tokio::test]

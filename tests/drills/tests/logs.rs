@@ -1,0 +1,127 @@
+//! Followed logs are whole: whatever the ranks of any generation wrote reaches the terminal, once and in order.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command},
+};
+
+use muster_drills::{Cluster, kill, pids, program, python, scripts, until};
+use rustix::process::Signal;
+
+/// Lines by generation and rank.
+type Lines = BTreeMap<(u64, u64), Vec<String>>;
+
+/// A `muster` command in the background, with its output in files.
+struct Follower {
+    child: Child,
+    out: PathBuf,
+    err: PathBuf,
+}
+
+impl Follower {
+    fn start(cluster: &Cluster, name: &str, args: &[&str]) -> Self {
+        let (out, err) = (cluster.path(&format!("{name}.out")), cluster.path(&format!("{name}.err")));
+        let mut command = Command::new(program("muster"));
+        command.args(args).env("MUSTER_LOCAL_DIR", &cluster.dir).env_remove("MUSTER_SERVER");
+        command.stdout(File::create(&out).expect("a file")).stderr(File::create(&err).expect("a file"));
+        Self { child: command.spawn().expect("muster can be executed"), out, err }
+    }
+
+    fn printed(&self) -> String {
+        fs::read_to_string(&self.out).expect("its output is UTF-8")
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.err).expect("its messages are UTF-8")
+    }
+
+    /// Waits for its end, and gives its exit code.
+    fn ended(&mut self) -> Option<i32> {
+        let status = until(|| self.child.try_wait().expect("it is our child"));
+        status.unwrap_or_else(|| panic!("it goes on for ever: {}", self.said())).code()
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the ranks wrote, as it lies on the nodes.
+fn on_disk(dir: &Path) -> Lines {
+    let mut lines = Lines::new();
+    for node in fs::read_dir(dir.join("nodes")).expect("a local cluster has nodes").flatten() {
+        for run in fs::read_dir(node.path().join("state/runs")).into_iter().flatten().flatten() {
+            for log in fs::read_dir(run.path().join("logs")).into_iter().flatten().flatten() {
+                if log.file_name().to_string_lossy().starts_with("rank-") {
+                    let text = fs::read_to_string(log.path()).expect("a log of UTF-8");
+                    sort_in(&mut lines, text.lines().map(|line| line.splitn(4, ' ').nth(3).expect("a CRI line")));
+                }
+            }
+        }
+    }
+    lines
+}
+
+fn printed(output: &str) -> Lines {
+    let mut lines = Lines::new();
+    sort_in(&mut lines, output.lines().filter_map(|line| Some(line.split_once("] ")?.1)));
+    lines
+}
+
+fn sort_in<'a>(lines: &mut Lines, texts: impl Iterator<Item = &'a str>) {
+    for text in texts {
+        let numbers: Vec<u64> = text.split(' ').filter_map(|word| word.split_once('=')?.1.parse().ok()).collect();
+        let [generation, rank, _] = numbers[..] else { panic!("a line of nobody's: {text}") };
+        lines.entry((generation, rank)).or_default().push(text.to_owned());
+    }
+}
+
+/// The same, told apart by how many lines there are: a difference of thousands of lines is nothing to read.
+fn assert_whole(follower: &Follower, written: &Lines) {
+    let printed = printed(&follower.printed());
+    let counts = |lines: &Lines| lines.iter().map(|(source, lines)| (*source, lines.len())).collect::<Vec<_>>();
+    assert_eq!(counts(&printed), counts(written), "{}", follower.said());
+    // The two streams of a rank are two pipes: their lines come in one order of two.
+    assert!(printed == *written, "out of order: {printed:#?} {written:#?}");
+}
+
+fn run<'a>(python: &'a str, script: &'a str, name: &'a str, flags: &[&'a str], args: &[&'a str]) -> Vec<&'a str> {
+    let head = ["run", "--name", name, "--nnodes", "2", "--nproc-per-node", "2", "--python", python];
+    [&head, flags, &["--", script], args].concat()
+}
+
+#[test]
+fn a_follow_goes_on_over_a_killed_rank_without_losing_a_line() {
+    let cluster = Cluster::up(2);
+    let (python, script) = (python(), scripts().join("lines.py").display().to_string());
+    cluster.muster(run(&python, &script, "job", &[], &["--endless"]));
+    let mut follower = Follower::start(&cluster, "follow", &["logs", "job", "-f", "--prefix"]);
+    let talking = until(|| (printed(&follower.printed()).values().filter(|lines| lines.len() > 10).count() == 4).then_some(()));
+    assert!(talking.is_some(), "all four ranks are followed: {}", follower.said());
+    kill(pids(&cluster.status("job").expect("the coordinator answers"))[1], Signal::KILL);
+    assert_eq!(follower.ended(), Some(0), "{}", follower.said());
+    let written = on_disk(&cluster.dir);
+    assert_eq!(written.keys().map(|(generation, _)| *generation).max(), Some(2));
+    assert_eq!(written.len(), 8, "both generations of four ranks");
+    assert_whole(&follower, &written);
+    assert!(!follower.said().contains("log"), "nothing is missing: {}", follower.said());
+}
+
+#[test]
+fn every_line_of_a_script_that_is_soon_over_is_followed() {
+    let cluster = Cluster::up(2);
+    let (python, script) = (python(), scripts().join("lines.py").display().to_string());
+    for attempt in 0..6 {
+        let name = format!("short-{attempt}");
+        let mut follower = Follower::start(&cluster, &name, &run(&python, &script, &name, &["--follow"], &["--lines", "20"]));
+        assert_eq!(follower.ended(), Some(0), "{}", follower.said());
+        let printed = printed(&follower.printed());
+        let counts: Vec<_> = printed.iter().map(|(source, lines)| (*source, lines.len())).collect();
+        assert_eq!(counts, [((1, 0), 20), ((1, 1), 20), ((1, 2), 20), ((1, 3), 20)], "{name}: {}", follower.said());
+    }
+}

@@ -52,6 +52,8 @@ mistakes! {
     BudgetIgnored,
     /// Muster cordons as many nodes as it likes.
     CordonUncapped,
+    /// A node that was silent a moment ago, and is heard again, is blamed for what breaks now.
+    SilenceRemembered,
     /// One job's failures are enough for a cordon.
     CordonForOneJob,
     /// Nodes that are silent get new work.

@@ -3,6 +3,8 @@
 //! Questions only; what follows from the answers is `settle`'s. A generation is *forming* until it is started, then *training*, then
 //! *retiring* from the moment it is replaced or ended until the last member is proven dead.
 
+use std::time::Duration;
+
 use crate::{
     exit::ExitClass,
     fleet::{
@@ -131,6 +133,10 @@ pub(crate) fn evidence(
                 since: if node.session.is_none() { node.doubted_at } else { node.heard },
                 heard: node.heard,
             }),
+            _ if planted::on(Mistake::SilenceRemembered) && now.since(node.doubted_at) < Duration::from_secs(10) => {
+                let since = node.doubted_at;
+                found.push(Evidence::NodeSilent { node: name.clone(), lost: false, since, heard: since });
+            }
             _ => {}
         }
     }

@@ -23,6 +23,7 @@ use crate::{
     machine::{Group, Runner},
     planted::{Planted, on},
     trace::note,
+    troubles::Kind,
     world::World,
 };
 
@@ -69,6 +70,7 @@ impl World {
             let comes = self.rng.ms(2_000, 15_000);
             return self.after(comes, Event::OperatorMends { machine });
         }
+        self.ends(machine, Kind::AgentDead);
         let place = &mut self.machines[machine];
         place.agents_started += 1;
         let id = place.agents_started;
@@ -111,10 +113,11 @@ impl World {
     }
 
     pub(crate) fn agent_dies(&mut self, machine: usize, back_in: Option<Duration>) {
-        self.in_trouble(machine);
         let place = &mut self.machines[machine];
         let Some(agent) = place.agent.take() else { return };
         note!(self, "agent {} of n{machine} dies", agent.id);
+        self.begins(machine, Kind::AgentDead);
+        let place = &mut self.machines[machine];
         if on(Planted::LedgerNotSynced)
             && let Some(before) = place.ledger_before.take()
         {
@@ -352,9 +355,8 @@ impl World {
                 invariants::persisted_before_obeyed(self, machine, &assignment.run);
                 let place = &mut self.machines[machine];
                 if std::mem::take(&mut place.refuse_start) {
-                    self.in_trouble(machine);
                     self.count(Fault::StartRefused);
-                    self.note_refusal(machine, &assignment.run);
+                    self.did(machine, &assignment.run, Kind::Refused, None);
                     let refused = Event::Refused { machine, agent, run: assignment.run, reason: "python3 not found" };
                     let delay = self.rng.ms(1, 20);
                     self.queue.push(self.now + delay, refused);
@@ -380,6 +382,7 @@ impl World {
             Effect::EndSession(Alarm { why, .. }) => {
                 note!(self, "n{machine} ends the session: {why}");
                 self.hang_up(machine, true);
+                self.befalls(machine, Kind::SessionBroke);
             }
             Effect::Alarm(alarm) => {
                 note!(self, "n{machine} objects: {}", alarm.why);
@@ -405,9 +408,8 @@ impl World {
         let life = self.fresh();
         let refused = std::mem::take(&mut self.machines[machine].refuse_hold);
         if refused {
-            self.in_trouble(machine);
             self.count(Fault::HoldRefused);
-            self.note_refusal(machine, &run);
+            self.did(machine, &run, Kind::Refused, None);
             let delay = self.rng.ms(1, 50);
             return self.queue.push(self.now + delay, Event::Refused { machine, agent, run, reason: "no space left on device" });
         }

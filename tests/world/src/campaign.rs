@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Fault, Options, Report, Violation};
+use crate::{Fault, Options, Report, Violation, blame::Blame};
 
 /// What a range of seeds came to.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +22,7 @@ pub struct Totals {
     /// On the worlds' clocks, all of them together.
     pub lasted: Duration,
     pub faults: BTreeMap<Fault, u64>,
+    pub blames: BTreeMap<Blame, u64>,
     /// In the order in which they were found, which with several threads is not that of their seeds.
     pub violations: Vec<(u64, Violation)>,
 }
@@ -35,6 +36,9 @@ impl Totals {
         self.lasted += report.lasted;
         for (fault, count) in report.faults {
             *self.faults.entry(fault).or_insert(0) += count;
+        }
+        for (blame, count) in report.blames {
+            *self.blames.entry(blame).or_insert(0) += count;
         }
         self.violations.extend(report.violation.map(|violation| (seed, violation)));
     }

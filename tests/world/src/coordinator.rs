@@ -19,6 +19,7 @@ use crate::{
     planted::{Planted, on},
     store::Store,
     trace::note,
+    troubles::Kind,
     world::World,
 };
 
@@ -98,7 +99,7 @@ impl World {
         let deposed = self.seats[first].process.as_mut().expect("found above");
         deposed.deposed = Some(view);
         let process = deposed.id;
-        (0..self.machines.len()).for_each(|machine| self.in_trouble(machine));
+        (0..self.machines.len()).for_each(|machine| self.befalls(machine, Kind::OtherCoordinator));
         self.takes_the_term(second);
         // It notices at its next commit, or when it looks at its lease; one that stands still, later.
         let notices = if self.now < self.lull { self.rng.ms(25_000, 45_000) } else { self.rng.ms(500, 30_000) };
@@ -155,7 +156,6 @@ impl World {
         let of_it = |(_, conn): &(&u64, &crate::network::Conn)| conn.process == process.id && conn.coordinator_open;
         let open: Vec<u64> = self.conns.iter().filter(of_it).map(|(id, _)| *id).collect();
         for id in open {
-            self.in_trouble(self.conns[&id].machine);
             self.close_at_coordinator(id);
         }
         if let Some(back_in) = back_in {
@@ -396,6 +396,7 @@ impl World {
                 note!(self, "session refused: {why}");
                 if let Some(id) = self.conn_of(seat, session) {
                     if let Some(machine) = self.conns.get(&id).map(|conn| conn.machine) {
+                        self.befalls(machine, Kind::SessionRefused);
                         self.refused_session(machine, &why);
                     }
                     self.close_at_coordinator(id);

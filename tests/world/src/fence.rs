@@ -16,6 +16,7 @@ use crate::{
     machine::Runner,
     planted::{Planted, on},
     trace::note,
+    troubles::Kind,
     words,
     world::World,
 };
@@ -58,6 +59,8 @@ impl World {
             note!(self, "the agent of n{machine} stands still just when it is told to run");
             let still = self.traits.ms(15_000, 50_000);
             self.machines[machine].agent_paused_until = self.now + still;
+            self.begins(machine, Kind::AgentStood);
+            self.after(still, Event::Mends { fault: Fault::AgentPause, machine, other: machine });
             self.cut(machine, true, false);
             self.after(still + still, Event::Mends { fault: Fault::CutUp, machine, other: machine });
         }
@@ -84,6 +87,7 @@ impl World {
             return true;
         }
         note!(self, "n{machine}: {} is not begun, nothing was heard for too long", words::run(run));
+        self.did(machine, run, Kind::Fenced, None);
         if let Some(group) = self.group(machine, run, life) {
             (group.fenced, group.fence_closed) = (true, true);
         }
@@ -107,6 +111,7 @@ impl World {
         group.fence_closed = true;
         group.fenced |= by_itself;
         note!(self, "n{machine}: {} stops, nothing was heard for too long", words::run(&run));
+        self.did(machine, &run, Kind::Fenced, None);
         self.stop_group(machine, run, life, grace);
     }
 

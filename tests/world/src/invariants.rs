@@ -30,11 +30,11 @@
 //!
 //! I1 to I16 are the invariants of the failure model, R1 to R12 rules of the protocol that can be looked at directly.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use muster_core::{
     fleet::{
-        Answer, Change, Effect, MUSTER, NodeRecord,
+        Answer, Change, Effect, MUSTER, Mark, NodeRecord,
         job::{GenerationRecord, HISTORY_MAX, INCIDENTS_MAX, JobRecord},
         receipt::{Cause, Charged, Incident},
     },
@@ -53,6 +53,7 @@ use crate::{
     world::World,
 };
 
+mod blames;
 mod brake;
 mod decisions;
 mod fences;
@@ -69,10 +70,6 @@ const DESIRED_MAX: usize = 512;
 const MARKS_MAX: usize = 32;
 const LEDGER_JOBS_MAX: usize = 1_000;
 
-/// A node is blamed rightly for what begins so long after it was last in trouble, at most: silence, a stop that hangs and the wait
-/// for a start that does not come add up to less.
-const TROUBLE: Duration = Duration::from_secs(180);
-
 type Broken = Option<(&'static str, String)>;
 
 /// Who decided a change, when by its own clock, and on whose word.
@@ -84,7 +81,9 @@ pub(crate) struct Judge {
 
 /// All changes of one transaction, before they are made: what can only be judged together.
 pub(crate) fn transaction_is_lawful(world: &mut World, judge: &Judge, changes: &[Change]) {
-    let broken = rollback::rollback(world, changes).or_else(|| brake::brake(world, judge, changes));
+    let broken = rollback::rollback(world, changes)
+        .or_else(|| brake::brake(world, judge, changes))
+        .or_else(|| blames::marks_are_explained(world, changes));
     if let Some((rule, what)) = broken {
         world.fail(rule, what);
     }
@@ -274,7 +273,7 @@ pub(crate) fn term_goes_up(world: &mut World, term: Term) {
 /// I7: workers are stopped by a decision only: their generation was replaced or ended, or its start was refused here.
 pub(crate) fn silence_never_kills(world: &mut World, machine: usize, run: &RunId) {
     let current = world.store.jobs.get(&run.job).and_then(|job| job.current.as_ref()).is_some_and(|g| g.number == run.generation);
-    if current && world.truth.rolled_back.is_none() && !world.truth.refusals.contains(&(run.clone(), machine)) {
+    if current && world.truth.rolled_back.is_none() && !world.refused(machine, run) {
         world.fail("I7", format!("{} is stopped on n{machine}, and nobody has decided that", words::run(run)));
     }
 }

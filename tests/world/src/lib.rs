@@ -14,7 +14,8 @@
 //! | `strangers` | agents and machines that are not who their name says |
 //! | `operator` | what a person does about it |
 //! | `users` | submissions and other requests |
-//! | `truth` | what really happened, for the checks only |
+//! | `truth`, `troubles` | what really happened, for the checks only |
+//! | `blame` | what the coordinator says of it, and how that compares |
 //! | `invariants`, `liveness` | the rules |
 //! | `shrink`, `log` | a history that broke a rule: made smaller, and written down for `muster replay` |
 //! | `campaign`, `record` | many seeds, and what they came to: REPORT.md |
@@ -31,6 +32,7 @@ use muster_core::time::Timestamp;
 mod agent;
 mod ages;
 pub mod campaign;
+pub mod blame;
 mod clock;
 mod coordinator;
 mod event;
@@ -57,6 +59,7 @@ mod trace;
 mod training;
 mod truth;
 mod users;
+mod troubles;
 mod warm;
 mod words;
 mod world;
@@ -97,6 +100,8 @@ pub struct Report {
     pub faults: BTreeMap<Fault, u64>,
     pub events: u64,
     pub generations: u64,
+    /// The coordinator's blames, each as it compares with the truth.
+    pub blames: BTreeMap<blame::Blame, u64>,
     pub steps: u64,
     /// What the history was made of: for those who make it smaller.
     pub strikes: u64,

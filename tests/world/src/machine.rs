@@ -78,8 +78,6 @@ pub(crate) struct Machine {
     pub(crate) other_disk: Option<Box<Disk>>,
     /// Its node was struck off, and nobody was welcomed as it since.
     pub(crate) struck_off: bool,
-    /// When anything of this machine was last in trouble, or of its way to the coordinator.
-    pub(crate) trouble: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,6 +211,7 @@ impl Group {
     }
 
     /// Cannot be killed now, or could not when it was: the kernel ends it then before it does anything more.
+    /// Whether anything lives that uses what the group was given.
     pub(crate) fn is_beyond_reach(&self, now: Timestamp) -> bool {
         now < self.unkillable_until || self.kill_at.is_some_and(|at| at <= now && at < self.unkillable_until)
     }

@@ -143,6 +143,10 @@ fn run(args: Args) -> std::io::Result<bool> {
     for (fault, count) in &totals.faults {
         println!("  {count:>9} {fault}");
     }
+    println!("blames: {}", totals.blames.iter().filter(|(blame, _)| blame.verdict.is_blame()).map(|(_, count)| count).sum::<u64>());
+    for (blame, count) in &totals.blames {
+        println!("  {count:>9} {:?}: {}; {}", blame.cause, blame.truly, blame.verdict.words());
+    }
     println!("violations: {}", totals.violations.len());
     Ok(totals.violations.is_empty())
 }

@@ -9,6 +9,7 @@ use crate::{
     event::{Down, Event, Up},
     fault::Fault,
     trace::note,
+    troubles::Kind,
     world::World,
 };
 
@@ -131,6 +132,10 @@ impl World {
         }
         let conn = self.conns.get_mut(&id).expect("found above");
         conn.heard = self.now;
+        let (whole, process) = (conn.agent_open, conn.process);
+        if whole && self.leader().is_some_and(|leader| leader.id == process) {
+            self.is_heard(machine, matches!(message, Up::Hello { .. }));
+        }
         self.heard_from_agent(id, message);
     }
 
@@ -172,7 +177,6 @@ impl World {
         if self.machines[machine].agent.as_ref().is_some_and(|living| living.id == agent) {
             self.count(Fault::Stale);
             // The agent may well end its session over it.
-            self.in_trouble(machine);
             self.heard_from_coordinator(machine, message);
         }
     }
@@ -196,7 +200,7 @@ impl World {
     pub(crate) fn cut(&mut self, machine: usize, up: bool, down: bool) {
         self.machines[machine].up_cut |= up;
         self.machines[machine].down_cut |= down;
-        self.in_trouble(machine);
+        self.begins(machine, Kind::Cut);
     }
 
     pub(crate) fn heal_cut(&mut self, machine: usize) {
@@ -205,7 +209,7 @@ impl World {
             return;
         }
         (self.machines[machine].up_cut, self.machines[machine].down_cut) = (false, false);
-        self.in_trouble(machine);
+        self.ends(machine, Kind::Cut);
         note!(self, "n{machine} is reached again");
         for id in self.conns_of(machine) {
             self.flush(id);
@@ -263,7 +267,7 @@ impl World {
 
     /// Breaks a connection for both ends.
     pub(crate) fn break_session(&mut self, machine: usize) {
-        self.in_trouble(machine);
+        self.befalls(machine, Kind::SessionBroke);
         for id in self.conns_of(machine) {
             let conn = &self.conns[&id];
             if conn.agent_open && conn.coordinator_open {

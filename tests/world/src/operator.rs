@@ -70,7 +70,6 @@ impl World {
         if !self.machines[machine].ledger_damaged {
             return;
         }
-        self.in_trouble(machine);
         self.machines[machine].ledger_damaged = false;
         let older = self.machines[machine].ledger_before.take().filter(|_| !anew);
         if let Some(older) = older {

@@ -12,7 +12,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Planted, Size, Violation, campaign::Totals};
+use crate::{
+    Planted, Size, Violation,
+    blame::{Blame, Verdict},
+    campaign::Totals,
+};
 
 /// One line of a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,10 +40,23 @@ pub struct Histories {
     #[serde(default)]
     pub simulated_s: u64,
     pub faults: BTreeMap<String, u64>,
+    /// The coordinator's blames. Not compared with the truth at first.
+    #[serde(default)]
+    pub blames: Vec<Blamed>,
     /// Seed, rule and what was seen.
     pub violations: Vec<(u64, String, String)>,
     pub seconds: f64,
     pub commit: String,
+}
+
+/// How often the coordinator said this of what was that.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blamed {
+    pub cause: String,
+    pub truly: String,
+    pub verdict: Verdict,
+    pub count: u64,
 }
 
 /// A mistake put in, and what saw it first.
@@ -87,10 +104,17 @@ pub fn histories(size: Size, (from, to): (u64, u64), totals: &Totals, took: Dura
         steps: totals.steps,
         simulated_s: totals.lasted.as_secs(),
         faults: totals.faults.iter().map(|(fault, count)| (fault.to_string(), *count)).collect(),
+        blames: totals.blames.iter().map(|(blame, count)| Blamed::new(blame, *count)).collect(),
         violations: totals.violations.iter().map(|(seed, v)| (*seed, v.rule.to_owned(), v.what.clone())).collect(),
         seconds: took.as_secs_f64(),
         commit: commit(),
     })
+}
+
+impl Blamed {
+    fn new(blame: &Blame, count: u64) -> Self {
+        Self { cause: format!("{:?}", blame.cause), truly: blame.truly.to_owned(), verdict: blame.verdict, count }
+    }
 }
 
 /// Adds a line to a record.
@@ -217,6 +241,7 @@ fn render(lines: &[Line], found: &str) -> String {
         let count = faults.get(fault.to_string().as_str()).copied().unwrap_or(0);
         let _ = writeln!(text, "| {fault} | {} | {} |", thousands(count), fault.words());
     }
+    text += &blames(&histories);
     text += "\n## Planted mistakes\n\nEach breaks one rule, alone; the world must see it within 10,000 small histories, or 10,000 mixed\nones. `cargo run -p \
              muster-world --features planted -- --hunt` runs them again.\n\n| mistake | what it does | broke | in seed | of size | what was seen |\n|---|---|---|---|---|---|\n";
     let planted = lines.iter().filter_map(|line| if let Line::Planted(caught) = line { Some(caught) } else { None });
@@ -234,6 +259,32 @@ fn render(lines: &[Line], found: &str) -> String {
         );
     }
     text + "\n" + found
+}
+
+/// How the coordinator's blames compare with what truly happened.
+fn blames(histories: &[&Histories]) -> String {
+    let mut sums: BTreeMap<(Verdict, &str, &str), u64> = BTreeMap::new();
+    for blamed in histories.iter().flat_map(|histories| &histories.blames) {
+        *sums.entry((blamed.verdict, &blamed.cause, &blamed.truly)).or_insert(0) += blamed.count;
+    }
+    let of = |verdict: Verdict| sums.iter().filter(|((v, ..), _)| *v == verdict).map(|(_, count)| count).sum::<u64>();
+    let all: u64 = Verdict::ALL.into_iter().filter(|verdict| verdict.is_blame()).map(of).sum();
+    let percent = |count: u64| if all == 0 { 0.0 } else { 100.0 * count as f64 / all as f64 };
+    let mut text = format!(
+        "\n## Blames\n\nEach blame is compared with what the world did to the very rank, run or node it names, at that time. One that \
+         is neither true nor excused breaks I9.\nHistories that were recorded before this was compared are not counted.\n\n\
+         Blames: {}. ",
+        thousands(all)
+    );
+    let shares = Verdict::ALL.into_iter().filter(|verdict| verdict.is_blame());
+    let shares: Vec<String> =
+        shares.map(|verdict| format!("{}: {} ({:.1} %)", verdict.words(), thousands(of(verdict)), percent(of(verdict)))).collect();
+    let _ = writeln!(text, "{}.\n", shares.join("; "));
+    text += "| what the coordinator said | what was true | verdict | times |\n|---|---|---|---|\n";
+    for ((verdict, cause, truly), count) in &sums {
+        let _ = writeln!(text, "| {cause} | {truly} | {} | {} |", verdict.words(), thousands(*count));
+    }
+    text
 }
 
 fn thousands(number: u64) -> String {
@@ -274,6 +325,11 @@ mod tests {
                 steps: 3,
                 simulated_s: 3_600,
                 faults: [("AgentCrash".to_owned(), faults)].into(),
+                blames: vec![
+                    Blamed { cause: "NodeLost".into(), truly: "no power".into(), verdict: Verdict::First, count: 49 },
+                    Blamed { cause: "WorkerKilled".into(), truly: "in doubt".into(), verdict: Verdict::Excused, count: 1 },
+                    Blamed { cause: "PeersLost".into(), truly: "a cut".into(), verdict: Verdict::Spared, count: 7 },
+                ],
                 violations: Vec::new(),
                 seconds: 90.0,
                 commit: "abc".into(),
@@ -282,5 +338,10 @@ mod tests {
         let text = render(&[one(0, 5), one(500, 7)], "## Found\n");
         assert!(text.contains("| abc | small | 1,000 | 2 h | 2,000,000 | 12 | 4 | 6 | 3 min | 0 |"), "{text}");
         assert!(text.contains("| AgentCrash | 12 | the agent dies |") && text.ends_with("## Found\n"), "{text}");
+        assert!(
+            text.contains("Blames: 100. true, and the first cause: 98 (98.0 %);") && text.contains("excused: 2 (2.0 %)."),
+            "{text}"
+        );
+        assert!(text.contains("| NodeLost | no power | true, and the first cause | 98 |"), "{text}");
     }
 }

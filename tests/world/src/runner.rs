@@ -17,6 +17,7 @@ use crate::{
     planted::{Planted, on},
     trace::note,
     training::address,
+    troubles::Kind,
     words,
     world::World,
 };
@@ -136,7 +137,7 @@ impl World {
         if unkillable && group.has_process() {
             group.unkillable_until = now + stuck;
             self.count(Fault::Unkillable);
-            self.in_trouble(machine);
+            self.lasts(machine, Kind::Unkillable, now + stuck);
         }
         let group = self.group(machine, &run, life).expect("the caller found it");
         if first && obeys && now >= group.unkillable_until {
@@ -272,7 +273,7 @@ impl World {
 
     /// The runner is killed; the kernel takes its group along. The agent finds out, and so do the peers.
     pub(crate) fn runner_killed(&mut self, machine: usize, run: &RunId) {
-        self.in_trouble(machine);
+        self.did(machine, run, Kind::RunnerKilled, None);
         let Some(group) = self.machines[machine].runs.get_mut(run) else { return };
         note!(self, "n{machine}: the runner of {} is killed", words::run(run));
         group.runner = Runner::Gone;

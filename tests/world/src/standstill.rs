@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muster_core::{run::RunId, time::Timestamp};
 
-use crate::{event::Event, fault::Fault, invariants, trace::note, world::World};
+use crate::{event::Event, fault::Fault, invariants, trace::note, troubles::Kind, world::World};
 
 /// A runner is on a processor at most so long after its workers are.
 const RUNNER_WAKES_MS: u64 = 20;
@@ -24,7 +24,7 @@ impl World {
         (place.stands_until, place.runners_wake) = (until, until + runners);
         place.agent_paused_until = place.agent_paused_until.max(until + agent);
         place.slept += a_while;
-        self.in_trouble(machine);
+        self.begins(machine, Kind::MachineStood);
         self.after(a_while + agent, Event::Mends { fault: Fault::MachineStands, machine, other: machine });
         self.after(a_while + WAKING, Event::AllAwake { machine });
     }

@@ -118,7 +118,6 @@ impl World {
 
     pub(crate) fn disks_change(&mut self, machine: usize) {
         note!(self, "another machine takes the place of n{machine}");
-        self.in_trouble(machine);
         self.power_cut(machine);
         let place = &mut self.machines[machine];
         (place.ledger_damaged, place.ledger_fails) = (false, false);

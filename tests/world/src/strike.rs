@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muster_core::{exit::Exit, node::GroupPhase, run::RunId};
 
-use crate::{event::Event, fault::Fault, machine::Runner, plan::Size, runner::SIGKILL, trace::note, world::World};
+use crate::{event::Event, fault::Fault, machine::Runner, plan::Size, runner::SIGKILL, trace::note, troubles::Kind, world::World};
 
 const SIGSEGV: i32 = 11;
 
@@ -88,7 +88,7 @@ impl World {
                 return true;
             }
             Fault::AgentPause if powered => {
-                self.in_trouble(machine);
+                self.begins(machine, Kind::AgentStood);
                 let place = &mut self.machines[machine];
                 place.agent_paused_until = place.agent_paused_until.max(self.now + a_while);
                 self.cut_while_paused(machine);
@@ -122,8 +122,7 @@ impl World {
                     Fault::RankSegfault => (Exit::Signal(SIGSEGV), None),
                     _ => (Exit::Signal(SIGKILL), None),
                 };
-                self.truth.job_faults.insert((run.clone(), machine));
-                self.rank_ends(machine, run, life, local, exit, error);
+                self.rank_fails(machine, run, life, local, exit, error);
             }
             Fault::SessionBreak => self.break_session(machine),
             Fault::CutBoth | Fault::CutUp | Fault::CutDown => {
@@ -131,7 +130,7 @@ impl World {
                 self.after(a_while, Event::Mends { fault, machine, other });
             }
             Fault::SlowNetwork => {
-                self.in_trouble(machine);
+                self.begins(machine, Kind::Slow);
                 self.machines[machine].slow_ms = self.rng.range(200, 2_000);
                 self.after(a_while, Event::Mends { fault, machine, other });
             }
@@ -145,7 +144,6 @@ impl World {
                 self.after(a_while, Event::Mends { fault, machine, other });
             }
             Fault::PeerReset if machine != other => {
-                self.truth.resets += 1;
                 self.peers_reset(machine, other);
             }
             Fault::GpusHidden if self.machines[machine].gpus > 0 => {
@@ -218,8 +216,19 @@ impl World {
         self.after(next, Event::SickRank { machine });
         if let Some((run, life, ranks)) = self.working_group(machine) {
             let local = self.rng.below(ranks);
-            self.truth.job_faults.insert((run.clone(), machine));
-            self.rank_ends(machine, run, life, local, Exit::Signal(SIGSEGV), None);
+            self.rank_fails(machine, run, life, local, Exit::Signal(SIGSEGV), None);
+        }
+    }
+
+    /// A rank ends by itself.
+    fn rank_fails(&mut self, machine: usize, run: RunId, life: u64, local: usize, exit: Exit, error: Option<&'static str>) {
+        let alive = |world: &Self| world.machines[machine].runs.get(&run).and_then(|group| Some(group.ranks.get(local)?.alive));
+        let rank = self.machines[machine].runs.get(&run).and_then(|group| Some(group.ranks.get(local)?.report.rank));
+        let before = alive(self);
+        self.rank_ends(machine, run.clone(), life, local, exit, error);
+        // One that cannot be killed now goes on.
+        if before == Some(true) && alive(self) == Some(false) {
+            self.did(machine, &run, Kind::RankFailed, rank);
         }
     }
 
@@ -248,7 +257,7 @@ impl World {
         if !self.machines[machine].powered {
             return;
         }
-        self.in_trouble(machine);
+        self.begins(machine, Kind::NoPower);
         note!(self, "n{machine} loses power");
         self.machines[machine].powered = false;
         self.changed.push(machine);
@@ -256,20 +265,22 @@ impl World {
         let place = &mut self.machines[machine];
         (place.refuse_hold, place.refuse_start, place.unkillable) = (false, false, false);
         (place.agent_paused_until, place.stands_until, place.runners_wake) = (self.now, self.now, self.now);
-        let mut worlds = Vec::new();
-        for group in place.runs.values_mut() {
+        let (mut worlds, mut fell) = (Vec::new(), Vec::new());
+        for (run, group) in &mut place.runs {
             if group.has_process() {
                 worlds.extend(group.world);
             }
             group.runner = Runner::Gone;
             group.launcher = false;
             group.ranks.iter_mut().for_each(|rank| rank.alive = false);
+                fell.push(run.clone());
         }
         // Nobody closes the sockets. Peers see it at once where the switch tells them, or late, or when it is back.
         let told = self.rng.percent(30);
         for world in worlds {
             if told {
                 self.peers_will_notice(world, machine, 100, 4_000);
+        fell.iter().for_each(|run| self.did(machine, run, Kind::NoPower, None));
             } else {
                 self.unheard_by_all(world, machine);
             }
@@ -285,7 +296,7 @@ impl World {
         if self.machines[machine].powered {
             return;
         }
-        self.in_trouble(machine);
+        self.ends(machine, Kind::NoPower);
         let now = self.now;
         let place = &mut self.machines[machine];
         (place.powered, place.booted, place.slept) = (true, now, Duration::ZERO);
@@ -303,7 +314,11 @@ impl World {
     pub(crate) fn mends(&mut self, fault: Fault, machine: usize, other: usize) {
         match fault {
             Fault::CutBoth | Fault::CutUp | Fault::CutDown => self.heal_cut(machine),
-            Fault::SlowNetwork => self.machines[machine].slow_ms = 0,
+            Fault::SlowNetwork => {
+                self.machines[machine].slow_ms = 0;
+                self.ends(machine, Kind::Slow);
+            }
+            Fault::AgentPause | Fault::MachineStands => self.agent_goes_on(machine),
             Fault::FabricCut => self.heal_fabric(machine, other),
             Fault::GpusHidden => {
                 self.machines[machine].gpus_hidden = false;
@@ -329,7 +344,14 @@ impl World {
             }
             _ => {}
         }
-        self.in_trouble(machine);
+    }
+
+    /// What stood still goes on, unless it has been told to stand still for longer.
+    fn agent_goes_on(&mut self, machine: usize) {
+        if self.now >= self.machines[machine].agent_paused_until {
+            self.ends(machine, Kind::AgentStood);
+            self.ends(machine, Kind::MachineStood);
+        }
     }
 
     pub(crate) fn everything_heals(&mut self) {
@@ -346,6 +368,8 @@ impl World {
             if let Some(agent) = &mut place.agent {
                 agent.armed = None;
             }
+            let place = &mut self.machines[machine];
+            self.ends(machine, Kind::Slow);
             let place = &mut self.machines[machine];
             let told = [&mut place.gpus_hidden, &mut place.nic_down, &mut place.noticed].map(std::mem::take);
             if told.contains(&true) {

@@ -8,7 +8,7 @@ use muster_core::{
     run::{Endpoint, RunId},
 };
 
-use crate::{event::Event, invariants, machine::Runner, runner::PEER_LOST, trace::note, words, world::World};
+use crate::{event::Event, invariants, machine::Runner, runner::PEER_LOST, trace::note, troubles::Kind, words, world::World};
 
 /// What meets at one store under one rendezvous id, whoever it may be.
 #[derive(Debug)]
@@ -247,8 +247,6 @@ impl World {
         if a == b {
             return;
         }
-        self.in_trouble(a);
-        self.in_trouble(b);
         let cut = self.fresh();
         self.fabric_cuts.insert((a.min(b), a.max(b)), cut);
         // A collective's own time limit, or TCP's.
@@ -266,13 +264,13 @@ impl World {
 
     /// Connections between two machines' workers break.
     pub(crate) fn peers_reset(&mut self, a: usize, b: usize) {
-        self.in_trouble(a);
-        self.in_trouble(b);
         let worlds: Vec<u64> = self.trainings.iter().filter(|(_, training)| training.formed).map(|(id, _)| *id).collect();
         for world in worlds {
             let members = self.members(world);
             let of = |machine: usize| members.iter().find(|(member, _)| *member == machine).cloned();
             if let (Some(a), Some(b)) = (of(a), of(b)) {
+                self.did(a.0, &a.1, Kind::PeersParted, None);
+                self.did(b.0, &b.1, Kind::PeersParted, None);
                 self.lose_peers(a.0, &a.1, 0, 200);
                 self.lose_peers(b.0, &b.1, 0, 200);
             }
@@ -283,8 +281,6 @@ impl World {
         if self.fabric_cuts.remove(&(a.min(b), a.max(b))).is_none() {
             return;
         }
-        self.in_trouble(a);
-        self.in_trouble(b);
         self.late_news(a, b);
         // Workers that waited at a store they could not reach arrive now.
         for machine in [a, b] {

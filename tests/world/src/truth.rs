@@ -8,16 +8,22 @@ use muster_core::{
     time::Timestamp,
 };
 
-use crate::{invariants::Silences, world::World};
+use crate::{
+    blame::Blame,
+    invariants::Silences,
+    troubles::{Deed, Trouble},
+};
 
 #[derive(Debug, Default)]
 pub(crate) struct Truth {
-    /// Ranks that failed by themselves: the job's own fault.
-    pub(crate) job_faults: BTreeSet<(RunId, usize)>,
-    /// Starts that a machine refused.
-    pub(crate) refusals: BTreeSet<(RunId, usize)>,
-    /// Connections between workers broke for no fault of any node or job.
-    pub(crate) resets: u64,
+    /// What befell each machine.
+    pub(crate) troubles: BTreeMap<usize, Vec<Trouble>>,
+    /// What the workers of each run did or suffered, in order.
+    pub(crate) deeds: BTreeMap<RunId, Vec<Deed>>,
+    /// When each generation was stored.
+    pub(crate) opened: BTreeMap<RunId, Timestamp>,
+    /// The coordinator's blames, each as it compares with the truth.
+    pub(crate) blames: BTreeMap<Blame, u64>,
     pub(crate) steps_wanted: BTreeMap<JobUid, u64>,
     pub(crate) steps: BTreeMap<JobUid, u64>,
     pub(crate) stepped_at: BTreeMap<JobUid, Timestamp>,
@@ -40,11 +46,5 @@ impl Truth {
     pub(crate) fn is_forgiven(&self, rule: &str) -> bool {
         const OF_MEMORY: [&str; 11] = ["R6", "R7", "R9", "I3", "I4", "I5", "I7", "I8", "I9", "I10", "R4"];
         self.rolled_back.is_some() && OF_MEMORY.contains(&rule)
-    }
-}
-
-impl World {
-    pub(crate) fn note_refusal(&mut self, machine: usize, run: &RunId) {
-        self.truth.refusals.insert((run.clone(), machine));
     }
 }

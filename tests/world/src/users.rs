@@ -14,6 +14,7 @@ use crate::{
     event::Event,
     planted::{Planted, on},
     trace::note,
+    troubles::Kind,
     world::World,
 };
 
@@ -131,6 +132,11 @@ impl World {
             && self.machines.iter().any(|place| &place.name == node && place.powered)
         {
             return;
+        }
+        if let Request::DeleteNode { node } = &request
+            && let Some(machine) = self.machine_named(node)
+        {
+            self.befalls(machine, Kind::StruckOff);
         }
         if let (Request::Delete { .. }, Some(wish)) = (&request, wish) {
             let name = self.users.wishes[wish].name.clone();

@@ -155,6 +155,7 @@ impl World {
             events,
             generations: self.store.jobs.values().map(|job| job.last_generation.0).sum(),
             steps: self.truth.steps.values().sum(),
+            blames: self.truth.blames,
         }
     }
 
@@ -283,10 +284,6 @@ impl World {
         }
     }
 
-    pub(crate) fn in_trouble(&mut self, machine: usize) {
-        self.machines[machine].trouble = self.now;
-    }
-
     /// A rule is broken. The first one counts.
     pub(crate) fn fail(&mut self, rule: &'static str, what: String) {
         if self.violation.is_none() && !self.truth.is_forgiven(rule) {
@@ -340,6 +337,5 @@ fn machine(index: usize, plan: &Plan) -> Machine {
         other_dir: None,
         other_disk: None,
         struck_off: false,
-        trouble: Timestamp(0),
     }
 }

@@ -8,7 +8,7 @@ pub(crate) fn change_is_lawful(world: &mut World, judge: &Judge, change: &Change
         _ if judge.term < world.store.term => {
             Some(("I6", format!("the store takes a change of term {}, and term {} has begun", judge.term, world.store.term)))
         }
-        Change::PutJob(job) => job_change(world, judge, job),
+        Change::PutJob(job) => job_change(world, judge, job).or_else(|| blames::are_true(world, job)),
         Change::DeleteJob(uid) => deletion(world, uid),
         Change::PutNode(node) => node_change(world, judge, node),
         Change::DeleteNode(name) => {
@@ -44,7 +44,7 @@ fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
         .or_else(|| only_who_is_heard(world, before, job))
         .or_else(|| generations_go_up(before, job))
         .or_else(|| started_when_inert(world, before, job))
-        .or_else(|| blame_is_fair(world, before, job))
+        .or_else(|| charges_are_told(before, job))
 }
 
 /// I8: what is over stays over, with the same end.
@@ -148,10 +148,9 @@ fn started_when_inert(world: &World, before: &JobRecord, job: &JobRecord) -> Bro
     None
 }
 
-/// I9 for jobs: who is blamed did it, and a job pays for its own faults only.
-fn blame_is_fair(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
-    let count = |job: &JobRecord| job.incidents.len() as u32 + job.incidents_dropped;
-    if count(job) == count(before) && job.restarts.len() > before.restarts.len() {
+/// I9 for budgets: what a job is charged with stands in an incident that says so.
+fn charges_are_told(before: &JobRecord, job: &JobRecord) -> Broken {
+    if blames::count(job) == blames::count(before) && job.restarts.len() > before.restarts.len() {
         return Some(("I9", format!("{} is charged without an incident", job.uid)));
     }
     let charged = job.restarts.last() != before.restarts.last() && !job.restarts.is_empty();
@@ -159,36 +158,7 @@ fn blame_is_fair(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
     if charged && newest.is_none_or(|incident| incident.from < before.current.as_ref().map(|current| current.number)) {
         return Some(("I9", format!("a restart of {} is counted that was no fault of its", job.uid)));
     }
-    let new = (count(job) - count(before)) as usize;
-    job.incidents.iter().rev().take(new).find_map(|incident| unfair(world, before, job, incident))
-}
-
-fn unfair(world: &World, before: &JobRecord, job: &JobRecord, incident: &Incident) -> Broken {
-    // Where nobody is named the network is to blame. In doubt a job pays from the fourth time on without a step further.
-    let advanced = incident.last_step_before > before.last_step;
-    let in_vain = !advanced && before.in_vain >= 3;
-    if incident.culprit.is_none() && incident.charged == Charged::Job && !in_vain {
-        return Some(("I9", format!("{} pays for the network: {}", job.uid, incident.message)));
-    }
-    let (Some(node), Some(from), Some(_)) = (&incident.node, incident.from, &incident.culprit) else { return None };
-    let run = RunId { job: job.uid.clone(), generation: from };
-    let machine = world.machine_named(node)?;
-    let truth = &world.truth;
-    let own_fault = truth.job_faults.iter().any(|(faulty, _)| *faulty == run);
-    let members = job.generation(from).map_or(0, |generation| generation.members.len());
-    let refused_everywhere = truth.refusals.iter().filter(|(refused, _)| *refused == run).count() >= members;
-    if incident.charged == Charged::Job && !own_fault && !refused_everywhere && !in_vain {
-        return Some(("I9", format!("{} pays for what it did not do: {}", words::run(&run), incident.message)));
-    }
-    let here = (run.clone(), machine);
-    let guilty = truth.job_faults.contains(&here) || truth.refusals.contains(&here) || in_trouble(world, machine);
-    (!guilty).then(|| ("I9", format!("{node} is blamed for {} and is innocent: {}", words::run(&run), incident.message)))
-}
-
-fn in_trouble(world: &World, machine: usize) -> bool {
-    let place = &world.machines[machine];
-    // However late a coordinator comes to it, who has no power is silent.
-    !place.powered || place.trouble.0 > 0 && world.now.since(place.trouble) < TROUBLE
+    None
 }
 
 /// I12 for deletions: somebody asked, and nothing of the job lives.
@@ -209,7 +179,7 @@ fn deletion(world: &World, uid: &JobUid) -> Broken {
     Some(("I12", format!("{uid} is deleted and lives on {}", alive.name)))
 }
 
-/// I5 and I9 for nodes: epochs go up; marks and cordons have their reason.
+/// I5 and I9 for nodes: epochs go up, and cordons have their reason.
 fn node_change(world: &World, judge: &Judge, node: &NodeRecord) -> Broken {
     let machine = world.machine_named(&node.name)?;
     let before = world.store.nodes.get(&node.name);
@@ -228,16 +198,6 @@ fn node_change(world: &World, judge: &Judge, node: &NodeRecord) -> Broken {
     }
     if node.marks.len() > MARKS_MAX {
         return Some(("I15", format!("{} has {} marks", node.name, node.marks.len())));
-    }
-    let old_marks = before.map_or(&[][..], |before| &before.marks);
-    // What is thought of an old one may change long after the trouble it came of.
-    let old: Vec<_> = old_marks.iter().map(|mark| (mark.at, &mark.job, mark.cause)).collect();
-    for mark in node.marks.iter().filter(|mark| !old.contains(&(mark.at, &mark.job, mark.cause))) {
-        let here = |(run, at): &(RunId, usize)| run.job == mark.job && *at == machine;
-        let guilty = world.truth.job_faults.iter().any(here) || world.truth.refusals.iter().any(here) || in_trouble(world, machine);
-        if !guilty {
-            return Some(("I9", format!("{} gets a mark for {} and is innocent", node.name, mark.job)));
-        }
     }
     let cordon = node.cordon.as_ref().filter(|cordon| cordon.by == MUSTER && before.is_none_or(|before| before.cordon.is_none()));
     cordon.and_then(|_| cordon_is_earned(node))

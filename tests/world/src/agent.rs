@@ -108,6 +108,7 @@ impl World {
             self.queue.push(now + delay, Event::Speak { machine, run });
         }
         self.agent_turn(machine, Input::Restarted(found));
+        self.looks_for_what_is_left(machine, id);
         let dial = self.rng.ms(1, 30);
         self.queue.push(now + dial, Event::Dial { machine, agent: id });
     }
@@ -115,9 +116,9 @@ impl World {
     pub(crate) fn agent_dies(&mut self, machine: usize, back_in: Option<Duration>) {
         let place = &mut self.machines[machine];
         let Some(agent) = place.agent.take() else { return };
-        note!(self, "agent {} of n{machine} dies", agent.id);
         self.begins(machine, Kind::AgentDead);
         let place = &mut self.machines[machine];
+        note!(self, "agent {} of n{machine} dies", agent.id);
         if on(Planted::LedgerNotSynced)
             && let Some(before) = place.ledger_before.take()
         {
@@ -381,8 +382,8 @@ impl World {
             }
             Effect::EndSession(Alarm { why, .. }) => {
                 note!(self, "n{machine} ends the session: {why}");
-                self.hang_up(machine, true);
                 self.befalls(machine, Kind::SessionBroke);
+                self.hang_up(machine, true);
             }
             Effect::Alarm(alarm) => {
                 note!(self, "n{machine} objects: {}", alarm.why);

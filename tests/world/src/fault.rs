@@ -70,18 +70,20 @@ faults! {
     StateDirSwapped: "the agent is started with another state directory, while what it held goes on",
     TerminationNotice: "the node is told that its machine will be taken away, and loses power some time later, or not",
     NicDown: "a node says that its network card is down, for a while; who runs there goes on",
+    ProcessLeft: "the holder of a worker group is killed, and a process of the group gets away with what it was given",
     NodeReplaced: "a machine makes place for a new one of its name with an empty disk, and comes back later",
 }
 
 impl Fault {
     /// Faults that came later: drawn by themselves, so that histories without them stay what they were.
-    pub(crate) const LATER: [Fault; 6] = [
+    pub(crate) const LATER: [Fault; 7] = [
         Fault::Blackout,
         Fault::MachineStands,
         Fault::StateDirSwapped,
         Fault::NodeReplaced,
         Fault::TerminationNotice,
         Fault::NicDown,
+        Fault::ProcessLeft,
     ];
 
     /// Those of them that this seed has.
@@ -107,7 +109,7 @@ impl Fault {
             Fault::LedgerDamaged => 10,
             Fault::SickNode => 25,
             Fault::Blackout | Fault::MachineStands => 15,
-            Fault::StateDirSwapped | Fault::TerminationNotice | Fault::NicDown => 30,
+            Fault::StateDirSwapped | Fault::TerminationNotice | Fault::NicDown | Fault::ProcessLeft => 30,
             Fault::NodeReplaced => 10,
             _ => 50,
         }

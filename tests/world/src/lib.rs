@@ -9,6 +9,7 @@
 //! | `coordinator`, `store` | the coordinator's shell: commit, then act |
 //! | `agent`, `network` | the agents' shells, and their connections |
 //! | `machine`, `runner`, `training` | power, disks, processes; worlds that train |
+//! | `leftovers` | processes that outlive their runner |
 //! | `fence` | workers that live by word of the coordinator |
 //! | `standstill` | machines that stand still as a whole |
 //! | `strangers` | agents and machines that are not who their name says |
@@ -31,14 +32,15 @@ use muster_core::time::Timestamp;
 
 mod agent;
 mod ages;
-pub mod campaign;
 pub mod blame;
+pub mod campaign;
 mod clock;
 mod coordinator;
 mod event;
 mod fault;
 mod fence;
 mod invariants;
+mod leftovers;
 mod liveness;
 pub mod log;
 mod machine;
@@ -57,9 +59,9 @@ mod strangers;
 mod strike;
 mod trace;
 mod training;
+mod troubles;
 mod truth;
 mod users;
-mod troubles;
 mod warm;
 mod words;
 mod world;
@@ -98,10 +100,10 @@ pub struct Report {
     pub lines: Vec<String>,
     pub whole: Vec<(Timestamp, String)>,
     pub faults: BTreeMap<Fault, u64>,
-    pub events: u64,
-    pub generations: u64,
     /// The coordinator's blames, each as it compares with the truth.
     pub blames: BTreeMap<blame::Blame, u64>,
+    pub events: u64,
+    pub generations: u64,
     pub steps: u64,
     /// What the history was made of: for those who make it smaller.
     pub strikes: u64,

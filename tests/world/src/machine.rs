@@ -20,6 +20,8 @@ use muster_core::{
 use crate::{
     agent::AgentProcess,
     clock::Clock,
+    leftovers::Left,
+    planted::{Planted, on},
     strangers::{Disk, StateDir},
 };
 
@@ -117,6 +119,8 @@ pub(crate) struct Group {
     pub(crate) kill_at: Option<Timestamp>,
     pub(crate) reaping: bool,
     pub(crate) unkillable_until: Timestamp,
+    /// A process that got away when its runner was killed.
+    pub(crate) left: Option<Left>,
     pub(crate) released: bool,
     /// The connection between agent and runner, by number.
     pub(crate) line: u64,
@@ -197,6 +201,7 @@ impl Group {
             kill_at: None,
             reaping: false,
             unkillable_until: Timestamp(0),
+            left: None,
             released: false,
             line: 0,
         }
@@ -206,12 +211,16 @@ impl Group {
         self.assignment.fence_after
     }
 
+    /// Whether anything lives that uses what the group was given.
     pub(crate) fn works(&self) -> bool {
+        self.left.is_some() || self.has_ranks()
+    }
+
+    pub(crate) fn has_ranks(&self) -> bool {
         self.ranks.iter().any(|rank| rank.alive)
     }
 
     /// Cannot be killed now, or could not when it was: the kernel ends it then before it does anything more.
-    /// Whether anything lives that uses what the group was given.
     pub(crate) fn is_beyond_reach(&self, now: Timestamp) -> bool {
         now < self.unkillable_until || self.kill_at.is_some_and(|at| at <= now && at < self.unkillable_until)
     }
@@ -273,6 +282,8 @@ impl Group {
     pub(crate) fn found(&self, answers: bool, clock: Timestamp) -> Option<FoundState> {
         match self.runner {
             Runner::Starting => None,
+            // Its agent has not proven yet that nothing of it lives.
+            Runner::Gone if self.left.is_some() && !on(Planted::LeftUnlooked) => Some(FoundState::Silent),
             Runner::Gone if self.phase != GroupPhase::Dead => Some(FoundState::Lost { exits: self.journal(), at: clock }),
             Runner::Up if !answers => Some(FoundState::Silent),
             _ => Some(FoundState::Known(self.status(self.joined_at.is_some()))),

@@ -48,6 +48,12 @@ planted! {
     InventoryForgotten,
     /// A stop is reported as death before it is proven.
     StopIsDeath,
+    /// What an agent cannot tell of after its runner was killed is taken for dead.
+    LeftUntoldIsDead,
+    /// A process that outlives its runner counts as dead once it was told to end.
+    LeftKilledIsDead,
+    /// An agent that is started anew does not look for processes that have outlived their runner.
+    LeftUnlooked,
     /// The agent makes up a boot id at each start of its process.
     BootIdPerProcess,
     /// An agent does not say which generations it has obeyed.

@@ -292,6 +292,10 @@ impl World {
     }
 
     pub(crate) fn runner_lost(&mut self, machine: usize, agent: u64, run: RunId) {
+        let asks = self.machines[machine].agent.as_ref().is_some_and(|living| living.id == agent);
+        if !asks || !self.nothing_is_left(machine, agent, &run) {
+            return;
+        }
         let Some(group) = self.machines[machine].runs.get(&run) else { return };
         let exits = group.journal();
         let at = self.machines[machine].clock(self.now);

@@ -61,9 +61,10 @@ impl World {
     pub(crate) fn swap_state_dir(&mut self, machine: usize) -> bool {
         let place = &self.machines[machine];
         let held = || place.runs.values().filter(|group| group.is_held());
+        let left = place.runs.values().any(|group| group.left.is_some());
         let working = held().next().is_some() && held().all(|group| group.phase == GroupPhase::Running && group.works());
         // Where the store has forgotten what was started, and the agent too, nobody knows of it.
-        if place.agent.is_none() || place.ledger_damaged || !working || self.plan.has(Fault::StoreRestored) {
+        if place.agent.is_none() || place.ledger_damaged || !working || left || self.plan.has(Fault::StoreRestored) {
             return false;
         }
         note!(self, "the agent of n{machine} is stopped, and another started with a state directory of its own");
@@ -84,7 +85,7 @@ impl World {
     pub(crate) fn operator_swaps_back(&mut self, machine: usize, state_dir: u32) {
         let place = &self.machines[machine];
         // After a reboot it may have been taken in meanwhile.
-        let taken_in = place.runs.values().any(|group| group.is_held() && group.state_dir == state_dir);
+        let taken_in = place.runs.values().any(|group| (group.is_held() || group.left.is_some()) && group.state_dir == state_dir);
         if place.powered && place.state_dir == state_dir && place.other_dir.is_some() && !taken_in {
             note!(self, "the operator starts the agent of n{machine} with the state directory it had");
             self.other_dir(machine);

@@ -110,6 +110,10 @@ impl World {
                 let Some((run, _, _)) = self.held_group(machine) else { return false };
                 self.runner_killed(machine, &run);
             }
+            Fault::ProcessLeft => {
+                let Some((run, _, _)) = self.held_group(machine) else { return false };
+                return self.process_left(machine, &run) && self.counted(fault);
+            }
             Fault::RunnerConnection => {
                 let Some((run, _, _)) = self.held_group(machine) else { return false };
                 self.runner_connection_breaks(machine, &run);
@@ -269,18 +273,19 @@ impl World {
         for (run, group) in &mut place.runs {
             if group.has_process() {
                 worlds.extend(group.world);
+                fell.push(run.clone());
             }
             group.runner = Runner::Gone;
             group.launcher = false;
+            group.left = None;
             group.ranks.iter_mut().for_each(|rank| rank.alive = false);
-                fell.push(run.clone());
         }
+        fell.iter().for_each(|run| self.did(machine, run, Kind::NoPower, None));
         // Nobody closes the sockets. Peers see it at once where the switch tells them, or late, or when it is back.
         let told = self.rng.percent(30);
         for world in worlds {
             if told {
                 self.peers_will_notice(world, machine, 100, 4_000);
-        fell.iter().for_each(|run| self.did(machine, run, Kind::NoPower, None));
             } else {
                 self.unheard_by_all(world, machine);
             }
@@ -318,6 +323,7 @@ impl World {
                 self.machines[machine].slow_ms = 0;
                 self.ends(machine, Kind::Slow);
             }
+            Fault::ProcessLeft => self.reboot_where_left(machine),
             Fault::AgentPause | Fault::MachineStands => self.agent_goes_on(machine),
             Fault::FabricCut => self.heal_fabric(machine, other),
             Fault::GpusHidden => {
@@ -363,13 +369,13 @@ impl World {
             self.heal_cut(machine);
             let place = &mut self.machines[machine];
             place.slow_ms = 0;
+            self.ends(machine, Kind::Slow);
+            let place = &mut self.machines[machine];
             (place.refuse_hold, place.refuse_start, place.unkillable) = (false, false, false);
             place.ledger_fails = false;
             if let Some(agent) = &mut place.agent {
                 agent.armed = None;
             }
-            let place = &mut self.machines[machine];
-            self.ends(machine, Kind::Slow);
             let place = &mut self.machines[machine];
             let told = [&mut place.gpus_hidden, &mut place.nic_down, &mut place.noticed].map(std::mem::take);
             if told.contains(&true) {

@@ -14,7 +14,8 @@ pub(crate) fn one_generation_lives(world: &mut World, run: &RunId) {
         machines
             .filter(|machine| !world.wakes(*machine))
             .filter_map(|machine| world.machines[machine].runs.get(&id))
-            .any(|group| group.works() && !group.is_beyond_reach(world.now))
+            // No fence reaches a process that outlives its runner. What it was given stays with it (R9, I12).
+            .any(|group| group.has_ranks() && !group.is_beyond_reach(world.now))
     };
     let living: Vec<&GenerationRecord> = job.unburied().filter(lives).collect();
     let newest = living.iter().map(|generation| generation.number).max();

@@ -24,7 +24,12 @@ use tokio::{
 };
 use tracing::{debug, error, warn};
 
-use crate::{last_words, run_dir, run_dir::Runs, sweep, translate};
+use crate::{
+    last_words, run_dir,
+    run_dir::Runs,
+    sweep::{Left, Remains},
+    translate,
+};
 
 /// What a runner shall do, all of it so far.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -43,6 +48,8 @@ pub(crate) enum Word {
     Status(GroupStatus, Vec<i32>),
     /// The same of a runner that is gone.
     Unkillable(Vec<i32>),
+    /// The runner is gone and nothing of it was found, but that nothing of it lives cannot be proven, for this reason.
+    Unproven(String),
     /// The start was refused and nothing runs; the reason is for the user.
     Refused(String),
     /// The runner is gone without a record; since `at`, nothing of it is left.
@@ -191,7 +198,9 @@ impl Link {
         let other_boot = runner.as_ref().is_some_and(|runner| runner.boot_id != boot_id);
         if !other_boot {
             let was = self.runs.accepted(&self.run).and_then(|accepted| accepted.was);
-            self.until_nothing_lives(|| sweep::kill_all(&self.runs.dir(&self.run), was.as_deref(), runner.as_ref())).await;
+            let dir = self.runs.dir(&self.run);
+            let remains = Remains { dir: &dir, was, runner: runner.as_ref() };
+            self.until_nothing_lives(|| remains.kill_all()).await;
         }
         let at_us = if other_boot { 0 } else { Clock::Boot.now_us() };
         if let Err(e) = self.runs.note_lost(&self.run, &run_dir::Lost { boot_id, at_us }) {
@@ -200,18 +209,25 @@ impl Link {
         Timestamp(at_us)
     }
 
-    async fn until_nothing_lives(&self, kill: impl Fn() -> io::Result<Option<Vec<i32>>>) {
+    async fn until_nothing_lives(&self, kill: impl Fn() -> io::Result<Left>) {
         let (begun, mut told, mut stuck) = (Instant::now(), String::new(), false);
         loop {
             let left = match kill() {
-                Ok(None) => return,
-                Ok(Some(pids)) => {
+                Ok(Left::Nothing) => return,
+                Ok(Left::Living(pids)) => {
                     // Said once: whoever is left after a minute stays, as a rule.
                     if !stuck && begun.elapsed() >= UNKILLABLE_AFTER {
                         stuck = true;
                         self.tell(Word::Unkillable(pids.clone())).await;
                     }
                     format!("killing what it left: processes {pids:?}")
+                }
+                Ok(Left::Unproven(why)) => {
+                    let left = format!("that nothing of it lives cannot be proven: {why}");
+                    if left != told {
+                        self.tell(Word::Unproven(why)).await;
+                    }
+                    left
                 }
                 Err(e) => format!("what it left cannot be told: {e}"),
             };
@@ -316,7 +332,7 @@ mod tests {
         let lives_for = Duration::from_secs(200);
         link.until_nothing_lives(|| {
             looks.set(looks.get() + 1);
-            Ok((begun.elapsed() < lives_for).then(|| vec![4711]))
+            Ok(if begun.elapsed() < lives_for { Left::Living(vec![4711]) } else { Left::Nothing })
         })
         .await;
         assert!((lives_for..lives_for + SWEEP_MAX * 2).contains(&begun.elapsed()), "as soon as it is gone: {:?}", begun.elapsed());
@@ -328,7 +344,8 @@ mod tests {
         // What dies when it is killed, or within a minute, is nobody's matter.
         let (link, mut words) = a_link();
         let begun = Instant::now();
-        link.until_nothing_lives(|| Ok((begun.elapsed() < Duration::from_secs(50)).then(|| vec![4711]))).await;
+        let lives_for = Duration::from_secs(50);
+        link.until_nothing_lives(|| Ok(if begun.elapsed() < lives_for { Left::Living(vec![4711]) } else { Left::Nothing })).await;
         drop(link);
         assert!(words.recv().await.is_none());
     }

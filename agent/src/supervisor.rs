@@ -110,6 +110,8 @@ pub(crate) struct Supervisor {
     accepted: BTreeMap<RunId, Accepted>,
     /// Whom nothing kills, by run; the processes as far as they can be named.
     unkillable: BTreeMap<RunId, Vec<i32>>,
+    /// Runs whose runner is gone and whose death cannot be proven, and why not.
+    unproven: BTreeMap<RunId, String>,
     /// When to look again whether a job needs a spare.
     look_again: Option<Timestamp>,
     reports: watch::Sender<Option<Reports>>,
@@ -164,6 +166,7 @@ impl Supervisor {
             coming: BTreeMap::new(),
             accepted: BTreeMap::new(),
             unkillable: BTreeMap::new(),
+            unproven: BTreeMap::new(),
             look_again: None,
             reports,
             pulse,

@@ -1,54 +1,143 @@
 //! Proof that nothing of a lost runner lives.
 //!
-//! A runner that is killed takes its launcher with it (parent-death signal) and its shims kill the rest. That takes a moment, and a
-//! process could have got away from its shim. So the run's cgroup is emptied where it had one, and whatever names the run's directory
-//! in its environment, which every process of a run inherits, is killed until nothing does. A process that cannot be killed keeps
-//! the run alive: no timer declares it dead.
+//! A killed runner takes its launcher with it (parent-death signal), its shims kill the ranks, and its keeper kills whatever the kernel
+//! gives it of the rest. That takes a moment, and all of them can be killed at once. So this kills too: all in the run's cgroup, where it
+//! had one; what names the run's directory in its environment; what the runner had listed as its descendants; and whatever descends from
+//! those.
+//!
+//! Nothing is dead only because it was not found. The proof is the keeper's word, an empty cgroup, or a whole list of which nothing lives.
+//! Without one of them the answer is that the death is not proven. No timer declares a run dead.
 
-use std::{fs, io, os::unix::ffi::OsStrExt, path::Path};
+use std::{
+    io,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
 
 use muster_core::node::torchrun::RUN_DIR;
 use muster_runner::{
-    RunnerIdentity,
+    Descendants, ReadError, RunnerIdentity, kept,
     leftovers::{self, Leftovers},
-    procfs,
+    procfs::{self, Stat},
+    record::{self, Swept},
 };
-use rustix::process::{Pid, Signal, kill_process};
+use muster_runtime::chain::chain;
+use rustix::process::Signal;
 
-/// Tells everything of the run in `dir`, which was `was` when its first processes were started, to end at once. None: nothing of it lives;
-/// else who still did, as far as they carry its name.
-pub(crate) fn kill_all(dir: &Path, was: Option<&Path>, runner: Option<&RunnerIdentity>) -> io::Result<Option<Vec<i32>>> {
-    let in_cgroup = match runner.map(leftovers::clear).transpose()? {
-        None | Some(Leftovers::Unknown | Leftovers::Empty) => false,
-        Some(Leftovers::Killed | Leftovers::Held) => true,
-    };
-    let pids = kill_named(&[Some(dir), was])?;
-    Ok((in_cgroup || !pids.is_empty()).then_some(pids))
+/// Looks for what was forked during the look before; all that is found is stopped and forks no more.
+const LOOKS: usize = 10;
+
+/// What there is of a run whose runner is gone.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// It is dead: proven.
+    Nothing,
+    /// Some lived and were told to end; these, as far as they can be named.
+    Living(Vec<i32>),
+    /// Nothing was found, and there is no proof that nothing lives, for this reason.
+    Unproven(String),
 }
 
-fn kill_named(dirs: &[Option<&Path>]) -> io::Result<Vec<i32>> {
-    let named = dirs.iter().flatten();
-    let marks: Vec<Vec<u8>> = named.map(|dir| [RUN_DIR.as_bytes(), b"=", dir.as_os_str().as_bytes()].concat()).collect();
-    let mut living = Vec::new();
-    for stat in procfs::all()? {
-        // The environment of a zombie, of another user's process and of one that has just ended cannot be read.
-        let Ok(environment) = fs::read(Path::new("/proc").join(stat.pid.to_string()).join("environ")) else { continue };
-        if !stat.is_dead() && environment.split(|b| *b == 0).any(|entry| marks.iter().any(|mark| mark == entry)) {
-            living.push(stat.pid);
-            if let Some(pid) = Pid::from_raw(stat.pid) {
-                // One that has ended by itself in between is what is wanted.
-                let _ = kill_process(pid, Signal::KILL);
+/// A run's directory, and what names it.
+#[derive(Debug)]
+pub(crate) struct Remains<'a> {
+    pub(crate) dir: &'a Path,
+    /// Where it was when its first processes were started.
+    pub(crate) was: Option<PathBuf>,
+    /// None: there never was a runner, or its record cannot be read.
+    pub(crate) runner: Option<&'a RunnerIdentity>,
+}
+
+impl Remains<'_> {
+    /// Tells everything of the run to end at once, and says what was left. To be asked again until it is [`Left::Nothing`].
+    pub(crate) fn kill_all(&self) -> io::Result<Left> {
+        let in_cgroup = match self.runner.map(leftovers::clear).transpose()? {
+            None | Some(Leftovers::Unknown | Leftovers::Empty) => false,
+            Some(Leftovers::Killed | Leftovers::Held) => true,
+        };
+        // Before its word is looked for: it ends once it has given it.
+        let kept = self.runner.is_some_and(kept);
+        let boot_id = procfs::boot_id()?;
+        let list = match Descendants::read(self.dir) {
+            Ok(list) => Ok(list.filter(|list| list.boot_id == boot_id)),
+            Err(e) => Err(e),
+        };
+        let living = self.kill(list.as_ref().ok().and_then(Option::as_ref))?;
+        if in_cgroup || kept || !living.is_empty() {
+            return Ok(Left::Living(living));
+        }
+        let swept = Swept::read(self.dir).ok().flatten().is_some_and(|swept| swept.boot_id == boot_id);
+        Ok(if swept { Left::Nothing } else { self.judge(list) })
+    }
+
+    fn kill(&self, list: Option<&Descendants>) -> io::Result<Vec<i32>> {
+        let nothing = Descendants::default();
+        let list = list.unwrap_or(&nothing);
+        let own = std::process::id() as i32;
+        let mut living: Vec<Stat> = Vec::new();
+        for _ in 0..LOOKS {
+            let all = procfs::all()?;
+            let known = |stat: &Stat| living.iter().any(|l| (l.pid, l.start_time) == (stat.pid, stat.start_time));
+            let found = list.living(&all, |stat| known(stat) || self.names(stat));
+            let fresh: Vec<Stat> = found.into_iter().filter(|s| s.pid != own && !known(s)).copied().collect();
+            if fresh.is_empty() {
+                break;
             }
+            fresh.iter().for_each(|stat| procfs::send(stat, Signal::STOP));
+            living.extend(fresh);
+        }
+        living.iter().for_each(|stat| procfs::send(stat, Signal::KILL));
+        Ok(living.iter().map(|stat| stat.pid).collect())
+    }
+
+    /// Whether the process has the run's directory in its environment.
+    fn names(&self, stat: &Stat) -> bool {
+        let dirs = [Some(self.dir), self.was.as_deref()];
+        let is_mark = |entry: &[u8]| {
+            let value = entry.strip_prefix(RUN_DIR.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+            value.is_some_and(|value| dirs.iter().flatten().any(|dir| dir.as_os_str().as_bytes() == value))
+        };
+        // That of another user's process cannot be read. Such a process can be the run's only if it has changed its user, and is in the
+        // list then, or below one that is.
+        procfs::environment(stat.pid).is_ok_and(|environment| environment.split(|b| *b == 0).any(is_mark))
+    }
+
+    /// What follows where nothing was found.
+    fn judge(&self, list: Result<Option<Descendants>, ReadError>) -> Left {
+        match (self.runner, &list) {
+            // An operator has made sure of it and moved the directory away.
+            _ if !self.dir.exists() => Left::Nothing,
+            (Some(runner), _) if runner.cgroup.is_some() || !runner.lists_descendants => Left::Nothing,
+            // No runner was ever ready, so nothing was ever started.
+            (None, Ok(None)) if !self.dir.join(record::RUNNER).exists() => Left::Nothing,
+            (_, Ok(Some(list))) if !list.cut => Left::Nothing,
+            (_, Ok(Some(_))) => Left::Unproven("it had more processes than its runner lists".into()),
+            (_, Ok(None)) => Left::Unproven("its runner left no list of its processes".into()),
+            (_, Err(e)) => Left::Unproven(chain(e)),
         }
     }
-    Ok(living)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::{fs, process::Command};
+
+    use muster_runner::descendants::Descendant;
 
     use super::*;
+
+    fn remains<'a>(dir: &'a Path, runner: Option<&'a RunnerIdentity>) -> Remains<'a> {
+        Remains { dir, was: None, runner }
+    }
+
+    /// A runner that is gone.
+    fn gone() -> RunnerIdentity {
+        RunnerIdentity { start_time: 1, ..RunnerIdentity::own("test".into()).unwrap() }
+    }
+
+    fn list(processes: Vec<Descendant>) -> Descendants {
+        Descendants { v: 1, boot_id: procfs::boot_id().unwrap(), cut: false, processes }
+    }
 
     #[test]
     fn kills_what_carries_the_name_and_nothing_else() {
@@ -57,11 +146,60 @@ mod tests {
         let start = |dir: &Path| Command::new("/bin/sleep").arg("600").env_clear().env(RUN_DIR, dir).spawn().unwrap();
         let (mut mine, mut other) = (start(&one), start(&two));
         // Until exec the child carries this process's environment.
-        while kill_all(&one, None, None).unwrap().is_none() {}
+        while remains(&one, None).kill_all().unwrap() == Left::Nothing {}
         assert!(!mine.wait().unwrap().success());
-        assert_eq!(kill_all(&one, None, None).unwrap(), None);
+        assert_eq!(remains(&one, None).kill_all().unwrap(), Left::Nothing);
         assert_eq!(other.try_wait().unwrap(), None);
         other.kill().unwrap();
         other.wait().unwrap();
+    }
+
+    #[test]
+    fn kills_what_is_listed_whatever_its_environment() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = || Command::new("/bin/sleep").arg("600").env_clear().spawn().unwrap();
+        let (mut mine, mut other) = (start(), start());
+        let stat = |child: &std::process::Child| Stat::of(child.id() as i32).unwrap();
+        let entry = |stat: Stat| Descendant { pid: stat.pid, start_time: stat.start_time, session: 0 };
+        let another = Descendant { start_time: stat(&other).start_time + 1, ..entry(stat(&other)) };
+        list(vec![entry(stat(&mine)), another]).write(dir.path()).unwrap();
+        let runner = gone();
+        assert_eq!(remains(dir.path(), Some(&runner)).kill_all().unwrap(), Left::Living(vec![mine.id() as i32]));
+        assert!(!mine.wait().unwrap().success());
+        assert_eq!(remains(dir.path(), Some(&runner)).kill_all().unwrap(), Left::Nothing);
+        assert_eq!(other.try_wait().unwrap(), None, "its pid belonged to another process of the run once");
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    #[test]
+    fn without_a_proof_nothing_is_dead() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let runner = gone();
+        let without = Left::Unproven("its runner left no list of its processes".into());
+        assert_eq!(remains(dir, Some(&runner)).kill_all().unwrap(), without);
+        assert_eq!(remains(dir, None).kill_all().unwrap(), Left::Nothing, "no runner was ever there");
+        fs::write(dir.join(record::RUNNER), "damaged").unwrap();
+        assert_eq!(remains(dir, None).kill_all().unwrap(), without);
+        Descendants { cut: true, ..list(Vec::new()) }.write(dir).unwrap();
+        let cut = Left::Unproven("it had more processes than its runner lists".into());
+        assert_eq!(remains(dir, Some(&runner)).kill_all().unwrap(), cut);
+        Descendants { boot_id: "another".into(), ..list(Vec::new()) }.write(dir).unwrap();
+        assert_eq!(remains(dir, Some(&runner)).kill_all().unwrap(), without);
+        fs::write(dir.join(record::DESCENDANTS), "damaged").unwrap();
+        let Left::Unproven(why) = remains(dir, Some(&runner)).kill_all().unwrap() else { panic!("it is proven") };
+        assert!(why.contains("descendants.json: damaged at byte"), "{why}");
+        let swept = Swept { v: 1, boot_id: "another".into(), at_us: 1 };
+        record::write_atomic(dir, record::SWEPT, &swept).unwrap();
+        assert!(matches!(remains(dir, Some(&runner)).kill_all().unwrap(), Left::Unproven(_)));
+        record::write_atomic(dir, record::SWEPT, &Swept { boot_id: procfs::boot_id().unwrap(), ..swept }).unwrap();
+        assert_eq!(remains(dir, Some(&runner)).kill_all().unwrap(), Left::Nothing, "its keeper says so");
+        fs::remove_file(dir.join(record::SWEPT)).unwrap();
+        list(Vec::new()).write(dir).unwrap();
+        assert_eq!(remains(dir, Some(&runner)).kill_all().unwrap(), Left::Nothing);
+        fs::remove_file(dir.join(record::DESCENDANTS)).unwrap();
+        let older = RunnerIdentity { lists_descendants: false, ..runner };
+        assert_eq!(remains(dir, Some(&older)).kill_all().unwrap(), Left::Nothing, "an older runner is judged as before");
     }
 }

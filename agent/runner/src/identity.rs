@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::procfs::{self, Stat};
+use crate::record::{self, ReadError};
 use crate::wire;
 
 /// Held by a runner for as long as it lives.
@@ -32,9 +33,28 @@ pub struct RunnerIdentity {
     /// Directory of the worker group's cgroup, where one could be made.
     #[serde(default)]
     pub cgroup: Option<std::path::PathBuf>,
+    /// Its parent, which kills what a killed runner leaves; a runner in the foreground has none.
+    #[serde(default)]
+    pub keeper: Option<Keeper>,
+    /// It keeps a list of its descendants, as older runners do not.
+    #[serde(default)]
+    pub lists_descendants: bool,
+}
+
+/// The process that keeps a runner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keeper {
+    pub pid: i32,
+    /// Clock ticks since boot.
+    pub start_time: u64,
 }
 
 impl RunnerIdentity {
+    /// Reads `runner.json` in a runner's directory. None: no runner was ever ready there.
+    pub fn read(dir: &Path) -> Result<Option<Self>, ReadError> {
+        record::json(dir, record::RUNNER)
+    }
+
     /// The identity of the calling process.
     pub fn own(version: String) -> io::Result<Self> {
         let stat = Stat::of(std::process::id() as i32)?;
@@ -47,14 +67,24 @@ impl RunnerIdentity {
             control_version: wire::VERSION,
             store_port: None,
             cgroup: None,
+            keeper: None,
+            lists_descendants: true,
         })
     }
 }
 
 /// Whether this very runner lives: same boot, same pid, same start time, and not a zombie.
 pub fn alive(identity: &RunnerIdentity) -> bool {
-    procfs::boot_id().is_ok_and(|boot| boot == identity.boot_id)
-        && Stat::of(identity.pid).is_ok_and(|s| s.start_time == identity.start_time && !s.is_dead())
+    lives(&identity.boot_id, identity.pid, identity.start_time)
+}
+
+/// Whether the keeper of this runner lives.
+pub fn kept(identity: &RunnerIdentity) -> bool {
+    identity.keeper.as_ref().is_some_and(|keeper| lives(&identity.boot_id, keeper.pid, keeper.start_time))
+}
+
+fn lives(boot_id: &str, pid: i32, start_time: u64) -> bool {
+    procfs::boot_id().is_ok_and(|boot| boot == boot_id) && Stat::of(pid).is_ok_and(|s| s.start_time == start_time && !s.is_dead())
 }
 
 /// Whether any runner lives in `dir`, told by its lock: for a directory whose records cannot be read.

@@ -6,6 +6,7 @@
 //! synchronous and small: no async runtime, so that the same code can be linked into a static PID 1.
 
 pub mod cri;
+pub mod descendants;
 pub mod identity;
 pub mod journal;
 pub mod leftovers;
@@ -14,6 +15,7 @@ pub mod record;
 pub mod socket;
 pub mod wire;
 
-pub use identity::{RunnerIdentity, alive, held};
+pub use descendants::Descendants;
+pub use identity::{RunnerIdentity, alive, held, kept};
 pub use record::{ReadError, Record};
 pub use socket::connect;

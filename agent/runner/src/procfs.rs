@@ -3,6 +3,8 @@
 use std::fs;
 use std::io;
 
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
 /// What `/proc/PID/stat` says of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
@@ -10,6 +12,7 @@ pub struct Stat {
     /// Of its first thread; see [`Stat::is_dead`].
     pub state: u8,
     pub ppid: i32,
+    pub session: i32,
     pub threads: u32,
     /// Clock ticks since boot.
     pub start_time: u64,
@@ -34,25 +37,69 @@ impl Stat {
         let mut fields = std::str::from_utf8(&text[close + 1..]).ok()?.split_ascii_whitespace();
         let state = *fields.next()?.as_bytes().first()?;
         let ppid = fields.next()?.parse().ok()?;
-        // proc(5): state is field 3, ppid 4, num_threads 20, starttime 22.
-        let threads = fields.nth(20 - 5)?.parse().ok()?;
+        // proc(5): state is field 3, ppid 4, session 6, num_threads 20, starttime 22.
+        let session = fields.nth(6 - 5)?.parse().ok()?;
+        let threads = fields.nth(20 - 7)?.parse().ok()?;
         let start_time = fields.nth(22 - 21)?.parse().ok()?;
-        Some(Stat { pid, state, ppid, threads, start_time })
+        Some(Stat { pid, state, ppid, session, threads, start_time })
     }
 }
 
-/// All processes of this PID namespace.
+/// All processes of this PID namespace that this user may see.
+///
+/// # Errors
+/// One of them cannot be read, so that the list would say too little.
 pub fn all() -> io::Result<Vec<Stat>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
-        if let Some(pid) = name.to_str().and_then(|n| n.parse().ok())
-            && let Ok(stat) = Stat::of(pid)
-        {
-            found.push(stat);
+        let Some(pid) = name.to_str().and_then(|n| n.parse().ok()) else { continue };
+        match Stat::of(pid) {
+            Ok(stat) => found.push(stat),
+            Err(e) if is_gone(&e) => {}
+            // A /proc mounted with hidepid=1 lists the processes of other users and shows nothing of them.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
+            Err(e) => return Err(e),
         }
     }
     Ok(found)
+}
+
+/// Whether reading a file of a process failed because the process has ended: before the file was opened, or after.
+pub fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+/// The environment that a process was given when it started. Empty: it is a zombie, or was given none.
+///
+/// # Errors
+/// The process has ended, or belongs to another user.
+pub fn environment(pid: i32) -> io::Result<Vec<u8>> {
+    let first = fs::read(format!("/proc/{pid}/environ"));
+    if first.as_ref().is_ok_and(|text| !text.is_empty()) {
+        return first;
+    }
+    // The file of the process shows its first thread, which may have ended while others run. It is empty then, or on newer
+    // kernels cannot be opened.
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end while this looks.
+        let text = fs::read(entry?.path().join("environ")).unwrap_or_default();
+        if !text.is_empty() {
+            return Ok(text);
+        }
+    }
+    first
+}
+
+/// Signals exactly this process: the descriptor is taken first and the start time compared after, so a pid that was
+/// reused in between is left alone.
+pub fn send(stat: &Stat, signal: Signal) {
+    let Some(pid) = Pid::from_raw(stat.pid) else { return };
+    if let Ok(fd) = pidfd_open(pid, PidfdFlags::empty())
+        && Stat::of(stat.pid).is_ok_and(|now| now.start_time == stat.start_time)
+    {
+        let _ = pidfd_send_signal(fd, signal);
+    }
 }
 
 /// The id of this boot: pids and start times mean nothing across two boots.
@@ -66,14 +113,14 @@ mod tests {
 
     #[test]
     fn a_name_may_hold_parentheses_and_spaces() {
-        let text = b"42 (a) b ((c) S 7 42 42 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 1 0 98765 1000 200";
-        assert_eq!(Stat::parse(text), Some(Stat { pid: 42, state: b'S', ppid: 7, threads: 1, start_time: 98765 }));
+        let text = b"42 (a) b ((c) S 7 42 40 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 1 0 98765 1000 200";
+        assert_eq!(Stat::parse(text), Some(Stat { pid: 42, state: b'S', ppid: 7, session: 40, threads: 1, start_time: 98765 }));
         assert_eq!(Stat::parse(b"42 (short) S"), None);
     }
 
     #[test]
     fn a_process_is_dead_when_its_last_thread_is() {
-        let stat = |state, threads| Stat { pid: 42, state, ppid: 7, threads, start_time: 1 };
+        let stat = |state, threads| Stat { pid: 42, state, ppid: 7, session: 42, threads, start_time: 1 };
         assert!(stat(b'Z', 1).is_dead() && stat(b'Z', 0).is_dead());
         assert!(!stat(b'Z', 2).is_dead(), "only its first thread has ended");
         assert!(!stat(b'S', 1).is_dead());

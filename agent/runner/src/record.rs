@@ -1,6 +1,7 @@
 //! The files of a runner's directory, as an agent reads them after a restart of either.
 //!
-//! `hold.json` is the agent's; `runner.json`, `exits.jsonl` and `outcome.json` are the runner's. Whole files are
+//! `hold.json` is the agent's; `runner.json`, `descendants.json`, `exits.jsonl` and `outcome.json` are the runner's,
+//! `swept.json` is its keeper's. Whole files are
 //! replaced atomically and carry their checksum, so each is either absent or complete; anything else is damage and is
 //! said so, never guessed.
 
@@ -9,8 +10,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use muster_sealed::Broken;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::identity::RunnerIdentity;
 use crate::journal;
@@ -20,6 +21,10 @@ pub const HOLD: &str = "hold.json";
 pub const RUNNER: &str = "runner.json";
 pub const EXITS: &str = "exits.jsonl";
 pub const OUTCOME: &str = "outcome.json";
+/// The runner's list of its descendants; see [`crate::descendants`].
+pub const DESCENDANTS: &str = "descendants.json";
+/// A [`Swept`], written by the runner's keeper.
+pub const SWEPT: &str = "swept.json";
 pub const LOGS: &str = "logs";
 pub const LAUNCHER_LOG: &str = "launcher.log";
 /// Modules for a launcher to import ahead, one a line; made by the agent from an earlier generation's [`MODULES`].
@@ -30,6 +35,22 @@ pub const MODULES: &str = "modules.txt";
 /// Name of a rank's log inside [`LOGS`]; the older half has `.1` appended.
 pub fn rank_log(rank: u32) -> String {
     format!("rank-{rank}.log")
+}
+
+/// The proof that nothing lives of a runner which ended without one of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Swept {
+    pub v: u32,
+    pub boot_id: String,
+    /// When the last process had ended.
+    pub at_us: u64,
+}
+
+impl Swept {
+    /// Reads the proof in a runner's directory. None: there is none.
+    pub fn read(dir: &Path) -> Result<Option<Swept>, ReadError> {
+        json(dir, SWEPT)
+    }
 }
 
 /// Everything a runner has written down.
@@ -89,7 +110,7 @@ fn read_file(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, ReadError> {
     }
 }
 
-fn json<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option<T>, ReadError> {
+pub(crate) fn json<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option<T>, ReadError> {
     let Some(text) = read_file(dir, name)? else { return Ok(None) };
     parse(&text).map(Some).map_err(|(offset, what)| ReadError::Damaged { file: dir.join(name), offset, what })
 }

@@ -6,7 +6,8 @@ mod rig;
 use std::time::{Duration, Instant};
 
 use muster_runner::leftovers::{self, Leftovers};
-use muster_runner::wire::{Exit, Phase, ProofKind, RankStatus};
+use muster_runner::record::Swept;
+use muster_runner::wire::{Command, Exit, Phase, ProofKind, RankStatus};
 use rig::{Living, PATIENCE, Rig, lives};
 use rustix::process::Signal;
 
@@ -217,6 +218,52 @@ fn a_runner_that_is_killed_leaves_no_worker_with(cgroup: bool) {
 }
 
 #[test]
+fn the_keeper_ends_what_has_no_shim_and_writes_it_down() {
+    let mut rig = Rig::new();
+    rig.cgroup = false;
+    let mut client = rig.ready();
+    // Away from its parent, its session and its environment.
+    let script = r#"setsid env -i /bin/sh -c "sleep 1000 & echo \$! > $DIR/stray"; while :; do sleep 1000; done"#;
+    client.start(rig.program("/bin/sh", &["-c", script], 1));
+    rig::until_written(&rig.dir.join("stray"));
+    let stray = Living::of(rig.pid_in("stray"));
+    let identity = rig.identity();
+    let keeper = Living::of(identity.keeper.as_ref().unwrap().pid);
+    Living::of(identity.pid).kill();
+    keeper.gone();
+    assert!(stray.is_gone());
+    assert_eq!(Swept::read(&rig.dir).unwrap().unwrap().boot_id, identity.boot_id);
+}
+
+#[test]
+fn a_keeper_hears_no_signal_that_can_be_blocked_and_goes_with_its_runner() {
+    let rig = Rig::new();
+    let mut client = rig.ready();
+    client.start(rig.ranks(1, "echo step 1; exec sleep 1000"));
+    client.until_stepping(1);
+    let keeper = Living::of(rig.identity().keeper.unwrap().pid);
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        keeper.signal(signal);
+    }
+    client.stop(Duration::ZERO);
+    client.until_dead();
+    assert!(!keeper.is_gone());
+    client.ok(Command::Release);
+    keeper.gone();
+    assert_eq!(Swept::read(&rig.dir).unwrap(), None, "the outcome says more");
+}
+
+#[test]
+fn a_runner_that_is_refused_the_directory_leaves_no_proof_in_it() {
+    let rig = Rig::new();
+    let _client = rig.ready();
+    assert_eq!(rig.hold().status.code(), Some(3));
+    let other = rig.identity();
+    assert!(muster_runner::alive(&other) && muster_runner::kept(&other));
+    assert_eq!(Swept::read(&rig.dir).unwrap(), None);
+}
+
+#[test]
 fn a_shim_that_is_killed_takes_its_rank_with_it_and_the_end_is_known() {
     let rig = Rig::new();
     let mut client = rig.ready();
@@ -269,6 +316,7 @@ fn an_agent_can_clear_what_a_killed_runner_left() {
     // A stopped shim cannot see that its runner is gone.
     let shim = Living::of(rig.pid_in("shim"));
     shim.signal(Signal::STOP);
+    Living::of(identity.keeper.as_ref().unwrap().pid).kill();
     Living::of(identity.pid).kill();
     assert!(!rank.is_gone());
     if identity.cgroup.is_none() {

@@ -16,6 +16,8 @@ pub struct HeldRun {
     pub gpus: Vec<String>,
     /// Of its processes some live on a minute after they were killed: these, as far as they can be named.
     pub unkillable: Option<Vec<i32>>,
+    /// Why it cannot be proven that nothing of it lives.
+    pub unproven: Option<String>,
 }
 
 /// Processes named of one run; more say no more.
@@ -57,12 +59,21 @@ impl Held {
         readings.iter().filter(|reading| reading.check != "memory-held" || !ours(&reading.subject)).cloned().collect()
     }
 
-    /// What is left of runs and cannot be killed.
+    /// What is left of runs and cannot be killed, and what may be left of them.
     pub(super) fn readings(&self) -> Vec<Reading> {
         let stuck: Vec<String> = self.runs.iter().filter_map(|run| Some(described(run, run.unkillable.as_ref()?))).collect();
-        let words = format!("{} cannot be killed: alive a minute after SIGKILL", stuck.join(", "));
-        let reading = Reading { check: WORKER_UNKILLABLE, subject: Subject::Node, value: Value::Flag(true), words };
-        if stuck.is_empty() { Vec::new() } else { vec![reading] }
+        let mut words = Vec::new();
+        if !stuck.is_empty() {
+            words.push(format!("{} cannot be killed: alive a minute after SIGKILL", stuck.join(", ")));
+        }
+        for run in &self.runs {
+            let todo = "reboot the node, or make sure of it and move the run's directory away";
+            let unproven = |why| format!("cannot prove that nothing of {} lives: {why}; {todo}", run.name);
+            words.extend(run.unproven.iter().map(unproven));
+        }
+        let reading =
+            Reading { check: WORKER_UNKILLABLE, subject: Subject::Node, value: Value::Flag(true), words: words.join("; ") };
+        if words.is_empty() { Vec::new() } else { vec![reading] }
     }
 }
 

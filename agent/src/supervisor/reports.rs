@@ -26,8 +26,14 @@ impl Supervisor {
                 self.unkillable.insert(run, processes);
                 return None;
             }
+            Word::Unproven(why) => {
+                self.unkillable.remove(&run);
+                self.unproven.insert(run, why);
+                return None;
+            }
             Word::Lost { exits, at } => {
                 self.unkillable.remove(&run);
+                self.unproven.remove(&run);
                 Input::RunnerLost { run, exits, at }
             }
             Word::Refused(reason) => Input::Refused { run, reason },
@@ -59,13 +65,15 @@ impl Supervisor {
     /// Those that are over first: whoever works on a GPU now is the last on it.
     fn tell_senses(&mut self, reports: &[RunReport]) {
         self.unkillable.retain(|run, _| reports.iter().any(|report| report.run == *run));
+        self.unproven.retain(|run, _| reports.iter().any(|report| report.run == *run));
         let begun = reports.iter().filter(|report| report.phase != RunPhase::Preparing);
         let (over, living): (Vec<_>, Vec<_>) = begun.partition(|report| report.phase.is_over());
         let held = over.into_iter().chain(living).filter_map(|report| {
             let unkillable = self.unkillable.get(&report.run).cloned();
+            let unproven = self.unproven.get(&report.run).cloned();
             let accepted = self.accepted(&report.run)?;
             let (job, gpus) = (accepted.job.clone(), accepted.gpus.clone());
-            Some(HeldRun { name: name(&report.run), job, gpus, unkillable })
+            Some(HeldRun { name: name(&report.run), job, gpus, unkillable, unproven })
         });
         let held = held.collect();
         self.facts.note_runs(held);

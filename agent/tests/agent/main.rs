@@ -9,6 +9,7 @@ mod logs;
 mod obedience;
 mod refusals;
 mod rig;
+mod strays;
 mod torchrun;
 mod unkillable;
 mod warm;

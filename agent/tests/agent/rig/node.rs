@@ -67,13 +67,15 @@ pub struct Node {
     agent: Option<Child>,
     /// More flags of its agent.
     pub flags: Vec<String>,
+    /// Its runners hold without a cgroup.
+    pub no_cgroup: bool,
 }
 
 impl Node {
     /// A node whose agent has not been started.
     pub fn new(name: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let node = Self { name: name.into(), dir, agent: None, flags: Vec::new() };
+        let node = Self { name: name.into(), dir, agent: None, flags: Vec::new(), no_cgroup: false };
         fs::create_dir(node.path("bin")).unwrap();
         fs::create_dir(node.path("out")).unwrap();
         fs::write(node.path("bin/python3"), PYTHON).unwrap();
@@ -101,12 +103,22 @@ impl Node {
     pub fn command(&self, coordinator: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_muster-agent"));
         command.args(["--coordinator", coordinator, "--node-name", &self.name, "--label", "rack=r7", "--slots", "4"]);
-        command.arg("--state-dir").arg(self.path("state")).arg("--runner").arg(runner());
+        command.arg("--state-dir").arg(self.path("state")).arg("--runner").arg(self.runner());
         command.arg("--ready-file").arg(self.path("ready.json")).args(&self.flags);
         command.args(["--log-filter", "debug,h2=info,tower=info,hyper_util=info"]);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", self.dir.path()).env("PET_NNODES", "7");
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command
+    }
+
+    fn runner(&self) -> PathBuf {
+        if !self.no_cgroup {
+            return runner().to_owned();
+        }
+        let wrapper = self.path("runner");
+        fs::write(&wrapper, format!("#!/bin/sh\nexec {} \"$@\" --no-cgroup\n", runner().display())).unwrap();
+        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+        wrapper
     }
 
     /// A process that knows this node's directory from its environment: an agent or a worker.

@@ -7,7 +7,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 
-use muster_runner::identity::LOCK;
+use muster_runner::identity::{Keeper, LOCK};
+use muster_runner::procfs::Stat;
 use muster_runner::wire::Hold;
 use muster_runner::{RunnerIdentity, record};
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -18,12 +19,13 @@ use crate::fence::Fence;
 use crate::group::Group;
 use crate::poll::{Interest, Poll, Source};
 use crate::ranks::Ranks;
+use crate::register::Register;
 use crate::runner::{Books, Runner};
 use crate::served::Served;
 use crate::steps::Pattern;
 use crate::sys::{self, Fork};
 use crate::tree::Cgroup;
-use crate::{Options, attend, shim, time, version};
+use crate::{Options, attend, keeper, shim, time, version};
 
 const LOG: &str = "runner.log";
 
@@ -54,7 +56,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     sys::close_inherited();
     let dir = &options.dir;
     let outcome = if options.foreground || std::process::id() == 1 {
-        set_up(dir, options.cgroup).map(|runner| finish(runner.run()))
+        set_up(dir, options.cgroup, None).map(|runner| finish(runner.run()))
     } else {
         in_background(dir, options.cgroup)
     };
@@ -91,8 +93,17 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
         Fork::Child => {
             drop(read);
             let mut write = File::from(write);
-            match detach(dir).and_then(|()| set_up(dir, cgroup)) {
-                Ok(runner) => {
+            let runner = detach(dir).and_then(|()| keeper::fork().map_err(trouble("fork"))).and_then(|side| match side {
+                Fork::Parent => Ok(None),
+                Fork::Child => set_up(dir, cgroup, parent()).map(Some),
+            });
+            match runner {
+                Ok(None) => {
+                    // Only the runner says whether it is ready.
+                    drop(write);
+                    Ok(keeper::keep(dir))
+                }
+                Ok(Some(runner)) => {
                     let _ = write.write_all(&[0]);
                     drop(write);
                     Ok(finish(runner.run()))
@@ -104,6 +115,12 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
             }
         }
     }
+}
+
+/// The keeper, as its runner knows it.
+fn parent() -> Option<Keeper> {
+    let stat = Stat::of(rustix::process::getppid()?.as_raw_nonzero().get()).ok()?;
+    Some(Keeper { pid: stat.pid, start_time: stat.start_time })
 }
 
 /// Own session, no terminal, and messages into the directory.
@@ -124,7 +141,7 @@ fn detach(dir: &Path) -> Result<(), Trouble> {
 }
 
 /// Everything up to the loop. From here on the current directory is `dir`, so that no path is too long for a socket.
-fn set_up(dir: &Path, cgroup: bool) -> Result<Runner, Trouble> {
+fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Trouble> {
     std::env::set_current_dir(dir).map_err(trouble("enter the directory"))?;
     let here = Path::new(".");
     // Held until this process ends, whatever ends it.
@@ -147,6 +164,7 @@ fn set_up(dir: &Path, cgroup: bool) -> Result<Runner, Trouble> {
     let mut identity = RunnerIdentity::own(version()).map_err(trouble("own identity"))?;
     let cgroup = cgroup.then(|| Cgroup::make(&format!("muster-{}-g{}-{}", hold.job, hold.generation, identity.pid)));
     let cgroup = cgroup.and_then(|made| made.inspect_err(|e| eprintln!("{} no cgroup of its own: {e}", time::stamp())).ok());
+    identity.keeper = keeper;
     identity.store_port = served.as_ref().map(|s| s.addr().port());
     identity.cgroup = cgroup.as_ref().map(|c| c.path.clone());
 
@@ -156,12 +174,13 @@ fn set_up(dir: &Path, cgroup: bool) -> Result<Runner, Trouble> {
     link_programs().map_err(trouble("the links to its own program"))?;
     let ranks = Ranks::listen(&poll).map_err(trouble(muster_runner::socket::RANKS))?;
     let control = Control::listen(&poll).map_err(trouble(muster_runner::socket::CONTROL))?;
+    let register = Register::begin(&identity.boot_id).map_err(trouble(record::DESCENDANTS))?;
     record::write_atomic(here, record::RUNNER, &identity).map_err(trouble(record::RUNNER))?;
 
     let group = Group::default();
     let books = Books::new(time::boot());
     let fence = Fence::default();
-    Ok(Runner { hold, poll, signals, control, ranks, served, cgroup, logs, exits, pattern, identity, group, fence, books })
+    Ok(Runner { hold, poll, signals, control, ranks, served, cgroup, logs, exits, pattern, identity, group, fence, books, register })
 }
 
 fn lock() -> Result<File, Trouble> {

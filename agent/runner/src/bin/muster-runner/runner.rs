@@ -22,6 +22,7 @@ use crate::logs::Log;
 use crate::output::{CHUNK, Output, Read};
 use crate::poll::{Interest, Poll, Source};
 use crate::ranks::{Event, Hear, Ranks};
+use crate::register::Register;
 use crate::served::{News, Served};
 use crate::steps::Pattern;
 use crate::tree::{self, Cgroup, Reaped};
@@ -54,6 +55,7 @@ pub(crate) struct Runner {
     pub(crate) group: Group,
     pub(crate) fence: Fence,
     pub(crate) books: Books,
+    pub(crate) register: Register,
 }
 
 /// What the loop remembers between turns.
@@ -111,12 +113,13 @@ impl Runner {
             self.write_exits();
             let advance = self.advance(now);
             self.poll.ring_at(advance)?;
+            let look = self.group.launcher.as_ref().filter(|_| self.group.dead.is_none()).map(|_| self.register.mind(now));
             self.write_exits();
             self.tell(now);
             match self.rest(now) {
                 Rest::Go => return Ok(()),
                 Rest::Until(at) => {
-                    let next = [advance, at].into_iter().flatten().min();
+                    let next = [advance, at, look].into_iter().flatten().min();
                     timeout = next.map(|at| at.saturating_sub(now));
                 }
             }
@@ -202,6 +205,7 @@ impl Runner {
                 Event::Started { rank, pid, start_time, at_us } => {
                     if let Some(entry) = self.group.ranks.get_mut(&rank) {
                         entry.process = Some(Process { pid, start_time, started_us: at_us, end: None });
+                        self.register.hurry(now);
                     }
                     self.ranks.answer(rank, &Hear { ok: true, ..Hear::default() });
                     if self.group.stop.is_some() {

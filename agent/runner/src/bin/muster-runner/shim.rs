@@ -19,12 +19,11 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal};
 use rustix::thread::CpuSet;
 
-use crate::affinity;
 use crate::rank_link::RankLink;
 use crate::ranks::Say;
 use crate::sys::{self, Child};
-use crate::time;
 use crate::tree::{self, Reaped};
+use crate::{affinity, keeper, time};
 
 /// The name that makes the runner's binary a shim; the link lies in the runner's directory.
 pub(crate) const NAME: &str = "muster-shim";
@@ -203,18 +202,7 @@ impl Shim {
 
     /// The runner is gone: nothing below this process may live on.
     fn kill_everything(&self) {
-        loop {
-            let _ = tree::kill_descendants();
-            loop {
-                match tree::reap() {
-                    Reaped::Ended(..) => {}
-                    Reaped::Living => break,
-                    Reaped::NoChild => return,
-                }
-            }
-            wait(&self.signals, None, Some(Duration::from_millis(20)));
-            while sys::next_signal(&self.signals).is_some() {}
-        }
+        keeper::end_descendants(&self.signals);
     }
 }
 

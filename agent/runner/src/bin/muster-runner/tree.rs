@@ -6,8 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use muster_runner::leftovers;
+pub(crate) use muster_runner::procfs::send;
 use muster_runner::procfs::{self, Stat};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal};
+use rustix::process::{Signal, WaitOptions, WaitStatus};
 
 /// Passes of the stop sweep: a pass finds what was forked during the one before; stopped processes fork no more, so
 /// even a fork bomb runs dry in a few. What slips through is met by the next kill, some milliseconds later.
@@ -138,17 +139,6 @@ fn below(root: i32, all: Vec<Stat>) -> Vec<Stat> {
     found
 }
 
-/// Signals exactly this process: the descriptor is taken first and the start time compared after, so a pid that was
-/// reused in between is left alone.
-pub(crate) fn send(stat: &Stat, signal: Signal) {
-    let Some(pid) = Pid::from_raw(stat.pid) else { return };
-    if let Ok(fd) = pidfd_open(pid, PidfdFlags::empty())
-        && Stat::of(stat.pid).is_ok_and(|now| now.start_time == stat.start_time)
-    {
-        let _ = pidfd_send_signal(fd, signal);
-    }
-}
-
 /// What became of the children of this process.
 pub(crate) enum Reaped {
     Ended(i32, WaitStatus),
@@ -199,7 +189,7 @@ mod tests {
 
     #[test]
     fn descendants_of_descendants_without_the_dead() {
-        let stat = |pid, ppid, state| Stat { pid, ppid, state, threads: 1, start_time: 1 };
+        let stat = |pid, ppid, state| Stat { pid, ppid, state, session: 5, threads: 1, start_time: 1 };
         let all = vec![stat(5, 1, b'S'), stat(6, 5, b'S'), stat(7, 6, b'Z'), stat(8, 7, b'R'), stat(9, 1, b'S')];
         let mut pids: Vec<i32> = below(5, all).iter().map(|s| s.pid).collect();
         pids.sort_unstable();

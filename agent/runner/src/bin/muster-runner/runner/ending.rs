@@ -104,7 +104,7 @@ impl Runner {
         // Those that are known first: a process of hundreds of megabytes takes tens of milliseconds to end, and looking for the
         // others takes as long.
         self.group.living().for_each(|(pid, start_time)| {
-            tree::send(&Stat { pid, start_time, state: 0, ppid: 0, threads: 1 }, Signal::KILL);
+            tree::send(&Stat { pid, start_time, state: 0, ppid: 0, session: 0, threads: 1 }, Signal::KILL);
         });
     }
 

@@ -1,0 +1,145 @@
+//! Keeps `descendants.json` true while the runner lives: it looks at a modest pace and when a rank starts, and writes
+//! when something has changed.
+//!
+//! A process that leaves its parent, its session and its environment between two looks is not in the list. The pace is
+//! the price: a look reads a file for each process of the machine.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use muster_runner::descendants::{Descendant, Descendants, MAX};
+use muster_runner::procfs::Stat;
+use muster_runner::record::DESCENDANTS;
+use muster_runner::wire::VERSION;
+
+use crate::{time, tree};
+
+/// Gap between two looks: a loader process of a data set lives for longer.
+const GAP: Duration = Duration::from_secs(1);
+
+/// Gap after which a rank that starts is looked for: ranks start in bursts.
+const HURRY: Duration = Duration::from_millis(50);
+
+/// A look may take one part in so many of the runner's time, however many processes the machine has.
+const SHARE: u32 = 100;
+
+pub(crate) struct Register {
+    list: Descendants,
+    /// The list is on disk as it is here.
+    written: bool,
+    /// The last attempt to write it failed, which was said.
+    failed: bool,
+    looked: Duration,
+    next: Duration,
+}
+
+impl Register {
+    /// An empty list in the current directory, for the runner of this boot.
+    pub(crate) fn begin(boot_id: &str) -> io::Result<Self> {
+        let list = Descendants { v: VERSION, boot_id: boot_id.to_owned(), ..Descendants::default() };
+        list.write(Path::new("."))?;
+        Ok(Self { list, written: true, failed: false, looked: Duration::ZERO, next: Duration::ZERO })
+    }
+
+    /// Brings the next look forward.
+    pub(crate) fn hurry(&mut self, now: Duration) {
+        self.next = self.next.min(now.max(self.looked + HURRY));
+    }
+
+    /// Looks if it is time, and says when to look next.
+    pub(crate) fn mind(&mut self, now: Duration) -> Duration {
+        if now < self.next {
+            return self.next;
+        }
+        let outcome = tree::descendants().and_then(|all| {
+            // 0 for PID 1, whose session is outside of its namespace.
+            self.note(all, Stat::of(std::process::id() as i32)?.session);
+            if !self.written {
+                self.list.write(Path::new("."))?;
+                self.written = true;
+            }
+            Ok(())
+        });
+        if let Err(e) = &outcome {
+            self.written = false;
+            // What it says may be less than there is by now.
+            let _ = fs::remove_file(DESCENDANTS);
+            if !self.failed {
+                eprintln!("{} {DESCENDANTS}: {e}", time::stamp());
+            }
+        }
+        self.failed = outcome.is_err();
+        self.looked = now;
+        self.next = time::boot() + gap(time::boot().saturating_sub(now));
+        self.next
+    }
+
+    fn note(&mut self, all: Vec<Stat>, own_session: i32) {
+        let session = |stat: &Stat| if stat.session == own_session { 0 } else { stat.session };
+        let entry = |stat: &Stat| Descendant { pid: stat.pid, start_time: stat.start_time, session: session(stat) };
+        let mut processes: Vec<Descendant> = all.iter().map(entry).collect();
+        processes.sort_unstable();
+        let cut = processes.len() > MAX;
+        processes.truncate(MAX);
+        self.written &= self.list.processes == processes && self.list.cut == cut;
+        (self.list.processes, self.list.cut) = (processes, cut);
+    }
+}
+
+/// Until the next look, after one that took so long.
+fn gap(took: Duration) -> Duration {
+    GAP.max(took * SHARE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn register() -> Register {
+        Register { list: Descendants::default(), written: true, failed: false, looked: Duration::ZERO, next: Duration::ZERO }
+    }
+
+    fn stat(pid: i32, session: i32) -> Stat {
+        Stat { pid, state: b'S', ppid: 1, session, threads: 1, start_time: 5 }
+    }
+
+    #[test]
+    fn only_a_change_is_written() {
+        let mut register = register();
+        register.note(vec![stat(7, 7), stat(6, 3)], 3);
+        assert!(!std::mem::replace(&mut register.written, true));
+        let noted: Vec<_> = register.list.processes.iter().map(|p| (p.pid, p.session)).collect();
+        assert_eq!(noted, [(6, 0), (7, 7)], "the runner's own session is left out");
+        register.note(vec![stat(6, 3), stat(7, 7)], 3);
+        assert!(register.written);
+        register.note(vec![stat(6, 3)], 3);
+        assert!(!register.written);
+    }
+
+    #[test]
+    fn more_than_are_listed_are_said_to_be_more() {
+        let mut register = register();
+        register.note((1..=MAX as i32 + 1).map(|pid| stat(pid, pid)).collect(), 0);
+        assert_eq!((register.list.processes.len(), register.list.cut), (MAX, true));
+        register.note(vec![stat(1, 1)], 0);
+        assert!(!register.list.cut);
+    }
+
+    #[test]
+    fn looks_take_a_hundredth_of_the_time() {
+        assert_eq!(gap(Duration::from_millis(2)), GAP);
+        assert_eq!(gap(Duration::from_millis(40)), Duration::from_secs(4));
+    }
+
+    #[test]
+    fn a_burst_of_ranks_is_looked_for_once() {
+        let mut register = register();
+        (register.looked, register.next) = (Duration::from_secs(10), Duration::from_secs(11));
+        register.hurry(Duration::from_millis(10_001));
+        assert_eq!(register.next, Duration::from_millis(10_050));
+        register.hurry(Duration::from_millis(10_200));
+        assert_eq!(register.next, Duration::from_millis(10_050));
+    }
+}

@@ -28,6 +28,8 @@ pub(crate) enum Evidence {
         exit: Exit,
         at: Timestamp,
         error: Option<String>,
+        /// Some rank had been started.
+        launched: bool,
     },
     /// The group is dead and nobody knows how it ended: its holder was killed. No program can do that to itself by failing.
     Vanished {
@@ -114,6 +116,14 @@ impl Evidence {
             | Evidence::Refused { node, .. }
             | Evidence::StartTimeout { node, .. }
             | Evidence::Unlike { node, .. } => node,
+        }
+    }
+
+    /// The ranks of this generation had been started, though the node's report may not say so any more: an agent that was restarted
+    /// knows of a lost runner only what the runner had written down.
+    pub(crate) fn had_launched(&mut self) {
+        if let Evidence::LauncherFailed { launched, .. } | Evidence::Vanished { launched, .. } = self {
+            *launched = true;
         }
     }
 
@@ -222,9 +232,14 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
             let error = error.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
             (cause, Charged::Job, format!("rank {rank} on {node} ended with {exit}{error}"))
         }
-        Evidence::LauncherFailed { node, exit, error, .. } => {
+        Evidence::LauncherFailed { node, exit, error, launched, .. } => {
+            let cause = match exit.class(error.as_deref()) {
+                _ if !launched => Cause::StartFailed,
+                ExitClass::Killed => Cause::WorkerKilled,
+                _ => Cause::WorkerFailed,
+            };
             let error = error.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
-            (Cause::StartFailed, Charged::Job, format!("torchrun on {node} ended with {exit} before any rank failed{error}"))
+            (cause, Charged::Job, format!("torchrun on {node} ended with {exit} before any rank failed{error}"))
         }
         Evidence::Vanished { node, launched, .. } => {
             let cause = if *launched { Cause::WorkerKilled } else { Cause::StartFailed };
@@ -341,6 +356,18 @@ mod tests {
         let verdict = judge(&[exit("b", 1, Exit::Code(1), PEER, 1000), vanished(true)], 2, false).unwrap();
         assert_eq!((verdict.cause, verdict.charged, verdict.culprit.as_deref()), (Cause::WorkerKilled, Charged::Node, Some("a")));
         assert_eq!(judge(&[vanished(false)], 1, false).unwrap().cause, Cause::StartFailed, "it is not tried there again at once");
+    }
+
+    #[test]
+    fn a_launcher_that_ends_under_its_ranks_did_not_fail_to_start() {
+        let failed = |exit, launched| {
+            let evidence = Evidence::LauncherFailed { node: "a".into(), exit, at: Timestamp(900_000), error: None, launched };
+            judge(&[evidence], 2, false).unwrap()
+        };
+        assert_eq!(failed(Exit::Code(1), false).cause, Cause::StartFailed);
+        assert_eq!(failed(Exit::Code(1), true).cause, Cause::WorkerFailed);
+        assert_eq!(failed(Exit::Signal(SIGKILL), true).cause, Cause::WorkerKilled);
+        assert_eq!(failed(Exit::Signal(SIGKILL), false).cause, Cause::StartFailed);
     }
 
     #[test]

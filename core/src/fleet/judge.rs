@@ -55,6 +55,10 @@ impl Fleet {
         }
         let generation = self.jobs[uid].current.as_ref().expect("checked above");
         let mut evidence = rendezvous::evidence(&self.nodes, uid, generation, now, patience);
+        let receipt = self.jobs[uid].incidents.last().filter(|incident| incident.to == Some(generation.number));
+        if receipt.is_some_and(|incident| incident.launched_at.is_some()) {
+            evidence.iter_mut().for_each(Evidence::had_launched);
+        }
         evidence.extend(self.odd_ones(uid, now));
         if !evidence.iter().any(Evidence::breaks) {
             let live = self.live(uid);

@@ -195,7 +195,8 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
         // Once every rank has ended well, it no longer matters how torchrun does: its runner ends one that lingers at the exit barrier.
         _ if failed || run.ranks_finished(expected) => {}
         Some(exit) if !exit.is_success() => {
-            found.push(Evidence::LauncherFailed { node: node.clone(), exit, at, error: run.launcher_error.clone() });
+            let (error, launched) = (run.launcher_error.clone(), !run.ranks.is_empty());
+            found.push(Evidence::LauncherFailed { node: node.clone(), exit, at, error, launched });
         }
         None if vanished => {
             found.push(Evidence::Vanished { node: node.clone(), at, launched: !run.ranks.is_empty() });

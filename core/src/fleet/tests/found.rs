@@ -289,7 +289,25 @@ fn a_failure_without_a_moment_began_when_it_was_seen() {
     bench.input(Input::Runs { session, runs });
     bench.pass(SECOND);
     let incident = last_incident(&bench, "digits");
-    assert_eq!((incident.cause, incident.event_at), (Cause::StartFailed, incident.detected_at));
+    assert_eq!((incident.cause, incident.event_at), (Cause::WorkerFailed, incident.detected_at));
+}
+
+/// Found with strangers' programs: an agent that was restarted knows of a lost runner only what its journal says.
+#[test]
+fn who_had_trained_did_not_fail_to_start_though_its_node_has_forgotten() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    bench.pass(SECOND);
+    assert!(last_incident(&bench, "digits").launched_at.is_some());
+    let agent = bench.agents.get_mut(&"b".into()).unwrap();
+    let run = agent.runs.values_mut().next().unwrap();
+    (run.phase, run.dead_at, run.launched_at) = (RunPhase::Dead, Some(bench.now), None);
+    run.ranks.clear();
+    let (session, runs) = (agent.session.unwrap(), agent.runs.values().cloned().collect());
+    bench.input(Input::Runs { session, runs });
+    bench.pass(SECOND);
+    let incident = last_incident(&bench, "digits");
+    assert_eq!((incident.cause, incident.charged), (Cause::WorkerKilled, Charged::Node));
 }
 
 /// Found by the drills: two of three nodes were cut off and came back one after the other.

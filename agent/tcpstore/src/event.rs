@@ -83,6 +83,12 @@ pub enum RefusedReason {
     /// The process has no descriptor left for it.
     #[error("the process has no file descriptor left")]
     NoDescriptors,
+    /// The kernel refuses to watch its socket.
+    #[error("its socket cannot be watched (errno {errno})")]
+    Unwatched {
+        /// The kernel's reason.
+        errno: i32,
+    },
     /// Its half-read request does not fit any more.
     #[error("the store holds {limit} bytes, its limit")]
     StoreFull {

@@ -364,7 +364,10 @@ impl Store {
     }
 
     fn register(&self, fd: &OwnedFd, data: u64) -> Result<(), StoreError> {
+        self.watch(fd, data).map_err(|source| StoreError::Epoll { what: "add to", source })
+    }
+
+    fn watch(&self, fd: &OwnedFd, data: u64) -> rustix::io::Result<()> {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
-            .map_err(|source| StoreError::Epoll { what: "add to", source })
     }
 }

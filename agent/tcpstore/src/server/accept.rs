@@ -19,6 +19,31 @@ const BACKLOG: i32 = 4096;
 /// Connections accepted in one turn, so that a storm of them does not starve those that are there.
 const ACCEPTS: usize = 256;
 
+/// What a failed accept(2) means.
+#[derive(Debug, PartialEq, Eq)]
+enum Failed {
+    /// One connection failed before it was accepted, or a signal came: the next one may be well. Linux passes errors of the
+    /// new socket's network on, and accept(2) says to treat them like EAGAIN.
+    Connection,
+    /// The process, or the machine, has no descriptor left.
+    Descriptors,
+    /// Nothing to accept, or no memory for it: later.
+    Now,
+    /// The listener is none.
+    Listener,
+}
+
+impl Failed {
+    fn of(errno: Errno) -> Self {
+        match errno {
+            Errno::BADF | Errno::NOTSOCK | Errno::INVAL | Errno::FAULT => Failed::Listener,
+            Errno::MFILE | Errno::NFILE => Failed::Descriptors,
+            Errno::AGAIN | Errno::NOMEM | Errno::NOBUFS => Failed::Now,
+            _ => Failed::Connection,
+        }
+    }
+}
+
 impl Store {
     pub(super) fn accept(&mut self, now: Duration, on: &mut dyn FnMut(Event)) -> Result<(), StoreError> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -28,17 +53,14 @@ impl Store {
                     let peer = peer.and_then(|p| SocketAddr::try_from(p).ok()).unwrap_or(self.local);
                     self.admit(socket, peer, now, on)?;
                 }
-                Err(Errno::AGAIN) => break,
-                // The client gave up before it was accepted, or a signal came.
-                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO | Errno::PERM) => {}
-                Err(Errno::MFILE | Errno::NFILE) if self.turn_one_away() => {
-                    let client = self.fresh_id();
-                    on(Event::Refused { client, why: RefusedReason::NoDescriptors });
-                    on(Event::Closed { client, why: Closed::Refused });
-                }
-                Err(Errno::MFILE | Errno::NFILE) => break,
-                Err(Errno::NOMEM | Errno::NOBUFS) => break,
-                Err(source) => return Err(StoreError::Accept { source }),
+                Err(source) => match Failed::of(source) {
+                    Failed::Connection => {}
+                    Failed::Descriptors if self.turn_one_away() => {
+                        self.refuse_new(RefusedReason::NoDescriptors, on);
+                    }
+                    Failed::Descriptors | Failed::Now => break,
+                    Failed::Listener => return Err(StoreError::Accept { source }),
+                },
             }
         }
         Ok(())
@@ -55,15 +77,18 @@ impl Store {
     }
 
     fn admit(&mut self, socket: OwnedFd, peer: SocketAddr, now: Duration, on: &mut dyn FnMut(Event)) -> Result<(), StoreError> {
-        let client = self.fresh_id();
         if self.clients.len() >= self.limits.clients {
-            on(Event::Refused { client, why: RefusedReason::TooManyClients { limit: self.limits.clients } });
-            on(Event::Closed { client, why: Closed::Refused });
+            self.refuse_new(RefusedReason::TooManyClients { limit: self.limits.clients }, on);
             return Ok(());
         }
+        let client = self.fresh_id();
         // Answers are a few bytes that somebody waits for.
         sockopt::set_tcp_nodelay(&socket, true).ok();
-        self.register(&socket, client.0)?;
+        if let Err(errno) = self.watch(&socket, client.0) {
+            // A user may watch so many descriptors and no more (fs.epoll.max_user_watches).
+            self.refuse_new(RefusedReason::Unwatched { errno: errno.raw_os_error() }, on);
+            return Ok(());
+        }
         self.clients.insert(client, Client::new(socket));
         self.handshakes.push_back((now + self.limits.handshake, client));
         if self.handshakes.len() == 1 {
@@ -71,6 +96,15 @@ impl Store {
         }
         on(Event::Connected { client, peer });
         Ok(())
+    }
+}
+
+impl Store {
+    /// Tells of a connection that was closed before it was a client.
+    fn refuse_new(&mut self, why: RefusedReason, on: &mut dyn FnMut(Event)) {
+        let client = self.fresh_id();
+        on(Event::Refused { client, why });
+        on(Event::Closed { client, why: Closed::Refused });
     }
 }
 
@@ -87,4 +121,32 @@ pub(super) fn listener(addr: SocketAddr) -> rustix::io::Result<OwnedFd> {
 
 pub(super) fn spare(listener: &OwnedFd) -> Option<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(listener, 0).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_listener_that_is_none_ends_a_store() {
+        // Those that accept(2) names as passed on from the network, and those of a client that gave up.
+        let passed_on = [
+            Errno::NETDOWN,
+            Errno::PROTO,
+            Errno::NOPROTOOPT,
+            Errno::HOSTDOWN,
+            Errno::NONET,
+            Errno::HOSTUNREACH,
+            Errno::OPNOTSUPP,
+            Errno::NETUNREACH,
+            Errno::CONNABORTED,
+            Errno::INTR,
+            Errno::PERM,
+            Errno::TIMEDOUT,
+        ];
+        assert!(passed_on.into_iter().all(|errno| Failed::of(errno) == Failed::Connection));
+        assert!([Errno::MFILE, Errno::NFILE].into_iter().all(|errno| Failed::of(errno) == Failed::Descriptors));
+        assert!([Errno::AGAIN, Errno::NOMEM, Errno::NOBUFS].into_iter().all(|errno| Failed::of(errno) == Failed::Now));
+        assert!([Errno::BADF, Errno::NOTSOCK, Errno::INVAL].into_iter().all(|errno| Failed::of(errno) == Failed::Listener));
+    }
 }

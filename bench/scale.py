@@ -5,22 +5,27 @@
 
 - the coordinator with 1,000 and 10,000 agents: real sessions over loopback from one process (bench/fleet), one real coordinator;
 - one round of torch's c10d rendezvous and one quorum of torchft's lighthouse, for the same question asked of others (peers.py);
-- the TCPStore: a join of 1,024 ranks as torch does it, against ours and against the store inside torch, same clients; once more
+- the TCPStore: a join of 1,024 ranks as torch does it, against ours, as the shipped runner serves it, and against the store inside
+  torch, same clients; once more
   against torch's as its users start it, when it asks the name server for the name of every client that connects.
 
 Everything is built with the release profile. Processor time is the coordinator's own; wall time shares the machine with all agents.
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
 import pathlib
 import platform
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+import zlib
 
 import report
 
@@ -28,6 +33,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 RESULTS = HERE / "results"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+# As it is shipped: static. `make bench` has built it.
+RUNNER = ROOT / "target" / "muster" / "bin" / "muster-runner"
 BEGIN, END = "<!-- scale:begin -->", "<!-- scale:end -->"
 JOIN_RANKS = 1_024
 # Of the join that waits for the name server; five seconds for every client would be hours.
@@ -121,19 +128,56 @@ sys.stdin.read()
 def join(whose):
     """One whole join of 1,024 ranks: milliseconds by step."""
     say(f"store: {whose}")
-    served = [TARGET / "examples" / "serve", "127.0.0.1:0"] if whose == "ours" else [sys.executable, "-c", TORCH_STORE, whose]
+    with shipped_store() if whose == "ours" else torch_store(whose) as address:
+        client = [TARGET / "examples" / "join_bench", address, str(JOIN_RANKS)]
+        try:
+            lines = subprocess.run(client, stdout=subprocess.PIPE, text=True, check=True, timeout=JOIN_SECONDS).stdout.splitlines()
+        except subprocess.TimeoutExpired:
+            return {"store": whose, "over_s": JOIN_SECONDS}
+    steps = {line[:34].strip(): float(line[34:].split()[0]) for line in lines}
+    return {"store": whose, "ms": steps, "total_ms": steps[f"{JOIN_RANKS} ranks in all"]}
+
+
+@contextlib.contextmanager
+def torch_store(whose):
+    """The store inside torch; yields its address."""
+    served = [sys.executable, "-c", TORCH_STORE, whose]
     server = subprocess.Popen(served, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        address = server.stdout.readline().strip()
-        client = [TARGET / "examples" / "join_bench", address, str(JOIN_RANKS)]
-        lines = subprocess.run(client, stdout=subprocess.PIPE, text=True, check=True, timeout=JOIN_SECONDS).stdout.splitlines()
-    except subprocess.TimeoutExpired:
-        return {"store": whose, "over_s": JOIN_SECONDS}
+        yield server.stdout.readline().strip()
     finally:
         server.kill()
         server.wait()
-    steps = {line[:34].strip(): float(line[34:].split()[0]) for line in lines}
-    return {"store": whose, "ms": steps, "total_ms": steps[f"{JOIN_RANKS} ranks in all"]}
+
+
+@contextlib.contextmanager
+def shipped_store():
+    """The store that the shipped runner serves for a worker group; yields its address. Its soft limit on open files is the usual 1,024."""
+    with tempfile.TemporaryDirectory(prefix="muster-store-") as folder:
+        hold = {
+            "v": 1, "job": "bench", "name": "bench", "namespace": "default", "generation": 1, "node": "bench", "node_rank": 0,
+            "nnodes": JOIN_RANKS // 8, "world_size": JOIN_RANKS, "store": {"bind": "127.0.0.1:0", "run_id": "bench"},
+        }
+        pathlib.Path(folder, "hold.json").write_bytes(sealed(hold))
+        limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))  # noqa: E731
+        command = [RUNNER, "hold", "--foreground", "--no-cgroup", "--dir", folder]
+        runner = subprocess.Popen(command, preexec_fn=limit)
+        try:
+            record = pathlib.Path(folder, "runner.json")
+            while not record.exists():
+                if runner.poll() is not None:
+                    raise RuntimeError(f"the runner ended with {runner.returncode}")
+                time.sleep(0.01)
+            yield f"127.0.0.1:{json.loads(record.read_text())['store_port']}"
+        finally:
+            runner.kill()
+            runner.wait()
+
+
+def sealed(value):
+    """As the crate muster-sealed writes it: the last field is the CRC-32 of what is before it."""
+    body = json.dumps(value).encode()[:-1]
+    return body + b',"sum":"%08x"}\n' % zlib.crc32(body)
 
 
 def describe(began):

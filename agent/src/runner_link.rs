@@ -12,7 +12,7 @@ use muster_core::{
     time::Timestamp,
 };
 use muster_runner::{
-    Record, RunnerIdentity, alive, connect, held, procfs, record,
+    Record, RunnerIdentity, Salvage, alive, connect, held, procfs, record,
     wire::{Command, RefusalKind, Reply, Request, StartSpec, Status},
 };
 use muster_runtime::{chain::chain, clock::Clock};
@@ -92,7 +92,7 @@ impl Link {
             if self.say.is_closed() {
                 return;
             }
-            match self.fate(&dir) {
+            match self.fate(&dir, alive) {
                 Fate::Alive => tokio::time::sleep(RETRY).await,
                 Fate::Over(status) => return self.tell(Word::Status(status, Vec::new())).await,
                 Fate::Lost { exits, runner } => {
@@ -116,12 +116,12 @@ impl Link {
     async fn converse(&self, mut stream: UnixStream, orders: &mut watch::Receiver<Orders>) -> io::Result<()> {
         let (mut input, mut output) = stream.split();
         output.write_all(&line(SUBSCRIBE, Command::Subscribe)).await?;
-        let mut sent = Orders::default();
+        let mut sent = Sent::default();
         let mut buffer = Vec::new();
         let mut more_orders = true;
         loop {
             let wanted = orders.borrow_and_update().clone();
-            send_orders(&mut output, &wanted, &mut sent).await?;
+            send_orders(&mut output, &wanted, &mut sent.orders).await?;
             tokio::select! {
                 // Cancel safe: what was read is in the buffer.
                 read = input.read_buf(&mut buffer) => {
@@ -138,8 +138,9 @@ impl Link {
         }
     }
 
-    async fn hear(&self, reply: Reply, sent: &mut Orders) -> io::Result<()> {
+    async fn hear(&self, reply: Reply, sent: &mut Sent) -> io::Result<()> {
         if let Some(status) = reply.status {
+            self.say_refusals(&status, &mut sent.refused);
             self.tell(Word::Status(self.group(&status, true), status.stuck)).await;
             return Ok(());
         }
@@ -149,11 +150,19 @@ impl Link {
             // The status says it better.
             (Some(START), RefusalKind::Stopped) => {}
             // To be repeated with the next status, which may be that of death.
-            (Some(RELEASE), RefusalKind::NotDead) => sent.release = false,
+            (Some(RELEASE), RefusalKind::NotDead) => sent.orders.release = false,
             (_, RefusalKind::Busy) => return Err(io::Error::other(refusal.text)),
             (id, kind) => error!(run = %self.name(), ?id, ?kind, "the runner refuses an order: {}", refusal.text),
         }
         Ok(())
+    }
+
+    /// Once for each connection to the runner, and whenever there are twice as many as were said.
+    fn say_refusals(&self, status: &Status, said: &mut u64) {
+        let Some(store) = status.store.as_ref().filter(|store| store.refused >= (*said * 2).max(1)) else { return };
+        let why = store.refused_why.as_deref().unwrap_or_default();
+        warn!(run = %self.name(), clients = store.clients, "the store has refused {} connections, the last: {why}", store.refused);
+        *said = store.refused;
     }
 
     fn group(&self, status: &Status, this_boot: bool) -> GroupStatus {
@@ -167,25 +176,29 @@ impl Link {
         group
     }
 
-    fn fate(&self, dir: &Path) -> Fate {
-        let record = match Record::read(dir) {
-            Ok(record) => record,
+    /// What has become of the runner in `dir`. `alive` is asked before anything is read: a runner writes until its last moment, and
+    /// what it leaves is complete only once it is gone.
+    fn fate(&self, dir: &Path, alive: impl Fn(&RunnerIdentity) -> bool) -> Fate {
+        match self.runs.runner(&self.run) {
+            Some(runner) if alive(&runner) => return Fate::Alive,
+            // Who it is cannot be read, but somebody holds its directory.
+            None if held(dir) => return Fate::Alive,
+            _ => {}
+        }
+        let left = match Record::read(dir) {
+            Ok(Record { runner, exits, outcome, .. }) => Salvage { runner, exits, outcome },
             Err(e) => {
                 error!(run = %self.name(), "the runner's record cannot be read: {}", chain(&e));
-                return match self.runs.runner(&self.run) {
-                    Some(runner) if alive(&runner) => Fate::Alive,
-                    // Who it is cannot be read, but somebody holds its directory.
-                    None if held(dir) => Fate::Alive,
-                    // How it ended is lost; that nothing of it is left can still be proven.
-                    runner => Fate::Lost { exits: Vec::new(), runner },
-                };
+                // What is damaged is lost; each record that is whole says so itself.
+                Salvage::of(dir)
             }
         };
-        let this_boot = record.runner.as_ref().is_some_and(|runner| procfs::boot_id().is_ok_and(|now| runner.boot_id == now));
-        match (record.runner, &record.outcome) {
-            (Some(runner), _) if alive(&runner) => Fate::Alive,
+        let this_boot = left.runner.as_ref().is_some_and(|runner| procfs::boot_id().is_ok_and(|now| runner.boot_id == now));
+        match (left.runner, &left.outcome) {
+            // It began after it was looked for.
+            (Some(runner), None) if alive(&runner) => Fate::Alive,
             (_, Some(outcome)) => Fate::Over(self.group(outcome, this_boot)),
-            (runner, None) => Fate::Lost { exits: translate::seen_exits(&record.exits, this_boot), runner },
+            (runner, None) => Fate::Lost { exits: translate::seen_exits(&left.exits, this_boot), runner },
         }
     }
 
@@ -239,6 +252,14 @@ impl Link {
             tokio::time::sleep((begun.elapsed() / 4).clamp(SWEEP, SWEEP_MAX)).await;
         }
     }
+}
+
+/// What was said over one connection.
+#[derive(Default)]
+struct Sent {
+    orders: Orders,
+    /// Refusals of the store that were logged.
+    refused: u64,
 }
 
 /// What became of a runner that cannot be reached.
@@ -348,5 +369,59 @@ mod tests {
         link.until_nothing_lives(|| Ok(if begun.elapsed() < lives_for { Left::Living(vec![4711]) } else { Left::Nothing })).await;
         drop(link);
         assert!(words.recv().await.is_none());
+    }
+
+    /// A run's directory as a runner leaves it that has just ended in order.
+    fn left_behind() -> (tempfile::TempDir, Link, Status) {
+        let root = tempfile::tempdir().unwrap();
+        let (mut link, _) = a_link();
+        link.runs = Runs::new(root.path());
+        let dir = link.runs.dir(&link.run);
+        std::fs::create_dir_all(&dir).unwrap();
+        let hold = serde_json::json!({
+            "v": 1, "job": "a", "name": "a", "namespace": "d", "generation": 1, "node": "n", "node_rank": 0, "nnodes": 1, "world_size": 1,
+        });
+        record::write_atomic(&dir, record::HOLD, &hold).unwrap();
+        record::write_atomic(&dir, record::RUNNER, &RunnerIdentity::own("test".into()).unwrap()).unwrap();
+        let outcome = serde_json::json!({
+            "v": 1, "job": "a", "generation": 1, "phase": "dead", "now_us": 9, "launcher": null, "ranks": [],
+            "dead": { "at_us": 8, "how": "reaped", "survivors": 0 },
+        });
+        (root, link, serde_json::from_value(outcome).unwrap())
+    }
+
+    #[test]
+    fn an_outcome_written_while_it_is_looked_for_is_found() {
+        let (_root, link, outcome) = left_behind();
+        let dir = link.runs.dir(&link.run);
+        let ends = |_: &RunnerIdentity| {
+            record::write_atomic(&dir, record::OUTCOME, &outcome).unwrap();
+            false
+        };
+        assert!(matches!(link.fate(&dir, ends), Fate::Over(_)));
+    }
+
+    #[test]
+    fn a_damaged_journal_hides_neither_the_outcome_nor_the_other_exits() {
+        let (_root, link, outcome) = left_behind();
+        let dir = link.runs.dir(&link.run);
+        let line = |rank| {
+            let exit = muster_runner::wire::Exit::Code { code: 3 };
+            let record = muster_runner::wire::ExitRecord {
+                v: 1,
+                rank: Some(rank),
+                pid: 9,
+                start_time: 3,
+                started_us: 1,
+                exit,
+                exited_us: 2,
+            };
+            muster_runner::journal::line(&record)
+        };
+        std::fs::write(dir.join(record::EXITS), line(0) + "damage\n" + &line(1)).unwrap();
+        let Fate::Lost { exits, runner: Some(_) } = link.fate(&dir, |_| false) else { panic!("it is lost") };
+        assert_eq!(exits.iter().map(|seen| seen.rank).collect::<Vec<_>>(), [Some(0), Some(1)]);
+        record::write_atomic(&dir, record::OUTCOME, &outcome).unwrap();
+        assert!(matches!(link.fate(&dir, |_| false), Fate::Over(_)));
     }
 }

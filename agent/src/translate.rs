@@ -145,6 +145,8 @@ mod tests {
                 joined_ranks: vec![0],
                 missing_ranks: vec![],
                 all_joined_us: Some(30),
+                refused: 0,
+                refused_why: None,
             }),
             stop: None,
             dead: None,

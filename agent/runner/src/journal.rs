@@ -4,6 +4,7 @@
 //! A line without its newline at the very end was torn by a crash and is left out: its exit was never told to anybody.
 //! Damage anywhere else is an error with its offset, for it means that a record is lost.
 
+use std::fs::File;
 use std::io::{self, Write};
 
 use muster_sealed::crc32;
@@ -16,11 +17,38 @@ pub fn line(record: &ExitRecord) -> String {
     format!("{:08x} {json}\n", crc32(json.as_bytes()))
 }
 
-/// Appends records with one sync for all.
-pub fn append(file: &mut std::fs::File, records: &[ExitRecord]) -> io::Result<()> {
-    let text: String = records.iter().map(line).collect();
-    file.write_all(text.as_bytes())?;
-    file.sync_data()
+/// The journal of a living runner. What cannot be written leaves nothing behind, so that a later line follows a whole one.
+#[derive(Debug)]
+pub struct Writer {
+    file: File,
+    /// Bytes of whole lines.
+    whole: u64,
+    /// There may be more than that in the file.
+    torn: bool,
+}
+
+impl Writer {
+    /// `file` is open for appending.
+    pub fn new(file: File) -> io::Result<Self> {
+        let whole = file.metadata()?.len();
+        Ok(Self { file, whole, torn: false })
+    }
+
+    /// Appends records with one sync for all. On an error none of them counts as written: to be tried again.
+    pub fn append(&mut self, records: &[ExitRecord]) -> io::Result<()> {
+        if self.torn {
+            self.file.set_len(self.whole)?;
+            self.torn = false;
+        }
+        let text: String = records.iter().map(line).collect();
+        let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data());
+        match &written {
+            Ok(()) => self.whole += text.len() as u64,
+            // A full disk takes a part of a line. A part that cannot be removed now is removed before the next line.
+            Err(_) => self.torn = self.file.set_len(self.whole).is_err(),
+        }
+        written
+    }
 }
 
 /// What a journal holds.
@@ -58,6 +86,11 @@ pub fn read(text: &[u8]) -> Result<Journal, Damage> {
     Ok(journal)
 }
 
+/// The records of all whole lines, for a journal that [`read`] cannot vouch for: each line carries its own checksum.
+pub fn whole_lines(text: &[u8]) -> Vec<ExitRecord> {
+    text.split(|b| *b == b'\n').filter_map(|line| read_line(line).ok()).collect()
+}
+
 fn read_line(line: &[u8]) -> Result<ExitRecord, String> {
     let (sum, json) = match line.split_at_checked(8) {
         Some((sum, [b' ', json @ ..])) => (sum, json),
@@ -89,6 +122,15 @@ mod tests {
             assert_eq!(journal.records, (0..whole as u32).map(record).collect::<Vec<_>>(), "cut at {cut}");
             assert_eq!(journal.torn, cut - lines[..whole].concat().len(), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_damaged_line_leaves_the_whole_ones() {
+        let mut text = [0, 1, 2].map(|rank| line(&record(rank))).concat().into_bytes();
+        let second = line(&record(0)).len();
+        text[second + 12] ^= 1;
+        assert!(read(&text).is_err());
+        assert_eq!(whole_lines(&text), [record(0), record(2)]);
     }
 
     #[test]

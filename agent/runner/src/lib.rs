@@ -17,5 +17,5 @@ pub mod wire;
 
 pub use descendants::Descendants;
 pub use identity::{RunnerIdentity, alive, held, kept};
-pub use record::{ReadError, Record};
+pub use record::{ReadError, Record, Salvage};
 pub use socket::connect;

@@ -83,6 +83,22 @@ impl Record {
     }
 }
 
+/// What can be read of a directory in which something is damaged.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Salvage {
+    pub runner: Option<RunnerIdentity>,
+    pub exits: Vec<ExitRecord>,
+    pub outcome: Option<Status>,
+}
+
+impl Salvage {
+    pub fn of(dir: &Path) -> Salvage {
+        let exits = read_file(dir, EXITS).ok().flatten().map(|text| journal::whole_lines(&text));
+        let runner = json(dir, RUNNER).ok().flatten();
+        Salvage { runner, exits: exits.unwrap_or_default(), outcome: json(dir, OUTCOME).ok().flatten() }
+    }
+}
+
 /// Why a directory could not be read. The text says what to do, for a person must.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {

@@ -12,8 +12,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 mod order;
+mod store;
 
 pub use order::{Lane, Order, ParkSpec};
+pub use store::{StoreSpec, StoreStatus};
 
 /// Version of this protocol, in every message and file.
 pub const VERSION: u32 = 1;
@@ -102,15 +104,6 @@ impl Hold {
         }
         Ok(())
     }
-}
-
-/// Where the store listens, as `ip:port`; port 0 lets the kernel choose.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoreSpec {
-    pub bind: String,
-    /// The generation's `--rdzv-id`, part of the keys of torchrun's exit barrier.
-    #[serde(default)]
-    pub run_id: String,
 }
 
 /// One line from the agent. `id` comes back in the answer.
@@ -390,16 +383,6 @@ pub struct RankStatus {
     /// Bytes this rank has written to stdout and stderr.
     #[serde(default)]
     pub log_bytes: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoreStatus {
-    pub addr: String,
-    pub clients: usize,
-    pub joined_ranks: Vec<u32>,
-    pub missing_ranks: Vec<u32>,
-    #[serde(default)]
-    pub all_joined_us: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use muster_runner::identity::{Keeper, LOCK};
 use muster_runner::procfs::Stat;
 use muster_runner::wire::Hold;
-use muster_runner::{RunnerIdentity, record};
+use muster_runner::{RunnerIdentity, journal, record};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::pipe::PipeFlags;
 
@@ -25,7 +25,7 @@ use crate::served::Served;
 use crate::steps::Pattern;
 use crate::sys::{self, Fork};
 use crate::tree::Cgroup;
-use crate::{Options, attend, keeper, shim, time, version};
+use crate::{Options, attend, keeper, limits, shim, time, version};
 
 const LOG: &str = "runner.log";
 
@@ -54,6 +54,7 @@ fn trouble(what: &str) -> impl Fn(io::Error) -> Trouble + '_ {
 /// Holds the worker group of a directory. In the background the caller's process ends when the runner can be talked to.
 pub(crate) fn run(options: &Options) -> ExitCode {
     sys::close_inherited();
+    limits::raise();
     let dir = &options.dir;
     let outcome = if options.foreground || std::process::id() == 1 {
         set_up(dir, options.cgroup, None).map(|runner| finish(runner.run()))
@@ -170,7 +171,7 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
 
     let logs = directory(record::LOGS).map_err(trouble(record::LOGS))?;
     let exits = File::options().create(true).append(true).mode(0o600).open(record::EXITS);
-    let exits = exits.map_err(trouble(record::EXITS))?;
+    let exits = exits.and_then(journal::Writer::new).map_err(trouble(record::EXITS))?;
     link_programs().map_err(trouble("the links to its own program"))?;
     let ranks = Ranks::listen(&poll).map_err(trouble(muster_runner::socket::RANKS))?;
     let control = Control::listen(&poll).map_err(trouble(muster_runner::socket::CONTROL))?;
@@ -180,7 +181,23 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
     let group = Group::default();
     let books = Books::new(time::boot());
     let fence = Fence::default();
-    Ok(Runner { hold, poll, signals, control, ranks, served, cgroup, logs, exits, pattern, identity, group, fence, books, register })
+    Ok(Runner {
+        hold,
+        poll,
+        signals,
+        control,
+        ranks,
+        served,
+        cgroup,
+        logs,
+        exits,
+        pattern,
+        identity,
+        group,
+        fence,
+        books,
+        register,
+    })
 }
 
 fn lock() -> Result<File, Trouble> {
@@ -241,4 +258,17 @@ fn link_programs() -> io::Result<()> {
         std::os::unix::fs::symlink(&own, name)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use muster_runner::wire::{Hold, VERSION};
+
+    /// For one rank on one node.
+    pub(crate) fn hold() -> Hold {
+        let text = format!(
+            r#"{{"v":{VERSION},"job":"j","name":"n","namespace":"d","generation":1,"node":"a","node_rank":0,"nnodes":1,"world_size":1}}"#
+        );
+        serde_json::from_str(&text).expect("the other fields have defaults")
+    }
 }

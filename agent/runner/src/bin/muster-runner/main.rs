@@ -8,6 +8,7 @@ mod fence;
 mod group;
 mod hold;
 mod keeper;
+mod limits;
 mod logs;
 mod output;
 mod parked;

@@ -6,7 +6,6 @@
 mod command;
 mod ending;
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -31,6 +30,9 @@ use crate::{sys, time};
 /// Gap between two pushes of what is not urgent: at most 20 a second.
 const PUSH_GAP: Duration = Duration::from_millis(50);
 
+/// Gap between two attempts to write, when the disk is full.
+pub(crate) const DISK_GAP: Duration = Duration::from_secs(1);
+
 /// A dead group's runner without a store goes when nobody has asked for this long: its outcome is on disk.
 const DEAD_IDLE: Duration = Duration::from_secs(2);
 
@@ -49,7 +51,7 @@ pub(crate) struct Runner {
     pub(crate) served: Option<Served>,
     pub(crate) cgroup: Option<Cgroup>,
     pub(crate) logs: OwnedFd,
-    pub(crate) exits: File,
+    pub(crate) exits: journal::Writer,
     pub(crate) pattern: Pattern,
     pub(crate) identity: RunnerIdentity,
     pub(crate) group: Group,
@@ -64,6 +66,8 @@ pub(crate) struct Books {
     /// Exits of this turn, to be written with one sync, and whose shims wait for it.
     new_exits: Vec<ExitRecord>,
     waiting_shims: Vec<u32>,
+    /// When to try again to write exits, where that has failed.
+    next_exits: Option<Duration>,
     /// Something changed that subscribers must hear of at once, or soon.
     urgent: bool,
     changed: bool,
@@ -84,6 +88,7 @@ impl Books {
             buffer: vec![0; CHUNK],
             new_exits: Vec::new(),
             waiting_shims: Vec::new(),
+            next_exits: None,
             urgent: false,
             changed: false,
             pushed: Duration::ZERO,
@@ -110,16 +115,16 @@ impl Runner {
             if std::mem::take(&mut self.books.children_changed) {
                 self.reap(now);
             }
-            self.write_exits();
+            self.write_exits(now);
             let advance = self.advance(now);
             self.poll.ring_at(advance)?;
             let look = self.group.launcher.as_ref().filter(|_| self.group.dead.is_none()).map(|_| self.register.mind(now));
-            self.write_exits();
+            self.write_exits(now);
             self.tell(now);
             match self.rest(now) {
                 Rest::Go => return Ok(()),
                 Rest::Until(at) => {
-                    let next = [advance, at, look].into_iter().flatten().min();
+                    let next = [advance, at, look, self.books.next_exits].into_iter().flatten().min();
                     timeout = next.map(|at| at.saturating_sub(now));
                 }
             }
@@ -305,13 +310,22 @@ impl Runner {
     }
 
     /// Puts the exits on disk with one sync, then lets their shims end.
-    fn write_exits(&mut self) {
-        let records = std::mem::take(&mut self.books.new_exits);
-        if !records.is_empty()
-            && let Err(e) = journal::append(&mut self.exits, &records)
-        {
-            eprintln!("{} {}: {e}", time::stamp(), record::EXITS);
+    fn write_exits(&mut self, now: Duration) {
+        if !self.books.new_exits.is_empty() && self.books.next_exits.is_none_or(|at| now >= at) {
+            match self.exits.append(&self.books.new_exits) {
+                Ok(()) => {
+                    self.books.new_exits.clear();
+                    self.books.next_exits = None;
+                }
+                Err(e) => {
+                    if self.books.next_exits.is_none() {
+                        eprintln!("{} {}: {e}; tried again every second", time::stamp(), record::EXITS);
+                    }
+                    self.books.next_exits = Some(now + DISK_GAP);
+                }
+            }
         }
+        // A full disk keeps no rank from ending: its exit stays here until it can be written.
         for rank in std::mem::take(&mut self.books.waiting_shims) {
             self.ranks.answer(rank, &Hear { ok: true, ..Hear::default() });
         }

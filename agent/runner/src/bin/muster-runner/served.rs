@@ -5,9 +5,10 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use muster_runner::wire::{Hold, Refusal, RefusalKind, StoreStatus};
-use muster_tcpstore::{Limits, Sensor, Store, StoreError};
+use muster_tcpstore::{Event, Sensor, Store, StoreError};
 
-use crate::time::micros;
+use crate::limits;
+use crate::time::{self, micros};
 
 pub(crate) struct Served {
     store: Store,
@@ -15,6 +16,8 @@ pub(crate) struct Served {
     run_id: String,
     joined: usize,
     all_joined: Option<Duration>,
+    refused: u64,
+    refused_why: Option<String>,
 }
 
 /// What a turn of the store has changed.
@@ -29,9 +32,9 @@ pub(crate) enum News {
 
 impl Served {
     pub(crate) fn bind(addr: SocketAddr, run_id: &str, hold: &Hold) -> Result<Self, StoreError> {
-        let store = Store::bind(addr, Limits::default())?;
+        let store = Store::bind(addr, limits::of_store(hold))?;
         let sensor = Sensor::new(hold.world_size, hold.nnodes);
-        Ok(Self { store, sensor, run_id: run_id.to_owned(), joined: 0, all_joined: None })
+        Ok(Self { store, sensor, run_id: run_id.to_owned(), joined: 0, all_joined: None, refused: 0, refused_why: None })
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
@@ -47,9 +50,16 @@ impl Served {
     }
 
     pub(crate) fn turn(&mut self, now: Duration) -> Result<News, StoreError> {
-        let before = self.store.clients();
-        let Self { store, sensor, .. } = self;
-        store.turn(now, &mut |event| sensor.observe(&event))?;
+        let before = (self.store.clients(), self.refused);
+        let Self { store, sensor, refused, refused_why, .. } = self;
+        store.turn(now, &mut |event| {
+            if let Event::Refused { why, .. } = &event {
+                *refused += 1;
+                *refused_why = Some(why.to_string());
+            }
+            sensor.observe(&event);
+        })?;
+        self.say_refusals(before.1);
         let joined = self.sensor.joined_ranks().len();
         let complete = self.all_joined.is_none() && self.sensor.all_joined();
         if complete {
@@ -57,11 +67,20 @@ impl Served {
         }
         let news = match () {
             () if complete || joined != self.joined => News::Joined,
-            () if self.store.clients() != before => News::Clients,
+            () if (self.store.clients(), self.refused) != before => News::Clients,
             () => News::None,
         };
         self.joined = joined;
         Ok(news)
+    }
+
+    /// The first refusal, and whenever there are twice as many as before: a flood of them must not fill the log.
+    fn say_refusals(&self, before: u64) {
+        if self.refused.checked_ilog2() != before.checked_ilog2()
+            && let Some(why) = &self.refused_why
+        {
+            eprintln!("{} store: connections refused so far: {}; the last: {why}", time::stamp(), self.refused);
+        }
     }
 
     pub(crate) fn set(&mut self, key: &str, value: &str) {
@@ -87,6 +106,8 @@ impl Served {
             joined_ranks: self.sensor.joined_ranks().iter().copied().collect(),
             missing_ranks: self.sensor.missing_ranks(),
             all_joined_us: self.all_joined.map(micros),
+            refused: self.refused,
+            refused_why: self.refused_why.clone(),
         }
     }
 }

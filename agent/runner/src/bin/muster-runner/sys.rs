@@ -12,7 +12,7 @@ use std::process::Command;
 use rustix::process::{DumpableBehavior, Pid, Signal};
 use rustix::thread::CpuSet;
 
-use crate::affinity;
+use crate::{affinity, limits};
 
 /// Which side of [`fork`] this is.
 pub(crate) enum Fork {
@@ -137,6 +137,7 @@ pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
         {
             let _ = rustix::io::write(rustix::stdio::stderr(), affinity::NOT_PINNED.as_bytes());
         }
+        limits::restore()?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // SAFETY: the set is initialised; the old mask is not asked for. Allowed between fork and exec.
         if unsafe { libc::sigprocmask(libc::SIG_SETMASK, &nothing_blocked, std::ptr::null_mut()) } != 0 {

@@ -9,7 +9,7 @@ use muster_runner::record;
 use muster_runner::wire::{Phase, ProofKind};
 use rustix::process::Signal;
 
-use super::Runner;
+use super::{DISK_GAP, Runner};
 use crate::{time, tree};
 
 /// Gap between two rounds of killing. A killed process needs about a millisecond to go; SIGCHLD wakes us as well.
@@ -17,9 +17,6 @@ const KILL_GAP: Duration = Duration::from_millis(20);
 
 /// Killed for this long and still there: waiting in the kernel, so a person or a reboot is needed. From the design.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
-
-/// Gap between two attempts to write the outcome, when the disk is full.
-const OUTCOME_GAP: Duration = Duration::from_secs(1);
 
 impl Runner {
     /// Brings the group nearer to its end where that is due. Returns when to look again.
@@ -153,7 +150,9 @@ impl Runner {
             return None;
         }
         if now >= self.books.next_outcome {
-            self.write_exits();
+            // Before the outcome, which makes this runner ready to go.
+            self.books.next_exits = self.books.next_exits.map(|at| at.min(now));
+            self.write_exits(now);
             match record::write_atomic(Path::new("."), record::OUTCOME, &self.status(now)) {
                 Ok(()) => {
                     self.books.outcome_written = true;
@@ -161,7 +160,7 @@ impl Runner {
                 }
                 Err(e) => eprintln!("{} {}: {e}", time::stamp(), record::OUTCOME),
             }
-            self.books.next_outcome = now + OUTCOME_GAP;
+            self.books.next_outcome = now + DISK_GAP;
         }
         Some(self.books.next_outcome)
     }

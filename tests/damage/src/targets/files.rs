@@ -8,7 +8,12 @@ use muster_core::{
     run::Endpoint,
 };
 use muster_runner::{
-    RunnerIdentity, journal, record,
+    Descendants, RunnerIdentity,
+    descendants::Descendant,
+    identity::Keeper,
+    journal,
+    procfs::Stat,
+    record::{self, Swept},
     wire::{Command, Exit, ExitRecord, Hold, Phase, Reply, Request, StartSpec, Status, StoreSpec, parse_request},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -99,8 +104,14 @@ pub(super) fn runner_record(input: &[u8]) {
     if let Some(runner) = sealed::<RunnerIdentity>(input) {
         // Asks the kernel about whatever pid stands there.
         let _ = muster_runner::alive(&runner);
+        let _ = muster_runner::kept(&runner);
     }
     sealed::<Status>(input);
+    sealed::<Swept>(input);
+    if let Some(list) = sealed::<Descendants>(input) {
+        let stat = |pid| Stat { pid, state: b'S', ppid: 1, session: pid, threads: 1, start_time: 5 };
+        assert!(list.living(&[stat(6), stat(7)], |_| false).len() <= 2);
+    }
 }
 
 fn a_status() -> Status {
@@ -129,8 +140,13 @@ pub(super) fn runner_seeds() -> Vec<Vec<u8>> {
         control_version: 1,
         store_port: Some(29_500),
         cgroup: Some("/sys/fs/cgroup/muster-x".into()),
+        keeper: Some(Keeper { pid: 4710, start_time: 98 }),
+        lists_descendants: true,
     };
-    [seal_all(&[&runner]), seal_all(&[&a_status()])].concat()
+    let process = |pid, session| Descendant { pid, start_time: 5, session };
+    let list = Descendants { v: 1, boot_id: "b".into(), cut: false, processes: vec![process(6, 0), process(8, 7)] };
+    let swept = Swept { v: 1, boot_id: "b".into(), at_us: 12 };
+    [seal_all(&[&runner]), seal_all(&[&a_status()]), seal_all(&[&list]), seal_all(&[&swept])].concat()
 }
 
 /// Whole lines are read as written; only a last line without its end is left out.

@@ -225,7 +225,7 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
                 _ => "no error",
             };
             let name = victim.name();
-            (Cause::PeersLost, charged, format!("members lost each other and every node is there; first {name}: {error}"))
+            (Cause::PeersLost, charged, format!("members lost each other while every node was heard; first {name}: {error}"))
         }
         Evidence::RankExit { node, rank, exit, class, error, .. } => {
             let cause = if *class == ExitClass::Killed { Cause::WorkerKilled } else { Cause::WorkerFailed };
@@ -342,6 +342,9 @@ mod tests {
         let verdict = with(1260);
         assert_eq!((verdict.cause, verdict.charged, verdict.culprit), (Cause::PeersLost, Charged::Nobody, None));
         assert_eq!(verdict.collateral, ["rank 1 on b", "rank 2 on c", "a"]);
+        // By now one node is silent: the sentence is about the time at which the first victim fell.
+        let told = "members lost each other while every node was heard; first rank 1 on b: ";
+        assert!(verdict.message.starts_with(told), "{}", verdict.message);
     }
 
     #[test]

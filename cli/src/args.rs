@@ -62,6 +62,10 @@ pub(crate) struct Globals {
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", help_heading = GLOBAL)]
     pub(crate) output: Option<Format>,
 
+    /// Show the values of jobs' environment variables, which are hidden otherwise: they may be secrets
+    #[arg(long, global = true, help_heading = GLOBAL)]
+    pub(crate) show_env: bool,
+
     /// Print tables without their heads
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) no_headers: bool,

@@ -18,7 +18,7 @@ use crate::{
 /// Show everything about one job or node.
 ///
 /// For a job: its specification, the members of its world, every rank with its process and last step, and its latest events. For a
-/// node: its facts, GPUs, runs and latest events. The values of environment variables are not shown.
+/// node: its facts, GPUs, runs and latest events. The values of environment variables are shown with --show-env.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -51,7 +51,7 @@ pub(crate) async fn describe(cx: &Context, args: Describe) -> Result<(), Failure
             }
             let about = ListEventsRequest { namespace: named.namespace, job: named.name, ..ListEventsRequest::default() };
             let events = get::list_events(&client, &about).await?;
-            cx.print(&describe::job(&job, &events, now_us()))
+            cx.print(&describe::job(&job, &events, now_us(), cx.globals.show_env))
         }
         Kind::Node => {
             let request = client.ask(GetNodeRequest { name: name.clone() });

@@ -11,6 +11,7 @@ use crate::{
     output::{
         self,
         document::{Environment, Explanation},
+        listing::Listed,
     },
 };
 
@@ -43,7 +44,10 @@ pub(crate) async fn explain(cx: &Context, args: Explain) -> Result<(), Failure> 
     let client = cx.connect().await?;
     if args.env {
         let request = client.ask(EnvironmentRequest { r#ref: Some(job_ref(cx.namespace(), &args.job)) });
-        let answer = client.jobs().environment(request).await.map_err(|status| client.failure(status))?.into_inner();
+        let mut answer = client.jobs().environment(request).await.map_err(|status| client.failure(status))?.into_inner();
+        if !cx.globals.show_env {
+            output::environment::hide(&mut answer);
+        }
         return match cx.format() {
             Format::Table | Format::Wide => cx.print(&output::environment::render(&args.job, &answer)),
             Format::Json => cx.print(&output::json(&Environment::from(answer))),
@@ -52,7 +56,10 @@ pub(crate) async fn explain(cx: &Context, args: Explain) -> Result<(), Failure> 
         };
     }
     let request = client.ask(ExplainRequest { r#ref: Some(job_ref(cx.namespace(), &args.job)) });
-    let answer = client.jobs().explain(request).await.map_err(|status| client.failure(status))?.into_inner();
+    let mut answer = client.jobs().explain(request).await.map_err(|status| client.failure(status))?.into_inner();
+    if !cx.globals.show_env {
+        answer.job = answer.job.map(Listed::discreet);
+    }
     match cx.format() {
         Format::Table | Format::Wide => cx.print(&output::explain::render(&answer, now_us())),
         Format::Json => cx.print(&output::json(&Explanation::from(answer))),

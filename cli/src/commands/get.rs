@@ -256,11 +256,16 @@ where
     }
 }
 
+/// What is printed of an object in full, without secrets unless they are asked for.
+fn document<T: Listed>(cx: &Context, item: T) -> T::Document {
+    if cx.globals.show_env { item.into() } else { item.discreet().into() }
+}
+
 /// Prints one object in any format.
 pub(crate) fn print_one<T: Listed>(cx: &Context, format: Format, item: T) -> Result<(), Failure> {
     match format {
-        Format::Json => cx.print(&output::json(&T::Document::from(item))),
-        Format::Yaml => cx.print(&output::yaml(&T::Document::from(item))),
+        Format::Json => cx.print(&output::json(&document(cx, item))),
+        Format::Yaml => cx.print(&output::yaml(&document(cx, item))),
         _ => print_list(cx, vec![item], false, ""),
     }
 }
@@ -268,8 +273,8 @@ pub(crate) fn print_one<T: Listed>(cx: &Context, format: Format, item: T) -> Res
 fn print_list<T: Listed>(cx: &Context, items: Vec<T>, namespaced: bool, none: &str) -> Result<(), Failure> {
     let wide = cx.format() == Format::Wide;
     match cx.format() {
-        Format::Json => cx.print(&output::json(&List::new(items.into_iter().map(T::Document::from).collect()))),
-        Format::Yaml => cx.print(&output::yaml(&List::new(items.into_iter().map(T::Document::from).collect()))),
+        Format::Json => cx.print(&output::json(&List::new(items.into_iter().map(|item| document(cx, item)).collect()))),
+        Format::Yaml => cx.print(&output::yaml(&List::new(items.into_iter().map(|item| document(cx, item)).collect()))),
         Format::Name => cx.print(&items.iter().map(name_line).collect::<String>()),
         Format::Table | Format::Wide if items.is_empty() => {
             cx.say(none);
@@ -307,9 +312,9 @@ impl Printer {
     fn print_all<T: Listed>(&mut self, cx: &Context, items: &[T]) -> Result<(), Failure> {
         match cx.format() {
             // One object after the other, as `kubectl get -w -o json` prints them.
-            Format::Json => items.iter().try_for_each(|item| cx.print(&output::json(&T::Document::from(item.clone())))),
+            Format::Json => items.iter().try_for_each(|item| cx.print(&output::json(&document(cx, item.clone())))),
             Format::Yaml => {
-                items.iter().try_for_each(|item| cx.print(&format!("---\n{}", output::yaml(&T::Document::from(item.clone())))))
+                items.iter().try_for_each(|item| cx.print(&format!("---\n{}", output::yaml(&document(cx, item.clone())))))
             }
             Format::Name => cx.print(&items.iter().map(name_line).collect::<String>()),
             Format::Table | Format::Wide => {

@@ -15,6 +15,7 @@ use crate::{
     context::Context,
     fail::Failure,
     jobfile::{self, FILE_MAX},
+    output::listing::HIDDEN,
 };
 
 /// Submit a job from a file.
@@ -117,6 +118,12 @@ fn warn_of(cx: &Context, document: &JobDocument) {
 /// Sends a checked job and does what was asked for after that.
 pub(crate) async fn send(cx: &Context, document: JobDocument, dry_run: Option<DryRun>, end: &Ending) -> Result<(), Failure> {
     let name = document.metadata.name.clone();
+    if let Some(var) = document.spec.env.iter().find(|var| var.value == HIDDEN) {
+        return Err(Failure::BadJob(format!(
+            "spec.env: {} is {HIDDEN}, which stands for a value that was not shown; write the value, or get the job with --show-env",
+            var.name
+        )));
+    }
     warn_of(cx, &document);
     if dry_run == Some(DryRun::Client) {
         return match cx.format() {

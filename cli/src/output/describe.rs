@@ -5,7 +5,11 @@ use std::{
     time::Duration,
 };
 
-use muster_core::{nccl::stack::Stack, period, spec::SpecDocument};
+use muster_core::{
+    nccl::stack::Stack,
+    period,
+    spec::{EnvVar, SpecDocument},
+};
 use muster_proto::{convert::jobs, v1};
 
 use super::{
@@ -44,7 +48,8 @@ impl Page {
     }
 }
 
-pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64) -> String {
+/// `show_env`: the values of environment variables, too.
+pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bool) -> String {
     let named = job.r#ref.clone().unwrap_or_default();
     let status = job.status.clone().unwrap_or_default();
     let spec = jobs::spec_document(job.spec.clone().unwrap_or_default());
@@ -73,7 +78,7 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64) -> String {
     if !status.store_node.is_empty() {
         page.field("Store", format!("{} on {}", status.store_address, status.store_node));
     }
-    job_spec(&mut page, &spec);
+    job_spec(&mut page, &spec, show_env);
     let lanes: BTreeSet<_> =
         status.members.iter().filter(|member| !member.lane.is_empty()).map(|m| (&m.lane, &m.lane_reason)).collect();
     for (lane, reason) in lanes {
@@ -116,7 +121,7 @@ fn joining(ranks: &[v1::RankStatus]) -> String {
     format!("{} of {} ranks are there and wait for {}{more}", ranks.len() - missing.len(), ranks.len(), named.join(", "))
 }
 
-fn job_spec(page: &mut Page, spec: &SpecDocument) {
+fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
     let number = |value: Option<i64>| value.map(|value| value.to_string()).unwrap_or_default();
     let min = spec.min_replicas.or(spec.replicas).unwrap_or(1);
     page.field("Range", words::range(min, spec.max_replicas.or(spec.replicas).unwrap_or(min)));
@@ -125,7 +130,8 @@ fn job_spec(page: &mut Page, spec: &SpecDocument) {
     page.field("Command", spec.command.iter().chain(&spec.args).map(|word| quoted(word)).collect::<Vec<_>>().join(" "));
     page.field("Working dir", spec.working_dir.as_deref().unwrap_or_default());
     // Values may be secrets; `get job -o yaml` shows them to whoever asks for them.
-    page.field("Environment", spec.env.iter().map(|var| var.name.as_str()).collect::<Vec<_>>().join(", "));
+    let shown = |var: &EnvVar| if show_env { format!("{}={}", var.name, var.value) } else { var.name.clone() };
+    page.field("Environment", spec.env.iter().map(shown).collect::<Vec<_>>().join(", "));
     page.field("Priority", number(spec.priority));
     if let Some(policy) = &spec.restart_policy {
         let window = policy.window.as_deref().unwrap_or("its window");

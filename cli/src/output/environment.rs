@@ -2,7 +2,10 @@
 
 use muster_proto::v1::{EnvironmentResponse, EnvironmentVariable};
 
-use super::table::{Table, plain};
+use super::{
+    listing::HIDDEN,
+    table::{Table, plain},
+};
 
 /// Names of nodes shown in a cell; the rest is counted.
 const NODES_SHOWN: usize = 2;
@@ -30,6 +33,17 @@ pub(crate) fn render(job: &str, answer: &EnvironmentResponse) -> String {
         out.push_str(&format!("\nWarning: {}{place}\n", plain(&remark.message)));
     }
     out
+}
+
+/// Variables of the communication libraries, which this page is about and which are no secrets.
+const COMMUNICATION: [&str; 5] = ["NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_"];
+
+/// Hides the values of the job's own variables, except those of the communication libraries.
+pub(crate) fn hide(answer: &mut EnvironmentResponse) {
+    for variable in answer.variables.iter_mut().filter(|variable| variable.from == "job") {
+        let is_known = COMMUNICATION.iter().any(|prefix| variable.name.starts_with(prefix));
+        variable.value = variable.value.take().map(|value| if is_known { value } else { HIDDEN.to_owned() });
+    }
 }
 
 fn value(variable: &EnvironmentVariable) -> String {

@@ -9,6 +9,9 @@ use super::{
     hardware, words,
 };
 
+/// Stands for the value of a job's environment variable, which may be a secret.
+pub(crate) const HIDDEN: &str = "<hidden>";
+
 /// How one kind of object is listed.
 pub(crate) trait Listed: Clone {
     type Document: From<Self> + serde::Serialize;
@@ -20,6 +23,10 @@ pub(crate) trait Listed: Clone {
     /// The object without what changes all the time: a watch shows such changes now and then, others at once.
     fn calm(&self) -> Self {
         self.clone()
+    }
+    /// The object without what may be secret.
+    fn discreet(self) -> Self {
+        self
     }
     fn name(&self) -> String;
     /// What makes it another object in a watch.
@@ -78,6 +85,13 @@ impl Listed for v1::Job {
             status.last_step = None;
         }
         calm
+    }
+
+    fn discreet(mut self) -> Self {
+        for var in self.spec.iter_mut().flat_map(|spec| &mut spec.env).filter(|var| !var.value.is_empty()) {
+            var.value = HIDDEN.into();
+        }
+        self
     }
 
     fn name(&self) -> String {

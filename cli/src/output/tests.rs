@@ -229,8 +229,8 @@ fn lists() {
 
 #[test]
 fn descriptions() {
-    held_to("describe-job.txt", &describe::job(&job(), &events(), NOW));
-    held_to("describe-job-pending.txt", &describe::job(&pending(), &[], NOW));
+    held_to("describe-job.txt", &describe::job(&job(), &events(), NOW, false));
+    held_to("describe-job-pending.txt", &describe::job(&pending(), &[], NOW, false));
     held_to("describe-node.txt", &describe::node(&node(), &events(), NOW));
 }
 
@@ -279,6 +279,14 @@ fn documents() {
     held_to("job.yaml", &yaml(&document::Job::from(job())));
     held_to("node.json", &json(&document::Node::from(node())));
     held_to("explain.json", &json(&document::Explanation::from(story())));
+}
+
+#[test]
+fn values_of_variables_are_hidden_and_their_names_are_not() {
+    let text = yaml(&document::Job::from(job().discreet()));
+    assert!(text.contains("TOKEN") && text.contains("<hidden>") && !text.contains("\"yes\""), "{text}");
+    assert!(!describe::job(&job(), &[], NOW, false).contains("TOKEN=yes"));
+    assert!(describe::job(&job(), &[], NOW, true).contains("TOKEN=yes"));
 }
 
 #[test]

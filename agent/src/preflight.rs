@@ -10,13 +10,14 @@ use muster_core::{
     nccl::stack::Stack,
     node::{
         fitness,
-        lane::Interpreter,
         torchrun::{self, Entry, FORGIVES_BIND, Launch, Site},
     },
     run::Assignment,
 };
 
 mod interpreter;
+
+pub(crate) use interpreter::Answer;
 
 /// Remembers what interpreters have said.
 #[derive(Debug, Default)]
@@ -26,12 +27,7 @@ pub(crate) struct Preflight {
 
 impl Preflight {
     /// What the run's interpreter has, or why the run cannot be started here, for its user.
-    pub(crate) async fn check(
-        &self,
-        assignment: &Assignment,
-        launch: &Launch,
-        site: &Site,
-    ) -> Result<(Interpreter, Stack), String> {
+    pub(crate) async fn check(&self, assignment: &Assignment, launch: &Launch, site: &Site) -> Result<Answer, String> {
         let node = &site.node;
         let hash = assignment.profile.hash();
         if hash != assignment.profile_hash {
@@ -68,8 +64,8 @@ impl Preflight {
             Entry::Program { program, .. } => drop(find(program)?),
             Entry::Module { .. } => {}
         }
-        let (interpreter, stack) = self.interpreters.ask(&python, launch).await.map_err(|why| format!("{why} on {node}"))?;
-        let torch = interpreter.torch;
+        let mut answer = self.interpreters.ask(&python, launch).await.map_err(|why| format!("{why} on {node}"))?;
+        let torch = answer.interpreter.torch;
         let store_is_here = assignment.hosts_store || site.report.address.parse().is_ok_and(|a: std::net::IpAddr| a.is_loopback());
         if assignment.node_rank == 0 && store_is_here && torch < FORGIVES_BIND && !torchrun::alone(assignment, torch) {
             return Err(format!(
@@ -82,8 +78,10 @@ impl Preflight {
             ));
         }
         // What a program of another kind runs is not known by torchrun's interpreter.
-        let stack = if matches!(entry, Entry::Program { .. }) { Stack::default() } else { stack };
-        Ok((interpreter, stack))
+        if matches!(entry, Entry::Program { .. }) {
+            answer.stack = Stack::default();
+        }
+        Ok(answer)
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::process::Command;
 use tracing::{info, warn};
 
 use crate::{
-    preflight::Preflight,
+    preflight::{Answer, Preflight},
     run_dir::{Accepted, Runs},
     spares::Spare,
 };
@@ -49,7 +49,7 @@ pub(crate) async fn prepare(
     // The store's port is not known yet, and no check depends on it.
     let anywhere = Endpoint { host: site.report.address.clone(), port: 1 };
     let launch = launch(assignment, Meeting::Served(&anywhere), site)?;
-    let (interpreter, stack) = preflight.check(assignment, &launch, site).await?;
+    let Answer { interpreter, stack, ctype, .. } = preflight.check(assignment, &launch, site).await?;
     let alone = torchrun::alone(assignment, interpreter.torch);
     let (lane, why) = match alone {
         true => (Lane::Cold, "torchrun before 2.7 brings its own store to a world of one node".to_owned()),
@@ -64,7 +64,7 @@ pub(crate) async fn prepare(
     hold.check().map_err(|e| trouble("describe the run to its runner", &e))?;
     let (gpus, fenced) = (assignment.gpus.clone(), assignment.fence_after.is_some());
     let job = assignment.name.to_string();
-    let mut accepted = Accepted { term, gpus, job, lane, why, alone, stack, fenced, was: None };
+    let mut accepted = Accepted { term, gpus, job, lane, why, alone, stack, ctype, fenced, was: None };
     if let Some(spare) = spare {
         if lane != Lane::Cold && spare.fits(assignment, &launch) && !runs.dir(&assignment.run).exists() {
             let from = spare.dir.clone();

@@ -59,6 +59,9 @@ pub(crate) struct Accepted {
     /// What the interpreter has that starts the ranks.
     #[serde(default)]
     pub(crate) stack: Stack,
+    /// `LC_CTYPE` as torchrun's interpreter leaves it to ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ctype: Option<String>,
     /// Its runner must be told when the coordinator was heard.
     #[serde(default)]
     pub(crate) fenced: bool,

@@ -8,6 +8,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -218,7 +219,7 @@ impl Place {
         let anywhere = Endpoint { host: self.site.report.address.clone(), port: 1 };
         let checked = async {
             let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &self.site)?;
-            let (interpreter, _) = preflight.check(assignment, &launch, &self.site).await?;
+            let interpreter = preflight.check(assignment, &launch, &self.site).await?.interpreter;
             Ok((interpreter, launch.dir))
         };
         let (interpreter, dir) = match checked.await {
@@ -243,7 +244,7 @@ impl Place {
         let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), site)?;
         let fit = fit(assignment, &launch).ok_or("only Python can be started ahead")?;
         let trouble = |what: &str, e: &dyn std::fmt::Display| format!("{}: {what}: {e}", dir.display());
-        fs::create_dir_all(dir).map_err(|e| trouble("make", &e))?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| trouble("make", &e))?;
         let modules = match lane {
             Lane::Fork | Lane::Direct => modules,
             Lane::Cold | Lane::Parked => TORCHRUN_MODULES,

@@ -11,7 +11,7 @@ use std::{
 
 use muster_core::{
     id::{JobUid, NodeEpoch, Term},
-    node::{Effect, Found, FoundState, Input, Ledger, Node, torchrun, torchrun::Site},
+    node::{Effect, Found, FoundState, Input, Ledger, Node, lane::Lane, torchrun, torchrun::Site},
     node_report::NodeReport,
     run::{Assignment, Desired, Endpoint, Obeyed, RunId, RunReport, SpareReport},
     time::Timestamp,
@@ -362,11 +362,17 @@ impl Supervisor {
         let run = &assignment.run;
         let alone = self.accepted(run).is_some_and(|accepted| accepted.alone);
         let meeting = if alone { torchrun::Meeting::Own } else { torchrun::Meeting::Served(store) };
-        let launch = match torchrun::launch(assignment, meeting, &self.site(run)) {
+        let mut launch = match torchrun::launch(assignment, meeting, &self.site(run)) {
             Ok(launch) => launch,
             Err(reason) => return Some(Input::Refused { run: run.clone(), reason }),
         };
         info!(run = %name(run), rank = assignment.node_rank, nodes = assignment.node_count, "starting");
+        if self.lane(run) == Lane::Direct
+            && let Some(ctype) = self.accepted(run).and_then(|accepted| accepted.ctype.clone())
+        {
+            // No interpreter stands before the ranks that would set it.
+            launch.env.insert("LC_CTYPE".into(), ctype);
+        }
         let order = order_for(self.lane(run), assignment, &launch);
         let spec = StartSpec {
             order,

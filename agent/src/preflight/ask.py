@@ -1,7 +1,7 @@
 """Says what an interpreter has, without importing torch, which takes seconds.
 
-First a line: torch's version by its metadata, implementation, language, platform; then torch's version by itself, the CUDA it was built for, its NCCL;
-"-" where that cannot be told. Then, a line each, the files this was read from. Without torch it ends with PackageNotFoundError.
+First a line: torch's version by its metadata, implementation, language, platform; then torch's version by itself, the CUDA it was built for, its NCCL, and the
+LC_CTYPE that its children find; "-" where that cannot be told. Then, a line each, the files this was read from. Without torch it ends with PackageNotFoundError.
 """
 
 import importlib.metadata
@@ -47,6 +47,7 @@ torch = found("torch")
 version = or_none(itself) or {}
 words = [torch.version, sys.implementation.name, "%d.%d" % sys.version_info[:2], sys.platform]
 words += [version.get("__version__") or torch.version, version.get("cuda"), or_none(nccl, torch)]
+words.append(os.environ.get("LC_CTYPE"))  # in a C locale an interpreter sets it for its children (PEP 538)
 print(*(str(word or "-").replace(" ", "") for word in words))
 for path in read_from:
     if path is not None:

@@ -33,29 +33,34 @@ pub(super) struct Interpreters {
     said: Mutex<BTreeMap<Asked, (Instant, Answer)>>,
 }
 
-/// What decides which torch is found, beside the files themselves: the interpreter, of which time, and its `PYTHONPATH`.
-type Asked = (PathBuf, Option<SystemTime>, Option<String>);
+/// What decides on the answer, beside the files themselves: the interpreter, of which time, and the variables that [`DECIDING`] names.
+type Asked = (PathBuf, Option<SystemTime>, [Option<String>; 5]);
+
+/// Where torch is looked for, and which locale the interpreter takes.
+const DECIDING: [&str; 5] = ["PYTHONPATH", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONCOERCECLOCALE"];
 
 /// Major and minor version of torch.
 pub(super) type Torch = (u32, u32);
 
 #[derive(Clone, Debug)]
-struct Answer {
-    interpreter: Interpreter,
-    stack: Stack,
+pub(crate) struct Answer {
+    pub(crate) interpreter: Interpreter,
+    pub(crate) stack: Stack,
+    /// `LC_CTYPE` as its children find it: in a C locale CPython sets it for them.
+    pub(crate) ctype: Option<String>,
     /// As they were then: an upgrade replaces them.
     read_from: Vec<(PathBuf, Option<SystemTime>)>,
 }
 
 impl Interpreters {
-    pub(super) async fn ask(&self, python: &Path, launch: &Launch) -> Result<(Interpreter, Stack), String> {
-        let key = (python.to_owned(), modified(python), launch.env.get("PYTHONPATH").cloned());
+    pub(super) async fn ask(&self, python: &Path, launch: &Launch) -> Result<Answer, String> {
+        let key = (python.to_owned(), modified(python), DECIDING.map(|name| launch.env.get(name).cloned()));
         let known = self.said.lock().expect("nothing panics while it is held").get(&key).cloned();
         if let Some((asked, answer)) = known
             && asked.elapsed() < ANSWER_KEPT
             && answer.read_from.iter().all(|(file, then)| modified(file) == *then)
         {
-            return Ok((answer.interpreter, answer.stack));
+            return Ok(answer);
         }
         let answer = ask(python, launch).await?;
         let mut answers = self.said.lock().expect("nothing panics while it is held");
@@ -63,7 +68,7 @@ impl Interpreters {
             answers.clear();
         }
         answers.insert(key, (Instant::now(), answer.clone()));
-        Ok((answer.interpreter, answer.stack))
+        Ok(answer)
     }
 }
 
@@ -99,8 +104,9 @@ fn answer(said: &str) -> Option<Answer> {
     let system = words.next().unwrap_or_default().to_owned();
     let mut known = || words.next().filter(|word| *word != "-").unwrap_or_default().to_owned();
     let stack = Stack { torch: known(), cuda: known(), nccl: known() };
+    let ctype = Some(known()).filter(|ctype| !ctype.is_empty());
     let read_from = lines.take(FILES_MAX).map(|file| (PathBuf::from(file), modified(Path::new(file)))).collect();
-    Some(Answer { interpreter: Interpreter { torch, implementation, python, system }, stack, read_from })
+    Some(Answer { interpreter: Interpreter { torch, implementation, python, system }, stack, ctype, read_from })
 }
 
 fn version(text: &str) -> Option<Torch> {
@@ -166,7 +172,7 @@ mod tests {
         launch.env.insert("PATH".into(), std::env::var("PATH").unwrap());
         let known = Interpreters::default();
         let ask = || async { known.ask(&python, &launch).await.unwrap() };
-        let (interpreter, stack) = ask().await;
+        let Answer { interpreter, stack, .. } = ask().await;
         assert_eq!(
             (interpreter.torch, interpreter.implementation.as_str(), interpreter.system.as_str()),
             ((2, 15), "cpython", "linux")
@@ -175,8 +181,29 @@ mod tests {
         // An upgrade puts other files in place of those it was read from.
         fs::remove_dir_all(&site).unwrap();
         install(&site, "2.16.0", "None", None);
-        let stack = ask().await.1;
+        let stack = ask().await.stack;
         assert_eq!(stack, Stack { torch: "2.16.0".into(), ..Stack::default() }, "a NCCL it does not need is not its own");
+    }
+
+    #[tokio::test]
+    async fn an_interpreter_says_which_locale_it_leaves_to_its_children() {
+        let dir = tempfile::tempdir().unwrap();
+        let (site, python) = (dir.path().join("site"), python(dir.path()));
+        install(&site, "2.15.1", "None", None);
+        let known = Interpreters::default();
+        for (variables, left) in [
+            (&[][..], Some("C.UTF-8")),
+            (&[("LANG", "C")], Some("C.UTF-8")),
+            (&[("LANG", "C.UTF-8")], None),
+            (&[("LC_ALL", "C")], None),
+            (&[("LC_CTYPE", "POSIX")], Some("C.UTF-8")),
+            (&[("LANG", "C"), ("PYTHONCOERCECLOCALE", "0")], None),
+        ] {
+            let mut launch = launch(&site, "");
+            launch.env.insert("PATH".into(), std::env::var("PATH").unwrap());
+            launch.env.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+            assert_eq!(known.ask(&python, &launch).await.unwrap().ctype.as_deref(), left, "{variables:?}");
+        }
     }
 
     #[test]
@@ -186,6 +213,8 @@ mod tests {
         let full = answer("2.15.0 cpython 3.11 linux 2.15.0+cpu - -\n/a b/torch\n").unwrap();
         assert_eq!(full.stack, Stack { torch: "2.15.0+cpu".into(), ..Stack::default() });
         assert_eq!(full.read_from, [(PathBuf::from("/a b/torch"), None)]);
+        assert_eq!(full.ctype, None, "an agent's predecessor did not ask");
+        assert_eq!(answer("2.15.0 cpython 3.11 linux 2.15.0 - - C.UTF-8\n").unwrap().ctype.as_deref(), Some("C.UTF-8"));
         assert!(answer("").is_none() && answer("no version\n").is_none());
     }
 }

@@ -80,7 +80,7 @@ def hook():
 
 
 def thread():
-    threading.Thread(target=lambda: (time.sleep(0.1), print("a thread ends after the script"))).start()
+    threading.Thread(target=lambda: (threading.main_thread().join(), print("a thread ends after the script"))).start()
 
 
 def peer_lost():

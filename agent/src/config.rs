@@ -94,6 +94,13 @@ pub struct Flags {
     /// Keep no spare launchers: jobs with a fast launch lane import torch when they start again
     #[arg(long, env = "MUSTER_NO_SPARES")]
     pub no_spares: bool,
+    /// Let workers run as root where the agent does: every program that a job names then owns this machine
+    #[arg(long, env = "MUSTER_ALLOW_ROOT_WORKERS")]
+    pub allow_root_workers: bool,
+    /// Talk also to a coordinator of which the kernel cannot tell whose it is, as one in another network namespace. Insecure: anybody can
+    /// arrange that
+    #[arg(long, env = "MUSTER_ACCEPT_UNKNOWN_PEERS", hide = true)]
+    pub accept_unknown_peers: bool,
     /// Memory that all spare launchers of this node may take; one with which they take more is ended
     #[arg(long, env = "MUSTER_SPARE_MEMORY_MAX", value_name = "MIB")]
     pub spare_memory_max: Option<u64>,
@@ -112,6 +119,8 @@ pub struct Flags {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub coordinator: Uri,
+    /// Talk to it even if nobody can tell whose it is.
+    pub accept_unknown: bool,
     pub node: NodeName,
     pub state_dir: PathBuf,
     pub address: IpAddr,
@@ -143,6 +152,16 @@ fn wrong(flag: &'static str, message: impl Into<String>) -> WrongFlag {
 const SLOTS_MAX: u32 = 32;
 
 impl Flags {
+    /// Workers have the agent's own user; `user` is its number.
+    pub fn check_user(&self, user: u32) -> Result<(), WrongFlag> {
+        if user != 0 || self.allow_root_workers {
+            return Ok(());
+        }
+        let message = "this agent runs as root, and every program that a job names would too; start it as a user of its own, or give \
+                       this flag if root is meant, as in a container of its own";
+        Err(wrong("allow-root-workers", message))
+    }
+
     pub fn check(self) -> Result<Config, WrongFlag> {
         let node = match self.node_name {
             Some(name) => name,
@@ -160,6 +179,7 @@ impl Flags {
         }
         Ok(Config {
             coordinator: coordinator(&self.coordinator)?,
+            accept_unknown: self.accept_unknown_peers,
             node: NodeName::from(node),
             state_dir,
             address: address(&self.address)?,
@@ -321,6 +341,15 @@ mod tests {
     #[test]
     fn the_flags_are_well_formed() {
         Flags::command().debug_assert();
+    }
+
+    #[test]
+    fn workers_run_as_root_only_where_the_operator_says_so() {
+        let flags = |more: &[&str]| Flags::try_parse_from(["muster-agent", "--state-dir", "s"].iter().chain(more)).unwrap();
+        assert_eq!(flags(&[]).check_user(1000), Ok(()));
+        assert_eq!(flags(&["--allow-root-workers"]).check_user(0), Ok(()));
+        let refused = flags(&[]).check_user(0).unwrap_err().to_string();
+        assert!(refused.starts_with("--allow-root-workers: this agent runs as root, and every program"), "{refused}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use muster_agent::{
     daemon,
     probe::Facts,
 };
-use muster_runtime::telemetry;
+use muster_runtime::{peer, telemetry};
 use tracing::error;
 
 fn main() -> ExitCode {
@@ -18,7 +18,8 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let print_report = flags.print_report;
-    let config = match flags.check() {
+    let allowed = if print_report { Ok(()) } else { flags.check_user(peer::own_user()) };
+    let config = match allowed.and_then(|()| flags.check()) {
         Ok(config) => config,
         Err(e) => {
             eprintln!("muster-agent: {e}\nSee muster-agent --help.");

@@ -29,6 +29,7 @@ use muster_runtime::{
     backoff::{Backoff, USEFUL, entropy},
     chain::chain,
     clock::Clock,
+    dial::Dialer,
     ticker::ticker,
 };
 use tokio::{
@@ -163,7 +164,8 @@ impl Session {
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
-        let channel: Channel = endpoint.connect().await.map_err(unreachable)?;
+        let dialer = Dialer { accept_unknown: self.config.accept_unknown };
+        let channel: Channel = endpoint.connect_with_connector(dialer).await.map_err(unreachable)?;
         let mut client =
             AgentServiceClient::new(channel).max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX);
         let (control, control_out) = mpsc::channel(CONTROL_MAX);

@@ -50,6 +50,7 @@ impl SimulatedAgent {
         shutdown: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send) {
         let config = Arc::new(Config {
+            accept_unknown: false,
             coordinator,
             node: node.clone(),
             state_dir: PathBuf::new(),

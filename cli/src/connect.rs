@@ -9,6 +9,7 @@ use muster_proto::{
         node_service_client::NodeServiceClient,
     },
 };
+use muster_runtime::dial::Dialer;
 use tonic::{
     Code, Request, Status,
     transport::{Channel, Endpoint},
@@ -35,10 +36,9 @@ impl Client {
         let endpoint = Endpoint::from_shared(server.clone())
             .map_err(|error| Failure::usage(format!("--server {server:?} is not a URL: {error}")))?
             .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
             .http2_keep_alive_interval(limits::KEEPALIVE_INTERVAL)
             .keep_alive_timeout(limits::KEEPALIVE_TIMEOUT);
-        match endpoint.connect().await {
+        match endpoint.connect_with_connector(Dialer::default()).await {
             Ok(channel) => Ok(Client { server, channel, timeout }),
             Err(error) => Err(unreachable(&server, &innermost(&error))),
         }

@@ -1,4 +1,7 @@
-//! The port: which addresses may be listened on, and how many connections are held at a time.
+//! The port: which addresses may be listened on, who is served, and how many connections are held at a time.
+//!
+//! Served are the coordinator's own user and root, as the kernel knows them ([`muster_runtime::peer`]). Everybody else of this machine is
+//! told so.
 
 use std::{
     io,
@@ -9,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use muster_runtime::peer::{self, Peer};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -16,12 +20,15 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::Sleep,
 };
-use tonic::transport::server::Connected;
+use tonic::{Extensions, Request, Status, transport::server::Connected};
 use tracing::{debug, warn};
 
 /// Connections held at a time: 10,000 agents, some thousand users, and those whose end has not been noticed yet. More wait in the
 /// kernel. An idle one costs some 40 KiB.
 const CONNECTIONS_MAX: usize = 16_000;
+
+/// Connections of users who are not served, held at a time to tell them so. They have no room among the others.
+const STRANGERS_MAX: usize = 16;
 
 /// A client that has said nothing for this long after it connected is no gRPC client.
 const FIRST_BYTE: Duration = Duration::from_secs(10);
@@ -85,10 +92,44 @@ pub fn raise_open_files() {
     }
 }
 
+/// Who calls, as every request of a connection carries it.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    peer: Peer,
+    is_served: bool,
+}
+
+/// Lets a request in if its caller is served.
+pub fn admit(request: Request<()>) -> Result<Request<()>, Status> {
+    refuse_strangers(request.extensions())?;
+    Ok(request)
+}
+
+fn refuse_strangers(extensions: &Extensions) -> Result<(), Status> {
+    let own = match peer::own_user() {
+        0 => "root".to_owned(),
+        own => format!("user {own} and root"),
+    };
+    match extensions.get::<Caller>() {
+        Some(caller) if caller.is_served => Ok(()),
+        Some(Caller { peer: Peer::User(uid), .. }) => {
+            Err(Status::permission_denied(format!("this coordinator serves {own} only, and you are user {uid}")))
+        }
+        Some(Caller { peer: Peer::Unknown, .. }) => {
+            Err(Status::permission_denied(format!("this coordinator serves {own} only, and it cannot be told who you are")))
+        }
+        None => Err(Status::internal("a request without a caller")),
+    }
+}
+
 /// Accepts connections until nobody takes them any more. Returns the stream for the server and the loop to run.
-pub fn accept(listener: TcpListener) -> (mpsc::Receiver<io::Result<Connection>>, impl Future<Output = ()>) {
+///
+/// `accept_unknown`: serve also those of whom the kernel cannot tell who they are. Insecure: anybody can arrange that.
+pub fn accept(listener: TcpListener, accept_unknown: bool) -> (mpsc::Receiver<io::Result<Connection>>, impl Future<Output = ()>) {
     let (accepted, connections) = mpsc::channel(ACCEPTED);
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
+    let mut told = None;
     let accepting = async move {
         loop {
             let permit = room.clone().acquire_owned().await.expect("the semaphore is never closed");
@@ -97,11 +138,23 @@ pub fn accept(listener: TcpListener) -> (mpsc::Receiver<io::Result<Connection>>,
                 () = accepted.closed() => return,
             };
             match stream {
-                Ok((stream, peer)) => {
-                    debug!(%peer, "connection");
-                    if let Err(e) = stream.set_nodelay(true) {
-                        debug!(%peer, "connection ended before it began: {e}");
-                    } else if accepted.send(Ok(Connection::new(stream, permit))).await.is_err() {
+                Ok((stream, address)) => {
+                    debug!(%address, "connection");
+                    let caller = match caller(&stream, address, accept_unknown) {
+                        Ok(caller) => caller,
+                        Err(e) => {
+                            debug!(%address, "connection ended before it began: {e}");
+                            continue;
+                        }
+                    };
+                    // A stranger who keeps calling is one line, not a thousand.
+                    if !caller.is_served && told != Some(caller.peer) {
+                        warn!(%address, peer = ?caller.peer, "refused: only the coordinator's own user and root are served");
+                        told = Some(caller.peer);
+                    }
+                    let permit = if caller.is_served { Ok(permit) } else { strangers.clone().try_acquire_owned() };
+                    let Ok(permit) = permit else { continue };
+                    if accepted.send(Ok(Connection::new(stream, permit, caller))).await.is_err() {
                         return;
                     }
                 }
@@ -115,24 +168,34 @@ pub fn accept(listener: TcpListener) -> (mpsc::Receiver<io::Result<Connection>>,
     (connections, accepting)
 }
 
+fn caller(stream: &TcpStream, address: SocketAddr, accept_unknown: bool) -> io::Result<Caller> {
+    stream.set_nodelay(true)?;
+    let peer = peer::ask(address, stream.local_addr()?)?;
+    Ok(Caller { peer, is_served: peer.is_trusted() || accept_unknown && peer == Peer::Unknown })
+}
+
 /// One client's connection. Ends by itself if the client never says anything.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
     /// Until the first byte has come.
     silent: Option<Pin<Box<Sleep>>>,
+    caller: Caller,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    fn new(stream: TcpStream, permit: OwnedSemaphorePermit) -> Self {
-        Self { stream, silent: Some(Box::pin(tokio::time::sleep(FIRST_BYTE))), _permit: permit }
+    fn new(stream: TcpStream, permit: OwnedSemaphorePermit, caller: Caller) -> Self {
+        Self { stream, silent: Some(Box::pin(tokio::time::sleep(FIRST_BYTE))), caller, _permit: permit }
     }
 }
 
 impl Connected for Connection {
-    type ConnectInfo = ();
-    fn connect_info(&self) {}
+    type ConnectInfo = Caller;
+
+    fn connect_info(&self) -> Caller {
+        self.caller
+    }
 }
 
 impl AsyncRead for Connection {
@@ -215,6 +278,20 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_stranger_is_told_why_nothing_is_answered() {
+        let answer = |peer, is_served| {
+            let mut request = Request::new(());
+            request.extensions_mut().insert(Caller { peer, is_served });
+            admit(request).map(drop).map_err(|status| status.message().to_owned())
+        };
+        assert_eq!(answer(Peer::User(7), true), Ok(()));
+        let refusal = answer(Peer::User(7), false).unwrap_err();
+        assert!(refusal.starts_with("this coordinator serves ") && refusal.ends_with("root only, and you are user 7"), "{refusal}");
+        assert!(answer(Peer::Unknown, false).unwrap_err().ends_with("it cannot be told who you are"));
+        assert!(admit(Request::new(())).is_err(), "who is not known at all is not served");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_client_that_says_nothing_is_hung_up_on() {
         use tokio::io::AsyncReadExt;
@@ -223,7 +300,8 @@ mod tests {
         let _silent = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
-        let mut connection = Connection::new(stream, permit);
+        let caller = Caller { peer: Peer::User(peer::own_user()), is_served: true };
+        let mut connection = Connection::new(stream, permit, caller);
         let error = connection.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }

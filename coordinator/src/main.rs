@@ -26,8 +26,17 @@ fn main() -> ExitCode {
 }
 
 fn run() -> anyhow::Result<()> {
-    let Options { listen: address, state_dir, ready_file, min_term, kubernetes_nodes, log_format, log_filter, policy } =
-        Options::parse();
+    let Options {
+        listen: address,
+        accept_unknown_peers,
+        state_dir,
+        ready_file,
+        min_term,
+        kubernetes_nodes,
+        log_format,
+        log_filter,
+        policy,
+    } = Options::parse();
     let policy = policy.policy().unwrap_or_else(|message| Options::command().error(ErrorKind::ValueValidation, message).exit());
     telemetry::start(log_format, &log_filter)?;
     info!(version = version(), state_dir = %state_dir.display(), "starting");
@@ -38,12 +47,14 @@ fn run() -> anyhow::Result<()> {
         return Err(e).with_context(|| format!("remove old ready file {}", path.display()));
     }
 
+    // What it writes is for its own user alone: the store holds the jobs' environment.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     listen::raise_open_files();
     // One thread: the engine has its own, and everything else only moves messages.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     runtime.block_on(async {
         let kubernetes = if kubernetes_nodes { Some(kubernetes::configuration().await?) } else { None };
-        let settings = Settings { listen: address, policy, min_term, kubernetes, ready_file };
+        let settings = Settings { listen: address, accept_unknown: accept_unknown_peers, policy, min_term, kubernetes, ready_file };
         let open = || RedbStore::open(&state_dir).map(|store| Box::new(store) as Box<dyn Store>);
         let mut coordinator = Coordinator::start(settings, open).await?;
         coordinator.obey_signals()?;

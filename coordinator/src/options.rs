@@ -18,9 +18,14 @@ use crate::listen;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "muster-coordinator", version = version(), max_term_width = 120)]
 pub struct Options {
-    /// Address and port to listen on; port 0 takes a free one. Only loopback addresses, until TLS and authentication exist.
+    /// Address and port to listen on; port 0 takes a free one. Only loopback addresses, until TLS exists; served are this
+    /// coordinator's own user and root.
     #[arg(long, env = "MUSTER_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7070", value_parser = listen::parse_address)]
     pub listen: SocketAddr,
+
+    /// Serve also callers of whom the kernel cannot tell who they are, as those in another network namespace. Insecure: anybody can arrange that.
+    #[arg(long, env = "MUSTER_ACCEPT_UNKNOWN_PEERS", hide = true)]
+    pub accept_unknown_peers: bool,
 
     /// Directory of the coordinator's state; made if it is not there.
     #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]

@@ -19,7 +19,7 @@ use muster_runtime::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
+use tonic::{service::InterceptorLayer, transport::Server};
 use tonic_health::ServingStatus;
 use tracing::{error, info};
 
@@ -63,6 +63,8 @@ pub enum ServeError {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub listen: SocketAddr,
+    /// Serve callers of whom the kernel cannot tell who they are.
+    pub accept_unknown: bool,
     pub policy: Policy,
     pub min_term: Term,
     /// The API server whose Node objects give the fleet's nodes their labels, if any.
@@ -99,12 +101,13 @@ impl Coordinator {
         }
         let scope = Scope::new(shutdown.clone());
         let (routes, health) = api::routes(handle.clone(), scope.clone()).await;
-        let (connections, accepting) = listen::accept(listener);
+        let (connections, accepting) = listen::accept(listener, settings.accept_unknown);
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .max_concurrent_streams(STREAMS_MAX)
             .concurrency_limit_per_connection(STREAMS_MAX as usize)
+            .layer(InterceptorLayer::new(listen::admit))
             .add_routes(routes)
             .serve_with_incoming_shutdown(ReceiverStream::new(connections), {
                 let shutdown = shutdown.clone();

@@ -7,6 +7,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use muster_sealed::Broken;
@@ -149,7 +150,7 @@ fn offset(text: &[u8], line: usize, column: usize) -> usize {
 /// Replaces `dir/name` by the JSON of `value`: after a crash there is the old file or the new one, never a mixture.
 pub fn write_atomic<T: Serialize>(dir: &Path, name: &str, value: &T) -> io::Result<()> {
     let temporary = dir.join(format!("{name}.tmp"));
-    let mut file = File::create(&temporary)?;
+    let mut file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
     file.write_all(&muster_sealed::seal(serde_json::to_vec(value)?))?;
     file.sync_all()?;
     fs::rename(&temporary, dir.join(name))?;

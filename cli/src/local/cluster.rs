@@ -4,10 +4,12 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use muster_runtime::peer;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
@@ -88,7 +90,7 @@ impl Cluster {
     pub(super) fn save(&self, dir: &Path) -> Result<(), Failure> {
         let write = || -> io::Result<()> {
             let temporary = dir.join(format!("{RECORD}.tmp"));
-            let mut file = File::create(&temporary)?;
+            let mut file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
             file.write_all(&muster_sealed::seal(serde_json::to_vec_pretty(self)?))?;
             file.sync_all()?;
             fs::rename(&temporary, dir.join(RECORD))
@@ -133,7 +135,7 @@ impl Lock {
     /// Takes the lock of an existing directory; waits for another command to be done with it.
     pub(super) async fn take(dir: &Path) -> Result<Lock, Failure> {
         let path = dir.join(LOCK);
-        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
         let file = file.map_err(|error| Failure::request(format!("{}: {error}", path.display())))?;
         let until = Instant::now() + LOCK_TIMEOUT;
         while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -168,7 +170,19 @@ pub(super) fn prepare(dir: &Path) -> Result<(), Failure> {
             dir.display()
         )));
     }
-    fs::create_dir_all(dir).map_err(|error| Failure::request(format!("{}: {error}", dir.display())))
+    let failed = |error: io::Error| Failure::request(format!("{}: {error}", dir.display()));
+    make_private(dir).map_err(failed)?;
+    let owner = fs::metadata(dir).map_err(failed)?.uid();
+    if owner != peer::own_user() {
+        return Err(Failure::request(format!("{} belongs to user {owner}; choose another --dir", dir.display())));
+    }
+    Ok(())
+}
+
+/// Makes a directory, and those above it, that nobody else can look into: logs and state tell what jobs were given. One that is there
+/// already stays as it is.
+pub(super) fn make_private(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 #[cfg(test)]

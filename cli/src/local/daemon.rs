@@ -4,7 +4,10 @@ use std::{
     env,
     ffi::OsString,
     fs::{self, File},
-    os::unix::process::CommandExt,
+    os::unix::{
+        fs::{OpenOptionsExt, PermissionsExt},
+        process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -62,12 +65,14 @@ pub(super) struct Starting {
 /// Starts a daemon with its working directory, log and ready file in `dir`.
 pub(super) fn spawn(name: &str, dir: &Path, program: &Path, args: &[OsString]) -> Result<Starting, Failure> {
     let failed = |what: &str, error: std::io::Error| Failure::request(format!("{name}: {what}: {error}"));
-    fs::create_dir_all(dir.join("state")).map_err(|error| failed("make its directory", error))?;
+    super::cluster::make_private(&dir.join("state")).map_err(|error| failed("make its directory", error))?;
+    // Of a cluster that an earlier version made.
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(|error| failed("close its directory", error))?;
     match fs::remove_file(ready_file(dir)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed("remove its old ready file", error)),
         _ => {}
     }
-    let log = || File::options().create(true).append(true).open(dir.join("log"));
+    let log = || File::options().create(true).append(true).mode(0o600).open(dir.join("log"));
     let own = env::current_exe().map_err(|error| failed("own path", error))?;
     let child = Command::new(own)
         .arg(DETACH)

@@ -4,6 +4,7 @@ use std::{ffi::OsString, path::Path, time::Duration};
 
 use muster_core::id::label_error;
 use muster_proto::v1::NodeState;
+use muster_runtime::peer;
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -29,6 +30,10 @@ pub(super) async fn up(cx: &Context, dir: &Path, args: Up) -> Result<(), Failure
             )));
         }
         cx.say(format!("the cluster in {} is not running any more; starting it again with its state", dir.display()));
+    }
+    if peer::own_user() == 0 {
+        cx.say("you are root, so the workers of this cluster run as root and may do anything on this machine; if that is not meant, start it \
+             as another user");
     }
     let begun = Instant::now();
     match start_all(cx, dir, &args).await {
@@ -155,6 +160,9 @@ fn agent(dir: &Path, cluster: &mut Cluster, name: &str, flags: &StartFlags) -> R
         ("--runner", runner.into()),
         ("--ready-file", daemon::ready_file(&home).into()),
     ]);
+    if peer::own_user() == 0 {
+        args.push("--allow-root-workers".into());
+    }
     args.extend(node.labels.iter().flat_map(|label| ["--label".into(), OsString::from(label)]));
     args.extend(node.gpus.iter().flat_map(|gpus| ["--gpus".into(), OsString::from(gpus)]));
     if let Some(scenario) = &node.hardware {

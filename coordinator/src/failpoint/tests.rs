@@ -116,6 +116,7 @@ fn child_that_serves_until_it_is_killed() {
     let Some(directory) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
     let settings = Settings {
         listen: "127.0.0.1:0".parse().unwrap(),
+        accept_unknown: false,
         policy: Policy { jobs_max: 100_000, ..Policy::default() },
         min_term: Term(0),
         kubernetes: None,

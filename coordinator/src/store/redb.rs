@@ -7,6 +7,7 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::Arc,
@@ -73,7 +74,7 @@ impl RedbStore {
         if directory.exists() && !directory.is_dir() {
             return Err(unusable(io::ErrorKind::NotADirectory.into()));
         }
-        fs::create_dir_all(directory).map_err(unusable)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(unusable)?;
         let lock = lock(directory)?;
         let path = directory.join(FILE_NAME);
         if !path.try_exists().map_err(unusable)? {
@@ -82,6 +83,10 @@ impl RedbStore {
         let database = open_existing(&path)?;
         let found = commits(&database, &path)?;
         let (witness, known) = Witness::open(directory).map_err(unusable)?;
+        for name in [FILE_NAME, LOCK_NAME, witness::FILE_NAME] {
+            // The jobs' environment is in it. The directory may be an older one, or an operator's.
+            fs::set_permissions(directory.join(name), fs::Permissions::from_mode(0o600)).map_err(unusable)?;
+        }
         if let Some(known) = known.filter(|known| *known > found) {
             return Err(StoreError::Behind { path, found, known, witness: directory.join(witness::FILE_NAME) });
         }

@@ -41,7 +41,14 @@ impl Server {
 
     /// It reads the labels of its nodes there.
     pub(crate) async fn start_beside(state: TempDir, policy: Policy, kubernetes: Option<kube::Config>) -> Self {
-        let settings = Settings { listen: "127.0.0.1:0".parse().unwrap(), policy, min_term: Term(0), kubernetes, ready_file: None };
+        let settings = Settings {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            accept_unknown: false,
+            policy,
+            min_term: Term(0),
+            kubernetes,
+            ready_file: None,
+        };
         let path = state.path().to_owned();
         let open = move || RedbStore::open(&path).map(|store| Box::new(store) as Box<dyn Store>);
         let coordinator = Coordinator::start(settings, open).await.unwrap();

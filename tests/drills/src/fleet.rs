@@ -255,7 +255,7 @@ impl Node {
             Some(namespace) => namespace.command(agent),
             None => Command::new(agent),
         };
-        command.arg("--runner").arg(runner);
+        command.arg("--allow-root-workers").arg("--runner").arg(runner);
         command.args(["--coordinator", &format!("http://{}", self.relay.address), "--node-name", &self.name, "--slots", "4"]);
         command.arg("--state-dir").arg(self.home.join("state")).arg("--ready-file").arg(&ready);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log(&self.home.join("agent.log")));

@@ -103,7 +103,7 @@ impl Node {
     pub fn command(&self, coordinator: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_muster-agent"));
         command.args(["--coordinator", coordinator, "--node-name", &self.name, "--label", "rack=r7", "--slots", "4"]);
-        command.arg("--state-dir").arg(self.path("state")).arg("--runner").arg(self.runner());
+        command.arg("--allow-root-workers").arg("--state-dir").arg(self.path("state")).arg("--runner").arg(self.runner());
         command.arg("--ready-file").arg(self.path("ready.json")).args(&self.flags);
         command.args(["--log-filter", "debug,h2=info,tower=info,hyper_util=info"]);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", self.dir.path()).env("PET_NNODES", "7");

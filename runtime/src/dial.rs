@@ -1,0 +1,137 @@
+//! The one way to call a coordinator. On loopback the other end must be of a user that is trusted ([`peer`](crate::peer)) before a byte
+//! is sent: a port that a coordinator has left may be anybody's.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use tokio::{net::TcpStream, time::sleep};
+use tower_service::Service;
+
+use crate::peer::{self, Peer};
+
+/// Between looks whether the other end has accepted the connection: first, and at most. A coordinator accepts within microseconds, or is
+/// busy with thousands of agents that all call.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// How long it may take. As long as it may take to connect.
+const ACCEPTED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Why the other end is not talked to.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error(
+        "{address} is served by user {uid}, and user {own} trusts only itself and root: this is not your coordinator",
+        own = peer::own_user()
+    )]
+    Stranger { address: SocketAddr, uid: u32 },
+    #[error("{address} does not accept the connection, or is in another network namespace: nobody can tell whose it is")]
+    Unknown { address: SocketAddr },
+}
+
+/// Makes a gRPC client's connections.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Dialer {
+    /// Talk also to an end of which nobody can tell whose it is. Insecure: anybody can arrange that.
+    pub accept_unknown: bool,
+}
+
+impl Service<Uri> for Dialer {
+    type Response = TokioIo<TcpStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<TcpStream>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let accept_unknown = self.accept_unknown;
+        Box::pin(async move { connect(&uri, accept_unknown).await.map(TokioIo::new) })
+    }
+}
+
+async fn connect(uri: &Uri, accept_unknown: bool) -> io::Result<TcpStream> {
+    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await?;
+    stream.set_nodelay(true)?;
+    let (address, own) = (stream.peer_addr()?, stream.local_addr()?);
+    if !address.ip().to_canonical().is_loopback() {
+        return Ok(stream);
+    }
+    match whose(address, own, if accept_unknown { Duration::ZERO } else { ACCEPTED_WITHIN }).await? {
+        peer if peer.is_trusted() => Ok(stream),
+        Peer::Unknown if accept_unknown => Ok(stream),
+        Peer::Unknown => Err(io::Error::new(io::ErrorKind::PermissionDenied, Refused::Unknown { address })),
+        Peer::User(uid) => Err(io::Error::new(io::ErrorKind::PermissionDenied, Refused::Stranger { address, uid })),
+    }
+}
+
+/// Whose the other end is, once it has accepted the connection.
+async fn whose(address: SocketAddr, own: SocketAddr, patience: Duration) -> io::Result<Peer> {
+    let (mut pause, most) = LOOKS;
+    let mut waited = Duration::ZERO;
+    loop {
+        match peer::ask(address, own)? {
+            Peer::Unknown if waited < patience => {}
+            answer => return Ok(answer),
+        }
+        sleep(pause).await;
+        waited += pause;
+        pause = (pause * 2).min(most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::stranger::as_nobody;
+
+    fn uri(port: u16) -> Uri {
+        format!("http://127.0.0.1:{port}").parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_coordinator_of_ones_own_is_talked_to_once_it_has_accepted() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let calling = tokio::spawn(async move { Dialer::default().call(uri(port)).await });
+        let _accepted = listener.accept().await.unwrap();
+        calling.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_never_accepts_is_not_talked_to() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let error = Dialer::default().call(uri(port)).await.unwrap_err();
+        assert!(error.to_string().ends_with("nobody can tell whose it is"), "{error}");
+        Dialer { accept_unknown: true }.call(uri(port)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_port_that_another_user_has_taken_is_hung_up_on() {
+        let Some(squatter) = as_nobody(|| std::net::TcpListener::bind("127.0.0.1:0").unwrap()) else { return };
+        let port = squatter.local_addr().unwrap().port();
+        let heard = std::thread::spawn(move || {
+            // A socket belongs to whoever has accepted its connection.
+            let mut connection = as_nobody(move || squatter.accept().unwrap().0).unwrap();
+            let mut heard = Vec::new();
+            connection.read_to_end(&mut heard).unwrap();
+            heard
+        });
+        let error = Dialer::default().call(uri(port)).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(error.to_string().contains("is served by user 65534, and user 0 trusts only itself and root"), "{error}");
+        assert!(heard.join().unwrap().is_empty(), "not a byte was sent");
+    }
+}

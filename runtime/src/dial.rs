@@ -104,9 +104,9 @@ mod tests {
     async fn a_coordinator_of_ones_own_is_talked_to_once_it_has_accepted() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let calling = tokio::spawn(async move { Dialer::default().call(uri(port)).await });
-        let _accepted = listener.accept().await.unwrap();
-        calling.await.unwrap().unwrap();
+        let (called, accepted) = tokio::join!(Dialer::default().call(uri(port)), listener.accept());
+        accepted.unwrap();
+        called.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -16,7 +16,11 @@ use muster_core::{
     node::lane::Lane,
     run::RunId,
 };
-use muster_runner::{RunnerIdentity, record, record::HOLD, wire::Hold};
+use muster_runner::{
+    RunnerIdentity, record,
+    record::HOLD,
+    wire::{Hold, Status},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tracing::warn;
 
@@ -28,8 +32,9 @@ const RELEASED: &str = "released";
 /// Between the job and the number in the name of a spare's directory.
 const SPARE: &str = "-spare-";
 
-/// Ended generations of one job whose logs are kept: the last and the one before are what users ask for, two more for a closer look.
-/// With logs of at most 2 x 64 MiB per rank, a job of 8 ranks per node holds at most 4 GiB.
+/// Newest ended generations of one job whose logs are kept: the last and the one before are what users ask for, two more for a closer
+/// look. The first that failed is kept beside them: a job that fails again and again shows there what began it. With logs of at most
+/// 2 x 64 MiB per rank, a job of 8 ranks per node holds at most 5 GiB.
 const KEPT_PER_JOB: usize = 4;
 /// Ended runs kept on a node in all, for jobs whose deletion this node has missed.
 const KEPT_IN_ALL: usize = 64;
@@ -181,14 +186,20 @@ impl Runs {
         Ok(())
     }
 
+    /// Generations of a job of which there is something, ascending.
+    pub(crate) fn generations(&self, job: &JobUid) -> io::Result<Vec<Generation>> {
+        Ok(self.all()?.into_iter().filter(|run| run.job == *job).map(|run| run.generation).collect())
+    }
+
     fn beyond_kept(&self) -> io::Result<Vec<RunId>> {
         let mut released: Vec<RunId> = self.all()?.into_iter().filter(|run| self.is_released(run)).collect();
-        let mut beyond = Vec::new();
-        released.sort_by(|a, b| a.job.cmp(&b.job).then(b.generation.cmp(&a.generation)));
-        let mut kept = Vec::new();
-        for (i, run) in released.iter().enumerate() {
-            let newer = released[..i].iter().rev().take_while(|other| other.job == run.job).count();
-            if newer < KEPT_PER_JOB { kept.push(run.clone()) } else { beyond.push(run.clone()) }
+        let (mut kept, mut beyond) = (Vec::new(), Vec::new());
+        released.sort_by(|a, b| a.job.cmp(&b.job).then(a.generation.cmp(&b.generation)));
+        for of_job in released.chunk_by(|a, b| a.job == b.job) {
+            let (old, new) = of_job.split_at(of_job.len().saturating_sub(KEPT_PER_JOB));
+            let first_failed = old.iter().find(|run| self.has_failed(run));
+            kept.extend(new.iter().chain(first_failed).cloned());
+            beyond.extend(old.iter().filter(|run| Some(*run) != first_failed).cloned());
         }
         if kept.len() > KEPT_IN_ALL {
             let age = |run: &RunId| fs::metadata(self.dir(run).join(RELEASED)).and_then(|m| m.modified()).ok();
@@ -196,6 +207,24 @@ impl Runs {
             beyond.extend(kept.drain(..kept.len() - KEPT_IN_ALL));
         }
         Ok(beyond)
+    }
+
+    /// Whether a run ended otherwise than well or by a planned stop, as far as this node can tell.
+    fn has_failed(&self, run: &RunId) -> bool {
+        let dir = self.dir(run);
+        if !dir.join(record::RUNNER).exists() {
+            return false;
+        }
+        // A runner that left no outcome was lost.
+        read_json::<Status>(&dir.join(record::OUTCOME)).is_none_or(|end| {
+            let asked = end.stop.as_ref().map(|stop| stop.asked_us);
+            let before_stop = |at: Option<u64>| asked.is_none_or(|asked| at.is_some_and(|at| at < asked));
+            let launcher = end.launcher.iter().map(|launcher| (launcher.exit, launcher.exited_us));
+            let ranks = end.ranks.iter().map(|rank| (rank.exit, rank.exited_us));
+            let mut bad = launcher.chain(ranks).filter(|(exit, _)| exit.is_some_and(|exit| !exit.success()));
+            // A world that is broken elsewhere is given no grace.
+            end.stop.as_ref().is_some_and(|stop| stop.grace_ms == 0) || bad.any(|(_, at)| before_stop(at))
+        })
     }
 
     /// Removes everything that runs of this job, up to this generation, have left.
@@ -260,6 +289,16 @@ mod tests {
         (dir, runs)
     }
 
+    /// The runner's record of a rank that a signal ended, after a stop was asked for with this grace, or without one.
+    fn note_end(runs: &Runs, run: &RunId, signal: i32, grace_ms: Option<u64>) {
+        let stop = grace_ms.map(|grace| format!(r#","stop":{{"reason":"","asked_us":10,"grace_ms":{grace}}}"#)).unwrap_or_default();
+        let rank = r#""rank":0,"local_rank":0,"pid":1,"start_time":1,"started_us":1,"exited_us":11"#;
+        let exit = format!(r#""exit":{{"signal":{signal},"core":false}}"#);
+        let outcome = format!(r#"{{"v":1,"job":"a","generation":1,"phase":"dead","now_us":12,"ranks":[{{{rank},{exit}}}]{stop}}}"#);
+        fs::write(runs.dir(run).join(record::OUTCOME), muster_sealed::seal(outcome.into_bytes())).unwrap();
+        fs::write(runs.dir(run).join(record::RUNNER), "").unwrap();
+    }
+
     #[test]
     fn a_name_is_read_back() {
         let (_dir, runs) = with(&[("0a-1b", 12), ("x-g3", 4)]);
@@ -279,6 +318,36 @@ mod tests {
         assert_eq!(all, vec![run("a", 2), run("a", 3), run("a", 4), run("a", 5), run("a", 6), run("b", 1)]);
         runs.release(&run("c", 1)).unwrap();
         assert_eq!(runs.all().unwrap(), all, "a run that is not there is nothing");
+    }
+
+    #[test]
+    fn the_first_generation_that_failed_is_kept_too() {
+        let names: Vec<(&str, u64)> = (1..=9).map(|generation| ("a", generation)).collect();
+        let (_dir, runs) = with(&names);
+        // Resized, failed, fell with another node, failed, failed, ...
+        note_end(&runs, &run("a", 1), 15, Some(30_000));
+        note_end(&runs, &run("a", 2), 9, None);
+        note_end(&runs, &run("a", 3), 9, Some(0));
+        (4..=9).for_each(|generation| note_end(&runs, &run("a", generation), 9, None));
+        for generation in 1..=9 {
+            runs.release(&run("a", generation)).unwrap();
+        }
+        let kept: Vec<u64> = runs.generations(&JobUid::from("a")).unwrap().into_iter().map(|generation| generation.0).collect();
+        assert_eq!(kept, [2, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn what_fell_with_another_node_s_rank_failed_and_what_was_stopped_for_a_resize_did_not() {
+        let (_dir, runs) = with(&[("a", 1)]);
+        let run = run("a", 1);
+        for (signal, grace, failed) in [(15, Some(30_000), false), (9, Some(0), true), (9, None, true)] {
+            note_end(&runs, &run, signal, grace);
+            assert_eq!(runs.has_failed(&run), failed, "{signal} {grace:?}");
+        }
+        fs::remove_file(runs.dir(&run).join(record::OUTCOME)).unwrap();
+        assert!(runs.has_failed(&run), "its runner was lost");
+        fs::remove_file(runs.dir(&run).join(record::RUNNER)).unwrap();
+        assert!(!runs.has_failed(&run), "nothing was ever started");
     }
 
     #[test]

@@ -84,7 +84,8 @@ pub struct JobRecord {
     /// What the nodes of refused generations have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stacks: BTreeMap<NodeName, KnownStack>,
-    /// Generations that are over, newest last, bounded by `HISTORY_MAX` and `HISTORY_MEMBERS_MAX`: where their logs are.
+    /// Generations that are over, newest last, bounded by `HISTORY_MAX` and `HISTORY_MEMBERS_MAX`: where their logs are. The first that
+    /// failed stays among them.
     pub history: Vec<GenerationRecord>,
     /// Every node that ever held a run of this job and may hold its logs.
     pub nodes_used: BTreeSet<NodeName>,
@@ -99,7 +100,7 @@ pub struct Ending {
     pub message: String,
 }
 
-/// Generations a job remembers, for `logs --previous` and `--generation`.
+/// Generations a job remembers, the newest and the first that failed, for `logs --previous` and `--generation`.
 pub const HISTORY_MAX: usize = 10;
 /// Members in all remembered generations together: 1,024 of about 100 bytes keep a record near 100 KiB.
 pub const HISTORY_MEMBERS_MAX: usize = 1_024;
@@ -227,8 +228,17 @@ impl JobRecord {
         self.history.extend(dead);
         let mut members: usize = self.history.iter().map(|g| g.members.len()).sum();
         while self.history.len() > HISTORY_MAX || (members > HISTORY_MEMBERS_MAX && self.history.len() > 1) {
-            members -= self.history.remove(0).members.len();
+            let oldest = usize::from(self.history.len() > 2 && self.keeps_first());
+            members -= self.history.remove(oldest).members.len();
         }
+    }
+
+    /// Whether the oldest generation of the history is the first that failed: it is what users ask for when the job has failed for good.
+    /// It stays when those after it go, and is known by that gap then.
+    fn keeps_first(&self) -> bool {
+        let first = self.history[0].number;
+        let failed = |incident: &Incident| incident.from == Some(first) && incident.cause.is_failure();
+        self.history[1].number > first.next() || self.incidents.iter().any(failed)
     }
 
     pub(crate) fn open_incident(&mut self, incident: Incident) {
@@ -265,5 +275,58 @@ impl GenerationRecord {
 
     pub fn all_dead(&self) -> bool {
         self.dead.len() >= self.members.len() && self.members.iter().all(|member| self.dead.contains(&member.node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument};
+
+    fn generation(number: u64) -> GenerationRecord {
+        GenerationRecord {
+            number: Generation(number),
+            cause: Cause::FirstStart,
+            members: Vec::new().into(),
+            proc_per_node: 1,
+            restart_count: 0,
+            store_host: NodeName::from("a"),
+            store: None,
+            rendezvous: String::new(),
+            opened: Timestamp(0),
+            started: true,
+            started_at: None,
+            previous_grace: Duration::ZERO,
+            stopping: None,
+            dead: BTreeSet::new(),
+            fenced: BTreeSet::new(),
+            profile: Profile::default(),
+        }
+    }
+
+    #[test]
+    fn the_first_generation_that_failed_stays_known() {
+        let document = JobDocument {
+            api_version: API_VERSION.into(),
+            kind: KIND.into(),
+            metadata: Metadata { name: "job".into(), namespace: None },
+            spec: SpecDocument { replicas: Some(1), args: vec!["train.py".into()], ..SpecDocument::default() },
+        };
+        let (name, spec) = document.check().expect("a job with a script is complete");
+        let mut job = JobRecord::submitted(JobUid::from("j"), name, spec, String::new(), Timestamp(0));
+        for number in 1..=30 {
+            // The first is resized; from the second on, all fail, and the job remembers a hundred incidents.
+            let cause = if number == 1 { Cause::Scaled } else { Cause::WorkerFailed };
+            job.open_incident(Incident { cause, from: Some(Generation(number)), ..Incident::at(Timestamp(number)) });
+            if number > 20 {
+                job.incidents.remove(0);
+            }
+            job.retiring.push(generation(number));
+            job.bury();
+        }
+        let known: Vec<u64> = job.history.iter().map(|generation| generation.number.0).collect();
+        assert_eq!(known, [2, 22, 23, 24, 25, 26, 27, 28, 29, 30]);
     }
 }

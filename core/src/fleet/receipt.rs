@@ -37,6 +37,18 @@ pub enum Cause {
     StoreAccepted,
 }
 
+impl Cause {
+    /// Something broke; nobody wanted another world.
+    pub fn is_failure(self) -> bool {
+        use Cause::*;
+        match self {
+            WorkerFailed | WorkerKilled | PeersLost | NodeLost | NodeRebooted | NodeUnhealthy | Fenced | StartFailed
+            | StartTimeout => true,
+            FirstStart | NodeLeaving | NodeDeleted | MixedNodes | NodeJoined | Scaled | Resumed | StoreAccepted => false,
+        }
+    }
+}
+
 /// Whose account a failure goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,7 +1,8 @@
 //! Finds the training step in a line of output.
 //!
-//! Without a pattern: the word `step` in any case, up to four separators, a whole number (`step 12/100`,
-//! `global_step=12`, `"step": 12`). A pattern of the job replaces this; its first capture group is the number.
+//! Without a pattern: the word `step` in any case, or `iter` or `iteration` where no epoch counts them anew, up to four separators, a
+//! whole number (`step 12/100`, `global_step=12`, `"step": 12`, `iter 12: loss 0.5`). A number in the name of a file is none: a checkpoint
+//! is named after the step at which it was saved. A pattern of the job replaces this; its first capture group is the number.
 //! A guess from text: it feeds progress displays and receipts, never a decision about life and death.
 
 use std::time::Duration;
@@ -15,6 +16,11 @@ const LOOK: usize = 512;
 /// regex-lite, a few per cent of a core even under a flood.
 const PATTERN_LINES: u32 = 200;
 const WINDOW: Duration = Duration::from_millis(100);
+
+/// Separators between the word `step` and its number.
+const GAP: usize = 4;
+/// Megatron prints the number of its iteration eight wide.
+const GAP_OF_ITERATION: usize = 9;
 
 /// How lines are searched, one for all ranks.
 pub(crate) enum Pattern {
@@ -61,16 +67,39 @@ impl Budget {
 }
 
 fn word(line: &[u8]) -> Option<u64> {
-    let mut from = 0;
-    while let Some(found) = line[from..].windows(4).position(|w| w.eq_ignore_ascii_case(b"step")) {
-        from += found + 4;
-        let rest = &line[from..];
-        let gap = rest.iter().take(4).take_while(|b| b"=: \t\"'#[(".contains(b)).count();
-        if let Some(step) = number(&rest[gap..]) {
+    for (at, word) in line.windows(4).enumerate() {
+        let rest = &line[at + 4..];
+        let (rest, gap) = if word.eq_ignore_ascii_case(b"step") {
+            (rest, GAP)
+        } else if word.eq_ignore_ascii_case(b"iter") && is_count_of_its_own(line, at) {
+            let ends = rest.len() >= 5 && rest[..5].eq_ignore_ascii_case(b"ation");
+            (if ends { &rest[5..] } else { rest }, GAP_OF_ITERATION)
+        } else {
+            continue;
+        };
+        let gap = rest.iter().take(gap).take_while(|b| b"=: \t\"'#[(".contains(b)).count();
+        if let Some(step) = number(&rest[gap..]).filter(|_| !is_file(line, at)) {
             return Some(step);
         }
     }
     None
+}
+
+/// Whether `iter` at this place is a word, and counts on: iterations within an epoch begin anew with each.
+fn is_count_of_its_own(line: &[u8], at: usize) -> bool {
+    let begins = at == 0 || !line[at - 1].is_ascii_alphabetic();
+    begins && !line.windows(5).any(|word| word.eq_ignore_ascii_case(b"epoch"))
+}
+
+/// Whether the word at this place is a part of a file's name: `epoch=0-step=100.ckpt`, `global_step100/mp_rank_00.pt`.
+fn is_file(line: &[u8], at: usize) -> bool {
+    let space = |b: &u8| b.is_ascii_whitespace() || b"'\"".contains(b);
+    let start = line[..at].iter().rposition(space).map_or(0, |before| before + 1);
+    let end = line[at..].iter().position(space).map_or(line.len(), |after| at + after);
+    let named = line[start..end].windows(4).any(|w| w.eq_ignore_ascii_case(b"ckpt"))
+        || line[start..end].windows(10).any(|w| w.eq_ignore_ascii_case(b"checkpoint"));
+    let after = line[at..end].windows(3).any(|w| w[0].is_ascii_digit() && b"./\\".contains(&w[1]) && w[2].is_ascii_alphabetic());
+    named || after
 }
 
 /// A whole number at the start; `0.5` and `1e-3` are not steps, `12.` at the end of a sentence is.
@@ -90,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_word_step_and_a_number() {
-        let cases: [(&str, Option<u64>); 18] = [
+        let cases: [(&str, Option<u64>); 33] = [
             ("step 12/100 loss 0.5", Some(12)),
             ("global_step=12", Some(12)),
             ("Step: 7", Some(7)),
@@ -109,6 +138,24 @@ mod tests {
             ("", None),
             ("step      9", None),
             ("step 99999999999999999999999", None),
+            // nanoGPT: training, then evaluation.
+            ("iter 251: loss 2.3402, time 45.21ms, mfu 1.20%", Some(251)),
+            ("step 250: train loss 1.9, val loss 1.98", Some(250)),
+            // Megatron.
+            (" [2026-11-21 11:35:28] iteration       10/     100 | consumed samples: 160", Some(10)),
+            ("iteration 10/100 | consumed samples: 160", Some(10)),
+            ("Iteration: 7", Some(7)),
+            ("iter", None),
+            ("iterations 7", None),
+            ("arbiter 7", None),
+            ("Epoch 3, iter 40", None),
+            ("Epoch 3, step 40", Some(40)),
+            // Lightning, DeepSpeed.
+            ("Restored all states from the checkpoint at /runs/a/epoch=0-step=100.ckpt", None),
+            ("Restoring states from the checkpoint path at 'out/checkpoint-step=100'", None),
+            ("loading out/global_step100/mp_rank_00_model_states.pt", None),
+            ("saved step=100.ckpt at step 100", Some(100)),
+            ("epoch 1 step 12/100.", Some(12)),
         ];
         for (line, step) in cases {
             assert_eq!(Budget::default().step(&Pattern::Word, line.as_bytes(), Duration::ZERO), step, "{line}");

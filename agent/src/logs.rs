@@ -1,4 +1,4 @@
-//! Rank logs, read for users: the last lines of a file, then whatever is written.
+//! Logs of ranks and launchers, read for users: all of a log or its last lines, then whatever is written.
 //!
 //! Each read is a task of its own, bounded in number and in what it holds: one chunk of 64 KiB. It sends what it has credit for: a
 //! reader that does not take its chunks stops its own task and nothing else.
@@ -18,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{run_dir::Runs, supervisor::Reports};
 
 mod file;
+mod tail;
 
-use file::RankLog;
+use file::RunLog;
 
 /// Reads at a time: every rank of a large node by one user, or a few users' small jobs.
 const READS_MAX: usize = 64;
@@ -63,12 +64,13 @@ impl Logs {
             Ok(run) => {
                 let credit = Arc::new(Semaphore::new(CREDIT_MAX.min(read.window as usize)));
                 self.reads.insert(id, Open { token: token.clone(), credit: credit.clone() });
-                let log = RankLog::new(self.runs.dir(&run).join(record::LOGS).join(record::rank_log(read.rank)));
-                let runs = self.runs.clone();
-                Reader { id, runs, run, log, follow: read.follow, tail: read.tail, reports: self.reports.clone(), credit, chunks }
+                let name = if read.launcher { record::LAUNCHER_LOG.to_owned() } else { record::rank_log(read.rank) };
+                let log = RunLog::new(self.runs.dir(&run).join(record::LOGS).join(name));
+                let (runs, reports) = (self.runs.clone(), self.reports.clone());
+                Reader { read, runs, run, log, reports, credit, chunks }
             }
             Err(error) => {
-                let end = LogChunk { id, lines: Vec::new(), end: true, error };
+                let end = LogChunk { id, end: true, error, ..LogChunk::default() };
                 self.scope.spawn("log refusal", async move { drop(chunks.send(end).await) });
                 return;
             }
@@ -110,52 +112,81 @@ fn run_of(read: &LogRead) -> Result<RunId, String> {
 }
 
 struct Reader {
-    id: u64,
+    read: LogRead,
     runs: Runs,
     run: RunId,
-    log: RankLog,
-    follow: bool,
-    tail: Option<u32>,
+    log: RunLog,
     reports: watch::Receiver<Option<Reports>>,
     credit: Arc<Semaphore>,
     chunks: mpsc::Sender<LogChunk>,
 }
 
+/// Nobody takes chunks any more.
+struct Unwanted;
+
 impl Reader {
     async fn run(mut self) {
         let error = match self.read().await {
             Ok(true) => String::new(),
-            Ok(false) => format!("{} is not on this node", self.log.name()),
+            Ok(false) => self.why_absent(),
             Err(e) => format!("{}: {e}", self.log.name()),
         };
         // The end needs no credit: it is one, and short.
-        let end = LogChunk { id: self.id, lines: Vec::new(), end: true, error };
+        let end = LogChunk { id: self.read.id, at: self.log.at(), end: true, error, ..LogChunk::default() };
         let _ = self.chunks.send(end).await;
     }
 
     /// False: there never was such a log.
     async fn read(&mut self) -> std::io::Result<bool> {
-        let mut found = self.log.seek(self.tail).await?;
+        match (self.read.from, self.read.tail) {
+            (Some(at), _) => self.log.seek(at),
+            (None, Some(tail)) => {
+                self.log.seek_tail(tail).await?;
+                // Should this read break before the next line comes, another one can go on here.
+                if self.log.is_open() && self.send(file::Lines { at: self.log.at(), ..file::Lines::default() }).await.is_err() {
+                    return Ok(true);
+                }
+            }
+            (None, None) => {}
+        }
         loop {
             // Asked before the file is read to its end: what was written before the end is then certainly seen.
             let over = self.is_over();
             loop {
                 let lines = self.log.next_lines().await?;
-                if lines.is_empty() {
+                if lines.lines.is_empty() && lines.lost == 0 {
                     break;
                 }
-                found = true;
-                let Ok(permit) = self.credit.acquire().await else { return Ok(true) };
-                permit.forget();
-                let chunk = LogChunk { id: self.id, lines, end: false, error: String::new() };
-                if self.chunks.send(chunk).await.is_err() {
+                if self.send(lines).await.is_err() {
                     return Ok(true);
                 }
             }
-            if over || !self.follow {
-                return Ok(found || self.log.is_open());
+            if over || !self.read.follow {
+                return Ok(self.log.is_open());
             }
             tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn send(&self, file::Lines { lines, at, lost }: file::Lines) -> Result<(), Unwanted> {
+        self.credit.acquire().await.map_err(|_| Unwanted)?.forget();
+        let chunk = LogChunk { id: self.read.id, lines, at, lost, ..LogChunk::default() };
+        self.chunks.send(chunk).await.map_err(|_| Unwanted)
+    }
+
+    /// For the user, why there is no such log.
+    fn why_absent(&self) -> String {
+        let (name, run) = (self.log.name(), &self.run);
+        let kept = self.runs.generations(&run.job).unwrap_or_default();
+        if kept.contains(&run.generation) {
+            return format!("{name} is not there: nothing was started that would have written it");
+        }
+        match &kept[..] {
+            [.., newest] if *newest > run.generation => {
+                let kept: Vec<String> = kept.iter().map(ToString::to_string).collect();
+                format!("{name} was removed to make room; of this job the node keeps generations {}", kept.join(", "))
+            }
+            _ => format!("{name} is not on this node"),
         }
     }
 

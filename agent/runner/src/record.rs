@@ -33,7 +33,7 @@ pub const PRELOAD: &str = "preload.txt";
 /// Modules that were imported in this worker group, by rank 0 of the node or ahead of it.
 pub const MODULES: &str = "modules.txt";
 
-/// Name of a rank's log inside [`LOGS`]; the older half has `.1` appended.
+/// Name of a rank's log inside [`LOGS`].
 pub fn rank_log(rank: u32) -> String {
     format!("rank-{rank}.log")
 }
@@ -52,6 +52,16 @@ impl Swept {
     pub fn read(dir: &Path) -> Result<Option<Swept>, ReadError> {
         json(dir, SWEPT)
     }
+}
+
+/// Name of a part of a log that is full: the number is where it ends in the log as a whole, in bytes.
+pub fn rotated_log(name: &str, end: u64) -> String {
+    format!("{name}.{end}")
+}
+
+/// Where the part of log `name` in this file ends, if it is one.
+pub fn rotated_end(name: &str, file: &str) -> Option<u64> {
+    file.strip_prefix(name)?.strip_prefix('.')?.parse().ok()
 }
 
 /// Everything a runner has written down.

@@ -46,7 +46,7 @@ pub struct Hold {
     /// Set on the one member that serves the TCPStore of this generation.
     #[serde(default)]
     pub store: Option<StoreSpec>,
-    /// Cap of each log file in bytes; a full one is kept once more as `.1`.
+    /// Cap of each log file in bytes; the last full one is kept beside the one that is written.
     #[serde(default = "default_log_bytes")]
     pub log_bytes: u64,
     /// Regular expression whose first capture group is the step; without it `step` followed by a number.

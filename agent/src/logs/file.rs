@@ -1,38 +1,65 @@
-//! One rank's log as a stream of whole lines, over its rotation: `rank-0.log.1` is the older half, `rank-0.log` the newer.
+//! One log of a run as a stream of whole lines, over its rotation: `rank-0.log` is being written, `rank-0.log.N` is an older part of it
+//! that ends at byte N of the log as a whole.
 //!
-//! The runner rotates by renaming; whoever reads keeps the file it has open, reads it to its end and goes on with the new one.
+//! The runner rotates by renaming; whoever reads keeps the file it has open, reads it to its end and goes on with the one that begins
+//! there. Every byte has one position for ever, so a reader knows what it has missed, and another may go on where it was.
 
 use std::{
-    ffi::OsString,
     io::{self, SeekFrom},
     os::unix::fs::MetadataExt,
     path::PathBuf,
 };
 
+use muster_runner::record;
 use tokio::{
     fs::File,
     io::{AsyncReadExt, AsyncSeekExt},
 };
 
-/// Bytes of one chunk: four of the longest lines the runner writes, and small beside a message.
-const CHUNK: usize = 64 << 10;
+use super::tail::Tail;
 
-pub(super) struct RankLog {
-    path: PathBuf,
-    /// Files still to be read, the older one first.
-    open: Vec<File>,
-    opened: bool,
-    /// Read, but not yet a whole line.
+/// Bytes of one chunk: four of the longest lines the runner writes, and small beside a message.
+pub(super) const CHUNK: usize = 64 << 10;
+
+pub(super) struct RunLog {
+    dir: PathBuf,
+    name: String,
+    /// Everything before this is read.
+    at: u64,
+    open: Option<Part>,
+    /// Read, but not yet a whole line; begins at `at`.
     partial: Vec<u8>,
+    opened: bool,
 }
 
-impl RankLog {
+/// One file of a log.
+struct Part {
+    file: File,
+    start: u64,
+    /// Nothing more is written to it.
+    full: bool,
+}
+
+/// What one read brought.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Lines {
+    /// None if nothing more is written yet.
+    pub(super) lines: Vec<String>,
+    /// Where the log goes on after them.
+    pub(super) at: u64,
+    /// Bytes before them that were overwritten before anybody read them.
+    pub(super) lost: u64,
+}
+
+impl RunLog {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, open: Vec::new(), opened: false, partial: Vec::new() }
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let dir = path.parent().map(PathBuf::from).unwrap_or_default();
+        Self { dir, name, at: 0, open: None, partial: Vec::new(), opened: false }
     }
 
-    pub(super) fn name(&self) -> String {
-        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Whether there was a file, be it empty.
@@ -40,82 +67,152 @@ impl RankLog {
         self.opened
     }
 
-    /// Places the reading before the last `tail` lines, or before everything. False: there is no file yet.
-    pub(super) async fn seek(&mut self, tail: Option<u32>) -> io::Result<bool> {
-        let newer = open(&self.path).await?;
-        let older = open(&self.older()).await?;
-        self.open = older.into_iter().chain(newer).collect();
-        self.opened = !self.open.is_empty();
-        if let Some(tail) = tail {
-            let mut wanted = u64::from(tail);
-            for at in (0..self.open.len()).rev() {
-                let (start, found) = start_of_last(&mut self.open[at], wanted).await?;
-                self.open[at].seek(SeekFrom::Start(start)).await?;
-                if found >= wanted {
-                    self.open.drain(..at);
-                    break;
-                }
-                wanted -= found;
+    /// Where the next line begins.
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Places the reading at a position that an earlier one gave.
+    pub(super) fn seek(&mut self, at: u64) {
+        (self.at, self.open) = (at, None);
+        self.partial.clear();
+    }
+
+    /// Places the reading before the last `tail` lines.
+    pub(super) async fn seek_tail(&mut self, tail: u32) -> io::Result<()> {
+        let mut parts = self.parts().await?;
+        self.opened = !parts.is_empty();
+        self.seek(parts.first().map_or(0, |part| part.start));
+        let mut search = Tail::new(u64::from(tail));
+        for part in parts.iter_mut().rev() {
+            if let Some(start) = search.look(&mut part.file).await? {
+                self.seek(part.start + start);
+                break;
             }
         }
-        Ok(self.opened)
+        Ok(())
     }
 
-    fn older(&self) -> PathBuf {
-        let mut name = OsString::from(self.path.as_os_str());
-        name.push(".1");
-        name.into()
-    }
-
-    /// The next whole lines; none if nothing more is written yet.
-    pub(super) async fn next_lines(&mut self) -> io::Result<Vec<String>> {
+    /// The next whole lines.
+    pub(super) async fn next_lines(&mut self) -> io::Result<Lines> {
+        let mut lost = 0;
         loop {
-            if self.open.is_empty() {
-                match open(&self.path).await? {
-                    Some(file) => self.open.push(file),
-                    None => return Ok(Vec::new()),
-                }
-                self.opened = true;
+            if self.open.is_none() {
+                let Some(missed) = self.open_next().await? else { return Ok(Lines { lines: Vec::new(), at: self.at, lost }) };
+                lost += missed;
             }
+            let Some(part) = &mut self.open else { continue };
             let mut chunk = Vec::with_capacity(CHUNK);
-            (&mut self.open[0]).take(CHUNK as u64).read_to_end(&mut chunk).await?;
+            (&mut part.file).take(CHUNK as u64).read_to_end(&mut chunk).await?;
             if !chunk.is_empty() {
                 self.partial.append(&mut chunk);
-                let lines = self.whole_lines();
-                if !lines.is_empty() {
-                    return Ok(lines);
-                }
-                if self.partial.len() >= CHUNK {
+                let lines = match self.whole_lines() {
                     // No runner has written such a line: the file is damaged. It is shown in pieces, and never held as a whole.
-                    let piece = std::mem::take(&mut self.partial);
-                    return Ok(vec![String::from_utf8_lossy(&piece).into_owned()]);
+                    lines if lines.is_empty() && self.partial.len() >= CHUNK => vec![self.take(self.partial.len())],
+                    lines => lines,
+                };
+                if !lines.is_empty() {
+                    return Ok(Lines { lines, at: self.at, lost });
                 }
                 continue;
             }
-            if self.open.len() > 1 || self.is_rotated().await? {
-                self.open.remove(0);
-                continue;
+            if part.full {
+                self.open = None;
+                if !self.partial.is_empty() {
+                    // The runner puts no line into two files: this one is damaged.
+                    let lines = vec![self.take(self.partial.len())];
+                    return Ok(Lines { lines, at: self.at, lost });
+                }
+            } else if is_replaced(&part.file, &self.dir.join(&self.name)).await? {
+                // It is read once more: the last lines may have been written since it was read to its end.
+                part.full = true;
+            } else {
+                return Ok(Lines { lines: Vec::new(), at: self.at, lost });
             }
-            return Ok(Vec::new());
         }
     }
 
-    /// Whether the file at hand, read to its end, is no longer the one that is written.
-    async fn is_rotated(&self) -> io::Result<bool> {
-        let here = self.open[0].metadata().await?;
-        match tokio::fs::metadata(&self.path).await {
-            Ok(there) => Ok((here.dev(), here.ino()) != (there.dev(), there.ino())),
-            // Between two names, or purged.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(e) => Err(e),
+    /// Opens the part that `at` lies in, or the first after it. Returns how many bytes there are no more; `None`: there is no such part yet.
+    async fn open_next(&mut self) -> io::Result<Option<u64>> {
+        let mut missed = 0;
+        for mut part in self.parts().await? {
+            let end = part.start + part.file.metadata().await?.len();
+            if part.full && end <= self.at {
+                continue;
+            }
+            if part.start > self.at {
+                missed = part.start - self.at;
+                self.at = part.start;
+            }
+            part.file.seek(SeekFrom::Start(self.at - part.start)).await?;
+            (self.open, self.opened) = (Some(part), true);
+            return Ok(Some(missed));
         }
+        Ok(None)
+    }
+
+    /// All parts that there are, oldest first.
+    async fn parts(&self) -> io::Result<Vec<Part>> {
+        let mut ends = self.ends().await?;
+        loop {
+            let newest = open(&self.dir.join(&self.name)).await?;
+            let now = self.ends().await?;
+            if now != ends {
+                // Renamed between the two looks: which part the file is cannot be told.
+                ends = now;
+                continue;
+            }
+            let (mut parts, mut start) = (Vec::new(), 0);
+            for &end in &ends {
+                if let Some(file) = open(&self.dir.join(record::rotated_log(&self.name, end))).await? {
+                    let len = file.metadata().await?.len();
+                    parts.push(Part { file, start: end.saturating_sub(len), full: true });
+                    // Older runners did not know where a part ends, and called it 1.
+                    start = end.max(len);
+                }
+            }
+            parts.extend(newest.map(|file| Part { file, start, full: false }));
+            return Ok(parts);
+        }
+    }
+
+    /// Where the parts that are full end, ascending.
+    async fn ends(&self) -> io::Result<Vec<u64>> {
+        let mut files = match tokio::fs::read_dir(&self.dir).await {
+            Ok(files) => files,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e),
+        };
+        let mut ends = Vec::new();
+        while let Some(file) = files.next_entry().await? {
+            ends.extend(record::rotated_end(&self.name, &file.file_name().to_string_lossy()));
+        }
+        ends.sort_unstable();
+        Ok(ends)
     }
 
     fn whole_lines(&mut self) -> Vec<String> {
         let Some(last) = self.partial.iter().rposition(|b| *b == b'\n') else { return Vec::new() };
         let rest = self.partial.split_off(last + 1);
         let lines = std::mem::replace(&mut self.partial, rest);
+        self.at += lines.len() as u64;
         lines[..last].split(|b| *b == b'\n').map(|line| String::from_utf8_lossy(line).into_owned()).collect()
+    }
+
+    fn take(&mut self, bytes: usize) -> String {
+        self.at += bytes as u64;
+        String::from_utf8_lossy(&self.partial.drain(..bytes).collect::<Vec<u8>>()).into_owned()
+    }
+}
+
+/// Whether the file under this name is another than the open one.
+async fn is_replaced(file: &File, path: &PathBuf) -> io::Result<bool> {
+    let here = file.metadata().await?;
+    match tokio::fs::metadata(path).await {
+        Ok(there) => Ok((here.dev(), here.ino()) != (there.dev(), there.ino())),
+        // Between two names, or purged.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
     }
 }
 
@@ -125,36 +222,6 @@ async fn open(path: &PathBuf) -> io::Result<Option<File>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e),
     }
-}
-
-/// Where the last `wanted` lines begin, and how many there are at most.
-async fn start_of_last(file: &mut File, wanted: u64) -> io::Result<(u64, u64)> {
-    let mut end = file.metadata().await?.len();
-    if wanted == 0 {
-        return Ok((end, 0));
-    }
-    let mut found = 0;
-    let mut block = Vec::new();
-    // The newline that ends the last line begins no other.
-    let mut skip_last = true;
-    while end > 0 {
-        let start = end.saturating_sub(CHUNK as u64);
-        block.resize((end - start) as usize, 0);
-        file.seek(SeekFrom::Start(start)).await?;
-        file.read_exact(&mut block).await?;
-        for at in (0..block.len()).rev() {
-            if block[at] == b'\n' && !std::mem::take(&mut skip_last) {
-                found += 1;
-                if found == wanted {
-                    return Ok((start + at as u64 + 1, found));
-                }
-            }
-            skip_last = false;
-        }
-        end = start;
-    }
-    let any = file.metadata().await?.len() > 0;
-    Ok((0, found + u64::from(any)))
 }
 
 #[cfg(test)]
@@ -169,34 +236,47 @@ mod tests {
         (dir, path)
     }
 
-    async fn all(log: &mut RankLog) -> Vec<String> {
+    async fn all(log: &mut RunLog) -> Vec<String> {
         let mut lines = Vec::new();
         loop {
             let more = log.next_lines().await.unwrap();
-            if more.is_empty() {
+            if more.lines.is_empty() {
                 return lines;
             }
-            lines.extend(more);
+            lines.extend(more.lines);
         }
     }
 
+    /// The runner's rotation.
+    fn rotate(path: &Path, start: &mut u64) {
+        let end = *start + fs::metadata(path).unwrap().len();
+        fs::rename(path, path.with_file_name(record::rotated_log("rank-0.log", end))).unwrap();
+        let _ = fs::remove_file(path.with_file_name(record::rotated_log("rank-0.log", *start)));
+        *start = end;
+    }
+
+    fn append(path: &Path, text: &str) {
+        fs::File::options().append(true).create(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
     async fn last(path: &Path, tail: u32) -> Vec<String> {
-        let mut log = RankLog::new(path.to_owned());
-        log.seek(Some(tail)).await.unwrap();
+        let mut log = RunLog::new(path.to_owned());
+        log.seek_tail(tail).await.unwrap();
         all(&mut log).await
     }
 
     #[tokio::test]
     async fn the_last_lines_are_found_over_both_halves() {
         let (_dir, path) = log();
-        fs::write(path.with_file_name("rank-0.log.1"), "a\nb\nc\n").unwrap();
+        fs::write(path.with_file_name("rank-0.log.6"), "a\nb\nc\n").unwrap();
         fs::write(&path, "d\ne\n").unwrap();
         for (tail, lines) in [(0, ""), (1, "e"), (2, "de"), (3, "cde"), (5, "abcde"), (99, "abcde")] {
             assert_eq!(last(&path, tail).await.concat(), lines, "tail {tail}");
         }
-        let mut whole = RankLog::new(path.clone());
-        assert!(whole.seek(None).await.unwrap());
-        assert_eq!(all(&mut whole).await.concat(), "abcde");
+        assert_eq!(all(&mut RunLog::new(path.clone())).await.concat(), "abcde");
+        // As runners named the older half that did not know where it ends.
+        fs::rename(path.with_file_name("rank-0.log.6"), path.with_file_name("rank-0.log.1")).unwrap();
+        assert_eq!(all(&mut RunLog::new(path.clone())).await.concat(), "abcde");
     }
 
     #[tokio::test]
@@ -208,21 +288,104 @@ mod tests {
         assert_eq!(last(&path, 5_000).await, lines);
     }
 
+    /// A progress bar is a line of many pieces.
+    #[tokio::test]
+    async fn the_last_lines_are_whole_ones() {
+        let (_dir, path) = log();
+        let cri = |tag: &str, text: &str| format!("{:030} stdout {tag} {text}\n", 1);
+        let parts = [cri("F", "a"), cri("P", "b"), cri("P", "b"), cri("F", "b"), cri("F", "c"), cri("P", "d"), cri("P", "d")];
+        let split = parts[..3].concat();
+        fs::write(path.with_file_name(record::rotated_log("rank-0.log", split.len() as u64)), &split).unwrap();
+        fs::write(&path, parts[3..].concat()).unwrap();
+        for (tail, pieces) in [(0, 0), (1, 2), (2, 3), (3, 6), (4, 7), (9, 7)] {
+            let parts: Vec<&str> = parts[7 - pieces..].iter().map(|line| line.trim_end()).collect();
+            assert_eq!(last(&path, tail).await, parts, "tail {tail}");
+        }
+    }
+
     #[tokio::test]
     async fn follows_over_a_rotation_and_keeps_torn_lines_back() {
         let (_dir, path) = log();
-        let mut log = RankLog::new(path.clone());
-        assert!(!log.seek(Some(10)).await.unwrap());
+        let mut log = RunLog::new(path.clone());
+        log.seek_tail(10).await.unwrap();
         assert_eq!(all(&mut log).await, Vec::<String>::new());
-        let mut file = fs::File::create(&path).unwrap();
+        let (mut start, mut file) = (0, fs::File::create(&path).unwrap());
         file.write_all(b"one\ntw").unwrap();
         assert_eq!(all(&mut log).await, ["one"]);
         file.write_all(b"o\nthree\n").unwrap();
-        fs::rename(&path, path.with_file_name("rank-0.log.1")).unwrap();
+        rotate(&path, &mut start);
         assert_eq!(all(&mut log).await, ["two", "three"]);
-        file.write_all(b"four\n").unwrap();
-        fs::write(&path, "five\n").unwrap();
-        assert_eq!(all(&mut log).await, ["four", "five"]);
+        fs::write(&path, "four\n").unwrap();
+        assert_eq!(all(&mut log).await, ["four"]);
+        assert_eq!(log.at(), 19);
+    }
+
+    /// A rotation may fall between any two looks of a reader: what it gets is without a gap, or the gap is told to the byte.
+    #[tokio::test]
+    async fn a_reader_beside_a_writer_that_rotates_all_the_time_misses_nothing_unsaid() {
+        let (_dir, path) = log();
+        let writer = std::thread::spawn({
+            let path = path.clone();
+            move || {
+                let mut start = 0;
+                for number in 0..40_000 {
+                    append(&path, &format!("{number:07}\n"));
+                    if number % 40 == 39 {
+                        rotate(&path, &mut start);
+                    }
+                }
+            }
+        });
+        let mut log = RunLog::new(path.clone());
+        let (mut next, mut at) = (0, 0);
+        loop {
+            let over = writer.is_finished();
+            let lines = log.next_lines().await.unwrap();
+            next += lines.lost / 8;
+            for line in &lines.lines {
+                assert_eq!(line.parse::<u64>().unwrap(), next);
+                next += 1;
+            }
+            at += lines.lost + 8 * lines.lines.len() as u64;
+            assert_eq!(lines.at, at);
+            if over && lines.lines.is_empty() && lines.lost == 0 {
+                break;
+            }
+        }
+        assert_eq!(next, 40_000);
+        writer.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_falls_behind_skips_no_more_than_was_overwritten_and_is_told_how_much() {
+        let (_dir, path) = log();
+        let mut start = 0;
+        let mut slow = RunLog::new(path.clone());
+        for n in 0..5 {
+            append(&path, &format!("{n}a\n{n}b\n"));
+            if n == 0 {
+                assert_eq!(slow.next_lines().await.unwrap().lines, ["0a", "0b"]);
+            }
+            if n < 4 {
+                rotate(&path, &mut start);
+            }
+        }
+        // Of bytes 0 to 30, a runner keeps 18 to 30.
+        let late = Lines { lines: vec!["3a".into(), "3b".into()], at: 24, lost: 12 };
+        assert_eq!(slow.next_lines().await.unwrap(), late);
+        assert_eq!(slow.next_lines().await.unwrap(), Lines { lines: vec!["4a".into(), "4b".into()], at: 30, lost: 0 });
+
+        for (from, lost, text) in [(0, 18, "3a"), (6, 12, "3a"), (18, 0, "3a"), (21, 0, "3b"), (24, 0, "4a"), (27, 0, "4b")] {
+            let mut again = RunLog::new(path.clone());
+            again.seek(from);
+            let lines = again.next_lines().await.unwrap();
+            assert_eq!((lines.lost, lines.lines[0].as_str()), (lost, text), "from {from}");
+        }
+        let mut end = RunLog::new(path.clone());
+        end.seek(30);
+        assert_eq!(end.next_lines().await.unwrap(), Lines { lines: Vec::new(), at: 30, lost: 0 });
+        append(&path, "5a\n");
+        assert_eq!(all(&mut end).await, ["5a"]);
     }
 
     /// What a rank wrote has no checksum: a damaged log is shown as it is, but never more of it than there is, and a bound at a time.
@@ -230,8 +393,7 @@ mod tests {
     async fn garbage_is_shown_in_pieces_and_a_cut_shows_what_is_left() {
         let (_dir, path) = log();
         fs::write(&path, vec![0xff; 5 * CHUNK + 7]).unwrap();
-        let mut log = RankLog::new(path.clone());
-        log.seek(None).await.unwrap();
+        let mut log = RunLog::new(path.clone());
         let pieces = all(&mut log).await;
         assert!(pieces.len() == 5 && pieces.iter().all(|piece| piece.chars().count() == CHUNK), "{} pieces", pieces.len());
 
@@ -239,8 +401,7 @@ mod tests {
         for cut in 0..text.len() {
             fs::write(&path, &text[..cut]).unwrap();
             let whole = text[..cut].matches('\n').count();
-            let mut log = RankLog::new(path.clone());
-            log.seek(None).await.unwrap();
+            let mut log = RunLog::new(path.clone());
             assert_eq!(all(&mut log).await.len(), whole, "cut at {cut}");
             assert!(last(&path, 3).await.len() <= 3, "cut at {cut}");
         }

@@ -32,7 +32,7 @@ async fn chatting() -> (Coordinator, Node, Session) {
 }
 
 fn read(id: u64) -> LogRead {
-    LogRead { id, job_uid: "job-a".into(), generation: 1, rank: 0, follow: false, tail: None, window: 64 }
+    LogRead { id, job_uid: "job-a".into(), generation: 1, rank: 0, window: 64, ..LogRead::default() }
 }
 
 /// The texts of a read, without time and stream.
@@ -61,6 +61,17 @@ async fn reads_follows_and_stops() {
     session.until("a third", |s| texts(s, 2).len() == 3).await;
     assert_eq!(texts(&session, 2)[2], "last word");
     assert_eq!(ended(&session, 2), None);
+
+    let seen = session.chunks.iter().filter(|chunk| chunk.id == 1).nth(1).cloned().expect("there are several");
+    session.say(Down::LogRead(LogRead { from: Some(seen.at), ..read(3) })).await;
+    session.until("the end of read 3", |s| ended(s, 3).is_some()).await;
+    let before: usize = session.chunks.iter().filter(|chunk| chunk.id == 1).take(2).map(|chunk| chunk.lines.len()).sum();
+    assert_eq!(texts(&session, 3)[..3_000 - before], lines[before..], "it goes on behind the second chunk");
+
+    session.say(Down::LogRead(LogRead { launcher: true, ..read(4) })).await;
+    session.until("the end of read 4", |s| ended(s, 4).is_some()).await;
+    assert_eq!(ended(&session, 4), Some(""), "what starts the ranks has a log, too");
+
     session.desire(vec![stopped("job-a", 1, std::time::Duration::ZERO)]).await;
     session.until("the end of read 2", |s| ended(s, 2).is_some()).await;
     assert_eq!(ended(&session, 2), Some(""));
@@ -107,7 +118,7 @@ async fn a_slow_reader_waits_alone_and_may_give_up() {
 async fn what_cannot_be_read_says_why() {
     let (_coordinator, _node, mut session) = chatting().await;
     let cases = [
-        (LogRead { rank: 7, ..read(1) }, "rank-7.log is not on this node"),
+        (LogRead { rank: 7, ..read(1) }, "rank-7.log is not there: nothing was started that would have written it"),
         (LogRead { generation: 9, ..read(2) }, "rank-0.log is not on this node"),
         (LogRead { job_uid: "../../etc".into(), ..read(3) }, "\"../../etc\" is not the uid of a job"),
     ];

@@ -1,9 +1,13 @@
 //! `muster logs`
 
+use std::{
+    io::{self, IsTerminal},
+    time::Instant,
+};
+
 use clap::Args;
 use muster_proto::v1::{JobRef, LogsRequest, LogsResponse};
-use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::timeout_at;
 
 use super::follow::Away;
 use crate::{
@@ -13,13 +17,21 @@ use crate::{
 };
 
 mod merge;
+mod screen;
 
-use merge::Merge;
+use merge::{Merge, Style};
 
 /// Print what the ranks of a job wrote.
 ///
 /// Lines of all ranks are merged by time; stdout and stderr of the workers both go to stdout. With -f the log goes on over restarts
-/// and resizes of the job until it is over. What Muster has to say about the log (a node that cannot be asked) goes to stderr.
+/// and resizes of the job until it is over. What Muster has to say about the log (a node that cannot be asked, a part that is not kept
+/// any more) goes to stderr.
+///
+/// A node keeps the newest 64 to 128 MiB of each log, of a job's four newest generations and of the first that failed.
+///
+/// On a terminal, colours are kept, what moves the cursor is left out, and other control characters are shown as ^[ and the like. In a
+/// pipe or a file, and with --raw, the text is as it was written. A line that has not ended, as a progress bar's, is printed as far as it
+/// goes; when another rank's line comes in between, it goes on in a new line.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -30,7 +42,10 @@ EXAMPLES:
   muster logs digits --rank 0 --tail 20 -f
 
   # What the world before the last incident said
-  muster logs digits --previous")]
+  muster logs digits --previous
+
+  # What started the ranks on one node, for a job whose ranks never ran
+  muster logs digits --launcher --node node-2")]
 pub(crate) struct Logs {
     /// Name of the job
     job: String,
@@ -42,6 +57,14 @@ pub(crate) struct Logs {
     /// Only this global rank
     #[arg(short, long)]
     rank: Option<u32>,
+
+    /// Only what was written on this node
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+
+    /// The log of what starts the ranks on each node (torchrun or Muster's launcher), not the ranks' own
+    #[arg(long, conflicts_with = "rank")]
+    launcher: bool,
 
     /// The generation before the current one
     #[arg(short, long, conflicts_with_all = ["generation", "follow"])]
@@ -59,9 +82,13 @@ pub(crate) struct Logs {
     #[arg(long)]
     timestamps: bool,
 
-    /// Put the rank before each line
+    /// Put the rank before each line; with --launcher, the node
     #[arg(long)]
     prefix: bool,
+
+    /// On a terminal, too, print every byte as it was written
+    #[arg(long)]
+    raw: bool,
 }
 
 pub(crate) async fn logs(cx: &Context, args: Logs) -> Result<(), Failure> {
@@ -76,75 +103,89 @@ pub(crate) async fn follow_all(cx: &Context, client: &Client, named: &JobRef) ->
         job: named.name.clone(),
         follow: true,
         rank: None,
+        node: None,
+        launcher: false,
         previous: false,
         generation: None,
         tail: None,
         timestamps: false,
         prefix: true,
+        raw: false,
     };
     // The first generation may be over before this is asked.
     print(cx, client, named, &args, 1).await
 }
 
-/// Lines are held back this long to put the ranks' lines in order of time: a step of training is longer, a person's patience too.
-const ORDER_WINDOW: Duration = Duration::from_millis(50);
-
 /// `since`: the generation to follow from; 0 for the current one.
 async fn print(cx: &Context, client: &Client, named: &JobRef, args: &Logs, since: u64) -> Result<(), Failure> {
-    let mut merge = Merge::new(args.prefix, args.timestamps);
+    let screen = !args.raw && io::stdout().is_terminal();
+    let style = Style { prefix: args.prefix, timestamps: args.timestamps, launcher: args.launcher, screen };
+    let mut merge = Merge::new(style, Instant::now());
     let mut away = Away::default();
     loop {
+        let positions = merge.positions();
+        let fixed = args.generation.is_some() || !args.follow;
         let request = LogsRequest {
             r#ref: Some(named.clone()),
             rank: args.rank,
+            node: args.node.clone().unwrap_or_default(),
+            launcher: args.launcher,
             generation: args.generation.unwrap_or(0),
             previous: args.previous,
             follow: args.follow,
-            // After a lost connection everything is asked for again; what was printed already is left out.
-            tail: if merge.has_printed() { None } else { args.tail },
-            since_generation: since,
+            tail: args.tail.filter(|_| positions.is_empty()),
+            // After a lost connection the logs go on where they were.
+            since_generation: if fixed { 0 } else { merge.since().unwrap_or(since) },
+            positions,
         };
         let ended = match client.jobs().logs(request).await {
             Err(status) => status,
             Ok(stream) => {
                 let mut stream = stream.into_inner();
                 loop {
-                    let next = match merge.is_pending() {
-                        true => timeout(ORDER_WINDOW, stream.message()).await,
-                        false => Ok(stream.message().await),
+                    let due = merge.due();
+                    if args.follow && due.is_some_and(|due| due <= Instant::now()) {
+                        cx.print(&merge.flush(Instant::now()))?;
+                        continue;
+                    }
+                    let next = match due {
+                        Some(due) => timeout_at(due.into(), stream.message()).await,
+                        None => Ok(stream.message().await),
                     };
                     match next {
                         Ok(Ok(Some(part))) => {
                             away.is_back(cx);
-                            take(cx, &mut merge, part);
+                            take(cx, &mut merge, part)?;
                             if merge.is_full() {
-                                cx.print(&merge.flush())?;
+                                cx.print(&merge.flush(Instant::now()))?;
                             }
                         }
                         Ok(Ok(None)) => {
-                            cx.print(&merge.finish())?;
+                            cx.print(&merge.finish(Instant::now()))?;
                             return Ok(());
                         }
                         Ok(Err(status)) => break status,
                         // A pause of all ranks. Without -f a slow node must not break the order: wait for the end.
-                        Err(_) if args.follow => cx.print(&merge.flush())?,
+                        Err(_) if args.follow => cx.print(&merge.flush(Instant::now()))?,
                         Err(_) => merge.hold(),
                     }
                 }
             }
         };
-        cx.print(&merge.flush())?;
+        cx.print(&merge.flush(Instant::now()))?;
         if !args.follow {
             return Err(client.failure(ended));
         }
-        merge.reconnected();
+        cx.print(merge.end_line())?;
         away.wait(cx, client, ended).await?;
     }
 }
 
-fn take(cx: &Context, merge: &mut Merge, part: LogsResponse) {
+fn take(cx: &Context, merge: &mut Merge, part: LogsResponse) -> Result<(), Failure> {
     if !part.notice.is_empty() {
+        cx.print(merge.end_line())?;
         cx.warn(crate::output::table::plain(&part.notice));
     }
-    merge.add(part);
+    merge.add(part, Instant::now());
+    Ok(())
 }

@@ -65,7 +65,8 @@ impl Connections {
     pub(crate) async fn read(&self, connection: &Connection, read: v1::LogRead, shared: usize) -> Option<Reading> {
         let window = (WINDOW_SHARED / u32::try_from(shared.max(1)).unwrap_or(u32::MAX)).clamp(2, WINDOW);
         let id = self.last_read.fetch_add(1, Ordering::Relaxed) + 1;
-        let (sender, chunks) = mpsc::channel(window as usize);
+        // The end of a log needs no credit, and must find room behind all that do.
+        let (sender, chunks) = mpsc::channel(window as usize + 1);
         let read = v1::LogRead { id, window, ..read };
         connection.commands.send(LogCommand::Read(Box::new((read, sender)))).await.ok()?;
         Some(Reading { id, commands: connection.commands.clone(), chunks, window, taken: 0 })

@@ -139,6 +139,7 @@ struct Read {
     request: v1::LogRead,
     lines: VecDeque<String>,
     credit: u32,
+    at: u64,
 }
 
 impl Node {
@@ -178,10 +179,15 @@ impl Node {
                 self.pump().await;
             }
             ToAgent::LogRead(request) => {
-                let from = request.tail.map_or(0, |tail| self.log.len().saturating_sub(tail as usize));
+                // Positions are numbers of lines.
+                let from = match (request.from, request.tail) {
+                    (Some(at), _) => at as usize,
+                    (None, tail) => tail.map_or(0, |tail| self.log.len().saturating_sub(tail as usize)),
+                };
+                let from = from.min(self.log.len());
                 let lines = self.log[from..].iter().cloned().collect();
                 let credit = if self.obeys_credit { request.window } else { u32::MAX };
-                self.reads.push(Read { request, lines, credit });
+                self.reads.push(Read { request, lines, credit, at: from as u64 });
                 self.pump().await;
             }
             ToAgent::LogCredit(credit) => {
@@ -260,12 +266,12 @@ impl Node {
         let runs = &self.runs;
         self.reads.retain_mut(|read| {
             let id = read.request.id;
-            let chunk = |lines: Vec<String>, end: bool| v1::LogChunk { id, lines, end, error: String::new() };
+            let chunk = |lines: Vec<String>, at: u64, end: bool| v1::LogChunk { id, lines, at, end, ..v1::LogChunk::default() };
             while read.credit > 0
                 && let Some(line) = read.lines.pop_front()
             {
-                read.credit -= 1;
-                messages.push(chunk(vec![line], false));
+                (read.credit, read.at) = (read.credit - 1, read.at + 1);
+                messages.push(chunk(vec![line], read.at, false));
             }
             let run = RunId {
                 job: muster_core::id::JobUid::from(read.request.job_uid.clone()),
@@ -275,7 +281,7 @@ impl Node {
             let grows = read.request.follow && runs.get(&run).is_none_or(|run| run.phase != RunPhase::Dead);
             let over = read.lines.is_empty() && read.credit > 0 && !grows;
             if over {
-                messages.push(chunk(Vec::new(), true));
+                messages.push(chunk(Vec::new(), read.at, true));
             }
             !over
         });

@@ -53,7 +53,12 @@ async fn running(server: &Server, name: &str, nodes: u32) -> v1::Job {
 
 /// The next response with lines or a notice.
 async fn next(stream: &mut Streaming<v1::LogsResponse>) -> v1::LogsResponse {
-    within(stream.message()).await.unwrap().expect("the stream goes on")
+    loop {
+        let response = within(stream.message()).await.unwrap().expect("the stream goes on");
+        if !response.lines.is_empty() || !response.notice.is_empty() {
+            return response;
+        }
+    }
 }
 
 #[tokio::test]
@@ -172,7 +177,11 @@ async fn a_follow_ends_when_its_run_is_proven_dead_whatever_the_agent_knows() {
     assert!(!last.follow && last.id != read.id, "once more, for what was written until then");
     let error = "rank-0.log is not on this node".to_owned();
     agent.up.send(say(FromAgent::Log(v1::LogChunk { id: last.id, end: true, error, ..v1::LogChunk::default() }))).await.unwrap();
-    assert_eq!(within(stream.message()).await.unwrap(), None, "it was never started: nobody misses its log");
+    let mut said = Vec::new();
+    while let Some(response) = within(stream.message()).await.unwrap() {
+        said.push((response.lines, response.notice));
+    }
+    assert_eq!(said, [(Vec::new(), String::new())], "its end; it was never started, so nobody misses its log");
 }
 
 #[tokio::test]
@@ -200,6 +209,80 @@ async fn a_node_that_is_away_is_said_and_its_log_goes_on_when_it_is_back() {
         got.extend(next(&mut stream).await.lines);
     }
     assert_eq!(got, lines("a", 3, 5));
+}
+
+/// A client that has lost its coordinator says how far it has come.
+#[tokio::test]
+async fn a_follow_goes_on_at_the_positions_that_its_client_gives() {
+    let server = Server::start().await;
+    let _a = FakeAgent::start(&server, "node-a", &lines("a", 0, 5), true).await;
+    let _b = FakeAgent::start(&server, "node-b", &lines("b", 0, 5), true).await;
+    server.submit("one", v1::JobSpec { min_replicas: Some(2), ..spec(2) }).await;
+    running(&server, "one", 2).await;
+    let follow = v1::LogsRequest { follow: true, since_generation: 1, ..request("one") };
+    let mut stream = server.jobs().logs(follow.clone()).await.unwrap().into_inner();
+    let mut at = 0;
+    while at < 2 {
+        let response = next(&mut stream).await;
+        at = if response.rank == 0 { response.at } else { at };
+    }
+    drop(stream);
+    let position = |rank, at, ended| v1::LogPosition { generation: 1, rank, at, ended, ..v1::LogPosition::default() };
+    let follow = v1::LogsRequest { positions: vec![position(0, at, false), position(1, 5, true)], ..follow };
+    let mut stream = server.jobs().logs(follow).await.unwrap().into_inner();
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        seen.push(next(&mut stream).await);
+    }
+    assert_eq!(lines_of(&seen, 0), lines("a", 2, 5));
+}
+
+#[tokio::test]
+async fn what_was_overwritten_before_it_was_read_is_said() {
+    let server = Server::start().await;
+    let mut agent = RawSession::open(&server, say(FromAgent::Hello(hello("node-a")))).await.unwrap();
+    server.submit("one", spec(1)).await;
+    server.until_job("one", |job| job.status.as_ref().unwrap().generation == 1).await;
+    let mut stream = server.jobs().logs(v1::LogsRequest { follow: true, ..request("one") }).await.unwrap().into_inner();
+    let read = agent.log_read().await;
+    for (at, lost) in [(100, 0), (900, 700)] {
+        let chunk = v1::LogChunk { id: read.id, lines: lines("a", 0, 1), at, lost, ..v1::LogChunk::default() };
+        agent.up.send(say(FromAgent::Log(chunk))).await.unwrap();
+    }
+    assert_eq!(next(&mut stream).await.notice, "");
+    let gap = next(&mut stream).await;
+    assert_eq!((gap.at, gap.lines.len()), (900, 1));
+    let missing = "rank 0 of generation 1 on node-a: 700 bytes of the log are missing here: a node keeps a log's newest part";
+    assert_eq!(gap.notice, missing);
+}
+
+#[tokio::test]
+async fn a_launcher_s_log_and_the_logs_of_one_node_can_be_asked_for() {
+    let server = Server::start().await;
+    let _a = FakeAgent::start(&server, "node-a", &lines("a", 0, 1), true).await;
+    let _b = FakeAgent::start(&server, "node-b", &lines("b", 0, 1), true).await;
+    server.submit("one", v1::JobSpec { min_replicas: Some(2), ..spec(2) }).await;
+    running(&server, "one", 2).await;
+    let nodes = |responses: &[v1::LogsResponse]| {
+        let with_lines = responses.iter().filter(|response| !response.lines.is_empty());
+        with_lines.map(|response| response.node.clone()).collect::<Vec<_>>()
+    };
+    let launcher = v1::LogsRequest { launcher: true, ..request("one") };
+    assert_eq!(nodes(&read(&server, launcher.clone()).await), ["node-a", "node-b"]);
+    assert_eq!(nodes(&read(&server, v1::LogsRequest { node: "node-b".into(), ..launcher.clone() }).await), ["node-b"]);
+    assert_eq!(nodes(&read(&server, v1::LogsRequest { node: "node-b".into(), ..request("one") }).await), ["node-b"]);
+    let refusals = [
+        (v1::LogsRequest { rank: Some(0), ..launcher }, "rank: cannot be asked for together with the launcher's log"),
+        (v1::LogsRequest { node: "node-c".into(), ..request("one") }, "node: is node-c, generation 1 is on node-a, node-b"),
+        (
+            v1::LogsRequest { node: "node-b".into(), rank: Some(0), ..request("one") },
+            "node: does not have that rank in generation 1",
+        ),
+    ];
+    for (request, why) in refusals {
+        let refused = server.jobs().logs(request).await.unwrap_err();
+        assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, why));
+    }
 }
 
 #[tokio::test]

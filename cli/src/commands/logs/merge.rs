@@ -1,11 +1,20 @@
-//! Lines of many ranks in order of time.
+//! Lines of many logs in order of time.
 //!
-//! Lines wait until nothing new has come for a moment, then all that wait are printed, sorted by the time at which they were written.
-//! The runner writes times of fixed width in UTC, so comparing their texts compares times.
+//! Lines wait until nothing new has come for a moment, then all that wait are printed, sorted by the time at which they were written. The
+//! runner writes times of fixed width in UTC, so comparing their texts compares times. Lines of one log always stay in their order, also
+//! where a node's clock was set back.
+//!
+//! A line that has not ended is printed once it has stood still for a moment, as far as it goes: a progress bar ends its line after hours.
+//! What comes of it later goes on behind that, unless something else was printed meanwhile; then it goes on in a line of its own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
-use muster_proto::v1::LogsResponse;
+use muster_proto::v1::{LogPosition, LogsResponse};
+
+use super::screen::harmless;
 
 /// Bytes of lines held back for sorting. A terminal's user would rather have them out of order than wait for more.
 const PENDING_MAX: usize = 16 << 20;
@@ -13,193 +22,240 @@ const PENDING_MAX: usize = 16 << 20;
 /// Longest line put together from pieces: a progress bar that never ends its line must not fill the memory.
 const LINE_MAX: usize = 1 << 20;
 
-type RankOfGeneration = (u64, u32);
+/// Lines are held back this long to put the ranks' lines in order of time: a step of training is longer, a person's patience too.
+const ORDER_WINDOW: Duration = Duration::from_millis(50);
 
-pub(super) struct Merge {
-    prefix: bool,
-    timestamps: bool,
-    pending: Vec<Line>,
-    pending_bytes: usize,
-    /// Told to wait for the end of the stream.
-    held: bool,
-    /// Beginnings of lines whose end has not come yet.
-    pieces: BTreeMap<RankOfGeneration, Line>,
-    /// The newest line of each rank that was taken, to leave out repetitions after a lost connection: its time, and the lines of
-    /// exactly that time.
-    newest: BTreeMap<RankOfGeneration, (String, BTreeSet<String>)>,
-    repeating: bool,
+/// How long the end of a line is waited for: the pieces of a long line come one right after the other.
+const OPEN_WAIT: Duration = Duration::from_millis(300);
+
+/// One log.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Source {
+    generation: u64,
+    rank: u32,
+    /// Of a launcher, which has no rank; else empty.
+    node: String,
 }
 
+/// How lines are printed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Style {
+    pub(super) prefix: bool,
+    pub(super) timestamps: bool,
+    pub(super) launcher: bool,
+    /// For the eyes of a person: harmless, and of what was redrawn the last state only.
+    pub(super) screen: bool,
+}
+
+pub(super) struct Merge {
+    style: Style,
+    pending: Vec<Line>,
+    pending_bytes: usize,
+    /// When the first of what waits came.
+    pending_since: Instant,
+    /// Told to wait for the end of the stream.
+    held: bool,
+    /// Beginnings of lines whose end has not come yet, by log and stream.
+    open: BTreeMap<(Source, String), Open>,
+    /// The newest time in each log.
+    newest: BTreeMap<Source, String>,
+    positions: BTreeMap<Source, (u64, bool)>,
+    /// The line that was printed last and has not ended.
+    unended: Option<Unended>,
+}
+
+/// A line, or a part of one.
 struct Line {
     time: String,
-    rank: u32,
+    source: Source,
+    stream: String,
     text: String,
+    ended: bool,
+}
+
+struct Open {
+    time: String,
+    text: String,
+    /// When the first of these pieces came.
+    since: Instant,
+}
+
+struct Unended {
+    source: Source,
+    stream: String,
+    /// It ended with a carriage return: what comes next is printed over it.
+    rewound: bool,
 }
 
 impl Merge {
-    pub(super) fn new(prefix: bool, timestamps: bool) -> Self {
+    pub(super) fn new(style: Style, now: Instant) -> Self {
         Self {
-            prefix,
-            timestamps,
+            style,
             pending: Vec::new(),
             pending_bytes: 0,
+            pending_since: now,
             held: false,
-            pieces: BTreeMap::new(),
+            open: BTreeMap::new(),
             newest: BTreeMap::new(),
-            repeating: false,
+            positions: BTreeMap::new(),
+            unended: None,
         }
     }
 
-    pub(super) fn has_printed(&self) -> bool {
-        !self.newest.is_empty()
-    }
-
-    pub(super) fn is_pending(&self) -> bool {
-        !self.pending.is_empty() && !self.held
+    /// When to print what there is.
+    pub(super) fn due(&self) -> Option<Instant> {
+        if self.held {
+            return None;
+        }
+        let order = (!self.pending.is_empty()).then_some(self.pending_since + ORDER_WINDOW);
+        let unshown = self.open.values().filter(|open| !open.text.is_empty());
+        unshown.map(|open| open.since + OPEN_WAIT).chain(order).min()
     }
 
     pub(super) fn is_full(&self) -> bool {
         self.pending_bytes > PENDING_MAX
     }
 
+    /// From now on nothing is due before the end of the stream.
     pub(super) fn hold(&mut self) {
         self.held = true;
     }
 
-    /// From now on lines may come again that were taken before.
-    pub(super) fn reconnected(&mut self) {
-        self.repeating = true;
-        self.pieces.clear();
+    /// How far each log has come, for a request that goes on there.
+    pub(super) fn positions(&self) -> Vec<LogPosition> {
+        let position = |(source, (at, ended)): (&Source, &(u64, bool))| LogPosition {
+            generation: source.generation,
+            rank: source.rank,
+            node: source.node.clone(),
+            at: *at,
+            ended: *ended,
+        };
+        self.positions.iter().map(position).collect()
     }
 
-    pub(super) fn add(&mut self, part: LogsResponse) {
-        let source = (part.generation, part.rank);
+    /// The generation to go on from: the oldest of which something may be missing. None before anything has come.
+    pub(super) fn since(&self) -> Option<u64> {
+        let unended = self.positions.iter().filter(|(_, (_, ended))| !ended).map(|(source, _)| source.generation).min();
+        unended.or_else(|| self.positions.keys().map(|source| source.generation).max())
+    }
+
+    pub(super) fn add(&mut self, part: LogsResponse, now: Instant) {
+        if part.generation == 0 {
+            // A word about the job.
+            return;
+        }
+        let node = if self.style.launcher { part.node } else { String::new() };
+        let source = Source { generation: part.generation, rank: part.rank, node };
+        let position = self.positions.entry(source.clone()).or_default();
+        *position = (position.0.max(part.at), position.1 || part.ended);
         for raw in part.lines {
-            if self.is_repetition(source, &raw) {
-                continue;
+            let Some((time, stream, whole, text)) = read_cri(&raw) else { continue };
+            let newest = self.newest.entry(source.clone()).or_default();
+            if time > newest.as_str() {
+                time.clone_into(newest);
             }
-            let Some((time, whole, text)) = read_cri(&raw) else { continue };
-            let line =
-                self.pieces.entry(source).or_insert_with(|| Line { time: time.to_owned(), rank: part.rank, text: String::new() });
-            line.text.push_str(text);
-            if whole || line.text.len() > LINE_MAX {
-                let line = self.pieces.remove(&source).expect("entered above");
-                self.pending_bytes += line.text.len();
-                self.pending.push(line);
+            let key = (source.clone(), stream.to_owned());
+            let open =
+                self.open.entry(key.clone()).or_insert_with(|| Open { time: newest.clone(), text: String::new(), since: now });
+            if open.text.is_empty() {
+                (open.time, open.since) = (newest.clone(), now);
+            }
+            open.text.push_str(text);
+            if whole || open.text.len() > LINE_MAX {
+                let Open { time, text, .. } = self.open.remove(&key).expect("entered above");
+                if self.pending.is_empty() {
+                    self.pending_since = now;
+                }
+                self.pending_bytes += text.len();
+                self.pending.push(Line { time, source: key.0, stream: key.1, text, ended: true });
             }
         }
     }
 
-    fn is_repetition(&mut self, source: RankOfGeneration, raw: &str) -> bool {
-        let time = raw.split(' ').next().unwrap_or_default();
-        let (newest, lines) = self.newest.entry(source).or_default();
-        if self.repeating && (time < newest.as_str() || (time == newest.as_str() && lines.contains(raw))) {
-            return true;
+    /// What waits, in order, and the lines that have not ended and stand still.
+    pub(super) fn flush(&mut self, now: Instant) -> String {
+        for ((source, stream), open) in &mut self.open {
+            if !open.text.is_empty() && open.since + OPEN_WAIT <= now {
+                let (time, text) = (open.time.clone(), std::mem::take(&mut open.text));
+                self.pending.push(Line { time, source: source.clone(), stream: stream.clone(), text, ended: false });
+            }
         }
-        if time > newest.as_str() {
-            *newest = time.to_owned();
-            lines.clear();
-        }
-        if time == newest.as_str() {
-            lines.insert(raw.to_owned());
-        }
-        false
-    }
-
-    /// What waits, in order.
-    pub(super) fn flush(&mut self) -> String {
         self.pending_bytes = 0;
         // Stable: lines of one moment keep the order in which they came.
         self.pending.sort_by(|a, b| a.time.cmp(&b.time));
         let mut out = String::new();
-        for line in self.pending.drain(..) {
-            if self.timestamps {
-                out.push_str(&line.time);
-                out.push(' ');
-            }
-            if self.prefix {
-                out.push_str(&format!("[rank {}] ", line.rank));
-            }
-            out.push_str(&line.text);
-            out.push('\n');
+        for line in std::mem::take(&mut self.pending) {
+            self.print(line, &mut out);
         }
         out
     }
 
     /// All that is left, also lines that were never ended.
-    pub(super) fn finish(&mut self) -> String {
-        let pieces = std::mem::take(&mut self.pieces);
-        self.pending.extend(pieces.into_values().filter(|line| !line.text.is_empty()));
-        self.flush()
+    pub(super) fn finish(&mut self, now: Instant) -> String {
+        let open = std::mem::take(&mut self.open).into_iter().filter(|(_, open)| !open.text.is_empty());
+        let lines = open.map(|((source, stream), Open { time, text, .. })| Line { time, source, stream, text, ended: true });
+        self.pending.extend(lines);
+        let printed = self.flush(now);
+        printed + self.end_line()
+    }
+
+    /// Ends the line that was printed last, if it has not ended: something else is to be printed.
+    pub(super) fn end_line(&mut self) -> &'static str {
+        if self.unended.take().is_some() { "\n" } else { "" }
+    }
+
+    fn print(&mut self, line: Line, out: &mut String) {
+        let before = self.unended.take();
+        let goes_on = before.as_ref().is_some_and(|before| (&before.source, &before.stream) == (&line.source, &line.stream));
+        if before.is_some() && !goes_on {
+            out.push('\n');
+        }
+        let mut text = line.text.as_str();
+        let rewound = !line.ended && text.ends_with('\r');
+        if self.style.screen {
+            // The line as it stands on a terminal now; what it was redrawn from is gone there, too.
+            let shown = text.trim_end_matches('\r');
+            let redrawn = shown.rsplit_once('\r');
+            text = redrawn.map_or(shown, |(_, last)| last);
+            if goes_on && (redrawn.is_some() || before.is_some_and(|before| before.rewound)) {
+                out.push_str("\r\u{1b}[K");
+                self.head(&line, out);
+            } else if !goes_on {
+                self.head(&line, out);
+            }
+            out.push_str(&harmless(text));
+        } else {
+            if !goes_on {
+                self.head(&line, out);
+            }
+            out.push_str(text);
+        }
+        if line.ended {
+            out.push('\n');
+        } else {
+            self.unended = Some(Unended { source: line.source, stream: line.stream, rewound });
+        }
+    }
+
+    fn head(&self, line: &Line, out: &mut String) {
+        if self.style.timestamps {
+            out.push_str(&line.time);
+            out.push(' ');
+        }
+        match &*line.source.node {
+            _ if !self.style.prefix => {}
+            "" => out.push_str(&format!("[rank {}] ", line.source.rank)),
+            node => out.push_str(&format!("[{node}] ")),
+        }
     }
 }
 
-/// `2026-11-21T11:35:28.123456789Z stdout F text`: time, whether the line ends here, and the text.
-fn read_cri(line: &str) -> Option<(&str, bool, &str)> {
+/// `2026-11-21T11:35:28.123456789Z stdout F text`: time, stream, whether the line ends here, and the text.
+fn read_cri(line: &str) -> Option<(&str, &str, bool, &str)> {
     let mut parts = line.splitn(4, ' ');
-    let (time, _stream, flag) = (parts.next()?, parts.next()?, parts.next()?);
-    Some((time, !flag.starts_with('P'), parts.next().unwrap_or_default()))
+    let (time, stream, flag) = (parts.next()?, parts.next()?, parts.next()?);
+    Some((time, stream, !flag.starts_with('P'), parts.next().unwrap_or_default()))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn part(rank: u32, lines: &[&str]) -> LogsResponse {
-        LogsResponse {
-            rank,
-            generation: 1,
-            lines: lines.iter().map(|line| (*line).to_owned()).collect(),
-            ..LogsResponse::default()
-        }
-    }
-
-    #[test]
-    fn ranks_are_merged_by_time() {
-        let mut merge = Merge::new(true, false);
-        merge.add(part(0, &["T1 stdout F a", "T4 stderr F d"]));
-        merge.add(part(1, &["T2 stdout F b", "T3 stdout F "]));
-        assert_eq!(merge.flush(), "[rank 0] a\n[rank 1] b\n[rank 1] \n[rank 0] d\n");
-        assert_eq!(merge.flush(), "");
-    }
-
-    #[test]
-    fn pieces_become_one_line_at_the_time_of_the_first() {
-        let mut merge = Merge::new(false, true);
-        merge.add(part(0, &["T1 stdout P one "]));
-        merge.add(part(1, &["T2 stdout F other"]));
-        merge.add(part(0, &["T3 stdout P two ", "T3 stdout F three", "T4 stdout P no end"]));
-        assert_eq!(merge.flush(), "T1 one two three\nT2 other\n");
-        assert_eq!(merge.finish(), "T4 no end\n");
-    }
-
-    #[test]
-    fn a_new_connection_repeats_nothing() {
-        let mut merge = Merge::new(false, false);
-        merge.add(part(0, &["T1 stdout F a", "T2 stdout F b"]));
-        merge.add(part(1, &["T1 stdout F x"]));
-        assert_eq!(merge.flush(), "a\nx\nb\n");
-        merge.reconnected();
-        merge.add(part(0, &["T1 stdout F a", "T2 stdout F b", "T2 stdout F c", "T3 stdout F d"]));
-        merge.add(part(1, &["T1 stdout F x"]));
-        assert_eq!(merge.flush(), "c\nd\n");
-    }
-
-    #[test]
-    fn the_same_line_twice_is_printed_twice() {
-        let mut merge = Merge::new(false, false);
-        merge.add(part(0, &["T1 stdout F a", "T1 stdout F a"]));
-        assert_eq!(merge.flush(), "a\na\n");
-    }
-
-    #[test]
-    fn a_line_without_end_is_cut() {
-        let mut merge = Merge::new(false, false);
-        let piece = format!("T1 stdout P {}", "x".repeat(16 << 10));
-        for _ in 0..200 {
-            merge.add(part(0, &[&piece]));
-        }
-        assert!(merge.pieces.values().all(|line| line.text.len() <= LINE_MAX + (16 << 10)));
-        assert!(!merge.flush().is_empty());
-    }
-}
+mod tests;

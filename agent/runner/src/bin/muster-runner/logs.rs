@@ -1,30 +1,44 @@
-//! One log file of bounded size, and what turns bytes of a pipe into its lines.
+//! One log file of bounded size.
 //!
-//! A log never blocks on its reader, never holds more than one piece of a line per stream in memory and never takes
-//! more than twice its cap on disk: a full file becomes `NAME.1`, replacing the one before. A write that fails (disk
-//! full) drops the text, for the worker must go on.
+//! A log never blocks on its reader and never takes more than twice its cap on disk: a full file is renamed to `NAME.END`, where END is
+//! the position at which it ends in the log as a whole, and the file before it is removed. So every byte has one position for ever, and
+//! a reader that comes late knows how much it has missed.
+//!
+//! A write that fails (disk full) drops whole lines, for the worker must go on. The log itself says how much is missing, as soon as it
+//! can be written again.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 
-use muster_runner::cri::MAX_TEXT;
-use rustix::fs::{Mode, OFlags};
+use muster_runner::record;
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 
 /// Most bytes of one write: below the smallest cap, so that a write always fits a fresh file.
 const MAX_WRITE: usize = 64 << 10;
+/// Room for the line that says what is missing, with the text of any error of the system.
+const NOTE: usize = 512;
 
 /// A log file inside a directory that is held open.
 pub(crate) struct Log {
     dir: OwnedFd,
     name: String,
     file: File,
+    /// Where the file begins in the log as a whole.
+    start: u64,
     size: u64,
     cap: u64,
-    /// Bytes not yet written; emptied before each turn ends.
+    /// Lines not yet written; emptied before each turn ends.
     out: Vec<u8>,
-    /// The first failed write since the last good one, said once in the runner's log.
-    failed: bool,
+    missing: Option<Missing>,
+    /// The file ends in the middle of a line, which could be neither written nor taken back.
+    torn: bool,
+}
+
+/// What could not be written since the last good write.
+struct Missing {
+    bytes: u64,
+    why: io::Error,
 }
 
 impl Log {
@@ -32,46 +46,96 @@ impl Log {
         let dir = dir.try_clone()?;
         let file = open_append(&dir, name)?;
         let size = file.metadata()?.len();
-        Ok(Self { dir, name: name.to_owned(), file, size, cap, out: Vec::new(), failed: false })
+        let start = last_end(&dir, name)?;
+        Ok(Self { dir, name: name.to_owned(), file, start, size, cap, out: Vec::new(), missing: None, torn: false })
     }
 
-    fn line(&mut self, stamp: &str, stream: &str, tag: &str, text: &[u8]) {
+    /// Takes one line, in two parts, to be written by [`Self::flush`].
+    pub(crate) fn line(&mut self, stamp: &str, stream: &str, tag: &str, text: [&[u8]; 2]) {
         // Stamp 30, stream 6, tag 1, three spaces and a newline.
-        if self.out.len() + text.len() + 41 > MAX_WRITE {
+        if self.out.len() + text[0].len() + text[1].len() + 41 > MAX_WRITE {
             self.flush();
         }
-        for part in [stamp.as_bytes(), b" ", stream.as_bytes(), b" ", tag.as_bytes(), b" ", text, b"\n"] {
+        for part in [stamp.as_bytes(), b" ", stream.as_bytes(), b" ", tag.as_bytes(), b" ", text[0], text[1], b"\n"] {
             self.out.extend_from_slice(part);
         }
     }
 
-    /// Writes what [`Lines`] has left; called once per turn.
+    /// Writes the lines taken so far; called once per turn.
     pub(crate) fn flush(&mut self) {
         if self.out.is_empty() {
             return;
         }
-        let written = self.rotate_if_full().and_then(|()| self.file.write_all(&self.out));
-        match written {
-            Ok(()) => {
-                self.size += self.out.len() as u64;
-                self.failed = false;
+        let out = std::mem::take(&mut self.out);
+        if let Err((dropped, why)) = self.write(&out) {
+            match &mut self.missing {
+                Some(missing) => missing.bytes += dropped,
+                None => {
+                    eprintln!("{} {}: output is dropped: {why}", crate::time::stamp(), self.name);
+                    self.missing = Some(Missing { bytes: dropped, why });
+                }
             }
-            Err(e) if !self.failed => {
-                eprintln!("{} {}: output is dropped: {e}", crate::time::stamp(), self.name);
-                self.failed = true;
-            }
-            Err(_) => {}
         }
+        self.out = out;
         self.out.clear();
     }
 
-    fn rotate_if_full(&mut self) -> io::Result<()> {
-        if self.size + self.out.len() as u64 <= self.cap {
+    /// Writes all lines, or says how many bytes of them are dropped, and why.
+    fn write(&mut self, lines: &[u8]) -> Result<(), (u64, io::Error)> {
+        let all = lines.len() as u64;
+        let note = if self.missing.is_some() { NOTE } else { 0 };
+        self.rotate_if_full(lines.len() + note).map_err(|e| (all, e))?;
+        if let Some(Missing { bytes, why }) = &self.missing {
+            // As old as the first line that can be written again.
+            let stamp = String::from_utf8_lossy(lines.split(|b| *b == b' ').next().unwrap_or_default()).into_owned();
+            let torn = if self.torn { "\n" } else { "" };
+            let note = format!("{torn}{stamp} stderr F [muster] {bytes} bytes of this log are missing here: {why}\n");
+            self.append(note.as_bytes()).map_err(|(_, e)| (all, e))?;
+            (self.missing, self.torn) = (None, false);
+        }
+        self.append(lines).map_err(|(kept, e)| (all - kept, e))
+    }
+
+    /// Appends whole lines. On an error: how many bytes of them have come to stay.
+    fn append(&mut self, lines: &[u8]) -> Result<(), (u64, io::Error)> {
+        let mut written = 0;
+        let why = loop {
+            match self.file.write(&lines[written..]) {
+                Ok(n) if n > 0 && written + n == lines.len() => {
+                    self.size += lines.len() as u64;
+                    return Ok(());
+                }
+                Ok(0) => break io::Error::from(io::ErrorKind::WriteZero),
+                Ok(n) => written += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => break e,
+            }
+        };
+        // A reader may have taken the whole lines already; half a line it has not.
+        let mut kept = lines[..written].iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+        if kept < written && self.file.set_len(self.size + kept as u64).is_err() {
+            (kept, self.torn) = (written, true);
+        }
+        self.size += kept as u64;
+        Err((kept as u64, why))
+    }
+
+    fn rotate_if_full(&mut self, more: usize) -> io::Result<()> {
+        if self.size + more as u64 <= self.cap {
             return Ok(());
         }
-        rustix::fs::renameat(&self.dir, &self.name, &self.dir, format!("{}.1", self.name))?;
+        let end = self.start + self.size;
+        match rustix::fs::renameat(&self.dir, &self.name, &self.dir, record::rotated_log(&self.name, end)) {
+            // It has its new name since an attempt that could not open the next file.
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
+        }
+        if self.start > 0 {
+            // Before the next file is opened, for which there may be no room otherwise.
+            let _ = rustix::fs::unlinkat(&self.dir, record::rotated_log(&self.name, self.start), AtFlags::empty());
+        }
         self.file = open_append(&self.dir, &self.name)?;
-        self.size = 0;
+        (self.start, self.size, self.torn) = (end, 0, false);
         Ok(())
     }
 
@@ -87,62 +151,14 @@ fn open_append(dir: &OwnedFd, name: &str) -> io::Result<File> {
     Ok(File::from(rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?))
 }
 
-/// Cuts the bytes of one stream into lines, pieces of at most 16 KiB where a line is longer.
-pub(crate) struct Lines {
-    stream: &'static str,
-    held: Vec<u8>,
-}
-
-impl Lines {
-    pub(crate) fn new(stream: &'static str) -> Self {
-        Self { stream, held: Vec::new() }
+/// Where the newest rotated file of a log ends; 0 if there is none.
+fn last_end(dir: &OwnedFd, name: &str) -> io::Result<u64> {
+    let mut last = 0;
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        last = last.max(entry.file_name().to_str().ok().and_then(|file| record::rotated_end(name, file)).unwrap_or(0));
     }
-
-    /// Writes all whole lines of `bytes` to `log` and shows each, without its newline, to `on_line`.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8], stamp: &str, log: &mut Log, mut on_line: impl FnMut(&[u8])) {
-        while !bytes.is_empty() {
-            let room = MAX_TEXT - self.held.len();
-            let window = &bytes[..bytes.len().min(room + 1)];
-            match window.iter().position(|b| *b == b'\n') {
-                Some(end) => {
-                    self.emit(&bytes[..end], "F", stamp, log, &mut on_line);
-                    bytes = &bytes[end + 1..];
-                }
-                None if bytes.len() > room => {
-                    self.emit(&bytes[..room], "P", stamp, log, &mut on_line);
-                    bytes = &bytes[room..];
-                }
-                None => {
-                    self.held.extend_from_slice(bytes);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// The stream has ended: what is left is a line without a newline.
-    pub(crate) fn end(&mut self, stamp: &str, log: &mut Log, mut on_line: impl FnMut(&[u8])) {
-        if !self.held.is_empty() {
-            self.emit(&[], "F", stamp, log, &mut on_line);
-        }
-    }
-
-    /// The start of a line that has not ended yet.
-    pub(crate) fn pending(&self) -> &[u8] {
-        &self.held
-    }
-
-    fn emit(&mut self, text: &[u8], tag: &str, stamp: &str, log: &mut Log, on_line: &mut impl FnMut(&[u8])) {
-        if self.held.is_empty() {
-            log.line(stamp, self.stream, tag, text);
-            on_line(text);
-            return;
-        }
-        self.held.extend_from_slice(text);
-        log.line(stamp, self.stream, tag, &self.held);
-        on_line(&self.held);
-        self.held = Vec::new();
-    }
+    Ok(last)
 }
 
 #[cfg(test)]
@@ -150,54 +166,114 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn open(dir: &Path, cap: u64) -> Log {
+    const CAP: u64 = muster_runner::wire::MIN_LOG_BYTES;
+
+    fn open(dir: &Path) -> Log {
         let fd = OwnedFd::from(File::open(dir).unwrap());
-        Log::open(&fd, "rank-0.log", cap).unwrap()
+        Log::open(&fd, "rank-0.log", CAP).unwrap()
     }
 
-    /// Feeds `text` in pieces of `piece` bytes; returns the log file and the lines shown.
-    fn fed(text: &[u8], piece: usize) -> (String, Vec<Vec<u8>>) {
-        let dir = tempfile::tempdir().unwrap();
-        let mut log = open(dir.path(), 1 << 30);
-        let (mut lines, mut shown) = (Lines::new("stdout"), Vec::new());
-        for bytes in text.chunks(piece) {
-            lines.feed(bytes, "T", &mut log, |l| shown.push(l.to_vec()));
+    /// The log's files, oldest first, each with where it ends (the newest: `None`) and its text.
+    fn files(dir: &Path) -> Vec<(Option<u64>, String)> {
+        let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let text = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
+        let mut files: Vec<_> = names.map(|name| (record::rotated_end("rank-0.log", &name), text(&name))).collect();
+        files.sort_by_key(|(end, _)| end.unwrap_or(u64::MAX));
+        files
+    }
+
+    fn write(log: &mut Log, numbers: std::ops::Range<u32>) {
+        for n in numbers {
+            log.line("T", "stderr", "F", [b"line ", n.to_string().as_bytes()]);
         }
-        lines.end("T", &mut log, |l| shown.push(l.to_vec()));
         log.flush();
-        (std::fs::read_to_string(dir.path().join("rank-0.log")).unwrap(), shown)
+    }
+
+    fn numbers(text: &str) -> Vec<u32> {
+        text.lines().map(|l| l.rsplit(' ').next().unwrap().parse().unwrap()).collect()
     }
 
     #[test]
-    fn lines_do_not_depend_on_how_the_bytes_arrive() {
-        let long = "x".repeat(MAX_TEXT);
-        let text = format!("one\n\n{long}\n{long}y\nlast");
-        let expected =
-            format!("T stdout F one\nT stdout F \nT stdout F {long}\nT stdout P {long}\nT stdout F y\nT stdout F last\n");
-        for piece in [1, 2, 7, 4096, MAX_TEXT - 1, MAX_TEXT, MAX_TEXT + 1, 1 << 20] {
-            let (log, shown) = fed(text.as_bytes(), piece);
-            assert!(log == expected, "pieces of {piece}");
-            assert_eq!(shown.len(), 6, "pieces of {piece}");
-        }
-    }
-
-    #[test]
-    fn a_full_log_becomes_dot_one_and_no_line_is_lost_between_them() {
+    fn a_full_log_is_renamed_to_where_it_ends_and_no_line_is_lost_between_them() {
         let dir = tempfile::tempdir().unwrap();
-        let cap = muster_runner::wire::MIN_LOG_BYTES;
-        let mut log = open(dir.path(), cap);
-        let mut lines = Lines::new("stderr");
+        let mut log = open(dir.path());
+        let mut written = 0;
+        for n in 0..20 {
+            write(&mut log, n * 1_000..(n + 1) * 1_000);
+            // A runner that begins anew in the same directory goes on where the last one was.
+            drop(log);
+            log = open(dir.path());
+        }
         for n in 0..20_000 {
-            lines.feed(format!("line {n}\n").as_bytes(), "T", &mut log, |_| ());
+            written += format!("T stderr F line {n}\n").len() as u64;
         }
-        log.flush();
-        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
-        let (older, newer) = (read("rank-0.log.1"), read("rank-0.log"));
-        assert!(older.len() as u64 <= cap && newer.len() as u64 <= cap);
-        let all = older + &newer;
-        let numbers: Vec<u32> = all.lines().map(|l| l.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+        let files = files(dir.path());
+        let [(Some(end), older), (None, newer)] = &files[..] else { panic!("{} files", files.len()) };
+        assert!(older.len() as u64 <= CAP && newer.len() as u64 <= CAP);
+        assert_eq!(end + newer.len() as u64, written, "the log's length");
+        let numbers = numbers(&format!("{older}{newer}"));
         assert!(numbers.windows(2).all(|w| w[1] == w[0] + 1), "a gap");
         assert_eq!(numbers.last(), Some(&19_999));
+    }
+
+    #[test]
+    fn a_rotation_that_got_stuck_half_way_is_finished() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = open(dir.path());
+        write(&mut log, 0..6_000);
+        // As after a rename whose next file could not be opened: no descriptor was left, or no room.
+        let end = log.start + log.size;
+        std::fs::rename(dir.path().join("rank-0.log"), dir.path().join(record::rotated_log("rank-0.log", end))).unwrap();
+        write(&mut log, 6_000..8_000);
+        let files = files(dir.path());
+        assert_eq!(files.len(), 2);
+        assert_eq!(files[0].0, Some(end));
+        assert_eq!(numbers(&files[1].1).last(), Some(&7_999));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said_when_it_can_be_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = open(dir.path());
+        write(&mut log, 0..2);
+        let good = std::mem::replace(&mut log.file, File::options().append(true).open("/dev/full").unwrap());
+        write(&mut log, 2..4);
+        write(&mut log, 4..6);
+        log.file = good;
+        write(&mut log, 6..8);
+        let text = std::fs::read_to_string(dir.path().join("rank-0.log")).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[..2], ["T stderr F line 0", "T stderr F line 1"]);
+        assert_eq!(lines[2], "T stderr F [muster] 72 bytes of this log are missing here: No space left on device (os error 28)");
+        assert_eq!(lines[3..], ["T stderr F line 6", "T stderr F line 7"]);
+    }
+
+    #[test]
+    fn a_write_that_breaks_off_leaves_no_line_glued_to_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = open(dir.path());
+        // A pipe takes a part of a large write, and cannot be cut back.
+        let (read, pipe) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+        let good = std::mem::replace(&mut log.file, File::from(pipe));
+        let long = vec![b'x'; 60_000];
+        for n in 0..3 {
+            log.line("T", "stderr", "F", [&long, &[b'0' + n]]);
+        }
+        log.flush();
+        let mut taken = vec![0; 1 << 20];
+        let n = rustix::io::read(&read, &mut taken).unwrap();
+        assert!(log.torn && log.size == n as u64, "a part of a line is there");
+        std::fs::write(dir.path().join("rank-0.log"), &taken[..n]).unwrap();
+        log.file = good;
+        write(&mut log, 7..8);
+        let text = std::fs::read_to_string(dir.path().join("rank-0.log")).unwrap();
+        let last: Vec<&str> = text.lines().rev().take(2).collect();
+        assert_eq!(last[0], "T stderr F line 7");
+        assert!(
+            last[1].starts_with("T stderr F [muster] ") && last[1].contains(" bytes of this log are missing here: "),
+            "{}",
+            last[1]
+        );
     }
 
     #[test]

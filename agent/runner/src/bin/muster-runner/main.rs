@@ -9,6 +9,7 @@ mod group;
 mod hold;
 mod keeper;
 mod limits;
+mod lines;
 mod logs;
 mod output;
 mod parked;

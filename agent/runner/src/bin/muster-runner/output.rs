@@ -8,7 +8,8 @@ use std::time::Duration;
 use muster_runner::wire::MAX_RANKS;
 use rustix::io::Errno;
 
-use crate::logs::{Lines, Log};
+use crate::lines::{Lines, Seen};
+use crate::logs::Log;
 use crate::steps::{Budget, Pattern};
 
 /// Lines of stderr kept for a failed rank, and bytes of each.
@@ -81,34 +82,38 @@ impl Output {
             Err(Errno::AGAIN | Errno::INTR) => return Read::Nothing,
             Err(_) => None,
         };
-        let (tail, budget) = (&mut self.tail, &mut stream.budget);
-        let (first, last) = (&mut self.first_step, &mut self.last_step);
-        let on_line = |line: &[u8]| {
-            if side == 1 {
-                if tail.len() == TAIL_LINES {
-                    tail.pop_front();
-                }
-                tail.push_back(line[..line.len().min(TAIL_LINE)].to_vec());
-            }
-            if let Some(step) = budget.step(pattern, line, now) {
-                first.get_or_insert((step, now));
-                *last = Some((step, now));
-            }
-        };
+        let mut known = Known { tail: &mut self.tail, first_step: &mut self.first_step, last_step: &mut self.last_step };
+        let see = |seen: Seen| known.learn(side, seen, &mut stream.budget, pattern, now);
         match got {
             Some(bytes) => {
                 self.bytes += bytes.len() as u64;
-                stream.lines.feed(bytes, stamp, &mut self.log, on_line);
+                stream.lines.feed(bytes, stamp, now, &mut self.log, see);
                 self.log.flush();
                 Read::Some
             }
             None => {
-                stream.lines.end(stamp, &mut self.log, on_line);
+                stream.lines.end(stamp, &mut self.log, see);
                 self.log.flush();
                 self.log.rest();
                 slot.take().map_or(Read::Nothing, |s| Read::End(s.fd))
             }
         }
+    }
+
+    /// When the beginning of a line will have waited long enough for its end.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        self.streams.iter().flatten().filter_map(|stream| stream.lines.due()).min()
+    }
+
+    /// Writes the beginnings of lines that have waited long enough.
+    pub(crate) fn show(&mut self, pattern: &Pattern, now: Duration, stamp: &str) {
+        for (stream, side) in self.streams.iter_mut().zip(0..) {
+            let Some(stream) = stream else { continue };
+            let mut known = Known { tail: &mut self.tail, first_step: &mut self.first_step, last_step: &mut self.last_step };
+            let see = |seen: Seen| known.learn(side, seen, &mut stream.budget, pattern, now);
+            stream.lines.show(stamp, now, &mut self.log, see);
+        }
+        self.log.flush();
     }
 
     /// Reads what a process that has ended left in its pipes. Returns the descriptors whose writers are all gone.
@@ -142,6 +147,34 @@ impl Output {
         let skip = (self.tail.len() + usize::from(pending.is_some())).saturating_sub(TAIL_LINES);
         let lines = self.tail.iter().map(Vec::as_slice).chain(pending).skip(skip);
         lines.map(|line| text(&line[..line.len().min(per_line)])).collect()
+    }
+}
+
+/// What is learned of an output on its way.
+struct Known<'a> {
+    tail: &'a mut VecDeque<Vec<u8>>,
+    first_step: &'a mut Option<(u64, Duration)>,
+    last_step: &'a mut Option<(u64, Duration)>,
+}
+
+impl Known<'_> {
+    fn learn(&mut self, side: u8, seen: Seen, budget: &mut Budget, pattern: &Pattern, now: Duration) {
+        let text = match seen {
+            Seen::Line(line) => {
+                if side == 1 {
+                    if self.tail.len() == TAIL_LINES {
+                        self.tail.pop_front();
+                    }
+                    self.tail.push_back(line[..line.len().min(TAIL_LINE)].to_vec());
+                }
+                line
+            }
+            Seen::Redrawn(text) => text,
+        };
+        if let Some(step) = budget.step(pattern, text, now) {
+            self.first_step.get_or_insert((step, now));
+            *self.last_step = Some((step, now));
+        }
     }
 }
 

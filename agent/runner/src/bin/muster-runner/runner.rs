@@ -72,6 +72,8 @@ pub(crate) struct Books {
     urgent: bool,
     changed: bool,
     pushed: Duration,
+    /// When the beginning of some line will have waited long enough for its end.
+    show_lines: Option<Duration>,
     /// Since when nobody has been connected.
     lonely_since: Duration,
     children_changed: bool,
@@ -92,6 +94,7 @@ impl Books {
             urgent: false,
             changed: false,
             pushed: Duration::ZERO,
+            show_lines: None,
             lonely_since: now,
             children_changed: false,
             next_kill: Duration::ZERO,
@@ -116,6 +119,7 @@ impl Runner {
                 self.reap(now);
             }
             self.write_exits(now);
+            let lines = self.show_lines(now);
             let advance = self.advance(now);
             self.poll.ring_at(advance)?;
             let look = self.group.launcher.as_ref().filter(|_| self.group.dead.is_none()).map(|_| self.register.mind(now));
@@ -124,7 +128,7 @@ impl Runner {
             match self.rest(now) {
                 Rest::Go => return Ok(()),
                 Rest::Until(at) => {
-                    let next = [advance, at, look, self.books.next_exits].into_iter().flatten().min();
+                    let next = [advance, at, lines, look, self.books.next_exits].into_iter().flatten().min();
                     timeout = next.map(|at| at.saturating_sub(now));
                 }
             }
@@ -259,11 +263,28 @@ impl Runner {
         let stepped = output.first_step.is_some();
         let read = output.read(side, &mut self.books.buffer, &self.pattern, now, &time::stamp());
         self.books.urgent |= id != LAUNCHER && !stepped && output.first_step.is_some();
+        self.books.show_lines = [self.books.show_lines, output.due()].into_iter().flatten().min();
         match read {
             Read::Some => self.books.changed |= id != LAUNCHER,
             Read::Nothing => {}
             Read::End(fd) => self.poll.remove(fd),
         }
+    }
+
+    /// Writes the beginnings of lines that have waited long enough for their ends. When to do so again.
+    fn show_lines(&mut self, now: Duration) -> Option<Duration> {
+        if self.books.show_lines.is_some_and(|due| due <= now) {
+            let launcher = self.group.launcher.iter_mut().map(|launcher| &mut launcher.output);
+            let outputs = launcher.chain(self.group.ranks.values_mut().map(|rank| &mut rank.output));
+            let stamp = time::stamp();
+            let mut next = None;
+            for output in outputs {
+                output.show(&self.pattern, now, &stamp);
+                next = [next, output.due()].into_iter().flatten().min();
+            }
+            (self.books.show_lines, self.books.changed) = (next, true);
+        }
+        self.books.show_lines
     }
 
     /// Notes a rank's end after everything it wrote was read.

@@ -184,8 +184,9 @@ impl Logs {
         match self.sources(generation) {
             Ok(sources) => {
                 for source in &sources {
-                    let log = RunLog::new(self, generation, source.clone(), sources.len(), out.clone());
-                    self.context.scope.spawn("follow a log", RunLog { tail, ..log }.copy());
+                    let mut log = RunLog::new(self, generation, source.clone(), sources.len(), out.clone());
+                    log.tail = tail;
+                    self.context.scope.spawn("follow a log", log.copy());
                 }
             }
             // A smaller world may lack what was asked for; the next one may have it again.

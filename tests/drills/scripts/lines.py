@@ -1,4 +1,5 @@
-"""Prints numbered lines: the first generation until it is killed if --endless, every other one as many as asked for."""
+"""Prints numbered lines: the first generation until it is killed if --endless, every other one as many as asked for. With --bar, draws a
+progress bar instead and leaves it at 50% until a file is there."""
 
 import argparse
 import os
@@ -8,7 +9,15 @@ import time
 parser = argparse.ArgumentParser()
 parser.add_argument("--lines", type=int, default=50)
 parser.add_argument("--endless", action="store_true")
+parser.add_argument("--bar")
 args = parser.parse_args()
+
+if args.bar:
+    print("\r 10%\r 50%", end="", file=sys.stderr, flush=True)
+    while not os.path.exists(args.bar):
+        time.sleep(0.01)
+    print("\r100%", file=sys.stderr)
+    sys.exit()
 
 generation, rank = os.environ["MUSTER_GENERATION"], os.environ["RANK"]
 endless = args.endless and generation == "1"

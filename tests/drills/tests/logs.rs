@@ -96,20 +96,28 @@ fn run<'a>(python: &'a str, script: &'a str, name: &'a str, flags: &[&'a str], a
 }
 
 #[test]
-fn a_follow_goes_on_over_a_killed_rank_without_losing_a_line() {
+fn a_follow_goes_on_over_a_killed_coordinator_and_a_killed_rank_without_losing_a_line() {
     let cluster = Cluster::up(2);
     let (python, script) = (python(), scripts().join("lines.py").display().to_string());
     cluster.muster(run(&python, &script, "job", &[], &["--endless"]));
     let mut follower = Follower::start(&cluster, "follow", &["logs", "job", "-f", "--prefix"]);
-    let talking = until(|| (printed(&follower.printed()).values().filter(|lines| lines.len() > 10).count() == 4).then_some(()));
-    assert!(talking.is_some(), "all four ranks are followed: {}", follower.said());
-    kill(pids(&cluster.status("job").expect("the coordinator answers"))[1], Signal::KILL);
+    let talk = |follower: &Follower, lines: usize| {
+        let all = || printed(&follower.printed()).values().filter(|printed| printed.len() > lines).count() == 4;
+        assert!(until(|| all().then_some(())).is_some(), "all four ranks are followed: {}", follower.said());
+        printed(&follower.printed()).values().map(Vec::len).max().unwrap_or(0)
+    };
+    let before = talk(&follower, 10);
+    cluster.muster(["local", "kill-coordinator"]);
+    cluster.muster(["local", "start-coordinator"]);
+    talk(&follower, before + 10);
+    let status = cluster.wait("job", "of four ranks again", |status| pids(status).len() == 4);
+    kill(pids(&status)[1], Signal::KILL);
     assert_eq!(follower.ended(), Some(0), "{}", follower.said());
     let written = on_disk(&cluster.dir);
     assert_eq!(written.keys().map(|(generation, _)| *generation).max(), Some(2));
     assert_eq!(written.len(), 8, "both generations of four ranks");
     assert_whole(&follower, &written);
-    assert!(!follower.said().contains("log"), "nothing is missing: {}", follower.said());
+    assert!(!follower.said().contains("missing here"), "{}", follower.said());
 }
 
 #[test]
@@ -124,4 +132,19 @@ fn every_line_of_a_script_that_is_soon_over_is_followed() {
         let counts: Vec<_> = printed.iter().map(|(source, lines)| (*source, lines.len())).collect();
         assert_eq!(counts, [((1, 0), 20), ((1, 1), 20), ((1, 2), 20), ((1, 3), 20)], "{name}: {}", follower.said());
     }
+}
+
+#[test]
+fn a_progress_bar_is_seen_while_it_stands_and_what_started_it_can_be_read() {
+    let cluster = Cluster::up(1);
+    let (python, script) = (python(), scripts().join("lines.py").display().to_string());
+    let go = cluster.path("go").display().to_string();
+    cluster.muster(["run", "--name", "job", "--python", &python, "--", &script, "--bar", &go]);
+    let mut follower = Follower::start(&cluster, "follow", &["logs", "job", "-f"]);
+    assert!(until(|| (follower.printed() == "\r 10%\r 50%").then_some(())).is_some(), "{:?}", follower.printed());
+    fs::write(&go, "").expect("a file");
+    assert_eq!(follower.ended(), Some(0), "{}", follower.said());
+    assert_eq!(follower.printed(), "\r 10%\r 50%\r100%\n");
+    let launcher = cluster.muster(["logs", "job", "--launcher", "--node", "node-1", "--prefix"]);
+    assert!(launcher.lines().any(|line| line.starts_with("[node-1] ")), "{launcher}");
 }

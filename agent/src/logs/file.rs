@@ -7,7 +7,7 @@
 use std::{
     io::{self, SeekFrom},
     os::unix::fs::MetadataExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use muster_runner::record;
@@ -123,7 +123,7 @@ impl RunLog {
                     let lines = vec![self.take(self.partial.len())];
                     return Ok(Lines { lines, at: self.at, lost });
                 }
-            } else if is_replaced(&part.file, &self.dir.join(&self.name)).await? {
+            } else if is_replaced(&part.file, &self.dir, &self.name, self.at).await? {
                 // It is read once more: the last lines may have been written since it was read to its end.
                 part.full = true;
             } else {
@@ -153,10 +153,10 @@ impl RunLog {
 
     /// All parts that there are, oldest first.
     async fn parts(&self) -> io::Result<Vec<Part>> {
-        let mut ends = self.ends().await?;
+        let mut ends = full_ends(&self.dir, &self.name).await?;
         loop {
             let newest = open(&self.dir.join(&self.name)).await?;
-            let now = self.ends().await?;
+            let now = full_ends(&self.dir, &self.name).await?;
             if now != ends {
                 // Renamed between the two looks: which part the file is cannot be told.
                 ends = now;
@@ -176,21 +176,6 @@ impl RunLog {
         }
     }
 
-    /// Where the parts that are full end, ascending.
-    async fn ends(&self) -> io::Result<Vec<u64>> {
-        let mut files = match tokio::fs::read_dir(&self.dir).await {
-            Ok(files) => files,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(e),
-        };
-        let mut ends = Vec::new();
-        while let Some(file) = files.next_entry().await? {
-            ends.extend(record::rotated_end(&self.name, &file.file_name().to_string_lossy()));
-        }
-        ends.sort_unstable();
-        Ok(ends)
-    }
-
     fn whole_lines(&mut self) -> Vec<String> {
         let Some(last) = self.partial.iter().rposition(|b| *b == b'\n') else { return Vec::new() };
         let rest = self.partial.split_off(last + 1);
@@ -205,13 +190,28 @@ impl RunLog {
     }
 }
 
-/// Whether the file under this name is another than the open one.
-async fn is_replaced(file: &File, path: &PathBuf) -> io::Result<bool> {
+/// Where the parts that are full end, ascending.
+async fn full_ends(dir: &Path, name: &str) -> io::Result<Vec<u64>> {
+    let mut files = match tokio::fs::read_dir(dir).await {
+        Ok(files) => files,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e),
+    };
+    let mut ends = Vec::new();
+    while let Some(file) = files.next_entry().await? {
+        ends.extend(record::rotated_end(name, &file.file_name().to_string_lossy()));
+    }
+    ends.sort_unstable();
+    Ok(ends)
+}
+
+/// Whether the open file, of which everything before `at` is read, is no longer the one that is written.
+async fn is_replaced(file: &File, dir: &Path, name: &str, at: u64) -> io::Result<bool> {
     let here = file.metadata().await?;
-    match tokio::fs::metadata(path).await {
+    match tokio::fs::metadata(dir.join(name)).await {
         Ok(there) => Ok((here.dev(), here.ino()) != (there.dev(), there.ino())),
-        // Between two names, or purged.
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        // Purged, or between two names: the next part may never come, for want of room.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(full_ends(dir, name).await?.last().is_some_and(|end| *end > at)),
         Err(e) => Err(e),
     }
 }
@@ -226,7 +226,7 @@ async fn open(path: &PathBuf) -> io::Result<Option<File>> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, io::Write, path::Path};
+    use std::{fs, io::Write};
 
     use super::*;
 

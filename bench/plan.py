@@ -1,6 +1,6 @@
 """Who does how much in a race that shall end within an hour: a row a competitor, and the reason where it is less than everything.
 
-A measurement costs its start, its event, and half a minute more where spares are awaited; a "never" costs the minute it is watched.
+A measurement costs its start and its event; a "never" costs the minute it is watched.
 """
 
 ROUNDS = 5

@@ -155,7 +155,7 @@ def pauses(race):
 
 
 def memory_table(race):
-    """Of the cold lane, if it was there: the others hold spare launchers, too, which are torch and not ours."""
+    """Of the cold lane, if it was there: the others have launchers, too, which are torch and not ours."""
     lanes = [key for key in reversed(OURS) if any(entry["competitor"] == key for entry in race["memory"])]
     lines, counted = [], [entry for entry in race["memory"] if entry["competitor"] == lanes[0]]
     for program in sorted({entry["program"] for entry in counted}):
@@ -183,8 +183,8 @@ def block(race):
         "Stock torchrun has its\n"
         "rendezvous store in a process of its own, which nothing touches, and restarts without end. The floor is a bare static launch "
         "of as many nodes,\n"
-        "with nothing to find out or to stop; the lowest floor forks them from an interpreter that has torch. In the lanes parked, fork and "
-        "direct every node had its spare\nlauncher before the event. A planned resize is `muster scale`; for torchrun, which has no such "
+        "with nothing to find out or to stop; the lowest floor forks them from an interpreter that has torch. "
+        "Events come as soon as the\nworld trains: nothing is waited for that would make a later failure cheaper. A planned resize is `muster scale`; for torchrun, which has no such "
         "request, SIGTERM to one launcher. All else imports torch\n"
         f"on the same {meta['machine'].split()[0]} cores, so orders of magnitude carry over and seconds do not. Other\n"
         f"programs of the machine took {statistics.median(counted):.0%} of the processors meanwhile (median; {max(counted):.0%} at "

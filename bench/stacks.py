@@ -268,9 +268,6 @@ class MusterParked(Muster):
 
     lane = "parked"
 
-    def is_settled(self, nodes):
-        return len(list(self.cluster.glob("nodes/*/state/runs/*-spare-*/parked"))) >= nodes
-
 
 class MusterFork(MusterParked):
     """The same, and workers are forked from it."""

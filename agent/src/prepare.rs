@@ -22,9 +22,9 @@ use tokio::process::Command;
 use tracing::{info, warn};
 
 use crate::{
+    launchers::Found,
     preflight::{Answer, Preflight},
     run_dir::{Accepted, Runs},
-    spares::Spare,
 };
 
 /// A runner says that it is ready within milliseconds; a disk that takes this long to sync two small files is broken.
@@ -36,7 +36,8 @@ const IDLE_TIMEOUT_MS: u64 = 300_000;
 /// The runner's own answer that its directory is taken.
 const TAKEN: i32 = 3;
 
-/// Checks that the run can be started here and brings its runner up, or makes the spare its runner. The error is for the user.
+/// Checks that the run can be started here and brings its runner up, forked from the job's launcher where the lane has one. The error is for
+/// the user.
 pub(crate) async fn prepare(
     assignment: &Assignment,
     term: Term,
@@ -44,14 +45,14 @@ pub(crate) async fn prepare(
     runner: &Path,
     site: &Site,
     preflight: &Preflight,
-    spare: Option<Spare>,
+    launcher: Option<Found>,
 ) -> Result<(), String> {
     // The store's port is not known yet, and no check depends on it.
     let anywhere = Endpoint { host: site.report.address.clone(), port: 1 };
     let launch = launch(assignment, Meeting::Served(&anywhere), site)?;
     let Answer { interpreter, stack, ctype, .. } = preflight.check(assignment, &launch, site).await?;
     let alone = torchrun::alone(assignment, interpreter.torch);
-    let (lane, why) = match alone {
+    let (mut lane, mut why) = match alone {
         true => (Lane::Cold, "torchrun before 2.7 brings its own store to a world of one node".to_owned()),
         false => lane::choose(assignment.launch, torchrun::ranks(assignment).is_some(), &interpreter),
     };
@@ -64,27 +65,36 @@ pub(crate) async fn prepare(
     hold.check().map_err(|e| trouble("describe the run to its runner", &e))?;
     let (gpus, fenced) = (assignment.gpus.clone(), assignment.fence_after.is_some());
     let job = assignment.name.to_string();
-    let mut accepted = Accepted { term, gpus, job, lane, why, alone, stack, ctype, fenced, was: None };
-    if let Some(spare) = spare {
-        if lane != Lane::Cold && spare.fits(assignment, &launch) && !runs.dir(&assignment.run).exists() {
-            let from = spare.dir.clone();
-            let adopted = Accepted { why: format!("{}; a spare was ready", accepted.why), ..accepted.clone() };
-            runs.note(&from, &adopted).map_err(|e| trouble("note the run", &e))?;
-            match spare.adopt(hold.clone(), &runs.dir(&assignment.run)).await {
-                Ok(()) => return Ok(()),
-                Err(e) => {
-                    warn!(job = %assignment.run.job, "the spare cannot be used, starting without: {e}");
-                    accepted.why += "; its spare could not be used";
-                }
+    // In lane direct ranks need no interpreter that is ready: it is taken where it is there.
+    let launcher = launcher.filter(|found| lane != Lane::Cold && (lane != Lane::Direct || matches!(found, Found::Ready(_))));
+    let was_ready = matches!(launcher, Some(Found::Ready(_)));
+    let launcher = match launcher {
+        Some(found) => match found.ready().await {
+            Ok(launcher) => {
+                why += if was_ready { "; its launcher was ready" } else { "; its launcher imported torch first" };
+                Some(launcher)
             }
-        } else {
-            info!(job = %assignment.run.job, "the spare does not fit this generation");
-            accepted.why += "; its spare did not fit";
-            spare.end().await;
-        }
-    }
+            Err(e) => {
+                warn!(job = %assignment.run.job, "no launcher, so torchrun is executed: {e}");
+                (lane, why) = (Lane::Cold, format!("its launcher on this node failed: {e}"));
+                None
+            }
+        },
+        None => None,
+    };
+    let mut accepted = Accepted { term, gpus, job, lane, why, alone, stack, ctype, fenced, was: None };
     let dir = runs.make(&assignment.run, &accepted).map_err(|e| trouble("make the run's directory", &e))?;
     record::write_atomic(&dir, record::HOLD, &hold).map_err(|e| trouble("write the run down", &e))?;
+    if let Some(launcher) = launcher {
+        match launcher.fork(&dir).await {
+            Ok(()) => return Ok(()),
+            Err(e) => {
+                warn!(job = %assignment.run.job, "nothing can be forked from the launcher, so torchrun is executed: {e}");
+                (accepted.lane, accepted.why) = (Lane::Cold, format!("its launcher on this node failed: {e}"));
+                runs.note_lane(&assignment.run, &accepted).map_err(|e| trouble("note the run", &e))?;
+            }
+        }
+    }
     start_runner(runner, &dir).await.map_err(|e| trouble("start the runner", &e))
 }
 
@@ -109,7 +119,7 @@ pub(crate) fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wir
         idle_timeout_ms: IDLE_TIMEOUT_MS,
         term_grace_ms: millis(assignment.stop_grace),
         fence_after_ms: assignment.fence_after.map(millis),
-        spare: false,
+        launcher: false,
     }
 }
 

@@ -16,11 +16,7 @@ use muster_core::{
     node::lane::Lane,
     run::RunId,
 };
-use muster_runner::{
-    RunnerIdentity, record,
-    record::HOLD,
-    wire::{Hold, Status},
-};
+use muster_runner::{RunnerIdentity, record, wire::Status};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tracing::warn;
 
@@ -29,7 +25,9 @@ use crate::atomic_file::write_atomic;
 const ACCEPTED: &str = "accepted.json";
 const LOST: &str = "lost.json";
 const RELEASED: &str = "released";
-/// Between the job and the number in the name of a spare's directory.
+/// Between the job and the number in the name of a launcher's directory.
+const LAUNCHER: &str = "-launcher-";
+/// The same of agents before this one, whose launchers served one generation each.
 const SPARE: &str = "-spare-";
 
 /// Newest ended generations of one job whose logs are kept: the last and the one before are what users ask for, two more for a closer
@@ -70,7 +68,7 @@ pub(crate) struct Accepted {
     /// Its runner must be told when the coordinator was heard.
     #[serde(default)]
     pub(crate) fenced: bool,
-    /// Where it waited as a spare: its processes name that directory.
+    /// The directory that its processes name as well, where an older agent has started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) was: Option<PathBuf>,
 }
@@ -99,30 +97,19 @@ impl Runs {
         Ok(dir)
     }
 
-    /// Notes in a spare's directory what was accepted, before the spare gets the run's name.
-    pub(crate) fn note(&self, spare: &Path, accepted: &Accepted) -> io::Result<()> {
-        write_json(&spare.join(ACCEPTED), &Accepted { was: Some(spare.to_owned()), ..accepted.clone() })
+    pub(crate) fn launcher_dir(&self, job: &JobUid, number: u32) -> PathBuf {
+        self.root.join(format!("{job}{LAUNCHER}{number}"))
     }
 
-    pub(crate) fn spare_dir(&self, job: &JobUid, number: u32) -> PathBuf {
-        self.root.join(format!("{job}{SPARE}{number}"))
+    /// What launchers of an earlier agent have left, with their numbers.
+    pub(crate) fn old_launchers(&self) -> io::Result<Vec<(u32, PathBuf)>> {
+        let number = |name: &str| [LAUNCHER, SPARE].iter().find_map(|mark| name.rsplit_once(mark)?.1.parse().ok());
+        Ok(self.names()?.into_iter().filter_map(|name| Some((number(&name)?, self.root.join(&name)))).collect())
     }
 
-    /// Spares of an earlier agent: those that were adopted get their run's name here, the others are returned with their number.
-    pub(crate) fn settle_spares(&self) -> io::Result<Vec<(u32, PathBuf)>> {
-        let mut left = Vec::new();
-        for name in self.names()? {
-            let Some((job, number)) = name.rsplit_once(SPARE).and_then(|(job, n)| Some((job, n.parse::<u32>().ok()?))) else {
-                continue;
-            };
-            let dir = self.root.join(&name);
-            let adopted = read_json::<Hold>(&dir.join(HOLD)).filter(|hold| !hold.spare);
-            match adopted.map(|hold| RunId { job: JobUid::from(job), generation: Generation(hold.generation) }) {
-                Some(run) if !self.dir(&run).exists() => fs::rename(&dir, self.dir(&run))?,
-                _ => left.push((number, dir)),
-            }
-        }
-        Ok(left)
+    /// Notes another lane for a run than the one it was accepted with.
+    pub(crate) fn note_lane(&self, run: &RunId, accepted: &Accepted) -> io::Result<()> {
+        write_json(&self.dir(run).join(ACCEPTED), accepted)
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
@@ -139,7 +126,7 @@ impl Runs {
         for name in self.names()? {
             match run_of(&name) {
                 Some(run) => runs.push(run),
-                None if name.contains(SPARE) => {}
+                None if name.contains(LAUNCHER) || name.contains(SPARE) => {}
                 None => warn!(name = ?name, "not a run's directory, left alone"),
             }
         }

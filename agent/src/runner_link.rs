@@ -46,6 +46,8 @@ pub(crate) struct Orders {
 pub(crate) enum Word {
     /// And who lives on a minute after it was killed.
     Status(GroupStatus, Vec<i32>),
+    /// torchrun was executed in place of a launcher that had failed by itself.
+    FellBack,
     /// The same of a runner that is gone.
     Unkillable(Vec<i32>),
     /// The runner is gone and nothing of it was found, but that nothing of it lives cannot be proven, for this reason.
@@ -141,6 +143,9 @@ impl Link {
     async fn hear(&self, reply: Reply, sent: &mut Sent) -> io::Result<()> {
         if let Some(status) = reply.status {
             self.say_refusals(&status, &mut sent.refused);
+            if status.fell_back {
+                self.tell(Word::FellBack).await;
+            }
             self.tell(Word::Status(self.group(&status, true), status.stuck)).await;
             return Ok(());
         }

@@ -24,13 +24,13 @@ use tracing::{error, info, warn};
 
 use crate::{
     config::Config,
+    launchers::{self, Launchers, Made},
     ledger_file,
     preflight::Preflight,
     prepare,
     probe::Facts,
     run_dir::{Accepted, Runs},
     runner_link::{Link, Orders, Word},
-    spares::{self, Made, Spares},
 };
 
 mod fences;
@@ -72,7 +72,7 @@ pub(crate) struct Reports {
     pub(crate) epoch: NodeEpoch,
     pub(crate) jobs_seen: Arc<BTreeMap<JobUid, Obeyed>>,
     pub(crate) runs: Arc<Vec<RunReport>>,
-    /// Of the jobs that are about to come here.
+    /// What became of the launchers of jobs that are about to come here.
     pub(crate) spares: Arc<Vec<SpareReport>>,
 }
 
@@ -100,9 +100,9 @@ pub(crate) struct Supervisor {
     say: mpsc::Sender<(RunId, Word)>,
     words: mpsc::Receiver<(RunId, Word)>,
     prepared: (mpsc::Sender<Prepared>, mpsc::Receiver<Prepared>),
-    spares: Spares,
+    launchers: Launchers,
     made: (mpsc::Sender<Made>, mpsc::Receiver<Made>),
-    /// What the coordinator wants to run here, by job: how a spare is to be started.
+    /// What the coordinator wants to run here, by job: how a launcher is to be started.
     wanted: BTreeMap<JobUid, Assignment>,
     /// Jobs that are about to come: what to have a launcher ready for.
     coming: BTreeMap<JobUid, Assignment>,
@@ -112,7 +112,7 @@ pub(crate) struct Supervisor {
     unkillable: BTreeMap<RunId, Vec<i32>>,
     /// Runs whose runner is gone and whose death cannot be proven, and why not.
     unproven: BTreeMap<RunId, String>,
-    /// When to look again whether a job needs a spare.
+    /// When to look again what a job needs of its launcher.
     look_again: Option<Timestamp>,
     reports: watch::Sender<Option<Reports>>,
     pulse: watch::Sender<u64>,
@@ -160,7 +160,7 @@ impl Supervisor {
             say,
             words,
             prepared: mpsc::channel(WORDS_MAX),
-            spares: Spares::default(),
+            launchers: Launchers::default(),
             made: mpsc::channel(WORDS_MAX),
             wanted: BTreeMap::new(),
             coming: BTreeMap::new(),
@@ -187,7 +187,7 @@ impl Supervisor {
         self.take(Input::Restarted(found))?;
         let shutdown = self.scope.shutdown().clone();
         loop {
-            self.tend_spares();
+            self.tend_launchers();
             // Every arm only waits, and receiving is cancel safe.
             let input = tokio::select! {
                 biased;
@@ -210,8 +210,8 @@ impl Supervisor {
                     }
                 },
                 Some(made) = self.made.1.recv() => {
-                    if let Some(spare) = self.spares.made(made, self.config.spare_memory_max) {
-                        self.scope.spawn("spare", spare.end());
+                    if let Some(kept) = self.launchers.made(made, self.config.spare_memory_max) {
+                        self.scope.spawn("launcher", kept.end());
                     }
                     self.publish();
                     continue;
@@ -239,14 +239,14 @@ impl Supervisor {
 
     /// Finds every run of an earlier agent again: talks to the runners that live, reads what the others left.
     async fn take_stock(&mut self) -> Vec<Found> {
-        match self.runs.settle_spares() {
+        match self.runs.old_launchers() {
             Ok(left) => {
                 for (number, dir) in left {
-                    self.spares.next = self.spares.next.max(number);
-                    self.scope.spawn("spare", spares::clear(dir));
+                    self.launchers.next = self.launchers.next.max(number);
+                    self.scope.spawn("launcher", launchers::clear(dir));
                 }
             }
-            Err(e) => warn!("the spares of an earlier agent cannot be looked at: {e}"),
+            Err(e) => warn!("the launchers of an earlier agent cannot be looked at: {e}"),
         }
         let open = self.runs.open().unwrap_or_else(|e| {
             error!("the runs on disk cannot be listed: {e}");
@@ -347,12 +347,12 @@ impl Supervisor {
     }
 
     fn hold(&mut self, assignment: Assignment, term: Term) {
-        let spare = self.spares.take(&assignment.run.job);
+        let launcher = self.launcher_for(&assignment);
         let site = self.site(&assignment.run);
         let (runs, runner, preflight) = (self.runs.clone(), self.config.runner.clone(), self.preflight.clone());
         let done = self.prepared.0.clone();
         self.scope.spawn("prepare", async move {
-            let outcome = prepare::prepare(&assignment, term, &runs, &runner, &site, &preflight, spare).await;
+            let outcome = prepare::prepare(&assignment, term, &runs, &runner, &site, &preflight, launcher).await;
             // Nobody listens any more while the agent shuts down; the next one finds the runner.
             let _ = done.send(Prepared { run: assignment.run, outcome }).await;
         });

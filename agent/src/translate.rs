@@ -151,6 +151,7 @@ mod tests {
             stop: None,
             dead: None,
             stuck: Vec::new(),
+            fell_back: false,
         }
     }
 

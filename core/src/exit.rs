@@ -64,8 +64,14 @@ pub const PEER_LOST_SIGNS: [&str; 8] = [
     "DistBackendError",
 ];
 
+/// Marks of the libraries that connect ranks, in the texts of their exceptions and log lines. A script's own connection to anything else may
+/// be refused as well: `ConnectionRefusedError: [Errno 111] Connection refused` is no word of a peer.
+const BETWEEN_RANKS: [&str; 9] =
+    ["torch.distributed.", "DistBackendError", "DistNetworkError", "DistStoreError", "gloo/", "NCCL", "nccl", "c10d", "TCPStore"];
+
 fn names_a_lost_peer(line: &str) -> bool {
-    PEER_LOST_SIGNS.iter().any(|sign| line.contains(sign))
+    let says = |words: &[&str]| words.iter().any(|word| line.contains(word));
+    says(&PEER_LOST_SIGNS) && says(&BETWEEN_RANKS)
 }
 
 impl fmt::Display for Exit {
@@ -109,7 +115,15 @@ mod tests {
     fn a_victim_is_told_from_a_culprit() {
         let victim = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:35093";
         assert_eq!(Exit::Code(1).class(Some(victim)), ExitClass::PeerLost);
-        assert_eq!(Exit::Code(1).class(Some("ValueError: bad shape")), ExitClass::Fault);
+        let store = "torch.distributed.DistNetworkError: The client socket has failed to connect: Connection refused";
+        assert_eq!(Exit::Code(1).class(Some(store)), ExitClass::PeerLost);
+        for own in [
+            "ValueError: bad shape",
+            "ConnectionRefusedError: [Errno 111] Connection refused",
+            "RuntimeError: the label server: Broken pipe",
+        ] {
+            assert_eq!(Exit::Code(1).class(Some(own)), ExitClass::Fault, "the script's own affair: {own}");
+        }
         assert_eq!(Exit::Code(1).class(None), ExitClass::Fault);
         assert_eq!(Exit::Signal(11).class(None), ExitClass::Fault);
         assert_eq!(Exit::Signal(9).class(None), ExitClass::Killed);

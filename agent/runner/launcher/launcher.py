@@ -1,22 +1,36 @@
-"""Muster's launcher: an interpreter that has imported torch and waits for one order.
+"""Muster's launcher: an interpreter that has imported torch, and from which ranks are forked.
 
-Run by muster-runner as `python [options] -u launcher.py DIR CONTROL [spare] [without=PACKAGE]...`: DIR is the runner's directory, CONTROL
-the number of an inherited socket. The order is JSON in a file descriptor that arrives there. It names a lane:
+The runner's binary joins three files into one program: this one (who waits for what, and what is forked), `preload.py` (what is imported
+before it is needed) and `rank.py` (what a forked rank becomes). Only the standard library and torch are used.
+
+    python [options] -u launcher.py DIR CONTROL [stay] [background]
+
+DIR is the folder of the runner that started it, CONTROL the number of an inherited socket. Every message on that socket is one byte and a
+file descriptor, which holds a JSON object.
+
+With `stay` it lives as long as its job is on this node, and is never a member of a world itself. It answers each message with a line of JSON
+that repeats the message's token; the token 0 is that of its own start.
+
+- {"do": "fork", "token": T, "dir": D, "runner": [program, arguments...]}: forks a runner for the folder D, and as that runner's child a copy
+  of itself, which waits for the start as described below.
+- {"do": "preload", "token": T}: imports what the job's ranks have imported (`preload.txt` in DIR). A copy of this process does that, and serves
+  the next forks. A package that would change what a rank sees spoils the copy alone; another copy is made without that package.
+
+Without `stay`, and in a copy, it waits for one order, which names a lane:
 
 - parked: torchrun runs in this process, as if it had just been started.
-- fork, direct: the ranks of this node are forked from here. Nothing is left to import; there is no torchrun. Each gets the environment that
-  torchrun would give it, a session of its own, and is killed if this process dies. This process then becomes `muster-ranks`, which
-  attends to them: what was imported here is given back, and is not in the way when the ranks are to be replaced in their turn.
+- fork, direct: the ranks of this node are forked from here. There is no torchrun. Each gets the environment that torchrun would give it, a
+  session of its own, and is killed if this process dies. This process then becomes `muster-ranks`, which attends to the ranks.
 
-A forked rank returns to the top level of this file and goes on as `python script.py` would: fresh `__main__`, default signal handlers,
-plain tracebacks, the interpreter's own end unless a lost peer ended it. This process never touches a GPU, and has no threads when it forks.
-Only the standard library and torch are used.
+A forked rank returns to the top level of this program and goes on as `python script.py` would. No process that forks has touched a GPU, or
+has threads when it forks.
 """
 
 import sys
 
 STARTUP = frozenset(sys.modules)  # what every interpreter has loaded before a script begins
 
+import ast  # noqa: E402
 import atexit  # noqa: E402
 import ctypes  # noqa: E402
 import fcntl  # noqa: E402
@@ -34,51 +48,267 @@ import time  # noqa: E402
 import types  # noqa: E402
 
 PROTOCOL = 1
-# Imports recorded for the next generation. torch with every optional part has about 3,000 modules.
-MODULES_MAX = 10_000
-# Until the ranks are at work; giving 500 MB back takes 20 to 60 ms, which they may need before.
+# Until the ranks are at work. To give 500 MB back takes 20 to 60 ms of processor time, which the ranks may need before.
 REST = 3.0
+# A forked runner answers within milliseconds; a disk that takes this long to sync two small files is broken.
+RUNNER_TIMEOUT = 15.0
+# Copies that are made, each without one more package, before nothing is imported ahead. Real jobs need one to four.
+COPIES_MAX = 12
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 TORCH_SEED = 67280421310721  # c10/core/GeneratorImpl.h: default_rng_seed_val
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-# What differs between ranks or generations. A package that asks for it while it is imported is not imported ahead.
-RANKS_OWN = frozenset(
-    "RANK LOCAL_RANK GROUP_RANK ROLE_RANK NODE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT "
-    "TORCHELASTIC_RESTART_COUNT TORCHELASTIC_RUN_ID TORCHELASTIC_ERROR_FILE MUSTER_GENERATION MUSTER_RESTART_COUNT".split()
-)
 COERCED = os.environ.get("LC_CTYPE")  # an interpreter sets it in a C locale (PEP 538), for all its children
 
 
 def main():
-    """Returns in a forked rank only, with what it shall run."""
+    """Returns in a forked rank, or where torchrun shall run, with what to run."""
     control = socket.socket(fileno=int(sys.argv[2]))
     control.set_inheritable(False)
     leave_coerced_locale(control)
-    here = os.open(sys.argv[1], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     flags = sys.argv[3:]
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated and sys.path:
         sys.path_importer_cache.pop(sys.path.pop(0), None)  # this file's folder; the script's takes its place
-    nice = os.getpriority(os.PRIO_PROCESS, 0)
-    if "spare" in flags and os.geteuid() == 0:
-        os.setpriority(os.PRIO_PROCESS, 0, nice + 10)  # takes no time from the workers; only root may undo it later
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking for a GPU must not make a CUDA context
-    import torch
-    import torch.distributed
+    launcher = Launcher(sys.argv[1], control, "background" in flags)
+    if "stay" in flags:
+        launcher.answer(token=0)
+        launcher.serve()
+    return launcher.obey_order()
 
-    loaded = preload(here, control, flags)
-    seed = torch.get_rng_state()
-    crowd = end_threads()
-    gc.collect()
-    gc.freeze()  # forked ranks share these pages, as long as no collection writes to them
-    os.close(os.open("parked", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=here))  # for whoever looks
-    order = receive(control)
-    if os.geteuid() == 0:
-        os.setpriority(os.PRIO_PROCESS, 0, nice)
-    os.chdir(order["cwd"])
-    control.close()
-    if order["lane"] == "parked":
-        return Torchrun(order)
-    return fork_ranks(order, here, loaded, seed, crowd)
+
+class Launcher:
+    """One process that has imported torch: the first, a copy with more imports, or the copy that a runner got."""
+
+    def __init__(self, folder, control, background):
+        self.folder = folder
+        self.control = control
+        self.nice = os.getpriority(os.PRIO_PROCESS, 0)
+        self.copy = None  # has the job's imports, and serves the forks
+        self.copy_to_be = None  # is still importing
+        self.without = set()  # packages that must not be imported ahead
+        self.copies = 0
+        self.token = 0  # of the request to import
+        self.afresh = False  # ranks start a new interpreter
+        self.unseeded = []  # generators of random numbers, to which each rank gives a seed
+        for name in RANKS_OWN:
+            os.environ.pop(name, None)
+        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to ask for a GPU must not make a CUDA context
+        with self.low_priority(background), Watched() as watched:
+            import torch
+            import torch.distributed
+        self.torch_reads = frozenset(watched.names)
+        self.seed = torch.get_rng_state()
+        self.base = frozenset(sys.modules)
+        self.settle()
+
+    def settle(self):
+        """After imports: what is left is what every fork begins with."""
+        self.crowd = end_threads()
+        gc.collect()
+        gc.freeze()  # forked processes share these pages, as long as no collection writes to them
+
+    def low_priority(self, wanted):
+        """Takes no time from workers. For root alone: nobody else may undo it."""
+        return Priority(self.nice, 10 if wanted and os.geteuid() == 0 else 0)
+
+    def answer(self, **words):
+        try:
+            self.control.sendall(line(words))
+        except OSError:
+            os._exit(0)  # whoever asked is gone, and with it the need for a launcher
+
+    def serve(self):
+        """Returns in the copy that a forked runner gets, which has another folder and another control socket then."""
+        while True:
+            listened = [self.control, *(copy.socket for copy in (self.copy, self.copy_to_be) if copy)]
+            ready = select.select(listened, [], [])[0]
+            self.hear_copies(ready)
+            if self.control not in ready:
+                continue
+            message = receive(self.control)
+            if message is None:
+                os._exit(0)  # no runner needs this launcher any more
+            if message["do"] == "preload":
+                if self.copy_to_be:
+                    self.answer(token=self.token, error="another list came meanwhile")
+                self.copies, self.token = 0, message["token"]
+                self.make_copy()  # in the copy, this loop goes on with another socket
+            elif self.copy:
+                gone = {"token": message["token"], "error": "the copy with the job's imports has ended: launcher.log says why"}
+                self.answer(**self.copy.ask(message) or gone)
+            elif self.fork_runner(message):
+                return
+
+    def hear_copies(self, ready):
+        if self.copy and self.copy.socket in ready:
+            self.copy.end()  # it says nothing unasked: it has died
+            self.copy = None
+        if not self.copy_to_be or self.copy_to_be.socket not in ready:
+            return
+        said = self.copy_to_be.read()
+        if said and said.get("ok"):
+            if self.copy:
+                self.copy.end()
+            self.copy, self.copy_to_be = self.copy_to_be, None
+            with open(os.path.join(self.folder, "preloaded.txt"), "w") as file:
+                file.writelines(f"{name}\n" for name in said["names"])
+            self.answer(token=self.token)
+            return
+        self.copy_to_be.end()
+        self.copy_to_be = None
+        if said and self.copies < COPIES_MAX:
+            self.without.update(said["without"])
+            self.make_copy()
+        else:
+            self.answer(token=self.token, error="no copy could import what the job's ranks have imported: launcher.log says why")
+
+    def make_copy(self):
+        """Forks a copy that imports and then serves forks: there it returns as well, with another control socket."""
+        if self.copy_to_be:
+            self.copy_to_be.end()
+        ours, theirs = socket.socketpair()
+        self.copies += 1
+        launcher = os.getpid()
+        pid = os.fork()
+        if pid != 0:
+            theirs.close()
+            self.copy_to_be = Copy(pid, ours)
+            return
+        die_with(launcher)
+        ours.close()
+        self.control.close()
+        for copy in (self.copy, self.copy_to_be):
+            if copy:
+                copy.socket.close()
+        self.copy = self.copy_to_be = None
+        self.control = theirs
+        with self.low_priority(True):
+            recorded = Recorded(self.folder)
+            wrong, self.unseeded = preload(recorded, self.without)
+        if wrong:
+            for top, why in wrong.items():
+                print(f"not imported ahead: {top} {why}", file=sys.stderr)
+            self.answer(without=sorted(wrong))
+            os._exit(0)
+        self.afresh = bool(recorded.changed & self.torch_reads)
+        self.settle()
+        self.answer(ok=True, names=sorted(located(self.base)))
+
+    def fork_runner(self, message):
+        """Forks a runner, and this process's copy as that runner's child. True in that copy.
+
+        The first process in between ends at once, so that what follows is no child of this one and outlives it. The second is the runner's
+        parent, and becomes its keeper."""
+        if self.crowd:
+            self.answer(token=message["token"], error=f"{self.crowd} threads of the launcher would be lost in a fork")
+            return False
+        told, tell = os.pipe()
+        (out, stdout), (err, stderr) = os.pipe(), os.pipe()
+        runners, copys = socket.socketpair()
+        between = os.fork()
+        if between == 0:
+            if os.fork() != 0:
+                os._exit(0)
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # before the runner is there, so that there is no moment without it
+            if os.fork() != 0:
+                become_keeper(message["runner"][0], message["dir"])
+            runner = os.getpid()
+            pid = os.fork()
+            if pid != 0:
+                become_runner(message["runner"], pid, [runners.fileno(), out, err, tell])
+            die_with(runner)
+            os.setsid()
+            os.dup2(stdout, 1)
+            os.dup2(stderr, 2)
+            for fd in (told, tell, out, stdout, err, stderr):
+                os.close(fd)
+            for old in (runners, self.control, *(copy.socket for copy in (self.copy, self.copy_to_be) if copy)):
+                old.close()
+            self.copy = self.copy_to_be = None
+            self.control, self.folder = copys, message["dir"]
+            mark_environment(self.folder)
+            return True
+        for fd in (tell, out, stdout, err, stderr):
+            os.close(fd)
+        runners.close()
+        copys.close()
+        os.waitpid(between, 0)
+        status = read_all(told, RUNNER_TIMEOUT)
+        if status[:1] == b"\0":
+            self.answer(token=message["token"])
+        else:
+            why = status[1:].decode(errors="replace") or "the forked runner has ended before it was ready, or is not ready in time"
+            self.answer(token=message["token"], error=why)
+        return False
+
+    def obey_order(self):
+        """Waits for the one order of this process, and for nothing else."""
+        order = receive(self.control)
+        if order is None:
+            os._exit(0)  # the runner needs no launcher any more
+        os.chdir(order["cwd"])
+        self.control.close()
+        if order["lane"] == "parked":
+            set_command_line([sys.orig_argv[0], "-m", "torch.distributed.run", *order["argv"]])
+            return Torchrun(order)
+        here = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return fork_ranks(self, order, here)
+
+
+class Copy:
+    """A copy of this launcher, as its parent sees it."""
+
+    def __init__(self, pid, stream):
+        self.pid = pid
+        self.socket = stream
+
+    def ask(self, message):
+        """Hands a message on and waits for the answer, which comes within the time that a forked runner may take. None if it has ended."""
+        memory = os.memfd_create("muster-order")
+        os.write(memory, json.dumps(message).encode())
+        try:
+            socket.send_fds(self.socket, [b"o"], [memory])
+            return self.read()
+        except OSError:
+            return None
+        finally:
+            os.close(memory)
+
+    def read(self):
+        """One line; None if the copy has ended."""
+        heard = b""
+        while not heard.endswith(b"\n"):
+            try:
+                part = self.socket.recv(1 << 16)
+            except OSError:
+                return None
+            if not part:
+                return None
+            heard += part
+        return json.loads(heard)
+
+    def end(self):
+        self.socket.close()
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+
+
+class Priority:
+    """Raises the nice value for a while. What is forked or executed afterwards has the value this process was started with."""
+
+    def __init__(self, base, more):
+        self.base, self.more = base, more
+
+    def __enter__(self):
+        if self.more:
+            os.setpriority(os.PRIO_PROCESS, 0, self.base + self.more)
+
+    def __exit__(self, *_):
+        if self.more:
+            os.setpriority(os.PRIO_PROCESS, 0, self.base)
 
 
 def leave_coerced_locale(control):
@@ -93,55 +323,31 @@ def leave_coerced_locale(control):
         os.execv(sys.executable, sys.orig_argv)
 
 
-def preload(here, control, flags):
-    """Imports what the job's script imported in its last generation, as far as it belongs to the interpreter."""
-    without = {flag.partition("=")[2] for flag in flags if flag.startswith("without=")}
-    calm = threads()
-    loaded = []
-    for name in RANKS_OWN:
-        os.environ.pop(name, None)
-    plain, os.environ.__class__ = os.environ.__class__, Asked
-    for name in recorded(here):
-        if select.select([control], [], [], 0)[0]:
-            break  # the order is here: nothing is gained any more
-        top = name.partition(".")[0]
-        if top in without or not belongs(top):
-            continue
-        try:
-            importlib.import_module(name)
-        except BaseException as error:  # what cannot be imported here is imported, or not, by the script
-            print(f"not preloaded: {name}: {type(error).__name__}: {error}", file=sys.stderr)
-            continue
-        wrong = misfit(calm)
-        if wrong:
-            print(f"{top}, when it is imported, {wrong}: starting again without it", file=sys.stderr)
-            control.set_inheritable(True)
-            os.execv(sys.executable, [*sys.orig_argv, f"without={top}"])
-        loaded.append(name)
-    os.environ.__class__ = plain
-    return loaded
+def become_runner(program, launcher, kept):
+    """Executes the runner's binary with the descriptors 3 to 6, as `hold.rs` takes them over."""
+    try:
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in kept]
+        for place, fd in enumerate(high, start=3):
+            os.dup2(fd, place)
+        os.execve(program[0], [*program, "--launcher", str(launcher)], {})
+    except BaseException as error:
+        os.write(high[3] if len(high) > 3 else kept[3], b"\1" + f"{program[0]}: {error}".encode())
+        os._exit(1)
 
 
-class Asked(type(os.environ)):
-    """The environment, while packages are imported: notes who asks for what belongs to one rank."""
-
-    names = []
-
-    def __getitem__(self, name):
-        if name in RANKS_OWN:
-            Asked.names.append(name)
-        return super().__getitem__(name)
+def become_keeper(program, folder):
+    """Executes the runner's binary as `keeper.rs` describes it."""
+    try:
+        os.execve(program, ["muster-keeper", folder], {})
+    finally:
+        os._exit(1)  # its runner goes on with its list of descendants alone
 
 
-def misfit(calm):
-    """Why what was just imported must not be there before a rank is; None if it may."""
-    if Asked.names:
-        return f"asks for {Asked.names[0]}"
-    if touched_gpu():
-        return "touches a GPU"
-    if threads() > calm:
-        return "starts threads"
-    return None
+def die_with(parent):
+    """This process is killed when its parent ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def end_threads():
@@ -154,363 +360,89 @@ def end_threads():
     return threads() - 1
 
 
-def recorded(here):
-    """Names of modules, one a line. A line `@SCRIPT` stands for what that script imports: nobody has seen it run here yet."""
-    try:
-        with open(os.open("preload.txt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=here)) as file:
-            lines = file.read().splitlines()
-    except FileNotFoundError:
-        return []
-    names = (name for line in lines for name in (imports_of(line[1:]) if line.startswith("@") else line.split()))
-    return list(dict.fromkeys(names))[:MODULES_MAX]
-
-
-def imports_of(script):
-    """What it names in import statements, wherever they stand; nothing, if it cannot be read: then it says so itself when it is run."""
-    import ast
-
-    try:
-        with open(script, "rb") as file:
-            nodes = list(ast.walk(ast.parse(file.read())))
-    except (OSError, SyntaxError, ValueError):
-        return []
-    plain = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    return plain + [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
-
-
-def belongs(top, known={}):
-    """Whether a package is the interpreter's: in its prefix, so never the job's own code."""
-    if top not in known:
-        try:
-            spec = None if top in sys.builtin_module_names else importlib.machinery.PathFinder.find_spec(top)
-        except Exception:
-            spec = None
-        places = [spec.origin, *(spec.submodule_search_locations or [])] if spec else []
-        prefixes = tuple(os.path.join(prefix, "lib") for prefix in {sys.prefix, sys.base_prefix, sys.exec_prefix})
-        known[top] = any(isinstance(place, str) and place.startswith(prefixes) for place in places)
-    return known[top]
-
-
 def threads():
     return len(os.listdir("/proc/self/task"))
 
 
 def touched_gpu():
-    torch = sys.modules["torch"]
-    return torch.cuda.is_initialized()
+    """Whether this process has a GPU open, by torch or by any other library: a fork of it could not use one."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return True
+    devices = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{entry}").startswith(devices):
+                return True
+        except OSError:
+            pass  # closed since it was listed
+    return False
 
 
 def receive(control):
-    message, fds, _, _ = socket.recv_fds(control, 1, 1)
+    """The object of one message; None if the other side is gone."""
+    try:
+        message, fds, _, _ = socket.recv_fds(control, 1, 1)
+    except OSError:
+        return None
     if not message or not fds:
-        os._exit(0)  # the runner needs no launcher any more
+        return None
     with open(fds[0], "rb") as file:
         file.seek(0)
         return json.load(file)
 
 
-class Torchrun:
-    """The parked lane: torchrun in this process."""
-
-    peer_lost = ()
-
-    def __init__(self, order):
-        replace_environment(order["envs"][0])
-        self.arguments = order["argv"]
-
-    def go(self):
-        import torch.distributed.run
-
-        sys.argv = [torch.distributed.run.__file__, *self.arguments]
-        sys.orig_argv = [sys.orig_argv[0], "-m", "torch.distributed.run", *self.arguments]
-        torch.distributed.run.main(self.arguments)
-
-
-def fork_ranks(order, here, loaded, seed, crowd):
-    if touched_gpu():
-        raise RuntimeError("CUDA is initialized in the launcher, so nothing can be forked from it")
-    afresh = shadows(order)
-    if crowd:
-        print(f"{crowd} threads would be lost in a fork: ranks start afresh", file=sys.stderr)
-        afresh = True
-    journal = record(here, loaded)
-    ranks = [Rank(order["first_rank"] + local, local, here) for local in range(len(order["envs"]))]
-    for rank in ranks:
-        rank.await_welcome()
-    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    launcher = os.getpid()
-    for rank in ranks:
-        began = boot_us()
-        rank.pid = os.fork()
-        if rank.pid == 0:
-            os.setsid()
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != launcher:
-                os._exit(1)
-            os.dup2(rank.stdout, 1)
-            os.dup2(rank.stderr, 2)
-            for other in ranks:
-                other.close()
-            os.close(here)
-            if rank.local != 0:
-                os.close(journal)
-            signal.pthread_sigmask(signal.SIG_SETMASK, [])
-            pin(order["cpus"][rank.local])
-            return Script(order, rank.local, afresh, journal, seed)
-        rank.started(began)
-    os.close(journal)
-    become_attendant(ranks, here)
-
-
-def pin(cpus):
-    """Keeps a rank to its CPUs, if it has any, as sys.rs does in the other lanes."""
-    if not cpus:
-        return
-    try:
-        os.sched_setaffinity(0, cpus)
-    except OSError:
-        print("muster: not pinned: none of the CPUs in MUSTER_RANK_CPUS may be used here", file=sys.stderr)
-
-
-def become_attendant(ranks, here):
-    """Goes on as the small program that attends to the ranks: at once if there is something to attend to, else once they are at work."""
-    heard = signal.sigtimedwait(HANDLED, REST)
-    if heard is not None and heard.si_signo != signal.SIGCHLD:
-        os.kill(os.getpid(), heard.si_signo)  # still blocked: the program finds it
-    for rank in ranks:
-        rank.socket.set_inheritable(True)
-    handed = [{"rank": rank.rank, "pid": rank.pid, "fd": rank.socket.fileno()} for rank in ranks]
-    os.execve(f"/proc/self/fd/{here}/muster-ranks", ["muster-ranks", "adopt", json.dumps(handed)], os.environ)
-
-
-def shadows(order):
-    """Modules loaded here that the script would find in its own folder instead: then it must start afresh."""
-    folder = script_folder(order)
-    if folder is None:
-        return False
-    try:
-        names = {entry.partition(".")[0] for entry in os.listdir(folder)}
-    except OSError:
-        return True
-    tops = {name.partition(".")[0] for name in sys.modules if name not in STARTUP and name != "__main__"}
-    found = [name for name in names & tops if getattr(importlib.machinery.PathFinder.find_spec(name, [folder]), "origin", None)]
-    for name in found:
-        print(f"{folder} has its own {name}: ranks start afresh", file=sys.stderr)
-    return bool(found)
-
-
-def script_folder(order):
-    """What `python` puts first on sys.path."""
-    if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
-        return None
-    entry = order["argv"][0]
-    if entry == "-m":
-        return order["cwd"]
-    path = os.path.realpath(entry)
-    return path if os.path.isdir(path) or not path.endswith(".py") and is_archive(path) else os.path.dirname(path)
-
-
-def is_archive(path):
-    import zipfile
-
-    return zipfile.is_zipfile(path)
-
-
-def record(here, loaded):
-    """The file in which imports are noted for the next generation, beginning with those that were made ahead of this one."""
-    fd = os.open("modules.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600, dir_fd=here)
-    os.write(fd, "".join(f"{name}\n" for name in loaded).encode())
-    # Out of the way: a rank's first file is number 3, as after a plain start.
-    far = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 200)
+def read_all(fd, timeout):
+    """Everything until the end of a pipe; what was there when the time is over."""
+    until = time.monotonic() + timeout
+    heard = b""
+    while select.select([fd], [], [], max(0, until - time.monotonic()))[0]:
+        part = os.read(fd, 4096)
+        if not part:
+            break
+        heard += part
     os.close(fd)
-    return far
+    return heard
 
 
-class Rank:
-    """One rank until it is started: a connection to the runner, which takes this process for its shim, and the pipes of its output."""
-
-    def __init__(self, rank, local, here):
-        self.rank = rank
-        self.local = local
-        self.pid = 0
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.connect(f"/proc/self/fd/{here}/ranks.sock")
-        (out, self.stdout), (err, self.stderr) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
-        hello = {"say": "hello", "v": PROTOCOL, "rank": self.rank, "local_rank": local, "pid": os.getpid()}
-        socket.send_fds(self.socket, [line(hello)], [out, err])
-        os.close(out)
-        os.close(err)
-
-    def await_welcome(self):
-        """Reads the one answer, and not a byte more: the rest is for the attendant."""
-        heard = b""
-        while not heard.endswith(b"\n"):
-            byte = self.socket.recv(1)
-            if not byte:
-                quit_now(1)  # without its runner no rank may live
-            heard += byte
-        heard = json.loads(heard)
-        if not heard.get("ok"):
-            print(f"refused by the runner: {heard.get('error', 'the worker group is being stopped')}", file=sys.stderr)
-            quit_now(1)
-
-    def started(self, began):
-        os.close(self.stdout)
-        os.close(self.stderr)
-        with open(f"/proc/{self.pid}/stat", "rb") as file:
-            start_time = int(file.read().rpartition(b")")[2].split()[19])
-        self.socket.sendall(line({"say": "started", "pid": self.pid, "start_time": start_time, "at_us": began}))
-
-    def close(self):
-        self.socket.close()
-        for fd in (self.stdout, self.stderr):
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # those of a rank that was forked before this one
-
-
-def quit_now(code):
-    """Without the interpreter's end: tearing torch down takes a tenth of a second, and nothing here needs it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-class Script:
-    """What a forked rank runs, prepared so that it sees what a plain start would show it."""
-
-    def __init__(self, order, local, afresh, journal, seed):
-        self.argv = order["argv"]
-        self.peer_lost = order["peer_lost"]
-        replace_environment(order["envs"][local])
-        command = [sys.orig_argv[0], *order["options"], "-u", *self.argv]
-        if afresh:
-            os.execve(sys.executable, command, os.environ)
-        sys.orig_argv = command
-        folder = script_folder(order)
-        if folder is not None:
-            sys.path.insert(0, folder)
-        self.main = types.ModuleType("__main__")
-        launcher = sys.modules["__main__"]
-        # multiprocessing keeps it under a second name.
-        for name in [name for name, module in sys.modules.items() if module is launcher]:
-            sys.modules[name] = self.main
-        vars(self.main).update(__builtins__=__builtins__, __annotations__={})
-        reseed(seed)
-        if local == 0:
-            sys.meta_path.insert(0, Recorder(journal))
-
-    def go(self):
-        main = vars(self.__dict__.pop("main"))  # sys.modules alone keeps it, so that it goes when the interpreter does
-        if self.argv[0] == "-m":
-            sys.argv = ["-m", *self.argv[2:]]
-            runpy._run_module_as_main(self.argv[1])
-            return
-        sys.argv = list(self.argv)
-        script = self.argv[0]
-        if os.path.isdir(script) or not script.endswith(".py") and is_archive(script):
-            runpy._run_module_as_main("__main__", False)
-            return
-        path = os.path.abspath(script)
-        main.update(__file__=path, __cached__=None)
-        main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
-        with open(path, "rb") as file:
-            source = file.read()
-        exec(compile(source, path, "exec", dont_inherit=True), main)
-
-
-def replace_environment(env):
-    os.environ.clear()
-    os.environ.update(env)
-    if COERCED:
-        os.environ["LC_CTYPE"] = COERCED
-
-
-def reseed(seed):
-    """`random` seeds itself anew after a fork; numpy, multiprocessing and torch do not. torch began with a constant once and begins by chance now."""
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
-    if "multiprocessing.process" in sys.modules:
-        process = sys.modules["multiprocessing.process"]
-        process.current_process().authkey = process.AuthenticationString(os.urandom(32))
-    torch = sys.modules["torch"]
-    if torch.initial_seed() == TORCH_SEED:
-        torch.set_rng_state(seed)
-    else:
-        torch.default_generator.seed()
-
-
-class Recorder:
-    """Notes what the script imports beyond what is there. Finds nothing itself."""
-
-    def __init__(self, journal):
-        self.journal = journal
-        self.pid = os.getpid()
-        self.left = MODULES_MAX
-
-    def find_spec(self, name, path=None, target=None):
-        if self.left > 0 and os.getpid() == self.pid:
-            self.left -= 1
-            try:
-                os.write(self.journal, f"{name}\n".encode())
-            except OSError:
-                self.left = 0  # a full disk, or a script that closes what it did not open
-        return None
-
-
-def names_one_of(signs, error):
-    try:
-        words = f"{type(error).__name__}: {error}"
-    except Exception:
-        return False  # one that cannot say what it is
-    return any(sign in words for sign in signs)
-
-
-def end_without_teardown():
-    """The end of a rank that fell because a peer was lost. Until its process has ended nobody knows that the world is broken, and to take
-    torch apart takes half a second. So: threads, exit handlers and files, in the interpreter's order, and no module's end."""
-    try:
-        sys.modules["threading"]._shutdown()
-        atexit._run_exitfuncs()
-        opened = [thing for thing in gc.get_objects() if issubclass(type(thing), io.IOBase)]
-        for file in [*opened, sys.stdout, sys.stderr]:
-            try:
-                file.flush()
-            except Exception:
-                pass  # closed, or not there
-    finally:
+def mark_environment(folder):
+    """Names this copy's own folder in the environment that `/proc` shows, where the launcher's is: what a runner leaves behind when it is
+    killed is found by it."""
+    begin, end = (int(field) for field in stat_of("self")[47:49])  # env_start, env_end
+    shown = ctypes.string_at(begin, end - begin) if begin else b""
+    entry = b"MUSTER_RUN_DIR="
+    at = 0 if shown.startswith(entry) else shown.find(b"\0" + entry) + 1
+    room = len(shown[at:].split(b"\0", 1)[0])
+    new = entry + os.fsencode(folder)
+    if not shown[at:].startswith(entry) or room < len(new):
+        print(f"the folder {folder} cannot be shown as this process's own", file=sys.stderr)
         os._exit(1)
+    ctypes.memmove(begin + at, new.ljust(room, b"\0"), room)
 
 
-def line(word):
-    return json.dumps(word).encode() + b"\n"
+def set_command_line(words):
+    """What `ps`, `pgrep -f` and py-spy show of this process: the user's command. Where the kernel does not let a process move these bytes
+    (it was built without CONFIG_CHECKPOINT_RESTORE), as many of them as there is room for."""
+    text = b"\0".join(os.fsencode(word) for word in words) + b"\0"
+    # Kept for as long as the process lives: the kernel reads it whenever somebody asks.
+    set_command_line.text = ctypes.create_string_buffer(text, len(text))
+    at = ctypes.addressof(set_command_line.text)
+    fields = [int(field) for field in stat_of("self")[23:49]]  # proc(5), from startcode to env_end
+    (code_start, code_end, stack), (data_start, data_end, heap, arg_start, arg_end, env_start, env_end) = fields[:3], fields[19:]
+    words = [code_start, code_end, data_start, data_end, heap, end_of_heap(), stack, at, at + len(text), env_start, env_end, 0]
+    layout = (ctypes.c_uint64 * 13)(*words, 0xFFFFFFFF << 32)  # struct prctl_mm_map: no auxv, exe_fd -1
+    if ctypes.CDLL(None).prctl(35, 14, ctypes.byref(layout), ctypes.sizeof(layout), 0) != 0:  # PR_SET_MM, PR_SET_MM_MAP
+        room = arg_end - arg_start
+        ctypes.memmove(arg_start, text[: room - 1].ljust(room, b"\0"), room)
 
 
-def boot_us():
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+def end_of_heap():
+    sbrk = ctypes.CDLL(None).sbrk
+    sbrk.restype = ctypes.c_void_p
+    return sbrk(0) or 0
 
 
-def run(plan):
-    """Runs it and shows an exception as the interpreter would: without the frames of this file."""
-    try:
-        plan.go()
-    except SystemExit:
-        raise
-    except BaseException as error:
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-            trace = trace.tb_next
-        error.__traceback__ = trace
-        sys.excepthook(type(error), error, trace)
-        if names_one_of(plan.peer_lost, error):
-            end_without_teardown()
-        # Shown already; the interpreter still takes its usual end, and the script's hook lives as long as it would.
-        sys.excepthook = lambda *_, shown=sys.excepthook: None
-        raise
-
-
-plan = main()
-run(plan)
+def stat_of(pid):
+    """The fields of `/proc/PID/stat` from the third on (proc(5)): the first is at index 0."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()

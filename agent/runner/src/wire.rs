@@ -61,9 +61,9 @@ pub struct Hold {
     /// Workers are stopped, with `term_grace_ms`, when the last [`Command::Renew`] is older than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence_after_ms: Option<u64>,
-    /// Not a worker group yet: a parked launcher for a later generation of `job`, which [`Command::Adopt`] names.
+    /// Not a worker group, and never one: the launcher of `job` on this node, from which the runners of its generations are forked.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub spare: bool,
+    pub launcher: bool,
 }
 
 fn default_log_bytes() -> u64 {
@@ -125,12 +125,16 @@ impl Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "snake_case")]
 pub enum Command {
-    /// Starts a launcher that imports torch and waits for the start's [`Order`]. Only before `Start`, once.
+    /// Starts the launcher; answered once it has imported torch. Once, and only where [`Hold::launcher`] is set.
     Park(ParkSpec),
-    /// A spare becomes the runner of this worker group.
-    Adopt {
-        hold: Box<Hold>,
+    /// Forks a runner for the directory `dir`, in which its `hold.json` lies, with a copy of the launcher as its child; answered once that
+    /// runner can be talked to.
+    Fork {
+        dir: PathBuf,
     },
+    /// Has a copy of the launcher import what [`crate::record::PRELOAD`] lists, and serve the forks from then on. Answered when it does, or
+    /// when no copy could.
+    Preload,
     /// Starts the worker group. The same content again is fine, other content is a conflict.
     Start(StartSpec),
     /// TERM, `grace_ms`, kill of everything. May be repeated with a shorter grace. Before `Start`: never start.
@@ -278,8 +282,19 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
     let Some(command) = object.get("cmd").and_then(serde_json::Value::as_str).map(str::to_owned) else {
         return Err(malformed("cmd: the command is missing".into()));
     };
-    const KNOWN: [&str; 10] =
-        ["park", "adopt", "start", "stop", "renew", "status", "subscribe", "store_set", "complete_exit_barrier", "release"];
+    const KNOWN: [&str; 11] = [
+        "park",
+        "fork",
+        "preload",
+        "start",
+        "stop",
+        "renew",
+        "status",
+        "subscribe",
+        "store_set",
+        "complete_exit_barrier",
+        "release",
+    ];
     if !KNOWN.contains(&command.as_str()) {
         let text = format!("cmd: {:?} is not a command of this runner", command.chars().take(64).collect::<String>());
         return Err(Refused { id, close: false, error: Refusal::new(RefusalKind::UnknownCommand, text) });
@@ -341,6 +356,9 @@ pub struct Status {
     /// Processes that still live 60 s after they were killed (waiting in the kernel, as a rule).
     #[serde(default)]
     pub stuck: Vec<i32>,
+    /// torchrun was executed in place of a launcher that had failed by itself, before any rank was there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fell_back: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

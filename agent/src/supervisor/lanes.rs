@@ -1,22 +1,21 @@
-//! The supervisor's part in the fast lanes: which spares it keeps, and what a launcher is told.
-
-use std::sync::Arc;
+//! The supervisor's part in the fast lanes: which launchers it keeps, and what they are told.
 
 use muster_core::{
     exit::PEER_LOST_SIGNS,
     id::JobUid,
     node::{lane::Lane, spare, torchrun, torchrun::Site},
-    run::{Assignment, Desired, RunId, RunPhase, RunReport, SpareReport, SpareState, Target},
+    run::{Assignment, Desired, Endpoint, RunId, RunPhase, RunReport, SpareReport, SpareState, Target},
+    spec,
     time::Timestamp,
 };
 use muster_runner::wire;
 use muster_runtime::clock::Clock;
+use tracing::{info, warn};
 
 use super::Supervisor;
 use crate::{
-    preflight::Preflight,
+    launchers::{self, Found, Launcher, Made, Outcome, Place},
     run_dir::Accepted,
-    spares::{self, Made, Outcome, Place},
 };
 
 impl Supervisor {
@@ -31,25 +30,24 @@ impl Supervisor {
         }
         let before = std::mem::take(&mut self.coming);
         self.coming = desired.warm.iter().map(|assignment| (assignment.run.job.clone(), assignment.clone())).collect();
-        for (job, assignment) in &self.coming {
-            // With other GPUs it is another launcher.
-            if before.get(job).is_some_and(|before| before.gpus != assignment.gpus)
-                && let Some(spare) = self.spares.take(job)
-            {
-                self.scope.spawn("spare", spare.end());
-            }
+        // With other GPUs it is another launcher.
+        let moved = |(job, assignment): (&JobUid, &Assignment)| {
+            before.get(job).is_some_and(|before| before.gpus != assignment.gpus).then(|| job.clone())
+        };
+        for job in self.coming.iter().filter_map(moved).collect::<Vec<_>>() {
+            self.end_launcher(&job);
         }
     }
 
     /// What became of the launchers for jobs that are about to come.
     pub(super) fn spares_of_coming(&self) -> Vec<SpareReport> {
-        let off = || SpareState::Without("this node keeps no spare launchers".into());
-        let state = |job: &JobUid| if self.config.spares { self.spares.state(job) } else { Some(off()) };
+        let off = || SpareState::Without("this node keeps no launchers".into());
+        let state = |job: &JobUid| if self.config.spares { self.launchers.state(job) } else { Some(off()) };
         self.coming.keys().filter_map(|job| Some(SpareReport { job: job.clone(), state: state(job)? })).collect()
     }
 
-    /// Makes the spares that are missing and ends those that are of no use any more.
-    pub(super) fn tend_spares(&mut self) {
+    /// Starts the launchers that are missing, has them import what their jobs import, and ends those that are of no use any more.
+    pub(super) fn tend_launchers(&mut self) {
         self.look_again = None;
         let reports = self.reports.borrow().as_ref().map(|reports| reports.runs.clone()).unwrap_or_default();
         self.accepted.retain(|run, _| reports.iter().any(|report| report.run == *run));
@@ -60,67 +58,102 @@ impl Supervisor {
         let runs: Vec<(RunReport, Lane)> =
             reports.iter().filter(settled).map(|report| (report.clone(), self.lane(&report.run))).collect();
         let now = Timestamp(Clock::Boot.now_us());
+        let preparing = reports.iter().filter(|report| report.phase == RunPhase::Preparing);
+        let starting = preparing.map(|report| report.run.job.clone()).collect();
         let coming = self.coming.keys().cloned().collect();
-        let plan = spare::plan(now, &runs, &coming, &self.spares.jobs());
-        self.spares.are_here(plan.here, now);
+        let held = spare::Held { runs: &runs, starting, coming: &coming, launchers: &self.launchers.jobs() };
+        let plan = spare::plan(now, &held);
+        self.launchers.are_here(plan.here, now);
         self.look_again = plan.look_again;
         for job in plan.end {
-            if let Some(spare) = self.spares.take(&job) {
-                self.scope.spawn("spare", spare.end());
-            }
+            self.end_launcher(&job);
         }
-        for run in plan.prepare {
-            let Some(assignment) = self.wanted.get(&run.job).filter(|a| a.run == run).cloned() else { continue };
-            if torchrun::ranks(&assignment).is_none() {
-                // Only Python can be started ahead.
-                continue;
+        for run in plan.train {
+            let modules = self.runs.dir(&run).join(muster_runner::record::MODULES);
+            let list = || launchers::read_some(&modules);
+            if let Some((launcher, list)) = self.launchers.next_imports(&run.job, run.generation, list) {
+                self.preload(run.job.clone(), launcher, list);
+            } else if !self.launchers.is_known(&run.job)
+                && let Some(assignment) = self.wanted.get(&run.job).filter(|a| a.run == run).cloned()
+                && torchrun::ranks(&assignment).is_some()
+            {
+                self.start_launcher(assignment, true, false);
             }
-            let (lane, modules) = (self.lane(&run), self.runs.dir(&run).join(muster_runner::record::MODULES));
-            self.make_spare(assignment, move |place: Place, assignment, _| async move {
-                match place.make(&assignment, lane, &spares::read_some(&modules)).await {
-                    Ok(spare) => Outcome::Ready(spare),
-                    Err(why) => Outcome::Without(why),
-                }
-            });
         }
         for assignment in plan.warm.iter().filter_map(|job| self.coming.get(job).cloned()).collect::<Vec<_>>() {
-            self.make_spare(assignment, |place: Place, assignment, preflight| async move {
-                place.make_ahead(&assignment, &preflight).await
-            });
+            self.start_launcher(assignment, true, true);
         }
     }
 
-    fn make_spare<F>(&mut self, assignment: Assignment, make: impl FnOnce(Place, Assignment, Arc<Preflight>) -> F)
-    where
-        F: Future<Output = Outcome> + Send + 'static,
-    {
+    /// The launcher from which this generation's runner is forked, as far as there is one. Where the lane may need one from the job's first
+    /// generation on, it is started here.
+    pub(super) fn launcher_for(&mut self, assignment: &Assignment) -> Option<Found> {
+        if !self.config.spares || assignment.launch == spec::Launch::Cold || torchrun::ranks(assignment).is_none() {
+            return None;
+        }
+        let job = &assignment.run.job;
+        let anywhere = Endpoint { host: self.facts.report().address, port: 1 };
+        // What cannot be launched at all is refused where it is prepared.
+        let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &self.site(&assignment.run)).ok()?;
+        if self.launchers.is_unfit(job, assignment, &launch) {
+            info!(%job, "its launcher was started with other things than this generation needs: another is started");
+            self.end_launcher(job);
+        }
+        if !self.launchers.is_known(job) && assignment.launch != spec::Launch::Direct {
+            self.start_launcher(assignment.clone(), false, false);
+        }
+        self.launchers.find(job)
+    }
+
+    fn start_launcher(&mut self, assignment: Assignment, background: bool, ahead: bool) {
         let job = assignment.run.job.clone();
-        let number = self.spares.begin(&job);
-        let dir = self.runs.spare_dir(&job, number);
+        let number = self.launchers.begin(&job);
+        let dir = self.runs.launcher_dir(&job, number);
         let run_dir = dir.to_str().expect("the state directory was checked to be UTF-8").to_owned();
         let site = Site { run_dir, ..self.site(&assignment.run) };
-        let making =
-            make(Place { dir: dir.clone(), number, runner: self.config.runner.clone(), site }, assignment, self.preflight.clone());
-        let done = self.made.0.clone();
-        self.scope.spawn("spare", async move {
-            let made = |outcome| Made { job: job.clone(), number, outcome };
-            // Nobody listens any more while the agent shuts down; the spare's runner ends by itself.
-            let outcome = making.await;
-            let is_made = matches!(outcome, Outcome::Ready(_));
-            let _ = done.send(made(outcome)).await;
-            if !is_made {
-                return;
-            }
-            let _ = done.send(made(Outcome::Imported(spares::imported(&dir).await))).await;
-            tokio::time::sleep(spares::GROWN).await;
-            if let Some(bytes) = spares::memory(&dir) {
-                let _ = done.send(made(Outcome::Size(bytes))).await;
+        let place = Place { dir, number, runner: self.config.runner.clone(), site, background };
+        let (preflight, done) = (self.preflight.clone(), self.made.0.clone());
+        self.scope.spawn("launcher", async move {
+            let outcome = place.start(&assignment, &preflight, ahead).await;
+            let launcher = if let Outcome::Ready(kept) = &outcome { Some(kept.launcher().clone()) } else { None };
+            // Nobody listens any more while the agent shuts down; the launcher's runner ends by itself.
+            let _ = done.send(Made { job: job.clone(), number, outcome }).await;
+            if let Some(bytes) = launcher.and_then(|launcher| launcher.memory()) {
+                let _ = done.send(Made { job, number, outcome: Outcome::Size(bytes) }).await;
             }
         });
     }
 
+    fn preload(&mut self, job: JobUid, launcher: Launcher, list: String) {
+        let done = self.made.0.clone();
+        self.scope.spawn("launcher", async move {
+            launcher.preload(&list).await;
+            if let Some(bytes) = launcher.memory() {
+                let _ = done.send(Made { job, number: launcher.number(), outcome: Outcome::Size(bytes) }).await;
+            }
+        });
+    }
+
+    fn end_launcher(&mut self, job: &JobUid) {
+        if let Some(kept) = self.launchers.take(job) {
+            self.scope.spawn("launcher", kept.end());
+        }
+    }
+
     pub(super) fn lane(&mut self, run: &RunId) -> Lane {
         self.accepted(run).map_or(Lane::Cold, |accepted| accepted.lane)
+    }
+
+    /// Notes that a run is in lane cold, though it was accepted in another.
+    pub(super) fn note_fallback(&mut self, run: &RunId) {
+        let Some(accepted) = self.accepted(run).filter(|accepted| accepted.lane != Lane::Cold).cloned() else { return };
+        warn!(job = %run.job, generation = %run.generation, "its launcher has failed by itself, so torchrun was executed");
+        let why = "its launcher on this node failed by itself: launcher.log says why".to_owned();
+        let accepted = Accepted { lane: Lane::Cold, why, ..accepted };
+        if let Err(e) = self.runs.note_lane(run, &accepted) {
+            warn!(job = %run.job, "its lane cannot be noted: {e}");
+        }
+        self.accepted.insert(run.clone(), accepted);
     }
 
     /// What was noted of a run when it was accepted, read once; none before.
@@ -131,7 +164,7 @@ impl Supervisor {
         self.accepted.get(run)
     }
 
-    /// Adds to each report how and with what its run is started, and to a job's newest what its spare takes.
+    /// Adds to each report how and with what its run is started, and to a job's newest what its launcher takes.
     pub(super) fn tell_lanes(&mut self, reports: &mut [RunReport]) {
         for report in reports.iter_mut().filter(|report| !matches!(report.phase, RunPhase::Preparing | RunPhase::Refused(_))) {
             if let Some(accepted) = self.accepted(&report.run) {
@@ -139,7 +172,7 @@ impl Supervisor {
                 report.stack = accepted.stack.clone();
             }
             if report.phase == RunPhase::Running {
-                report.lane.spare_bytes = self.spares.bytes(&report.run.job);
+                report.lane.spare_bytes = self.launchers.bytes(&report.run.job);
             }
         }
     }

@@ -22,6 +22,10 @@ impl Supervisor {
                 };
                 Input::Runner { run, status }
             }
+            Word::FellBack => {
+                self.note_fallback(&run);
+                return None;
+            }
             Word::Unkillable(processes) => {
                 self.unkillable.insert(run, processes);
                 return None;

@@ -312,7 +312,7 @@ mod tests {
         Evidence::NodeSilent { node: node.into(), lost, since: at, heard: at }
     }
 
-    const PEER: Option<&str> = Some("RuntimeError: Connection closed by peer [127.0.0.1]:1");
+    const PEER: Option<&str> = Some("RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1");
 
     #[test]
     fn the_rank_that_failed_by_itself_is_to_blame_even_if_a_victim_was_seen_first() {

@@ -272,7 +272,7 @@ impl Bench {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-const PEER: Option<&str> = Some("RuntimeError: Connection closed by peer");
+const PEER: Option<&str> = Some("RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1");
 
 #[test]
 fn a_job_starts_as_soon_as_the_minimum_is_there_and_says_what_it_waits_for() {

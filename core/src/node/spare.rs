@@ -1,8 +1,8 @@
-//! For which jobs this node keeps a spare: a parked launcher for the next generation, beside the running one.
+//! For which jobs this node keeps a launcher, and when that may import what the job imports.
 //!
-//! A spare is prepared once the running generation makes steps, so that it never slows a start, and lives for as long as the job has
-//! anything on this node, and [`LINGER`] longer. What stands in between generations keeps its spare: that is the moment it is for. For
-//! a job that is about to come, one is prepared at once: it trains elsewhere until this node is ready.
+//! A launcher lives for as long as its job has anything on this node, and [`LINGER`] longer: between two generations is the moment it is for.
+//! While a job starts, nothing beside it may take time from it, so whatever is done for the generations to come waits until it trains. For a
+//! job that is about to come, a launcher is started at once: the job trains elsewhere until this node is ready.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,26 +25,38 @@ pub const LINGER: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Jobs that have something here whose lane uses spares.
+    /// Jobs that have something here whose lane uses launchers.
     pub here: BTreeSet<JobUid>,
-    /// Runs whose jobs need a spare now.
-    pub prepare: Vec<RunId>,
-    /// Jobs that have nothing here yet and need one.
+    /// The newest runs of these jobs, as far as they train.
+    pub train: Vec<RunId>,
+    /// Jobs that have nothing here yet and need a launcher.
     pub warm: Vec<JobUid>,
-    /// Jobs whose spare is of no use any more.
+    /// Jobs whose launcher is of no use any more.
     pub end: Vec<JobUid>,
     /// When to ask again if nothing changes before.
     pub look_again: Option<Timestamp>,
 }
 
-/// `runs`: all this node holds, with their lanes. `coming`: jobs that are about to come. `spares`: jobs that have one or are about to, and
-/// when they were last here.
-pub fn plan(now: Timestamp, runs: &[(RunReport, Lane)], coming: &BTreeSet<JobUid>, spares: &BTreeMap<JobUid, Timestamp>) -> Plan {
-    let mut here = coming.clone();
+/// What this node has and is told, as far as launchers depend on it.
+#[derive(Clone, Debug)]
+pub struct Held<'a> {
+    /// The runs whose lane is known.
+    pub runs: &'a [(RunReport, Lane)],
+    /// Jobs with a run that is being prepared.
+    pub starting: BTreeSet<JobUid>,
+    /// Jobs that are about to come.
+    pub coming: &'a BTreeSet<JobUid>,
+    /// Jobs that have a launcher or are about to, and when they were last here.
+    pub launchers: &'a BTreeMap<JobUid, Timestamp>,
+}
+
+pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
+    let Held { runs, starting, coming, launchers } = held;
+    let mut here: BTreeSet<JobUid> = coming.union(starting).cloned().collect();
     here.extend(runs.iter().filter(|(_, lane)| *lane != Lane::Cold).map(|(run, _)| run.run.job.clone()));
-    let warm = coming.iter().filter(|job| !spares.contains_key(*job)).cloned().collect();
+    let warm = coming.iter().filter(|job| !launchers.contains_key(*job)).cloned().collect();
     let mut plan = Plan { here, warm, ..Plan::default() };
-    for (job, last_here) in spares.iter().filter(|(job, _)| !plan.here.contains(*job)) {
+    for (job, last_here) in launchers.iter().filter(|(job, _)| !plan.here.contains(*job)) {
         let due = *last_here + LINGER;
         if due <= now {
             plan.end.push(job.clone());
@@ -52,7 +64,7 @@ pub fn plan(now: Timestamp, runs: &[(RunReport, Lane)], coming: &BTreeSet<JobUid
             plan.look_again = Some(plan.look_again.map_or(due, |at| at.min(due)));
         }
     }
-    for job in plan.here.iter().filter(|job| !spares.contains_key(*job) && !coming.contains(*job)) {
+    for job in plan.here.iter().filter(|job| !coming.contains(*job)) {
         let newest = runs.iter().filter(|(run, _)| run.run.job == *job).max_by_key(|(run, _)| run.run.generation);
         let Some((run, lane)) = newest else { continue };
         if *lane == Lane::Cold || run.phase != RunPhase::Running || run.ranks.is_empty() {
@@ -63,13 +75,13 @@ pub fn plan(now: Timestamp, runs: &[(RunReport, Lane)], coming: &BTreeSet<JobUid
         }
         // In a world where only rank 0 prints, the others never show a step: one that does speaks for its node.
         if run.ranks.iter().any(|rank| rank.first_step_at.is_some()) {
-            plan.prepare.push(run.run.clone());
+            plan.train.push(run.run.clone());
             continue;
         }
         let started = run.ranks.iter().filter_map(|rank| rank.started_at).max().unwrap_or(now);
         let due = Timestamp(started.0.saturating_add(STEPLESS.as_micros() as u64));
         if due <= now {
-            plan.prepare.push(run.run.clone());
+            plan.train.push(run.run.clone());
         } else {
             plan.look_again = Some(plan.look_again.map_or(due, |at| at.min(due)));
         }
@@ -96,7 +108,7 @@ mod tests {
         (RunReport { phase, ranks: vec![rank], ..RunReport::preparing(id, Term(1)) }, Lane::Fork)
     }
 
-    /// Spares of jobs that were here a second ago.
+    /// Launchers of jobs that were here a second ago.
     fn set(jobs: &[&str]) -> BTreeMap<JobUid, Timestamp> {
         jobs.iter().map(|job| (JobUid::from(*job), Timestamp(2_000_000))).collect()
     }
@@ -108,20 +120,20 @@ mod tests {
     const NOW: Timestamp = Timestamp(3_000_000);
 
     /// Where nothing is about to come.
-    fn plan(now: Timestamp, runs: &[(RunReport, Lane)], spares: &BTreeMap<JobUid, Timestamp>) -> Plan {
-        super::plan(now, runs, &BTreeSet::new(), spares)
+    fn plan(now: Timestamp, runs: &[(RunReport, Lane)], launchers: &BTreeMap<JobUid, Timestamp>) -> Plan {
+        super::plan(now, &Held { runs, starting: BTreeSet::new(), coming: &BTreeSet::new(), launchers })
     }
 
     #[test]
-    fn a_spare_waits_for_steps() {
+    fn nothing_is_imported_before_a_job_trains() {
         let stepping = || [run("a", 1, RunPhase::Running, true)];
         let id = stepping()[0].0.run.clone();
-        assert_eq!(plan(NOW, &stepping(), &set(&[])).prepare, vec![id.clone()]);
-        assert_eq!(plan(NOW, &stepping(), &set(&["a"])), nothing(&["a"]), "one is enough");
+        assert_eq!(plan(NOW, &stepping(), &set(&[])).train, vec![id.clone()]);
+        assert_eq!(plan(NOW, &stepping(), &set(&["a"])).train, vec![id.clone()], "it may import more than its launcher has");
         let silent = [run("a", 1, RunPhase::Running, false)];
         let due = Timestamp(6_000_000);
         assert_eq!(plan(NOW, &silent, &set(&[])), Plan { look_again: Some(due), ..nothing(&["a"]) });
-        assert_eq!(plan(due, &silent, &set(&[])).prepare, [id]);
+        assert_eq!(plan(due, &silent, &set(&[])).train, [id]);
     }
 
     #[test]
@@ -139,11 +151,21 @@ mod tests {
     #[test]
     fn for_a_job_that_is_about_to_come_one_is_made_at_once_and_kept() {
         let coming = BTreeSet::from([JobUid::from("a")]);
-        let made = super::plan(NOW, &[], &coming, &set(&[]));
-        assert_eq!(made, Plan { warm: vec![JobUid::from("a")], ..nothing(&["a"]) });
-        assert_eq!(super::plan(Timestamp(99_000_000), &[], &coming, &set(&["a"])), nothing(&["a"]), "as long as it is asked for");
+        let plan = |now, runs: &[(RunReport, Lane)], launchers: &[&str]| {
+            super::plan(now, &Held { runs, starting: BTreeSet::new(), coming: &coming, launchers: &set(launchers) })
+        };
+        assert_eq!(plan(NOW, &[], &[]), Plan { warm: vec![JobUid::from("a")], ..nothing(&["a"]) });
+        assert_eq!(plan(Timestamp(99_000_000), &[], &["a"]), nothing(&["a"]), "as long as it is asked for");
         let left = [run("a", 1, RunPhase::Dead, true)];
-        assert_eq!(super::plan(NOW, &left, &coming, &set(&[])).warm, [JobUid::from("a")], "it was here before");
+        assert_eq!(plan(NOW, &left, &[]).warm, [JobUid::from("a")], "it was here before");
+    }
+
+    #[test]
+    fn a_run_that_is_being_prepared_keeps_the_launcher_that_it_waits_for() {
+        let (starting, coming) = (BTreeSet::from([JobUid::from("a")]), BTreeSet::new());
+        let launchers = BTreeMap::from([(JobUid::from("a"), Timestamp(0))]);
+        let held = Held { runs: &[], starting, coming: &coming, launchers: &launchers };
+        assert_eq!(super::plan(Timestamp(99_000_000), &held), nothing(&["a"]));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     id::NodeName,
-    nccl::{affinity, environment},
+    nccl::environment,
     node_report::NodeReport,
     run::{Assignment, Endpoint},
 };
@@ -134,16 +134,8 @@ pub fn own_arguments(launch: &Launch) -> &[String] {
 /// What of a launch's environment is the same in every generation of a job on its node. A launcher may be started with it before the
 /// next generation is known.
 pub fn lasting(launch: &Launch) -> BTreeMap<String, String> {
-    const CHANGING: [&str; 8] = [
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "MUSTER_GENERATION",
-        "MUSTER_RESTART_COUNT",
-        RUN_DIR,
-        "PYTHON_EXEC",
-        "MUSTER_SHIM_DIR",
-        affinity::RANK_CPUS,
-    ];
+    const CHANGING: [&str; 7] =
+        ["MASTER_ADDR", "MASTER_PORT", "MUSTER_GENERATION", "MUSTER_RESTART_COUNT", RUN_DIR, "PYTHON_EXEC", "MUSTER_SHIM_DIR"];
     // Read when a process group is made, long after the launcher has handed them over.
     const READ_LATE: [&str; 6] = ["NCCL_", "TORCH_NCCL_", "GLOO_", "TP_", "FI_", "NODE_"];
     let changing = |name: &str| CHANGING.contains(&name) || READ_LATE.iter().any(|prefix| name.starts_with(prefix));

@@ -130,19 +130,28 @@ impl Cluster {
         })
     }
 
-    /// Launchers that wait for the next generation of their job, on all nodes.
-    pub fn spares(&self) -> usize {
-        self.runs().iter().filter(|run| is_spare(run) && run.join("parked").exists()).count()
+    /// Pids of the launchers from which generations are forked, on all nodes, without the copies of them that have more imports.
+    pub fn launchers(&self) -> BTreeSet<u32> {
+        let read = |pid: u32, file: &str| {
+            String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default()).into_owned()
+        };
+        let is_one = |pid: u32| {
+            let run = |variable: &str| variable.starts_with("MUSTER_RUN_DIR=") && variable.contains("-launcher-");
+            read(pid, "environ").split('\0').any(run)
+        };
+        let all: BTreeSet<u32> = processes_of(&self.dir).into_iter().map(|(pid, _)| pid).filter(|pid| is_one(*pid)).collect();
+        let parent = |pid: u32| {
+            read(pid, "stat").rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(1)?.parse::<u32>().ok())
+        };
+        all.iter().filter(|pid| parent(**pid).is_none_or(|parent| !all.contains(&parent))).copied().collect()
     }
 
-    /// What the launchers of started groups had imported ahead, all together.
+    /// The modules that launchers have imported because ranks had, all together.
     pub fn preloaded(&self) -> BTreeSet<String> {
-        let read = |run: &PathBuf| fs::read_to_string(run.join("preload.txt")).unwrap_or_default();
-        self.runs()
-            .iter()
-            .filter(|run| !is_spare(run))
-            .flat_map(|run| read(run).lines().map(str::to_owned).collect::<Vec<_>>())
-            .collect()
+        let read = |run: &PathBuf| fs::read_to_string(run.join("preloaded.txt")).unwrap_or_default();
+        let name = |line: &str| line.split('\t').next().unwrap_or_default().to_owned();
+        let launchers = self.runs().into_iter().filter(|run| is_launcher(run));
+        launchers.flat_map(|run| read(&run).lines().map(name).collect::<Vec<_>>()).collect()
     }
 
     fn runs(&self) -> Vec<PathBuf> {
@@ -182,8 +191,8 @@ pub fn until<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     }
 }
 
-fn is_spare(run: &Path) -> bool {
-    run.file_name().is_some_and(|name| name.to_string_lossy().contains("-spare-"))
+fn is_launcher(run: &Path) -> bool {
+    run.file_name().is_some_and(|name| name.to_string_lossy().contains("-launcher-"))
 }
 
 /// Whether drills are asked for in their long form, as `make drill` does.

@@ -20,7 +20,7 @@ const ALL: &[&str] = &LANES;
 const FORK: &[&str] = &["fork"];
 
 /// What a script may see otherwise than under plain torchrun: in which lanes, the field as `start.py` calls it, and why that is no harm.
-const DIFFERENCES: [(&[&str], &str, &str); 12] = [
+const DIFFERENCES: [(&[&str], &str, &str); 11] = [
     (ALL, "env", "Muster has variables of its own, and some have another value in every job: ENVIRONMENT names them"),
     (ALL, "chances", "random numbers begin by chance; that no two processes begin alike is checked"),
     (ALL, "torch.rand", "the same"),
@@ -33,7 +33,7 @@ const DIFFERENCES: [(&[&str], &str, &str); 12] = [
     ),
     (FORK, "also_main", "multiprocessing, once it is imported, has a second name for the main module: the same module"),
     (FORK, "atexit", "what modules register for the end when they are imported is registered already"),
-    (FORK, "meta_path", "one finder more, in front: it notes what is imported, for the next generation, and finds nothing"),
+    (FORK, "meta_path", "one finder more, in front: it notes what is imported, for the next generation, and from which file"),
     (
         FORK,
         "stack",
@@ -41,7 +41,6 @@ const DIFFERENCES: [(&[&str], &str, &str); 12] = [
                      four calls less fit before a RecursionError",
     ),
     (FORK, "frozen", "what was imported ahead is exempt from garbage collection, so that the ranks of a node share those pages"),
-    (FORK, "cmdline", "ps shows the launcher's command line"),
 ];
 
 /// Variables of a rank that are not, or not the same, under plain torchrun.
@@ -139,6 +138,7 @@ fn a_script_starts_and_ends_in_every_lane_as_under_plain_torchrun() {
         let status = ended(&cluster, &format!("start-{lane}"));
         let ends: Vec<&str> = status["ranks"].as_array().unwrap().iter().map(|rank| rank["state"].as_str().unwrap()).collect();
         assert_eq!(ends, ["exit code 5", "exit code 1"], "{lane}: {status:#}");
+        assert_eq!(status["members"][0]["lane"], *lane, "a launcher that fails is replaced by lane cold: {status:#}");
         for (rank, plain) in RANKS.iter().zip(&baseline) {
             let found = compare(lane, plain, &start(folder, rank, &mut by_chance));
             wrong.extend(found.iter().map(|what| format!("{lane}, rank {rank}: {what}")));
@@ -268,7 +268,7 @@ fn without_launcher(text: &str) -> String {
 }
 
 #[test]
-fn what_scripts_do_works_in_a_fork_and_in_a_fork_of_a_spare() {
+fn what_scripts_do_works_in_a_fork_and_in_a_fork_with_imports_made_ahead() {
     let cluster = Cluster::up(1);
     let (python, cache) = (python(), cluster.path("inductor"));
     // The fork compiles; plain torchrun finds what it has compiled, which takes 10 s less.
@@ -279,7 +279,7 @@ fn what_scripts_do_works_in_a_fork_and_in_a_fork_of_a_spare() {
     until(|| forked.join("1.0.txt").exists().then_some(())).unwrap_or_else(|| panic!("{}", cluster.muster(["logs", "work"])));
     let plain = folder(&cluster, "work-plain");
     let torchrun = Torchrun::start(&cluster.path("torchrun"), &["-m", "work", plain.to_str().unwrap()], &env);
-    until(|| (cluster.spares() == 1).then_some(())).expect("a spare with what the job imported");
+    until(|| (!cluster.preloaded().is_empty()).then_some(())).expect("a launcher with what the job imported");
     fs::write(forked.join("go"), "").unwrap();
     let status = ended(&cluster, "work");
     assert_eq!((&status["phase"], &status["generation"]), (&json!("Succeeded"), &json!(2)), "{status:#}");

@@ -33,7 +33,7 @@ pub enum Lane {
     Direct,
 }
 
-/// A launcher to be started ahead.
+/// How a launcher is started that stays.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParkSpec {
     /// The interpreter.
@@ -41,6 +41,12 @@ pub struct ParkSpec {
     pub options: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub cwd: PathBuf,
+    /// Nobody waits for it: it takes no time from workers while it imports.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub background: bool,
+    /// Ranks of a generation on this node.
+    #[serde(default)]
+    pub ranks: u32,
 }
 
 /// Leaves the environment out: it holds secrets.

@@ -74,7 +74,7 @@ impl Rig {
             idle_timeout_ms: 300_000,
             term_grace_ms: 10_000,
             fence_after_ms: None,
-            spare: false,
+            launcher: false,
         };
         Rig { _root: root, dir, hold, cgroup: true }
     }

@@ -91,12 +91,12 @@ fn a_hold() -> Hold {
         idle_timeout_ms: 300_000,
         term_grace_ms: 10_000,
         fence_after_ms: Some(60_000),
-        spare: false,
+        launcher: false,
     }
 }
 
 pub(super) fn hold_seeds() -> Vec<Vec<u8>> {
-    seal_all(&[&a_hold(), &Hold { store: None, spare: true, ..a_hold() }])
+    seal_all(&[&a_hold(), &Hold { store: None, launcher: true, ..a_hold() }])
 }
 
 /// `runner.json` and `outcome.json`.
@@ -127,6 +127,7 @@ fn a_status() -> Status {
         stop: None,
         dead: None,
         stuck: vec![7],
+        fell_back: true,
     }
 }
 
@@ -178,9 +179,6 @@ pub(super) fn runner_request(input: &[u8]) {
             let line = serde_json::to_vec(&request).expect("what was read can be written");
             assert_eq!(parse_request(&line).expect("what was written can be read"), request);
             assert!(!line.contains(&b'\n'), "a request is one line");
-            if let Command::Adopt { hold } = &request.command {
-                let _ = hold.check();
-            }
         }
         Err(refused) => assert!(!refused.error.text.is_empty()),
     }
@@ -203,7 +201,8 @@ pub(super) fn request_seeds() -> Vec<Vec<u8>> {
         Command::Subscribe,
         Command::StoreSet { key: "k".into(), value: "v".into() },
         Command::CompleteExitBarrier { node_rank: 3 },
-        Command::Adopt { hold: Box::new(a_hold()) },
+        Command::Fork { dir: "/runs/0192-ab-g3".into() },
+        Command::Preload,
         Command::Release,
     ];
     let line = |(id, command)| serde_json::to_vec(&Request::new(id, command)).expect("a seed can be written");

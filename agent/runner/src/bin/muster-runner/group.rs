@@ -30,6 +30,8 @@ pub(crate) struct Group {
     pub(crate) launcher: Option<Launcher>,
     pub(crate) ranks: BTreeMap<u32, Rank>,
     pub(crate) stop: Option<Stop>,
+    /// torchrun was executed in place of a launcher that had failed by itself.
+    pub(crate) fell_back: bool,
     failed: bool,
     /// When killing began, and until it is proven over.
     pub(crate) killing: Option<Duration>,
@@ -194,6 +196,7 @@ impl Group {
             stop,
             dead: self.dead.clone(),
             stuck: self.stuck.clone(),
+            fell_back: self.fell_back,
         }
     }
 }

@@ -53,13 +53,15 @@ fn trouble(what: &str) -> impl Fn(io::Error) -> Trouble + '_ {
 
 /// Holds the worker group of a directory. In the background the caller's process ends when the runner can be talked to.
 pub(crate) fn run(options: &Options) -> ExitCode {
-    sys::close_inherited();
+    sys::close_inherited(options.launcher.map_or(3, |_| Forked::END));
     limits::raise();
     let dir = &options.dir;
-    let outcome = if options.foreground || std::process::id() == 1 {
-        set_up(dir, options.cgroup, None).map(|runner| finish(runner.run()))
-    } else {
-        in_background(dir, options.cgroup)
+    let outcome = match options.launcher {
+        Some(pid) => Ok(after_fork(dir, options.cgroup, Forked::take(pid))),
+        None if options.foreground || std::process::id() == 1 => {
+            set_up(dir, options.cgroup, None).map(|runner| finish(runner.run()))
+        }
+        None => in_background(dir, options.cgroup),
     };
     outcome.unwrap_or_else(|trouble| {
         eprintln!("muster-runner: {}: {}", dir.display(), trouble.text);
@@ -93,27 +95,82 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
         }
         Fork::Child => {
             drop(read);
-            let mut write = File::from(write);
             let runner = detach(dir).and_then(|()| keeper::fork().map_err(trouble("fork"))).and_then(|side| match side {
                 Fork::Parent => Ok(None),
                 Fork::Child => set_up(dir, cgroup, parent()).map(Some),
             });
-            match runner {
-                Ok(None) => {
+            match runner.transpose() {
+                None => {
                     // Only the runner says whether it is ready.
                     drop(write);
                     Ok(keeper::keep(dir))
                 }
-                Ok(Some(runner)) => {
-                    let _ = write.write_all(&[0]);
-                    drop(write);
-                    Ok(finish(runner.run()))
-                }
-                Err(Trouble { status, text }) => {
-                    let _ = write.write_all(&[&[status], text.as_bytes()].concat());
-                    Ok(ExitCode::from(status))
-                }
+                Some(runner) => Ok(tell_and_run(runner, write)),
             }
+        }
+    }
+}
+
+/// What a launcher hands to the runner that it has forked.
+struct Forked {
+    launcher: i32,
+    control: OwnedFd,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    /// Told as in [`in_background`].
+    tell: OwnedFd,
+}
+
+impl Forked {
+    /// The first descriptor that does not belong to it.
+    const END: u32 = 7;
+
+    /// Takes over the descriptors 3 to 6, in the order in which `launcher.py` lays them out.
+    fn take(launcher: i32) -> Self {
+        let [control, stdout, stderr, tell] = [3, 4, 5, 6].map(|fd| {
+            let fd = sys::inherited(fd);
+            let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
+            fd
+        });
+        Self { launcher, control, stdout, stderr, tell }
+    }
+}
+
+/// This process was forked by a launcher, which has no parent's interest in it, and has a copy of that launcher as its child.
+fn after_fork(dir: &Path, cgroup: bool, forked: Forked) -> ExitCode {
+    let Forked { launcher, control, stdout, stderr, tell } = forked;
+    sys::allow_all_cpus();
+    let ready = detach(dir).and_then(|()| set_up(dir, cgroup, parent())).and_then(|mut runner| {
+        let taken = runner.take_launcher(launcher, control.into(), stdout, stderr);
+        taken.map(|()| runner).map_err(|e| Trouble::new(format!("launcher {launcher}: {e}")))
+    });
+    tell_and_run(ready, tell)
+}
+
+/// The keeper of a runner that a launcher has forked. The launcher has made this process a subreaper before it forked the runner.
+pub(crate) fn keep_forked(dir: &Path) -> ExitCode {
+    sys::close_inherited(3);
+    match detach(dir) {
+        Ok(()) => keeper::keep(dir),
+        Err(trouble) => {
+            eprintln!("{} the runner's keeper: {}", time::stamp(), trouble.text);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says whether the runner is ready: one byte of status, and a text where it is not.
+fn tell_and_run(ready: Result<Runner, Trouble>, tell: OwnedFd) -> ExitCode {
+    let mut tell = File::from(tell);
+    match ready {
+        Ok(runner) => {
+            let _ = tell.write_all(&[0]);
+            drop(tell);
+            finish(runner.run())
+        }
+        Err(Trouble { status, text }) => {
+            let _ = tell.write_all(&[&[status], text.as_bytes()].concat());
+            ExitCode::from(status)
         }
     }
 }
@@ -157,13 +214,18 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
 
     let signals = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
     let signals = sys::signal_fd(&signals).map_err(trouble("signals"))?;
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(|e| trouble("subreaper")(e.into()))?;
+    if !hold.launcher {
+        // What a launcher forks are runners, which outlive it and are none of its children.
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(|e| trouble("subreaper")(e.into()))?;
+    }
 
     let poll = Poll::new().map_err(trouble("epoll"))?;
     poll.add(&signals, Source::Signals, Interest::Read).map_err(trouble("epoll"))?;
     let served = serve(&hold, &poll)?;
     let mut identity = RunnerIdentity::own(version()).map_err(trouble("own identity"))?;
-    let cgroup = cgroup.then(|| Cgroup::make(&format!("muster-{}-g{}-{}", hold.job, hold.generation, identity.pid)));
+    let cgroups = cgroup;
+    let cgroup =
+        (cgroup && !hold.launcher).then(|| Cgroup::make(&format!("muster-{}-g{}-{}", hold.job, hold.generation, identity.pid)));
     let cgroup = cgroup.and_then(|made| made.inspect_err(|e| eprintln!("{} no cgroup of its own: {e}", time::stamp())).ok());
     identity.keeper = keeper;
     identity.store_port = served.as_ref().map(|s| s.addr().port());
@@ -179,25 +241,9 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
     record::write_atomic(here, record::RUNNER, &identity).map_err(trouble(record::RUNNER))?;
 
     let group = Group::default();
-    let books = Books::new(time::boot());
+    let books = Books::new(time::boot(), cgroups);
     let fence = Fence::default();
-    Ok(Runner {
-        hold,
-        poll,
-        signals,
-        control,
-        ranks,
-        served,
-        cgroup,
-        logs,
-        exits,
-        pattern,
-        identity,
-        group,
-        fence,
-        books,
-        register,
-    })
+    Ok(Runner { hold, poll, signals, control, ranks, served, cgroup, logs, exits, pattern, group, fence, books, register })
 }
 
 fn lock() -> Result<File, Trouble> {

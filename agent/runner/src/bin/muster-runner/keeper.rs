@@ -25,6 +25,9 @@ use crate::{shim, time};
 /// As `ps` and `pkill` know it: whoever kills all runners by their name leaves the keepers.
 const NAME: &std::ffi::CStr = c"muster-keeper";
 
+/// The name under which a launcher executes this binary as the keeper of a runner that it has forked.
+pub(crate) const PROGRAM: &str = "muster-keeper";
+
 /// Gap between two rounds of killing, as the runner's own.
 const KILL_GAP: Duration = Duration::from_millis(20);
 

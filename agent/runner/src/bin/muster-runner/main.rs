@@ -36,12 +36,13 @@ Holds one node's worker group of one training job: starts it, drains its output,
 stops it and proves that nothing of it lives.
 
 Usage:
-  muster-runner hold --dir DIR [--foreground] [--no-cgroup]
+  muster-runner hold --dir DIR [--foreground] [--no-cgroup] [--launcher PID]
 
 Options:
   --dir DIR      Directory with hold.json; sockets, records and logs are made in it
   --foreground   Stay in the foreground (the default as PID 1)
   --no-cgroup    Hold the group by its process tree alone, as where no cgroup can be made
+  --launcher PID Take over this launcher, a child of this process, and the descriptors 3 to 6 (only launchers use this)
   --version      Print the version and the commit it was built from
   --help         Print this text
 
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
     match Path::new(&name).file_name().and_then(|name| name.to_str()) {
         Some(shim::NAME) => return shim::run(args.collect()),
         Some(attend::NAME) => return attend::run(args.collect()),
+        Some(keeper::PROGRAM) => return hold::keep_forked(args.next().unwrap_or_default().as_ref()),
         _ => {}
     }
     match parse(args.collect()) {
@@ -93,6 +95,8 @@ pub(crate) struct Options {
     pub(crate) dir: PathBuf,
     pub(crate) foreground: bool,
     pub(crate) cgroup: bool,
+    /// The launcher that was forked together with this runner.
+    pub(crate) launcher: Option<i32>,
 }
 
 fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
@@ -104,18 +108,22 @@ fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
         Some("hold") => {}
         Some(other) => return Err(format!("unknown command {other:?}")),
     }
-    let (mut dir, mut foreground, mut cgroup) = (None, false, true);
+    let (mut dir, mut foreground, mut cgroup, mut launcher) = (None, false, true, None);
     while let Some(arg) = args.next() {
         match arg.to_str() {
             Some("--help" | "-h") => return Ok(Invocation::Help),
             Some("--foreground") => foreground = true,
             Some("--no-cgroup") => cgroup = false,
+            Some("--launcher") => {
+                let pid = args.next().and_then(|pid| pid.to_str()?.parse().ok());
+                launcher = Some(pid.ok_or("--launcher needs the pid of a process")?);
+            }
             Some("--dir") => dir = Some(PathBuf::from(args.next().ok_or("--dir needs a directory")?)),
             Some(text) if text.starts_with("--dir=") => dir = Some(PathBuf::from(&text["--dir=".len()..])),
             _ => return Err(format!("unknown argument {arg:?}")),
         }
     }
-    Ok(Invocation::Hold(Options { dir: dir.ok_or("--dir is missing")?, foreground, cgroup }))
+    Ok(Invocation::Hold(Options { dir: dir.ok_or("--dir is missing")?, foreground, cgroup, launcher }))
 }
 
 #[cfg(test)]
@@ -128,7 +136,7 @@ mod tests {
 
     #[test]
     fn invocations() {
-        let hold = |foreground, cgroup| Ok(Invocation::Hold(Options { dir: "/d".into(), foreground, cgroup }));
+        let hold = |foreground, cgroup| Ok(Invocation::Hold(Options { dir: "/d".into(), foreground, cgroup, launcher: None }));
         assert_eq!(parsed(&["hold", "--dir", "/d"]), hold(false, true));
         assert_eq!(parsed(&["hold", "--dir=/d", "--foreground", "--no-cgroup"]), hold(true, false));
         assert_eq!(parsed(&["--version"]), Ok(Invocation::Version));

@@ -26,6 +26,8 @@ pub(crate) enum Source {
     Stream(u32, u8),
     /// See [`Poll::ring_at`].
     Alarm,
+    /// The launcher that stays.
+    Launcher,
 }
 
 impl Source {
@@ -39,6 +41,7 @@ impl Source {
             Source::Shim(id) => (5, id, 0),
             Source::Stream(id, side) => (6, id, side),
             Source::Alarm => (7, 0, 0),
+            Source::Launcher => (8, 0, 0),
         };
         u64::from(id) << 32 | u64::from(side) << 8 | kind
     }
@@ -53,6 +56,7 @@ impl Source {
             4 => Source::Client(id),
             5 => Source::Shim(id),
             7 => Source::Alarm,
+            8 => Source::Launcher,
             _ => Source::Stream(id, side),
         }
     }

@@ -5,13 +5,15 @@
 
 mod command;
 mod ending;
+mod launcher;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use muster_runner::wire::{Exit, ExitRecord, Hold, Phase, Reply, Status};
-use muster_runner::{RunnerIdentity, journal, record};
+use muster_runner::{journal, record};
 use rustix::process::{Pid, Signal};
 
 use crate::control::Control;
@@ -53,7 +55,6 @@ pub(crate) struct Runner {
     pub(crate) logs: OwnedFd,
     pub(crate) exits: journal::Writer,
     pub(crate) pattern: Pattern,
-    pub(crate) identity: RunnerIdentity,
     pub(crate) group: Group,
     pub(crate) fence: Fence,
     pub(crate) books: Books,
@@ -82,11 +83,20 @@ pub(crate) struct Books {
     next_outcome: Duration,
     released: bool,
     launcher_gone_termed: bool,
+    /// Clients and requests that wait for an answer of the launcher that stays, by token. Agents ask for a few things at a time.
+    asked: BTreeMap<u64, (u32, u64)>,
+    /// The token of the next; the start of the launcher has 0.
+    asked_next: u64,
+    /// Whether runners may make cgroups.
+    cgroups: bool,
 }
 
 impl Books {
-    pub(crate) fn new(now: Duration) -> Self {
+    pub(crate) fn new(now: Duration, cgroups: bool) -> Self {
         Self {
+            asked: BTreeMap::new(),
+            asked_next: 0,
+            cgroups,
             buffer: vec![0; CHUNK],
             new_exits: Vec::new(),
             waiting_shims: Vec::new(),
@@ -139,6 +149,7 @@ impl Runner {
         let now = time::boot();
         match source {
             Source::Alarm => {}
+            Source::Launcher => self.hear_launcher(),
             Source::Signals => self.hear_signals(now),
             Source::ControlListener => self.control.accept(&self.poll),
             Source::Client(id) => {
@@ -310,23 +321,14 @@ impl Runner {
                     self.forget_parked(exit, now);
                     continue;
                 }
+                if self.fall_back(exit, now) {
+                    continue;
+                }
                 self.books.new_exits.extend(self.group.launcher_ended(exit, time::micros(now)));
                 self.books.urgent = true;
             } else if let Some(rank) = self.group.rank_of(pid) {
                 self.rank_ended(rank, exit, time::micros(now), now);
             }
-        }
-    }
-
-    /// A parked launcher that ends is none: the start brings up another, which may fail where its user can see it.
-    fn forget_parked(&mut self, exit: Exit, now: Duration) {
-        eprintln!("{} the parked launcher has ended: {exit:?}", time::stamp());
-        self.group.parked = None;
-        if let Some(mut launcher) = self.group.launcher.take() {
-            let ended = launcher.output.drain(&mut self.books.buffer, &self.pattern, now, &time::stamp());
-            ended.iter().for_each(|fd| self.poll.remove(fd));
-            launcher.output.open().for_each(|(_, fd)| self.poll.remove(fd));
-            launcher.output.close(&time::stamp());
         }
     }
 
@@ -379,8 +381,8 @@ impl Runner {
         let idle = match (self.group.phase(), store_clients) {
             (Phase::Dead, _) if self.books.released && !self.control.unsent() => return Rest::Go,
             (Phase::Dead, _) if !self.books.outcome_written => None,
-            // Nobody reads how a spare ended.
-            (Phase::Dead, _) if self.hold.spare => return Rest::Go,
+            // Nobody reads how a launcher ended.
+            (Phase::Dead, _) if self.hold.launcher => return Rest::Go,
             (Phase::Dead, None) => Some(DEAD_IDLE),
             (Phase::Dead, Some(_)) => Some(STORE_IDLE),
             (Phase::Holding, _) => Some(Duration::from_millis(self.hold.idle_timeout_ms)),

@@ -30,11 +30,11 @@ pub(crate) fn fork() -> io::Result<Fork> {
     }
 }
 
-/// Closes every descriptor beyond the standard three that the caller let through, so that no worker inherits it and no
-/// pipe of the caller stays open. To be called before anything is opened. Kernels before 5.9 cannot and are left alone.
-pub(crate) fn close_inherited() {
-    // SAFETY: nothing in this process has opened or owns a descriptor above 2 yet.
-    unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
+/// Closes every descriptor from `first` on that the caller let through, so that no worker inherits it and no pipe of the caller stays
+/// open. To be called before anything is opened. Kernels before 5.9 cannot and are left alone.
+pub(crate) fn close_inherited(first: u32) {
+    // SAFETY: nothing in this process has opened or owns a descriptor from `first` on yet.
+    unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0u32) };
 }
 
 /// Blocks `signals` and returns a descriptor that reads as readable when one is pending.
@@ -95,6 +95,14 @@ pub(crate) fn peer(socket: &impl AsRawFd) -> io::Result<Peer> {
         return Err(io::Error::last_os_error());
     }
     Ok(Peer { pid: peer.pid, uid: peer.uid })
+}
+
+/// Lets this process run on every CPU it may have: a launcher that forked it may have been kept to some.
+pub(crate) fn allow_all_cpus() {
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
+    // The kernel leaves out those that its cpuset does not allow; where that fails, it runs where the launcher did.
+    let _ = rustix::thread::sched_setaffinity(None, &all);
 }
 
 /// Takes over a descriptor that this process was started with, known by its number. Each number may be given once.

@@ -8,16 +8,14 @@ use std::time::Duration;
 
 use muster_runner::procfs::Stat;
 use muster_runner::record;
-use muster_runner::wire::{Command, Hold, Lane, MAX_RANKS, Order, ParkSpec, Refusal, RefusalKind, Refused, Reply, StartSpec};
+use muster_runner::wire::{Command, MAX_RANKS, Order, Refusal, RefusalKind, Refused, Reply, StartSpec};
 use rustix::pipe::PipeFlags;
-use rustix::process::Pid;
+use rustix::thread::CpuSet;
 
 use super::{LAUNCHER, Runner};
 use crate::group::{self, Launcher};
-use crate::parked::{self, Parked};
-use crate::steps::Pattern;
 use crate::sys::{self, Child};
-use crate::{attend, fence, rank_env, time};
+use crate::{attend, fence, time};
 
 /// A grace of more than a month is a typing error, not a wish.
 const MAX_GRACE_MS: u64 = 31 * 24 * 3_600 * 1_000;
@@ -36,6 +34,11 @@ impl Runner {
                 Ok(request) => match self.obey(id, request.command, now) {
                     Ok(Answer::Ok) => Reply::ok(request.id),
                     Ok(Answer::Status) => Reply::status(Some(request.id), self.status(now)),
+                    Ok(Answer::OfLauncher) => {
+                        self.books.asked.insert(self.books.asked_next, (id, request.id));
+                        self.books.asked_next += 1;
+                        continue;
+                    }
                     Err(refusal) => Reply::refused(Some(request.id), refusal),
                 },
             };
@@ -45,8 +48,18 @@ impl Runner {
 
     fn obey(&mut self, client: u32, command: Command, now: Duration) -> Result<Answer, Refusal> {
         match command {
-            Command::Park(spec) => self.park(&spec)?,
-            Command::Adopt { hold } => self.adopt(*hold)?,
+            Command::Park(spec) => {
+                self.park(&spec)?;
+                return Ok(Answer::OfLauncher);
+            }
+            Command::Fork { dir } => {
+                self.fork(&dir)?;
+                return Ok(Answer::OfLauncher);
+            }
+            Command::Preload => {
+                self.preload()?;
+                return Ok(Answer::OfLauncher);
+            }
             Command::Start(spec) => self.start(spec, now)?,
             Command::Stop { grace_ms, reason } => {
                 if grace_ms > MAX_GRACE_MS {
@@ -108,40 +121,14 @@ impl Runner {
         let Some(order) = &spec.order else {
             let mut command = Process::new(&spec.program);
             command.args(&spec.args).env_clear().envs(&spec.env).current_dir(&spec.cwd);
-            self.group.launcher = Some(self.spawn(command, None)?);
+            self.group.launcher = Some(self.spawn(command, None, None)?);
             return Ok(());
         };
-        let here = std::env::current_dir().map_err(|e| format!("own directory: {e}"))?;
-        let envs: Vec<_> = match order.lane {
-            Lane::Parked => vec![spec.env.clone()],
-            Lane::Fork | Lane::Direct => {
-                rank_env::make_error_folders(spec.ranks).map_err(|e| format!("folders for errors: {e}"))?;
-                (0..spec.ranks).map(|local| rank_env::of(spec, &self.hold, &order.run_id, local, &here)).collect()
-            }
-        };
-        // A parked launcher that has just ended is replaced.
-        self.reap(time::boot());
-        if self.group.parked.is_none() {
-            if order.lane == Lane::Direct {
-                return self.start_ranks(spec, order, envs, &here);
-            }
-            let park = ParkSpec {
-                program: spec.program.clone(),
-                options: order.options.clone(),
-                env: spec.env.clone(),
-                cwd: spec.cwd.clone(),
-            };
-            self.spawn_parked(&park, false)?;
-        }
-        let parked = self.group.parked.take().ok_or("the launcher ended at once")?;
-        if let Some(launcher) = &mut self.group.launcher {
-            launcher.process.started_us = time::boot_us();
-        }
-        parked.order(order, spec, &envs).map_err(|e| format!("tell the launcher: {e}"))
+        self.begin_with_launcher(spec, order)
     }
 
     /// Starts the ranks without torchrun and without a launcher.
-    fn start_ranks(
+    pub(super) fn start_ranks(
         &mut self,
         spec: &StartSpec,
         order: &Order,
@@ -152,60 +139,11 @@ impl Runner {
         let orders = attend::orders_file(&orders).map_err(|e| format!("orders for the ranks: {e}"))?;
         let mut command = Process::new(here.join(attend::NAME));
         command.arg("start").arg(orders.as_raw_fd().to_string()).env_clear().envs(&spec.env);
-        self.group.launcher = Some(self.spawn(command, Some(orders))?);
+        self.group.launcher = Some(self.spawn(command, Some(orders), None)?);
         Ok(())
     }
 
-    fn park(&mut self, spec: &ParkSpec) -> Result<(), Refusal> {
-        if self.group.stop.is_some() || self.group.spec.is_some() || self.group.launcher.is_some() {
-            return Err(Refusal::new(RefusalKind::Conflict, "a launcher is there already, or none may start any more"));
-        }
-        if !spec.cwd.is_absolute() || spec.env.keys().any(|n| n.is_empty() || n.contains(['=', '\0'])) {
-            return Err(Refusal::new(RefusalKind::Invalid, "park: cwd is not absolute, or a variable has no proper name"));
-        }
-        self.spawn_parked(spec, self.hold.spare).map_err(|text| Refusal::new(RefusalKind::Spawn, text))
-    }
-
-    fn spawn_parked(&mut self, spec: &ParkSpec, spare: bool) -> Result<(), String> {
-        let (parked, theirs) = Parked::prepare().map_err(|e| format!("{}: {e}", parked::FILE))?;
-        let here = std::env::current_dir().map_err(|e| format!("own directory: {e}"))?;
-        let mut command = Process::new(&spec.program);
-        command.args(&spec.options).arg("-u").arg(here.join(parked::FILE)).arg(&here).arg(theirs.as_raw_fd().to_string());
-        command.args(spare.then_some("spare")).env_clear().envs(&spec.env).current_dir(&spec.cwd);
-        self.group.launcher = Some(self.spawn(command, Some(theirs))?);
-        self.group.parked = Some(parked);
-        Ok(())
-    }
-
-    /// A spare becomes what `hold` says: its store is served before its new name is on disk, which is the moment of truth.
-    fn adopt(&mut self, hold: Hold) -> Result<(), Refusal> {
-        if hold == self.hold {
-            return Ok(());
-        }
-        if !self.hold.spare || self.group.stop.is_some() || hold.spare || hold.job != self.hold.job {
-            return Err(Refusal::new(RefusalKind::Conflict, "this runner is not a spare of that job"));
-        }
-        let invalid = |text: String| Refusal::new(RefusalKind::Invalid, text);
-        hold.check().map_err(invalid)?;
-        let pattern = Pattern::new(hold.step_pattern.as_deref()).map_err(|e| invalid(format!("step_pattern: {e}")))?;
-        let served = crate::hold::serve(&hold, &self.poll).map_err(|e| Refusal::new(RefusalKind::Store, e.text))?;
-        let here = Path::new(".");
-        let trouble = |what: &str, e: &dyn std::fmt::Display| Refusal::new(RefusalKind::Store, format!("{what}: {e}"));
-        if let Some(served) = &served {
-            self.identity.store_port = Some(served.addr().port());
-            record::write_atomic(here, record::RUNNER, &self.identity).map_err(|e| trouble(record::RUNNER, &e))?;
-        }
-        record::write_atomic(here, record::HOLD, &hold).map_err(|e| trouble(record::HOLD, &e))?;
-        (self.hold, self.pattern, self.served) = (hold, pattern, served);
-        if let Some(pid) = self.group.launcher.as_ref().and_then(|launcher| Pid::from_raw(launcher.process.pid)) {
-            // It may still be importing in the background, and is needed now. Only root may raise it, and only for root it was lowered.
-            let _ = rustix::process::setpriority_process(Some(pid), 0);
-        }
-        self.books.urgent = true;
-        Ok(())
-    }
-
-    fn spawn(&mut self, mut command: Process, keep: Option<OwnedFd>) -> Result<Launcher, String> {
+    pub(super) fn spawn(&mut self, mut command: Process, keep: Option<OwnedFd>, cpus: Option<CpuSet>) -> Result<Launcher, String> {
         let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"));
         let ((out_read, out_write), (err_read, err_write)) = (pipe()?, pipe()?);
         command.stdin(Stdio::null()).stdout(Stdio::from(out_write)).stderr(Stdio::from(err_write));
@@ -217,7 +155,7 @@ impl Runner {
             .take_output(LAUNCHER, record::LAUNCHER_LOG, out_read, err_read)
             .map_err(|e| format!("{}: {e}", record::LAUNCHER_LOG))?;
         let started_us = time::boot_us();
-        let pid = sys::spawn(&mut command, Child { cgroup, session: true, keep, cpus: None })
+        let pid = sys::spawn(&mut command, Child { cgroup, session: true, keep, cpus })
             .map_err(|e| {
                 format!("start {:?} in {:?}: {e}", command.get_program(), command.get_current_dir().unwrap_or(Path::new(".")))
             })?
@@ -231,6 +169,8 @@ impl Runner {
 enum Answer {
     Ok,
     Status,
+    /// It comes when the launcher has answered.
+    OfLauncher,
 }
 
 fn check(spec: &StartSpec, world_size: u32) -> Result<(), String> {

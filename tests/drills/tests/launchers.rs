@@ -1,4 +1,4 @@
-//! Spares take over what dies, and no launcher outlives its job.
+//! One launcher per job and node serves all generations, and none outlives its job.
 
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -25,14 +25,16 @@ fn script(name: &str) -> String {
     scripts().join(name).to_str().unwrap().to_owned()
 }
 
-/// Whether every member says that a spare of its node was used.
-fn from_spares(status: &Value) -> bool {
+/// Whether every member says that its node's launcher was ready.
+fn from_ready_launchers(status: &Value) -> bool {
     let members = status["members"].as_array().unwrap();
-    members.iter().all(|member| member["lane"] == "fork" && member["laneReason"].as_str().unwrap().ends_with("a spare was ready"))
+    members
+        .iter()
+        .all(|member| member["lane"] == "fork" && member["laneReason"].as_str().unwrap().ends_with("its launcher was ready"))
 }
 
 #[test]
-fn a_spare_takes_over_whatever_dies() {
+fn one_launcher_per_node_serves_every_generation_whatever_dies() {
     let cluster = Cluster::up(3);
     let state = cluster.path("job.step");
     submit(
@@ -44,36 +46,36 @@ fn a_spare_takes_over_whatever_dies() {
         10,
     );
     let first = cluster.trains("job", 1, 3);
-    assert!(!from_spares(&first), "{first:#}");
-    let spares = || until(|| (cluster.spares() == 3).then_some(())).expect("every node gets a spare");
-    spares();
+    assert!(first["members"].as_array().unwrap().iter().all(|member| member["lane"] == "fork"), "{first:#}");
+    let launchers = cluster.launchers();
+    assert_eq!(launchers.len(), 3, "one on each node");
     kill(pids(&first)[1], Signal::KILL);
     let second = cluster.trains("job", 2, 3);
     assert!(last_step(&second) >= last_step(&first));
-    assert!(from_spares(&second), "{second:#}");
+    assert!(from_ready_launchers(&second), "{second:#}");
+    assert_eq!(cluster.launchers(), launchers, "none was used up");
     let explain = cluster.json(["explain", "job"]);
     let incident = &explain["incidents"][1];
     assert_eq!((&incident["cause"], &incident["charged"]), (&"WorkerKilled".into(), &"job".into()), "{incident:#}");
 
-    // From the second failure in a row on a job waits before it restarts, and nothing of it is on any node meanwhile.
-    spares();
-    cluster.wait("job", "told what its spares take", |status| {
+    // At once after the last re-form: there is nothing to settle first.
+    kill(pids(&second)[2], Signal::KILL);
+    let third = cluster.trains("job", 3, 3);
+    assert!(from_ready_launchers(&third), "{third:#}");
+    assert_eq!(cluster.launchers(), launchers);
+    cluster.wait("job", "told what its launchers take", |status| {
         status["members"]
             .as_array()
             .unwrap()
             .iter()
             .all(|member| member["spareBytes"].as_u64().is_some_and(|bytes| bytes > 10 << 20))
     });
-    kill(pids(&second)[2], Signal::KILL);
-    let third = cluster.trains("job", 3, 3);
-    assert!(from_spares(&third), "{third:#}");
 
-    spares();
     let agent = cluster.node_of(&third, 0);
     cluster.muster(["local", "kill-agent", &agent]);
     cluster.muster(["local", "start-agent", &agent]);
     let same = cluster.wait("job", "known again", |status| status["nodesRunning"] == 3 && last_step(status) > last_step(&third));
-    assert_eq!(pids(&same), pids(&third), "workers do not notice that an agent with a spare dies");
+    assert_eq!(pids(&same), pids(&third), "workers do not notice that an agent with a launcher dies");
 
     let cut = cluster.node_of(&third, 2);
     cluster.muster(["local", "kill-node", &cut]);
@@ -85,17 +87,16 @@ fn a_spare_takes_over_whatever_dies() {
 }
 
 #[test]
-fn who_joins_has_a_spare_before_anybody_is_stopped() {
+fn a_node_that_joins_has_a_launcher_before_anybody_is_stopped() {
     let cluster = Cluster::up(2);
     let state = cluster.path("job.step");
     let allreduce = script("allreduce.py");
     let args = [&[allreduce.as_str(), "--state", state.to_str().unwrap()], &LONG[..]].concat();
     submit(&cluster, "job", "fork", (2, 3), &args, 10);
     cluster.trains("job", 1, 2);
-    until(|| (cluster.spares() == 2).then_some(())).expect("every node gets a spare");
     cluster.muster(["local", "add-node"]);
     let grown = cluster.trains("job", 2, 3);
-    assert!(from_spares(&grown), "who came new had to import torch while nobody trained: {grown:#}");
+    assert!(from_ready_launchers(&grown), "the new node had to import torch while nobody trained: {grown:#}");
     let explain = cluster.json(["explain", "job"]);
     let incident = &explain["incidents"][1];
     assert_eq!((&incident["cause"], &incident["charged"]), (&"NodeJoined".into(), &"nobody".into()), "{incident:#}");

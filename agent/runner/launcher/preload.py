@@ -1,0 +1,247 @@
+# What is imported before it is needed: only what a run of this job has imported, from the same files, and only what sees and leaves there
+# what it would see and leave in a rank.
+
+# Imports recorded for the next generation. torch with every optional part has about 3,000 modules.
+MODULES_MAX = 10_000
+# What differs between ranks or generations. A package that asks for it while it is imported is not imported ahead.
+RANKS_OWN = frozenset(
+    "RANK LOCAL_RANK GROUP_RANK ROLE_RANK NODE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT "
+    "TORCHELASTIC_RESTART_COUNT TORCHELASTIC_RUN_ID TORCHELASTIC_ERROR_FILE MUSTER_GENERATION MUSTER_RESTART_COUNT".split()
+)
+# Read by libraries in C when they are loaded, where no Python code can see it: OpenMP, MKL, OpenBLAS, torch's own.
+READ_IN_C = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_", "ATEN_")
+
+
+class Recorded:
+    """`preload.txt`, as `Journal` wrote it in an earlier generation of this job.
+
+    A line is NAME<tab>FILE for a module, or =VARIABLE for a variable of the environment that the script changed before an import. A line
+    @SCRIPT stands for a script that has not run on this node yet: the imports at its top level, which every run of it makes."""
+
+    def __init__(self, folder):
+        self.modules, self.changed, self.scripts = {}, set(), []
+        try:
+            with open(os.path.join(folder, "preload.txt"), errors="surrogateescape") as file:
+                lines = file.read().splitlines()
+        except FileNotFoundError:
+            lines = []
+        for entry in lines[:MODULES_MAX]:
+            if entry.startswith("="):
+                self.changed.add(entry[1:])
+            elif entry.startswith("@"):
+                self.scripts.append(entry[1:])
+            else:
+                name, _, file = entry.partition("\t")
+                self.modules.setdefault(name, file)
+        self.files = set(self.modules.values())
+
+    def allows(self, name):
+        """Whether the module that is loaded under this name comes from a file that a run of this job has imported."""
+        file = file_of(sys.modules.get(name))
+        return file is None or file in self.files
+
+
+def preload(recorded, without):
+    """Imports what was recorded. Returns the packages that must not be there before a rank is, each with the reason, and the generators of
+    random numbers to which a rank gives a seed of its own."""
+    wrong = {}
+    calm = 0
+    gc.freeze()
+    with Watched(recorded.changed) as watched, Unseeded() as unseeded:
+        for name in [*recorded.modules, *(name for script in recorded.scripts for name in sure_imports(script))]:
+            top = name.partition(".")[0]
+            if name in sys.modules or top in without or top in wrong or not belongs(top, recorded):
+                continue
+            before = set(sys.modules)
+            try:
+                importlib.import_module(name)
+            except BaseException as error:  # what cannot be imported here is imported, or not, by the script
+                print(f"not imported ahead: {name}: {type(error).__name__}: {error}", file=sys.stderr)
+            why = misfit(watched, calm, recorded, before)
+            if why:
+                wrong[top] = why
+                calm = end_threads()
+                watched.names.clear()
+    return wrong, list(unseeded.generators.values())
+
+
+def misfit(watched, calm, recorded, before):
+    """Why what was just imported must not be there before a rank is; None if it may."""
+    asked = sorted(name for name in watched.names if name in RANKS_OWN or name in recorded.changed)
+    if asked:
+        return f"asks for {asked[0]}, which may be another in the next rank"
+    if touched_gpu():
+        return "opens a GPU"
+    if threads() > 1 + calm and end_threads() > calm:
+        return "starts threads, which a fork would lose"
+    if new_generators():
+        return "makes a generator of random numbers, which all ranks would share"
+    if not recorded.scripts:
+        for name in [name for name in sys.modules if name not in before]:
+            if not recorded.allows(name):
+                return f"imports {name}, which no run of this job has imported from {file_of(sys.modules[name])}"
+    return None
+
+
+class Watched:
+    """Notes who asks for which variables of the environment, while packages are imported."""
+
+    def __init__(self, changed=frozenset()):
+        self.names = set()
+        self.changed = changed
+
+    def __enter__(self):
+        plain, watched = type(os.environ), self
+
+        class Environment(plain):
+            def __getitem__(self, name):
+                watched.names.add(name)
+                return super().__getitem__(name)
+
+            def __iter__(self):
+                watched.names.update(watched.changed)  # a copy of the whole holds them too
+                return super().__iter__()
+
+        self.plain = plain
+        os.environ.__class__ = Environment
+        return self
+
+    def __exit__(self, *_):
+        os.environ.__class__ = self.plain
+
+
+class Unseeded:
+    """The generators of class `random.Random` that were made without a seed, while packages are imported: a rank gives each a new one."""
+
+    def __init__(self):
+        self.generators = {}
+
+    def __enter__(self):
+        import random
+
+        self.kind, self.plain, noted = random.Random, random.Random.seed, self.generators
+
+        def seed(generator, a=None, version=2):
+            if a is None:
+                noted[id(generator)] = generator
+            else:
+                noted.pop(id(generator), None)
+            return plain(generator, a, version)
+
+        plain = self.plain
+        self.kind.seed = seed
+        return self
+
+    def __exit__(self, *_):
+        self.kind.seed = self.plain
+
+
+def new_generators():
+    """Whether one of numpy's generators of random numbers was made since this was last asked, as far as Python's own bookkeeping knows them.
+    Not meant is numpy's global one, which a fork seeds anew (see `reseed`)."""
+    numpys = sys.modules.get("numpy.random")
+    if numpys is None:
+        return False
+    kinds = (numpys.Generator, numpys.RandomState, numpys.BitGenerator)
+    known = (numpys.mtrand._rand, numpys.mtrand._rand._bit_generator)
+    found = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds) and not any(thing is one for one in known)]
+    gc.freeze()  # what is frozen is not listed again
+    return bool(found)
+
+
+def belongs(top, recorded, known={}):
+    """Whether a package is the interpreter's (in its prefix, so never the job's own code) and the one that the job imported."""
+    if top not in known:
+        try:
+            spec = None if top in sys.builtin_module_names else importlib.machinery.PathFinder.find_spec(top)
+        except Exception:
+            spec = None
+        places = [spec.origin, *(spec.submodule_search_locations or [])] if spec else []
+        prefixes = tuple(os.path.join(prefix, "lib") for prefix in {sys.prefix, sys.base_prefix, sys.exec_prefix})
+        known[top] = any(isinstance(place, str) and place.startswith(prefixes) for place in places) and spec
+    spec = known[top]
+    return bool(spec) and (top not in recorded.modules or not spec.has_location or recorded.modules[top] == spec.origin)
+
+
+def file_of(module):
+    """The file a module was loaded from; None for those that no file holds."""
+    spec = getattr(module, "__spec__", None)
+    return spec.origin if spec is not None and spec.has_location and isinstance(spec.origin, str) else None
+
+
+def located(base):
+    """Lines of `Journal` for all that is loaded beyond `base`."""
+    return [f"{name}\t{file_of(module)}" for name, module in list(sys.modules.items()) if name not in base and file_of(module)]
+
+
+def tree_of(script):
+    """The script's syntax tree; an empty one if it cannot be read: then it says so itself when it is run."""
+    try:
+        with open(script, "rb") as file:
+            return ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return ast.parse("")
+
+
+def sure_imports(script):
+    """The imports that every run of a script makes: the plain statements of its top level, up to the first that changes where modules are
+    found. DistributedDataParallel imports torch._dynamo when it wraps the first model."""
+    tree = tree_of(script)
+    names = []
+    for statement in tree.body:
+        if any(isinstance(node, ast.Attribute) and node.attr == "path" and is_name(node.value, "sys") for node in ast.walk(statement)):
+            break
+        if isinstance(statement, ast.Import):
+            names += [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            names.append(statement.module)
+    wraps = any(getattr(node, "attr", getattr(node, "id", getattr(node, "name", None))) == "DistributedDataParallel" for node in ast.walk(tree))
+    return names + ["torch._dynamo"] * wraps
+
+
+def is_name(node, name):
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def sets_before_torch(script, torch_reads):
+    """A variable that a script sets before its first import of a package, and that torch reads when it is loaded; None if there is none. In
+    a fork torch is loaded already, so that such a rank must start afresh."""
+    tree = tree_of(script)
+    before = min((node.lineno for node in ast.walk(tree) if imports_a_package(node)), default=0)
+    for node in ast.walk(tree):
+        if getattr(node, "lineno", before) >= before:
+            continue
+        for name in environment_names_set(node):
+            if name in torch_reads or name.startswith(READ_IN_C):
+                return name
+    return None
+
+
+def imports_a_package(node):
+    """Whether one node of a syntax tree imports what is not of the standard library."""
+    if isinstance(node, ast.ImportFrom):
+        names = [node.module] if node.module else []
+    else:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    return any(name.partition(".")[0] not in sys.stdlib_module_names for name in names)
+
+
+def environment_names_set(node):
+    """Names of variables that one node of a syntax tree sets in `os.environ`, as far as they are written out."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)) and ends_with(node.value, "environ"):
+        names = [node.slice]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        called = node.func
+        names = []
+        if called.attr == "putenv" or called.attr in ("setdefault", "pop") and ends_with(called.value, "environ"):
+            names = node.args[:1]
+        elif called.attr == "update" and ends_with(called.value, "environ"):
+            names = [key for argument in node.args if isinstance(argument, ast.Dict) for key in argument.keys if key]
+            names += [ast.Constant(keyword.arg) for keyword in node.keywords if keyword.arg]
+    else:
+        names = []
+    return [name.value for name in names if isinstance(name, ast.Constant) and isinstance(name.value, str)]
+
+
+def ends_with(node, name):
+    return getattr(node, "attr", getattr(node, "id", None)) == name

@@ -1,0 +1,370 @@
+# What a forked rank becomes: the script, with what a plain start would show it, and an end that others do not wait for.
+
+
+class Torchrun:
+    """The parked lane: torchrun in this process."""
+
+    peer_lost = ()
+
+    def __init__(self, order):
+        replace_environment(order["envs"][0])
+        self.arguments = order["argv"]
+
+    def go(self):
+        import torch.distributed.run
+
+        sys.argv = [torch.distributed.run.__file__, *self.arguments]
+        sys.orig_argv = [sys.orig_argv[0], "-m", "torch.distributed.run", *self.arguments]
+        torch.distributed.run.main(self.arguments)
+
+
+def fork_ranks(launcher, order, here):
+    if touched_gpu():
+        raise RuntimeError("a GPU is open in the launcher, so nothing can be forked from it")
+    why = needs_fresh_interpreter(launcher, order)
+    if why:
+        print(f"ranks start a new interpreter: {why}", file=sys.stderr)
+    journal = open_journal(here, located(launcher.base))
+    ranks = [Rank(order["first_rank"] + local, local, here) for local in range(len(order["envs"]))]
+    for rank in ranks:
+        rank.await_welcome()
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    for rank in ranks:
+        began = boot_us()
+        rank.pid = os.fork()
+        if rank.pid == 0:
+            os.setsid()
+            die_with(parent)
+            os.dup2(rank.stdout, 1)
+            os.dup2(rank.stderr, 2)
+            for other in ranks:
+                other.close()
+            os.close(here)
+            if rank.local != 0:
+                os.close(journal)
+            signal.pthread_sigmask(signal.SIG_SETMASK, [])
+            pin(order["cpus"][rank.local])
+            return Script(launcher, order, rank.local, bool(why), journal)
+        rank.started(began)
+    os.close(journal)
+    become_attendant(ranks, here)
+
+
+def needs_fresh_interpreter(launcher, order):
+    """Why ranks of this script cannot go on in an interpreter that has torch loaded; None if they can."""
+    if launcher.crowd:
+        return f"{launcher.crowd} threads would be lost in a fork"
+    if launcher.afresh:
+        return "the script sets variables of the environment that torch reads when it is loaded"
+    found = shadows(order)
+    if found:
+        return f"the script's folder has its own {found}"
+    script = order["argv"][0]
+    if script != "-m":
+        name = sets_before_torch(script, launcher.torch_reads)
+        if name:
+            return f"the script sets {name}, which torch reads when it is loaded"
+    return None
+
+
+def pin(cpus):
+    """Keeps this process to its CPUs, if it has any, as sys.rs does in the other lanes."""
+    if not cpus:
+        return
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError:
+        print("muster: not pinned: none of the CPUs in MUSTER_RANK_CPUS may be used here", file=sys.stderr)
+
+
+def become_attendant(ranks, here):
+    """Goes on as the small program that attends to the ranks: at once if there is something to attend to, else once they are at work."""
+    heard = signal.sigtimedwait(HANDLED, REST)
+    if heard is not None and heard.si_signo != signal.SIGCHLD:
+        os.kill(os.getpid(), heard.si_signo)  # still blocked: the program finds it
+    for rank in ranks:
+        rank.socket.set_inheritable(True)
+    handed = [{"rank": rank.rank, "pid": rank.pid, "fd": rank.socket.fileno()} for rank in ranks]
+    os.execve(f"/proc/self/fd/{here}/muster-ranks", ["muster-ranks", "adopt", json.dumps(handed)], os.environ)
+
+
+def shadows(order):
+    """A module loaded here that the script would find in its own folder instead; None if there is none."""
+    folder = script_folder(order)
+    if folder is None:
+        return None
+    try:
+        names = {entry.partition(".")[0] for entry in os.listdir(folder)}
+    except OSError:
+        return "files, which cannot be listed,"
+    tops = {name.partition(".")[0] for name in sys.modules if name not in STARTUP and name != "__main__"}
+    found = [name for name in names & tops if getattr(importlib.machinery.PathFinder.find_spec(name, [folder]), "origin", None)]
+    return min(found, default=None)
+
+
+def script_folder(order):
+    """What `python` puts first on sys.path."""
+    if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
+        return None
+    entry = order["argv"][0]
+    if entry == "-m":
+        return order["cwd"]
+    path = os.path.realpath(entry)
+    return path if os.path.isdir(path) or not path.endswith(".py") and is_archive(path) else os.path.dirname(path)
+
+
+def is_archive(path):
+    import zipfile
+
+    return zipfile.is_zipfile(path)
+
+
+def open_journal(here, loaded):
+    """The file in which imports are noted for the next generation, beginning with those that were made ahead of this one."""
+    fd = os.open("modules.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600, dir_fd=here)
+    os.write(fd, "".join(f"{entry}\n" for entry in loaded).encode(errors="surrogateescape"))
+    # Out of the way: a rank's first file is number 3, as after a plain start.
+    far = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 200)
+    os.close(fd)
+    return far
+
+
+class Rank:
+    """One rank until it is started: a connection to the runner, which takes this process for its shim, and the pipes of its output."""
+
+    def __init__(self, rank, local, here):
+        self.rank = rank
+        self.local = local
+        self.pid = 0
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.connect(f"/proc/self/fd/{here}/ranks.sock")
+        (out, self.stdout), (err, self.stderr) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+        hello = {"say": "hello", "v": PROTOCOL, "rank": self.rank, "local_rank": local, "pid": os.getpid()}
+        socket.send_fds(self.socket, [line(hello)], [out, err])
+        os.close(out)
+        os.close(err)
+
+    def await_welcome(self):
+        """Reads the one answer, and not a byte more: the rest is for the attendant."""
+        heard = b""
+        while not heard.endswith(b"\n"):
+            byte = self.socket.recv(1)
+            if not byte:
+                quit_now(1)  # without its runner no rank may live
+            heard += byte
+        heard = json.loads(heard)
+        if not heard.get("ok"):
+            print(f"refused by the runner: {heard.get('error', 'the worker group is being stopped')}", file=sys.stderr)
+            quit_now(1)
+
+    def started(self, began):
+        os.close(self.stdout)
+        os.close(self.stderr)
+        start_time = int(stat_of(self.pid)[19])
+        self.socket.sendall(line({"say": "started", "pid": self.pid, "start_time": start_time, "at_us": began}))
+
+    def close(self):
+        self.socket.close()
+        for fd in (self.stdout, self.stderr):
+            try:
+                os.close(fd)
+            except OSError:
+                pass  # those of a rank that was forked before this one
+
+
+def quit_now(code):
+    """Without the interpreter's end: to take torch apart takes a tenth of a second, and nothing here needs it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class Script:
+    """What a forked rank runs, prepared so that it sees what a plain start would show it."""
+
+    def __init__(self, launcher, order, local, afresh, journal):
+        self.argv = order["argv"]
+        self.peer_lost = order["peer_lost"]
+        replace_environment(order["envs"][local])
+        command = [sys.orig_argv[0], *order["options"], "-u", *self.argv]
+        if afresh:
+            os.execve(sys.executable, command, os.environ)
+        set_command_line(command)
+        sys.orig_argv = command
+        folder = script_folder(order)
+        if folder is not None:
+            sys.path.insert(0, folder)
+        self.main = types.ModuleType("__main__")
+        own = sys.modules["__main__"]
+        # multiprocessing keeps it under a second name.
+        for name in [name for name, module in sys.modules.items() if module is own]:
+            sys.modules[name] = self.main
+        vars(self.main).update(__builtins__=__builtins__, __annotations__={})
+        reseed(launcher.seed, launcher.unseeded)
+        # At the end all is collected as after a plain start: some libraries complain of what is left.
+        atexit.register(gc.unfreeze)
+        if local == 0:
+            sys.meta_path.insert(0, Journal(journal))
+
+    def go(self):
+        main = vars(self.__dict__.pop("main"))  # sys.modules alone keeps it, so that it goes when the interpreter does
+        if self.argv[0] == "-m":
+            sys.argv = ["-m", *self.argv[2:]]
+            runpy._run_module_as_main(self.argv[1])
+            return
+        sys.argv = list(self.argv)
+        script = self.argv[0]
+        if os.path.isdir(script) or not script.endswith(".py") and is_archive(script):
+            runpy._run_module_as_main("__main__", False)
+            return
+        path = os.path.abspath(script)
+        main.update(__file__=path, __cached__=None)
+        main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
+        with open(path, "rb") as file:
+            source = file.read()
+        exec(compile(source, path, "exec", dont_inherit=True), main)
+
+
+def replace_environment(env):
+    os.environ.clear()
+    os.environ.update(env)
+    if COERCED:
+        os.environ["LC_CTYPE"] = COERCED
+
+
+def reseed(seed, unseeded):
+    """`random` seeds itself anew after a fork; numpy, multiprocessing and torch do not. torch began with a constant once and begins by chance now."""
+    for generator in unseeded:
+        generator.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "multiprocessing.process" in sys.modules:
+        process = sys.modules["multiprocessing.process"]
+        process.current_process().authkey = process.AuthenticationString(os.urandom(32))
+    torch = sys.modules["torch"]
+    if torch.initial_seed() == TORCH_SEED:
+        torch.set_rng_state(seed)
+    else:
+        torch.default_generator.seed()
+
+
+class Journal:
+    """Notes what the script imports beyond what is there, and from which file, as `Recorded` reads it. Finds nothing itself: it asks the
+    finders behind it, in their order, as the interpreter would."""
+
+    def __init__(self, fd):
+        self.fd = fd
+        self.pid = os.getpid()
+        self.left = MODULES_MAX
+        opened = os.fstat(fd)
+        self.file = (opened.st_dev, opened.st_ino)
+        self.environment = dict(os.environ._data)
+        self.changed = set()
+
+    def find_spec(self, name, path=None, target=None):
+        if self.left <= 0 or os.getpid() != self.pid:
+            return None
+        entries = [] if "." in name else self.changes()
+        spec = None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
+            if spec is not None:
+                break
+        if spec is not None and spec.has_location:
+            self.left -= 1
+            entries.append(f"{name}\t{spec.origin}")
+        if entries:
+            self.write(entries)
+        return spec
+
+    def changes(self):
+        """Variables that the script has set, changed or removed since this was last asked."""
+        new = os.environ._data
+        if new == self.environment:
+            return []
+        names = {key for key in new.keys() | self.environment.keys() if new.get(key) != self.environment.get(key)}
+        names = {os.fsdecode(name) for name in names} - self.changed
+        self.changed |= names
+        return [f"={name}" for name in sorted(names)]
+
+    def write(self, entries):
+        try:
+            opened = os.fstat(self.fd)
+            if (opened.st_dev, opened.st_ino) != self.file:
+                self.left = 0  # the script has closed what it did not open, and this is a file of its own now
+            else:
+                os.write(self.fd, "".join(f"{entry}\n" for entry in entries).encode(errors="surrogateescape"))
+        except OSError:
+            self.left = 0  # a full disk, or closed by the script
+
+
+def fell_with_a_peer(signs, error):
+    """Whether an exception says that a peer was lost: by its type and by the library that raised it. What a script's own exception says
+    in words is its own affair."""
+    try:
+        words = f"{type(error).__name__}: {error}"
+    except Exception:
+        return False  # one that cannot say what it is
+    if not any(sign in words for sign in signs):
+        return False
+    distributed = sys.modules["torch.distributed"]
+    own = tuple(getattr(distributed, name) for name in ("DistBackendError", "DistNetworkError") if hasattr(distributed, name))
+    if isinstance(error, own):
+        return True
+    if type(error) is not RuntimeError:
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    raised_in = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
+    return raised_in.partition(".")[0] == "torch" or "gloo/transport/" in words
+
+
+def end_without_teardown():
+    """The end of a rank that fell because a peer was lost. Until its process has ended nobody knows that the world is broken, and to take
+    torch apart takes half a second. So: threads, exit handlers and files, in the interpreter's order, and no module's end."""
+    try:
+        sys.modules["threading"]._shutdown()
+        atexit._run_exitfuncs()
+        opened = [thing for thing in gc.get_objects() if issubclass(type(thing), io.IOBase)]
+        for file in [*opened, sys.stdout, sys.stderr]:
+            try:
+                file.flush()
+            except Exception:
+                pass  # closed, or not there
+    finally:
+        os._exit(1)
+
+
+def line(word):
+    return json.dumps(word).encode() + b"\n"
+
+
+def boot_us():
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+
+def run(plan):
+    """Runs it and shows an exception as the interpreter would: without the frames of this file."""
+    try:
+        plan.go()
+    except SystemExit:
+        raise
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        error.__traceback__ = trace
+        sys.excepthook(type(error), error, trace)
+        if fell_with_a_peer(plan.peer_lost, error):
+            end_without_teardown()
+        # Shown already; the interpreter still takes its usual end, and the script's hook lives as long as it would.
+        sys.excepthook = lambda *_, shown=sys.excepthook: None
+        raise
+
+
+plan = main()
+run(plan)

@@ -1,0 +1,204 @@
+//! The launcher that stays: one interpreter for all generations of a job on a node, from which their runners are forked.
+//!
+//! A runner is on one of two sides of it. One whose `hold.json` says `launcher` starts it, hands requests on and answers them when the
+//! launcher has; it holds no worker group. One that was forked from it has a copy of the launcher as its child, which is its worker group's
+//! launcher from the start on.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::io::Write;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command as Process;
+use std::time::Duration;
+
+use muster_runner::procfs::Stat;
+use muster_runner::record;
+use muster_runner::wire::{Exit, Lane, Order, ParkSpec, Refusal, RefusalKind, Reply, StartSpec};
+use rustix::process::Pid;
+
+use super::{LAUNCHER, Runner};
+use crate::group::{self, Launcher};
+use crate::parked::{self, Ask, Parked};
+use crate::poll::{Interest, Source};
+use crate::{affinity, rank_env, time};
+
+impl Runner {
+    /// Starts the launcher that stays. The answer comes when it has imported torch.
+    pub(super) fn park(&mut self, spec: &ParkSpec) -> Result<(), Refusal> {
+        if !self.hold.launcher || self.group.stop.is_some() || self.group.launcher.is_some() {
+            return Err(Refusal::new(RefusalKind::Conflict, "a launcher is there already, or none may start any more"));
+        }
+        if !spec.cwd.is_absolute() || spec.env.keys().any(|n| n.is_empty() || n.contains(['=', '\0'])) {
+            return Err(Refusal::new(RefusalKind::Invalid, "park: cwd is not absolute, or a variable has no proper name"));
+        }
+        let flags: &[&str] = if spec.background { &["stay", "background"] } else { &["stay"] };
+        self.spawn_parked(spec, flags).map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
+        let trouble = |e: io::Error| Refusal::new(RefusalKind::Spawn, format!("listen to the launcher: {e}"));
+        let parked = self.group.parked.as_ref().expect("it was just started");
+        parked.control().set_nonblocking(true).map_err(trouble)?;
+        self.poll.add(parked.control(), Source::Launcher, Interest::Read).map_err(trouble)
+    }
+
+    pub(super) fn spawn_parked(&mut self, spec: &ParkSpec, flags: &[&str]) -> Result<(), String> {
+        let (parked, theirs) = Parked::prepare().map_err(|e| format!("{}: {e}", parked::FILE))?;
+        let here = std::env::current_dir().map_err(|e| format!("own directory: {e}"))?;
+        let mut command = Process::new(&spec.program);
+        command.args(&spec.options).arg("-u").arg(here.join(parked::FILE)).arg(&here).arg(theirs.as_raw_fd().to_string());
+        command.args(flags).env_clear().envs(&spec.env).current_dir(&spec.cwd);
+        let cpus = spec.env.get(affinity::NAME).and_then(|lists| affinity::of_all(lists, spec.ranks));
+        self.group.launcher = Some(self.spawn(command, Some(theirs), cpus)?);
+        self.group.parked = Some(parked);
+        Ok(())
+    }
+
+    /// Has the launcher fork a runner for `dir`. The answer comes when that runner is ready.
+    pub(super) fn fork(&mut self, dir: &Path) -> Result<(), Refusal> {
+        let spawn = |text: String| Refusal::new(RefusalKind::Spawn, text);
+        let launcher = self.group.launcher.as_ref().ok_or_else(|| spawn(LAUNCHER_ENDED.into()))?;
+        // It may still be importing in the background, and is needed now. Only root may raise it, and only for root it was lowered.
+        if let Ok(own) = rustix::process::getpriority_process(None) {
+            let _ = rustix::process::setpriority_process(Pid::from_raw(launcher.process.pid), own);
+        }
+        let own = std::env::current_exe().map_err(|e| spawn(format!("own program: {e}")))?;
+        let texts = [own.as_path(), Path::new("hold"), Path::new("--dir"), dir];
+        let mut runner = Vec::new();
+        for text in texts {
+            runner.push(text.to_str().ok_or_else(|| spawn(format!("{} is not UTF-8", text.display())))?.to_owned());
+        }
+        runner.extend((!self.books.cgroups).then(|| "--no-cgroup".to_owned()));
+        self.ask_launcher(&Ask::Fork { token: self.books.asked_next, dir, runner })
+    }
+
+    pub(super) fn preload(&mut self) -> Result<(), Refusal> {
+        self.ask_launcher(&Ask::Preload { token: self.books.asked_next })
+    }
+
+    fn ask_launcher(&mut self, ask: &Ask<'_>) -> Result<(), Refusal> {
+        let parked = self.group.parked.as_ref().filter(|_| self.hold.launcher);
+        let parked = parked.ok_or_else(|| Refusal::new(RefusalKind::Spawn, LAUNCHER_ENDED))?;
+        parked.ask(ask).map_err(|e| Refusal::new(RefusalKind::Spawn, format!("tell the launcher: {e}")))
+    }
+
+    /// Hands the launcher's answers on.
+    pub(super) fn hear_launcher(&mut self) {
+        let Some(parked) = &mut self.group.parked else { return };
+        match parked.answers() {
+            Ok(answers) => {
+                for said in answers {
+                    let Some((client, request)) = self.books.asked.remove(&said.token) else { continue };
+                    let reply = match said.error {
+                        None => Reply::ok(request),
+                        Some(text) => Reply::refused(Some(request), Refusal::new(RefusalKind::Spawn, text)),
+                    };
+                    self.control.answer(client, &reply);
+                }
+            }
+            Err(_) => {
+                self.poll.remove(parked.control());
+                self.group.parked = None;
+                self.refuse_asked();
+            }
+        }
+    }
+
+    fn refuse_asked(&mut self) {
+        for (client, request) in std::mem::take(&mut self.books.asked).into_values() {
+            let refusal = Refusal::new(RefusalKind::Spawn, LAUNCHER_ENDED);
+            self.control.answer(client, &Reply::refused(Some(request), refusal));
+        }
+    }
+
+    /// Takes over the copy of the launcher that was forked together with this runner, and is its child.
+    pub(crate) fn take_launcher(&mut self, pid: i32, control: UnixStream, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<()> {
+        let stat = Stat::of(pid)?;
+        if stat.ppid != std::process::id() as i32 {
+            return Err(io::Error::other("it is no child of this process"));
+        }
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.entrance()?.write_all(pid.to_string().as_bytes())?;
+        }
+        let output = self.take_output(LAUNCHER, record::LAUNCHER_LOG, stdout, stderr)?;
+        let process = group::Process { pid, start_time: stat.start_time, started_us: time::boot_us(), end: None };
+        self.group.launcher = Some(Launcher { process, output });
+        self.group.parked = Some(Parked::from(control));
+        Ok(())
+    }
+
+    /// Gives the start to the launcher that waits, or to one that imports torch first.
+    pub(super) fn begin_with_launcher(&mut self, spec: &StartSpec, order: &Order) -> Result<(), String> {
+        let here = std::env::current_dir().map_err(|e| format!("own directory: {e}"))?;
+        let envs: Vec<BTreeMap<String, String>> = match order.lane {
+            Lane::Parked => vec![spec.env.clone()],
+            Lane::Fork | Lane::Direct => {
+                rank_env::make_error_folders(spec.ranks).map_err(|e| format!("folders for errors: {e}"))?;
+                (0..spec.ranks).map(|local| rank_env::of(spec, &self.hold, &order.run_id, local, &here)).collect()
+            }
+        };
+        // A launcher that has just ended is replaced.
+        self.reap(time::boot());
+        if self.group.parked.is_none() {
+            if order.lane == Lane::Direct {
+                return self.start_ranks(spec, order, envs, &here);
+            }
+            let (program, options, env, cwd) =
+                (spec.program.clone(), order.options.clone(), spec.env.clone(), PathBuf::from(&spec.cwd));
+            self.spawn_parked(&ParkSpec { program, options, env, cwd, background: false, ranks: spec.ranks }, &[])?;
+        }
+        let parked = self.group.parked.take().ok_or("the launcher ended at once")?;
+        if let Some(launcher) = &mut self.group.launcher {
+            launcher.process.started_us = time::boot_us();
+        }
+        parked.order(order, spec, &envs).map_err(|e| format!("tell the launcher: {e}"))
+    }
+
+    /// A launcher that ends before it is told to start is none: the start brings up another.
+    pub(super) fn forget_parked(&mut self, exit: Exit, now: Duration) {
+        eprintln!("{} the launcher has ended: {exit:?}", time::stamp());
+        if let Some(parked) = self.group.parked.take() {
+            self.poll.remove(parked.control());
+        }
+        self.close_launcher(now);
+        self.refuse_asked();
+    }
+
+    fn close_launcher(&mut self, now: Duration) {
+        if let Some(mut launcher) = self.group.launcher.take() {
+            let ended = launcher.output.drain(&mut self.books.buffer, &self.pattern, now, &time::stamp());
+            ended.iter().for_each(|fd| self.poll.remove(fd));
+            launcher.output.open().for_each(|(_, fd)| self.poll.remove(fd));
+            launcher.output.close(&time::stamp());
+        }
+    }
+
+    /// Executes torchrun where the launcher has failed by itself: before any rank had said that it is there. That is no failure of the job.
+    /// True: it was done.
+    pub(super) fn fall_back(&mut self, exit: Exit, now: Duration) -> bool {
+        let Some(spec) = self.group.spec.clone() else { return false };
+        let forks = spec.order.as_ref().is_some_and(|order| order.lane == Lane::Fork);
+        let ended_well = exit.success();
+        if !forks || ended_well || self.group.fell_back || !self.group.ranks.is_empty() || self.group.stop.is_some() {
+            return false;
+        }
+        eprintln!("{} the launcher has failed ({exit:?}), so torchrun is executed in its place", time::stamp());
+        self.close_launcher(now);
+        self.group.parked = None;
+        let mut command = Process::new(&spec.program);
+        command.args(&spec.args).env_clear().envs(&spec.env).current_dir(&spec.cwd);
+        match self.spawn(command, None, None) {
+            Ok(launcher) => {
+                self.group.launcher = Some(launcher);
+                self.group.fell_back = true;
+                self.books.urgent = true;
+                true
+            }
+            Err(text) => {
+                eprintln!("{} {text}", time::stamp());
+                false
+            }
+        }
+    }
+}
+
+const LAUNCHER_ENDED: &str = "the launcher has ended: its launcher.log says why";

@@ -12,12 +12,14 @@
 //! | `requests` | what users ask for |
 //! | `registry` | who is alive: sessions, silence, Suspect, Lost |
 //! | `job` | a job's durable record and its phases |
+//! | `crash_loop` | a job that looks as if it could not start at all |
 //! | `members` | a sealed membership |
 //! | `capacity` | what nodes have left |
 //! | `placement` | which nodes, in which rank order, or why none |
 //! | `rendezvous` | one generation: ready, inert, broken, done |
 //! | `blame` | who broke a generation, and who pays |
 //! | `marks` | the ledger of failures by job and node: which of the two is at fault |
+//! | `ends` | how members ended, kept after their nodes have forgotten |
 //! | `fence` | when workers that stop by themselves have stopped |
 //! | `budget` | restarts a job may have; cordons the fleet may have |
 //! | `brake` | many nodes silent at once: no cordons, nothing wholly silent is replaced |
@@ -52,8 +54,10 @@ mod blame;
 mod brake;
 mod budget;
 mod capacity;
+pub mod crash_loop;
 mod describe;
 mod desired;
+pub mod ends;
 mod facts;
 mod fence;
 pub mod job;

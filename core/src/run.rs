@@ -118,7 +118,7 @@ pub struct Assignment {
     #[serde(with = "serde_period")]
     pub stop_grace: Duration,
     pub step_pattern: Option<String>,
-    /// Restarts this job has had before this generation, for scripts that read `TORCHELASTIC_RESTART_COUNT`.
+    /// How often workers of this job were started before this generation: its ranks' `TORCHELASTIC_RESTART_COUNT`.
     pub restart_count: u32,
     /// What all ranks of the generation agree on.
     pub profile: Profile,
@@ -272,6 +272,11 @@ impl RunReport {
     /// The run ended by itself and well: torchrun says 0 and no rank says otherwise.
     pub fn succeeded(&self) -> bool {
         self.launcher_exit.is_some_and(Exit::is_success) && self.ranks.iter().all(|rank| rank.exit.is_none_or(Exit::is_success))
+    }
+
+    /// Each of its ranks has been started. A run is `Running` seconds before that: torchrun has its imports to make.
+    pub fn ranks_started(&self, expected: u32) -> bool {
+        self.ranks.iter().filter(|rank| rank.started_at.is_some()).count() >= expected as usize
     }
 
     /// All ranks have ended well, torchrun may still wait for others at its exit barrier.

@@ -28,7 +28,8 @@ use crate::{
 /// Show jobs, nodes or events.
 ///
 /// Without a name all objects of the kind are listed, with a name the one. Kinds: jobs (job, mj), nodes (node, mn), events (event,
-/// ev). NODES counts the nodes that train over the nodes wanted; RANGE is what the job can live with; REASON says why it is as it is.
+/// ev). NODES counts the nodes that train over the nodes wanted; RANGE is what the job can live with; RESTARTS counts how often its
+/// workers were started again (failures, lost nodes, resizes); REASON says why it is as it is.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:

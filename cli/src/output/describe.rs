@@ -72,7 +72,7 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
         ),
     );
     page.field("World size", status.world_size.to_string());
-    page.field("Restarts", status.restarts.to_string());
+    page.field("Restarts", restarts(status.restarts));
     page.field("Joining", joining(&status.ranks));
     page.field("Step", status.last_step.map(|step| step.to_string()).unwrap_or_default());
     if !status.store_node.is_empty() {
@@ -107,6 +107,13 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
     page.table("Ranks", vec!["RANK", "LOCAL RANK", "NODE", "PID", "STATE", "STEP", "FIRST ERROR"], &ranks);
     events_of(&mut page, events, now_us);
     page.0
+}
+
+fn restarts(count: u32) -> String {
+    match count {
+        0 => "0".into(),
+        count => format!("{count} (new starts of its workers: failures, lost nodes, resizes)"),
+    }
 }
 
 /// For whom the others wait before the first step: a start that hangs has its culprit here.

@@ -197,6 +197,8 @@ impl Evidence {
 pub(crate) struct Verdict {
     pub cause: Cause,
     pub message: String,
+    /// How the program ended that failed first, without where; `None` if no program of the job's failed.
+    pub symptom: Option<String>,
     pub charged: Charged,
     /// `None`: all that is known are victims of each other.
     pub culprit: Option<String>,
@@ -264,6 +266,14 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
         Evidence::StartTimeout { node, .. } => (Cause::StartTimeout, Charged::Node, format!("{node} did not get ready in time")),
         Evidence::Unlike { .. } => (Cause::MixedNodes, Charged::Nobody, unlike(evidence, members)),
     };
+    let symptom = match primary {
+        victim if victim.is_victim() => None,
+        Evidence::RankExit { exit, error, .. } | Evidence::LauncherFailed { exit, error, .. } => {
+            Some(error.as_ref().map_or_else(|| exit.to_string(), |error| format!("{exit}: {error}")))
+        }
+        Evidence::Refused { reason, .. } => Some(reason.clone()),
+        _ => None,
+    };
     let named = !primary.is_victim() && !matches!(primary, Evidence::Fenced { .. });
     // Who stopped by itself, or was not let in, is neither to blame nor a victim of anybody here.
     let fell = evidence.iter().filter(|e| !matches!(e, Evidence::Fenced { .. } | Evidence::Unlike { .. }));
@@ -271,6 +281,7 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
     Some(Verdict {
         cause,
         message,
+        symptom,
         charged,
         culprit: named.then(|| primary.name()),
         node: named.then(|| primary.node().clone()),

@@ -8,7 +8,6 @@ use crate::{
     },
     id::{JobUid, NodeName},
     period,
-    run::{RunPhase, RunReport},
 };
 
 impl Fleet {
@@ -52,14 +51,17 @@ impl Fleet {
             };
             return self.say(uid, phase, reason, message);
         }
-        let running = |run: Option<&RunReport>| run.is_some_and(|run| run.phase == RunPhase::Running);
-        let all_running = || rendezvous::reports(&self.nodes, uid, generation).all(|(_, run)| running(run));
+        let expected = generation.proc_per_node;
+        let unlaunched = || {
+            let reports = rendezvous::reports(&self.nodes, uid, generation);
+            reports.filter(|(_, run)| !run.is_some_and(|run| run.ranks_started(expected))).count()
+        };
         let (phase, reason, message) = if let Some(why) = self.live.get(uid).and_then(|live| live.frozen.clone()) {
             (Phase::Running, "MassLoss", format!("none of its nodes can be heard, and it is left as it is: {why}"))
         } else if let Some(shortfall) = self.live.get(uid).and_then(|live| live.stranded.clone()) {
             (Phase::Running, "BelowMinimum", format!("a member is silent and there is no replacement: {shortfall}"))
-        } else if job.phase != Phase::Running && !all_running() {
-            (job.phase, "Launching", format!("starting {have} nodes"))
+        } else if job.phase != Phase::Running && unlaunched() > 0 {
+            (job.phase, "Launching", format!("the ranks of {} of {have} nodes have not been started yet", unlaunched()))
         } else if let Some(first) = self.live.get(uid).and_then(|live| live.warming.first()) {
             let more = self.live[uid].warming.len() - 1;
             let others = if more > 0 { format!(" and {more} more") } else { String::new() };

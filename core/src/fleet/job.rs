@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     fleet::{
+        crash_loop::CrashLoop,
+        ends::MemberEnd,
         members::Members,
         receipt::{Cause, Incident},
         stacks::KnownStack,
@@ -62,10 +64,13 @@ pub struct JobRecord {
     pub last_generation: Generation,
     /// Failures charged to the job within its window, newest last.
     pub restarts: Vec<Timestamp>,
-    /// All generations after the first that a failure caused.
+    /// How often workers that had been started were started again, for whatever reason: a failure, a lost node, a resize.
     pub restart_count: u32,
     /// Failures charged in a row, with no generation between them that trained: for the back-off.
     pub failures_in_row: u32,
+    /// Failures charged in a row that look alike, before the job has ever shown a step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crash_loop: Option<CrashLoop>,
     /// Breaks in a row that nobody could be charged with for certain, without a step further than before.
     #[serde(default)]
     pub in_vain: u32,
@@ -116,7 +121,7 @@ pub struct GenerationRecord {
     pub cause: Cause,
     pub members: Members,
     pub proc_per_node: u32,
-    /// The job's restarts when this was sealed; part of the assignment, which must never change within a generation.
+    /// The job's restarts with this one; part of the assignment, which must never change within a generation.
     pub restart_count: u32,
     pub store_host: NodeName,
     /// Where the store is served; known and stored from the moment the generation is started.
@@ -141,6 +146,9 @@ pub struct GenerationRecord {
     /// What all its ranks agree on.
     #[serde(default)]
     pub profile: Profile,
+    /// How its members ended; kept of the last generation that was started.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ends: BTreeMap<NodeName, MemberEnd>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,6 +189,7 @@ impl JobRecord {
             restarts: Vec::new(),
             restart_count: 0,
             failures_in_row: 0,
+            crash_loop: None,
             in_vain: 0,
             not_before: None,
             incidents: Vec::new(),
@@ -207,6 +216,11 @@ impl JobRecord {
     /// The generation a user means who names none: the current one, else the newest.
     pub fn latest(&self) -> Option<&GenerationRecord> {
         self.current.as_ref().or_else(|| self.retiring.iter().chain(&self.history).max_by_key(|g| g.number))
+    }
+
+    /// The generation that tells most about the job: the latest; once the job is over, the last that was started.
+    pub fn shown(&self) -> Option<&GenerationRecord> {
+        self.trained_last().filter(|_| self.phase.is_over()).or_else(|| self.latest())
     }
 
     pub fn generation(&self, number: Generation) -> Option<&GenerationRecord> {

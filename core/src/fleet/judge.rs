@@ -10,6 +10,7 @@ use crate::{
         Cordon, Fleet, MUSTER,
         blame::{self, Evidence, UNDER_WAY, Verdict},
         budget::{self, AVOID, Avoided, IN_VAIN_MAX, Restart},
+        crash_loop::{self, CrashLoop},
         job::{Ending, JobRecord, Phase, Stopping},
         marks::{self, Mark, Standing},
         placement::Placement,
@@ -163,12 +164,12 @@ impl Fleet {
         });
         job.last_step = steps.last.or(job.last_step);
         job.in_vain = if verdict.doubtful { in_vain + 1 } else { in_vain };
-        // What was refused before it began is no restart: nothing had started.
-        if verdict.cause != Cause::MixedNodes {
-            job.restart_count += 1;
-        }
         job.not_before = None;
         let charged = verdict.charged == Charged::Job || planted::on(Mistake::NodeFaultsCharged);
+        if charged {
+            crash_loop::note(job, verdict.symptom.as_deref(), verdict.event_at);
+        }
+        let crash_loop = job.crash_loop.clone().filter(|_| charged);
         let restart = if charged { budget::charge(job, &policy, now) } else { Restart::At(now) };
         // Survivors of a broken synchronous generation can make no step any more: time to save one would be time lost.
         let grace = if job.spec.progress == Progress::Synchronous { Duration::ZERO } else { job.spec.stop_grace_period };
@@ -186,12 +187,18 @@ impl Fleet {
             Some((uid, &name, Some(generation.number))),
             verdict.node.as_ref(),
         );
+        let hint = crash_loop.as_ref().and_then(CrashLoop::sentence);
+        if let Some(hint) = hint.as_ref().filter(|_| crash_loop.as_ref().is_some_and(CrashLoop::is_new)) {
+            let message = format!("{name}: {hint} (muster logs {})", name.name);
+            self.event(scratch, now, true, "CrashLoop", message, Some((uid, &name, Some(generation.number))), None);
+        }
         match restart {
             Restart::At(at) => self.jobs.get_mut(uid).expect("settled jobs exist").not_before = Some(at).filter(|at| *at > now),
             Restart::Spent(sentence) => {
                 let nodes = failed_on(&self.jobs[uid], policy.storm_window, now).len();
                 let everywhere = if nodes > 1 { format!("; its failures began on {nodes} different nodes") } else { String::new() };
-                let message = format!("{}; {sentence}{everywhere}", verdict.message);
+                let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+                let message = format!("{}; {sentence}{everywhere}{hint}", verdict.message);
                 self.end(uid, Ending { phase: Phase::Failed, reason: "RestartBudgetSpent".into(), message });
             }
         }

@@ -120,6 +120,7 @@ impl Fleet {
         self.fill_receipt(uid, now);
         self.close(uid, now, scratch);
         self.describe(uid);
+        self.keep_ends(uid);
         let Some(job) = self.jobs.get_mut(uid) else { return };
         let before = job.retiring.len();
         job.bury();
@@ -243,7 +244,8 @@ impl Fleet {
             return;
         }
         if let Some(at) = job.not_before.filter(|at| *at > now) {
-            let message = format!("restart {} waits for its back-off", job.restart_count);
+            let crash_loop = job.crash_loop.as_ref().and_then(|found| Some(format!("; {}: {}", found.sentence()?, found.symptom)));
+            let message = format!("restart {} waits for its back-off{}", job.restart_count + 1, crash_loop.unwrap_or_default());
             self.say(uid, Phase::Recovering, "BackOff", message);
             return self.wake_job(uid, at);
         }
@@ -270,6 +272,7 @@ impl Fleet {
         };
         let (profile, mismatches) = self.agree(&gang);
         let job = self.jobs.get_mut(uid).expect("settled jobs exist");
+        job.restart_count += u32::from(job.latest().is_some_and(|before| before.started));
         let kept = planted::on(Mistake::NumberKept) && job.last_generation.0 > 0;
         let number = if kept { job.last_generation } else { job.last_generation.next() };
         let (size, first) = (gang.len() as u32, job.incidents.is_empty());
@@ -309,6 +312,7 @@ impl Fleet {
             dead: Default::default(),
             fenced: Default::default(),
             profile,
+            ends: Default::default(),
         });
         job.not_before = None;
         job.phase = if first { Phase::Forming } else { Phase::Recovering };

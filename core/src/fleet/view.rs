@@ -6,6 +6,7 @@ use crate::{
     exit::Exit,
     fleet::{
         NodeRecord,
+        ends::{MemberEnd, RankEnd},
         job::JobRecord,
         registry::{Node, Registry},
         rendezvous,
@@ -13,7 +14,7 @@ use crate::{
     id::{JobName, JobUid, NodeName},
     nccl::stack::Stack,
     node_report::NodeReport,
-    run::{Endpoint, LaneReport, RankReport, RunId, RunPhase},
+    run::{Endpoint, LaneReport, RunId, RunPhase, RunReport},
     time::Timestamp,
 };
 
@@ -80,16 +81,21 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         ranks: Vec::new(),
         last_step: None,
         nodes_running: 0,
-        store_address: record.latest().and_then(|generation| generation.store.clone()),
+        store_address: record.shown().and_then(|generation| generation.store.clone()),
     };
-    let Some(generation) = record.latest() else { return view };
+    let Some(generation) = record.shown() else { return view };
     let mut joined: Option<&[u32]> = None;
     for (node_rank, (node, report)) in rendezvous::reports(nodes, &record.uid, generation).enumerate() {
-        let phase = report.map(|run| run.phase.clone());
-        let (lane, stack) = report.map(|run| (run.lane.clone(), run.stack.clone())).unwrap_or_default();
-        view.nodes_running += u32::from(phase == Some(RunPhase::Running));
+        // A node forgets a run whose death is noted; how it ended is kept.
+        let known = report.map(MemberEnd::from).or_else(|| generation.ends.get(node).cloned());
+        let runs = |run: &RunReport| run.phase == RunPhase::Running && run.ranks_started(generation.proc_per_node);
+        view.nodes_running += u32::from(report.is_some_and(runs));
+        let (phase, lane, stack, ranks) = match known {
+            Some(known) => (Some(known.phase), known.lane, known.stack, known.ranks),
+            None => Default::default(),
+        };
         view.members.push(MemberView { node: node.clone(), node_rank: node_rank as u32, phase, lane, stack });
-        view.ranks.extend(report.into_iter().flat_map(|run| &run.ranks).map(|rank| rank_view(node, rank)));
+        view.ranks.extend(ranks.into_iter().map(|rank| rank_view(node, rank)));
         // Only the node that serves the store knows, and only of backends that name their ranks.
         let incomplete = report.filter(|run| run.all_joined_at.is_none() && !run.joined_ranks.is_empty());
         joined = joined.or(incomplete.map(|run| &run.joined_ranks[..]));
@@ -102,7 +108,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
     view
 }
 
-fn rank_view(node: &NodeName, rank: &RankReport) -> RankView {
+fn rank_view(node: &NodeName, rank: RankEnd) -> RankView {
     RankView {
         rank: rank.rank,
         local_rank: rank.local_rank,
@@ -112,7 +118,7 @@ fn rank_view(node: &NodeName, rank: &RankReport) -> RankView {
         joining: false,
         first_step: rank.first_step,
         last_step: rank.last_step,
-        first_error: rank.first_error.clone(),
+        first_error: rank.first_error,
     }
 }
 

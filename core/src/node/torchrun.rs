@@ -169,10 +169,11 @@ fn environment(assignment: &Assignment, meeting: Meeting<'_>, site: &Site, shim:
     let mut ours = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
     ours("MUSTER_JOB", assignment.name.name.clone());
     ours("MUSTER_NAMESPACE", assignment.name.namespace.clone());
+    // The --rdzv-id is new in every generation as well: ranks get this as TORCHELASTIC_RUN_ID.
     ours("MUSTER_JOB_UID", assignment.run.job.to_string());
     ours("MUSTER_GENERATION", assignment.run.generation.to_string());
     ours("MUSTER_NODE", site.node.to_string());
-    // torchrun counts from 0 in every generation.
+    // torchrun is new in every generation and counts from 0: who starts a rank gives it this as TORCHELASTIC_RESTART_COUNT.
     ours("MUSTER_RESTART_COUNT", assignment.restart_count.to_string());
     if let Meeting::Served(store) = meeting {
         // With these three torchrun at node rank 0 forgives that it cannot bind the store's port on the store's own host (2.7).

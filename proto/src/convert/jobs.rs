@@ -163,7 +163,7 @@ pub fn job(view: &JobView) -> v1::Job {
 
 fn status(view: &JobView) -> v1::JobStatus {
     let record: &JobRecord = &view.record;
-    let shown = record.latest();
+    let shown = record.shown();
     v1::JobStatus {
         phase: phase(record.phase).into(),
         reason: record.reason.clone(),

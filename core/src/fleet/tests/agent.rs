@@ -39,7 +39,8 @@ impl Agent {
     }
 }
 
-pub(super) fn obey(runs: &mut BTreeMap<RunId, RunReport>, desired: DesiredRun, term: Term, now: Timestamp) {
+/// `imports`: launchers that are started take for ever to import.
+pub(super) fn obey(runs: &mut BTreeMap<RunId, RunReport>, desired: DesiredRun, term: Term, now: Timestamp, imports: bool) {
     let older_alive =
         runs.iter().any(|(id, run)| id.job == desired.run.job && id.generation < desired.run.generation && !run.phase.is_over());
     let fresh = || RunReport::preparing(desired.run.clone(), term);
@@ -55,8 +56,11 @@ pub(super) fn obey(runs: &mut BTreeMap<RunId, RunReport>, desired: DesiredRun, t
             let run = runs.entry(desired.run.clone()).or_insert_with(fresh);
             if run.phase == RunPhase::Ready {
                 (run.phase, run.launched_at) = (RunPhase::Running, Some(now));
-                run.ranks =
-                    (0..assignment.proc_per_node).map(|local| rank_report(assignment.first_rank + local, local, now)).collect();
+                let locals = 0..assignment.proc_per_node;
+                run.ranks = locals.map(|local| rank_report(assignment.first_rank + local, local, now)).collect();
+                if imports {
+                    run.ranks.clear();
+                }
             }
         }
         Target::Stopped { .. } => {

@@ -111,7 +111,7 @@ fn a_node_that_drains_is_left_after_the_cool_down_and_only_for_as_much_room() {
     reports(&mut bench, "c", &[]);
     bench.pass(SECOND);
     let job = bench.job("digits");
-    assert_eq!((job.last_generation.0, job.restart_count), (2, 0), "{}", job.message);
+    assert_eq!((job.last_generation.0, job.restarts.len()), (2, 0), "{}", job.message);
     assert_eq!(bench.members("digits"), ["a", "c"]);
     assert_eq!(job.incidents.last().unwrap().cause, Cause::NodeUnhealthy);
 }
@@ -133,7 +133,7 @@ fn a_machine_that_will_be_taken_away_is_left_at_once_with_the_stop_grace() {
     let job = bench.job("digits");
     let (cause, message) = job.incidents.last().map(|incident| (incident.cause, incident.message.clone())).unwrap();
     assert_eq!((cause, message.as_str()), (Cause::NodeLeaving, "leaving b: spot interruption at 10:02"));
-    assert_eq!((bench.members("digits"), job.restart_count), (vec!["a", "c"], 0), "no cool-down, and it goes on with fewer");
+    assert_eq!((bench.members("digits"), job.restarts.len()), (vec!["a", "c"], 0), "no cool-down, and it goes on with fewer");
     let told = bench.events.iter().find(|event| event.reason == "Resizing").unwrap();
     assert!(told.message.starts_with("leaving b"), "{}", told.message);
     // Below the minimum there is nowhere to go: what still trains is left alone, until somebody comes.

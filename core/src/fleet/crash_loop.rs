@@ -1,0 +1,65 @@
+//! Does a job look as if it could not start at all: a wrong path, a missing package, an argument it does not take.
+//!
+//! The answer is a sentence for people. It stops nothing: a file system that is not mounted yet looks the same, and a restart mends it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{fleet::job::JobRecord, time::Timestamp};
+
+/// Failures alike in a row from which on it is said. Two: the first failure may be chance, and the budget is small.
+const ALIKE_MIN: u32 = 2;
+
+/// What fails later than this after its start has started. Imports of a large environment from a network disk take half of it.
+const EARLY: Duration = Duration::from_secs(120);
+
+/// Failures in a row that look alike, each soon after its start, in a job that has never shown a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CrashLoop {
+    pub times: u32,
+    /// The longest of them lasted so long.
+    #[serde(with = "crate::period::serde_period")]
+    pub within: Duration,
+    /// How they ended: the exit and the first error.
+    pub symptom: String,
+}
+
+impl CrashLoop {
+    /// What to tell people, once it is likely enough.
+    pub(crate) fn sentence(&self) -> Option<String> {
+        let Self { times, within, .. } = self;
+        let seconds = within.as_secs() + 1;
+        (*times >= ALIKE_MIN).then(|| {
+            format!(
+                "the last {times} starts failed alike within {seconds} s, and no step was ever seen: it may not be able to start"
+            )
+        })
+    }
+
+    /// It has just become likely enough.
+    pub(crate) fn is_new(&self) -> bool {
+        self.times == ALIKE_MIN
+    }
+}
+
+/// Takes down a failure that the job is charged with. `symptom`: how its program ended, if one did; `failed_at`: when.
+pub(crate) fn note(record: &mut JobRecord, symptom: Option<&str>, failed_at: Timestamp) {
+    let lasted = record.current.as_ref().and_then(|generation| generation.started_at).map(|at| failed_at.since(at));
+    let lasted = lasted.unwrap_or_default();
+    let early = record.furthest_step.is_none() && lasted < EARLY;
+    let before = record.crash_loop.take();
+    let Some(symptom) = symptom.filter(|_| early) else { return };
+    let before = before.filter(|before| alike(&before.symptom, symptom));
+    let (times, longest) = before.map_or((0, Duration::ZERO), |before| (before.times, before.within));
+    record.crash_loop = Some(CrashLoop { times: times + 1, within: longest.max(lasted), symptom: symptom.to_owned() });
+}
+
+/// Addresses, ports and times in a message differ each time.
+fn alike(one: &str, other: &str) -> bool {
+    fn words(text: &str) -> impl Iterator<Item = char> {
+        text.chars().filter(|c| !c.is_ascii_digit())
+    }
+    words(one).eq(words(other))
+}

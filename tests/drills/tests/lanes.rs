@@ -47,7 +47,7 @@ const DIFFERENCES: [(&[&str], &str, &str); 11] = [
 const ENVIRONMENT: [(&str, &str); 11] = [
     ("MASTER_ADDR", "of the store that Muster serves"),
     ("MASTER_PORT", "of the store that Muster serves"),
-    ("TORCHELASTIC_RUN_ID", "new for every generation"),
+    ("TORCHELASTIC_RUN_ID", "the job's uid, which stays; that it does is checked"),
     ("TORCHELASTIC_ERROR_FILE", "lies in the run's directory"),
     ("TORCH_ELASTIC_WORKER_IDENTICAL", "asks torchrun not to exchange roles"),
     ("GLOO_SOCKET_IFNAME", "lo where the node's address is a loopback one; a job may set its own"),
@@ -265,6 +265,39 @@ fn without_launcher(text: &str) -> String {
         }
     }
     kept.join("\n")
+}
+
+#[test]
+fn a_script_that_counts_its_restarts_counts_them_as_under_plain_torchrun() {
+    let cluster = Cluster::up(LANES.len());
+    let (plain, python) = (folder(&cluster, "counts-plain"), python());
+    let torchrun = Torchrun::start(
+        &cluster.path("torchrun"),
+        &["--max-restarts=3", "--monitor-interval=0.1", "counts.py", plain.to_str().unwrap()],
+        &[],
+    );
+    let lanes = LANES.map(|lane| {
+        let name = format!("counts-{lane}");
+        let folder = folder(&cluster, &name);
+        submit(&cluster, &name, lane, &[&python], &["counts.py", folder.to_str().unwrap()], &[], 3);
+        (lane, folder)
+    });
+    assert_eq!(torchrun.verdict(), json!({}));
+    let expected = [0, 1, 2];
+    assert_eq!(counts(&plain), expected, "what plain torchrun counts");
+    for (lane, folder) in &lanes {
+        let status = ended(&cluster, &format!("counts-{lane}"));
+        assert_eq!((&status["phase"], &status["restarts"]), (&json!("Succeeded"), &json!(2)), "{lane}: {status:#}");
+        assert_eq!(counts(folder), expected, "{lane}");
+    }
+}
+
+/// The restarts a script was told of at each of its starts; each time under the same run id.
+fn counts(folder: &Path) -> Vec<u64> {
+    let notes: Vec<(u64, String)> =
+        (0..names(folder).len()).map(|at| serde_json::from_str(&left(folder, &format!("{at}.json"))).unwrap()).collect();
+    assert!(notes.iter().all(|(_, run)| *run == notes[0].1), "one run id for all starts: {notes:?}");
+    notes.into_iter().map(|(restarts, _)| restarts).collect()
 }
 
 #[test]

@@ -19,6 +19,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal};
 use rustix::thread::CpuSet;
 
+use crate::rank_env::OVER_RESTARTS;
 use crate::rank_link::RankLink;
 use crate::ranks::Say;
 use crate::sys::{self, Child};
@@ -95,7 +96,7 @@ fn prepare(args: Vec<OsString>) -> Result<Shim, String> {
     Ok(Shim { runner, signals, program, stderr, leads, termed: false, cpus })
 }
 
-/// The real program with its arguments and without our names in its environment.
+/// The real program with its arguments. Its environment is torchrun's without our names, and with what torchrun keeps over restarts.
 fn command(args: Vec<OsString>) -> Result<Command, String> {
     let mut args = args.into_iter();
     let first = match std::env::var(ARGS) {
@@ -107,6 +108,11 @@ fn command(args: Vec<OsString>) -> Result<Command, String> {
     command.args(first).args(args);
     for name in [PROGRAM, ARGS, DIR, "PYTHON_EXEC"] {
         command.env_remove(name);
+    }
+    for (name, source) in OVER_RESTARTS {
+        if let Some(value) = std::env::var_os(source) {
+            command.env(name, value);
+        }
     }
     Ok(command)
 }

@@ -92,7 +92,7 @@ pub(crate) enum Format {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Submit(commands::submit::Submit),
-    Run(commands::run::Run),
+    Run(Box<commands::run::Run>),
     Get(commands::get::Get),
     Describe(commands::describe::Describe),
     Explain(commands::explain::Explain),

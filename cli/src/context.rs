@@ -1,8 +1,9 @@
 //! What every command is given: the global flags, and the two ways to talk. Data goes to stdout, everything else to stderr.
 
 use std::{
+    cell::Cell,
     fmt::Display,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     path::PathBuf,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -16,14 +17,26 @@ use crate::{
 
 pub(crate) struct Context {
     pub(crate) globals: Globals,
+    /// The last line on the terminal is a live one, which the next text takes the place of.
+    live: Cell<bool>,
 }
+
+/// Goes to the line's beginning and clears it (ECMA-48: CR, EL).
+const CLEAR_LINE: &str = "\r\x1b[K";
+/// Between these a text that is wider than the terminal is cut instead of continued on the next line (DECAWM).
+const CUT: (&str, &str) = ("\x1b[?7l", "\x1b[?7h");
 
 /// The endpoint of a coordinator started by hand with its default flags.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 
 impl Context {
+    pub(crate) fn new(globals: Globals) -> Context {
+        Context { globals, live: Cell::new(false) }
+    }
+
     /// Writes data. The text brings its own line ends.
     pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
+        self.clear_live();
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::output)
     }
@@ -37,8 +50,26 @@ impl Context {
 
     /// Says something that must be seen also with `--quiet`.
     pub(crate) fn warn(&self, text: impl Display) {
+        self.clear_live();
         // A closed stderr leaves nobody to complain to.
         let _ = writeln!(io::stderr().lock(), "{text}");
+    }
+
+    /// Whether progress is shown as one line that changes: somebody looks at it on a terminal that can.
+    pub(crate) fn has_live_line(&self) -> bool {
+        !self.globals.quiet && io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+    }
+
+    /// Shows the text in place of the live line before it.
+    pub(crate) fn say_live(&self, text: &str) {
+        let _ = write!(io::stderr().lock(), "{CLEAR_LINE}{}{text}{}", CUT.0, CUT.1);
+        self.live.set(true);
+    }
+
+    fn clear_live(&self) {
+        if self.live.take() {
+            let _ = write!(io::stderr().lock(), "{CLEAR_LINE}");
+        }
     }
 
     pub(crate) fn format(&self) -> Format {

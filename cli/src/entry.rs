@@ -16,7 +16,7 @@ use crate::{
 };
 
 pub(crate) fn run(cli: Cli) -> ExitCode {
-    let cx = Context { globals: cli.globals };
+    let cx = Context::new(cli.globals);
     // One thread: a command waits for one answer at a time.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -39,7 +39,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
 async fn dispatch(cx: &Context, command: Command) -> Result<(), Failure> {
     match command {
         Command::Submit(args) => submit::submit(cx, args).await,
-        Command::Run(args) => run::run(cx, args).await,
+        Command::Run(args) => run::run(cx, *args).await,
         Command::Get(args) => get::get(cx, args).await,
         Command::Describe(args) => describe::describe(cx, args).await,
         Command::Explain(args) => explain::explain(cx, args).await,

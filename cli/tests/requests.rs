@@ -165,6 +165,59 @@ fn a_job_deleted_under_a_waiter_is_a_failed_request() {
 }
 
 #[test]
+fn a_cancel_that_waits_ends_with_the_job() {
+    let watch = vec![seen(JobPhase::Stopping, "Cancelled"), seen(JobPhase::Cancelled, "Cancelled")];
+    let answers = || vec![Ok(CancelResponse::default())].into_answers();
+    let cardboard = Cardboard { cancel: answers(), watch: vec![Ok(watch)].into_answers(), ..Cardboard::default() };
+    let (code, out, error, _) = run(cardboard, &["cancel", "digits", "--wait"]);
+    assert_eq!((code, out.as_str()), (0, "job/digits cancelled\n"), "{error}");
+    assert!(error.contains("Stopping") && error.ends_with("generation 0 (Cancelled)\n"), "{error}");
+    let stays = vec![seen(JobPhase::Stopping, "Cancelled")];
+    let cardboard = Cardboard { cancel: answers(), watch: vec![Ok(stays)].into_answers(), ..Cardboard::default() };
+    let (code, _, error, _) = run(cardboard, &["cancel", "digits", "--wait", "--timeout", "200ms"]);
+    assert_eq!(code, 4);
+    assert!(error.ends_with("error: job/digits is still stopping after 200ms\n"), "{error}");
+}
+
+#[test]
+fn a_scale_that_waits_ends_when_so_many_nodes_train() {
+    let with = |nodes, running| {
+        let mut job = job(JobPhase::Running, "Running");
+        let status = job.status.as_mut().unwrap();
+        (status.nodes, status.nodes_running, status.replicas) = (nodes, running, 4);
+        Ok(WatchJobsResponse { job: Some(job), deleted: false })
+    };
+    let answers = || vec![Ok(ScaleResponse::default())].into_answers();
+    let watch = vec![with(3, 3), with(4, 3), with(4, 4)];
+    let cardboard = Cardboard { scale: answers(), watch: vec![Ok(watch)].into_answers(), ..Cardboard::default() };
+    let (code, out, error, _) = run(cardboard, &["scale", "digits", "--nodes", "4", "--wait"]);
+    assert_eq!((code, out.as_str()), (0, "job/digits scaled to 4 nodes\n"), "{error}");
+    let watch = vec![with(4, 3), seen(JobPhase::Failed, "RestartBudgetSpent")];
+    let cardboard = Cardboard { scale: answers(), watch: vec![Ok(watch)].into_answers(), ..Cardboard::default() };
+    let (code, _, error, _) = run(cardboard, &["scale", "digits", "--nodes", "4", "--wait"]);
+    assert_eq!(code, 3, "{error}");
+}
+
+#[test]
+fn jobs_that_are_over_are_listed_last() {
+    let named = |name: &str, phase| {
+        let mut job = job(phase, "");
+        job.r#ref.as_mut().unwrap().name = name.into();
+        job
+    };
+    let jobs = vec![
+        named("a", JobPhase::Failed),
+        named("b", JobPhase::Running),
+        named("c", JobPhase::Succeeded),
+        named("d", JobPhase::Pending),
+    ];
+    let list = ListJobsResponse { jobs, next_page_token: String::new() };
+    let cardboard = Cardboard { list: vec![Ok(list)].into_answers(), ..Cardboard::default() };
+    let (_, out, _, _) = run(cardboard, &["get", "jobs", "-o", "name"]);
+    assert_eq!(out, "job/b\njob/d\njob/a\njob/c\n");
+}
+
+#[test]
 fn interrupted_is_130_and_the_job_goes_on() {
     let watch = vec![seen(JobPhase::Running, "Training")];
     let cardboard =

@@ -1,9 +1,13 @@
 //! `muster cancel`
 
-use clap::Args;
-use muster_proto::v1::CancelRequest;
+use std::time::Duration;
 
-use super::get;
+use clap::Args;
+use muster_core::period;
+use muster_proto::v1::CancelRequest;
+use tokio::time::Instant;
+
+use super::{follow, get};
 use crate::{args::Format, connect::job_ref, context::Context, fail::Failure};
 
 /// Stop a job for good.
@@ -19,21 +23,38 @@ EXAMPLES:
   muster cancel digits
 
   # Stop it and wait until no worker is left
-  muster cancel digits && muster wait digits --for=complete"
+  muster cancel digits --wait"
 )]
 pub(crate) struct Cancel {
     /// Name of the job
     job: String,
+
+    /// Return when no worker is left
+    #[arg(long)]
+    wait: bool,
+
+    /// With --wait, give up after this long and exit 4
+    #[arg(long, requires = "wait", value_parser = period::parse, value_name = "PERIOD")]
+    timeout: Option<Duration>,
 }
 
 pub(crate) async fn cancel(cx: &Context, args: Cancel) -> Result<(), Failure> {
     let client = cx.connect().await?;
     let named = job_ref(cx.namespace(), &args.job);
     let name = named.name.clone();
-    let request = client.ask(CancelRequest { r#ref: Some(named) });
+    let request = client.ask(CancelRequest { r#ref: Some(named.clone()) });
     let answer = client.jobs().cancel(request).await.map_err(|status| client.failure(status))?.into_inner();
     match cx.format() {
-        Format::Table | Format::Wide => cx.print(&format!("job/{name} cancelled\n")),
-        format => get::print_one(cx, format, answer.job.unwrap_or_default()),
+        Format::Table | Format::Wide => cx.print(&format!("job/{name} cancelled\n"))?,
+        format => get::print_one(cx, format, answer.job.unwrap_or_default())?,
+    }
+    if !args.wait {
+        return Ok(());
+    }
+    let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
+    // Any end will do: it may have come before the request.
+    match follow::until(cx, &client, &named, deadline, follow::is_over).await? {
+        Some(_) => Ok(()),
+        None => Err(Failure::Timeout(format!("job/{name} is still stopping after {:?}", args.timeout.unwrap_or_default()))),
     }
 }

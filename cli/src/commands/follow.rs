@@ -14,7 +14,7 @@ use crate::{
     connect::{Client, lost},
     context::Context,
     fail::Failure,
-    output::words,
+    output::{table::plain, words},
 };
 
 /// How long a coordinator may be away before waiting for it is given up: a restart takes seconds, an upgrade of a pod a minute.
@@ -25,17 +25,29 @@ const RETRY: Duration = Duration::from_millis(500);
 /// Waits for the end of a job and turns it into an exit code.
 pub(crate) async fn until_over(cx: &Context, client: &Client, named: &JobRef, end: &Ending) -> Result<(), Failure> {
     let deadline = end.timeout.map(|timeout| Instant::now() + timeout);
-    let watched = watch_until_over(cx, client, named);
-    let job = match deadline {
-        None => watched.await?,
-        Some(at) => timeout_at(at, watched).await.map_err(|_| {
-            Failure::Timeout(format!("job/{} is not over after {:?}; it goes on", named.name, end.timeout.unwrap_or_default()))
-        })??,
-    };
+    let job = until(cx, client, named, deadline, is_over).await?.ok_or_else(|| {
+        Failure::Timeout(format!("job/{} is not over after {:?}; it goes on", named.name, end.timeout.unwrap_or_default()))
+    })?;
     outcome(&job, end.mirror_exit_code)
 }
 
-async fn watch_until_over(cx: &Context, client: &Client, named: &JobRef) -> Result<Job, Failure> {
+/// Waits until `done` says so of the job's status, with its progress on stderr. `None`: the deadline came first.
+pub(crate) async fn until(
+    cx: &Context,
+    client: &Client,
+    named: &JobRef,
+    deadline: Option<Instant>,
+    done: impl Fn(&JobStatus) -> bool,
+) -> Result<Option<Job>, Failure> {
+    let watched = watch_until(cx, client, named, done);
+    match deadline {
+        None => watched.await.map(Some),
+        Some(at) => timeout_at(at, watched).await.ok().transpose(),
+    }
+}
+
+async fn watch_until(cx: &Context, client: &Client, named: &JobRef, done: impl Fn(&JobStatus) -> bool) -> Result<Job, Failure> {
+    let live = cx.has_live_line();
     let mut said = String::new();
     let mut away = Away::default();
     loop {
@@ -66,11 +78,16 @@ async fn watch_until_over(cx: &Context, client: &Client, named: &JobRef) -> Resu
             let Some(job) = change.job else { continue };
             let status = job.status.clone().unwrap_or_default();
             let line = progress(&status);
-            if line != said {
+            let done = done(&status);
+            if live && !done {
+                let step = status.last_step.map(|step| format!(", step {step}")).unwrap_or_default();
+                cx.say_live(&format!("job/{}: {}{step}", named.name, plain(&line)));
+            } else if live || line != said {
+                // What is left on the terminal is how it ended.
                 cx.say(format!("job/{}: {line}", named.name));
-                said = line;
             }
-            if is_over(&status) {
+            said = line;
+            if done {
                 return Ok(job);
             }
         }

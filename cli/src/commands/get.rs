@@ -14,7 +14,7 @@ use muster_proto::v1::{
 use tonic::Status;
 
 use super::{
-    follow::Away,
+    follow::{self, Away},
     target::{self, Kind},
 };
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
 
 /// Show jobs, nodes or events.
 ///
-/// Without a name all objects of the kind are listed, with a name the one. Kinds: jobs (job, mj), nodes (node, mn), events (event,
+/// Without a name all objects of the kind are listed, jobs that are over last; with a name the one. Kinds: jobs (job, mj), nodes (node, mn), events (event,
 /// ev). NODES counts the nodes that train over the nodes wanted; RANGE is what the job can live with; RESTARTS counts how often its
 /// workers were started again (failures, lost nodes, resizes); REASON says why it is as it is.
 #[derive(Debug, Args)]
@@ -150,7 +150,10 @@ async fn jobs(cx: &Context, name: Option<String>, flags: &ListFlags) -> Result<(
         async move { jobs.list(request).await.map(|answer| answer.into_inner()).map(|page| (page.jobs, page.next_page_token)) }
     });
     let place = if namespaced { String::new() } else { format!(" in namespace {namespace}") };
-    print_list(cx, listed.await?, namespaced, &format!("No jobs found{place}."))
+    let mut listed = listed.await?;
+    // Stable: within each half the order is that of names.
+    listed.sort_by_key(|job| job.status.as_ref().is_some_and(follow::is_over));
+    print_list(cx, listed, namespaced, &format!("No jobs found{place}."))
 }
 
 pub(crate) async fn nodes(cx: &Context, args: Nodes) -> Result<(), Failure> {
@@ -238,8 +241,8 @@ pub(crate) async fn list_events(client: &Client, about: &ListEventsRequest) -> R
     .await
 }
 
-/// Objects one list shows at most: 10,000 jobs are the coordinator's own limit, events are kept in about that number.
-const LIST_MAX: usize = 50_000;
+/// Objects one list shows at most: 10,000 jobs are the coordinator's own limit, and it keeps some 110,000 events.
+const LIST_MAX: usize = 120_000;
 
 async fn all_pages<T, F, Fut>(client: &Client, mut page: F) -> Result<Vec<T>, Failure>
 where

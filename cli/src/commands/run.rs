@@ -64,8 +64,24 @@ pub(crate) struct Run {
     #[arg(long, alias = "fence_after", value_name = "PERIOD")]
     fence_after: Option<String>,
 
-    /// Interpreter, on every node [default: python3]
-    #[arg(long, value_name = "PATH", conflicts_with = "no_python")]
+    /// How ranks are started: auto, cold, parked, fork or direct [default: auto, the fastest that is proven for the interpreter]
+    #[arg(long, value_name = "LANE")]
+    launch: Option<String>,
+
+    /// Regular expression whose first group is the step in a line of output [default: step=N and the like]
+    #[arg(long, alias = "step_pattern", value_name = "REGEX")]
+    step_pattern: Option<String>,
+
+    /// Time to save a checkpoint at a planned stop, from SIGTERM to SIGKILL [default: 10s]
+    #[arg(long, alias = "stop_grace_period", value_name = "PERIOD")]
+    stop_grace_period: Option<String>,
+
+    /// How long the job trains before it grows onto a node that came [default: 30s]
+    #[arg(long, alias = "scale_up_cooldown", value_name = "PERIOD")]
+    scale_up_cooldown: Option<String>,
+
+    /// Interpreter, on every node [default: python3]. With --no-python the one that runs torchrun: the path of a python3
+    #[arg(long, value_name = "PATH")]
     python: Option<String>,
 
     /// SCRIPT is the name of a Python module
@@ -198,6 +214,12 @@ fn document(
         (false, true) => (vec![interpreter], [&["-m".to_owned(), script.clone()], script_args].concat()),
         (false, false) => (vec![interpreter], args.script.clone()),
     };
+    let mut env: Vec<EnvVar> = args.env.iter().map(|text| read_env(text, &variable)).collect::<Result<_, _>>()?;
+    if args.no_python
+        && let Some(python) = &args.python
+    {
+        env.push(path_to(&absolute(python, here.as_ref()), &env, &variable)?);
+    }
     let proc_per_node = match (args.nproc_per_node, args.gpus_per_node) {
         (Some(Procs::Count(count)), _) => Some(count),
         (Some(Procs::PerGpu), None | Some(0)) => {
@@ -217,12 +239,16 @@ fn document(
             gpus_per_node: args.gpus_per_node,
             command,
             args: words,
-            env: args.env.iter().map(|text| read_env(text, &variable)).collect::<Result<_, _>>()?,
+            env,
             working_dir: Some(absolute(args.workdir.as_deref().unwrap_or("."), here.as_ref())),
             priority: args.priority,
             node_mix: args.node_mix.clone(),
             restart_policy: args.max_restarts.map(|max| RestartPolicyDocument { max_restarts: Some(max), window: None }),
             fence_after: args.fence_after.clone(),
+            launch: args.launch.clone(),
+            step_pattern: args.step_pattern.clone(),
+            stop_grace_period: args.stop_grace_period.clone(),
+            scale_up_cooldown: args.scale_up_cooldown.clone(),
             ..SpecDocument::default()
         },
     };
@@ -246,6 +272,10 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         "spec.priority" => "--priority",
         "spec.nodeMix" => "--node-mix",
         "spec.fenceAfter" => "--fence-after",
+        "spec.launch" => "--launch",
+        "spec.stepPattern" => "--step-pattern",
+        "spec.stopGracePeriod" => "--stop-grace-period",
+        "spec.scaleUpCooldown" => "--scale-up-cooldown",
         "spec.restartPolicy.maxRestarts" => "--max-restarts",
         path if path.starts_with("spec.env") => "--env",
         path if path.starts_with("spec.command") => "--python",
@@ -253,6 +283,18 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
         path => path,
     };
     format!("{flag}: {}", error.message)
+}
+
+/// For a program that is not Python torchrun is run by the `python3` of the job's PATH.
+fn path_to(python: &str, env: &[EnvVar], variable: impl Fn(&str) -> Option<String>) -> Result<EnvVar, Failure> {
+    if env.iter().any(|var| var.name == "PATH") {
+        return Err(Failure::usage("--python with --no-python sets PATH, and --env sets it too: give one of them"));
+    }
+    let folder = python.strip_suffix("/python3").ok_or_else(|| {
+        Failure::usage("--python with --no-python: give the path of a python3, or put its folder in front with --env PATH=...")
+    })?;
+    let rest = variable("PATH").map(|path| format!(":{path}")).unwrap_or_default();
+    Ok(EnvVar { name: "PATH".into(), value: format!("{folder}{rest}") })
 }
 
 fn read_env(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<EnvVar, Failure> {

@@ -25,7 +25,9 @@ pub(crate) struct Cardboard {
     pub(crate) watch: Answers<Stream<WatchJobsResponse>>,
     pub(crate) wait: Answers<WaitResponse>,
     pub(crate) logs: Answers<Stream<LogsResponse>>,
-    /// Never answers a scale.
+    /// A cancel without an answer here is refused, a scale never answered.
+    pub(crate) cancel: Answers<CancelResponse>,
+    pub(crate) scale: Answers<ScaleResponse>,
     pub(crate) heard: Mutex<Vec<String>>,
 }
 
@@ -68,10 +70,15 @@ impl JobService for Cardboard {
         self.next_stream(format!("watch {:?}", request.into_inner().name), &self.watch)
     }
     async fn scale(&self, _: Request<ScaleRequest>) -> Answer<ScaleResponse> {
-        std::future::pending().await
+        let answer = self.scale.lock().unwrap().pop_front();
+        match answer {
+            Some(answer) => answer.map(Response::new),
+            None => std::future::pending().await,
+        }
     }
     async fn cancel(&self, _: Request<CancelRequest>) -> Answer<CancelResponse> {
-        Err(Status::permission_denied("not yours"))
+        let answer = self.cancel.lock().unwrap().pop_front();
+        answer.unwrap_or_else(|| Err(Status::permission_denied("not yours"))).map(Response::new)
     }
     async fn delete(&self, _: Request<DeleteRequest>) -> Answer<DeleteResponse> {
         Err(Status::failed_precondition("job default/digits is Running; cancel it first"))

@@ -6,7 +6,7 @@ use crate::args::{Cli, Command};
 fn parse(line: &str) -> Run {
     let words = std::iter::once("muster").chain(line.split_whitespace());
     match Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).command {
-        Command::Run(run) => run,
+        Command::Run(run) => *run,
         other => panic!("{other:?}"),
     }
 }
@@ -44,6 +44,26 @@ fn a_fence_is_a_period_within_bounds() {
     assert_eq!(job("run --fence-after 60s t.py").spec.fence_after.as_deref(), Some("60s"));
     assert_eq!(job("run t.py").spec.fence_after, None);
     assert!(refused("run --fence-after 5s t.py").contains("--fence-after: is 5s, must be between 10s and 1h"));
+}
+
+#[test]
+fn what_a_job_file_can_say_a_flag_can() {
+    let spec = job("run --launch cold --step-pattern it(\\d+) --stop-grace-period 1m --scale-up-cooldown 0s t.py").spec;
+    assert_eq!((spec.launch.as_deref(), spec.step_pattern.as_deref()), (Some("cold"), Some("it(\\d+)")));
+    assert_eq!((spec.stop_grace_period.as_deref(), spec.scale_up_cooldown.as_deref()), (Some("1m"), Some("0s")));
+    assert!(refused("run --launch warm t.py").starts_with("error: --launch: "));
+    assert!(refused("run --stop-grace-period soon t.py").starts_with("error: --stop-grace-period: "));
+    assert!(refused("run --scale_up_cooldown x t.py").starts_with("error: --scale-up-cooldown: "));
+}
+
+#[test]
+fn a_program_of_its_own_may_name_the_interpreter_that_runs_torchrun() {
+    let path = |name: &str| (name == "PATH").then(|| "/usr/bin".to_owned());
+    let spec = document(&parse("run --no-python --python .venv/bin/python3 ./train.sh 1"), "/home/ada", None, path).unwrap().spec;
+    assert_eq!(spec.command, ["./train.sh"]);
+    assert_eq!((spec.env[0].name.as_str(), spec.env[0].value.as_str()), ("PATH", "/home/ada/.venv/bin:/usr/bin"));
+    assert!(refused("run --no-python --python python3.12 ./train.sh 1").contains("give the path of a python3"));
+    assert!(refused("run --no-python --python /opt/python3 --env PATH=/bin ./train.sh 1").contains("give one of them"));
 }
 
 #[test]

@@ -4,20 +4,17 @@
 //! next change. Everything has a revision, so a reader that was slow finds what changed since its last look, each thing once and in
 //! its latest state: nothing is queued for anybody.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use muster_core::{
     fleet::{
         Event,
         view::{JobView, NodeView},
     },
-    id::{JobName, NodeName},
+    id::{JobName, JobUid, NodeName},
 };
 
-use crate::store::EVENTS_MAX;
+use crate::kept::Kept;
 
 pub type Jobs = Shelf<JobName, JobView>;
 pub type Nodes = Shelf<NodeName, NodeView>;
@@ -103,28 +100,52 @@ impl<K: Ord + Clone, V: PartialEq> Shelf<K, V> {
     }
 }
 
-/// The newest events, oldest first.
+/// The events that are kept, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct Events {
-    ring: VecDeque<Arc<Event>>,
+    events: BTreeMap<u64, Arc<Event>>,
+    kept: Kept,
 }
 
 impl Events {
+    /// As after a start: `exists` says which jobs there still are.
+    pub fn loaded(events: Vec<Event>, exists: impl Fn(&JobUid) -> bool) -> Events {
+        let kept = Kept::of(&events, exists);
+        let mut all = Events { events: events.into_iter().map(|event| (event.sequence, Arc::new(event))).collect(), kept };
+        all.drop_surplus();
+        all
+    }
+
     pub fn push(&mut self, event: Event) {
-        self.ring.push_back(Arc::new(event));
-        while self.ring.len() as u64 > EVENTS_MAX {
-            self.ring.pop_front();
+        self.kept.add(&event);
+        self.events.insert(event.sequence, Arc::new(event));
+        self.drop_surplus();
+    }
+
+    /// The job is deleted.
+    pub fn release(&mut self, job: &JobUid) {
+        self.kept.release(job);
+        self.drop_surplus();
+    }
+
+    fn drop_surplus(&mut self) {
+        for number in self.kept.take_dropped() {
+            self.events.remove(&number);
         }
+    }
+
+    /// One job's events, oldest first.
+    pub fn story(&self, job: &JobUid) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
+        self.kept.story(job).filter_map(|number| self.events.get(&number))
     }
 
     /// Events with a number greater than `sequence`, oldest first.
     pub fn after(&self, sequence: u64) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
-        let first = self.ring.partition_point(|event| event.sequence <= sequence);
-        self.ring.range(first..)
+        self.events.range(sequence.saturating_add(1)..).map(|(_, event)| event)
     }
 
     pub fn last(&self) -> u64 {
-        self.ring.back().map_or(0, |event| event.sequence)
+        self.events.last_key_value().map_or(0, |(sequence, _)| *sequence)
     }
 }
 

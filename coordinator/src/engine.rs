@@ -5,7 +5,7 @@
 //! If a commit fails, the thread ends and the process with it: nobody has heard of a decision that is not stored (DESIGN R1).
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     sync::Arc,
     thread::{self, JoinHandle},
@@ -363,8 +363,14 @@ impl Engine {
     }
 
     fn publish_events(&self, changes: Vec<Change>) {
-        let new: Vec<_> =
-            changes.into_iter().filter_map(|change| if let Change::Event(event) = change { Some(*event) } else { None }).collect();
+        let (mut new, mut deleted) = (Vec::new(), Vec::new());
+        for change in changes {
+            match change {
+                Change::Event(event) => new.push(*event),
+                Change::DeleteJob(uid) => deleted.push(uid),
+                _ => {}
+            }
+        }
         if new.is_empty() {
             return;
         }
@@ -376,13 +382,17 @@ impl Engine {
                 info!(reason = event.reason, job, node, "{}", event.message);
             }
         }
-        self.events.send_modify(|events| new.into_iter().for_each(|event| events.push(event)));
+        self.events.send_modify(|events| {
+            new.into_iter().for_each(|event| events.push(event));
+            deleted.iter().for_each(|job| events.release(job));
+        });
     }
 
     /// The board as it is before the first input.
     fn publish_all(&mut self, events: Vec<muster_core::fleet::Event>) {
-        self.events.send_modify(|ring| events.into_iter().for_each(|event| ring.push(event)));
         let views = self.fleet.job_views();
+        let jobs: BTreeSet<JobUid> = views.iter().map(|view| view.record.uid.clone()).collect();
+        self.events.send_replace(Events::loaded(events, |uid| jobs.contains(uid)));
         self.names.extend(views.iter().map(|view| (view.record.uid.clone(), view.record.name.clone())));
         self.jobs.send_modify(|jobs| {
             for view in views {

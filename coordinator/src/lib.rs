@@ -18,6 +18,7 @@ pub mod board;
 pub mod engine;
 mod failpoint;
 pub mod handle;
+pub mod kept;
 pub mod kubernetes;
 pub mod listen;
 pub mod options;

@@ -133,6 +133,15 @@ pub struct PolicyOptions {
     /// Jobs kept, those that are over included.
     #[arg(long, env = "MUSTER_JOBS_MAX", value_name = "N", default_value = "10000")]
     pub jobs_max: usize,
+
+    /// Nodes known, those that are gone included. Where so many are known, the one gone longest makes room for a new one, if it may be
+    /// forgotten.
+    #[arg(long, env = "MUSTER_NODES_MAX", value_name = "N", default_value = "20000")]
+    pub nodes_max: usize,
+
+    /// Forget a node that has been gone for so long, unless it is cordoned or workers on it are not proven dead.
+    #[arg(long, env = "MUSTER_FORGET_AFTER", value_name = "PERIOD", default_value = "48h", value_parser = period::parse)]
+    pub forget_after: Duration,
 }
 
 impl PolicyOptions {
@@ -159,6 +168,9 @@ impl PolicyOptions {
         if self.jobs_max == 0 {
             return Err("--jobs-max: must be at least 1".into());
         }
+        if self.nodes_max == 0 {
+            return Err("--nodes-max: must be at least 1".into());
+        }
         Ok(Policy {
             heartbeat: self.heartbeat,
             suspect_missed: self.suspect_missed,
@@ -177,6 +189,8 @@ impl PolicyOptions {
             mass_loss_percent: self.mass_loss_percent,
             mass_loss_hold: self.mass_loss_hold,
             jobs_max: self.jobs_max,
+            nodes_max: self.nodes_max,
+            forget_after: self.forget_after,
             accept_store: self.accept_store,
             ..Policy::default()
         })

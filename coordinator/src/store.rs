@@ -8,7 +8,7 @@ use std::{io, path::PathBuf, sync::Arc};
 
 use muster_core::{
     fleet::{Change, Event, Stored},
-    id::{NodeName, Term},
+    id::{JobUid, NodeName, Term},
     node_report::NodeReport,
 };
 
@@ -37,12 +37,13 @@ pub trait Store: Send {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Loaded {
     pub fleet: Stored,
-    /// The newest [`EVENTS_MAX`], oldest first.
+    /// Those that [`crate::kept`] keeps, oldest first.
     pub events: Vec<Event>,
 }
 
-/// Events kept. At about 400 bytes each, 4 MB in memory and on disk; a fleet of 2,000 nodes makes a few hundred a day.
-pub const EVENTS_MAX: u64 = 10_000;
+fn deleted(changes: &[Change]) -> impl Iterator<Item = &JobUid> {
+    changes.iter().filter_map(|change| if let Change::DeleteJob(uid) = change { Some(uid) } else { None })
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {

@@ -12,6 +12,7 @@
 //! | `requests` | what users ask for |
 //! | `registry` | who is alive: sessions, silence, Suspect, Lost |
 //! | `job` | a job's durable record and its phases |
+//! | `forget` | nodes that are gone for good, and how many may be known |
 //! | `crash_loop` | a job that looks as if it could not start at all |
 //! | `members` | a sealed membership |
 //! | `capacity` | what nodes have left |
@@ -24,6 +25,7 @@
 //! | `budget` | restarts a job may have; cordons the fleet may have |
 //! | `brake` | many nodes silent at once: no cordons, nothing wholly silent is replaced |
 //! | `rollback` | a node that knows more than the store |
+//! | `account` | what incidents have cost, by cause |
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `desired` | each node's whole desired state |
 //! | `unhealthy` | what a node's verdict on its hardware means for jobs |
@@ -49,6 +51,7 @@ use crate::{
     time::Timestamp,
 };
 
+pub mod account;
 mod agreement;
 mod blame;
 mod brake;
@@ -60,6 +63,7 @@ mod desired;
 pub mod ends;
 mod facts;
 mod fence;
+mod forget;
 pub mod job;
 mod judge;
 mod marks;
@@ -270,6 +274,9 @@ pub struct NodeRecord {
     pub first_seen: Timestamp,
     /// It was Lost when last judged: a coordinator that starts does not wait for it.
     pub gone: bool,
+    /// Since when it is gone, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone_since: Option<Timestamp>,
     pub cordon: Option<Cordon>,
     /// It knows more than the store.
     #[serde(default)]
@@ -344,6 +351,10 @@ pub struct Policy {
     /// The brake goes off when nobody new was lost for so long: a network that is down that long is no flap.
     pub mass_loss_hold: Duration,
     pub jobs_max: usize,
+    /// Nodes known, those that are gone included.
+    pub nodes_max: usize,
+    /// A node that has been gone for so long is forgotten, if nothing of any job may still run there.
+    pub forget_after: Duration,
     /// The versions of the session's protocol this coordinator serves.
     pub speaks: Speaks,
     /// An operator's word that this store is the truth, although nodes know more: what it does not know is stopped.
@@ -375,6 +386,10 @@ impl Default for Policy {
             mass_loss_window: Duration::from_secs(60),
             mass_loss_hold: Duration::from_secs(600),
             jobs_max: 10_000,
+            // Twice the largest fleet this is measured with.
+            nodes_max: 20_000,
+            // Whoever looks on the next day still finds it.
+            forget_after: Duration::from_secs(48 * 3600),
             speaks: Speaks::OURS,
             accept_store: false,
             reads_objects: false,
@@ -408,6 +423,8 @@ pub struct Fleet {
     pub(crate) nodes: registry::Registry,
     /// Nodes whose record says so.
     pub(crate) halted: BTreeSet<NodeName>,
+    /// When to look again for nodes to forget.
+    pub(crate) forget_at: Timestamp,
     /// Many nodes fell silent at once.
     pub(crate) brake: Option<brake::Brake>,
     pub(crate) objects: objects::Objects,
@@ -419,6 +436,9 @@ pub struct Fleet {
     pub(crate) present_since: Timestamp,
     /// When it went on after it had stood still, if ever.
     pub(crate) woke_at: Option<Timestamp>,
+    /// Nodes that came back without anything having happened to them, since they were told of last.
+    pub(crate) returned: u32,
+    pub(crate) told_return: bool,
     /// It has not turned yet.
     pub(crate) fresh: bool,
 }

@@ -1,11 +1,12 @@
 //! `JobService.Explain`: one timeline with its reasons, the receipts, and what was lost by cause.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
     fleet::{
+        account::{self, Lost},
         job::JobRecord,
-        receipt::{Cause, Incident},
+        receipt::Cause,
         view::JobView,
     },
     time::Timestamp,
@@ -25,7 +26,7 @@ pub(crate) fn explain(view: &JobView, events: &Events, now: Timestamp) -> v1::Ex
         job: Some(shown(view)),
         timeline: timeline(record, events),
         incidents: record.incidents.iter().map(wire::incident).collect(),
-        lost: lost(record, now),
+        lost: lost(account::lost(record, now)),
         incidents_dropped: record.incidents_dropped,
     }
 }
@@ -33,8 +34,9 @@ pub(crate) fn explain(view: &JobView, events: &Events, now: Timestamp) -> v1::Ex
 /// The job's events, oldest first; the oldest are left out where all are too many.
 fn timeline(record: &JobRecord, events: &Events) -> Vec<v1::Event> {
     let mut bytes = 0;
-    let mine = events.after(0).rev().filter(|event| event.job.as_ref().is_some_and(|(uid, _)| *uid == record.uid));
-    let mut newest: Vec<v1::Event> = mine
+    let mut newest: Vec<v1::Event> = events
+        .story(&record.uid)
+        .rev()
         .map(|event| wire::event(event))
         .take_while(|event| {
             bytes += event.encoded_len();
@@ -45,27 +47,17 @@ fn timeline(record: &JobRecord, events: &Events) -> Vec<v1::Event> {
     newest
 }
 
-/// Time not trained, by cause: from where an incident stopped the training to the first step after it.
-fn lost(record: &JobRecord, now: Timestamp) -> Vec<v1::LostTime> {
-    let mut by_cause: BTreeMap<Cause, v1::LostTime> = BTreeMap::new();
-    for (i, incident) in record.incidents.iter().enumerate() {
-        // One that never got to a step lasted until the next one took over, or the job ended, or it lasts still.
-        let next = record.incidents.get(i + 1).map(|next| next.event_at);
-        let end = incident.first_step_at.or(incident.joined_at).unwrap_or(now);
-        let end = [next, record.finished].into_iter().flatten().fold(end, Timestamp::min);
-        let lost = by_cause
-            .entry(incident.cause)
-            .or_insert_with(|| v1::LostTime { cause: format!("{:?}", incident.cause), ..v1::LostTime::default() });
-        lost.incidents += 1;
-        lost.lost_us += end.since(stopped_training(incident)).as_micros() as u64;
-    }
-    by_cause.into_values().collect()
-}
-
-/// A world that is changed on purpose trains on until the change is decided.
-fn stopped_training(incident: &Incident) -> Timestamp {
-    match incident.cause {
-        Cause::NodeJoined | Cause::NodeLeaving | Cause::Scaled => incident.decided_at.unwrap_or(incident.detected_at),
-        _ => incident.event_at,
-    }
+/// Time not trained, by cause. What the job waited for nodes, or in back-off, is a row of its own.
+fn lost(sums: BTreeMap<Cause, Lost>) -> Vec<v1::LostTime> {
+    let row = |cause: String, incidents: u32, time: Duration| v1::LostTime {
+        cause,
+        incidents,
+        lost_us: u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
+    };
+    let waits = || sums.values().filter(|sum| !sum.waited.is_zero());
+    // Its incidents are counted in the rows of their causes.
+    let waited = row("Waiting".into(), 0, waits().map(|sum| sum.waited).sum());
+    let mut rows: Vec<_> = sums.iter().map(|(cause, sum)| row(format!("{cause:?}"), sum.incidents, sum.time)).collect();
+    rows.extend(Some(waited).filter(|waited| waited.lost_us > 0));
+    rows
 }

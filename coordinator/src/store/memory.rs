@@ -8,7 +8,8 @@ use muster_core::{
     node_report::NodeReport,
 };
 
-use super::{EVENTS_MAX, Loaded, Store, StoreError};
+use super::{Loaded, Store, StoreError, deleted};
+use crate::kept::Kept;
 
 #[derive(Debug, Default)]
 pub struct MemoryStore {
@@ -17,6 +18,7 @@ pub struct MemoryStore {
     nodes: BTreeMap<NodeName, NodeRecord>,
     reports: BTreeMap<NodeName, Arc<NodeReport>>,
     events: BTreeMap<u64, Event>,
+    kept: Kept,
 }
 
 impl Store for MemoryStore {
@@ -45,11 +47,16 @@ impl Store for MemoryStore {
                     self.nodes.remove(name);
                     self.reports.remove(name);
                 }
-                Change::Event(event) => drop(self.events.insert(event.sequence, (**event).clone())),
+                Change::Event(event) => {
+                    self.kept.add(event);
+                    self.events.insert(event.sequence, (**event).clone());
+                }
             }
         }
-        while self.events.len() as u64 > EVENTS_MAX {
-            self.events.pop_first();
+        // The event that tells of a deletion is committed with it.
+        deleted(changes).for_each(|uid| self.kept.release(uid));
+        for number in self.kept.take_dropped() {
+            self.events.remove(&number);
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! that cannot be read is damaged and is refused. `STATE/lock` keeps a second coordinator out for as long as the first lives.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, PermissionsExt},
@@ -20,15 +21,15 @@ use ::redb::{
 };
 use muster_core::{
     fleet::{Change, Event, NodeRecord, Stored, job::JobRecord},
-    id::{NodeName, Term},
+    id::{JobUid, NodeName, Term},
     node_report::NodeReport,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::failpoint::failpoint;
+use crate::{failpoint::failpoint, kept::Kept};
 
 use super::{
-    EVENTS_MAX, Loaded, Store, StoreError,
+    Loaded, Store, StoreError, deleted,
     witness::{self, Witness},
 };
 
@@ -63,6 +64,7 @@ pub struct RedbStore {
     database: Database,
     path: PathBuf,
     witness: Witness,
+    kept: Kept,
     /// Held, not read: the kernel releases it when the process ends, however it ends.
     _lock: File,
 }
@@ -90,7 +92,7 @@ impl RedbStore {
         if let Some(known) = known.filter(|known| *known > found) {
             return Err(StoreError::Behind { path, found, known, witness: directory.join(witness::FILE_NAME) });
         }
-        Ok(Self { database, path, witness, _lock: lock })
+        Ok(Self { database, path, witness, kept: Kept::default(), _lock: lock })
     }
 
     pub fn path(&self) -> &Path {
@@ -101,7 +103,7 @@ impl RedbStore {
 impl Store for RedbStore {
     fn load(&mut self) -> Result<Loaded, StoreError> {
         let (database, path) = (&self.database, self.path.as_path());
-        reading(path, || {
+        let loaded = reading(path, || {
             let read = database.begin_read().map_err(|e| damaged(path, e))?;
             let meta = read.open_table(META).map_err(|e| damaged(path, e))?;
             let last_event = meta.get(META_LAST_EVENT).map_err(|e| damaged(path, e))?.map_or(0, |value| value.value());
@@ -125,7 +127,10 @@ impl Store for RedbStore {
                 loaded.events.push(parse::<Event>(path, value.value(), || format!("event {}", sequence.value()))?);
             }
             Ok(loaded)
-        })
+        })?;
+        let jobs: BTreeSet<&JobUid> = loaded.fleet.jobs.iter().map(|job| &job.uid).collect();
+        self.kept = Kept::of(&loaded.events, |uid| jobs.contains(uid));
+        Ok(loaded)
     }
 
     fn next_term(&mut self, at_least: Term) -> Result<Term, StoreError> {
@@ -166,8 +171,10 @@ impl RedbStore {
         Ok(transaction)
     }
 
-    fn apply(&self, changes: &[Change]) -> Result<(), ::redb::Error> {
+    fn apply(&mut self, changes: &[Change]) -> Result<(), ::redb::Error> {
         let transaction = self.begin()?;
+        // Should the commit fail, the process ends and this with it.
+        let kept = &mut self.kept;
         {
             let mut meta = transaction.open_table(META)?;
             let mut jobs = transaction.open_table(JOBS)?;
@@ -184,13 +191,16 @@ impl RedbStore {
                         reports.remove(name.as_str())?;
                     }
                     Change::Event(event) => {
+                        kept.add(event);
                         events.insert(event.sequence, json(event).as_slice())?;
                         meta.insert(META_LAST_EVENT, event.sequence)?;
                     }
                 }
             }
-            while events.len()? > EVENTS_MAX {
-                events.pop_first()?;
+            // The event that tells of a deletion is committed with it.
+            deleted(changes).for_each(|uid| kept.release(uid));
+            for number in kept.take_dropped() {
+                events.remove(number)?;
             }
         }
         self.finish(transaction)

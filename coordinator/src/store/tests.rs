@@ -17,7 +17,8 @@ use muster_core::{
     time::Timestamp,
 };
 
-use super::{EVENTS_MAX, Loaded, Store, StoreError, memory::MemoryStore, redb::RedbStore};
+use super::{Loaded, Store, StoreError, memory::MemoryStore, redb::RedbStore};
+use crate::kept::FLEET_MAX;
 
 mod damage;
 
@@ -39,6 +40,7 @@ fn node(name: &str) -> NodeRecord {
         boot_id: "boot".into(),
         first_seen: Timestamp(1),
         gone: false,
+        gone_since: None,
         cordon: Some(Cordon { by: "ann".into(), reason: "fan".into(), at: Timestamp(2) }),
         marks: Vec::new(),
         halt: None,
@@ -52,8 +54,8 @@ fn event(sequence: u64) -> Event {
         warning: false,
         reason: "Submitted".into(),
         message: format!("event {sequence}"),
-        job: Some((JobUid::from("uid"), JobName { namespace: "default".into(), name: "job".into() })),
-        node: None,
+        job: None,
+        node: Some("a".into()),
         generation: None,
     }
 }
@@ -92,12 +94,31 @@ fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
     assert_eq!(loaded.events, [event(1), event(2)]);
     assert_eq!(store.next_term(Term(0)).unwrap(), Term(41), "terms go on over a restart");
 
-    let many: Vec<Change> = (3..=EVENTS_MAX + 5).map(said).collect();
+    let of_job = |sequence| {
+        let named = (job(2).uid, JobName { namespace: "default".into(), name: "job".into() });
+        Change::Event(Box::new(Event { job: Some(named), ..event(sequence) }))
+    };
+    store.commit(&[of_job(3)]).unwrap();
+    let most = FLEET_MAX as u64;
+    let many: Vec<Change> = (4..=most + 6).map(said).collect();
     store.commit(&many).unwrap();
     store = reopen(store);
     let loaded = store.load().unwrap();
-    assert_eq!(loaded.events.len() as u64, EVENTS_MAX);
-    assert_eq!((loaded.events[0].sequence, loaded.fleet.last_event), (6, EVENTS_MAX + 5), "the oldest made room");
+    let numbers: Vec<u64> = loaded.events.iter().map(|event| event.sequence).collect();
+    assert_eq!(
+        (numbers.len() as u64, &numbers[..2]),
+        (most + 1, &[3, 7][..]),
+        "the oldest of the fleet's made room, the job's did not"
+    );
+    assert_eq!(loaded.fleet.last_event, most + 6);
+    store.commit(&[Change::DeleteJob(job(2).uid), of_job(most + 7)]).unwrap();
+    store = reopen(store);
+    let numbers: Vec<u64> = store.load().unwrap().events.iter().map(|event| event.sequence).collect();
+    assert_eq!(
+        (numbers.len() as u64, numbers[0]),
+        (most, 8),
+        "a deleted job's events are the fleet's, also the one that tells of it"
+    );
 }
 
 #[test]

@@ -70,7 +70,7 @@ pub(crate) fn cordon_veto<'a>(nodes: impl Iterator<Item = &'a NodeRecord>, polic
     }
     let (mut total, mut ours, mut recent) = (0u32, 0u32, 0u32);
     for node in nodes {
-        total += 1;
+        total += u32::from(!node.gone);
         if let Some(Cordon { by, at, .. }) = &node.cordon
             && by == MUSTER
         {
@@ -115,6 +115,7 @@ pub(super) mod tests {
             boot_id: String::new(),
             first_seen: Timestamp(0),
             gone: false,
+            gone_since: None,
             cordon: None,
             halt: None,
             marks: Vec::new(),

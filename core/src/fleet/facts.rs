@@ -6,7 +6,12 @@ use std::{
 };
 
 use crate::{
-    fleet::{Effect, Fleet, Halt, Hello, NodeRecord, brake, registry::Node, turn::Scratch, view::Liveness},
+    fleet::{
+        Effect, Fleet, Halt, Hello, NodeRecord, brake,
+        registry::{HEARTBEAT_STEP, Node},
+        turn::Scratch,
+        view::Liveness,
+    },
     id::{NodeEpoch, NodeName, SessionId},
     node_report::NodeReport,
     period,
@@ -29,18 +34,24 @@ impl Fleet {
         let ahead = self.ahead(&hello);
         let stranger = || self.forgotten(&hello).filter(|_| ahead.is_none() && !self.policy.accept_store);
         if let Some(why) = self.unwelcome(&hello).or_else(stranger) {
-            let message = format!("session of {name} refused: {why}");
-            self.event(scratch, now, true, "SessionRefused", message, None, Some(&name));
-            scratch.effects.push(Effect::Refuse { session, why });
-            return;
+            return self.refuse_session(session, &name, why, now, scratch);
         }
         if !self.nodes.nodes.contains_key(&name) {
+            if !self.has_room(now, scratch) {
+                let why = format!(
+                    "this coordinator knows {} nodes, as many as it takes (--nodes-max), and none of them may be forgotten; strike off who is \
+                     gone for good (muster delete node NAME)",
+                    self.nodes.nodes.len()
+                );
+                return self.refuse_session(session, &name, why, now, scratch);
+            }
             let record = NodeRecord {
                 name: name.clone(),
                 epoch: NodeEpoch(0),
                 boot_id: hello.boot_id.clone(),
                 first_seen: now,
                 gone: false,
+                gone_since: None,
                 cordon: None,
                 halt: None,
                 marks: Vec::new(),
@@ -60,6 +71,13 @@ impl Fleet {
             self.accept_numbers(&hello, now, scratch);
         }
         self.touch_node(&name, scratch);
+        let before = self.nodes.get(&name).expect("inserted above");
+        // It was there before this coordinator was, and nothing has happened to it.
+        let returns = before.liveness == Liveness::Unknown
+            && !before.told_silent
+            && before.record.boot_id == hello.boot_id
+            && before.record.epoch > NodeEpoch(0);
+        self.nodes.set_gone(&name, false, now);
         let replaced = self.nodes.bind(session, &name, now);
         if let Some(old) = replaced {
             let why = format!("a newer session of {name} took over");
@@ -72,7 +90,7 @@ impl Fleet {
         let known = if planted::on(Mistake::EpochFromNode) { hello.epoch_seen } else { node.record.epoch };
         node.record.epoch = known.max(hello.epoch_seen).next();
         node.record.boot_id = hello.boot_id;
-        node.record.gone = false;
+        node.told_silent = false;
         let before = node.report.clone();
         let report = NodeReport { object_labels: self.objects.of(&name, &before), ..hello.report };
         if *before != report {
@@ -89,10 +107,20 @@ impl Fleet {
             self.event(scratch, now, true, "StoreBehind", format!("{name}: {why}"), None, Some(&name));
         }
         scratch.effects.push(Effect::Welcome { session, term: self.term, epoch, heartbeat, protocol });
-        self.event(scratch, now, false, "NodeReady", format!("{name} connected, node epoch {epoch}"), None, Some(&name));
+        if returns {
+            self.returned += 1;
+        } else {
+            self.event(scratch, now, false, "NodeReady", format!("{name} connected, node epoch {epoch}"), None, Some(&name));
+        }
         self.tell_health(&name, &before.health, now, scratch);
         scratch.publish.insert(name.clone());
         self.node_changed(&name, scratch);
+    }
+
+    fn refuse_session(&mut self, session: SessionId, name: &NodeName, why: String, now: Timestamp, scratch: &mut Scratch) {
+        let message = format!("session of {name} refused: {why}");
+        self.event(scratch, now, true, "SessionRefused", message, None, Some(name));
+        scratch.effects.push(Effect::Refuse { session, why });
     }
 
     /// Why this agent may not have a session.
@@ -116,10 +144,11 @@ impl Fleet {
         another_machine.then(|| format!("another machine is connected as {}; give each node its own name", hello.node))
     }
 
-    /// The heartbeat interval agents are given: one second, stretched so that 2,000 a second arrive at most.
+    /// The heartbeat interval agents are given: one second, stretched so that 2,000 a second arrive at most. Who is gone sends none.
     pub(crate) fn heartbeat(&self) -> Duration {
         const PER_SECOND: u64 = 2_000;
-        self.policy.heartbeat.max(Duration::from_millis(self.nodes.nodes.len() as u64 * 1_000 / PER_SECOND))
+        let present = self.nodes.present().next_multiple_of(HEARTBEAT_STEP) as u64;
+        self.policy.heartbeat.max(Duration::from_millis(present * 1_000 / PER_SECOND))
     }
 
     pub(crate) fn reported(&mut self, session: SessionId, report: NodeReport, now: Timestamp, scratch: &mut Scratch) {
@@ -174,12 +203,16 @@ impl Fleet {
 
     pub(crate) fn liveness_changed(&mut self, name: &NodeName, now: Timestamp, scratch: &mut Scratch) {
         self.touch_node(name, scratch);
+        let Some(node) = self.nodes.get(name) else { return };
+        let lost = node.liveness == Liveness::Lost;
+        let newly_lost = self.nodes.set_gone(name, lost, now) && lost;
         let Some(node) = self.nodes.nodes.get_mut(name) else { return };
-        let was_gone = std::mem::replace(&mut node.record.gone, node.liveness == Liveness::Lost);
-        if node.record.gone && !was_gone {
+        if newly_lost {
             node.lost_at = Some(now);
             scratch.lost = true;
         }
+        let told_silent = node.told_silent;
+        node.told_silent = matches!(node.liveness, Liveness::Suspect | Liveness::Lost);
         let silent = now.since(node.heard).as_secs_f64();
         let connected = node.session.is_some();
         match node.liveness {
@@ -201,13 +234,40 @@ impl Fleet {
                 self.event(scratch, now, true, "NodeLost", format!("{name} has been silent for {silent:.1} s"), None, Some(name));
             }
             Liveness::Ready => {
-                self.event(scratch, now, false, "NodeReady", format!("{name} is heard again"), None, Some(name));
+                if told_silent {
+                    self.event(scratch, now, false, "NodeReady", format!("{name} is heard again"), None, Some(name));
+                } else {
+                    self.returned += 1;
+                }
                 scratch.publish.insert(name.clone());
             }
             Liveness::Unknown => {}
         }
         self.node_changed(name, scratch);
     }
+    /// Says in one sentence that the nodes are back which were there before this coordinator was, or before it stood still.
+    pub(crate) fn tell_return(&mut self, now: Timestamp, scratch: &mut Scratch) {
+        if self.told_return || self.is_listening(now) {
+            return;
+        }
+        self.told_return = true;
+        let missing: Vec<&str> =
+            self.nodes.unheard().filter(|node| !node.record.gone).map(|node| node.record.name.as_str()).collect();
+        let (back, named) = (std::mem::take(&mut self.returned), missing.iter().take(8).copied().collect::<Vec<_>>().join(", "));
+        if back == 0 && missing.is_empty() {
+            return;
+        }
+        let took = now.since(self.present_since).as_secs_f64();
+        let message = match missing.len() {
+            0 => format!("{back} nodes are back, all that were there, after {took:.1} s"),
+            some => {
+                let more = if some > 8 { ", ..." } else { "" };
+                format!("{back} nodes are back after {took:.1} s; not heard: {some} ({named}{more})")
+            }
+        };
+        self.event(scratch, now, !missing.is_empty(), "NodesBack", message, None, None);
+    }
+
     /// Puts the brake for mass losses on or off (R10).
     pub(crate) fn judge_brake(&mut self, now: Timestamp, scratch: &mut Scratch) {
         if self.brake.is_none() && !scratch.lost {

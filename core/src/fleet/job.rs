@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     fleet::{
+        account::{self, Lost},
         crash_loop::CrashLoop,
         ends::MemberEnd,
         members::Members,
@@ -79,6 +80,12 @@ pub struct JobRecord {
     /// Newest last, bounded by `INCIDENTS_MAX`.
     pub incidents: Vec<Incident>,
     pub incidents_dropped: u32,
+    /// What those cost that are no longer kept.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lost: BTreeMap<Cause, Lost>,
+    /// Since when nothing can be done, for want of nodes or in back-off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_since: Option<Timestamp>,
     /// The last step seen of the generations that are over.
     pub last_step: Option<u64>,
     /// The highest step that any generation which is over has shown.
@@ -194,6 +201,8 @@ impl JobRecord {
             not_before: None,
             incidents: Vec::new(),
             incidents_dropped: 0,
+            lost: BTreeMap::new(),
+            waiting_since: None,
             last_step: None,
             furthest_step: None,
             ending: None,
@@ -258,6 +267,7 @@ impl JobRecord {
     pub(crate) fn open_incident(&mut self, incident: Incident) {
         self.incidents.push(incident);
         if self.incidents.len() > INCIDENTS_MAX {
+            account::close_oldest(self);
             self.incidents.remove(0);
             self.incidents_dropped += 1;
         }
@@ -293,11 +303,20 @@ impl GenerationRecord {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
     use crate::spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument};
+
+    /// A job just submitted.
+    pub(crate) fn record() -> JobRecord {
+        let metadata = Metadata { name: "digits".into(), namespace: None };
+        let spec = SpecDocument { args: vec!["train.py".into()], ..SpecDocument::default() };
+        let document = JobDocument { api_version: API_VERSION.into(), kind: KIND.into(), metadata, spec };
+        let (name, spec) = document.check().unwrap();
+        JobRecord::submitted(JobUid::from("uid"), name, spec, String::new(), Timestamp(0))
+    }
 
     fn generation(number: u64) -> GenerationRecord {
         GenerationRecord {
@@ -317,19 +336,13 @@ mod tests {
             dead: BTreeSet::new(),
             fenced: BTreeSet::new(),
             profile: Profile::default(),
+            ends: BTreeMap::new(),
         }
     }
 
     #[test]
     fn the_first_generation_that_failed_stays_known() {
-        let document = JobDocument {
-            api_version: API_VERSION.into(),
-            kind: KIND.into(),
-            metadata: Metadata { name: "job".into(), namespace: None },
-            spec: SpecDocument { replicas: Some(1), args: vec!["train.py".into()], ..SpecDocument::default() },
-        };
-        let (name, spec) = document.check().expect("a job with a script is complete");
-        let mut job = JobRecord::submitted(JobUid::from("j"), name, spec, String::new(), Timestamp(0));
+        let mut job = record();
         for number in 1..=30 {
             // The first is resized; from the second on, all fail, and the job remembers a hundred incidents.
             let cause = if number == 1 { Cause::Scaled } else { Cause::WorkerFailed };

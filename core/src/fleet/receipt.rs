@@ -91,6 +91,9 @@ pub struct Incident {
     pub first_step_after: Option<u64>,
     /// Node whose loss or failure it was, if one.
     pub node: Option<NodeName>,
+    /// Time in it in which nothing could be done, for want of nodes or in back-off.
+    #[serde(default, with = "crate::fleet::account::micros")]
+    pub waited: Duration,
 }
 
 impl Incident {
@@ -128,6 +131,7 @@ impl Incident {
             last_step_before: None,
             first_step_after: None,
             node: None,
+            waited: Duration::ZERO,
         }
     }
 }

@@ -32,6 +32,8 @@ pub(crate) struct Node {
     pub liveness: Liveness,
     /// How often its agent was told to speak: it is judged by this, also when the fleet has become smaller, and its heartbeat quicker.
     pub heartbeat: Duration,
+    /// People were told that it is silent, and not yet that it is back.
+    pub told_silent: bool,
     /// Since when it is not Ready.
     pub doubted_at: Timestamp,
     /// When this coordinator saw it become Lost; `None` for one that was Lost before it started.
@@ -55,6 +57,7 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn stored(record: NodeRecord, now: Timestamp) -> Self {
         Self {
+            told_silent: record.gone,
             record,
             report: Arc::default(),
             session: None,
@@ -102,6 +105,9 @@ impl Node {
     }
 }
 
+/// The heartbeat changes with the number of nodes in steps of so many: whoever becomes quicker has everybody filed anew.
+pub(crate) const HEARTBEAT_STEP: usize = 500;
+
 /// All nodes, and which session speaks for which.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
@@ -111,6 +117,8 @@ pub(crate) struct Registry {
     /// when that moment has come, so that a message costs nothing here, and a turn no more than the nodes it is about.
     due: BTreeSet<(Timestamp, NodeName)>,
     unknown: BTreeSet<NodeName>,
+    /// Nodes that are not gone.
+    present: usize,
     /// No verdict on silence is due before this. Messages of Ready nodes only put verdicts off; whatever else happens resets it, so that
     /// 2,000 heartbeats a second do not each look at 10,000 nodes.
     quiet_until: Timestamp,
@@ -121,9 +129,36 @@ impl Registry {
         self.nodes.get(name)
     }
 
+    /// Nodes that are connected, or awaited: not those that are gone. The heartbeat depends on their number, in steps.
+    pub(crate) fn present(&self) -> usize {
+        self.present
+    }
+
+    /// Notes that a node is gone since `now`, or that it is not. True if that is new.
+    pub(crate) fn set_gone(&mut self, name: &NodeName, gone: bool, now: Timestamp) -> bool {
+        let Some(node) = self.nodes.get_mut(name).filter(|node| node.record.gone != gone) else { return false };
+        (node.record.gone, node.record.gone_since) = (gone, gone.then_some(now));
+        match gone {
+            true => self.one_less(),
+            false => self.present += 1,
+        }
+        true
+    }
+
+    /// A smaller fleet has a quicker heartbeat: verdicts may come sooner than they were filed.
+    fn one_less(&mut self) {
+        self.present -= 1;
+        if self.present.is_multiple_of(HEARTBEAT_STEP) {
+            self.quiet_until = Timestamp(0);
+            let all: Vec<NodeName> = self.nodes.keys().cloned().collect();
+            all.iter().for_each(|name| self.file(name, Timestamp(0)));
+        }
+    }
+
     /// A node of which nothing has been heard yet.
     pub(crate) fn admit(&mut self, record: NodeRecord, now: Timestamp) {
         self.quiet_until = Timestamp(0);
+        self.present += usize::from(!record.gone);
         let name = record.name.clone();
         self.nodes.insert(name.clone(), Node::stored(record, now));
         self.file(&name, now);
@@ -203,14 +238,15 @@ impl Registry {
     }
 
     pub(crate) fn forget(&mut self, name: &NodeName) {
-        if let Some(due) = self.nodes.remove(name).and_then(|node| node.due) {
+        let Some(node) = self.nodes.remove(name) else { return };
+        if let Some(due) = node.due {
             self.due.remove(&(due, name.clone()));
         }
         self.unknown.remove(name);
-        // A smaller fleet has a quicker heartbeat: verdicts may come sooner than they were filed.
         self.quiet_until = Timestamp(0);
-        let all: Vec<NodeName> = self.nodes.keys().cloned().collect();
-        all.iter().for_each(|name| self.file(name, Timestamp(0)));
+        if !node.record.gone {
+            self.one_less();
+        }
     }
 
     /// Judges silence by the heartbeat that agents were given. `listening`: nobody becomes Lost who was not heard by this
@@ -289,155 +325,4 @@ impl Registry {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::id::NodeEpoch;
-
-    fn registry(now: Timestamp) -> Registry {
-        let mut registry = Registry::default();
-        let record = NodeRecord {
-            name: "a".into(),
-            epoch: NodeEpoch(1),
-            boot_id: "boot".into(),
-            first_seen: now,
-            gone: false,
-            cordon: None,
-            halt: None,
-            marks: Vec::new(),
-        };
-        registry.admit(record, now);
-        registry
-    }
-
-    #[test]
-    fn silence_leads_from_ready_over_suspect_to_lost() {
-        let (policy, start) = (Policy::default(), Timestamp(1_000_000));
-        let mut registry = registry(start);
-        registry.bind(SessionId(1), &"a".into(), start);
-        let at = |ms| start + Duration::from_millis(ms);
-        assert!(registry.expire(at(2_999), policy.heartbeat, &policy, false).is_empty());
-        assert_eq!(registry.expire(at(3_000), policy.heartbeat, &policy, false).len(), 1);
-        assert_eq!(registry.nodes[&"a".into()].liveness, Liveness::Suspect);
-        assert!(registry.expire(at(4_999), policy.heartbeat, &policy, false).is_empty());
-        assert_eq!(registry.expire(at(5_000), policy.heartbeat, &policy, false).len(), 1);
-        assert_eq!(registry.nodes[&"a".into()].liveness, Liveness::Lost);
-        assert!(registry.heard(SessionId(1), at(6_000)), "a message ends the doubt");
-    }
-
-    #[test]
-    fn a_large_fleet_is_judged_by_the_slow_heartbeat_it_was_given() {
-        let (policy, start) = (Policy::default(), Timestamp(0));
-        let mut registry = registry(start);
-        registry.bind(SessionId(1), &"a".into(), start);
-        let slow = Duration::from_secs(5);
-        assert!(registry.expire(start + 2 * slow, slow, &policy, false).is_empty());
-        assert_eq!(registry.next_verdict(slow, &policy), Some(start + 3 * slow));
-        assert_eq!(registry.expire(start + 3 * slow, slow, &policy, false).len(), 1);
-    }
-
-    #[test]
-    fn a_node_is_judged_by_the_heartbeat_it_was_given_when_the_fleet_has_shrunk() {
-        let (policy, start) = (Policy::default(), Timestamp(0));
-        let mut registry = registry(start);
-        registry.bind(SessionId(1), &"a".into(), start);
-        let slow = Duration::from_secs(5);
-        registry.nodes.get_mut(&"a".into()).unwrap().heartbeat = slow;
-        assert!(registry.expire(start + 2 * slow, policy.heartbeat, &policy, false).is_empty());
-        assert_eq!(registry.next_verdict(policy.heartbeat, &policy), Some(start + 3 * slow));
-        assert_eq!(registry.expire(start + 3 * slow, policy.heartbeat, &policy, false).len(), 1);
-    }
-
-    #[test]
-    fn messages_put_a_verdict_off_and_never_away() {
-        let (policy, start) = (Policy::default(), Timestamp(1_000_000));
-        let mut registry = registry(start);
-        registry.bind(SessionId(1), &"a".into(), start);
-        let at = |ms| start + Duration::from_millis(ms);
-        assert!(registry.expire(at(0), policy.heartbeat, &policy, false).is_empty());
-        registry.heard(SessionId(1), at(2_000));
-        assert!(registry.expire(at(3_000), policy.heartbeat, &policy, false).is_empty());
-        assert_eq!(registry.next_verdict(policy.heartbeat, &policy), Some(at(5_000)));
-        assert_eq!(registry.expire(at(5_000), policy.heartbeat, &policy, false).len(), 1);
-        assert!(registry.heard(SessionId(1), at(5_100)), "a message ends the doubt");
-        assert_eq!(registry.next_verdict(policy.heartbeat, &policy), Some(at(8_100)));
-        assert_eq!(registry.expire(at(8_100), policy.heartbeat, &policy, false).len(), 1);
-    }
-
-    /// The index says what a look at everybody says, whatever happens in whatever order.
-    #[test]
-    fn the_next_verdict_is_the_earliest_of_all() {
-        let policy = Policy::default();
-        let (mut registry, mut now, mut draw) = (Registry::default(), Timestamp(1_000_000_000), 7u64);
-        for round in 0..4_000u64 {
-            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let (what, which) = (draw >> 33, (draw >> 45) % 12);
-            now = now + Duration::from_millis((draw >> 50) % 900);
-            let name = NodeName::from(format!("n{which}"));
-            if !registry.nodes.contains_key(&name) {
-                registry.admit(crate::fleet::budget::tests::node(name.as_str()), now);
-            }
-            match what % 16 {
-                0 => registry.forget(&name),
-                1 => registry.unhear(),
-                2 => registry.discount(Duration::from_millis(700)),
-                3 | 4 => drop(registry.bind(SessionId(round), &name, now)),
-                5 => {
-                    let session = registry.nodes[&name].session;
-                    session.and_then(|session| registry.disconnect(session, now, draw.is_multiple_of(3)));
-                }
-                _ => drop(registry.nodes[&name].session.map(|session| registry.heard(session, now))),
-            }
-            let heartbeat = policy.heartbeat.max(Duration::from_millis(registry.nodes.len() as u64 * 100));
-            let listening = (draw >> 40).is_multiple_of(2);
-            let overdue = |node: &Node| match node.liveness {
-                Liveness::Unknown => !listening,
-                _ => node.next_verdict(heartbeat, &policy).is_some_and(|at| at <= now),
-            };
-            let expected: Vec<NodeName> =
-                registry.nodes.values().filter(|node| overdue(node)).map(|node| node.record.name.clone()).collect();
-            assert_eq!(registry.expire(now, heartbeat, &policy, listening), expected, "round {round}");
-            let earliest = registry.nodes.values().filter_map(|node| node.next_verdict(heartbeat, &policy)).min();
-            let next = registry.next_verdict(heartbeat, &policy);
-            assert!(next <= earliest && next.is_some() == earliest.is_some(), "round {round}: {next:?} {earliest:?}");
-            let unheard = registry.nodes.values().filter(|node| node.liveness == Liveness::Unknown).count();
-            assert_eq!(registry.unheard().count(), unheard, "round {round}");
-        }
-    }
-
-    #[test]
-    fn a_broken_stream_is_suspect_at_once() {
-        let start = Timestamp(0);
-        let mut registry = registry(start);
-        registry.bind(SessionId(1), &"a".into(), start);
-        assert_eq!(registry.disconnect(SessionId(1), start, false), Some("a".into()));
-        assert_eq!(registry.nodes[&"a".into()].liveness, Liveness::Suspect);
-        assert_eq!(registry.disconnect(SessionId(1), start, false), None);
-    }
-
-    #[test]
-    fn who_was_not_heard_yet_is_not_lost_while_we_listen() {
-        let (policy, start) = (Policy::default(), Timestamp(0));
-        let mut registry = registry(start);
-        assert!(registry.expire(start + Duration::from_secs(60), policy.heartbeat, &policy, true).is_empty());
-        assert_eq!(registry.expire(start + Duration::from_secs(60), policy.heartbeat, &policy, false).len(), 1);
-    }
-
-    #[test]
-    fn our_own_stall_is_not_held_against_anybody() {
-        let (policy, start) = (Policy::default(), Timestamp(0));
-        let mut registry = registry(start);
-        registry.bind(SessionId(1), &"a".into(), start);
-        registry.discount(Duration::from_secs(20));
-        assert!(registry.expire(start + Duration::from_secs(20), policy.heartbeat, &policy, false).is_empty());
-    }
-
-    #[test]
-    fn a_new_session_takes_the_place_of_the_old() {
-        let start = Timestamp(0);
-        let mut registry = registry(start);
-        registry.bind(SessionId(1), &"a".into(), start);
-        assert_eq!(registry.bind(SessionId(2), &"a".into(), start), Some(SessionId(1)));
-        assert_eq!(registry.disconnect(SessionId(1), start, false), None, "the old stream's end says nothing any more");
-        assert!(registry.nodes[&"a".into()].is_ready());
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
 use crate::{
     fleet::{
-        Fleet,
+        Fleet, account,
         budget::{self, Avoided},
         desired,
         job::{GenerationRecord, Phase, Stopping},
@@ -247,6 +247,7 @@ impl Fleet {
             let crash_loop = job.crash_loop.as_ref().and_then(|found| Some(format!("; {}: {}", found.sentence()?, found.symptom)));
             let message = format!("restart {} waits for its back-off{}", job.restart_count + 1, crash_loop.unwrap_or_default());
             self.say(uid, Phase::Recovering, "BackOff", message);
+            account::waits(self.jobs.get_mut(uid).expect("settled jobs exist"), now);
             return self.wake_job(uid, at);
         }
         if self.is_listening(now) {
@@ -266,6 +267,7 @@ impl Fleet {
                     self.event(scratch, now, true, "BelowMinimum", text, Some((uid, &name, None)), None);
                 }
                 self.say(uid, Phase::Pending, "BelowMinimum", message);
+                account::waits(self.jobs.get_mut(uid).expect("settled jobs exist"), now);
                 self.wake_when_unavoided(uid, now);
                 return self.jobs[uid].asks_again_at().into_iter().for_each(|at| self.wake_job(uid, at));
             }
@@ -279,6 +281,7 @@ impl Fleet {
         if first {
             job.open_incident(Incident { message: "first start".into(), ..Incident::at(job.created) });
         }
+        account::goes_on(job, now);
         let waited = job.reason == "BelowMinimum" && job.incidents.last().is_some_and(|incident| incident.to.is_some());
         if waited {
             job.open_incident(Incident { cause: Cause::Resumed, message: "enough nodes again".into(), ..Incident::at(now) });

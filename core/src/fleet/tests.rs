@@ -23,6 +23,7 @@ mod bursts;
 mod fences;
 mod found;
 mod joining;
+mod known;
 mod listening;
 mod mixture;
 mod objects;
@@ -420,8 +421,7 @@ fn fails_twice(bench: &mut Bench, name: &str) {
 }
 
 fn cancel(bench: &mut Bench, name: &str) {
-    let name = JobName { namespace: "default".into(), name: name.into() };
-    bench.request(Request::Cancel { name });
+    bench.request(Request::Cancel { name: JobName { namespace: "default".into(), name: name.into() } });
     bench.pass(SECOND);
 }
 

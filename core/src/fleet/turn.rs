@@ -81,7 +81,8 @@ impl Fleet {
         let jobs: BTreeMap<JobUid, JobRecord> = stored.jobs.into_iter().map(|job| (job.uid.clone(), job)).collect();
         let names = jobs.values().map(|job| (job.name.clone(), job.uid.clone())).collect();
         let mut fleet = Self {
-            listen_until: now + policy.listen_for(nodes.nodes.len()),
+            listen_until: now + policy.listen_for(nodes.present()),
+            forget_at: now,
             policy,
             term,
             nodes,
@@ -102,6 +103,8 @@ impl Fleet {
             last_turn: now,
             present_since: now,
             woke_at: None,
+            returned: 0,
+            told_return: false,
             fresh: true,
         };
         for uid in fleet.active.clone() {
@@ -126,8 +129,9 @@ impl Fleet {
         if stall >= self.heartbeat() * self.policy.suspect_missed {
             // Agents may have given this coordinator up: it listens again, as after a start.
             self.nodes.unhear();
-            let hold = self.policy.listen_for(self.nodes.nodes.len());
+            let hold = self.policy.listen_for(self.nodes.present());
             (self.listen_until, self.present_since, self.woke_at) = (now + hold, now, Some(now));
+            (self.returned, self.told_return) = (0, false);
         }
         self.last_turn = now;
         // Timers are not stored: the first turn looks at every job.
@@ -135,10 +139,12 @@ impl Fleet {
         for input in inputs {
             self.apply(now, input, &mut scratch);
         }
+        self.tell_return(now, &mut scratch);
         let listening = self.is_listening(now);
         for name in self.nodes.expire(now, self.heartbeat(), &self.policy, listening) {
             self.liveness_changed(&name, now, &mut scratch);
         }
+        self.forget_gone(now, &mut scratch);
         self.judge_brake(now, &mut scratch);
         self.settle_all(now, &mut scratch);
         self.finish(now, scratch)

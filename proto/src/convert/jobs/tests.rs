@@ -146,6 +146,7 @@ fn bare_incident() -> Incident {
         last_step_before: Some(40),
         first_step_after: None,
         node: None,
+        waited: Duration::ZERO,
     }
 }
 

@@ -1,0 +1,74 @@
+//! Nodes that are gone for good, and how many may be known.
+//!
+//! A name is cheap to make up, and autoscaled machines bring new ones every day. A node that has been gone for long is forgotten, unless
+//! something of it is still to be decided: a job's workers that are not proven dead, a cordon, a halt. Where as many are known as may be,
+//! the one that has been gone longest makes room at once; where none can, a new name is refused.
+
+use std::time::Duration;
+
+use crate::{
+    fleet::{Fleet, registry::Node, turn::Scratch},
+    id::NodeName,
+    period,
+    time::Timestamp,
+};
+
+/// How often it is looked: names gather over hours.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Names in one event.
+const NAMED: usize = 8;
+
+/// Since when a node is gone that may be forgotten.
+fn forgettable(node: &Node) -> Option<Timestamp> {
+    let free = node.session.is_none() && node.record.cordon.is_none() && node.record.halt.is_none();
+    let holds_nothing = node.jobs.is_empty() && node.runs.values().all(|run| run.phase.is_over());
+    node.record.gone_since.filter(|_| node.record.gone && free && holds_nothing)
+}
+
+impl Fleet {
+    /// Forgets nodes that have been gone for long.
+    pub(crate) fn forget_gone(&mut self, now: Timestamp, scratch: &mut Scratch) {
+        if now < self.forget_at {
+            return;
+        }
+        self.forget_at = now + LOOK_EVERY;
+        // A store of before this was noted does not say since when.
+        let undated = |node: &&Node| node.record.gone && node.record.gone_since.is_none();
+        let undated: Vec<NodeName> = self.nodes.nodes.values().filter(undated).map(|node| node.record.name.clone()).collect();
+        for name in undated {
+            self.touch_node(&name, scratch);
+            if let Some(node) = self.nodes.nodes.get_mut(&name) {
+                node.record.gone_since = Some(now);
+            }
+        }
+        let after = self.policy.forget_after;
+        let old = |node: &&Node| forgettable(node).is_some_and(|since| now.since(since) >= after);
+        let old: Vec<NodeName> = self.nodes.nodes.values().filter(old).map(|node| node.record.name.clone()).collect();
+        if old.is_empty() {
+            return;
+        }
+        let named: Vec<&str> = old.iter().take(NAMED).map(NodeName::as_str).collect();
+        let more = if old.len() > NAMED { ", ..." } else { "" };
+        let message = format!("forgotten, gone for {}: {} nodes ({}{more})", period::format(after), old.len(), named.join(", "));
+        old.iter().for_each(|name| self.forget_node(name, scratch));
+        self.event(scratch, now, false, "NodesForgotten", message, None, None);
+    }
+
+    /// Whether one more node may be known. Forgets the one that has been gone longest, if need be.
+    pub(crate) fn has_room(&mut self, now: Timestamp, scratch: &mut Scratch) -> bool {
+        if self.nodes.nodes.len() < self.policy.nodes_max {
+            return true;
+        }
+        let gone = self.nodes.nodes.iter().filter_map(|(name, node)| Some((forgettable(node)?, name)));
+        let Some((since, name)) = gone.min().map(|(since, name)| (since, name.clone())) else { return false };
+        let message = format!("{name} forgotten to make room, gone for {}", period::format(now.since(since)));
+        self.forget_node(&name, scratch);
+        self.event(scratch, now, false, "NodesForgotten", message, None, Some(&name));
+        true
+    }
+
+    fn forget_node(&mut self, name: &NodeName, scratch: &mut Scratch) {
+        self.touch_node(name, scratch);
+        self.nodes.forget(name);
+    }
+}

@@ -16,9 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::redb::{
-    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction,
-};
+use ::redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use muster_core::{
     fleet::{Change, Event, NodeRecord, Stored, job::JobRecord},
     id::{JobUid, NodeName, Term},

@@ -77,3 +77,27 @@ fn a_large_fleet_has_longer_to_come_back() {
     assert_eq!(lost_at(Duration::from_millis(13_750)), 0, "10 s, and 2 ms for each");
     assert_eq!(lost_at(Duration::from_millis(14_250)), 2_000);
 }
+
+#[test]
+fn a_coordinator_that_stood_still_for_a_minute_listens_before_it_judges() {
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.submit("digits", document(2, 3, 3));
+    bench.pass(SECOND);
+    let told = bench.events.len();
+    bench.now = bench.now + 60 * SECOND;
+    // What piled up meanwhile: every agent has given its session up. Then the timer.
+    for node in ["a", "b", "c"] {
+        let session = bench.agents.get_mut(&node.into()).unwrap().session.take().unwrap();
+        bench.input(Input::Disconnected { session });
+    }
+    bench.input(Input::Tick);
+    bench.pass(9 * SECOND);
+    for node in ["c", "b", "a"] {
+        bench.connect(node);
+    }
+    bench.pass(SECOND);
+    let job = bench.job("digits");
+    assert_eq!((job.phase, job.last_generation.0), (Phase::Running, 1), "{}", job.message);
+    let said: Vec<&str> = bench.events[told..].iter().map(|event| event.reason.as_str()).collect();
+    assert_eq!(said, ["NodesBack"], "nobody was suspected");
+}

@@ -19,6 +19,7 @@ use crate::{
     probe::Facts,
     run_dir::Runs,
     session::Session,
+    state_disk::StateDisk,
     supervisor::{Handle, Supervisor},
 };
 
@@ -38,7 +39,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut tasks = Tasks::new(shutdown.clone());
     let config = Arc::new(config);
     let facts = Facts::gather(&config);
-    let (supervisor, handle) = Supervisor::new(config.clone(), facts.clone(), ledger, runs.clone(), shutdown.clone());
+    let disk =
+        StateDisk::start(&config.state_dir, runs.clone(), facts.clone()).context("start a thread for the state directory")?;
+    let (supervisor, handle) = Supervisor::new(config.clone(), facts.clone(), ledger, runs.clone(), disk, shutdown.clone());
     let logs = Logs::new(runs, handle.reports.clone(), shutdown.clone());
     let session = Session::new(config.clone(), handle.clone(), facts, logs, shutdown.clone());
     tasks.spawn(Essential, "supervisor", supervisor.run());

@@ -7,6 +7,7 @@
 //! | `lock`, `ledger_file` | one agent per state directory; what it must not forget |
 //! | `probe` | the node's facts |
 //! | `session` | the one connection to the coordinator |
+//! | `state_disk` | the threads that write what the agent must not forget |
 //! | `supervisor` | the node's brain (`core::node`) and its effects |
 //! | `preflight`, `prepare` | a run's way from accepted to a runner that holds |
 //! | `runner_link`, `translate`, `last_words` | one runner: orders in, status out |
@@ -31,6 +32,7 @@ mod run_dir;
 mod runner_link;
 mod session;
 pub mod simulated;
+mod state_disk;
 mod supervisor;
 mod sweep;
 mod translate;

@@ -36,7 +36,10 @@ fn main() -> ExitCode {
     if print_report {
         return runtime.block_on(say_report(&config));
     }
-    match runtime.block_on(daemon::run(config)) {
+    let ended = runtime.block_on(daemon::run(config));
+    // A thread that hangs on a disk must not hold up the end.
+    runtime.shutdown_background();
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             error!("{e:#}");

@@ -226,6 +226,12 @@ impl Facts {
         let _ = self.senses.as_ref().map(|senses| senses.try_send(Sense::Skew(reading)));
     }
 
+    /// How the disk of the state directory takes what the agent writes.
+    pub(crate) fn note_state_disk(&self, readings: Vec<Reading>) {
+        // Full in a storm of something worse; it comes again while it lasts.
+        let _ = self.senses.as_ref().map(|senses| senses.try_send(Sense::StateDisk(readings)));
+    }
+
     /// All runs this node holds; of those on the same GPU the one that works there last.
     pub fn note_runs(&self, runs: Vec<HeldRun>) {
         self.runs.send_if_modified(|known| {

@@ -1,7 +1,7 @@
 //! The one task that owns the node's brain: feeds it, executes its effects in order, and publishes what there is to report.
 //!
-//! Decisions are `core::node`'s. What the agent must not forget is on disk before anything that follows from it happens; if it cannot
-//! be written, this task ends and the agent with it. Runners and workers go on.
+//! Decisions are `core::node`'s. What the agent must not forget is on disk before anything that follows from it happens; until it is, this
+//! task answers heartbeats and hears runners all the same. It never waits for a disk.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -25,12 +25,12 @@ use tracing::{error, info, warn};
 use crate::{
     config::Config,
     launchers::{self, Launchers, Made},
-    ledger_file,
     preflight::Preflight,
     prepare,
     probe::Facts,
     run_dir::{Accepted, Runs},
     runner_link::{Link, Orders, Word},
+    state_disk::{Errand, StateDisk, ThreadEnded},
 };
 
 mod fences;
@@ -89,6 +89,7 @@ pub(crate) struct Supervisor {
     facts: Facts,
     node: Node,
     runs: Runs,
+    disk: StateDisk,
     own_env: BTreeMap<String, String>,
     preflight: Arc<Preflight>,
     links: BTreeMap<RunId, watch::Sender<Orders>>,
@@ -124,12 +125,8 @@ pub(crate) struct Supervisor {
 struct Prepared {
     run: RunId,
     outcome: Result<(), String>,
+    accepted: Option<Accepted>,
 }
-
-/// What ends the agent.
-#[derive(Debug, thiserror::Error)]
-#[error("the ledger cannot be written, so nothing more can be obeyed")]
-struct Forgetful(#[source] ledger_file::LedgerError);
 
 impl Supervisor {
     pub(crate) fn new(
@@ -137,6 +134,7 @@ impl Supervisor {
         facts: Facts,
         ledger: Ledger,
         runs: Runs,
+        disk: StateDisk,
         shutdown: CancellationToken,
     ) -> (Self, Handle) {
         let (orders_in, orders) = mpsc::channel(ORDERS_MAX);
@@ -150,6 +148,7 @@ impl Supervisor {
             facts,
             node: Node::new(ledger),
             runs,
+            disk,
             own_env: std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect(),
             preflight: Arc::default(),
             links: BTreeMap::new(),
@@ -178,13 +177,13 @@ impl Supervisor {
     /// Runs until the shutdown; ends before only if it must not go on.
     pub(crate) async fn run(mut self) {
         if let Err(e) = self.work().await {
-            error!("{e}: {}", e.0);
+            error!("{e}");
         }
     }
 
-    async fn work(&mut self) -> Result<(), Forgetful> {
+    async fn work(&mut self) -> Result<(), ThreadEnded> {
         let found = self.take_stock().await;
-        self.take(Input::Restarted(found))?;
+        self.take(Input::Restarted(found));
         let shutdown = self.scope.shutdown().clone();
         loop {
             self.tend_launchers();
@@ -201,6 +200,7 @@ impl Supervisor {
                 },
                 Some(prepared) = self.prepared.1.recv() => match prepared.outcome {
                     Ok(()) => {
+                        self.accepted.extend(prepared.accepted.map(|accepted| (prepared.run.clone(), accepted)));
                         self.attend(prepared.run);
                         continue;
                     }
@@ -215,6 +215,10 @@ impl Supervisor {
                     }
                     self.publish();
                     continue;
+                }
+                saved = self.disk.saved() => {
+                    saved?;
+                    Input::Saved
                 }
                 () = until(self.look_again) => continue,
                 Some(order) = self.orders.recv() => match order {
@@ -233,7 +237,7 @@ impl Supervisor {
                     }
                 },
             };
-            self.take(input)?;
+            self.take(input);
         }
     }
 
@@ -256,6 +260,7 @@ impl Supervisor {
         for run in open {
             // Without this file no runner was ever ready, so that nothing was ever started.
             if self.runs.dir(&run).join(muster_runner::record::RUNNER).exists() {
+                self.accepted.extend(self.runs.accepted(&run).map(|accepted| (run.clone(), accepted)));
                 self.attend(run.clone());
                 states.insert(run, FoundState::Silent);
             }
@@ -281,8 +286,9 @@ impl Supervisor {
             info!(runs = states.len(), "found the runs of an earlier agent");
         }
         let found = |(run, state): (RunId, FoundState)| {
-            let accepted = self.runs.accepted(&run);
-            let (term, gpus) = accepted.map_or((self.node.ledger().term, Vec::new()), |accepted| (accepted.term, accepted.gpus));
+            let own_term = self.node.ledger().term;
+            let (term, gpus) =
+                self.accepted(&run).map_or((own_term, Vec::new()), |accepted| (accepted.term, accepted.gpus.clone()));
             Found { run, term, gpus, state }
         };
         states.into_iter().map(found).collect()
@@ -296,27 +302,23 @@ impl Supervisor {
     }
 
     /// One input, and whatever follows from it at once.
-    fn take(&mut self, input: Input) -> Result<(), Forgetful> {
+    fn take(&mut self, input: Input) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             let turn = self.node.turn(Timestamp(Clock::Boot.now_us()), input);
             for effect in turn.effects {
-                inputs.extend(self.execute(effect)?);
+                inputs.extend(self.execute(effect));
             }
         }
         self.publish();
-        Ok(())
     }
 
     /// Returns what the brain must know at once of the effect's outcome.
-    fn execute(&mut self, effect: Effect) -> Result<Option<Input>, Forgetful> {
+    fn execute(&mut self, effect: Effect) -> Option<Input> {
         match effect {
-            Effect::SaveLedger(ledger) => {
-                // A sync of a small file; everything that follows must wait for it anyway.
-                tokio::task::block_in_place(|| ledger_file::write(&self.config.state_dir, &ledger)).map_err(Forgetful)?;
-            }
+            Effect::SaveLedger(ledger) => self.disk.save(ledger),
             Effect::Hold { assignment, term } => self.hold(*assignment, term),
-            Effect::Start { assignment, store } => return Ok(self.start(&assignment, &store)),
+            Effect::Start { assignment, store } => return self.start(&assignment, &store),
             Effect::Stop { run, grace, reason } => {
                 info!(run = %name(&run), ?grace, "stopping: {reason}");
                 self.order(&run, |orders| orders.stop = Some((grace, reason)));
@@ -325,15 +327,9 @@ impl Supervisor {
                 self.order(&run, |orders| orders.release = true);
                 self.links.remove(&run);
                 self.fenced.remove(&run);
-                if let Err(e) = self.runs.release(&run) {
-                    warn!(run = %name(&run), "cannot be marked as acknowledged: {e}");
-                }
+                self.disk.run(Errand::Release(run));
             }
-            Effect::Purge { run } => {
-                if let Err(e) = tokio::task::block_in_place(|| self.runs.purge(&run)) {
-                    warn!(run = %name(&run), "what it left cannot be removed: {e}");
-                }
-            }
+            Effect::Purge { run } => self.disk.run(Errand::Purge(run)),
             Effect::EndSession(alarm) => {
                 error!("ending the session: {}", alarm.why);
                 self.end_session.send_modify(|(count, why)| (*count, *why) = (*count + 1, alarm.why.to_string()));
@@ -343,7 +339,7 @@ impl Supervisor {
                 error!(run, "not obeyed: {}", alarm.why);
             }
         }
-        Ok(None)
+        None
     }
 
     fn hold(&mut self, assignment: Assignment, term: Term) {
@@ -351,10 +347,11 @@ impl Supervisor {
         let site = self.site(&assignment.run);
         let (runs, runner, preflight) = (self.runs.clone(), self.config.runner.clone(), self.preflight.clone());
         let done = self.prepared.0.clone();
-        self.scope.spawn("prepare", async move {
+        self.scope.spawn_on_thread("prepare", async move {
             let outcome = prepare::prepare(&assignment, term, &runs, &runner, &site, &preflight, launcher).await;
+            let accepted = runs.accepted(&assignment.run);
             // Nobody listens any more while the agent shuts down; the next one finds the runner.
-            let _ = done.send(Prepared { run: assignment.run, outcome }).await;
+            let _ = done.send(Prepared { run: assignment.run, outcome, accepted }).await;
         });
     }
 

@@ -14,6 +14,7 @@
 //! | `lane` | how workers are started here: what was asked for, and what is proven for this interpreter |
 //! | `group` | one worker group as its runner describes it, and the report made of that |
 //! | `turn` | desired against actual |
+//! | `unsaved` | what waits until the ledger is on disk |
 //! | `spare` | for which jobs a launcher is kept ready |
 //! | `torchrun` | an assignment as the process that starts its workers |
 
@@ -27,6 +28,7 @@ pub mod skew;
 pub mod spare;
 pub mod torchrun;
 mod turn;
+mod unsaved;
 
 pub use digest::Digest;
 pub use group::{Found, FoundState, GroupPhase, GroupStatus, SeenExit};

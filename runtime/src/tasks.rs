@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::{
+    runtime::Handle,
+    task::{AbortHandle, Id, JoinError, JoinSet},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{error, warn};
 
@@ -156,6 +159,19 @@ impl Scope {
                     error!(task = name, "task panicked: {}", panic_text(&*panic));
                 },
                 () = shutdown.cancelled() => {}
+            }
+        });
+    }
+
+    /// As [`Scope::spawn`], for a task that also blocks, as on a disk: it has a thread to itself, so that it holds up no other.
+    pub fn spawn_on_thread(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let (runtime, shutdown) = (Handle::current(), self.shutdown.clone());
+        self.spawn(name, async move {
+            let work = move || runtime.block_on(shutdown.run_until_cancelled(task));
+            if let Err(ended) = tokio::task::spawn_blocking(work).await
+                && let Ok(panic) = ended.try_into_panic()
+            {
+                std::panic::resume_unwind(panic);
             }
         });
     }

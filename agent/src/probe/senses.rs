@@ -8,7 +8,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, RecvTimeoutError, SyncSender},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread,
     time::{Duration, Instant},
@@ -39,12 +39,17 @@ pub(super) enum Sense {
     Peers(Vec<Reading>),
     /// How the clock is.
     Skew(Reading),
+    /// How the disk of the state directory takes what the agent writes.
+    StateDisk(Vec<Reading>),
 }
 
 /// How often it is looked at least whether NVML hangs.
 const WATCH: Duration = Duration::from_secs(1);
 /// Where the judge's memory lies, in the state directory.
 const MEMORY: &str = "health.json";
+/// How long a report waits until the judge's memory is on disk. Longer than healthy disks take; a fault that a slow disk keeps back costs
+/// more than one that an agent forgets which ends in this moment.
+const REMEMBER_MAX: Duration = Duration::from_millis(500);
 
 pub(super) struct Senses {
     pub(super) fixed: NodeReport,
@@ -81,6 +86,7 @@ struct Mind {
     nics: BTreeSet<String>,
     /// Made from the last looks, as long as they say the same: most looks do.
     seen: Option<Seen>,
+    keeper: Keeper,
 }
 
 /// What GPUs and machine are together.
@@ -112,6 +118,7 @@ impl Senses {
             names: BTreeMap::new(),
             nics: BTreeSet::new(),
             seen: None,
+            keeper: Keeper::start(self.state_dir.join(MEMORY)),
         };
         mind.judge.look(Source::Peers, &self.peers, self.moment());
         while !self.publish.is_closed() {
@@ -164,6 +171,7 @@ impl Senses {
             Sense::LookAgain => self.look_again(),
             Sense::Peers(readings) => mind.judge.look(Source::Peers, &readings, at),
             Sense::Skew(reading) => mind.judge.look(Source::Clock, &[reading], at),
+            Sense::StateDisk(readings) => mind.judge.look(Source::StateDisk, &readings, at),
         }
     }
 
@@ -311,10 +319,47 @@ impl Senses {
             return;
         }
         let text = serde_json::to_string(&memory).expect("plain values have a JSON form");
-        if let Err(e) = write_atomic(&self.state_dir.join(MEMORY), &text) {
-            warn!("health is not remembered over a restart of the agent: {e}");
+        if mind.keeper.keep(text) {
+            mind.saved = memory;
         }
-        mind.saved = memory;
+    }
+}
+
+/// The thread that writes the judge's memory: the disk may hang, and the senses must not.
+struct Keeper {
+    texts: SyncSender<String>,
+    written: Receiver<()>,
+    /// One is being written, and nobody waits for it any more.
+    late: bool,
+}
+
+impl Keeper {
+    fn start(path: PathBuf) -> Self {
+        // One at a time: the next is only given when the one before is written.
+        let ((texts, to_write), (say, written)) = (sync_channel(1), sync_channel(1));
+        let write = move || {
+            while let Ok(text) = to_write.recv() {
+                if let Err(e) = write_atomic(&path, String::as_str(&text)) {
+                    warn!("health is not remembered over a restart of the agent: {e}");
+                }
+                if say.send(()).is_err() {
+                    return;
+                }
+            }
+        };
+        if let Err(e) = thread::Builder::new().name("health memory".into()).spawn(write) {
+            warn!("health is not remembered over a restart of the agent: no thread: {e}");
+        }
+        Self { texts, written, late: false }
+    }
+
+    /// Writes this, and waits a little until it is on disk. False: the disk is still at the one before, so this one is to come again.
+    fn keep(&mut self, text: String) -> bool {
+        if self.late && self.written.try_recv().is_err() {
+            return false;
+        }
+        self.late = self.texts.try_send(text).is_ok() && self.written.recv_timeout(REMEMBER_MAX).is_err();
+        true
     }
 }
 

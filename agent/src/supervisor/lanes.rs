@@ -50,7 +50,6 @@ impl Supervisor {
     pub(super) fn tend_launchers(&mut self) {
         self.look_again = None;
         let reports = self.reports.borrow().as_ref().map(|reports| reports.runs.clone()).unwrap_or_default();
-        self.accepted.retain(|run, _| reports.iter().any(|report| report.run == *run));
         if !self.config.spares {
             return;
         }
@@ -113,7 +112,7 @@ impl Supervisor {
         let site = Site { run_dir, ..self.site(&assignment.run) };
         let place = Place { dir, number, runner: self.config.runner.clone(), site, background };
         let (preflight, done) = (self.preflight.clone(), self.made.0.clone());
-        self.scope.spawn("launcher", async move {
+        self.scope.spawn_on_thread("launcher", async move {
             let outcome = place.start(&assignment, &preflight, ahead).await;
             let launcher = if let Outcome::Ready(kept) = &outcome { Some(kept.launcher().clone()) } else { None };
             // Nobody listens any more while the agent shuts down; the launcher's runner ends by itself.
@@ -126,7 +125,7 @@ impl Supervisor {
 
     fn preload(&mut self, job: JobUid, launcher: Launcher, list: String) {
         let done = self.made.0.clone();
-        self.scope.spawn("launcher", async move {
+        self.scope.spawn_on_thread("launcher", async move {
             launcher.preload(&list).await;
             if let Some(bytes) = launcher.memory() {
                 let _ = done.send(Made { job, number: launcher.number(), outcome: Outcome::Size(bytes) }).await;
@@ -140,7 +139,7 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn lane(&mut self, run: &RunId) -> Lane {
+    pub(super) fn lane(&self, run: &RunId) -> Lane {
         self.accepted(run).map_or(Lane::Cold, |accepted| accepted.lane)
     }
 
@@ -150,17 +149,17 @@ impl Supervisor {
         warn!(job = %run.job, generation = %run.generation, "its launcher has failed by itself, so torchrun was executed");
         let why = "its launcher on this node failed by itself: launcher.log says why".to_owned();
         let accepted = Accepted { lane: Lane::Cold, why, ..accepted };
-        if let Err(e) = self.runs.note_lane(run, &accepted) {
-            warn!(job = %run.job, "its lane cannot be noted: {e}");
-        }
-        self.accepted.insert(run.clone(), accepted);
+        self.accepted.insert(run.clone(), accepted.clone());
+        let (runs, run) = (self.runs.clone(), run.clone());
+        self.scope.spawn_on_thread("lane", async move {
+            if let Err(e) = runs.note_lane(&run, &accepted) {
+                warn!(job = %run.job, "its lane cannot be noted: {e}");
+            }
+        });
     }
 
-    /// What was noted of a run when it was accepted, read once; none before.
-    pub(super) fn accepted(&mut self, run: &RunId) -> Option<&Accepted> {
-        if !self.accepted.contains_key(run) {
-            self.accepted.insert(run.clone(), self.runs.accepted(run)?);
-        }
+    /// What was noted of a run when it was accepted; none before.
+    pub(super) fn accepted(&self, run: &RunId) -> Option<&Accepted> {
         self.accepted.get(run)
     }
 

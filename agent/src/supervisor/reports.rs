@@ -46,10 +46,13 @@ impl Supervisor {
     }
 
     pub(super) fn publish(&mut self) {
-        let mut runs = fitting(self.node.reports());
+        let held = self.node.reports();
+        self.accepted.retain(|run, _| held.iter().any(|report| report.run == *run));
+        let mut runs = fitting(held);
         self.tell_lanes(&mut runs);
         self.tell_senses(&runs);
-        let ledger = self.node.ledger();
+        // What was obeyed is told when it is on disk.
+        let ledger = self.node.saved_ledger();
         let jobs_seen = ledger.jobs_seen();
         let spares = self.spares_of_coming();
         self.reports.send_if_modified(|known| {

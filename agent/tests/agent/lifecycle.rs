@@ -66,8 +66,7 @@ async fn from_nothing_to_gone() {
     wait_gone(runner);
     assert!(node.run_dir(&id).join("logs/rank-0.log").exists(), "logs stay");
     session.desire(vec![gone("job-a", 1, true)]).await;
-    session.settle().await;
-    assert!(!node.run_dir(&id).exists());
+    session.until("removed", |_| !node.run_dir(&id).exists()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

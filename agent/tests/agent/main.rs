@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "the rig is one crate with its tests")]
 
 mod clocks;
+mod disk;
 mod fences;
 mod lifecycle;
 mod logs;

@@ -53,6 +53,8 @@ pub enum Source {
     Clock,
     /// What the agent knows of the runs it holds.
     Runs,
+    /// How long the agent's own writes take, and whether they fail.
+    StateDisk,
 }
 
 /// One value of one check.

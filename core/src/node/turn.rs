@@ -10,12 +10,15 @@ use crate::{
     node::{
         Found, GroupPhase, GroupStatus, Ledger, Objection, SeenExit,
         group::{Run, State, older_than},
+        unsaved::{Unsaved, Untold},
     },
     node_report::labels::Labels,
     planted::{self, Mistake},
     run::{Assignment, Desired, Endpoint, RunId, RunReport, Target},
     time::Timestamp,
 };
+
+mod overtaken;
 
 /// One thing the agent learnt.
 #[derive(Clone, Debug)]
@@ -44,12 +47,14 @@ pub enum Input {
         run: RunId,
         reason: String,
     },
+    /// The ledger that was to be saved is on disk.
+    Saved,
 }
 
 /// One thing the agent shall do; all of a turn in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Persist this before anything that follows. If that fails, the agent must end: it must not obey what it may forget.
+    /// Persist this, and say [`Input::Saved`] when it is on disk; if it cannot be written, try again. What follows from it comes then.
     SaveLedger(Box<Ledger>),
     /// Bring the runner up, with a store if the assignment hosts it.
     Hold { assignment: Box<Assignment>, term: Term },
@@ -88,11 +93,13 @@ pub struct Node {
     desired: Option<Desired>,
     /// Runs of the current desired state that are not obeyed.
     objected: BTreeSet<RunId>,
+    unsaved: Unsaved,
 }
 
 impl Node {
     pub fn new(ledger: Ledger) -> Self {
-        Self { ledger, runs: BTreeMap::new(), desired: None, objected: BTreeSet::new() }
+        let unsaved = Unsaved::new(ledger.clone());
+        Self { ledger, runs: BTreeMap::new(), desired: None, objected: BTreeSet::new(), unsaved }
     }
 
     pub fn name(&self) -> &NodeName {
@@ -103,10 +110,17 @@ impl Node {
         &self.ledger
     }
 
+    /// The ledger as it is on disk: what this node will know whatever happens to its agent.
+    pub fn saved_ledger(&self) -> &Ledger {
+        self.unsaved.on_disk()
+    }
+
     /// Takes one input and says what is to be done.
     pub fn turn(&mut self, now: Timestamp, input: Input) -> Turn {
         let mut work = Work::default();
+        let saved = matches!(input, Input::Saved);
         match input {
+            Input::Saved => {}
             Input::Restarted(found) => {
                 for found in found {
                     self.runs.insert(found.run.clone(), Run::found(found));
@@ -131,21 +145,26 @@ impl Node {
                 }
             }
             Input::Refused { run: id, reason } => {
+                let told = self.report(&id);
                 if let Some(run) = self.runs.get_mut(&id).filter(|run| !run.is_over()) {
                     if matches!(run.state, State::Up(_)) {
                         work.stop(&id, Duration::ZERO, "it cannot be started");
                     }
                     run.state = State::Refused(reason);
-                    work.save |= self.ledger.bury(&id);
+                    work.save_if(self.ledger.bury(&id), &id, told);
                 }
             }
         }
+        let released = if saved { self.unsaved.saved() } else { Vec::new() };
+        let mut effects = self.not_overtaken(released, now);
         self.reconcile(&mut work);
-        if work.save {
-            let at = if planted::on(Mistake::LedgerSavedLast) { work.effects.len() } else { 0 };
-            work.effects.insert(at, Effect::SaveLedger(Box::new(self.ledger.clone())));
+        if planted::on(Mistake::LedgerSavedLast) {
+            work.effects.extend(work.save.then(|| Effect::SaveLedger(Box::new(self.ledger.clone()))));
+            return Turn { effects: work.effects };
         }
-        Turn { effects: work.effects }
+        let untold = work.save.then_some(work.untold);
+        effects.extend(self.unsaved.queue(work.effects, &self.ledger, untold));
+        Turn { effects }
     }
 
     /// What the coordinator says of this node's Kubernetes object.
@@ -153,14 +172,23 @@ impl Node {
         self.desired.as_ref().map(|desired| desired.labels.clone()).unwrap_or_default()
     }
 
-    /// Every run this node holds, alive or not.
+    /// Every run this node holds, alive or not, as far as it may be told: what follows from a promise is told once that is on disk.
     pub fn reports(&self) -> Vec<RunReport> {
-        self.runs.iter().map(|(id, run)| run.report(id, self.in_the_way(id, run).is_empty())).collect()
+        let report = |id: &RunId| match self.unsaved.in_place_of(id) {
+            Some(told) => told.clone(),
+            None => self.report(id),
+        };
+        self.runs.keys().filter_map(report).collect()
+    }
+
+    fn report(&self, id: &RunId) -> Option<RunReport> {
+        self.runs.get(id).map(|run| run.report(id, self.in_the_way(id, run).is_empty()))
     }
 
     /// Runs of which this node says that they are over.
     pub fn runs_over(&self) -> impl Iterator<Item = &RunId> {
-        self.runs.iter().filter(|(_, run)| run.is_over()).map(|(id, _)| id)
+        let over = |(id, run): &(&RunId, &Run)| run.is_over() && self.unsaved.in_place_of(id).is_none();
+        self.runs.iter().filter(over).map(|(id, _)| id)
     }
 
     fn accept_stamp(&mut self, term: Term, epoch: NodeEpoch, work: &mut Work) -> bool {
@@ -187,7 +215,7 @@ impl Node {
                 Target::Running(assignment, store) => self.accept_assignment(assignment, Some(store), work),
                 Target::Stopped { .. } if !self.runs.contains_key(&wanted.run) => {
                     // Never heard of it, or its start was lost on the way: from now on it never will start, so it is dead.
-                    work.save |= self.ledger.bury(&wanted.run);
+                    work.save_if(self.ledger.bury(&wanted.run), &wanted.run, None);
                     let dead = GroupStatus { phase: GroupPhase::Dead, dead_at: Some(now), ..GroupStatus::holding() };
                     let run = Run::new(self.ledger.term, Vec::new(), false, State::Up(dead));
                     self.runs.insert(wanted.run.clone(), run);
@@ -218,7 +246,9 @@ impl Node {
         {
             self.refuse(run, format!("generation {generation} has ended on this node and is not started twice"));
         }
-        work.save |= verdict?;
+        // One that is found here already, although the ledger does not know it, was told of.
+        let told = self.report(run);
+        work.save_if(verdict?, run, told);
         if self.ledger.was_started(run) && !self.runs.contains_key(run) {
             self.refuse(run, "its workers were started on this node, but its records are gone".into());
         }
@@ -328,7 +358,7 @@ impl Node {
             return;
         }
         self.runs.remove(id);
-        work.save |= self.ledger.bury(id);
+        work.save_if(self.ledger.bury(id), id, None);
         work.effects.push(Effect::Release { run: id.clone() });
         if purge {
             self.purge(id, work);
@@ -389,9 +419,18 @@ impl Run {
 struct Work {
     effects: Vec<Effect>,
     save: bool,
+    untold: Untold,
 }
 
 impl Work {
+    /// If the ledger has changed in what it says of this run: it is to be saved before anything new is told of the run. `told`: what was.
+    fn save_if(&mut self, changed: bool, run: &RunId, told: Option<RunReport>) {
+        if changed {
+            self.save = true;
+            self.untold.entry(run.clone()).or_insert(told);
+        }
+    }
+
     fn stop(&mut self, run: &RunId, grace: Duration, reason: &str) {
         self.effects.push(Effect::Stop { run: run.clone(), grace, reason: reason.to_owned() });
     }

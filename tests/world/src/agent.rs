@@ -17,6 +17,7 @@ use muster_core::{
 use muster_runtime::backoff::Backoff;
 
 use crate::{
+    disk::Write,
     event::{Down, Event, Order, Up},
     fault::Fault,
     invariants,
@@ -50,6 +51,8 @@ pub(crate) struct AgentProcess {
     pub(crate) lease: Lease,
     pub(crate) heard: Option<Timestamp>,
     asked: u64,
+    /// The ledger that is not on disk yet.
+    pub(crate) writes: Option<Write>,
     /// Jobs that are about to come, and what became of the launcher for each.
     pub(crate) coming: BTreeMap<JobUid, Option<SpareState>>,
 }
@@ -90,6 +93,7 @@ impl World {
             lease: Lease::default(),
             heard: None,
             asked: 0,
+            writes: None,
             coming: BTreeMap::new(),
         });
         let clock = place.clock(now);
@@ -115,10 +119,11 @@ impl World {
 
     pub(crate) fn agent_dies(&mut self, machine: usize, back_in: Option<Duration>) {
         let place = &mut self.machines[machine];
-        let Some(agent) = place.agent.take() else { return };
+        let Some(mut agent) = place.agent.take() else { return };
         self.begins(machine, Kind::AgentDead);
-        let place = &mut self.machines[machine];
         note!(self, "agent {} of n{machine} dies", agent.id);
+        self.write_is_cut_off(machine, agent.writes.take());
+        let place = &mut self.machines[machine];
         if on(Planted::LedgerNotSynced)
             && let Some(before) = place.ledger_before.take()
         {
@@ -165,7 +170,7 @@ impl World {
         agent.sent = Some(runs.clone());
         (agent.lease, agent.asked) = (Lease::default(), 0);
         agent.lease.asked(0, clock);
-        let ledger = agent.node.ledger();
+        let ledger = agent.node.saved_ledger();
         let hello = Hello {
             node: place.name.clone(),
             boot_id,
@@ -284,18 +289,22 @@ impl World {
         let id = agent.id;
         let effects = agent.node.turn(clock, input).effects;
         let touches = |effect: &Effect| !matches!(effect, Effect::SaveLedger(_) | Effect::EndSession(_) | Effect::Alarm(_));
-        let did = effects.iter().any(touches);
+        let mut did = false;
         self.trace.mix(effects.len() as u64);
         let until = if effects.is_empty() { None } else { agent.armed.take() };
-        for (done, effect) in effects.into_iter().enumerate() {
-            let cut_short = until == Some(done);
-            if cut_short {
+        let (mut effects, mut done) = (VecDeque::from(effects), 0);
+        while let Some(effect) = effects.pop_front() {
+            if until == Some(done) {
                 self.count(Fault::AgentCrashAmidEffects);
-            }
-            if cut_short || !self.carry_out(machine, id, effect) {
                 let back_in = self.rng.ms(50, 15_000);
                 self.agent_dies(machine, Some(back_in));
                 return did;
+            }
+            done += 1;
+            did |= touches(&effect);
+            let saved = self.carry_out(machine, id, effect);
+            if saved && let Some(agent) = &mut self.machines[machine].agent {
+                effects.extend(agent.node.turn(clock, Input::Saved).effects);
             }
         }
         invariants::said_over_is_over(self, machine);
@@ -329,23 +338,10 @@ impl World {
         }
     }
 
-    /// False if the agent cannot go on: it must not obey what it may forget.
+    /// True if it was a ledger that is on disk now.
     fn carry_out(&mut self, machine: usize, agent: u64, effect: Effect) -> bool {
         match effect {
-            Effect::SaveLedger(ledger) => {
-                let reaches = self.rng.percent(50);
-                let place = &mut self.machines[machine];
-                let fails = std::mem::take(&mut place.ledger_fails);
-                if !fails || reaches {
-                    place.ledger_before = Some(std::mem::replace(&mut place.ledger, *ledger));
-                    invariants::ledger_goes_up(self, machine);
-                }
-                if fails {
-                    note!(self, "n{machine} cannot write its ledger");
-                    self.count(Fault::LedgerWriteFails);
-                    return on(Planted::LedgerErrorIgnored);
-                }
-            }
+            Effect::SaveLedger(ledger) => return self.save_ledger(machine, agent, *ledger),
             Effect::Hold { assignment, term } => {
                 note!(self, "n{machine} holds {}", crate::words::run(&assignment.run));
                 invariants::persisted_before_obeyed(self, machine, &assignment.run);
@@ -361,7 +357,7 @@ impl World {
                     let refused = Event::Refused { machine, agent, run: assignment.run, reason: "python3 not found" };
                     let delay = self.rng.ms(1, 20);
                     self.queue.push(self.now + delay, refused);
-                    return true;
+                    return false;
                 }
                 let heard = self.machines[machine].agent.as_ref().and_then(|agent| agent.heard);
                 self.tell_runner(machine, &assignment.run, Order::Start { store, heard });
@@ -392,7 +388,7 @@ impl World {
                 }
             }
         }
-        true
+        false
     }
 
     /// Orders pass through the agent's connection to the runner and may be lost with the agent.

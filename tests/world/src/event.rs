@@ -112,6 +112,11 @@ pub(crate) enum Event {
         agent: u64,
         run: RunId,
     },
+    /// A write of the ledger that took long is over.
+    LedgerWritten {
+        machine: usize,
+        agent: u64,
+    },
     /// A launcher for a job that is about to come is ready, or will never be.
     Warmed {
         machine: usize,

@@ -70,19 +70,21 @@ faults! {
     StateDirSwapped: "the agent is started with another state directory, while what it held goes on",
     TerminationNotice: "the node is told that its machine will be taken away, and loses power some time later, or not",
     NicDown: "a node says that its network card is down, for a while; who runs there goes on",
+    SlowDisk: "writes of an agent's ledger take up to fifteen seconds, for a while",
     ProcessLeft: "the holder of a worker group is killed, and a process of the group gets away with what it was given",
     NodeReplaced: "a machine makes place for a new one of its name with an empty disk, and comes back later",
 }
 
 impl Fault {
     /// Faults that came later: drawn by themselves, so that histories without them stay what they were.
-    pub(crate) const LATER: [Fault; 7] = [
+    pub(crate) const LATER: [Fault; 8] = [
         Fault::Blackout,
         Fault::MachineStands,
         Fault::StateDirSwapped,
         Fault::NodeReplaced,
         Fault::TerminationNotice,
         Fault::NicDown,
+        Fault::SlowDisk,
         Fault::ProcessLeft,
     ];
 
@@ -109,7 +111,7 @@ impl Fault {
             Fault::LedgerDamaged => 10,
             Fault::SickNode => 25,
             Fault::Blackout | Fault::MachineStands => 15,
-            Fault::StateDirSwapped | Fault::TerminationNotice | Fault::NicDown | Fault::ProcessLeft => 30,
+            Fault::StateDirSwapped | Fault::TerminationNotice | Fault::NicDown | Fault::SlowDisk | Fault::ProcessLeft => 30,
             Fault::NodeReplaced => 10,
             _ => 50,
         }

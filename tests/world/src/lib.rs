@@ -8,6 +8,7 @@
 //! | `plan`, `fault`, `strike` | what kind of world a seed makes, and what goes wrong in it |
 //! | `coordinator`, `store` | the coordinator's shell: commit, then act |
 //! | `agent`, `network` | the agents' shells, and their connections |
+//! | `disk` | the disk below an agent's ledger |
 //! | `machine`, `runner`, `training` | power, disks, processes; worlds that train |
 //! | `leftovers` | processes that outlive their runner |
 //! | `fence` | workers that live by word of the coordinator |
@@ -36,6 +37,7 @@ pub mod blame;
 pub mod campaign;
 mod clock;
 mod coordinator;
+mod disk;
 mod event;
 mod fault;
 mod fence;

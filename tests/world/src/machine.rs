@@ -60,6 +60,8 @@ pub(crate) struct Machine {
     pub(crate) unkillable: bool,
     /// The next write of the ledger fails.
     pub(crate) ledger_fails: bool,
+    /// Writes of the ledger take long until then.
+    pub(crate) disk_slow_until: Timestamp,
     /// The ledger's file cannot be read.
     pub(crate) ledger_damaged: bool,
     /// Ranks fail here until then.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_core::{exit::Exit, node::GroupPhase, run::RunId};
+use muster_core::{exit::Exit, node::GroupPhase, run::RunId, time::Timestamp};
 
 use crate::{event::Event, fault::Fault, machine::Runner, plan::Size, runner::SIGKILL, trace::note, troubles::Kind, world::World};
 
@@ -64,6 +64,7 @@ impl World {
                 self.machines[machine].ledger_fails = true;
                 return true;
             }
+            Fault::SlowDisk if powered => self.machines[machine].disk_slow_until = self.now + a_while * 2,
             Fault::LedgerDamaged if powered && self.machines[machine].agent.is_some() => {
                 self.machines[machine].ledger_damaged = true;
                 self.agent_dies(machine, Some(back_in));
@@ -372,7 +373,7 @@ impl World {
             self.ends(machine, Kind::Slow);
             let place = &mut self.machines[machine];
             (place.refuse_hold, place.refuse_start, place.unkillable) = (false, false, false);
-            place.ledger_fails = false;
+            (place.ledger_fails, place.disk_slow_until) = (false, Timestamp(0));
             if let Some(agent) = &mut place.agent {
                 agent.armed = None;
             }

@@ -31,6 +31,7 @@ kinds! {
     AgentDead: "its agent was dead",
     AgentStood: "its agent stood still",
     MachineStood: "the machine stood still",
+    SlowDisk: "what its agent obeyed was not on disk yet",
     NoPower: "the machine lost power",
     OtherCoordinator: "its agent spoke with a coordinator whose term was over",
     Unkillable: "its workers could not be killed",

@@ -181,6 +181,7 @@ impl World {
             | Event::Beat { machine, .. }
             | Event::Refused { machine, .. }
             | Event::RunnerLost { machine, .. }
+            | Event::LedgerWritten { machine, .. }
             | Event::Warmed { machine, .. }
             | Event::Speak { machine, .. } => self.machines[*machine].agent_paused_until,
             _ => Timestamp(0),
@@ -224,6 +225,7 @@ impl World {
                 self.tell_agent(machine, agent, Input::Refused { run, reason: reason.to_owned() });
             }
             Event::RunnerLost { machine, agent, run } => self.runner_lost(machine, agent, run),
+            Event::LedgerWritten { machine, agent } => self.ledger_written(machine, agent),
             Event::Warmed { machine, agent, job } => self.warmed(machine, agent, &job),
             Event::Speak { machine, run } => self.speak(machine, run),
             Event::CutUp { machine } => self.cut(machine, true, false),
@@ -312,6 +314,7 @@ fn machine(index: usize, plan: &Plan) -> Machine {
         speaks: Speaks::OURS,
         ledger: ledger.clone(),
         ledger_fails: false,
+        disk_slow_until: Timestamp(0),
         ledger_damaged: false,
         sick_until: Timestamp(0),
         ports: 0,

@@ -14,6 +14,7 @@ use crate::{
 
 mod fixture;
 mod given_up;
+mod unsaved;
 pub(crate) use fixture::assignment;
 
 const NOW: Timestamp = Timestamp(1_000_000);
@@ -51,27 +52,29 @@ fn status(phase: GroupPhase) -> GroupStatus {
 fn node() -> Node {
     let mut node = Node::new(Ledger::new("n1".into()));
     node.turn(NOW, Input::Restarted(Vec::new()));
-    node.turn(NOW, Input::Welcome { term: Term(1), epoch: NodeEpoch(1) });
+    told(&mut node, Input::Welcome { term: Term(1), epoch: NodeEpoch(1) });
     node
 }
 
-/// The turn's effects without the ledger, which must come first if it comes.
+/// What follows from an input where every write of the ledger succeeds at once; without those, of which there is one at most.
+fn told(node: &mut Node, input: Input) -> Vec<Effect> {
+    let is_save = |effect: &Effect| matches!(effect, Effect::SaveLedger(_));
+    let mut effects = node.turn(NOW, input).effects;
+    if let Some(at) = effects.iter().position(is_save) {
+        effects.remove(at);
+        effects.extend(node.turn(NOW, Input::Saved).effects);
+    }
+    assert!(!effects.iter().any(is_save), "saved twice: {effects:?}");
+    effects
+}
+
 fn wants(node: &mut Node, runs: Vec<DesiredRun>) -> Vec<Effect> {
     let desired = Desired { term: node.ledger.term, epoch: node.ledger.epoch, runs, labels: Labels::default(), warm: Vec::new() };
-    without_ledger(node.turn(NOW, Input::Desired(desired)))
+    told(node, Input::Desired(desired))
 }
 
 fn hears(node: &mut Node, job: &str, generation: u64, phase: GroupPhase) -> Vec<Effect> {
-    without_ledger(node.turn(NOW, Input::Runner { run: run(job, generation), status: status(phase) }))
-}
-
-fn without_ledger(turn: Turn) -> Vec<Effect> {
-    let mut effects = turn.effects;
-    if matches!(effects.first(), Some(Effect::SaveLedger(_))) {
-        effects.remove(0);
-    }
-    assert!(!effects.iter().any(|e| matches!(e, Effect::SaveLedger(_))), "the ledger is saved first: {effects:?}");
-    effects
+    told(node, Input::Runner { run: run(job, generation), status: status(phase) })
 }
 
 fn hold(job: &str, generation: u64, term: u64) -> Effect {
@@ -125,7 +128,7 @@ fn a_store_that_is_not_bound_is_not_ready() {
     let mut node = node();
     wants(&mut node, vec![running("a", 1)]);
     let unbound = GroupStatus { store: None, ..GroupStatus::holding() };
-    assert_eq!(without_ledger(node.turn(NOW, Input::Runner { run: run("a", 1), status: unbound })), vec![]);
+    assert_eq!(told(&mut node, Input::Runner { run: run("a", 1), status: unbound }), vec![]);
     assert_eq!(phase_of(&node, "a", 1), Some(RunPhase::Preparing));
     assert_eq!(hears(&mut node, "a", 1, GroupPhase::Holding), vec![start("a", 1)]);
 }
@@ -172,7 +175,7 @@ fn a_gpu_belongs_to_one_run() {
 #[test]
 fn older_stamps_end_the_session_and_are_not_obeyed() {
     let mut node = node();
-    node.turn(NOW, Input::Welcome { term: Term(3), epoch: NodeEpoch(4) });
+    told(&mut node, Input::Welcome { term: Term(3), epoch: NodeEpoch(4) });
     let desired = |term, epoch| {
         let runs = vec![running("a", 1)];
         Input::Desired(Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: Labels::default(), warm: Vec::new() })
@@ -248,7 +251,7 @@ fn what_cannot_start_says_why_and_is_not_tried_again() {
     let mut node = node();
     wants(&mut node, vec![running("a", 1)]);
     let refused = Input::Refused { run: run("a", 1), reason: "python3 not found".into() };
-    assert_eq!(without_ledger(node.turn(NOW, refused.clone())), vec![]);
+    assert_eq!(told(&mut node, refused.clone()), vec![]);
     assert_eq!(phase_of(&node, "a", 1), Some(RunPhase::Refused("python3 not found".into())));
     assert_eq!(wants(&mut node, vec![running("a", 1)]), vec![]);
     hears(&mut node, "a", 1, GroupPhase::Holding);
@@ -257,7 +260,7 @@ fn what_cannot_start_says_why_and_is_not_tried_again() {
     wants(&mut node, vec![running("b", 1)]);
     hears(&mut node, "b", 1, GroupPhase::Holding);
     let refused = Input::Refused { run: run("b", 1), reason: "exec format error".into() };
-    assert_eq!(without_ledger(node.turn(NOW, refused)), vec![stop("b", 1, 0, "it cannot be started")]);
+    assert_eq!(told(&mut node, refused), vec![stop("b", 1, 0, "it cannot be started")]);
 }
 
 #[test]
@@ -424,11 +427,16 @@ impl Machine {
             assert_eq!(ends, 1, "an older stamp ends the session");
             assert!(!effects.iter().any(|effect| matches!(effect, Effect::SaveLedger(_) | Effect::Hold { .. })), "{effects:?}");
         }
-        let crashes = lives_for < effects.len();
-        for effect in effects.into_iter().take(lives_for) {
+        let mut effects = std::collections::VecDeque::from(effects);
+        for _ in 0..lives_for {
+            let Some(effect) = effects.pop_front() else { return };
+            let saves = matches!(effect, Effect::SaveLedger(_));
             self.execute(effect);
+            if saves {
+                effects.extend(self.node.turn(NOW, Input::Saved).effects);
+            }
         }
-        if crashes {
+        if !effects.is_empty() {
             self.crash();
         }
     }

@@ -121,7 +121,9 @@ fn truth_of(world: &World, job: &JobRecord, run: &RunId, incident: &Incident, ma
         }
         Cause::WorkerKilled => did(&|deed| matches!(deed.kind, Kind::RunnerKilled | Kind::NoPower)),
         Cause::StartFailed => did(&|deed| matches!(deed.kind, Kind::Refused | Kind::RunnerKilled | Kind::NoPower)),
-        Cause::StartTimeout => world.befell(machine, opened, &|kind| kind.silences() || kind == Kind::Unkillable),
+        Cause::StartTimeout => {
+            world.befell(machine, opened, &|kind| kind.silences() || matches!(kind, Kind::Unkillable | Kind::SlowDisk))
+        }
         // Who is heard again is not blamed for a silence any more.
         Cause::NodeLost => world.befell(machine, world.now - UNDER_WAY, &Kind::silences),
         Cause::NodeRebooted => {

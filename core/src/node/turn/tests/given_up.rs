@@ -9,7 +9,7 @@ fn given_up(found: FoundState) -> Node {
     let mut before = node();
     wants(&mut before, vec![running("a", 1)]);
     hears(&mut before, "a", 1, GroupPhase::Holding);
-    before.turn(NOW, Input::Refused { run: run("a", 1), reason: "exec format error".into() });
+    told(&mut before, Input::Refused { run: run("a", 1), reason: "exec format error".into() });
     let mut node = Node::new(before.ledger.clone());
     let found = Found { run: run("a", 1), term: Term(1), gpus: Vec::new(), state: found };
     assert_eq!(node.turn(NOW, Input::Restarted(vec![found])).effects, vec![]);

@@ -18,6 +18,7 @@ use std::{
 use serde_json::Value;
 
 pub mod fleet;
+pub mod interpreter;
 pub mod namespace;
 pub mod relay;
 pub mod torchrun;

@@ -1,6 +1,6 @@
 # Entry points. What each does stands in tools/ and examples/, readable on its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test world planted bench build lint env completions clean-env
+.PHONY: help demo test world drill planted strangers bench build lint env completions clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,9 +22,13 @@ planted: ## put 62 mistakes into the rules, one by one, see the world find each,
 	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --hunt --threads $$(nproc)
 	@cargo run --locked --quiet --profile world -p muster-world --features planted -- --report
 
-bench: ## the race beside stock torchrun, then scale, then the senses; more than an hour; writes the README's tables (BENCH=--quick: a quarter of it, no README)
+strangers: ## public packages in every lane beside plain torchrun: losses, modules, environment, logs (about an hour; packages from the index, 1 GB)
+	@exec tools/strangers $(STRANGERS)
+
+bench: ## the race beside stock torchrun, goodput, scale, the senses; more than two hours; writes the README's tables (BENCH=--quick: a quarter of it, no README)
 	@python="$$(tools/python-env)" && tools/build --release && "$$python" bench/race.py $(or $(BENCH),--readme) \
-		&& "$$python" bench/scale.py $(or $(BENCH),--readme) && exec "$$python" bench/senses.py $(or $(BENCH),--readme)
+		&& "$$python" bench/goodput.py $(or $(BENCH),--readme) && "$$python" bench/scale.py $(or $(BENCH),--readme) \
+		&& exec "$$python" bench/senses.py $(or $(BENCH),--readme)
 
 build: ## all programs, side by side in target/muster/bin
 	@exec tools/build

@@ -299,16 +299,10 @@ def rotated(items, by):
 
 
 def describe(options):
-    versions = "import sys, torch; print(torch.__version__, sys.version.split()[0])"
-    torch, python = subprocess.run([sys.executable, "-c", versions], capture_output=True, text=True, check=True).stdout.split()
-    with open("/proc/meminfo") as file:
-        gib = int(file.readline().split()[1]) / 2**20
+    machine = describe_machine()
     return {
         "command": "make bench" if options.as_made else f"bench/race.py {' '.join(sys.argv[1:])}".strip(),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} {platform.machine()} cores, {gib:.0f} GiB, Linux {platform.release().split('-')[0]}, no GPU used",
-        "torch": torch,
-        "python": python,
+        **{name: machine[name] for name in ("date", "machine", "torch", "python")},
         "nodes": options.nodes,
         "rounds": 0,
         "watch": options.watch,
@@ -316,6 +310,21 @@ def describe(options):
         "competitors": {key: stacks.COMPETITORS[key][1] for key in stacks.COMPETITORS if key in options.competitors},
         # Who was to take part and could not, and why.
         "absent": {},
+    }
+
+
+def describe_machine():
+    versions = "import sys, torch; print(torch.__version__, sys.version.split()[0])"
+    torch, python = subprocess.run([sys.executable, "-c", versions], capture_output=True, text=True, check=True).stdout.split()
+    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=stacks.HERE, capture_output=True, text=True, check=False)
+    with open("/proc/meminfo") as file:
+        gib = int(file.readline().split()[1]) / 2**20
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "machine": f"{os.cpu_count()} {platform.machine()} cores, {gib:.0f} GiB, Linux {platform.release().split('-')[0]}, no GPU used",
+        "commit": commit.stdout.strip() or "unknown",
+        "torch": torch,
+        "python": python,
     }
 
 

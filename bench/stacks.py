@@ -60,6 +60,11 @@ class Stack:
                 return node
         raise LookupError(f"no node has process {pid}")
 
+    def cut(self, pid):
+        """Cuts the node of this process; a function that brings it back."""
+        processes.cut(self.node_of(pid))
+        return self.add_node
+
     def evidence(self):
         """The ends of the logs, to see why something did not work."""
         ends = [(log, log.read_text(errors="replace")[-1500:]) for log in sorted(self.folder.glob("**/*log"))]
@@ -222,6 +227,8 @@ class Muster(Stack):
                 # Stock torchrun takes a new node at once; the default cool-down against resize storms is a choice, not a cost.
                 "scaleUpCooldown": "0s",
                 "launch": self.lane,
+                # As torchrun's: restarts all but without end.
+                "restartPolicy": {"maxRestarts": 1000},
             },
         }
         path = self.folder / "job.json"
@@ -243,6 +250,13 @@ class Muster(Stack):
     def nodes(self):
         homes = sorted((self.cluster / "nodes").iterdir())
         return [lambda home=home: processes.below(processes.naming(home)) for home in homes]
+
+    def cut(self, pid):
+        find = self.node_of(pid)
+        homes = sorted((self.cluster / "nodes").iterdir())
+        name = next(home.name for home, node in zip(homes, self.nodes()) if pid in node())
+        processes.cut(find)
+        return lambda: self.muster("local", "start-node", name)
 
     def receipts(self):
         """What Muster itself says about each re-form, phase by phase; nothing, if it cannot say."""

@@ -4,10 +4,12 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import time
 import types
 import unittest
 import unittest.mock
 
+import goodput
 import plan
 import processes
 import report
@@ -24,6 +26,43 @@ def write(folder, pid, lines, end="\n"):
 def rank(folder, pid, number, world, token, began, steps=watch.STEPS_TO_COUNT):
     phases = [f"{began + at} {name}" for at, name in enumerate(("started", "imported", "joined"))]
     write(folder, pid, phases + [f"{began + 10 * step + number} {step} {world} {number} {token}" for step in range(1, steps + 1)])
+
+
+class Goodput(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        self.steps = goodput.Steps(self.folder)
+
+    def test_a_step_counts_once(self):
+        write(self.folder, 11, [f"{at} {step} 1 0" for at, step in enumerate((1, 2, 3))])
+        self.steps.look()
+        write(self.folder, 12, [f"{at} {step} 1 0" for at, step in enumerate((2, 3, 4))])
+        self.steps.look()
+        self.assertEqual(self.steps.furthest, 4)
+
+    def test_who_is_gone_or_stands_still_does_not_train(self):
+        now, mine = time.monotonic_ns(), os.getpid()
+        write(self.folder, mine, [f"{now} 7 2 0"])
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        write(self.folder, gone.pid, [f"{now} 7 2 1"])
+        self.assertEqual(self.steps.training(), {0: mine})
+        self.assertEqual(self.steps.world(), 0)
+        write(self.folder, mine, [f"{now} 8 1 0"])
+        self.assertEqual(self.steps.world(), 1)
+        write(self.folder, mine, [f"{now - int(2e9 * goodput.FRESH)} 9 1 0"])
+        self.assertEqual(self.steps.world(), 0)
+
+    def test_a_share_is_of_the_same_competitor_and_round(self):
+        run = lambda key, failure, number, rate: {"competitor": key, "failure": failure, "period": failure and 10, "round": number, "rate": rate}  # noqa: E731
+        runs = [run("fork", None, 1, 20.0), run("fork", "worker", 1, 18.0), run("fork", None, 2, 10.0), run("fork", "worker", 2, 8.0)]
+        runs += [run("tuned", None, 1, 19.0), run("tuned", "worker", 1, None)]
+        found = {"runs": runs}
+        self.assertEqual(goodput.shares(found, "fork", "worker", 10), [0.9, 0.8])
+        self.assertEqual(goodput.shares(found, "tuned", "worker", 10), [])
+        self.assertEqual(goodput.spread([0.9, 0.8]), "85% (80%–90%)")
 
 
 class Worlds(unittest.TestCase):

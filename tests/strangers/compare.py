@@ -167,7 +167,9 @@ class Run:
         return {int(step): float(loss) for step, loss in (line.split() for line in lines)}
 
     def environment(self):
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("MUSTER_", "PET_", "TORCH", "HF_"))}
+        """Nothing of this shell's that plain torchrun would pass on and Muster would not."""
+        foreign = ("MUSTER_", "PET_", "TORCH", "HF_", "PYTHON")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         return clean | SETTINGS
 
     def run(self):

@@ -179,13 +179,11 @@ class Run:
             stops = sorted(self.faults)
             for step, after in zip(stops, [*stops[1:], LAST]):
                 ranks = self.until(f"held at step {step}", lambda: self.world(step))
-                fault = self.faults[step]
-                if fault != "join":
-                    self.hold(after)
-                self.strike(fault, ranks)
-                if fault == "join":
+                self.strike(self.faults[step], ranks)
+                if self.faults[step] == "join":
                     self.until("grown", lambda: self.world(step + 1, len(ranks) + 1))
-                    self.hold(after)
+                # Not before, or the old world would train on before it is struck.
+                self.hold(after)
             self.until("over", self.is_over)
             self.check()
         except Wrong as problem:

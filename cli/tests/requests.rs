@@ -333,23 +333,23 @@ fn a_watch_prints_changes_and_not_every_step() {
 
 #[test]
 fn followed_logs_go_on_after_a_lost_connection_without_repeating() {
-    let part = |lines: &[&str], notice: &str| {
+    let part = |lines: &[&str], at: u64, notice: &str| {
         Ok(LogsResponse {
             lines: lines.iter().map(|line| (*line).into()).collect(),
             generation: 1,
+            at,
             notice: notice.into(),
             ..LogsResponse::default()
         })
     };
-    let first = vec![part(&["T1 stdout F one", "T2 stdout F two"], ""), Err(Status::unavailable("gone"))];
-    let second =
-        vec![part(&["T1 stdout F one", "T2 stdout F two", "T3 stdout F three"], "node-2 is not connected: its ranks are missing")];
+    let first = vec![part(&["T1 stdout F one", "T2 stdout F two"], 32, ""), Err(Status::unavailable("gone"))];
+    let second = vec![part(&["T3 stdout F three"], 50, "node-2 is not connected: its ranks are missing")];
     let cardboard = Cardboard { logs: vec![Ok(first), Ok(second)].into_answers(), ..Cardboard::default() };
     let (code, out, error, heard) =
         run(cardboard, &["logs", "digits", "-f", "--rank", "0", "--tail", "2", "--prefix", "--timestamps"]);
     assert_eq!((code, out.as_str()), (0, "T1 [rank 0] one\nT2 [rank 0] two\nT3 [rank 0] three\n"), "{error}");
     assert!(error.contains("node-2 is not connected: its ranks are missing\n"), "{error}");
-    assert_eq!(heard, ["logs rank Some(0) tail Some(2) follow true", "logs rank Some(0) tail None follow true"]);
+    assert_eq!(heard, ["logs rank Some(0) tail Some(2) follow true from []", "logs rank Some(0) tail None follow true from [32]"]);
     let cardboard = Cardboard { logs: vec![Ok(vec![Err(Status::unavailable("gone"))])].into_answers(), ..Cardboard::default() };
     assert_eq!(run(cardboard, &["logs", "digits"]).0, 5, "without -f nobody waits");
 }

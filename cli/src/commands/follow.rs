@@ -205,8 +205,11 @@ mod tests {
 
     #[test]
     fn the_culprit_s_code_is_mirrored_not_a_victim_s() {
-        let job =
-            failed(&[(Exit::Code(1), "Connection closed by peer"), (Exit::Signal(15), ""), (Exit::Code(77), "ValueError: x")]);
+        let job = failed(&[
+            (Exit::Code(1), "[gloo/transport/tcp/pair.cc:534] Connection closed by peer"),
+            (Exit::Signal(15), ""),
+            (Exit::Code(77), "ValueError: x"),
+        ]);
         assert_eq!(outcome(&job, true).unwrap_err().code(), 77);
         assert_eq!(outcome(&job, false).unwrap_err().code(), 3);
         assert_eq!(outcome(&failed(&[(Exit::Signal(11), "")]), true).unwrap_err().code(), 139);

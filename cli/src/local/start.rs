@@ -31,13 +31,13 @@ pub(super) async fn up(cx: &Context, dir: &Path, args: Up) -> Result<(), Failure
         }
         cx.say(format!("the cluster in {} is not running any more; starting it again with its state", dir.display()));
     }
-    if peer::own_user() == 0 {
-        cx.say("you are root, so the workers of this cluster run as root and may do anything on this machine; if that is not meant, start it \
-             as another user");
-    }
     let begun = Instant::now();
     match start_all(cx, dir, &args).await {
         Ok(cluster) => {
+            if peer::own_user() == 0 {
+                cx.say("you are root, so the workers of this cluster run as root and may do anything on this machine; if that is not meant, start it \
+                     as another user");
+            }
             cx.say(format!("local cluster up in {:.1}s; its files are in {}", begun.elapsed().as_secs_f64(), dir.display()));
             match cx.format() {
                 Format::Table | Format::Wide => {

@@ -86,7 +86,8 @@ impl JobService for Cardboard {
     type LogsStream = BoxStream<'static, Result<LogsResponse, Status>>;
     async fn logs(&self, request: Request<LogsRequest>) -> Answer<Self::LogsStream> {
         let request = request.into_inner();
-        let heard = format!("logs rank {:?} tail {:?} follow {}", request.rank, request.tail, request.follow);
+        let from: Vec<u64> = request.positions.iter().map(|position| position.at).collect();
+        let heard = format!("logs rank {:?} tail {:?} follow {} from {from:?}", request.rank, request.tail, request.follow);
         let items = self.next(heard, &self.logs)?.into_inner();
         Ok(Response::new(stream::iter(items).boxed()))
     }

@@ -97,7 +97,8 @@ fn of_a_large_generation_the_culprit_is_always_kept() {
     for (at, name) in names.iter().enumerate() {
         let agent = bench.agents.get_mut(&name.as_str().into()).unwrap();
         let report = agent.runs.get_mut(&run).unwrap();
-        let error = if at == 299 { "ValueError: no" } else { "RuntimeError: Connection closed by peer" };
+        let error =
+            if at == 299 { "ValueError: no" } else { "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer" };
         (report.ranks[0].exit, report.ranks[0].exited_at) = (Some(Exit::Code(1)), Some(now));
         report.ranks[0].first_error = Some(error.into());
         (report.phase, report.dead_at, report.launcher_exit) = (RunPhase::Dead, Some(now), Some(Exit::Code(1)));

@@ -89,6 +89,7 @@ class Launcher:
         self.copies = 0
         self.token = 0  # of the request to import
         self.afresh = False  # ranks start a new interpreter
+        self.set_at_import = {}  # variables that the imports made here have set
         self.unseeded = []  # generators of random numbers, to which each rank gives a seed
         for name in RANKS_OWN:
             os.environ.pop(name, None)
@@ -184,7 +185,7 @@ class Launcher:
         self.control = theirs
         with self.low_priority(True):
             recorded = Recorded(self.folder)
-            wrong, self.unseeded = preload(recorded, self.without)
+            wrong, self.unseeded, self.set_at_import = preload(recorded, self.without)
         if wrong:
             for top, why in wrong.items():
                 print(f"not imported ahead: {top} {why}", file=sys.stderr)

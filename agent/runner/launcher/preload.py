@@ -15,11 +15,11 @@ READ_IN_C = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_",
 class Recorded:
     """`preload.txt`, as `Journal` wrote it in an earlier generation of this job.
 
-    A line is NAME<tab>FILE for a module, or =VARIABLE for a variable of the environment that the script changed before an import. A line
+    A line is NAME<tab>FILE for a module, !FILE for the script itself, or =VARIABLE for a variable of the environment that the script changed before an import. A line
     @SCRIPT stands for a script that has not run on this node yet: the imports at its top level, which every run of it makes."""
 
     def __init__(self, folder):
-        self.modules, self.changed, self.scripts = {}, set(), []
+        self.modules, self.changed, self.scripts, self.main = {}, set(), [], None
         try:
             with open(os.path.join(folder, "preload.txt"), errors="surrogateescape") as file:
                 lines = file.read().splitlines()
@@ -28,6 +28,8 @@ class Recorded:
         for entry in lines[:MODULES_MAX]:
             if entry.startswith("="):
                 self.changed.add(entry[1:])
+            elif entry.startswith("!"):
+                self.main = entry[1:]
             elif entry.startswith("@"):
                 self.scripts.append(entry[1:])
             else:
@@ -42,27 +44,30 @@ class Recorded:
 
 
 def preload(recorded, without):
-    """Imports what was recorded. Returns the packages that must not be there before a rank is, each with the reason, and the generators of
-    random numbers to which a rank gives a seed of its own."""
-    wrong = {}
+    """Imports what was recorded. Returns the packages that must not be there before a rank is, each with the reason; the generators of random
+    numbers to which a rank gives a seed of its own; and the variables that the imports have set."""
+    wrong, set_here = {}, {}
     calm = 0
     gc.freeze()
-    with Watched(recorded.changed) as watched, Unseeded() as unseeded:
+    with Watched(recorded.changed) as watched, Unseeded() as unseeded, Outlook(recorded.main) as outlook:
         for name in [*recorded.modules, *(name for script in recorded.scripts for name in sure_imports(script))]:
             top = name.partition(".")[0]
             if name in sys.modules or top in without or top in wrong or not belongs(top, recorded):
                 continue
-            before = set(sys.modules)
+            before, environment = set(sys.modules), watched.copy()
             try:
                 importlib.import_module(name)
             except BaseException as error:  # what cannot be imported here is imported, or not, by the script
                 print(f"not imported ahead: {name}: {type(error).__name__}: {error}", file=sys.stderr)
-            why = misfit(watched, calm, recorded, before)
+            why = misfit(watched, calm, recorded, before) or outlook.why(top)
+            set_here.update((key, value) for key, value in watched.copy().items() if environment.get(key) != value)
+            if environment.keys() - watched.copy().keys():
+                why = why or "removes variables of the environment"
             if why:
                 wrong[top] = why
                 calm = end_threads()
                 watched.names.clear()
-    return wrong, list(unseeded.generators.values())
+    return wrong, list(unseeded.generators.values()), set_here
 
 
 def misfit(watched, calm, recorded, before):
@@ -108,6 +113,67 @@ class Watched:
 
     def __exit__(self, *_):
         os.environ.__class__ = self.plain
+
+    def copy(self):
+        """The environment, unnoticed."""
+        return {os.fsdecode(name): os.fsdecode(value) for name, value in os.environ._data.items()}
+
+
+class Outlook:
+    """Notes what imports ask for that is another in each rank or in a plain start: the command line, the main module, random bytes."""
+
+    def __init__(self, script):
+        self.asked = []
+        self.script = script
+
+    def __enter__(self):
+        import secrets
+
+        asked = self.asked
+
+        class CommandLine(list):
+            def __getitem__(self, index):
+                asked.append("the command line")
+                return super().__getitem__(index)
+
+            def __iter__(self):
+                asked.append("the command line")
+                return super().__iter__()
+
+        class Main(types.ModuleType):
+            def __getattr__(self, name):
+                if name not in ("__spec__", "__path__"):
+                    asked.append("the main module")
+                raise AttributeError(name)
+
+        def noting(function):
+            def call(*arguments):
+                asked.append("random bytes")
+                return function(*arguments)
+
+            return call
+
+        self.plain = [(os, "urandom", os.urandom), (secrets, "token_bytes", secrets.token_bytes), (sys, "argv", sys.argv)]
+        self.main = sys.modules["__main__"]
+        sys.modules["__main__"] = Main("__main__")
+        if self.script:
+            sys.modules["__main__"].__file__ = self.script  # most look for this, to tell an interactive interpreter
+        sys.argv = CommandLine(sys.argv)
+        for place, name, function in self.plain[:2]:
+            setattr(place, name, noting(function))
+        return self
+
+    def __exit__(self, *_):
+        sys.modules["__main__"] = self.main
+        for place, name, value in self.plain:
+            setattr(place, name, value)
+
+    def why(self, top):
+        """Why what was just imported must not be there before a rank is; None if it may. Forgets what it has noted. What torch does when it is
+        imported is known: the compatibility suite compares it."""
+        what = next(iter(self.asked), None)
+        self.asked.clear()
+        return f"asks for {what}" if what and top != "torch" else None
 
 
 class Unseeded:

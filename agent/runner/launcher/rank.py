@@ -24,7 +24,9 @@ def fork_ranks(launcher, order, here):
     why = needs_fresh_interpreter(launcher, order)
     if why:
         print(f"ranks start a new interpreter: {why}", file=sys.stderr)
-    journal = open_journal(here, located(launcher.base))
+    script = order["argv"][0]
+    main = [f"!{os.path.abspath(script)}"] if script != "-m" else []
+    journal = open_journal(here, [*main, *located(launcher.base)])
     ranks = [Rank(order["first_rank"] + local, local, here) for local in range(len(order["envs"]))]
     for rank in ranks:
         rank.await_welcome()
@@ -192,6 +194,7 @@ class Script:
         command = [sys.orig_argv[0], *order["options"], "-u", *self.argv]
         if afresh:
             os.execve(sys.executable, command, os.environ)
+        os.environ.update(launcher.set_at_import)
         set_command_line(command)
         sys.orig_argv = command
         folder = script_folder(order)

@@ -136,6 +136,10 @@ fn the_ranks_of_every_generation_are_forked_from_one_launcher_that_is_none_of_th
         let dead = generation.client.until_dead();
         assert!(dead.ranks.iter().all(|rank| rank.exit.is_some()));
         assert!(seen.iter().all(|pid| !lives(*pid)));
+        // The runner of a generation that is over goes, and takes nothing along.
+        let runner = Living::of(muster_runner::Record::read(&dir).unwrap().runner.unwrap().pid);
+        generation.client.ok(Command::Release);
+        runner.gone();
         assert!(lives(launcher), "it is there for the next");
     }
     assert_eq!(warm.pid(), launcher);

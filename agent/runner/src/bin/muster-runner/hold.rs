@@ -95,9 +95,14 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
         }
         Fork::Child => {
             drop(read);
-            let runner = detach(dir).and_then(|()| keeper::fork().map_err(trouble("fork"))).and_then(|side| match side {
+            let fork = || match is_launchers(dir) {
+                // A keeper would take the runners that the launcher forks for descendants of its own, and end them.
+                true => Ok(Fork::Child),
+                false => keeper::fork().map_err(trouble("fork")),
+            };
+            let runner = detach(dir).and_then(|()| fork()).and_then(|side| match side {
                 Fork::Parent => Ok(None),
-                Fork::Child => set_up(dir, cgroup, parent()).map(Some),
+                Fork::Child => set_up(dir, cgroup, parent().filter(|_| !is_launchers(dir))).map(Some),
             });
             match runner.transpose() {
                 None => {
@@ -109,6 +114,12 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
             }
         }
     }
+}
+
+/// Whether the runner of this directory holds no worker group but a launcher, which ends with it by the kernel's hand. What cannot be read is
+/// refused where the runner is set up.
+fn is_launchers(dir: &Path) -> bool {
+    fs::read(dir.join(record::HOLD)).is_ok_and(|text| record::parse::<Hold>(&text).is_ok_and(|hold| hold.launcher))
 }
 
 /// What a launcher hands to the runner that it has forked.

@@ -1,0 +1,5 @@
+"""Reads where its files are once, as huggingface_hub reads HF_HOME."""
+
+import os
+
+HOME = os.environ.get("STRANGER_HOME", "nowhere")

@@ -1,0 +1,1 @@
+WHERE = "third_party"

@@ -11,7 +11,10 @@ use std::{
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use tokio::{net::TcpStream, time::sleep};
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
 use tower_service::Service;
 
 use crate::peer::{self, Peer};
@@ -64,7 +67,7 @@ async fn connect(uri: &Uri, accept_unknown: bool) -> io::Result<TcpStream> {
     if !address.ip().to_canonical().is_loopback() {
         return Ok(stream);
     }
-    match whose(address, own, if accept_unknown { Duration::ZERO } else { ACCEPTED_WITHIN }).await? {
+    match whose(&stream, (address, own), if accept_unknown { Duration::ZERO } else { ACCEPTED_WITHIN }).await? {
         peer if peer.is_trusted() => Ok(stream),
         Peer::Unknown if accept_unknown => Ok(stream),
         Peer::Unknown => Err(io::Error::new(io::ErrorKind::PermissionDenied, Refused::Unknown { address })),
@@ -72,8 +75,8 @@ async fn connect(uri: &Uri, accept_unknown: bool) -> io::Result<TcpStream> {
     }
 }
 
-/// Whose the other end is, once it has accepted the connection.
-async fn whose(address: SocketAddr, own: SocketAddr, patience: Duration) -> io::Result<Peer> {
+/// Whose the other end is, once it has accepted the connection. An end that hangs up meanwhile is not waited for.
+async fn whose(stream: &TcpStream, (address, own): (SocketAddr, SocketAddr), patience: Duration) -> io::Result<Peer> {
     let (mut pause, most) = LOOKS;
     let mut waited = Duration::ZERO;
     loop {
@@ -81,7 +84,13 @@ async fn whose(address: SocketAddr, own: SocketAddr, patience: Duration) -> io::
             Peer::Unknown if waited < patience => {}
             answer => return Ok(answer),
         }
-        sleep(pause).await;
+        match timeout(pause, stream.peek(&mut [0])).await {
+            Ok(Ok(0)) => return Err(io::ErrorKind::ConnectionReset.into()),
+            Ok(Err(e)) => return Err(e),
+            // It has said something already, and so stays readable.
+            Ok(Ok(_)) => sleep(pause).await,
+            Err(_) => {}
+        }
         waited += pause;
         pause = (pause * 2).min(most);
     }
@@ -116,6 +125,18 @@ mod tests {
         let error = Dialer::default().call(uri(port)).await.unwrap_err();
         assert!(error.to_string().ends_with("nobody can tell whose it is"), "{error}");
         Dialer { accept_unknown: true }.call(uri(port)).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_hangs_up_is_not_waited_for() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let began = tokio::time::Instant::now();
+        let hang_up = std::thread::spawn(move || drop(listener));
+        // The kernel resets what a closed listener had not accepted.
+        let called = Dialer::default().call(uri(port)).await;
+        hang_up.join().unwrap();
+        assert!(called.is_err() && began.elapsed() < ACCEPTED_WITHIN, "{:?}", began.elapsed());
     }
 
     #[tokio::test]

@@ -59,7 +59,9 @@ impl Processes {
     fn of(fleet: &Fleet) -> Self {
         let mut found = Self::default();
         for (pid, line) in processes_of(fleet.path()) {
-            let kind = if line.contains("muster-runner hold") {
+            // A keeper has its runner's command line.
+            let is_keeper = fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "muster-keeper");
+            let kind = if line.contains("muster-runner hold") && !is_keeper {
                 &mut found.runners
             } else if line.contains("python3 -m") {
                 &mut found.launchers

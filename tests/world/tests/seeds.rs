@@ -55,7 +55,7 @@ fn a_seed_is_one_history() {
 #[test]
 fn much_happens() {
     let (mut faults, mut generations, mut steps) = (std::collections::BTreeMap::new(), 0, 0);
-    for seed in 0..300 {
+    for seed in 0..400 {
         let report = muster_world::run(seed, &Options::default());
         generations += report.generations;
         steps += report.steps;
@@ -64,7 +64,7 @@ fn much_happens() {
         }
     }
     for fault in muster_world::Fault::ALL {
-        assert!(faults.get(&fault).is_some_and(|count| *count >= 5), "{fault}: {:?} in 300 seeds", faults.get(&fault));
+        assert!(faults.get(&fault).is_some_and(|count| *count >= 5), "{fault}: {:?} in 400 seeds", faults.get(&fault));
     }
     assert!(generations > 600 && steps > 20_000, "{generations} generations, {steps} steps");
 }

@@ -326,8 +326,10 @@ def leave_coerced_locale(control):
 
 def become_runner(program, launcher, kept):
     """Executes the runner's binary with the descriptors 3 to 6, as `hold.rs` takes them over."""
+    high = []
     try:
-        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in kept]
+        for fd in kept:
+            high.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64))
         for place, fd in enumerate(high, start=3):
             os.dup2(fd, place)
         os.execve(program[0], [*program, "--launcher", str(launcher)], {})

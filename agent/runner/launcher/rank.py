@@ -268,8 +268,8 @@ class Journal:
         self.changed = set()
 
     def find_spec(self, name, path=None, target=None):
-        if self.left <= 0 or os.getpid() != self.pid:
-            return None
+        if self.left <= 0 or os.getpid() != self.pid or self not in sys.meta_path:
+            return None  # a library may keep other finders than the interpreter's, and ask this one itself
         entries = [] if "." in name else self.changes()
         spec = None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:

@@ -121,6 +121,10 @@ impl Runner {
         let Some(order) = &spec.order else {
             let mut command = Process::new(&spec.program);
             command.args(&spec.args).env_clear().envs(&spec.env).current_dir(&spec.cwd);
+            if self.group.parked.take().is_some() {
+                // A copy of the launcher was forked with this runner, and nothing will be asked of it: it ends with its control socket.
+                self.close_launcher(time::boot());
+            }
             self.group.launcher = Some(self.spawn(command, None, None)?);
             return Ok(());
         };

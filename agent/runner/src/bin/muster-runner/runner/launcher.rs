@@ -163,7 +163,7 @@ impl Runner {
         self.refuse_asked();
     }
 
-    fn close_launcher(&mut self, now: Duration) {
+    pub(super) fn close_launcher(&mut self, now: Duration) {
         if let Some(mut launcher) = self.group.launcher.take() {
             let ended = launcher.output.drain(&mut self.books.buffer, &self.pattern, now, &time::stamp());
             ended.iter().for_each(|fd| self.poll.remove(fd));

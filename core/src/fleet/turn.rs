@@ -9,7 +9,7 @@ use crate::{
         Answer, Change, Effect, Event, Fleet, Input, NodeRecord, Policy, Stored, Turn, desired,
         job::{JobRecord, Stopping},
         objects::Objects,
-        registry::Registry,
+        registry::{Node, Registry},
         rendezvous,
         settle::Live,
         view::{self, JobView, NodeView},
@@ -150,9 +150,15 @@ impl Fleet {
         self.finish(now, scratch)
     }
 
-    /// A started coordinator listens before it judges: until everybody it knows is back, or the hold is over (R8).
+    /// A started coordinator listens before it judges: until everybody it knows is back, or the hold is over (R8). A node that was gone before
+    /// is waited for only where a generation counts on it: that would be broken, and the node blamed, unheard.
     pub(crate) fn is_listening(&self, now: Timestamp) -> bool {
-        !planted::on(Mistake::NoListening) && now < self.listen_until && self.nodes.unheard().any(|node| !node.record.gone)
+        let is_awaited = |node: &Node| !node.record.gone || self.is_member(&node.record.name);
+        !planted::on(Mistake::NoListening) && now < self.listen_until && self.nodes.unheard().any(is_awaited)
+    }
+
+    fn is_member(&self, node: &NodeName) -> bool {
+        self.jobs.values().any(|job| job.current.as_ref().is_some_and(|generation| generation.has(node)))
     }
 
     fn apply(&mut self, now: Timestamp, input: Input, scratch: &mut Scratch) {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use muster_world::{Options, Size, Story, log, shrink};
 
 /// Seeds of each size. Not optimised, one core runs about 100 small ones a second and 24 mixed ones, so that each test takes some 20 s.
-const SMALL: u64 = 1_700;
+const SMALL: u64 = 2_000;
 const MIXED: u64 = 500;
 
 /// A history that breaks a rule is made smaller, told, and left in a file.

@@ -30,6 +30,22 @@ fn a_restarted_coordinator_does_not_wait_for_who_was_lost_before() {
 }
 
 #[test]
+fn a_member_that_was_lost_before_is_listened_for() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    let before = bench.job("digits").current.clone();
+    bench.cut("b");
+    bench.pass(6 * SECOND);
+    bench.restart_coordinator();
+    bench.connect("a");
+    assert_eq!(bench.fleet.nodes.nodes[&"b".into()].liveness, Liveness::Unknown, "it is not judged unheard");
+    bench.connect("b");
+    bench.pass(20 * SECOND);
+    let job = bench.job("digits");
+    assert_eq!((job.phase, &job.current), (Phase::Running, &before), "training goes on where it was: {}", job.message);
+}
+
+#[test]
 fn nothing_is_resized_while_a_restarted_coordinator_listens() {
     let mut bench = Bench::new(&["a", "b", "c"]);
     bench.submit("digits", document(1, 3, 3));

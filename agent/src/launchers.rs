@@ -62,7 +62,7 @@ pub(crate) struct Made {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Ready(Kept),
-    /// There is none; the job starts without.
+    /// No launcher could be started: the job runs in lane cold.
     Without(String),
     /// The job cannot be started on this node, told to its user.
     Refused(String),

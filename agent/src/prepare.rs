@@ -65,7 +65,7 @@ pub(crate) async fn prepare(
     hold.check().map_err(|e| trouble("describe the run to its runner", &e))?;
     let (gpus, fenced) = (assignment.gpus.clone(), assignment.fence_after.is_some());
     let job = assignment.name.to_string();
-    // In lane direct ranks need no interpreter that is ready: it is taken where it is there.
+    // Lane direct does not wait for a launcher: it uses one that is ready.
     let launcher = launcher.filter(|found| lane != Lane::Cold && (lane != Lane::Direct || matches!(found, Found::Ready(_))));
     let was_ready = matches!(launcher, Some(Found::Ready(_)));
     let launcher = match launcher {

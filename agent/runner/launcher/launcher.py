@@ -22,8 +22,8 @@ Without `stay`, and in a copy, it waits for one order, which names a lane:
 - fork, direct: the ranks of this node are forked from here. There is no torchrun. Each gets the environment that torchrun would give it, a
   session of its own, and is killed if this process dies. This process then becomes `muster-ranks`, which attends to the ranks.
 
-A forked rank returns to the top level of this program and goes on as `python script.py` would. No process that forks has touched a GPU, or
-has threads when it forks.
+A forked rank returns to the top level of this program and goes on as `python script.py` would. A process from which ranks are forked has
+opened no GPU. If it has threads that a fork would lose, the ranks start new interpreters.
 """
 
 import sys
@@ -48,7 +48,7 @@ import time  # noqa: E402
 import types  # noqa: E402
 
 PROTOCOL = 1
-# Until the ranks are at work. To give 500 MB back takes 20 to 60 ms of processor time, which the ranks may need before.
+# To free 500 MB takes 20 to 60 ms of processor time: that waits until the ranks have started.
 REST = 3.0
 # A forked runner answers within milliseconds; a disk that takes this long to sync two small files is broken.
 RUNNER_TIMEOUT = 15.0
@@ -167,10 +167,18 @@ class Launcher:
         """Forks a copy that imports and then serves forks: there it returns as well, with another control socket."""
         if self.copy_to_be:
             self.copy_to_be.end()
+            self.copy_to_be = None
         ours, theirs = socket.socketpair()
         self.copies += 1
         launcher = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # as at a limit of processes
+            print(f"nothing is imported ahead: fork: {error}", file=sys.stderr)
+            ours.close()
+            theirs.close()
+            self.answer(token=self.token, error=f"fork: {error}")
+            return
         if pid != 0:
             theirs.close()
             self.copy_to_be = Copy(pid, ours)
@@ -198,15 +206,23 @@ class Launcher:
     def fork_runner(self, message):
         """Forks a runner, and this process's copy as that runner's child. True in that copy.
 
-        The first process in between ends at once, so that what follows is no child of this one and outlives it. The second is the runner's
-        parent, and becomes its keeper."""
+        The first process in between ends at once, so the next one is no child of this process and outlives it. That one forks the runner and
+        becomes its keeper."""
         if self.crowd:
             self.answer(token=message["token"], error=f"{self.crowd} threads of the launcher would be lost in a fork")
             return False
         told, tell = os.pipe()
         (out, stdout), (err, stderr) = os.pipe(), os.pipe()
         runners, copys = socket.socketpair()
-        between = os.fork()
+        try:
+            between = os.fork()
+        except OSError as error:  # as at a limit of processes
+            for fd in (told, tell, out, stdout, err, stderr):
+                os.close(fd)
+            runners.close()
+            copys.close()
+            self.answer(token=message["token"], error=f"fork: {error}")
+            return False
         if between == 0:
             if os.fork() != 0:
                 os._exit(0)
@@ -354,8 +370,8 @@ def die_with(parent):
 
 
 def end_threads():
-    """Ends the threads that end around a fork by their library's own means, as those of OpenBLAS do (`pthread_atfork`); they begin
-    again when they are needed. Returns how many are left beside this one: those a fork would lose."""
+    """Ends the threads whose libraries end them around a fork, as OpenBLAS does (`pthread_atfork`); they start again when they are needed.
+    Returns how many others there are beside this one: a fork would lose those."""
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -409,8 +425,8 @@ def read_all(fd, timeout):
 
 
 def mark_environment(folder):
-    """Names this copy's own folder in the environment that `/proc` shows, where the launcher's is: what a runner leaves behind when it is
-    killed is found by it."""
+    """Replaces the launcher's folder by this copy's in the environment that `/proc` shows. An agent finds by it what a killed runner has
+    left."""
     begin, end = (int(field) for field in stat_of("self")[47:49])  # env_start, env_end
     shown = ctypes.string_at(begin, end - begin) if begin else b""
     entry = b"MUSTER_RUN_DIR="

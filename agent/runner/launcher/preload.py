@@ -1,5 +1,4 @@
-# What is imported before it is needed: only what a run of this job has imported, from the same files, and only what sees and leaves there
-# what it would see and leave in a rank.
+# Imports ahead: only what an earlier run of this job has imported, from the same files, and only where a rank cannot tell the difference.
 
 # Imports recorded for the next generation. torch with every optional part has about 3,000 modules.
 MODULES_MAX = 10_000
@@ -60,6 +59,9 @@ def preload(recorded, without):
             except BaseException as error:  # what cannot be imported here is imported, or not, by the script
                 print(f"not imported ahead: {name}: {type(error).__name__}: {error}", file=sys.stderr)
             why = misfit(watched, calm, recorded, before) or outlook.why(top)
+            keeper = outlook.is_kept_by([name for name in sys.modules if name not in before])
+            if keeper:
+                why = why or f"{keeper} keeps the main module or the command line"
             set_here.update((key, value) for key, value in watched.copy().items() if environment.get(key) != value)
             if environment.keys() - watched.copy().keys():
                 why = why or "removes variables of the environment"
@@ -120,7 +122,8 @@ class Watched:
 
 
 class Outlook:
-    """Notes what imports ask for that is another in each rank or in a plain start: the command line, the main module, random bytes."""
+    """Notes when an import asks for something that differs between ranks, or from a plain start: the command line, the main module, random
+    bytes."""
 
     def __init__(self, script):
         self.asked = []
@@ -139,6 +142,17 @@ class Outlook:
             def __iter__(self):
                 asked.append("the command line")
                 return super().__iter__()
+
+            def __len__(self):
+                asked.append("the command line")
+                return super().__len__()
+
+            def __contains__(self, word):
+                asked.append("the command line")
+                return super().__contains__(word)
+
+            def copy(self):
+                return [*self]
 
         class Main(types.ModuleType):
             def __getattr__(self, name):
@@ -161,7 +175,13 @@ class Outlook:
         sys.argv = CommandLine(sys.argv)
         for place, name, function in self.plain[:2]:
             setattr(place, name, noting(function))
+        self.stand_ins = (sys.modules["__main__"], sys.argv)
         return self
+
+    def is_kept_by(self, names):
+        """The first of these modules that keeps the main module or the command line which it was shown, and which no rank has."""
+        values = ((name, getattr(sys.modules[name], "__dict__", {}).values()) for name in names)
+        return next((name for name, kept in values if any(value is one for value in kept for one in self.stand_ins)), None)
 
     def __exit__(self, *_):
         sys.modules["__main__"] = self.main

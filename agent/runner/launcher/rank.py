@@ -83,7 +83,7 @@ def pin(cpus):
 
 
 def become_attendant(ranks, here):
-    """Goes on as the small program that attends to the ranks: at once if there is something to attend to, else once they are at work."""
+    """Becomes the small program that attends to the ranks: when a signal comes, or after REST seconds."""
     heard = signal.sigtimedwait(HANDLED, REST)
     if heard is not None and heard.si_signo != signal.SIGCHLD:
         os.kill(os.getpid(), heard.si_signo)  # still blocked: the program finds it

@@ -196,7 +196,7 @@ impl Launcher {
         self.number
     }
 
-    /// What it takes: its share of pages that others use as well (Pss), as what ends with it. None if it is gone.
+    /// The memory it uses with its copies: the proportional set size (Pss), since ranks share its pages. None if it is gone.
     pub(crate) fn memory(&self) -> Option<u64> {
         let runner = muster_runner::Record::read(&self.dir).ok()?.runner?.pid;
         let launchers = children(runner)?;

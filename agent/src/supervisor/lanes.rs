@@ -30,7 +30,7 @@ impl Supervisor {
         }
         let before = std::mem::take(&mut self.coming);
         self.coming = desired.warm.iter().map(|assignment| (assignment.run.job.clone(), assignment.clone())).collect();
-        // With other GPUs it is another launcher.
+        // A launcher that was started for other GPUs does not fit.
         let moved = |(job, assignment): (&JobUid, &Assignment)| {
             before.get(job).is_some_and(|before| before.gpus != assignment.gpus).then(|| job.clone())
         };

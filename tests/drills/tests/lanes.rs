@@ -312,7 +312,10 @@ fn what_scripts_do_works_in_a_fork_and_in_a_fork_with_imports_made_ahead() {
     until(|| forked.join("1.0.txt").exists().then_some(())).unwrap_or_else(|| panic!("{}", cluster.muster(["logs", "work"])));
     let plain = folder(&cluster, "work-plain");
     let torchrun = Torchrun::start(&cluster.path("torchrun"), &["-m", "work", plain.to_str().unwrap()], &env);
-    until(|| (!cluster.preloaded().is_empty()).then_some(())).expect("a launcher with what the job imported");
+    // Looked for now: a launcher ends soon after its job, and plain torchrun may take longer.
+    let compiler = ["torch._dynamo.convert_frame", "torch._dynamo.eval_frame"];
+    let is_there = || compiler.iter().all(|module| cluster.preloaded().contains(*module)).then_some(());
+    until(is_there).unwrap_or_else(|| panic!("not imported ahead: {compiler:?}; imported: {:?}", cluster.preloaded()));
     fs::write(forked.join("go"), "").unwrap();
     let status = ended(&cluster, "work");
     assert_eq!((&status["phase"], &status["generation"]), (&json!("Succeeded"), &json!(2)), "{status:#}");
@@ -322,9 +325,5 @@ fn what_scripts_do_works_in_a_fork_and_in_a_fork_with_imports_made_ahead() {
         for restarts in RANKS {
             assert_eq!(left(&forked, &format!("{rank}.{restarts}.txt")), expected, "rank {rank} after {restarts} restarts");
         }
-    }
-    let ahead = cluster.preloaded();
-    for module in ["torch._dynamo.convert_frame", "torch._dynamo.eval_frame"] {
-        assert!(ahead.contains(module), "{module} was not imported ahead: {} modules were", ahead.len());
     }
 }

@@ -147,13 +147,16 @@ impl Forked {
     }
 }
 
-/// This process was forked by a launcher, which has no parent's interest in it, and has a copy of that launcher as its child.
+/// This process was forked from a launcher, which does not wait for its end, and has a copy of that launcher as its child.
 fn after_fork(dir: &Path, cgroup: bool, forked: Forked) -> ExitCode {
     let Forked { launcher, control, stdout, stderr, tell } = forked;
     sys::allow_all_cpus();
-    let ready = detach(dir).and_then(|()| set_up(dir, cgroup, parent())).and_then(|mut runner| {
-        let taken = runner.take_launcher(launcher, control.into(), stdout, stderr);
-        taken.map(|()| runner).map_err(|e| Trouble::new(format!("launcher {launcher}: {e}")))
+    let ready = detach(dir).and_then(|()| set_up(dir, cgroup, parent())).map(|mut runner| {
+        // Its record is on disk, so this runner stays. The copy ends with its control socket, and a start brings up another launcher.
+        if let Err(e) = runner.take_launcher(launcher, control.into(), stdout, stderr) {
+            eprintln!("{} launcher {launcher}: {e}", time::stamp());
+        }
+        runner
     });
     tell_and_run(ready, tell)
 }

@@ -57,7 +57,6 @@ pub(crate) fn keep(dir: &Path) -> ExitCode {
 
 fn watch(dir: &Path) -> io::Result<()> {
     let signals = sys::signal_fd(&[&shim::PASSED[..], &[libc::SIGCHLD]].concat())?;
-    // Held from now on: a spare's directory gets another name.
     std::env::set_current_dir(dir)?;
     // The runner is the only child for as long as it lives.
     while let Reaped::Living = tree::reap() {

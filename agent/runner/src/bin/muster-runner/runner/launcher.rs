@@ -1,8 +1,7 @@
 //! The launcher that stays: one interpreter for all generations of a job on a node, from which their runners are forked.
 //!
-//! A runner is on one of two sides of it. One whose `hold.json` says `launcher` starts it, hands requests on and answers them when the
-//! launcher has; it holds no worker group. One that was forked from it has a copy of the launcher as its child, which is its worker group's
-//! launcher from the start on.
+//! A runner is on one of two sides of it. One whose `hold.json` says `launcher` starts it, forwards requests to it and returns its answers;
+//! it has no worker group. One that was forked from it has a copy of the launcher as its child, which its worker group is started with.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +15,6 @@ use std::time::Duration;
 use muster_runner::procfs::Stat;
 use muster_runner::record;
 use muster_runner::wire::{Exit, Lane, Order, ParkSpec, Refusal, RefusalKind, Reply, StartSpec};
-use rustix::process::Pid;
 
 use super::{LAUNCHER, Runner};
 use crate::group::{self, Launcher};
@@ -56,11 +54,6 @@ impl Runner {
     /// Has the launcher fork a runner for `dir`. The answer comes when that runner is ready.
     pub(super) fn fork(&mut self, dir: &Path) -> Result<(), Refusal> {
         let spawn = |text: String| Refusal::new(RefusalKind::Spawn, text);
-        let launcher = self.group.launcher.as_ref().ok_or_else(|| spawn(LAUNCHER_ENDED.into()))?;
-        // It may still be importing in the background, and is needed now. Only root may raise it, and only for root it was lowered.
-        if let Ok(own) = rustix::process::getpriority_process(None) {
-            let _ = rustix::process::setpriority_process(Pid::from_raw(launcher.process.pid), own);
-        }
         let own = std::env::current_exe().map_err(|e| spawn(format!("own program: {e}")))?;
         let texts = [own.as_path(), Path::new("hold"), Path::new("--dir"), dir];
         let mut runner = Vec::new();
@@ -153,7 +146,7 @@ impl Runner {
         parked.order(order, spec, &envs).map_err(|e| format!("tell the launcher: {e}"))
     }
 
-    /// A launcher that ends before it is told to start is none: the start brings up another.
+    /// A launcher that ends before its order comes is forgotten: the start brings up another.
     pub(super) fn forget_parked(&mut self, exit: Exit, now: Duration) {
         eprintln!("{} the launcher has ended: {exit:?}", time::stamp());
         if let Some(parked) = self.group.parked.take() {

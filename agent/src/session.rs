@@ -186,6 +186,7 @@ impl Session {
         let hello = Hello {
             node: self.config.node.clone(),
             boot_id: procfs::boot_id().unwrap_or_default(),
+            uptime: procfs::boot_id_is_kernels().then(|| now().since(Timestamp(0))),
             incarnation: self.incarnation,
             speaks: Speaks::OURS,
             term_seen: reports.term,

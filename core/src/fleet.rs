@@ -25,6 +25,7 @@
 //! | `budget` | restarts a job may have; cordons the fleet may have |
 //! | `brake` | many nodes silent at once: no cordons, nothing wholly silent is replaced |
 //! | `rollback` | a node that knows more than the store |
+//! | `namesake` | a second machine that claims a node's name |
 //! | `account` | what incidents have cost, by cause |
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `desired` | each node's whole desired state |
@@ -68,6 +69,7 @@ pub mod job;
 mod judge;
 mod marks;
 pub mod members;
+mod namesake;
 mod objects;
 mod placement;
 pub mod receipt;
@@ -137,6 +139,8 @@ pub enum Input {
 pub struct Hello {
     pub node: NodeName,
     pub boot_id: String,
+    /// For how long this boot has been up; `None`: the agent cannot tell.
+    pub uptime: Option<Duration>,
     pub incarnation: u64,
     pub speaks: Speaks,
     pub term_seen: Term,

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -105,6 +106,13 @@ pub fn send(stat: &Stat, signal: Signal) {
 /// The id of this boot: pids and start times mean nothing across two boots.
 pub fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Whether [`boot_id`] is the kernel's own. Some container managers (systemd-nspawn, LXC) lay another file over it at each start of a container;
+/// the kernel's uptime is not the age of such a boot.
+pub fn boot_id_is_kernels() -> bool {
+    let device = |path: &str| fs::metadata(path).map(|file| file.dev());
+    matches!((device("/proc/sys/kernel/random/boot_id"), device("/proc")), (Ok(id), Ok(proc)) if id == proc)
 }
 
 #[cfg(test)]

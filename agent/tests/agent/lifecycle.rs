@@ -39,6 +39,8 @@ fn runner(node: &Node) -> u32 {
 async fn from_nothing_to_gone() {
     let (_coordinator, node, mut session, worker) = training("job-a").await;
     assert_eq!(session.hello.node, "n1");
+    // Where a container has a boot of its own, the kernel's uptime is not the age of that.
+    assert_eq!(session.hello.uptime_us > 0, muster_runner::procfs::boot_id_is_kernels());
     let report = session.hello.report.clone().unwrap();
     assert_eq!((report.labels["rack"].as_str(), report.slots, report.address.as_str()), ("r7", 4, "127.0.0.1"));
     let ready: serde_json::Value = serde_json::from_slice(&fs::read(node.path("ready.json")).unwrap()).unwrap();

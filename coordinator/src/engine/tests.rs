@@ -96,6 +96,7 @@ fn hello(node: &str) -> Hello {
     Hello {
         node: node.into(),
         boot_id: "boot".into(),
+        uptime: None,
         incarnation: 1,
         speaks: muster_core::protocol::Speaks::OURS,
         term_seen: Term(0),

@@ -33,6 +33,7 @@ fn hello_with(node: &str, report: NodeReport) -> v1::Hello {
     let hello = Hello {
         node: NodeName::from(node),
         boot_id: format!("boot-of-{node}"),
+        uptime: None,
         incarnation: 1,
         speaks: Speaks::OURS,
         term_seen: Term(0),

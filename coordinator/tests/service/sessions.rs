@@ -5,8 +5,8 @@ use muster_proto::v1::{self, agent_message::Message as FromAgent, coordinator_me
 use tonic::Code;
 
 use crate::{
-    agent::{RawSession, hello, say},
-    server::{Server, spec},
+    agent::{FakeAgent, RawSession, hello, say},
+    server::{Server, phase, spec},
 };
 
 #[tokio::test]
@@ -62,8 +62,30 @@ async fn another_machine_with_the_same_name_is_kept_out() {
     let refused = RawSession::open(&server, say(FromAgent::Hello(other))).await.unwrap().next().await.unwrap_err();
     assert_eq!(
         (refused.code(), refused.message()),
-        (Code::FailedPrecondition, "another machine is connected as node-a; give each node its own name")
+        (
+            Code::FailedPrecondition,
+            "another machine is connected as node-a: 127.0.0.1. Start the agent of this one, 127.0.0.1, with a name of its own (--node-name)"
+        )
     );
+}
+
+/// The connection of the first breaks for a moment, and its worker goes on.
+#[tokio::test]
+async fn another_machine_with_the_same_name_is_kept_out_after_a_broken_session() {
+    let server = Server::start().await;
+    let first = FakeAgent::start(&server, "node-a", &[], true).await;
+    server.submit("one", spec(1)).await;
+    server.until_job("one", |job| phase(job) == v1::JobPhase::Running).await;
+    drop(first);
+    server.until_node("node-a", |node| node.state() == v1::NodeState::Suspect).await;
+    let other = v1::Hello { boot_id: "another".into(), uptime_us: 3_600_000_000, ..hello("node-a") };
+    let refused = RawSession::open(&server, say(FromAgent::Hello(other))).await.unwrap().next().await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let told = "another machine has the name node-a and may still run generation 1 of default/one: 127.0.0.1, last heard ";
+    assert!(refused.message().starts_with(told), "{}", refused.message());
+    let same = v1::Hello { epoch_seen: 1, ..hello("node-a") };
+    let mut back = RawSession::open(&server, say(FromAgent::Hello(same))).await.unwrap();
+    assert!(matches!(back.next().await.unwrap(), ToAgent::Welcome(welcome) if welcome.epoch == 2));
 }
 
 #[tokio::test]

@@ -22,7 +22,8 @@ use crate::{
 
 impl Fleet {
     pub(crate) fn heard(&mut self, session: SessionId, now: Timestamp, scratch: &mut Scratch) {
-        if self.nodes.heard(session, now)
+        let stale = self.has_just_woken(now);
+        if self.nodes.heard(session, now, stale)
             && let Some(name) = self.nodes.speaker(session).cloned()
         {
             self.liveness_changed(&name, now, scratch);
@@ -33,7 +34,7 @@ impl Fleet {
         let name = hello.node.clone();
         let ahead = self.ahead(&hello);
         let stranger = || self.forgotten(&hello).filter(|_| ahead.is_none() && !self.policy.accept_store);
-        if let Some(why) = self.unwelcome(&hello).or_else(stranger) {
+        if let Some(why) = self.unwelcome(&hello, now).or_else(stranger) {
             return self.refuse_session(session, &name, why, now, scratch);
         }
         if !self.nodes.nodes.contains_key(&name) {
@@ -85,7 +86,10 @@ impl Fleet {
         }
         let heartbeat = self.heartbeat();
         let protocol = self.policy.speaks.newest.min(hello.speaks.newest);
+        let stale = self.has_just_woken(now);
         let node = self.nodes.nodes.get_mut(&name).expect("inserted above");
+        let same_boot = node.record.boot_id == hello.boot_id;
+        node.spoke = if stale { node.spoke.filter(|_| same_boot) } else { Some(now) };
         (node.heartbeat, node.protocol) = (heartbeat, protocol);
         let known = if planted::on(Mistake::EpochFromNode) { hello.epoch_seen } else { node.record.epoch };
         node.record.epoch = known.max(hello.epoch_seen).next();
@@ -124,7 +128,7 @@ impl Fleet {
     }
 
     /// Why this agent may not have a session.
-    fn unwelcome(&self, hello: &Hello) -> Option<String> {
+    fn unwelcome(&self, hello: &Hello, now: Timestamp) -> Option<String> {
         if let Err(why) = self.policy.speaks.agree(hello.speaks)
             && !planted::on(Mistake::VersionUnchecked)
         {
@@ -139,9 +143,7 @@ impl Fleet {
                 hello.term_seen.next()
             ));
         }
-        let node = self.nodes.get(&hello.node)?;
-        let another_machine = node.session.is_some() && node.is_ready() && node.record.boot_id != hello.boot_id;
-        another_machine.then(|| format!("another machine is connected as {}; give each node its own name", hello.node))
+        self.namesake(hello, now)
     }
 
     /// The heartbeat interval agents are given: one second, stretched so that 2,000 a second arrive at most. Who is gone sends none.

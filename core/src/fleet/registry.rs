@@ -40,6 +40,8 @@ pub(crate) struct Node {
     pub lost_at: Option<Timestamp>,
     /// When it was last heard; the coordinator's own stalls are added, so that they are not held against it.
     pub heard: Timestamp,
+    /// When this boot certainly lived, by its own word; `None`: this coordinator has not heard it yet.
+    pub spoke: Option<Timestamp>,
     /// Everything it holds, as of its last report.
     pub runs: BTreeMap<RunId, RunReport>,
     /// What its session was last told.
@@ -68,6 +70,7 @@ impl Node {
             doubted_at: now,
             lost_at: None,
             heard: now,
+            spoke: None,
             runs: BTreeMap::new(),
             published: None,
             jobs: BTreeSet::new(),
@@ -206,11 +209,14 @@ impl Registry {
         before
     }
 
-    /// A message came. True if that ended a doubt.
-    pub(crate) fn heard(&mut self, session: SessionId, now: Timestamp) -> bool {
+    /// A message came; `stale`: it may have waited here for long. True if that ended a doubt.
+    pub(crate) fn heard(&mut self, session: SessionId, now: Timestamp, stale: bool) -> bool {
         let Some(name) = self.sessions.get(&session) else { return false };
         let Some(node) = self.nodes.get_mut(name) else { return false };
         node.heard = now;
+        if !stale {
+            node.spoke = Some(now);
+        }
         let back = node.liveness != Liveness::Ready;
         node.liveness = Liveness::Ready;
         if back {

@@ -42,7 +42,8 @@ pub(crate) fn reports<'a>(
     generation.members.iter().map(move |member| (&member.node, nodes.get(&member.node).and_then(|node| node.runs.get(&run))))
 }
 
-/// Records which members are now proven dead (R4): their node says so, or has booted anew since. True if any is new.
+/// Records which members are now proven dead (R4): their node says so, or has booted anew since. That another boot is the same machine's has been
+/// seen to when it connected ([`crate::fleet::namesake`]). True if any is new.
 pub(crate) fn note_deaths(nodes: &Registry, job: &JobUid, generation: &mut GenerationRecord) -> bool {
     let (before, id) = (generation.dead.len(), generation.run(job));
     for member in &generation.members {

@@ -26,6 +26,7 @@ mod joining;
 mod known;
 mod listening;
 mod mixture;
+mod namesakes;
 mod objects;
 mod requests;
 mod restarts;
@@ -119,6 +120,7 @@ impl Bench {
         let hello = Hello {
             node: node.into(),
             boot_id: format!("boot-{}", agent.boot),
+            uptime: None,
             incarnation: agent.incarnation,
             speaks: Speaks::OURS,
             term_seen: Term(0),

@@ -157,6 +157,11 @@ impl Fleet {
         !planted::on(Mistake::NoListening) && now < self.listen_until && self.nodes.unheard().any(is_awaited)
     }
 
+    /// What piled up while this coordinator stood still tells of agents that gave it up, in any order with their last words.
+    pub(crate) fn has_just_woken(&self, now: Timestamp) -> bool {
+        self.woke_at.is_some_and(|at| now.since(at) < self.heartbeat() * self.policy.suspect_missed)
+    }
+
     fn is_member(&self, node: &NodeName) -> bool {
         self.jobs.values().any(|job| job.current.as_ref().is_some_and(|generation| generation.has(node)))
     }
@@ -169,8 +174,7 @@ impl Fleet {
             Input::Spares { session, spares } => self.spares(session, spares, now, scratch),
             Input::Heartbeat { session } => self.heard(session, now, scratch),
             Input::Disconnected { session } => {
-                // What piled up while this coordinator stood still tells of agents that gave it up, in any order with their last words.
-                let excused = self.woke_at.is_some_and(|at| now.since(at) < self.heartbeat() * self.policy.suspect_missed);
+                let excused = self.has_just_woken(now);
                 if let Some(name) = self.nodes.disconnect(session, now, excused) {
                     self.liveness_changed(&name, now, scratch);
                 }

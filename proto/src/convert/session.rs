@@ -39,6 +39,7 @@ pub fn hello_to_wire(hello: &Hello, now: Timestamp) -> v1::Hello {
         protocol_oldest: hello.speaks.oldest,
         node: hello.node.to_string(),
         boot_id: hello.boot_id.clone(),
+        uptime_us: hello.uptime.map_or(0, |uptime| u64::try_from(uptime.as_micros()).unwrap_or(u64::MAX)),
         incarnation: hello.incarnation,
         term_seen: hello.term_seen.0,
         epoch_seen: hello.epoch_seen.0,
@@ -73,6 +74,7 @@ pub fn hello_from_wire(wire: v1::Hello, now: Timestamp) -> Result<Hello, Malform
     Ok(Hello {
         node: NodeName::from(wire.node),
         boot_id: text("hello.boot_id", wire.boot_id, NAME_MAX)?,
+        uptime: Some(wire.uptime_us).filter(|us| *us > 0).map(Duration::from_micros),
         incarnation: wire.incarnation,
         speaks,
         term_seen: Term(numbered("hello.term_seen", wire.term_seen)?),

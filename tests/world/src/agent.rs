@@ -174,6 +174,7 @@ impl World {
         let hello = Hello {
             node: place.name.clone(),
             boot_id,
+            uptime: Some(clock.since(Timestamp(0))),
             incarnation: id,
             speaks: agent.speaks,
             term_seen: ledger.term,

@@ -30,7 +30,7 @@ fn silence_leads_from_ready_over_suspect_to_lost() {
     assert!(registry.expire(at(4_999), policy.heartbeat, &policy, false).is_empty());
     assert_eq!(registry.expire(at(5_000), policy.heartbeat, &policy, false).len(), 1);
     assert_eq!(registry.nodes[&"a".into()].liveness, Liveness::Lost);
-    assert!(registry.heard(SessionId(1), at(6_000)), "a message ends the doubt");
+    assert!(registry.heard(SessionId(1), at(6_000), false), "a message ends the doubt");
 }
 
 #[test]
@@ -63,11 +63,11 @@ fn messages_put_a_verdict_off_and_never_away() {
     registry.bind(SessionId(1), &"a".into(), start);
     let at = |ms| start + Duration::from_millis(ms);
     assert!(registry.expire(at(0), policy.heartbeat, &policy, false).is_empty());
-    registry.heard(SessionId(1), at(2_000));
+    registry.heard(SessionId(1), at(2_000), false);
     assert!(registry.expire(at(3_000), policy.heartbeat, &policy, false).is_empty());
     assert_eq!(registry.next_verdict(policy.heartbeat, &policy), Some(at(5_000)));
     assert_eq!(registry.expire(at(5_000), policy.heartbeat, &policy, false).len(), 1);
-    assert!(registry.heard(SessionId(1), at(5_100)), "a message ends the doubt");
+    assert!(registry.heard(SessionId(1), at(5_100), false), "a message ends the doubt");
     assert_eq!(registry.next_verdict(policy.heartbeat, &policy), Some(at(8_100)));
     assert_eq!(registry.expire(at(8_100), policy.heartbeat, &policy, false).len(), 1);
 }
@@ -114,7 +114,7 @@ fn the_next_verdict_is_the_earliest_of_all() {
                 let session = registry.nodes[&name].session;
                 session.and_then(|session| registry.disconnect(session, now, draw.is_multiple_of(3)));
             }
-            _ => drop(registry.nodes[&name].session.map(|session| registry.heard(session, now))),
+            _ => drop(registry.nodes[&name].session.map(|session| registry.heard(session, now, false))),
         }
         let heartbeat = policy.heartbeat;
         let listening = (draw >> 40).is_multiple_of(2);

@@ -37,6 +37,7 @@ fn connect_with(bench: &mut Bench, node: &str, speaks: Speaks) -> Vec<Effect> {
     let hello = Hello {
         node: node.into(),
         boot_id: "boot-0".into(),
+        uptime: None,
         incarnation: bench.next,
         speaks,
         term_seen: Term(0),

@@ -10,6 +10,7 @@ fn reconnects(fleet: &mut Fleet, node: &str, session: u64, now: Timestamp) -> Ve
     let hello = Hello {
         node: node.into(),
         boot_id: "boot".into(),
+        uptime: None,
         incarnation: 1,
         speaks: Speaks::OURS,
         term_seen: Term(0),

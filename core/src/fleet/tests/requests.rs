@@ -120,6 +120,7 @@ fn an_old_store_is_refused_by_an_agent_that_has_seen_a_newer_term() {
     let hello = Hello {
         node: "a".into(),
         boot_id: "boot".into(),
+        uptime: None,
         incarnation: 1,
         speaks: Speaks::OURS,
         term_seen: Term(5),

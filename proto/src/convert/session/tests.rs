@@ -244,10 +244,11 @@ fn over_the_wire<M: Message + Default>(message: &M) -> M {
 
 proptest! {
     #[test]
-    fn hello_comes_back(node in name(), ids in (any::<u64>(), 0..1u64 << 53, 0..1u64 << 53), report in node_report(), runs in runs(), seen in seen()) {
+    fn hello_comes_back(node in name(), uptime in proptest::option::of(1..u64::MAX), ids in (any::<u64>(), 0..1u64 << 53, 0..1u64 << 53), report in node_report(), runs in runs(), seen in seen()) {
         let hello = Hello {
             node: NodeName::from(node),
             boot_id: "boot".into(),
+            uptime: uptime.map(Duration::from_micros),
             incarnation: ids.0,
             speaks: Speaks::OURS,
             term_seen: Term(ids.1),

@@ -68,6 +68,7 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
     let hello = Hello {
         node: "node-1".into(),
         boot_id: "boot".into(),
+        uptime: Some(Duration::from_secs(1)),
         incarnation: 7,
         speaks: Speaks::OURS,
         term_seen: Term(2),

@@ -2,6 +2,23 @@
 
 use super::*;
 
+impl Bench {
+    /// The coordinator dies and starts again from what it committed; sessions break.
+    pub(super) fn restart_coordinator(&mut self) {
+        self.term += 1;
+        let stored = Stored {
+            jobs: self.stored_jobs.values().cloned().collect(),
+            nodes: self.stored_nodes.values().cloned().collect(),
+            reports: Vec::new(),
+            last_event: self.events.len() as u64,
+        };
+        self.fleet = Fleet::new(Policy::default(), Term(self.term), stored, self.now);
+        for agent in self.agents.values_mut() {
+            (agent.session, agent.desired) = (None, None);
+        }
+    }
+}
+
 #[test]
 fn a_restarted_coordinator_adopts_what_runs() {
     let mut bench = Bench::new(&["a", "b", "c"]);

@@ -108,7 +108,7 @@ fn a_started_coordinator_goes_by_what_is_stored() {
 }
 
 #[test]
-fn what_a_coordinator_finds_when_it_wakes_may_be_as_old_as_its_sleep() {
+fn what_a_coordinator_finds_after_a_stall_may_be_as_old_as_its_stall() {
     let mut bench = at_work();
     // The coordinator stands still, and the node is booted anew meanwhile.
     bench.now = bench.now + 60 * SECOND;

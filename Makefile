@@ -1,6 +1,6 @@
 # Entry points. What each does stands in tools/ and examples/, readable on its own.
 .DEFAULT_GOAL := help
-.PHONY: help demo test world drill planted strangers bench build lint env completions clean-env
+.PHONY: help demo test world drill planted strangers lanes bench build lint env completions clean-env
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ planted: ## put 62 mistakes into the rules, one by one, see the world find each,
 
 strangers: ## public packages in every lane beside plain torchrun: losses, modules, environment, logs (about an hour; packages from the index, 1 GB)
 	@exec tools/strangers $(STRANGERS)
+
+lanes: ## the compatibility suite with each python3.10 to 3.14 on PATH, or MUSTER_TEST_PYTHONS=A:B (three minutes each; PyTorch for each from the index)
+	@exec tools/lanes
 
 bench: ## the race beside stock torchrun, goodput, scale, the senses; more than two hours; writes the README's tables (BENCH=--quick: a quarter of it, no README)
 	@python="$$(tools/python-env)" && tools/build --release && "$$python" bench/race.py $(or $(BENCH),--readme) \

@@ -281,9 +281,13 @@ class Job(Run):
 
     def check(self):
         status = self.status()
-        kills = sum(fault in KILLS.values() for fault in self.faults.values())
-        if (status["phase"], status["restarts"]) != ("Succeeded", kills):
-            self.wrong.append(f"{status['phase']} after {status['restarts']} restarts instead of {kills}: {status.get('message')}")
+        if (status["phase"], status["restarts"]) != ("Succeeded", len(self.faults)):
+            self.wrong.append(f"{status['phase']} after {status['restarts']} restarts instead of {len(self.faults)}: {status.get('message')}")
+        incidents = json.loads(self.muster("explain", "job", "-o", "json"))["incidents"]
+        charged = [incident["cause"] for incident in incidents if incident["charged"] == "job"]
+        kills = ["WorkerKilled" for fault in self.faults.values() if fault in KILLS.values()]
+        if charged != kills:
+            self.wrong.append(f"charged to the job: {charged} instead of {kills}")
         self.follower.wait(PATIENCE)
         printed = (self.folder / "followed").read_text()
         missing = [step for step in self.losses() if f"step={step} " not in printed]

@@ -44,7 +44,7 @@ const DIFFERENCES: [(&[&str], &str, &str); 11] = [
 ];
 
 /// Variables of a rank that are not, or not the same, under plain torchrun.
-const ENVIRONMENT: [(&str, &str); 11] = [
+const ENVIRONMENT: [(&str, &str); 12] = [
     ("MASTER_ADDR", "of the store that Muster serves"),
     ("MASTER_PORT", "of the store that Muster serves"),
     ("TORCHELASTIC_RUN_ID", "the job's uid, which stays; that it does is checked"),
@@ -55,6 +55,7 @@ const ENVIRONMENT: [(&str, &str); 11] = [
     ("PWD", "a shell's, which this test puts between plain torchrun and its ranks for those options"),
     ("OLDPWD", "the same"),
     ("NODE_GPU_COUNT", "part of the node's own profile"),
+    ("NODE_GPU_MODEL", "the same"),
     ("MUSTER_", "Muster's own"),
 ];
 

@@ -1,7 +1,8 @@
 //! Programs of strangers after a failure: what a script, and the packages it uses, see and do in the second and third generation is
 //! compared with plain torchrun, started by this test without Muster, which restarts the same script after the same kills.
 //!
-//! The long half of it is `make strangers`: public packages, in an environment of their own.
+//! `make test` looks at the lane that `launch: auto` takes, `make drill` at all. The long half is `make strangers`: public packages, in an
+//! environment of their own.
 
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -19,7 +20,9 @@ use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 
 /// In parked, torchrun starts the script as in cold.
-const LANES: [&str; 3] = ["cold", "fork", "direct"];
+const ALL_LANES: &[&str] = &["cold", "fork", "direct"];
+/// The lanes of the short form: what `launch: auto` takes. A minute and a half each.
+const SHORT_LANES: &[&str] = &["fork"];
 /// Names one lane, to look at that alone.
 const ONLY: &str = "MUSTER_STRANGERS_LANE";
 const KILLS: u64 = 2;
@@ -119,7 +122,6 @@ impl Followed {
 }
 
 #[test]
-#[ignore = "five minutes: make drill"]
 fn a_strangers_script_goes_on_in_every_lane_as_under_plain_torchrun() {
     let home = tempfile::Builder::new().prefix("muster-strangers-").tempdir().unwrap();
     let python = installed(&home.path().join("env"));
@@ -132,7 +134,8 @@ fn a_strangers_script_goes_on_in_every_lane_as_under_plain_torchrun() {
     let (mut wrong, mut alike) = (Vec::new(), BTreeMap::new());
     wrong.extend(own("plain torchrun", &plain, &mut alike));
     let only = env::var(ONLY).ok();
-    for lane in LANES.into_iter().filter(|lane| only.as_ref().is_none_or(|only| only == lane)) {
+    let lanes = if muster_drills::is_long() || only.is_some() { ALL_LANES } else { SHORT_LANES };
+    for &lane in lanes.iter().filter(|lane| only.as_ref().is_none_or(|only| only == *lane)) {
         let cluster = Cluster::up(1);
         let (folder, importers) = (cluster.path("left"), cluster.path("importers"));
         fs::create_dir(&folder).unwrap();
@@ -143,7 +146,8 @@ fn a_strangers_script_goes_on_in_every_lane_as_under_plain_torchrun() {
             "job",
             json!({
                 "replicas": 1, "procPerNode": 2, "launch": lane, "command": command, "args": argv,
-                "env": [{"name": "STRANGER_IMPORTERS", "value": importers}], // More than it must be charged, so that all of its generations can be looked at.
+                "env": [{"name": "STRANGER_IMPORTERS", "value": importers}],
+                // More than it must be charged, so that all of its generations can be looked at.
                 "restartPolicy": {"maxRestarts": 10 * KILLS},
             }),
         );
@@ -257,7 +261,6 @@ fn own(who: &str, folder: &Path, alike: &mut BTreeMap<String, String>) -> Vec<St
 }
 
 #[test]
-#[ignore = "two minutes: make drill"]
 fn who_joins_imports_what_the_script_imports_and_nothing_else() {
     let cluster = Cluster::up(1);
     let python = installed(&cluster.path("env"));
@@ -345,7 +348,7 @@ fn a_pinned_rank_computes_with_as_many_threads_as_it_has_cpus() {
     };
     until(pinned).unwrap_or_else(|| panic!("{}", cluster.muster(["topology", "node-1"])));
     let mut wrong = Vec::new();
-    for lane in LANES {
+    for lane in ALL_LANES {
         let file = cluster.path(&format!("{lane}.pools"));
         submit(
             &cluster,

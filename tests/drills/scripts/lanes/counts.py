@@ -1,4 +1,5 @@
-"""A script that resumes by what torchrun tells it: it fails until it has been restarted twice, and notes what it saw each time.
+"""A script that resumes by what torchrun tells it: rank 0 fails until it has been restarted twice, and notes what it saw each time.
+The other rank does not fail: the note could be cut short by its end.
 
 Arguments: a folder for the notes.
 """
@@ -14,4 +15,4 @@ if os.environ["RANK"] == "0":
     note = folder / f"{len(list(folder.glob('*.json')))}.json"
     note.with_suffix(".part").write_text(json.dumps([RESTARTS, os.environ["TORCHELASTIC_RUN_ID"]]))
     note.with_suffix(".part").rename(note)
-sys.exit(0 if RESTARTS >= 2 else 3)
+    sys.exit(0 if RESTARTS >= 2 else 3)

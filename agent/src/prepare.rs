@@ -82,7 +82,8 @@ pub(crate) async fn prepare(
         },
         None => None,
     };
-    let mut accepted = Accepted { term, gpus, job, lane, why, alone, stack, ctype, fenced, was: None };
+    let work_dir = Some(launch.dir.clone());
+    let mut accepted = Accepted { term, gpus, job, lane, why, alone, stack, ctype, fenced, work_dir, was: None };
     let dir = runs.make(&assignment.run, &accepted).map_err(|e| trouble("make the run's directory", &e))?;
     record::write_atomic(&dir, record::HOLD, &hold).map_err(|e| trouble("write the run down", &e))?;
     if let Some(launcher) = launcher {

@@ -11,6 +11,7 @@
 //! | `machine` | the thread that looks at everything below |
 //! | `host`, `pci`, `network`, `ports` | procfs and sysfs |
 //! | `kernel_clock` | whether anybody sets the clock |
+//! | `usage` | how much of the machine is in use, and by whom |
 //! | `held` | what the supervisor tells of its runs, and what follows from it |
 //! | `awaited` | interfaces and peers without which the node takes no work |
 //! | `kernel_log` | lines of the kernel log |
@@ -26,6 +27,7 @@ use std::{
 use muster_core::{
     health::{Reading, Subject, Table, Value},
     node_report::{Gpu, NodeReport},
+    usage::Usage,
 };
 use muster_runtime::{clock::Clock, version::version};
 use tokio::sync::watch;
@@ -46,9 +48,10 @@ mod ports;
 mod roots;
 mod senses;
 mod topology;
+mod usage;
 
 pub use awaited::Peer;
-pub use held::HeldRun;
+pub use held::{HeldRank, HeldRun};
 use roots::Roots;
 use senses::{Sense, Senses};
 
@@ -109,6 +112,8 @@ pub struct Pace {
     pub counters: Duration,
     /// Inventory.
     pub slow: Duration,
+    /// How much of the machine is in use.
+    pub usage: Duration,
 }
 
 impl Default for Pace {
@@ -120,7 +125,7 @@ impl Default for Pace {
 impl Pace {
     /// Rhythms from that of the looks.
     pub fn every(fast: Duration) -> Self {
-        Self { glance: GLANCE.min(fast), fast, counters: fast * 3, slow: fast * 12 }
+        Self { glance: GLANCE.min(fast), fast, counters: fast * 3, slow: fast * 12, usage: fast * 2 }
     }
 
     /// Three looks missed: NVML hangs (NVSentinel).
@@ -186,6 +191,7 @@ impl std::str::FromStr for Share {
 pub struct Facts {
     fixed: NodeReport,
     reports: watch::Receiver<Option<NodeReport>>,
+    usage: watch::Receiver<Option<Arc<Usage>>>,
     /// Where the senses hear what the session has found out; none where nobody judges.
     senses: Option<mpsc::SyncSender<Sense>>,
     /// The runs this node holds, for the senses.
@@ -203,14 +209,15 @@ impl Facts {
             ..NodeReport::default()
         };
         let runs = watch::Sender::default();
-        let (reports, senses) = watch(&config.probes, &config.state_dir, fixed.clone(), runs.subscribe());
-        Self { fixed, reports, senses: Some(senses), runs }
+        let (usage, used) = watch::channel(None);
+        let (reports, senses) = watch(&config.probes, &config.state_dir, fixed.clone(), runs.subscribe(), usage);
+        Self { fixed, reports, usage: used, senses: Some(senses), runs }
     }
 
     /// Facts that are told and not looked for.
     pub(crate) fn unprobed(fixed: NodeReport) -> Self {
         let reports = watch::Sender::new(Some(fixed.clone())).subscribe();
-        Self { reports, fixed, senses: None, runs: watch::Sender::default() }
+        Self { reports, fixed, usage: watch::channel(None).1, senses: None, runs: watch::Sender::default() }
     }
 
     /// By how many milliseconds this node's wall clock is ahead of the coordinator's; below 0: behind.
@@ -250,6 +257,18 @@ impl Facts {
         known.unwrap_or_else(|| NodeReport { gpu_error: Some(silent()), ..self.fixed.clone() })
     }
 
+    /// How much of the machine is in use, as of the last look at that; none where nobody looks.
+    pub fn usage(&mut self) -> Option<Arc<Usage>> {
+        self.usage.borrow_and_update().clone()
+    }
+
+    /// Returns once there was a new look at the usage. Cancel safe.
+    pub async fn usage_changed(&mut self) {
+        if self.usage.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Waits for the first look at everything, as long as a healthy driver takes. Returns whether it came, which the report says too.
     pub async fn first_look(&mut self) -> bool {
         tokio::time::timeout(FIRST_LOOK, self.reports.wait_for(Option::is_some)).await.is_ok_and(|seen| seen.is_ok())
@@ -270,6 +289,7 @@ fn watch(
     state_dir: &Path,
     fixed: NodeReport,
     runs: watch::Receiver<Vec<HeldRun>>,
+    used: watch::Sender<Option<Arc<Usage>>>,
 ) -> (watch::Receiver<Option<NodeReport>>, mpsc::SyncSender<Sense>) {
     let (publish, reports) = watch::channel(None);
     let (out, inbox) = mpsc::sync_channel(SENSES_MAX);
@@ -287,17 +307,27 @@ fn watch(
         inbox,
         poke,
         peers: awaited::unasked(&probes.wait_peers),
-        runs,
+        runs: runs.clone(),
         publish,
         over: over.clone(),
         wall: Clock::unix(0),
     });
     nvml::start(nvml::Watch { library: probes.nvml.clone(), pace: probes.pace, out: out.clone(), poked, over: over.clone() });
-    kernel_log::start(roots.path("dev/kmsg"), out.clone(), over.clone());
+    let told = kernel_log::start(roots.path("dev/kmsg"), out.clone(), over.clone());
+    if roots.is_real() {
+        usage::start(usage::Watch {
+            state_dir: state_dir.to_owned(),
+            every: probes.pace.usage,
+            count_kills: !told,
+            runs,
+            out: out.clone(),
+            publish: used,
+            over: over.clone(),
+        });
+    }
     awaited::start(probes.wait_peers.clone(), probes.pace.fast, out.clone(), over.clone());
     machine::start(machine::Watch {
         roots,
-        state_dir: state_dir.to_owned(),
         awaited: probes.wait_interfaces.clone(),
         notice: probes.notice_file.clone().unwrap_or_else(|| state_dir.join("termination-notice")),
         pace: probes.pace,

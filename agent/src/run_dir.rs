@@ -68,6 +68,9 @@ pub(crate) struct Accepted {
     /// Its runner must be told when the coordinator was heard.
     #[serde(default)]
     pub(crate) fenced: bool,
+    /// Where its workers start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) work_dir: Option<String>,
     /// The directory that its processes name as well, where an older agent has started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) was: Option<PathBuf>,

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `table` | rules, read from text |
 //! | `judge` | readings against rules |
+//! | `usage` | which readings a node's usage makes |
 //! | `xid` | errors the driver numbers, counted once though told twice |
 //! | `kernel_log` | which lines of the kernel log mean something |
 
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub mod judge;
 pub mod kernel_log;
 pub mod table;
+pub mod usage;
 mod xid;
 
 pub use judge::{Judge, Memory, Moment, Reading, Source, Value};

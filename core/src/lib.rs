@@ -4,7 +4,8 @@
 //! environment, file or log in here, so every rule can be tested by moving time by hand, and the world simulation runs the
 //! very code that runs in production.
 //!
-//! - the vocabulary both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`], [`node_report`], [`health`], [`run`], [`protocol`];
+//! - the vocabulary both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`], [`node_report`], [`health`], [`run`],
+//!   [`usage`], [`protocol`];
 //! - [`nccl`]: the environment of the ranks, agreed by the coordinator and filled in by each agent;
 //! - [`fleet`]: the coordinator's brain, entered through [`fleet::turn`];
 //! - [`node`]: the agent's brain, entered through [`node::turn`].
@@ -25,3 +26,4 @@ pub mod protocol;
 pub mod run;
 pub mod spec;
 pub mod time;
+pub mod usage;

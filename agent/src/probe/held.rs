@@ -11,6 +11,9 @@ use tokio::sync::watch;
 pub struct HeldRun {
     /// As its directory is called.
     pub name: String,
+    /// Its job's, with the generation what the run is called on the wire.
+    pub uid: String,
+    pub generation: u64,
     /// Whose it is; the same in all generations.
     pub job: String,
     pub gpus: Vec<String>,
@@ -18,6 +21,19 @@ pub struct HeldRun {
     pub unkillable: Option<Vec<i32>>,
     /// Why it cannot be proven that nothing of it lives.
     pub unproven: Option<String>,
+    /// Its workers are at work, neither being brought up nor being stopped.
+    pub training: bool,
+    pub ranks: Vec<HeldRank>,
+    /// Where its workers start, and write their checkpoints as a rule.
+    pub work_dir: Option<String>,
+}
+
+/// A rank of a run, and its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldRank {
+    pub rank: u32,
+    pub pid: u32,
+    pub alive: bool,
 }
 
 /// Processes named of one run; more say no more.
@@ -53,6 +69,17 @@ impl Held {
         self.last.get(uuid).map(String::as_str)
     }
 
+    /// Adds to a line of the kernel log about a process that was killed which rank that was, if it was one.
+    pub(super) fn with_victim(&self, line: &str) -> String {
+        let number = |word: &str| word.parse::<u32>().ok();
+        let killed = line.split_once("rocess ").and_then(|(_, rest)| number(rest.split(' ').next()?));
+        let of = |run: &HeldRun| run.ranks.iter().find(|rank| Some(rank.pid) == killed).map(|rank| (rank.rank, run.job.clone()));
+        match self.runs.iter().find_map(of) {
+            Some((rank, job)) => format!("{line}: rank {rank} of {job}"),
+            None => line.to_owned(),
+        }
+    }
+
     /// Without what is about GPUs that a run of ours holds: the memory is its own, or that of its workers that end just now.
     pub(super) fn not_of_ours(&self, readings: &[Reading]) -> Vec<Reading> {
         let ours = |subject: &Subject| matches!(subject, Subject::Gpu(uuid) if self.runs.iter().any(|run| run.gpus.contains(uuid)));
@@ -84,5 +111,22 @@ fn described(run: &HeldRun, pids: &[i32]) -> String {
         [] => format!("what is left of {}", run.name),
         [one] => format!("process {one} of {}", run.name),
         several => format!("processes {}{more} of {}", several.join(", "), run.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_the_kernel_killed_is_named() {
+        let ranks = vec![HeldRank { rank: 5, pid: 77, alive: false }];
+        let runs = vec![HeldRun { job: "default/digits".into(), ranks, ..HeldRun::default() }];
+        let held = Held { runs, ..Held::new(watch::channel(Vec::new()).1) };
+        let line = "Memory cgroup out of memory: Killed process 77 (python3) total-vm:1kB";
+        assert_eq!(held.with_victim(line), format!("{line}: rank 5 of default/digits"));
+        for other in ["Out of memory: Killed process 78 (java) total-vm:1kB", "Out of memory: Killed process", ""] {
+            assert_eq!(held.with_victim(other), other);
+        }
     }
 }

@@ -1,8 +1,12 @@
 //! What the kernel says about the machine: processors, memory, limits, device files.
+//!
+//! What sysinfo tells of the machine is taken from there; a tree that only looks like a machine is read by hand ([`Hardware`]).
 
 use std::{collections::BTreeSet, fs};
 
 use muster_core::node_report::host::{Host, NumaNode};
+
+use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
 
 use super::roots::Roots;
 
@@ -19,25 +23,120 @@ pub(super) struct Machine {
 /// Size of a tmpfs that was mounted without one: half of the memory (kernel documentation of tmpfs).
 const TMPFS_SHARE: u64 = 2;
 
+/// What of the machine sysinfo can tell.
+trait Hardware {
+    fn name(&self) -> Option<String>;
+    fn kernel(&self) -> Option<String>;
+    /// Empty: not known.
+    fn cpu_model(&self) -> String;
+    fn physical_cores(&self) -> Option<usize>;
+    /// CPUs that workers may use.
+    fn cpus(&self) -> usize;
+    fn memory_bytes(&self) -> u64;
+}
+
+/// The machine itself.
+struct Real(Option<System>);
+
+impl Real {
+    fn look() -> Self {
+        let mut system = System::new().ok();
+        if let Some(system) = &mut system {
+            system.refresh_cpu_list(CpuRefreshKind::nothing());
+            system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
+        }
+        Self(system)
+    }
+}
+
+impl Hardware for Real {
+    fn name(&self) -> Option<String> {
+        System::host_name().ok()
+    }
+
+    fn kernel(&self) -> Option<String> {
+        System::kernel_version().ok()
+    }
+
+    fn cpu_model(&self) -> String {
+        self.0.as_ref().and_then(|system| system.cpus().first()).map(|cpu| cpu.brand().trim().to_owned()).unwrap_or_default()
+    }
+
+    fn physical_cores(&self) -> Option<usize> {
+        System::physical_core_count().ok()
+    }
+
+    /// A cpuset or a quota counts, which sysinfo does not look at.
+    fn cpus(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.0.as_ref().map_or(0, System::total_memory)
+    }
+}
+
+/// A tree that only looks like a machine: sysinfo reads no other `/proc` than the machine's own.
+struct Tree<'a> {
+    roots: &'a Roots,
+    cpuinfo: &'a str,
+}
+
+impl Hardware for Tree<'_> {
+    fn name(&self) -> Option<String> {
+        self.roots.text("proc/sys/kernel/hostname")
+    }
+
+    fn kernel(&self) -> Option<String> {
+        self.roots.text("proc/sys/kernel/osrelease")
+    }
+
+    fn cpu_model(&self) -> String {
+        values(self.cpuinfo, "model name").next().unwrap_or_default().to_owned()
+    }
+
+    fn physical_cores(&self) -> Option<usize> {
+        let cores: BTreeSet<_> = values(self.cpuinfo, "physical id").zip(values(self.cpuinfo, "core id")).collect();
+        (!cores.is_empty()).then_some(cores.len())
+    }
+
+    fn cpus(&self) -> usize {
+        values(self.cpuinfo, "processor").count()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        kib(&self.roots.text("proc/meminfo").unwrap_or_default(), "MemTotal:").unwrap_or(0)
+    }
+}
+
+/// All values of `KEY : VALUE` lines.
+fn values<'a>(cpuinfo: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
+    cpuinfo
+        .lines()
+        .filter_map(move |line| line.split_once(':').filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim()))
+}
+
 pub(super) fn read(roots: &Roots) -> Machine {
     let cpuinfo = roots.text("proc/cpuinfo").unwrap_or_default();
-    let values = |key: &str| {
-        let key = key.to_owned();
-        cpuinfo.lines().filter_map(move |line| {
-            line.split_once(':').filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
-        })
-    };
-    let threads = values("processor").count();
-    let sockets: BTreeSet<String> = values("physical id").collect();
-    let cores: BTreeSet<(String, String)> = values("physical id").zip(values("core id")).collect();
-    let memory_bytes = kib(&roots.text("proc/meminfo").unwrap_or_default(), "MemTotal:").unwrap_or(0);
+    if roots.is_real() {
+        machine(roots, &cpuinfo, &Real::look())
+    } else {
+        machine(roots, &cpuinfo, &Tree { roots, cpuinfo: &cpuinfo })
+    }
+}
+
+/// Sockets and the mark of a virtual machine are read from `cpuinfo`: sysinfo tells neither.
+fn machine(roots: &Roots, cpuinfo: &str, hardware: &impl Hardware) -> Machine {
+    let threads = values(cpuinfo, "processor").count();
+    let sockets: BTreeSet<&str> = values(cpuinfo, "physical id").collect();
+    let memory_bytes = hardware.memory_bytes();
     let mounts = roots.text("proc/self/mounts").unwrap_or_default();
     let limits = roots.text("proc/self/limits").unwrap_or_default();
     let host = Host {
         boot_id: roots.text("proc/sys/kernel/random/boot_id").unwrap_or_default(),
-        cpu_model: values("model name").next().unwrap_or_default(),
+        cpu_model: hardware.cpu_model(),
         sockets: sockets.len().max(1) as u32,
-        physical_cores: if cores.is_empty() { threads } else { cores.len() } as u32,
+        physical_cores: hardware.physical_cores().filter(|cores| *cores > 0).unwrap_or(threads) as u32,
         numa: numa(roots),
         shm_bytes: shm(&mounts, memory_bytes),
         memlock_bytes: limit(&limits, "Max locked memory"),
@@ -47,15 +146,14 @@ pub(super) fn read(roots: &Roots) -> Machine {
         imex_channels: roots.names("dev/nvidia-caps-imex-channels"),
         topology_file: topology_file(roots),
         nccl_conf: nccl_conf(&roots.text("etc/nccl.conf").unwrap_or_default()),
-        virtual_machine: values("flags").next().is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor")),
+        virtual_machine: values(cpuinfo, "flags")
+            .next()
+            .is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor")),
     };
-    // Those this process may use: a cpuset or a quota counts. A tree that only looks like a machine says it itself.
-    let usable = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let cpus = if roots.is_real() { usable() } else { threads };
     Machine {
-        name: roots.text("proc/sys/kernel/hostname").unwrap_or_default(),
-        kernel: roots.text("proc/sys/kernel/osrelease").unwrap_or_default(),
-        cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
+        name: hardware.name().unwrap_or_default(),
+        kernel: hardware.kernel().unwrap_or_default(),
+        cpus: u32::try_from(hardware.cpus()).unwrap_or(u32::MAX),
         memory_bytes,
         host,
     }
@@ -151,6 +249,16 @@ mod tests {
         assert_eq!(machine.name, proc("/proc/sys/kernel/hostname").trim());
         assert!(machine.memory_bytes > 0 && machine.cpus >= 1 && machine.host.physical_cores >= 1);
         assert!(machine.host.open_files.is_some());
+    }
+
+    #[test]
+    fn sysinfo_and_a_tree_s_reader_say_the_same_of_one_machine() {
+        let roots = Roots::new(Path::new("/"));
+        let cpuinfo = roots.text("proc/cpuinfo").unwrap();
+        let (real, tree) = (Real::look(), Tree { roots: &roots, cpuinfo: &cpuinfo });
+        let of = |hardware: &dyn Hardware| (hardware.name(), hardware.kernel(), hardware.cpu_model(), hardware.memory_bytes());
+        assert_eq!(of(&real), of(&tree));
+        assert!(tree.physical_cores().is_none() || tree.physical_cores() == real.physical_cores());
     }
 
     #[test]

@@ -27,19 +27,22 @@ const LOOK: Duration = Duration::from_millis(200);
 const RECORD: usize = 8 << 10;
 
 /// From now on: what an earlier agent of this boot has seen is in its memory, and older lines have no time of their own to be judged by.
-pub(super) fn start(path: PathBuf, out: SyncSender<Sense>, over: Arc<AtomicBool>) {
+/// Returns whether it is read at all: in a container, as a rule, it is not there.
+pub(super) fn start(path: PathBuf, out: SyncSender<Sense>, over: Arc<AtomicBool>) -> bool {
     let log = match open(&path) {
         Ok(log) => log,
-        Err(e) => return info!("the kernel log is not read: {}: {e}", path.display()),
+        Err(e) => {
+            info!("the kernel log is not read: {}: {e}", path.display());
+            return false;
+        }
     };
     let read = move || {
         if let Err(e) = follow(log, &out, &over) {
             warn!("the kernel log is not read any more: {}: {e}", path.display());
         }
     };
-    if let Err(e) = thread::Builder::new().name("kernel-log".into()).spawn(read) {
-        warn!("the kernel log is not read: no thread: {e}");
-    }
+    let started = thread::Builder::new().name("kernel-log".into()).spawn(read);
+    started.inspect_err(|e| warn!("the kernel log is not read: no thread: {e}")).is_ok()
 }
 
 fn open(path: &Path) -> io::Result<File> {

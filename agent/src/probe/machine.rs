@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -47,7 +47,6 @@ pub(super) struct Look {
 /// What the thread needs to know.
 pub(super) struct Watch {
     pub(super) roots: Roots,
-    pub(super) state_dir: PathBuf,
     /// Interfaces without which the node takes no work.
     pub(super) awaited: Vec<String>,
     /// Exists once the machine will be taken away.
@@ -138,7 +137,7 @@ impl Eyes {
             self.listed = Some(Instant::now());
             look.machine = host::read(roots);
             look.gpus = pci::gpus(roots);
-            look.readings.push((Source::Node, node(roots, &watch.state_dir, look)));
+            look.readings.push((Source::Node, node(roots, look)));
         }
         let nics = look.network.rdma.iter().map(|device| &device.pci).chain(look.network.interfaces.iter().map(|i| &i.pci));
         let addresses: Vec<String> = nics.chain(&look.gpus).filter(|address| !address.is_empty()).cloned().collect();
@@ -160,7 +159,7 @@ impl Eyes {
     }
 }
 
-fn node(roots: &Roots, state_dir: &Path, look: &Look) -> Vec<Reading> {
+fn node(roots: &Roots, look: &Look) -> Vec<Reading> {
     let reading = |check, value, words: &str| Reading { check, subject: Subject::Node, value, words: words.to_owned() };
     let host = &look.machine.host;
     let mut all = Vec::new();
@@ -179,11 +178,5 @@ fn node(roots: &Roots, state_dir: &Path, look: &Look) -> Vec<Reading> {
     }
     let gpu_direct = look.gpus.is_empty() || look.network.rdma.is_empty() || host.peermem;
     all.push(reading("rdma-no-peermem", Value::Flag(!gpu_direct), "RDMA devices and GPUs, but no nvidia-peermem module"));
-    if roots.is_real()
-        && let Ok(disk) = rustix::fs::statvfs(state_dir)
-    {
-        let percent = disk.f_bavail * 100 / disk.f_blocks.max(1);
-        all.push(reading("disk-full", Value::Level(percent), "percent free where the agent keeps its state"));
-    }
     all
 }

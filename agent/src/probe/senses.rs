@@ -15,7 +15,10 @@ use std::{
 };
 
 use muster_core::{
-    health::{Health, Judge, Memory, Moment, Reading, Source, Subject, Table, Value, Xid, kernel_log::Line},
+    health::{
+        Health, Judge, Memory, Moment, Reading, Source, Subject, Table, Value, Xid,
+        kernel_log::{CGROUP_OOM, HOST_OOM, Line},
+    },
     node_report::{Gpu, NodeReport, network::Network, topology::Topology},
     period,
     time::Timestamp,
@@ -41,6 +44,8 @@ pub(super) enum Sense {
     Skew(Reading),
     /// How the disk of the state directory takes what the agent writes.
     StateDisk(Vec<Reading>),
+    /// How much of the machine is in use.
+    Usage(Vec<Reading>),
 }
 
 /// How often it is looked at least whether NVML hangs.
@@ -166,12 +171,15 @@ impl Senses {
             Sense::KernelLine(Line::Xid(xid)) => self.xid(mind, &xid, at),
             Sense::KernelLine(Line::Check { check, pci, text }) => {
                 let subject = pci.and_then(|pci| mind.at_address(&pci)).unwrap_or(Subject::Node);
+                let killed = matches!(check, CGROUP_OOM | HOST_OOM);
+                let text = if killed { mind.held.with_victim(&text) } else { text };
                 mind.judge.event(check, &subject, &text, at);
             }
             Sense::LookAgain => self.look_again(),
             Sense::Peers(readings) => mind.judge.look(Source::Peers, &readings, at),
             Sense::Skew(reading) => mind.judge.look(Source::Clock, &[reading], at),
             Sense::StateDisk(readings) => mind.judge.look(Source::StateDisk, &readings, at),
+            Sense::Usage(readings) => mind.judge.look(Source::Usage, &readings, at),
         }
     }
 

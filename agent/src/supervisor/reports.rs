@@ -9,7 +9,10 @@ use muster_core::{
 use muster_proto::convert::session::RUNS_MAX;
 
 use super::{Reports, Supervisor, name};
-use crate::{probe::HeldRun, runner_link::Word};
+use crate::{
+    probe::{HeldRank, HeldRun},
+    runner_link::Word,
+};
 
 impl Supervisor {
     /// Notes what only this node's senses need to know of a word, and returns what its brain must.
@@ -79,8 +82,20 @@ impl Supervisor {
             let unkillable = self.unkillable.get(&report.run).cloned();
             let unproven = self.unproven.get(&report.run).cloned();
             let accepted = self.accepted(&report.run)?;
-            let (job, gpus) = (accepted.job.clone(), accepted.gpus.clone());
-            Some(HeldRun { name: name(&report.run), job, gpus, unkillable, unproven })
+            let ranks = report.ranks.iter().filter(|rank| rank.pid != 0);
+            let ranks = ranks.map(|rank| HeldRank { rank: rank.rank, pid: rank.pid, alive: rank.exit.is_none() });
+            Some(HeldRun {
+                name: name(&report.run),
+                uid: report.run.job.to_string(),
+                generation: report.run.generation.0,
+                job: accepted.job.clone(),
+                gpus: accepted.gpus.clone(),
+                unkillable,
+                unproven,
+                training: report.phase == RunPhase::Running,
+                ranks: ranks.collect(),
+                work_dir: accepted.work_dir.clone(),
+            })
         });
         let held = held.collect();
         self.facts.note_runs(held);

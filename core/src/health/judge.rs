@@ -18,6 +18,7 @@ use super::{
 use crate::time::Timestamp;
 
 mod repeated;
+mod share;
 
 use repeated::BURST;
 
@@ -55,6 +56,8 @@ pub enum Source {
     Runs,
     /// How long the agent's own writes take, and whether they fail.
     StateDisk,
+    /// How much of the machine is in use.
+    Usage,
 }
 
 /// One value of one check.
@@ -73,6 +76,12 @@ pub enum Value {
     Level(u64),
     /// Ever rising, unless it is reset.
     Counter(u64),
+    /// A part of a whole that moves all the time. The rule's limit is in percent. The finding names the limit, not the value, and
+    /// stays until the value is a fifth beyond the limit: a report is sent when a finding changes.
+    Share {
+        part: u64,
+        of: u64,
+    },
 }
 
 type Key = (String, Subject);
@@ -159,7 +168,8 @@ impl Judge {
         for reading in readings {
             let Some(rule) = self.table.rule(reading.check).cloned() else { continue };
             let key = (reading.check.to_owned(), reading.subject.clone());
-            let Some(numbers) = self.triggered(&rule, &key, reading, at.now) else { continue };
+            let known = before.contains_key(&(key.0.clone(), self.about(&rule, &key.1)));
+            let Some(numbers) = self.triggered(&rule, &key, reading, known, at.now) else { continue };
             rising.insert(key.clone());
             let since = self.rising.entry(key.clone()).or_insert((source, at.now)).1;
             if at.now.since(since) < rule.sustained {
@@ -201,13 +211,14 @@ impl Judge {
         }
     }
 
-    /// Whether the reading breaks its rule, and the numbers for people.
-    fn triggered(&mut self, rule: &Rule, key: &Key, reading: &Reading, now: Timestamp) -> Option<String> {
+    /// Whether the reading breaks its rule, and the numbers for people. `known`: the last look of its source broke the rule as well.
+    fn triggered(&mut self, rule: &Rule, key: &Key, reading: &Reading, known: bool, now: Timestamp) -> Option<String> {
         match (rule.trigger, reading.value) {
             (Trigger::Set, Value::Flag(set)) => set.then(String::new),
             (Trigger::Above(limit), Value::Level(value)) => (value > limit).then(|| format!(": {value}, above {limit}")),
             (Trigger::Below(limit), Value::Level(value)) => (value < limit).then(|| format!(": {value}, below {limit}")),
             (Trigger::Grew { more_than, per }, Value::Counter(value)) => self.grew(key, value, more_than, per, now),
+            (trigger, Value::Share { part, of }) => share::triggered(trigger, part, of, known),
             // A rule and a reading of different kinds: an operator's file asks for what cannot be told.
             _ => None,
         }

@@ -16,6 +16,11 @@ pub enum Line {
     },
 }
 
+/// The kernel killed a process because a cgroup had reached its memory limit.
+pub const CGROUP_OOM: &str = "cgroup-oom";
+/// The kernel killed a process because the machine had no memory left.
+pub const HOST_OOM: &str = "kernel-oom";
+
 /// How much of a line is kept as evidence.
 const TEXT_MAX: usize = 200;
 
@@ -71,8 +76,12 @@ fn check(line: &str) -> Option<(&'static str, bool)> {
     if has(&["hardware error", "uncorrected"]) || has(&["mce:", "uncorrected"]) {
         return Some(("machine-check", false));
     }
-    if has(&["out of memory: killed process"]) || has(&["memory cgroup out of memory"]) {
-        return Some(("kernel-oom", false));
+    // Both say "out of memory: Killed process 77 (python3)".
+    if has(&["memory cgroup out of memory"]) {
+        return Some((CGROUP_OOM, false));
+    }
+    if has(&["out of memory: killed process"]) {
+        return Some((HOST_OOM, false));
     }
     None
 }
@@ -152,6 +161,8 @@ mod tests {
             ("INFO: task nvidia-smi:4242 blocked for more than 120 seconds.", "kernel-hung-task", None),
             ("mce: [Hardware Error]: Machine check: Uncorrected", "machine-check", None),
             ("Out of memory: Killed process 77 (python3) total-vm:1kB", "kernel-oom", None),
+            ("Memory cgroup out of memory: Killed process 77 (python3) total-vm:1kB, anon-rss:1kB", "cgroup-oom", None),
+            ("Memory cgroup out of memory: Kill process 77 (python3) score 1 or sacrifice child", "cgroup-oom", None),
         ] {
             assert_eq!(of(text), Some((check, pci.map(str::to_owned))), "{text}");
         }

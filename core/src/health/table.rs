@@ -119,6 +119,11 @@ pub enum Trigger {
     Set,
     Above(u64),
     Below(u64),
+    /// A share that is below so many percent of its whole, and below so many bytes: 5 % of a terabyte is enough.
+    Scarce {
+        percent: u64,
+        bytes: u64,
+    },
     /// A counter that grew by more than so much, within so long, or ever since this boot's baseline.
     Grew {
         more_than: u64,
@@ -215,7 +220,7 @@ fn rule(words: &[&str]) -> Result<Rule, String> {
         holds: Holds::Live,
         whole_node: false,
     };
-    let mut per = None;
+    let (mut per, mut bytes) = (None, None);
     for parameter in parameters {
         let (name, value) = parameter.split_once('=').ok_or_else(|| format!("{parameter:?} is not PARAMETER=VALUE"))?;
         let number = || value.parse::<u64>().map_err(|_| format!("{name}={value}: not a number"));
@@ -225,12 +230,18 @@ fn rule(words: &[&str]) -> Result<Rule, String> {
             "below" => rule.trigger = Trigger::Below(number()?),
             "grew" => rule.trigger = Trigger::Grew { more_than: number()?, per: None },
             "per" => per = Some(time()?),
+            "bytes" => bytes = Some(number()?),
             "for" => rule.sustained = time()?,
             "hold" if value == "boot" => rule.holds = Holds::Boot,
             "hold" => rule.holds = Holds::For(time()?),
             "scope" if value == "node" => rule.whole_node = true,
-            _ => return Err(format!("{parameter:?}: known are above=, below=, grew=, per=, for=, hold= and scope=node")),
+            _ => return Err(format!("{parameter:?}: known are above=, below=, bytes=, grew=, per=, for=, hold= and scope=node")),
         }
+    }
+    match (rule.trigger, bytes) {
+        (Trigger::Below(percent), Some(bytes)) => rule.trigger = Trigger::Scarce { percent, bytes },
+        (_, Some(_)) => return Err("bytes= belongs to below=".into()),
+        (_, None) => {}
     }
     match (&mut rule.trigger, per) {
         (Trigger::Grew { per, .. }, given) => *per = given,
@@ -295,7 +306,8 @@ mod tests {
             ),
             ("a warn none above=x", "line 1: above=x: not a number"),
             ("a warn none per=5s", "line 1: per= belongs to grew="),
-            ("a warn none size=3", "line 1: \"size=3\": known are above=, below=, grew=, per=, for=, hold= and scope=node"),
+            ("a warn none size=3", "line 1: \"size=3\": known are above=, below=, bytes=, grew=, per=, for=, hold= and scope=node"),
+            ("a warn none above=5 bytes=5", "line 1: bytes= belongs to below="),
             ("a warn none\na warn none", "line 2: a has a line already"),
         ] {
             assert_eq!(Table::parse(text).unwrap_err().to_string(), error);

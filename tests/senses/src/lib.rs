@@ -21,6 +21,7 @@ pub const QUICK: Pace = Pace {
     fast: Duration::from_millis(250),
     counters: Duration::from_millis(250),
     slow: Duration::from_millis(500),
+    usage: Duration::from_millis(500),
 };
 
 /// Only a loaded machine needs more than a moment of it.

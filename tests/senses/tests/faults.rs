@@ -312,7 +312,7 @@ async fn an_efa_device_that_leaves_commands_unanswered_is_drained() {
 async fn a_glance_finds_what_no_event_tells_long_before_the_next_look() {
     let machine = Machine::new("8xh100");
     let hour = Duration::from_secs(3_600);
-    let pace = Pace { glance: Duration::from_millis(20), fast: hour, counters: hour, slow: hour };
+    let pace = Pace { glance: Duration::from_millis(20), fast: hour, counters: hour, slow: hour, usage: hour };
     let mut eyes = Eyes::open(&machine.config(pace, &["--wait-interface=ibp0"])).await;
     let uuids: Vec<String> = (0..8).map(|index| uuid(&eyes.report, index)).collect();
     for (target, fault, check, subject) in [

@@ -12,7 +12,7 @@ fn gpu(eyes: &Eyes, index: usize) -> Subject {
 /// A run of a job on some GPUs of the machine.
 fn run(eyes: &Eyes, job: &str, generation: u32, gpus: &[usize]) -> HeldRun {
     let gpus = gpus.iter().map(|index| eyes.report.gpus[*index].uuid.clone()).collect();
-    HeldRun { name: format!("{job}-g{generation}"), job: format!("default/{job}"), gpus, unkillable: None, unproven: None }
+    HeldRun { name: format!("{job}-g{generation}"), job: format!("default/{job}"), gpus, ..HeldRun::default() }
 }
 
 fn of_check<'a>(eyes: &'a Eyes, check: &str) -> Vec<&'a Finding> {

@@ -190,6 +190,7 @@ class Muster(Stack):
     """Ours, through the real command line; daemons with their defaults."""
 
     lane = "cold"
+    gpus = 0
 
     def __init__(self, setting, folder):
         super().__init__(setting, folder)
@@ -219,7 +220,7 @@ class Muster(Stack):
                 "minReplicas": self.setting.smallest,
                 "maxReplicas": self.setting.nodes,
                 "procPerNode": 1,
-                "gpusPerNode": 0,
+                "gpusPerNode": self.gpus,
                 "command": [self.setting.python],
                 "args": self.script(),
                 "env": [{"name": name, "value": value} for name, value in SETTINGS.items()],

@@ -1,0 +1,215 @@
+"""A killed worker on a machine with a GPU: every lane of Muster, and torchrun with its best tuning, in the same run.
+
+    python bench/gpu.py                     print the table
+    python bench/gpu.py --readme            and write it into README.md
+    python bench/gpu.py --lanes fork --kills 1
+
+One rank trains on one GPU over NCCL (`gpu_step.py`). It is killed several times; measured is the time until the next start has made a step. Also checked: that no
+launcher, which lives through all of it, has a GPU's device file open, and that the GPU's memory is free once the job is over. Ends with exit code 1 if it is not so.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import processes
+import race
+import report
+import stacks
+
+BEGIN, END = "<!-- gpu:begin -->", "<!-- gpu:end -->"
+LANES = ("fork", "direct", "parked", "cold")
+TORCHRUN = "torchrun, best tuning"
+# A first start with a cold page cache was seen to take 11 s.
+PATIENCE = 180
+LOOK = 0.005
+# What is imported ahead, beside training, is done after so many seconds; the first kill comes then, as it would with luck on any machine.
+TRAIN = 5
+DEVICE = "/dev/nvidia"
+# A driver keeps this much of an idle GPU for itself.
+IDLE_MIB = 64
+
+
+class Wrong(Exception):
+    """The bench could not be run to its end."""
+
+
+class Lane(stacks.Muster):
+    """Ours, in one lane, with one of the node's GPUs."""
+
+    gpus = 1
+
+    def __init__(self, setting, folder, lane):
+        super().__init__(setting, folder)
+        self.lane = lane
+
+    def script(self):
+        return script(self.steps)
+
+
+class Tuned(stacks.Torchrun):
+    """One torchrun on one node: all it needs is to look at its workers often."""
+
+    def script(self):
+        return script(self.steps)
+
+    def start(self, nodes):
+        began = time.monotonic_ns()
+        self.launch("--standalone", "--max-restarts=1000", "--monitor-interval=0.1")
+        return began
+
+
+def script(folder):
+    return [str(stacks.HERE / "gpu_step.py"), str(folder)]
+
+
+def until(what, stack, look):
+    deadline = time.monotonic() + PATIENCE
+    while not (found := look()):
+        if time.monotonic() > deadline or stack.gave_up():
+            raise Wrong(f"not {what}\n{stack.evidence()}")
+        time.sleep(LOOK)
+    return found
+
+
+def read(path):
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+
+
+def nvidia_smi(query):
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def used():
+    """MiB of the first GPU's memory that are in use."""
+    return int(nvidia_smi("memory.used").splitlines()[0])
+
+
+def with_gpu_open(folder, rank):
+    """Processes of this folder, other than the rank, that have a GPU's device file open or mapped."""
+    return [pid for pid in processes.naming(folder) - {rank} if has_gpu_open(pathlib.Path(f"/proc/{pid}"))]
+
+
+def has_gpu_open(process):
+    # The agent reads NVML, which keeps the device files open.
+    if processes.program(int(process.name)) == "muster-agent":
+        return False
+    try:
+        files = [os.readlink(file) for file in (process / "fd").iterdir()]
+        return any(DEVICE in text for text in [*files, (process / "maps").read_text()])
+    except OSError:  # it has ended
+        return False
+
+
+class Agent:
+    """What an idle agent costs on this machine, its driver included."""
+
+    def __init__(self, folder):
+        self.pid = next(pid for pid in processes.naming(folder) if processes.program(pid) == "muster-agent")
+
+    def used(self):
+        """Nanoseconds of processor time so far: all of it, and what the threads took that ask the driver."""
+        threads = list(pathlib.Path(f"/proc/{self.pid}/task").iterdir())
+        taken = [((thread / "comm").read_text(), int((thread / "schedstat").read_text().split()[0])) for thread in threads]
+        return sum(time for _, time in taken), sum(time for name, time in taken if name.startswith("nvml"))
+
+    def cost(self, seconds):
+        """In % of one core: all, and the driver's part; and resident MiB."""
+        before = self.used()
+        time.sleep(seconds)
+        shares = [(after - earlier) / seconds / 1e7 for after, earlier in zip(self.used(), before)]
+        return *shares, processes.resident(self.pid)[0] / 1024
+
+
+def measure(stack, kills):
+    """Seconds of the first start, and after each kill; and what was wrong."""
+    wrong = []
+    began = stack.start(1) / 1e9
+    first = until("a first step", stack, lambda: read(stack.steps / "step.0.json"))
+    again = []
+    time.sleep(TRAIN)
+    for number in range(1, kills + 1):
+        pid = read(stack.steps / f"step.{number - 1}.json")["pid"]
+        struck = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        step = until(f"a step after kill {number}", stack, lambda: read(stack.steps / f"step.{number}.json"))
+        again.append(step["at"] - struck)
+        time.sleep(1)
+        if isinstance(stack, Lane):
+            wrong += [f"process {pid} has a GPU open and is no rank" for pid in with_gpu_open(stack.cluster, step["pid"])]
+    if isinstance(stack, Lane):
+        stack.muster("cancel", stacks.JOB, "--wait")
+        if used() > IDLE_MIB:
+            wrong.append(f"{used()} MiB of the GPU are in use after the end")
+        stack.muster("local", "down")
+    return first["at"] - began, again, wrong
+
+
+def main():
+    options = arguments()
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-gpu-"))
+    programs = pathlib.Path(options.programs)
+    setting = race.Setting(sys.executable, programs, 1, 1, 0, None)
+    version = subprocess.run([programs / "muster", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    rows, wrong, idle = [], [], None
+    try:
+        for key in [*options.lanes, TORCHRUN]:
+            home = folder / key.split(",")[0]
+            stack = Tuned(setting, home) if key == TORCHRUN else Lane(setting, home, key)
+            try:
+                stack.prepare(1)
+                if idle is None and key != TORCHRUN:
+                    idle = Agent(home).cost(options.idle)
+                first, again, found = measure(stack, options.kills)
+            finally:
+                stack.stop()
+            rows.append((key if key == TORCHRUN else f"Muster, {key}", first, again))
+            wrong += [f"{key}: {what}" for what in found]
+            print(f"{rows[-1][0]}: first start {first:.1f} s, after a kill {' '.join(f'{seconds:.2f}' for seconds in again)} s", flush=True)
+    finally:
+        processes.sweep(folder)
+    text = block(rows, idle, version)
+    print(f"\n{text}")
+    if wrong:
+        raise SystemExit("\n".join(wrong))
+    print("No launcher had a GPU open, and after each end the GPU was free.")
+    if options.readme:
+        report.rewrite_block(BEGIN, END, text)
+
+
+def block(rows, idle, version):
+    lines = ["| one rank on one GPU, NCCL | first start | a killed worker: until the next step |", "|---|---|---|"]
+    for name, first, again in rows:
+        spread = f"({min(again):.2f} to {max(again):.2f}, {len(again)} kills)"
+        lines.append(f"| {name} | {first:.1f} s | **{statistics.median(again):.2f} s** {spread} |")
+    if idle:
+        lines += ["", f"An idle agent on this machine takes {idle[0]:.2f} % of one core, {idle[1]:.2f} of them to ask the driver, and {idle[2]:.0f} MiB."]
+    machine = race.describe_machine()
+    about = [nvidia_smi("name").splitlines()[0], f"driver {nvidia_smi('driver_version').splitlines()[0]}"]
+    about += [f"torch {machine['torch']}", f"Python {machine['python']}", f"{os.cpu_count()} cores"]
+    lines += ["", f"Measured by `bench/gpu.py` on {machine['date']}, {version}: {', '.join(about)}.", ""]
+    return "\n".join(lines)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lanes", type=lambda text: text.split(","), default=list(LANES), help=",".join(LANES))
+    parser.add_argument("--kills", type=int, default=5, help="of the worker, one after another [5]")
+    parser.add_argument("--idle", type=int, default=30, help="seconds for which an idle agent is watched [30]")
+    parser.add_argument("--programs", default=str(stacks.PROGRAMS), help="folder of Muster's programs [target/muster/bin]")
+    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
+    return parser.parse_args()
+
+
+main()

@@ -1,9 +1,9 @@
 """What is left of training under a storm of failures: useful steps as a share of an undisturbed run. Part of `make bench`.
 
-    python bench/goodput.py --readme                            every failure, period and competitor; about an hour
+    python bench/goodput.py --write                            every failure, period and competitor; about an hour
     python bench/goodput.py --quick                             a worker killed every 10 s, one run each
     python bench/goodput.py --failures worker --periods 10 --competitors fork,tuned --window 30
-    python bench/goodput.py --from bench/results/goodput.json --readme       measure nothing, only write the table
+    python bench/goodput.py --from bench/results/goodput.json --write       measure nothing, only write the table
 
 A step takes 50 ms and is useful once: what was not saved is trained again and counts no second time. The window begins when the whole
 world trains; each period ends with a failure of a worker, a node, or rank 0's node. A node that was cut comes back after half a period. A failure
@@ -113,9 +113,9 @@ def main():
     page = f"# Goodput, as measured\n\nWritten by `bench/goodput.py`; do not edit.\n\n{block(found)}"
     (options.out / "goodput.md").write_text(page)
     print("\n" + block(found))
-    if options.readme:
+    if options.write:
         report.rewrite_block(BEGIN, END, block(found))
-        print("README.md has the new table")
+        print("docs/measured.md has the new table")
 
 
 def measure_all(options):
@@ -258,7 +258,7 @@ def written(found):
 
 
 def command(options):
-    return "make bench" if sys.argv[1:] == ["--readme"] else f"bench/goodput.py {' '.join(sys.argv[1:])}".strip()
+    return "make bench" if sys.argv[1:] == ["--write"] else f"bench/goodput.py {' '.join(sys.argv[1:])}".strip()
 
 
 def arguments():
@@ -282,7 +282,7 @@ def arguments():
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of goodput.json [bench/results]")
     parser.add_argument("--keep", type=pathlib.Path, help="copy the logs of every run into this folder")
     parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this goodput.json")
-    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/measured.md")
     options = parser.parse_args()
     if options.quick:
         options.failures, options.periods = ["worker"], [10]

@@ -1,7 +1,7 @@
 """A killed worker on a machine with a GPU: every lane of Muster, and torchrun with its best tuning, in the same run.
 
     python bench/gpu.py                     print the table
-    python bench/gpu.py --readme            and write it into README.md
+    python bench/gpu.py --write            and write it into docs/measured.md
     python bench/gpu.py --lanes fork --kills 1
 
 One rank trains on one GPU over NCCL (`gpu_step.py`). It is killed several times; measured is the time until the next start has made a step. Also checked: that no
@@ -184,7 +184,7 @@ def main():
     if wrong:
         raise SystemExit("\n".join(wrong))
     print("No launcher had a GPU open, and after each end the GPU was free.")
-    if options.readme:
+    if options.write:
         report.rewrite_block(BEGIN, END, text)
 
 
@@ -208,7 +208,7 @@ def arguments():
     parser.add_argument("--kills", type=int, default=5, help="of the worker, one after another [5]")
     parser.add_argument("--idle", type=int, default=30, help="seconds for which an idle agent is watched [30]")
     parser.add_argument("--programs", default=str(stacks.PROGRAMS), help="folder of Muster's programs [target/muster/bin]")
-    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/measured.md")
     return parser.parse_args()
 
 

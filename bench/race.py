@@ -1,9 +1,9 @@
 """The re-form race: Muster beside stock torchrun in one run, same script, same machine, interleaved rounds.
 
-    make bench                                  the race and bench/scale.py; writes bench/results/ and the README's tables
+    make bench                                  the race and bench/scale.py; writes bench/results/ and the tables of docs/measured.md
     python bench/race.py --quick                two events, few rounds, about ten minutes
     python bench/race.py --rounds 1 --events worker,join --competitors fork,tuned
-    python bench/race.py --from bench/results/race.json --readme       only write tables and plot again
+    python bench/race.py --from bench/results/race.json --write       only write tables and plot again
 
 Every measurement is a fresh start of one competitor, one event, and the time from the event until the last member of the new world
 has completed its first all-reduce; finding out is part of it. The clock is CLOCK_MONOTONIC everywhere (see step.py). What
@@ -112,9 +112,9 @@ def main():
     print("\n" + report.table(race))
     print(report.phase_table(race))
     print(report.memory_table(race))
-    if options.readme:
-        report.rewrite_readme(race)
-        print("README.md has the new table")
+    if options.write:
+        report.publish(race)
+        print("docs/measured.md has the new table")
 
 
 def run(options):
@@ -352,7 +352,7 @@ def arguments():
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of race.json and race.svg [bench/results]")
     parser.add_argument("--keep", type=pathlib.Path, help="copy the logs of every start into this folder")
     parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this race.json")
-    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/measured.md")
     options = parser.parse_args()
     if options.quick and options.events == events:
         options.events = list(plan.QUICK_EVENTS)
@@ -365,7 +365,7 @@ def arguments():
         parser.error(f"{stacks.PROGRAMS / 'muster'} is not there: run make build first")
     if options.nodes < 3:
         parser.error("--nodes: 3 at least, or no world is left to re-form when one is cut")
-    options.as_made = sys.argv[1:] == ["--readme"]
+    options.as_made = sys.argv[1:] == ["--write"]
     return options
 
 

@@ -1,4 +1,4 @@
-"""Turns the figures of a race into the table, the README's block and the plot. Measures nothing."""
+"""Turns the figures of a race into its tables and the plot. Measures nothing."""
 
 import html
 import pathlib
@@ -6,6 +6,7 @@ import statistics
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+MEASURED = ROOT / "docs" / "measured.md"
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 # Ours, the fastest first: the first one that took part is what the ratios refer to.
 OURS = ("fork", "direct", "parked", "cold")
@@ -190,22 +191,42 @@ def block(race):
         f"programs of the machine took {statistics.median(counted):.0%} of the processors meanwhile (median; {max(counted):.0%} at "
         "most).\n"
     )
-    plot_line = "\n![The same as bars, with the phases of each](bench/results/race.svg)\n"
+    plot_line = "\n![The same as bars, with the phases of each](../bench/results/race.svg)\n"
     return f"{table(race)}\n{words}{absent}{pauses(race)}{memory_table(race)}{plot_line}"
 
 
-def rewrite_readme(race):
+# What the README shows of it: these events, for the lane of `launch: auto` and stock torchrun at its best and as it comes.
+FEW_EVENTS = ("worker", "node", "rank0", "frozen", "resize")
+FEW = ("fork", "tuned", "stock")
+
+
+def few(race):
+    """The README's table: medians only."""
+    meta = race["meta"]
+    keys = [key for key in FEW if key in meta["competitors"]]
+    head = ["seconds, median", *(meta["competitors"][key] for key in keys)]
+    rows = [head, ["---"] * len(head)]
+    for event in (event for event in FEW_EVENTS if event in meta["events"]):
+        cells = [Cell(race, event, key) for key in keys]
+        texts = ["-" if not cell.times else "never" if cell.median() == NEVER else seconds(cell.median()) for cell in cells]
+        rows.append([meta["events"][event][0], f"**{texts[0]}**", *texts[1:]])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+
+def publish(race):
+    """Writes the whole table where all that is measured stands, and a few figures into the README."""
     rewrite_block(BEGIN, END, block(race))
+    rewrite_block(*(mark.replace("bench:", "figures:") for mark in (BEGIN, END)), few(race), README)
 
 
-def rewrite_block(begin, end, text):
-    """Puts the text between two lines of the README that mark where it goes."""
-    whole = README.read_text()
+def rewrite_block(begin, end, text, page=MEASURED):
+    """Puts the text between two lines of the page that mark where it goes."""
+    whole = page.read_text()
     if whole.count(begin) != 1 or whole.count(end) != 1:
-        raise SystemExit(f"README.md must have the lines {begin} and {end} once each")
+        raise SystemExit(f"{page.relative_to(ROOT)} must have the lines {begin} and {end} once each")
     before, rest = whole.split(begin)
     after = rest.split(end)[1]
-    README.write_text(f"{before}{begin}\n{text}{end}{after}")
+    page.write_text(f"{before}{begin}\n{text}{end}{after}")
 
 
 # Darkest and lightest shade of each competitor's bar.

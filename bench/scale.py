@@ -1,7 +1,7 @@
 """How Muster bears scale, beside its peers, in one run; and what its daemons weigh.
 
-    make bench                             the race, then this; writes bench/results/scale.json, scale.md and the README's block
-    python bench/scale.py --quick          fewer repetitions; --from bench/results/scale.json --readme   only write the pages again
+    make bench                             the race, then this; writes bench/results/scale.json, scale.md and its table in docs/measured.md
+    python bench/scale.py --quick          fewer repetitions; --from bench/results/scale.json --write   only write the pages again
 
 - the coordinator with 1,000 and 10,000 agents: real sessions over loopback from one process (bench/fleet), one real coordinator;
 - one round of torch's c10d rendezvous and one quorum of torchft's lighthouse, for the same question asked of others (peers.py);
@@ -52,7 +52,7 @@ def main():
     page = block(found)
     (options.out / "scale.md").write_text(f"# Scale, as measured\n\nWritten by `bench/scale.py`; do not edit.\n\n{page}")
     print("\n" + page)
-    if options.readme:
+    if options.write:
         report.rewrite_block(BEGIN, END, page)
 
 
@@ -185,7 +185,7 @@ def describe(began):
     with open("/proc/meminfo") as file:
         gib = int(file.readline().split()[1]) / 2**20
     return {
-        "command": "make bench" if sys.argv[1:] == ["--readme"] else f"bench/scale.py {' '.join(sys.argv[1:])}".strip(),
+        "command": "make bench" if sys.argv[1:] == ["--write"] else f"bench/scale.py {' '.join(sys.argv[1:])}".strip(),
         "date": began.strftime("%Y-%m-%d"),
         "commit": commit.stdout.strip() or "unknown",
         "machine": f"{os.cpu_count()} {platform.machine()} cores, {gib:.0f} GiB, Linux {platform.release().split('-')[0]}",
@@ -297,7 +297,7 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="10,000 agents only, and fewer repetitions")
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of scale.json and scale.md [bench/results]")
     parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this scale.json")
-    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/measured.md")
     return parser.parse_args()
 
 

@@ -1,7 +1,7 @@
 """How soon what breaks on a node is known to whoever watches the coordinator, and what the looking costs.
 
     python bench/senses.py                    about ten minutes; writes bench/results/senses.json and senses.md
-    python bench/senses.py --readme           and the README's block; --from bench/results/senses.json --readme   only write the pages again
+    python bench/senses.py --write           and its table in docs/measured.md; --from bench/results/senses.json --write   only write the pages again
     python bench/senses.py --kinds link,nic -n 5
 
 Each kind of fault has a local cluster of its own whose nodes look like GPU machines (`muster local up --hardware`). A fault is injected with
@@ -243,7 +243,7 @@ def main():
     page = block(found)
     (options.out / "senses.md").write_text(f"# The senses, as measured\n\nWritten by `bench/senses.py`; do not edit.\n\n{page}")
     print("\n" + page)
-    if options.readme:
+    if options.write:
         report.rewrite_block(BEGIN, END, page)
     late = [kind.title for kind in KINDS if max(found["delays"].get(kind.key, [0])) > kind.limit]
     if late:
@@ -260,7 +260,7 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="five of each kind")
     parser.add_argument("--from", dest="read", type=pathlib.Path, help="write the pages from these figures")
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder for senses.json and senses.md")
-    parser.add_argument("--readme", action="store_true", help="write the block into README.md")
+    parser.add_argument("--write", action="store_true", help="write the block into docs/measured.md")
     options = parser.parse_args()
     if unknown := set(options.kinds) - set(known):
         parser.error(f"no such kind: {', '.join(sorted(unknown))}")

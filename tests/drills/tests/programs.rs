@@ -247,7 +247,7 @@ fn own(who: &str, folder: &Path, alike: &mut BTreeMap<String, String>) -> Vec<St
         for (rank, found) in generation(folder, number, RANKS).unwrap_or_default().iter().enumerate() {
             let whose = format!("{who}, generation {number}, rank {rank}");
             for (name, value) in found["own"].as_object().unwrap() {
-                // The seed of `hash` is the interpreter's, and forked ranks share one: README says so.
+                // The seed of `hash` is the interpreter's, and forked ranks share one: docs/limits.md says so.
                 if name == "hash" && (who == "fork" || who == "direct") {
                     continue;
                 }

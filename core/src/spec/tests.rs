@@ -82,6 +82,17 @@ fn pinning_is_all_a_job_may_switch_off_of_ours() {
     let mut doc = document();
     doc.spec.env = vec![EnvVar { name: "MUSTER_RANK_CPUS".into(), value: "off".into() }];
     assert!(doc.check().is_ok());
+    for name in [
+        "MUSTER_RANK",
+        "MUSTER_RUN_DIR",
+        "MUSTER_RANK_CPUS_2",
+        "TORCHELASTIC_RUN_ID",
+        "TORCH_ELASTIC_WORKER_IDENTICAL",
+        "PET_NNODES",
+    ] {
+        doc.spec.env = vec![EnvVar { name: name.into(), value: "off".into() }];
+        assert_eq!(paths(&doc), ["spec.env[0].name"], "{name} is ours");
+    }
 }
 
 #[test]

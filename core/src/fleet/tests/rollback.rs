@@ -257,3 +257,36 @@ fn what_an_accepted_store_knows_to_be_over_is_stopped_where_it_goes_on() {
     bench.pass(SECOND);
     assert!(!bench.agents[&"a".into()].runs.contains_key(&newer), "{:?}", bench.agents[&"a".into()].runs);
 }
+
+#[test]
+fn an_agent_that_does_not_know_what_was_started_on_its_boot_is_another() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(1, 1, 1));
+    bench.pass(SECOND);
+    assert_eq!(bench.members("digits"), ["a"]);
+    let agent = bench.agents.get_mut(&"a".into()).unwrap();
+    let (runs, epoch) = (std::mem::take(&mut agent.runs), std::mem::take(&mut agent.epoch));
+    bench.connect("a");
+    let said = bench.events.last().unwrap();
+    assert!(
+        said.reason == "SessionRefused" && said.message.contains("does not know of generation 1 of default/digits"),
+        "{said:?}"
+    );
+    assert!(said.message.contains("node epoch 1") && bench.agents[&"a".into()].runs.is_empty(), "{}", said.message);
+
+    // The one that was told comes back, and nothing has happened.
+    let agent = bench.agents.get_mut(&"a".into()).unwrap();
+    (agent.runs, agent.epoch) = (runs, epoch);
+    bench.connect("a");
+    let job = bench.job("digits");
+    assert_eq!((job.phase, job.last_generation.0), (Phase::Running, 1), "{}", job.message);
+
+    // After a new boot nothing of it is left, whatever the disk says.
+    let agent = bench.agents.get_mut(&"a".into()).unwrap();
+    agent.runs.clear();
+    (agent.epoch, agent.boot) = (NodeEpoch(0), 1);
+    bench.cut("a");
+    bench.connect("a");
+    bench.pass(SECOND);
+    assert_eq!(bench.job("digits").last_generation.0, 2);
+}

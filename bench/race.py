@@ -316,13 +316,17 @@ def describe(options):
 def describe_machine():
     versions = "import sys, torch; print(torch.__version__, sys.version.split()[0])"
     torch, python = subprocess.run([sys.executable, "-c", versions], capture_output=True, text=True, check=True).stdout.split()
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=stacks.HERE, capture_output=True, text=True, check=False)
+    try:
+        command = ["git", "rev-parse", "--short=12", "HEAD"]
+        commit = subprocess.run(command, cwd=stacks.HERE, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # a machine without git has a copy of the tree
+        commit = ""
     with open("/proc/meminfo") as file:
         gib = int(file.readline().split()[1]) / 2**20
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} {platform.machine()} cores, {gib:.0f} GiB, Linux {platform.release().split('-')[0]}, no GPU used",
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": commit or "unknown",
         "torch": torch,
         "python": python,
     }

@@ -2,9 +2,8 @@
 
 use crate::{
     fleet::{
-        Fleet,
+        Fleet, generation,
         job::{GenerationRecord, Phase},
-        rendezvous,
     },
     id::{JobUid, NodeName},
     period,
@@ -26,8 +25,8 @@ impl Fleet {
         let (have, wanted) = (generation.members.len() as u32, job.replicas);
         if !generation.started {
             let phase = if job.restart_count == 0 && generation.number.0 == 1 { Phase::Forming } else { Phase::Recovering };
-            let waits = rendezvous::unready(&self.nodes, uid, generation);
-            let stuck = job.retiring.iter().filter(|g| !rendezvous::is_inert(&self.nodes, g, job.spec.progress));
+            let waits = generation::unready(&self.nodes, uid, generation);
+            let stuck = job.retiring.iter().filter(|g| !generation::is_inert(&self.nodes, g, job.spec.progress));
             let silent: Vec<&str> = stuck.flat_map(unproven).map(NodeName::as_str).collect();
             let (reason, message) = if let Some(message) = self.unkillable(uid) {
                 ("Stopping", message)
@@ -53,7 +52,7 @@ impl Fleet {
         }
         let expected = generation.proc_per_node;
         let unlaunched = || {
-            let reports = rendezvous::reports(&self.nodes, uid, generation);
+            let reports = generation::reports(&self.nodes, uid, generation);
             reports.filter(|(_, run)| !run.is_some_and(|run| run.ranks_started(expected))).count()
         };
         let (phase, reason, message) = if let Some(why) = self.live.get(uid).and_then(|live| live.frozen.clone()) {

@@ -11,11 +11,11 @@ use crate::{
         blame::{self, Evidence, UNDER_WAY, Verdict},
         budget::{self, AVOID, Avoided, IN_VAIN_MAX, Restart},
         crash_loop::{self, CrashLoop},
+        generation::{self, Completion},
         job::{Ending, JobRecord, Phase, Stopping},
         marks::{self, Mark, Standing},
         placement::Placement,
         receipt::{Cause, Charged, Incident},
-        rendezvous::{self, Completion},
         settle::Reunion,
         turn::Scratch,
     },
@@ -37,9 +37,9 @@ impl Fleet {
         self.live(uid).frozen = None;
         let job = &self.jobs[uid];
         let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else { return };
-        let patience = rendezvous::patience(generation, self.present_since, &self.policy);
+        let patience = generation::patience(generation, self.present_since, &self.policy);
         if generation.started {
-            match rendezvous::completion(&self.nodes, uid, generation) {
+            match generation::completion(&self.nodes, uid, generation) {
                 Completion::Done => return self.succeed(uid, now, scratch),
                 Completion::RanksDone => {
                     let all_here = generation.members.iter().all(|m| self.nodes.get(&m.node).is_some_and(|n| n.is_ready()));
@@ -55,7 +55,7 @@ impl Fleet {
             self.wake_job(uid, patience + Duration::from_millis(1));
         }
         let generation = self.jobs[uid].current.as_ref().expect("checked above");
-        let mut evidence = rendezvous::evidence(&self.nodes, uid, generation, now, patience);
+        let mut evidence = generation::evidence(&self.nodes, uid, generation, now, patience);
         let receipt = self.jobs[uid].incidents.last().filter(|incident| incident.to == Some(generation.number));
         if receipt.is_some_and(|incident| incident.launched_at.is_some()) {
             evidence.iter_mut().for_each(Evidence::had_launched);
@@ -76,14 +76,14 @@ impl Fleet {
             let listening = self.is_listening(now);
             let patience =
                 if listening { self.listen_until } else { doubted + self.heartbeat() * (self.policy.suspect_missed + 1) };
-            if now < patience && rendezvous::may_have_a_culprit(&self.nodes, generation, &evidence, doubted + UNDER_WAY) {
+            if now < patience && generation::may_have_a_culprit(&self.nodes, generation, &evidence, doubted + UNDER_WAY) {
                 return self.wake_job(uid, patience.min(now + LOOK_AGAIN));
             }
         }
         let generation = self.jobs[uid].current.as_ref().expect("checked above");
         if let Some(brake) = &self.brake
             && evidence.iter().all(Evidence::is_silence)
-            && rendezvous::unheard(&self.nodes, generation)
+            && generation::unheard(&self.nodes, generation)
             && !planted::on(Mistake::BrakeIgnored)
         {
             let why = brake.sentence(&self.policy);
@@ -130,7 +130,7 @@ impl Fleet {
         };
         let reason = ending.message.clone();
         if let Some(generation) = &job.current {
-            job.last_step = rendezvous::steps(&self.nodes, uid, generation).last.or(job.last_step);
+            job.last_step = generation::steps(&self.nodes, uid, generation).last.or(job.last_step);
         }
         job.ending = Some(ending);
         job.retire_current(Stopping { reason, grace });
@@ -138,7 +138,7 @@ impl Fleet {
 
     fn break_generation(&mut self, uid: &JobUid, evidence: &[Evidence], doubted: Timestamp, now: Timestamp, scratch: &mut Scratch) {
         let generation = self.jobs[uid].current.clone().expect("only a current generation is judged");
-        let steps = rendezvous::steps(&self.nodes, uid, &generation);
+        let steps = generation::steps(&self.nodes, uid, &generation);
         let advanced = steps.last > self.jobs[uid].last_step;
         let in_vain = if advanced { 0 } else { self.jobs[uid].in_vain };
         let Some(mut verdict) = blame::judge(evidence, generation.members.len(), in_vain >= IN_VAIN_MAX) else { return };

@@ -10,12 +10,11 @@ use crate::{
     fleet::{
         Fleet, account,
         budget::{self, Avoided},
-        desired,
+        desired, generation,
         job::{GenerationRecord, Phase, Stopping},
         marks,
         placement::Placement,
         receipt::{Cause, Incident},
-        rendezvous,
         turn::Scratch,
         warm::Warmth,
     },
@@ -219,7 +218,7 @@ impl Fleet {
             return;
         };
         let generation = self.jobs[uid].current.as_ref().expect("looked at above");
-        let (number, steps) = (generation.number, rendezvous::steps(&self.nodes, uid, generation));
+        let (number, steps) = (generation.number, generation::steps(&self.nodes, uid, generation));
         let job = self.jobs.get_mut(uid).expect("settled jobs exist");
         let (name, grace) = (job.name.clone(), job.spec.stop_grace_period);
         budget::note_progress(job, steps.last, &self.policy, now);
@@ -332,10 +331,10 @@ impl Fleet {
     fn start(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
         let job = &self.jobs[uid];
         let Some(generation) = job.current.as_ref().filter(|g| !g.started) else { return };
-        let inert = job.retiring.iter().all(|g| rendezvous::is_inert(&self.nodes, g, job.spec.progress));
-        let Some(store) = rendezvous::store(&self.nodes, uid, generation) else { return };
+        let inert = job.retiring.iter().all(|g| generation::is_inert(&self.nodes, g, job.spec.progress));
+        let Some(store) = generation::store(&self.nodes, uid, generation) else { return };
         // One that has lost a member already will be replaced, not started.
-        if !inert || !generation.dead.is_empty() || !rendezvous::unready(&self.nodes, uid, generation).is_empty() {
+        if !inert || !generation.dead.is_empty() || !generation::unready(&self.nodes, uid, generation).is_empty() {
             return;
         }
         if !self.odd_ones(uid, now).is_empty() {
@@ -363,7 +362,7 @@ impl Fleet {
         let Some(generation) = job.current.as_ref() else { return };
         let Some(incident) = job.incidents.last().filter(|i| i.to == Some(generation.number)) else { return };
         let mut filled = incident.clone();
-        if !job.retiring.is_empty() && !job.retiring.iter().any(|g| rendezvous::awaited(&self.nodes, g)) {
+        if !job.retiring.is_empty() && !job.retiring.iter().any(|g| generation::awaited(&self.nodes, g)) {
             filled.stopped_at.get_or_insert(now);
         }
         // Where one is to blame, others may fall because of it after it was judged and before they are stopped.
@@ -371,20 +370,20 @@ impl Fleet {
             && let Some(fell) = job.retiring.iter().find(|generation| generation.number == from)
         {
             let known: BTreeSet<&String> = incident.culprit.iter().chain(&incident.collateral).collect();
-            let fell = rendezvous::victims(&self.nodes, uid, fell);
+            let fell = generation::victims(&self.nodes, uid, fell);
             filled.collateral.extend(fell.into_iter().filter(|name| !known.contains(name)));
         }
         if generation.started {
             if filled.launched_at.is_none() {
                 let started = |run: &RunReport| run.ranks.iter().filter_map(|rank| rank.started_at).min();
                 let launched: Option<Vec<Timestamp>> =
-                    rendezvous::reports(&self.nodes, uid, generation).map(|(_, run)| run.and_then(started)).collect();
+                    generation::reports(&self.nodes, uid, generation).map(|(_, run)| run.and_then(started)).collect();
                 filled.launched_at = launched.and_then(|all| all.into_iter().max());
             }
-            let joined = rendezvous::report(&self.nodes, uid, generation, &generation.store_host).and_then(|run| run.all_joined_at);
+            let joined = generation::report(&self.nodes, uid, generation, &generation.store_host).and_then(|run| run.all_joined_at);
             filled.joined_at = filled.joined_at.or(joined);
             if filled.first_step_at.is_none()
-                && let Some((at, step)) = rendezvous::steps(&self.nodes, uid, generation).first
+                && let Some((at, step)) = generation::steps(&self.nodes, uid, generation).first
             {
                 (filled.first_step_at, filled.first_step_after) = (Some(at), Some(step));
             }
@@ -400,7 +399,7 @@ impl Fleet {
     fn close(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
         let job = &self.jobs[uid];
         let Some(ending) = job.ending.clone().filter(|_| !job.phase.is_over()) else { return };
-        if self.is_listening(now) || !rendezvous::at_rest(&self.nodes, job) {
+        if self.is_listening(now) || !generation::at_rest(&self.nodes, job) {
             let message = self.unkillable(uid).unwrap_or(ending.message);
             return self.say(uid, Phase::Stopping, &ending.reason, message);
         }

@@ -14,9 +14,9 @@ use crate::{
     fleet::{
         Fleet,
         blame::Evidence,
+        generation,
         job::{GenerationRecord, JobRecord},
         registry::Node,
-        rendezvous,
         turn::Scratch,
     },
     id::{Generation, JobUid},
@@ -78,7 +78,7 @@ impl Fleet {
     /// The members and what their nodes say they have.
     fn bearers<'a>(&'a self, job: &'a JobRecord, generation: &'a GenerationRecord) -> Vec<Bearer<'a>> {
         let before = job.trained_last();
-        let reports = rendezvous::reports(&self.nodes, &job.uid, generation);
+        let reports = generation::reports(&self.nodes, &job.uid, generation);
         let known = reports.filter_map(|(node, run)| Some((node, &run?.stack)));
         known.map(|(node, stack)| Bearer { node, stack, survivor: before.is_some_and(|g| g.has(node)) }).collect()
     }
@@ -87,7 +87,7 @@ impl Fleet {
     pub(crate) fn odd_ones(&self, uid: &JobUid, now: Timestamp) -> Vec<Evidence> {
         let job = &self.jobs[uid];
         let forming = job.current.as_ref().filter(|g| !g.started && job.refuses());
-        let Some(generation) = forming.filter(|g| rendezvous::unready(&self.nodes, uid, g).is_empty()) else { return Vec::new() };
+        let Some(generation) = forming.filter(|g| generation::unready(&self.nodes, uid, g).is_empty()) else { return Vec::new() };
         let odd = stack::odd_ones(&self.bearers(job, generation), job.spec.gpus_per_node > 0, job.spec.min_replicas);
         odd.into_iter().map(|(node, how)| Evidence::Unlike { node, how, at: now }).collect()
     }

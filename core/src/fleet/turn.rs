@@ -6,11 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     fleet::{
-        Answer, Change, Effect, Event, Fleet, Input, NodeRecord, Policy, Stored, Turn, desired,
+        Answer, Change, Effect, Event, Fleet, Input, NodeRecord, Policy, Stored, Turn, desired, generation,
         job::{JobRecord, Stopping},
         objects::Objects,
         registry::{Node, Registry},
-        rendezvous,
         settle::Live,
         view::{self, JobView, NodeView},
     },
@@ -361,7 +360,7 @@ impl Fleet {
         let Some(job) = self.jobs.get_mut(uid) else { return false };
         let mut any = false;
         for generation in job.unburied_mut() {
-            any |= rendezvous::note_deaths(&self.nodes, uid, generation);
+            any |= generation::note_deaths(&self.nodes, uid, generation);
         }
         any
     }

@@ -7,9 +7,9 @@ use crate::{
     fleet::{
         NodeRecord,
         ends::{MemberEnd, RankEnd},
+        generation,
         job::JobRecord,
         registry::{Node, Registry},
-        rendezvous,
     },
     id::{JobName, JobUid, NodeName},
     nccl::stack::Stack,
@@ -85,7 +85,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
     };
     let Some(generation) = record.shown() else { return view };
     let mut joined: Option<&[u32]> = None;
-    for (node_rank, (node, report)) in rendezvous::reports(nodes, &record.uid, generation).enumerate() {
+    for (node_rank, (node, report)) in generation::reports(nodes, &record.uid, generation).enumerate() {
         // A node forgets a run whose death is noted; how it ended is kept.
         let known = report.map(MemberEnd::from).or_else(|| generation.ends.get(node).cloned());
         let runs = |run: &RunReport| run.phase == RunPhase::Running && run.ranks_started(generation.proc_per_node);

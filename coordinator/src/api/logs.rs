@@ -175,7 +175,8 @@ impl Logs {
         }
         let latest = record.latest().map(|generation| generation.number);
         let from = started.map(Generation::next).or(self.since).or(latest);
-        let mut new: Vec<_> = record.history.iter().chain(record.unburied()).filter(|g| Some(g.number) >= from).collect();
+        let mut new: Vec<_> =
+            record.history.iter().chain(record.unproven_generations()).filter(|g| Some(g.number) >= from).collect();
         new.sort_by_key(|generation| generation.number);
         new
     }
@@ -204,7 +205,8 @@ impl Logs {
         let Some(number) = self.fixed else { return Ok(record.latest()) };
         let found = record.generation(number);
         found.map(Some).ok_or_else(|| {
-            let known: Vec<String> = record.history.iter().chain(record.unburied()).map(|g| g.number.to_string()).collect();
+            let known: Vec<String> =
+                record.history.iter().chain(record.unproven_generations()).map(|g| g.number.to_string()).collect();
             let known = if known.is_empty() { "none is".into() } else { format!("{} are", known.join(", ")) };
             Status::not_found(format!("generation {number} of job {} is not known; {known}", self.name))
         })
@@ -266,7 +268,7 @@ fn source_of(position: &v1::LogPosition) -> Source {
 
 fn previous(record: &JobRecord) -> Result<Generation, Status> {
     let latest = record.latest().map(|generation| generation.number);
-    let all = record.history.iter().chain(record.unburied()).map(|generation| generation.number);
+    let all = record.history.iter().chain(record.unproven_generations()).map(|generation| generation.number);
     all.filter(|number| Some(*number) < latest)
         .max()
         .ok_or_else(|| Status::not_found(format!("job {} has no previous generation", record.name)))

@@ -84,7 +84,7 @@ impl Fleet {
         let name = &node.record.name;
         let others = node.jobs.iter().filter(|uid| *uid != but).filter_map(|uid| self.jobs.get(uid));
         let taken: Vec<&str> = others
-            .flat_map(JobRecord::unburied)
+            .flat_map(JobRecord::unproven_generations)
             .filter(|g| !g.dead.contains(name) && (g.stopping.is_none() || !planted::on(Mistake::HeldIsFree)))
             .filter_map(|g| g.members.get(g.members.rank_of(name)? as usize))
             .flat_map(|member| member.gpus.iter().map(String::as_str))
@@ -96,7 +96,9 @@ impl Fleet {
     /// A generation of this job has a member on the node that is not proven dead.
     fn holds(&self, uid: &JobUid, name: &NodeName) -> bool {
         let current = |g: &GenerationRecord| g.stopping.is_none() || !planted::on(Mistake::HeldIsFree);
-        self.jobs.get(uid).is_some_and(|job| job.unburied().any(|g| g.has(name) && !g.dead.contains(name) && current(g)))
+        self.jobs
+            .get(uid)
+            .is_some_and(|job| job.unproven_generations().any(|g| g.has(name) && !g.dead.contains(name) && current(g)))
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn of_node(
 ) -> Desired {
     let mut runs: BTreeMap<RunId, Target> = BTreeMap::new();
     for job in node.jobs.iter().filter_map(|uid| jobs.get(uid)) {
-        for generation in job.unburied().filter(|g| g.has(name)) {
+        for generation in job.unproven_generations().filter(|g| g.has(name)) {
             if let Some(target) = target(name, node, job, generation) {
                 runs.insert(generation.run(&job.uid), target);
             }

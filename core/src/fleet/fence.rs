@@ -33,7 +33,7 @@ fn stopped_at(heard: Timestamp, fence_after: Duration, grace: Duration) -> Times
 fn note(nodes: &Registry, job: &mut JobRecord, now: Timestamp) -> Option<Timestamp> {
     let (fence_after, grace) = (job.spec.fence_after?, job.spec.stop_grace_period);
     let mut next = None;
-    for generation in job.unburied_mut().filter(|generation| generation.started) {
+    for generation in job.unproven_generations_mut().filter(|generation| generation.started) {
         for member in &generation.members {
             if generation.has_stopped(&member.node) {
                 continue;

@@ -279,5 +279,5 @@ pub(crate) fn awaited(nodes: &Registry, generation: &GenerationRecord) -> bool {
 
 /// Nothing of this job runs any more, or can be asked.
 pub(crate) fn at_rest(nodes: &Registry, record: &JobRecord) -> bool {
-    !record.unburied().any(|generation| awaited(nodes, generation))
+    !record.unproven_generations().any(|generation| awaited(nodes, generation))
 }

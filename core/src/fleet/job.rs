@@ -214,11 +214,11 @@ impl JobRecord {
     }
 
     /// Generations of which some process may live, oldest first.
-    pub fn unburied(&self) -> impl Iterator<Item = &GenerationRecord> {
+    pub fn unproven_generations(&self) -> impl Iterator<Item = &GenerationRecord> {
         self.retiring.iter().chain(self.current.as_ref())
     }
 
-    pub fn unburied_mut(&mut self) -> impl Iterator<Item = &mut GenerationRecord> {
+    pub fn unproven_generations_mut(&mut self) -> impl Iterator<Item = &mut GenerationRecord> {
         self.retiring.iter_mut().chain(self.current.as_mut())
     }
 
@@ -233,7 +233,7 @@ impl JobRecord {
     }
 
     pub fn generation(&self, number: Generation) -> Option<&GenerationRecord> {
-        self.unburied().chain(&self.history).find(|g| g.number == number)
+        self.unproven_generations().chain(&self.history).find(|g| g.number == number)
     }
 
     /// Takes the current generation out of service for good. It is retiring until every member is proven dead.
@@ -245,7 +245,7 @@ impl JobRecord {
     }
 
     /// Moves generations whose every member is proven dead to the history.
-    pub(crate) fn bury(&mut self) {
+    pub(crate) fn keep_proven_as_history(&mut self) {
         let (dead, alive): (Vec<_>, Vec<_>) = std::mem::take(&mut self.retiring).into_iter().partition(GenerationRecord::all_dead);
         self.retiring = alive;
         self.history.extend(dead);
@@ -351,7 +351,7 @@ pub(crate) mod tests {
                 job.incidents.remove(0);
             }
             job.retiring.push(generation(number));
-            job.bury();
+            job.keep_proven_as_history();
         }
         let known: Vec<u64> = job.history.iter().map(|generation| generation.number.0).collect();
         assert_eq!(known, [2, 22, 23, 24, 25, 26, 27, 28, 29, 30]);

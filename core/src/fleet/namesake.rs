@@ -54,7 +54,7 @@ impl Fleet {
         // A word of a node may have waited for so long before it was taken down: a coordinator that stands still for longer knows it.
         let waited = self.heartbeat() * self.policy.suspect_missed;
         let (job, number, heard) = node.jobs.iter().filter_map(|uid| self.jobs.get(uid)).find_map(|job| {
-            job.unburied().find_map(|generation| {
+            job.unproven_generations().find_map(|generation| {
                 let member = &generation.members[generation.members.rank_of(&hello.node)? as usize];
                 let unproven = member.boot_id != hello.boot_id && !generation.dead.contains(&hello.node);
                 let heard = last_heard(node, &member.boot_id, generation.opened);

@@ -46,7 +46,7 @@ pub(crate) struct Node {
     pub runs: BTreeMap<RunId, RunReport>,
     /// What its session was last told.
     pub published: Option<Desired>,
-    /// Jobs whose unburied generations have a member here.
+    /// Jobs whose unproven generations have a member here.
     pub jobs: BTreeSet<JobUid>,
     /// Jobs that are about to come here, for which it is to have a launcher ready.
     pub warm: BTreeMap<JobUid, Asked>,

@@ -162,7 +162,8 @@ impl Fleet {
         let unproven = |g: &crate::fleet::job::GenerationRecord| {
             g.members.iter().map(|m| m.node.clone()).filter(|node| !g.dead.contains(node)).collect::<Vec<_>>()
         };
-        if let Some(node) = job.unburied().flat_map(unproven).next().filter(|_| !planted::on(Mistake::DeletedUnproven)) {
+        if let Some(node) = job.unproven_generations().flat_map(unproven).next().filter(|_| !planted::on(Mistake::DeletedUnproven))
+        {
             let message = format!(
                 "{node} has not proven yet that its workers of {name} are dead; bring it back, or, if it is gone for good, \
                  say so (muster delete node {node})"
@@ -242,7 +243,7 @@ impl Fleet {
         self.node_changed(name, scratch);
         for uid in self.active.clone() {
             self.touch_job(&uid, scratch);
-            for generation in self.jobs.get_mut(&uid).into_iter().flat_map(JobRecord::unburied_mut) {
+            for generation in self.jobs.get_mut(&uid).into_iter().flat_map(JobRecord::unproven_generations_mut) {
                 if generation.has(name) {
                     generation.dead.insert(name.clone());
                 }

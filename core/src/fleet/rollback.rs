@@ -63,10 +63,10 @@ impl Fleet {
             Some(format!("it holds generation {} of {}, whose members in the store are others", current.number, job.name))
         };
         // A job is deleted only when all its members are dead, or struck off by an operator. A node that was struck off is not known any more.
-        let buried = |job: &JobUid| self.tombstones.iter().any(|tombstone| &tombstone.run.job == job);
+        let is_deleted = |job: &JobUid| self.tombstones.iter().any(|tombstone| &tombstone.run.job == job);
         let unknown = |run: &RunReport| {
             let uid = &run.run.job;
-            let lives = !run.phase.is_over() && !self.jobs.contains_key(uid) && !buried(uid);
+            let lives = !run.phase.is_over() && !self.jobs.contains_key(uid) && !is_deleted(uid);
             (lives && stored.is_none() && hello.epoch_seen.0 > 0)
                 .then(|| format!("it runs workers of job {uid}, which the store has never known"))
         };
@@ -92,7 +92,7 @@ impl Fleet {
                 let member = g.members.rank_of(&hello.node).map(|rank| &g.members[rank as usize]);
                 member.is_some_and(|member| member.boot_id == hello.boot_id)
             };
-            let mut here = job.unburied().filter(|g| g.started && on_this_boot(g) && !g.dead.contains(&hello.node));
+            let mut here = job.unproven_generations().filter(|g| g.started && on_this_boot(g) && !g.dead.contains(&hello.node));
             here.find_map(|generation| Some(generation.run(&job.uid)).filter(lacks))
         })?;
         let (name, number) = (&self.jobs[&run.job].name, run.generation);

@@ -122,7 +122,7 @@ impl Fleet {
         self.keep_ends(uid);
         let Some(job) = self.jobs.get_mut(uid) else { return };
         let before = job.retiring.len();
-        job.bury();
+        job.keep_proven_as_history();
         if job.retiring.len() < before {
             scratch.capacity = true;
         }

@@ -70,7 +70,10 @@ impl JobRecord {
 
     /// The last generation that trained.
     pub(crate) fn trained_last(&self) -> Option<&GenerationRecord> {
-        self.unburied().chain(&self.history).filter(|generation| generation.started).max_by_key(|generation| generation.number)
+        self.unproven_generations()
+            .chain(&self.history)
+            .filter(|generation| generation.started)
+            .max_by_key(|generation| generation.number)
     }
 }
 

@@ -88,7 +88,7 @@ impl Fleet {
             names,
             active: jobs
                 .values()
-                .filter(|job| !job.phase.is_over() || job.unburied().next().is_some())
+                .filter(|job| !job.phase.is_over() || job.unproven_generations().next().is_some())
                 .map(|j| j.uid.clone())
                 .collect(),
             live: BTreeMap::new(),
@@ -227,7 +227,8 @@ impl Fleet {
     /// Keeps the index of nodes by job true, and marks all nodes concerned for publishing.
     pub(crate) fn index(&mut self, uid: &JobUid) -> BTreeSet<NodeName> {
         let Some(job) = self.jobs.get(uid) else { return BTreeSet::new() };
-        let members: BTreeSet<NodeName> = job.unburied().flat_map(|g| g.members.iter().map(|m| m.node.clone())).collect();
+        let members: BTreeSet<NodeName> =
+            job.unproven_generations().flat_map(|g| g.members.iter().map(|m| m.node.clone())).collect();
         for name in &members {
             if let Some(node) = self.nodes.nodes.get_mut(name) {
                 node.jobs.insert(uid.clone());
@@ -247,7 +248,7 @@ impl Fleet {
                 self.reindex(&uid, before.as_ref(), &mut scratch.publish);
             }
             let job = &self.jobs[&uid];
-            if job.phase.is_over() && job.unburied().next().is_none() {
+            if job.phase.is_over() && job.unproven_generations().next().is_none() {
                 self.active.remove(&uid);
                 self.live.remove(&uid);
             }
@@ -295,11 +296,11 @@ impl Fleet {
         let job = &self.jobs[uid];
         if let Some(before) = before.filter(|before| same_orders(before, job)) {
             // The usual news of a large job: some more members are dead, and only they are told anything for it.
-            let pairs = before.unburied().zip(job.unburied());
+            let pairs = before.unproven_generations().zip(job.unproven_generations());
             return publish.extend(pairs.flat_map(|(before, now)| now.dead.difference(&before.dead)).cloned());
         }
         let members = self.index(uid);
-        for generation in before.into_iter().flat_map(JobRecord::unburied) {
+        for generation in before.into_iter().flat_map(JobRecord::unproven_generations) {
             for member in &generation.members {
                 if !members.contains(&member.node)
                     && let Some(node) = self.nodes.nodes.get_mut(&member.node)
@@ -359,7 +360,7 @@ impl Fleet {
     pub(crate) fn note_deaths(&mut self, uid: &JobUid) -> bool {
         let Some(job) = self.jobs.get_mut(uid) else { return false };
         let mut any = false;
-        for generation in job.unburied_mut() {
+        for generation in job.unproven_generations_mut() {
             any |= generation::note_deaths(&self.nodes, uid, generation);
         }
         any
@@ -369,7 +370,7 @@ impl Fleet {
 /// Whether all members are told the same, apart from what follows from their own death.
 fn same_orders(before: &JobRecord, now: &JobRecord) -> bool {
     fn told(job: &JobRecord) -> impl Iterator<Item = (Generation, bool, &Option<Endpoint>, &Option<Stopping>)> {
-        job.unburied().map(|g| (g.number, g.started, &g.store, &g.stopping))
+        job.unproven_generations().map(|g| (g.number, g.started, &g.store, &g.stopping))
     }
     before.last_generation == now.last_generation && told(before).eq(told(now))
 }

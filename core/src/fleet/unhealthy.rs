@@ -53,7 +53,7 @@ impl Fleet {
 
     /// What is left of a job on a node that can be asked, and nothing kills: what is to be said of it.
     pub(crate) fn unkillable(&self, uid: &JobUid) -> Option<String> {
-        self.jobs[uid].unburied().find_map(|generation| {
+        self.jobs[uid].unproven_generations().find_map(|generation| {
             // The finding names the run as its directory is called.
             let run = rendezvous_id(uid, generation.number);
             let there = generation.members.iter().filter(|member| !generation.has_stopped(&member.node));

@@ -117,7 +117,7 @@ impl Run {
             FoundState::Silent => State::Waiting { alive: true },
             FoundState::Lost { exits, at } => {
                 let mut status = GroupStatus::holding();
-                status.bury(&exits, at);
+                status.end(&exits, at);
                 State::Up(status)
             }
         };
@@ -174,7 +174,7 @@ impl Run {
 
 impl GroupStatus {
     /// The runner is gone and its workers with it: what the journal says is added to what was last heard.
-    pub(super) fn bury(&mut self, exits: &[SeenExit], at: Timestamp) {
+    pub(super) fn end(&mut self, exits: &[SeenExit], at: Timestamp) {
         self.phase = GroupPhase::Dead;
         self.store = None;
         self.dead_at = Some(at);

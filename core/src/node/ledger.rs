@@ -133,7 +133,7 @@ impl Ledger {
     }
 
     /// Notes that a run is never to be started (again); true if there is something new to persist.
-    pub(super) fn bury(&mut self, run: &RunId) -> bool {
+    pub(super) fn end(&mut self, run: &RunId) -> bool {
         match self.jobs.get_mut(&run.job) {
             Some(seen) if run.generation < seen.generation => false,
             Some(seen) if run.generation == seen.generation => !std::mem::replace(&mut seen.over, true),
@@ -144,7 +144,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn is_buried(&self, run: &RunId) -> bool {
+    pub(super) fn is_ended(&self, run: &RunId) -> bool {
         self.jobs.get(&run.job).is_some_and(|seen| seen.generation == run.generation && seen.over)
     }
 
@@ -205,13 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn the_buried_stay_buried() {
+    fn what_has_ended_stays_so() {
         let mut ledger = Ledger::new("n1".into());
         let run = assignment("a", 3).run;
-        assert!(ledger.bury(&run) && !ledger.bury(&run));
+        assert!(ledger.end(&run) && !ledger.end(&run));
         assert_eq!(ledger.accept(&assignment("a", 3)), Err(Objection::Over(Generation(3))));
         assert_eq!(ledger.accept(&assignment("a", 4)), Ok(true));
-        assert!(!ledger.bury(&run), "an older one needs no note");
+        assert!(!ledger.end(&run), "an older one needs no note");
         assert_eq!(ledger.accept(&assignment("a", 4)), Ok(false));
     }
 

@@ -151,7 +151,7 @@ impl Node {
                         work.stop(&id, Duration::ZERO, "it cannot be started");
                     }
                     run.state = State::Refused(reason);
-                    work.save_if(self.ledger.bury(&id), &id, told);
+                    work.save_if(self.ledger.end(&id), &id, told);
                 }
             }
         }
@@ -215,7 +215,7 @@ impl Node {
                 Target::Running(assignment, store) => self.accept_assignment(assignment, Some(store), work),
                 Target::Stopped { .. } if !self.runs.contains_key(&wanted.run) => {
                     // Never heard of it, or its start was lost on the way: from now on it never will start, so it is dead.
-                    work.save_if(self.ledger.bury(&wanted.run), &wanted.run, None);
+                    work.save_if(self.ledger.end(&wanted.run), &wanted.run, None);
                     let dead = GroupStatus { phase: GroupPhase::Dead, dead_at: Some(now), ..GroupStatus::holding() };
                     let run = Run::new(self.ledger.term, Vec::new(), false, State::Up(dead));
                     self.runs.insert(wanted.run.clone(), run);
@@ -287,7 +287,7 @@ impl Node {
     /// Ends what the ledger says is over here and what is held all the same: the agent died after it had written that down and before it
     /// had done it. Nobody would start it any more, and the coordinator must hear that.
     fn carry_through(&mut self, id: &RunId, work: &mut Work) {
-        let Some(run) = self.runs.get_mut(id).filter(|_| self.ledger.is_buried(id)) else { return };
+        let Some(run) = self.runs.get_mut(id).filter(|_| self.ledger.is_ended(id)) else { return };
         let State::Up(status) = &run.state else { return };
         if run.stop_asked.is_some() || status.phase == GroupPhase::Dead {
             return;
@@ -358,7 +358,7 @@ impl Node {
             return;
         }
         self.runs.remove(id);
-        work.save_if(self.ledger.bury(id), id, None);
+        work.save_if(self.ledger.end(id), id, None);
         work.effects.push(Effect::Release { run: id.clone() });
         if purge {
             self.purge(id, work);
@@ -401,7 +401,7 @@ impl Run {
             State::Up(status) => status.clone(),
             _ => GroupStatus::holding(),
         };
-        status.bury(exits, at);
+        status.end(exits, at);
         self.state = State::Up(status);
     }
 

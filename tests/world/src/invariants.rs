@@ -65,7 +65,7 @@ pub(crate) use fences::{fences_are_understood, one_generation_lives};
 
 pub(crate) use decisions::{change_is_lawful, cordons, cordons_are_capped, leaves_a_cordon, only_what_is_free};
 
-/// A node is told of its jobs' unburied generations, of what it holds beyond them, and of jobs deleted lately (256).
+/// A node is told of its jobs' generations that are not proven dead, of what it holds beyond them, and of jobs deleted lately (256).
 const DESIRED_MAX: usize = 512;
 const MARKS_MAX: usize = 32;
 const LEDGER_JOBS_MAX: usize = 1_000;

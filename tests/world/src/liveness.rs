@@ -84,8 +84,9 @@ fn content(world: &World, job: &JobRecord) -> Result<(), String> {
             return Ok(());
         }
         let undecided = |generation: &&GenerationRecord| generation.members.iter().any(|member| waits(&member.node));
-        let unburied: Vec<u64> = job.unburied().filter(|g| !undecided(g)).map(|generation| generation.number.0).collect();
-        return if unburied.is_empty() { Ok(()) } else { Err(format!("over, but generations {unburied:?} are not proven dead")) };
+        let unproven: Vec<u64> =
+            job.unproven_generations().filter(|g| !undecided(g)).map(|generation| generation.number.0).collect();
+        return if unproven.is_empty() { Ok(()) } else { Err(format!("over, but generations {unproven:?} are not proven dead")) };
     }
     if waits_for_a_person(world, job) {
         return Ok(());
@@ -125,7 +126,7 @@ fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
             return false;
         }
         let others = world.store.jobs.values().filter(|other| &other.uid != uid);
-        let held = others.flat_map(|other| other.unburied().map(move |generation| (other, generation)));
+        let held = others.flat_map(|other| other.unproven_generations().map(move |generation| (other, generation)));
         let here: Vec<_> =
             held.filter(|(_, generation)| generation.has(&place.name) && !generation.dead.contains(&place.name)).collect();
         let need = job.spec.gpus_per_node as usize;

@@ -255,14 +255,14 @@ impl World {
             () if group.failed() => Some(Exit::Code(1)),
             () => Some(Exit::Signal(SIGTERM)),
         };
-        self.buried(machine, &run, exit);
+        self.ended(machine, &run, exit);
         if let Some(world) = world {
             self.peers_will_notice(world, machine, 1, 300);
         }
         self.speak_soon(machine, run);
     }
 
-    fn buried(&mut self, machine: usize, run: &RunId, launcher_exit: Option<Exit>) {
+    fn ended(&mut self, machine: usize, run: &RunId, launcher_exit: Option<Exit>) {
         let clock = self.machines[machine].clock(self.now);
         let Some(group) = self.machines[machine].runs.get_mut(run) else { return };
         group.launcher = false;

@@ -277,7 +277,7 @@ impl World {
     /// What this change of the store is about is looked at once the event is over; and what it makes people do is done.
     pub(crate) fn changed_by(&mut self, change: &Change) {
         if let Change::PutJob(job) = change {
-            let members = job.unburied().flat_map(|generation| generation.members.iter());
+            let members = job.unproven_generations().flat_map(|generation| generation.members.iter());
             let changed: Vec<usize> = members.filter_map(|member| self.machine_named(&member.node)).collect();
             self.changed.extend(changed);
         }

@@ -168,7 +168,9 @@ impl RunLog {
     /// Whether this node's share of the generation may still write: nothing has proven it dead.
     fn may_grow(&self) -> bool {
         self.job().is_some_and(|view| {
-            view.record.unburied().any(|generation| generation.number == self.generation && !generation.dead.contains(&self.node))
+            view.record
+                .unproven_generations()
+                .any(|generation| generation.number == self.generation && !generation.dead.contains(&self.node))
         })
     }
 

@@ -35,7 +35,7 @@ fn breaks(bench: &mut Bench, node: &str) {
 }
 
 fn dead(bench: &Bench, job: &str) -> Vec<NodeName> {
-    bench.job(job).unburied().flat_map(|generation| generation.dead.iter().cloned()).collect()
+    bench.job(job).unproven_generations().flat_map(|generation| generation.dead.iter().cloned()).collect()
 }
 
 fn at_work() -> Bench {

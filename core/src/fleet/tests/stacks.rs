@@ -156,7 +156,7 @@ proptest::proptest! {
         // Long enough to look again at what was remembered of releases that are others by now.
         bench.pass(700 * SECOND);
         let job = bench.job("digits").clone();
-        for generation in job.unburied().chain(&job.history).filter(|generation| generation.started) {
+        for generation in job.unproven_generations().chain(&job.history).filter(|generation| generation.started) {
             let event = bench.events.iter().find(|e| e.reason == "WorldFormed" && e.generation == Some(generation.number)).unwrap();
             let torches = event.message.matches("torch ").count();
             proptest::prop_assert!(torches <= 1, "{}", event.message);

@@ -448,7 +448,7 @@ impl Machine {
                 for (job, seen) in &self.disk.jobs {
                     let now = &ledger.jobs[job];
                     assert!(now.generation >= seen.generation, "the ledger goes up only");
-                    assert!(now.generation > seen.generation || now.over >= seen.over, "the buried stay buried");
+                    assert!(now.generation > seen.generation || now.over >= seen.over, "what has ended stays so");
                 }
                 self.disk = *ledger;
             }

@@ -112,7 +112,7 @@ fn generations_go_up(before: &JobRecord, job: &JobRecord) -> Broken {
             && new.dead.is_superset(&old.dead)
             && (old.stopping.is_none() || new.stopping.is_some())
     };
-    let changed = before.unburied().find(|old| job.generation(old.number).is_some_and(|new| !same(old, new)))?;
+    let changed = before.unproven_generations().find(|old| job.generation(old.number).is_some_and(|new| !same(old, new)))?;
     Some(("I5", format!("generation {} of {} is another than it was", changed.number, job.uid)))
 }
 
@@ -224,7 +224,7 @@ fn given_twice(world: &World, job: &JobRecord) -> Option<String> {
     // Where its own end is known already it has nothing.
     for member in current.members.iter().filter(|member| !current.dead.contains(&member.node)) {
         let here = |generation: &&GenerationRecord| generation.has(&member.node) && !generation.dead.contains(&member.node);
-        let on_it = |other: &JobRecord, may: &dyn Fn(&GenerationRecord) -> bool| other.unburied().filter(here).any(may);
+        let on_it = |other: &JobRecord, may: &dyn Fn(&GenerationRecord) -> bool| other.unproven_generations().filter(here).any(may);
         let shares = |generation: &GenerationRecord| {
             let mut theirs = generation.members.iter().filter(|other| other.node == member.node).flat_map(|other| &other.gpus);
             theirs.any(|gpu| member.gpus.contains(gpu))

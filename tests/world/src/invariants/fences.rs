@@ -17,7 +17,7 @@ pub(crate) fn one_generation_lives(world: &mut World, run: &RunId) {
             // No fence reaches a process that outlives its runner. What it was given stays with it (R9, I12).
             .any(|group| group.has_ranks() && !group.is_beyond_reach(world.now))
     };
-    let living: Vec<&GenerationRecord> = job.unburied().filter(lives).collect();
+    let living: Vec<&GenerationRecord> = job.unproven_generations().filter(lives).collect();
     let newest = living.iter().map(|generation| generation.number).max();
     let older = living.iter().find(|generation| Some(generation.number) < newest && !ring_break(generation));
     if let Some(older) = older {

@@ -42,10 +42,10 @@ fn left_alone(world: &World, changes: &[Change], job: &JobRecord) -> Broken {
     let before = world.store.jobs.get(&job.uid)?;
     let struck_off = |name: &NodeName| changes.iter().any(|change| matches!(change, Change::DeleteNode(node) if node == name));
     let halted = |name: &&NodeName| world.store.nodes.get(*name).is_some_and(|node| node.halt.is_some()) && !struck_off(name);
-    let node = before.unburied().flat_map(|g| g.members.iter()).map(|member| &member.node).find(halted)?;
+    let node = before.unproven_generations().flat_map(|g| g.members.iter()).map(|member| &member.node).find(halted)?;
     let decided = |job: &JobRecord| {
         let steps = |g: &GenerationRecord| (g.number, g.started, g.stopping.clone(), g.fenced.len());
-        let generations: Vec<_> = job.unburied().map(steps).collect();
+        let generations: Vec<_> = job.unproven_generations().map(steps).collect();
         (job.phase, job.last_generation, job.replicas, job.ending.clone(), generations, job.restarts.len(), job.incidents.len())
     };
     (decided(before) != decided(job)).then(|| ("R12", format!("{} is decided on, and {node} knows more than the store", job.uid)))

@@ -14,8 +14,10 @@ use crate::{
 
 mod fixture;
 mod given_up;
+mod settles;
 mod unsaved;
 pub(crate) use fixture::assignment;
+use fixture::wanted;
 
 const NOW: Timestamp = Timestamp(1_000_000);
 
@@ -507,47 +509,6 @@ impl Machine {
         for report in self.node.reports() {
             let works = self.groups.get(&report.run).is_some_and(Group::works);
             assert!(!(report.phase.is_over() && works), "{:?} is reported over and works", report.run);
-        }
-    }
-}
-
-impl Machine {
-    /// Whatever has happened: once a newer generation is asked for, again and again, and nothing goes wrong any more, it runs.
-    fn settles_on_what_it_is_told(&mut self) {
-        const LATEST: u64 = 9;
-        // The older generation is stopped and dies, the newer one is held and started; each takes a round or two.
-        const ROUNDS: usize = 8;
-        self.happen(Event::Welcome(LATEST, LATEST), usize::MAX);
-        for _ in 0..ROUNDS {
-            self.happen(Event::Desired(LATEST, LATEST, vec![(0, LATEST, RUNNING)]), usize::MAX);
-            let held: Vec<RunId> = self.groups.keys().cloned().collect();
-            for run in held {
-                let number = u8::from(run.job.as_str() == job(1));
-                if self.groups[&run].phase == GroupPhase::Stopping {
-                    self.happen(Event::Progress(number, run.generation.0), usize::MAX);
-                }
-                self.happen(Event::Speak(number, run.generation.0), usize::MAX);
-                self.check();
-            }
-        }
-        let works = self.groups.iter().filter(|(run, group)| run.job.as_str() == job(0) && group.works());
-        assert_eq!(works.map(|(run, _)| run.generation.0).collect::<Vec<_>>(), [LATEST], "what is asked for runs");
-    }
-}
-
-/// The kind of [`wanted`] that asks for a run to be started.
-const RUNNING: u8 = 1;
-
-fn wanted(number: u8, generation: u64, kind: u8) -> DesiredRun {
-    let name = job(number);
-    match kind {
-        0 => ready(name, generation),
-        1 | 2 => running(name, generation),
-        3 => stopped(name, generation, 1),
-        4 => gone(name, generation, false),
-        _ => {
-            let other = Assignment { restart_count: 99, ..assignment(name, generation) };
-            DesiredRun { run: run(name, generation), target: Target::Running(Box::new(other), store(7)) }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! An assignment like those that come down the session.
+//! Assignments and orders like those that come down the session.
 
 use super::*;
 
@@ -26,5 +26,19 @@ pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
         profile: Profile::default(),
         profile_hash: Profile::default().hash(),
         fence_after: None,
+    }
+}
+
+pub(super) fn wanted(number: u8, generation: u64, kind: u8) -> DesiredRun {
+    let name = job(number);
+    match kind {
+        0 => ready(name, generation),
+        1 | 2 => running(name, generation),
+        3 => stopped(name, generation, 1),
+        4 => gone(name, generation, false),
+        _ => {
+            let other = Assignment { restart_count: 99, ..assignment(name, generation) };
+            DesiredRun { run: run(name, generation), target: Target::Running(Box::new(other), store(7)) }
+        }
     }
 }

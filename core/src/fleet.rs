@@ -19,7 +19,7 @@
 //! | `placement` | which nodes, in which rank order, or why none |
 //! | `rendezvous` | one generation: ready, inert, broken, done |
 //! | `blame` | who broke a generation, and who pays |
-//! | `marks` | the ledger of failures by job and node: which of the two is at fault |
+//! | `fault_ledger` | the ledger of failures by job and node: which of the two is at fault |
 //! | `ends` | how members ended, kept after their nodes have forgotten |
 //! | `fence` | when workers that stop by themselves have stopped |
 //! | `budget` | restarts a job may have; cordons the fleet may have |
@@ -63,12 +63,12 @@ mod describe;
 mod desired;
 pub mod ends;
 mod facts;
+mod fault_ledger;
 mod fence;
 mod forget;
 mod generation;
 pub mod job;
 mod judge;
-mod marks;
 pub mod members;
 mod namesake;
 mod objects;
@@ -87,7 +87,7 @@ pub mod view;
 mod warm;
 
 pub use budget::MUSTER;
-pub use marks::{Mark, Standing};
+pub use fault_ledger::{Mark, Standing};
 pub use objects::ObjectNews;
 pub use rollback::Halt;
 

@@ -6,9 +6,8 @@ use std::collections::BTreeSet;
 
 use crate::{
     fleet::{
-        Fleet,
+        Fleet, fault_ledger,
         job::{GenerationRecord, JobRecord},
-        marks,
         placement::{self, Candidate, FreeGpu, Need, Placement},
         registry::Node,
         unhealthy,
@@ -50,7 +49,7 @@ impl Fleet {
                 cordoned: node.record.cordon.is_some(),
                 halted: node.record.halt.is_some(),
                 avoided: avoided(name).or_else(|| unhealthy::shut(node)).or_else(|| unfenced(node)),
-                shunned: marks::shunned_by(&node.record, uid, &self.policy, now),
+                shunned: fault_ledger::shunned_by(&node.record, uid, &self.policy, now),
                 slots_free: self.slots_free_on(node, Some(uid)),
                 node_rank: before.and_then(|g| g.members.rank_of(name)),
                 stack: job.stack_on(node),

@@ -11,9 +11,9 @@ use crate::{
         blame::{self, Evidence, UNDER_WAY, Verdict},
         budget::{self, AVOID, Avoided, IN_VAIN_MAX, Restart},
         crash_loop::{self, CrashLoop},
+        fault_ledger::{self, Mark, Standing},
         generation::{self, Completion},
         job::{Ending, JobRecord, Phase, Stopping},
-        marks::{self, Mark, Standing},
         placement::Placement,
         receipt::{Cause, Charged, Incident},
         settle::Reunion,
@@ -222,7 +222,7 @@ impl Fleet {
             let avoided = Avoided { node: name.clone(), until: now + AVOID, why: verdict.message.clone() };
             self.live(uid).avoided.push(avoided);
         }
-        let Some(mut standing) = marks::at_first(verdict.cause) else { return };
+        let Some(mut standing) = fault_ledger::at_first(verdict.cause) else { return };
         let policy = self.policy.clone();
         let job = &self.jobs[uid];
         let job_name = job.name.clone();
@@ -235,14 +235,14 @@ impl Fleet {
             for node in elsewhere.iter().chain([name]) {
                 self.touch_node(node, scratch);
                 if let Some(node) = self.nodes.nodes.get_mut(node).filter(|_| standing == Standing::Acquitted) {
-                    marks::acquit(&mut node.record, uid);
+                    fault_ledger::acquit(&mut node.record, uid);
                 }
             }
         }
         self.touch_node(name, scratch);
         let Some(node) = self.nodes.nodes.get_mut(name) else { return };
         let mark = Mark { at: now, job: uid.clone(), name: job_name, cause: verdict.cause, lasted, standing };
-        marks::add(&mut node.record, mark, &policy, now);
+        fault_ledger::add(&mut node.record, mark, &policy, now);
         self.consider_cordon(name, now, scratch);
     }
 
@@ -254,11 +254,11 @@ impl Fleet {
         let left: Vec<NodeName> =
             failed_on(job, self.policy.storm_window, now).into_iter().filter(|node| !generation.has(node)).cloned().collect();
         for name in left {
-            let Some(proof) = self.nodes.get(&name).and_then(|node| marks::next_proof(&node.record, uid)) else { continue };
+            let Some(proof) = self.nodes.get(&name).and_then(|node| fault_ledger::next_proof(&node.record, uid)) else { continue };
             if lasted.is_none_or(|lasted| lasted >= proof) {
                 self.touch_node(&name, scratch);
                 let node = self.nodes.nodes.get_mut(&name).expect("found above");
-                marks::accuse(&mut node.record, uid, lasted);
+                fault_ledger::accuse(&mut node.record, uid, lasted);
                 self.consider_cordon(&name, now, scratch);
             } else {
                 self.wake_job(uid, now + (proof - lasted.unwrap_or_default()));
@@ -269,7 +269,9 @@ impl Fleet {
     /// Cordons a node against which enough counts, if that may be.
     fn consider_cordon(&mut self, name: &NodeName, now: Timestamp, scratch: &mut Scratch) {
         let Some(node) = self.nodes.get(name) else { return };
-        let Some(reason) = marks::storm(&node.record, &self.policy, now).filter(|_| node.record.cordon.is_none()) else { return };
+        let Some(reason) = fault_ledger::storm(&node.record, &self.policy, now).filter(|_| node.record.cordon.is_none()) else {
+            return;
+        };
         let braked = self.brake.as_ref().map(|brake| brake.sentence(&self.policy));
         match braked.or_else(|| budget::cordon_veto(self.nodes.nodes.values().map(|node| &node.record), &self.policy, now)) {
             None => self.set_cordon(name, Some(Cordon { by: MUSTER.into(), reason, at: now }), now, scratch),
@@ -284,5 +286,5 @@ impl Fleet {
 /// Nodes on which failures of this job began within the window that may have been its own doing.
 fn failed_on(job: &JobRecord, window: Duration, now: Timestamp) -> BTreeSet<&NodeName> {
     let recent = job.incidents.iter().filter(|incident| now.since(incident.detected_at) < window);
-    recent.filter(|incident| marks::may_be_the_jobs(incident.cause)).filter_map(|incident| incident.node.as_ref()).collect()
+    recent.filter(|incident| fault_ledger::may_be_the_jobs(incident.cause)).filter_map(|incident| incident.node.as_ref()).collect()
 }

@@ -10,9 +10,8 @@ use crate::{
     fleet::{
         Fleet, account,
         budget::{self, Avoided},
-        desired, generation,
+        desired, fault_ledger, generation,
         job::{GenerationRecord, Phase, Stopping},
-        marks,
         placement::Placement,
         receipt::{Cause, Incident},
         turn::Scratch,
@@ -198,7 +197,7 @@ impl Fleet {
             let leaves = |node: &NodeName| !gang.iter().any(|m| &m.node == node);
             let unwanted = |node: &NodeName| {
                 let node = self.nodes.get(node);
-                node.is_some_and(|n| n.record.cordon.is_some() || marks::shunned_by(&n.record, uid, &self.policy, now))
+                node.is_some_and(|n| n.record.cordon.is_some() || fault_ledger::shunned_by(&n.record, uid, &self.policy, now))
             };
             if gang.len() <= have || generation.members.iter().any(|m| leaves(&m.node) && !unwanted(&m.node)) {
                 return;

@@ -6,7 +6,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `turn` | the one door: facts in, changes and effects out |
-//! | `facts` | what agents say, and what their silence says |
+//! | `ingest` | what agents say, and what their silence says |
 //! | `settle` | one job's next step: resize, open, start, close |
 //! | `judge` | is a generation done, or broken, and who pays |
 //! | `requests` | what users ask for |
@@ -62,11 +62,11 @@ pub mod crash_loop;
 mod describe;
 mod desired;
 pub mod ends;
-mod facts;
 mod fault_ledger;
 mod fence;
 mod forget;
 mod generation;
+mod ingest;
 pub mod job;
 mod judge;
 pub mod members;

@@ -30,7 +30,7 @@
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `desired` | each node's whole desired state |
 //! | `unhealthy` | what a node's verdict on its hardware means for jobs |
-//! | `stacks` | members whose interpreters do not go together |
+//! | `software_mismatch` | members whose interpreters do not go together |
 //! | `objects` | what Kubernetes Node objects say of the nodes |
 //! | `describe` | a job's phase, reason and sentence |
 //! | `view` | what users see |
@@ -78,7 +78,7 @@ mod registry;
 mod requests;
 mod rollback;
 mod settle;
-pub mod stacks;
+pub mod software_mismatch;
 #[cfg(test)]
 mod tests;
 mod turn;

@@ -15,7 +15,7 @@ use crate::{
         ends::MemberEnd,
         members::Members,
         receipt::{Cause, Incident},
-        stacks::KnownStack,
+        software_mismatch::KnownStack,
     },
     id::{Generation, JobName, JobUid, NodeName},
     nccl::profile::Profile,

@@ -60,7 +60,7 @@ impl Fleet {
         if receipt.is_some_and(|incident| incident.launched_at.is_some()) {
             evidence.iter_mut().for_each(Evidence::had_launched);
         }
-        evidence.extend(self.odd_ones(uid, now));
+        evidence.extend(self.mismatched(uid, now));
         if !evidence.iter().any(Evidence::breaks) {
             let live = self.live(uid);
             (live.doubted, live.stranded, live.reunion) = (None, None, Reunion::default());

@@ -213,7 +213,7 @@ fn only_one_stack(fit: &mut Vec<(Score, &Candidate<'_>)>, need: &Need, excluded:
     }
     let bearers: Vec<Bearer<'_>> =
         fit.iter().map(|(_, c)| Bearer { node: &c.node, stack: &c.stack, survivor: c.trained }).collect();
-    let odd = stack::odd_ones(&bearers, need.gpus_per_node > 0, need.min);
+    let odd = stack::mismatched(&bearers, need.gpus_per_node > 0, need.min);
     fit.retain(|(_, candidate)| !odd.contains_key(&candidate.node));
     excluded.extend(odd.into_iter().map(|(node, how)| (node, Exclusion::Mixed(how))));
 }

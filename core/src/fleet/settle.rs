@@ -336,7 +336,7 @@ impl Fleet {
         if !inert || !generation.dead.is_empty() || !generation::unready(&self.nodes, uid, generation).is_empty() {
             return;
         }
-        if !self.odd_ones(uid, now).is_empty() {
+        if !self.mismatched(uid, now).is_empty() {
             return;
         }
         let job = self.jobs.get_mut(uid).expect("settled jobs exist");

@@ -31,7 +31,7 @@ mod objects;
 mod requests;
 mod restarts;
 mod rollback;
-mod stacks;
+mod software_mismatch;
 mod unhealthy;
 mod warm;
 

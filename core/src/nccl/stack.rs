@@ -104,7 +104,7 @@ pub fn mismatches(bearers: &[Bearer<'_>], gpus: bool) -> Vec<Mismatch> {
 
 /// Who does not go with the others, and how he differs: `torch 2.14, not torch 2.15`. The others do go together. For each aspect the version stays
 /// that leaves enough (`min`), then the one of most survivors, then the one of most, then the newest.
-pub fn odd_ones(bearers: &[Bearer<'_>], gpus: bool, min: u32) -> BTreeMap<NodeName, String> {
+pub fn mismatched(bearers: &[Bearer<'_>], gpus: bool, min: u32) -> BTreeMap<NodeName, String> {
     let (mut left, mut odd) = (bearers.to_vec(), BTreeMap::new());
     for aspect in aspects(gpus) {
         let mut versions: BTreeMap<Vec<u32>, (u32, u32)> = BTreeMap::new();
@@ -152,7 +152,7 @@ mod tests {
             .zip(stacks)
             .map(|(node, stack)| Bearer { node, stack, survivor: survivors.contains(node.as_str()) })
             .collect();
-        let odd = odd_ones(&bearers, gpus, min);
+        let odd = mismatched(&bearers, gpus, min);
         assert_eq!(odd.is_empty(), mismatches(&bearers, gpus).is_empty(), "the two say the same");
         odd.into_iter().map(|(node, how)| (node.to_string(), how)).collect()
     }
@@ -208,7 +208,7 @@ mod tests {
             let names: Vec<NodeName> = (0..stacks.len()).map(|i| format!("n{i}").as_str().into()).collect();
             let bearers: Vec<Bearer<'_>> = names.iter().zip(&stacks).zip(&versions)
                 .map(|((node, stack), (.., survivor))| Bearer { node, stack, survivor: *survivor }).collect();
-            let odd = odd_ones(&bearers, gpus, min);
+            let odd = mismatched(&bearers, gpus, min);
             let rest: Vec<Bearer<'_>> = bearers.iter().filter(|b| !odd.contains_key(b.node)).copied().collect();
             prop_assert!(mismatches(&rest, gpus).is_empty(), "{rest:?}");
             prop_assert_eq!(odd.is_empty(), mismatches(&bearers, gpus).is_empty());

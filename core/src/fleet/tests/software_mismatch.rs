@@ -34,7 +34,7 @@ fn a_mixture_is_started_with_one_warning_for_each_generation() {
 }
 
 #[test]
-fn a_job_that_refuses_it_goes_on_without_the_odd_ones() {
+fn a_job_that_refuses_it_goes_on_without_the_mismatched() {
     let mut bench = with(&["2.15.0", "2.14.1", "2.15.0"]);
     bench.submit("digits", refusing(2, 3));
     bench.pass(60 * SECOND);
@@ -102,7 +102,7 @@ fn what_was_learnt_is_put_together() {
 }
 
 #[test]
-fn who_trains_stays_and_odd_ones_of_whom_the_world_then_consists_are_taken() {
+fn who_trains_stays_and_mismatched_ones_of_whom_the_world_then_consists_are_taken() {
     let mut bench = with(&["2.14.0"]);
     bench.submit("digits", refusing(1, 3));
     bench.pass(SECOND);

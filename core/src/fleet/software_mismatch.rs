@@ -87,11 +87,11 @@ impl Fleet {
     }
 
     /// Members of the generation being formed that do not go with the others, where the job refuses that; none before all are ready.
-    pub(crate) fn odd_ones(&self, uid: &JobUid, now: Timestamp) -> Vec<Evidence> {
+    pub(crate) fn mismatched(&self, uid: &JobUid, now: Timestamp) -> Vec<Evidence> {
         let job = &self.jobs[uid];
         let forming = job.current.as_ref().filter(|g| !g.started && job.refuses());
         let Some(generation) = forming.filter(|g| generation::unready(&self.nodes, uid, g).is_empty()) else { return Vec::new() };
-        let odd = stack::odd_ones(&self.bearers(job, generation), job.spec.gpus_per_node > 0, job.spec.min_replicas);
+        let odd = stack::mismatched(&self.bearers(job, generation), job.spec.gpus_per_node > 0, job.spec.min_replicas);
         odd.into_iter().map(|(node, how)| Evidence::Unlike { node, how, at: now }).collect()
     }
 

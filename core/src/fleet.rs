@@ -34,7 +34,7 @@
 //! | `objects` | what Kubernetes Node objects say of the nodes |
 //! | `describe` | a job's phase, reason and sentence |
 //! | `view` | what users see |
-//! | `warm` | who is to join gets a launcher ready before anybody is stopped |
+//! | `prewarm` | who is to join gets a launcher ready before anybody is stopped |
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -73,6 +73,7 @@ pub mod members;
 mod namesake;
 mod objects;
 mod placement;
+mod prewarm;
 pub mod receipt;
 mod registry;
 mod requests;
@@ -84,7 +85,6 @@ mod tests;
 mod turn;
 mod unhealthy;
 pub mod view;
-mod warm;
 
 pub use budget::MUSTER;
 pub use fault_ledger::{Mark, Standing};

@@ -61,8 +61,8 @@ impl Fleet {
             (Phase::Running, "BelowMinimum", format!("a member is silent and there is no replacement: {shortfall}"))
         } else if job.phase != Phase::Running && unlaunched() > 0 {
             (job.phase, "Launching", format!("the ranks of {} of {have} nodes have not been started yet", unlaunched()))
-        } else if let Some(first) = self.live.get(uid).and_then(|live| live.warming.first()) {
-            let more = self.live[uid].warming.len() - 1;
+        } else if let Some(first) = self.live.get(uid).and_then(|live| live.prewarm_awaited.first()) {
+            let more = self.live[uid].prewarm_awaited.len() - 1;
             let others = if more > 0 { format!(" and {more} more") } else { String::new() };
             let message =
                 format!("{have} of {wanted} wanted nodes; {first}{others} gets ready to join, and nothing stops for that");

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     fleet::{
         job::{GenerationRecord, JobRecord, Member},
+        prewarm::Prewarm,
         registry::Node,
-        warm::Asked,
     },
     id::{Generation, JobUid, NodeName, Term},
     nccl::environment,
@@ -66,12 +66,12 @@ pub(crate) fn of_node(
     }
     let runs = runs.into_iter().map(|(run, target)| DesiredRun { run, target }).collect();
     let labels = environment::told(&node.report.object_labels);
-    let warm = node.warm.iter().filter_map(|(uid, asked)| ahead(node, jobs.get(uid)?, asked)).collect();
+    let warm = node.prewarm.iter().filter_map(|(uid, asked)| prewarm_assignment(node, jobs.get(uid)?, asked)).collect();
     Desired { term, epoch: node.record.epoch, runs, labels, warm }
 }
 
 /// All that a launcher must know to be started ahead, as if this node were the last of a world with one node more.
-fn ahead(node: &Node, job: &JobRecord, asked: &Asked) -> Option<Assignment> {
+fn prewarm_assignment(node: &Node, job: &JobRecord, asked: &Prewarm) -> Option<Assignment> {
     let name = node.record.name.clone();
     let current = job.current.as_ref().filter(|current| !current.has(&name))?;
     let member = Member { node: name.clone(), boot_id: node.record.boot_id.clone(), gpus: asked.gpus.clone() };

@@ -32,7 +32,7 @@ impl Fleet {
 
     pub(crate) fn connected(&mut self, session: SessionId, hello: Hello, now: Timestamp, scratch: &mut Scratch) {
         let name = hello.node.clone();
-        let ahead = self.ahead(&hello);
+        let ahead = self.ahead_of_store(&hello);
         let stranger = || self.forgotten(&hello).filter(|_| ahead.is_none() && !self.policy.accept_store);
         if let Some(why) = self.unwelcome(&hello, now).or_else(stranger) {
             return self.refuse_session(session, &name, why, now, scratch);

@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::{
-    fleet::{NodeRecord, Policy, view::Liveness, warm::Asked},
+    fleet::{NodeRecord, Policy, prewarm::Prewarm, view::Liveness},
     id::{JobUid, NodeName, SessionId},
     node_report::NodeReport,
     run::{Desired, RunId, RunReport, SpareState},
@@ -49,7 +49,7 @@ pub(crate) struct Node {
     /// Jobs whose unproven generations have a member here.
     pub jobs: BTreeSet<JobUid>,
     /// Jobs that are about to come here, for which it is to have a launcher ready.
-    pub warm: BTreeMap<JobUid, Asked>,
+    pub prewarm: BTreeMap<JobUid, Prewarm>,
     /// What it last said of such launchers.
     pub spares: BTreeMap<JobUid, SpareState>,
     /// Under which moment it is filed in [`Registry::due`].
@@ -74,7 +74,7 @@ impl Node {
             runs: BTreeMap::new(),
             published: None,
             jobs: BTreeSet::new(),
-            warm: BTreeMap::new(),
+            prewarm: BTreeMap::new(),
             spares: BTreeMap::new(),
             due: None,
         }

@@ -43,7 +43,7 @@ impl Hello {
 
 impl Fleet {
     /// What this node has seen that the store does not know, if anything.
-    pub(crate) fn ahead(&self, hello: &Hello) -> Option<String> {
+    pub(crate) fn ahead_of_store(&self, hello: &Hello) -> Option<String> {
         if planted::on(Mistake::RollbackUnseen) {
             return None;
         }

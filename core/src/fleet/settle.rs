@@ -13,9 +13,9 @@ use crate::{
         desired, fault_ledger, generation,
         job::{GenerationRecord, Phase, Stopping},
         placement::Placement,
+        prewarm::Readiness,
         receipt::{Cause, Incident},
         turn::Scratch,
-        warm::Warmth,
     },
     id::{JobUid, NodeName},
     planted::{self, Mistake},
@@ -40,8 +40,8 @@ pub(crate) struct Live {
     pub frozen: Option<String>,
     pub reunion: Reunion,
     /// Nodes that were asked to get ready for it, and those of them that are awaited, while it trains.
-    pub asked: BTreeSet<NodeName>,
-    pub warming: BTreeSet<NodeName>,
+    pub prewarm_asked: BTreeSet<NodeName>,
+    pub prewarm_awaited: BTreeSet<NodeName>,
     /// More room would change nothing for it, as it was settled last.
     content: bool,
 }
@@ -97,9 +97,9 @@ impl Fleet {
         self.touch_job(uid, scratch);
         let live = self.live(uid);
         (live.wake, live.content) = (None, false);
-        live.warming.clear();
+        live.prewarm_awaited.clear();
         self.step(uid, now, scratch);
-        self.cool_down(uid, scratch);
+        self.end_prewarm(uid, scratch);
     }
 
     fn step(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
@@ -187,10 +187,10 @@ impl Fleet {
                 return self.wake_job(uid, due);
             }
             let Placement::Gang(gang) = self.place(uid, now) else { return };
-            match self.warm_up(uid, &gang, now, scratch) {
-                Warmth::Ready => (Cause::NodeUnhealthy, message),
-                Warmth::Awaited => return,
-                Warmth::Refused => return self.resize(uid, now, scratch),
+            match self.prewarm(uid, &gang, now, scratch) {
+                Readiness::Ready => (Cause::NodeUnhealthy, message),
+                Readiness::Awaited => return,
+                Readiness::Refused => return self.resize(uid, now, scratch),
             }
         } else if wanted > have {
             let Placement::Gang(gang) = self.place(uid, now) else { return };
@@ -206,10 +206,10 @@ impl Fleet {
             if !scaled && now < due && !planted::on(Mistake::CooldownIgnored) {
                 return self.wake_job(uid, due);
             }
-            match self.warm_up(uid, &gang, now, scratch) {
-                Warmth::Ready => {}
-                Warmth::Awaited => return,
-                Warmth::Refused => return self.resize(uid, now, scratch),
+            match self.prewarm(uid, &gang, now, scratch) {
+                Readiness::Ready => {}
+                Readiness::Awaited => return,
+                Readiness::Refused => return self.resize(uid, now, scratch),
             }
             let cause = if scaled { Cause::Scaled } else { Cause::NodeJoined };
             (cause, format!("growing from {have} to {} nodes", gang.len()))

@@ -27,13 +27,13 @@ mod listening;
 mod mixture;
 mod namesakes;
 mod objects;
+mod prewarm;
 mod regressions;
 mod requests;
 mod restarts;
 mod rollback;
 mod software_mismatch;
 mod unhealthy;
-mod warm;
 
 use agent::{Agent, obey};
 

@@ -22,14 +22,14 @@ use crate::{
 
 /// How long a growth waits for those that are to join. Nobody stands still meanwhile: far longer than an import takes, which is seconds
 /// here. Agents of before this was asked never answer.
-pub(crate) const WARM_MAX: Duration = Duration::from_secs(60);
+pub(crate) const PREWARM_MAX: Duration = Duration::from_secs(60);
 
 /// How soon to look again for room that another job is about to take.
 const TAKEN: Duration = Duration::from_secs(5);
 
 /// What a node was asked to get ready for.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Asked {
+pub(crate) struct Prewarm {
     pub since: Timestamp,
     pub gpus: Vec<String>,
     pub profile: Profile,
@@ -37,7 +37,7 @@ pub(crate) struct Asked {
 
 /// Whether all that would be new are ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Warmth {
+pub(crate) enum Readiness {
     Ready,
     /// The job is woken when it is to be asked again.
     Awaited,
@@ -47,14 +47,14 @@ pub(crate) enum Warmth {
 
 impl Fleet {
     /// Has a launcher made ready on every node of `gang` that is not a member yet.
-    pub(crate) fn warm_up(&mut self, uid: &JobUid, gang: &[Member], now: Timestamp, scratch: &mut Scratch) -> Warmth {
+    pub(crate) fn prewarm(&mut self, uid: &JobUid, gang: &[Member], now: Timestamp, scratch: &mut Scratch) -> Readiness {
         let job = &self.jobs[uid];
-        let Some(current) = job.current.as_ref().filter(|_| job.spec.launch != Launch::Cold) else { return Warmth::Ready };
+        let Some(current) = job.current.as_ref().filter(|_| job.spec.launch != Launch::Cold) else { return Readiness::Ready };
         let new: Vec<&Member> = gang.iter().filter(|member| !current.has(&member.node)).collect();
         if new.iter().any(|member| self.is_taken(member, uid)) {
             // All or none: two jobs that each hold what the other waits for would wait for ever.
             self.wake_job(uid, now + TAKEN);
-            return Warmth::Awaited;
+            return Readiness::Awaited;
         }
         let (name, profile) = (job.name.clone(), self.agree(gang).0);
         let (mut refused, mut awaited, mut first) = (Vec::new(), false, now);
@@ -74,42 +74,43 @@ impl Fleet {
         }
         let for_ever = planted::on(Mistake::SilenceAwaited);
         if !refused.is_empty() {
-            return Warmth::Refused;
+            return Readiness::Refused;
         }
-        if !awaited || now >= first + WARM_MAX && !for_ever {
-            return Warmth::Ready;
+        if !awaited || now >= first + PREWARM_MAX && !for_ever {
+            return Readiness::Ready;
         }
         if !for_ever {
-            self.wake_job(uid, first + WARM_MAX);
+            self.wake_job(uid, first + PREWARM_MAX);
         }
         // Those that are ready stay so until the others are.
         let live = self.live(uid);
-        live.warming = gang.iter().map(|member| member.node.clone()).filter(|node| live.asked.contains(node)).collect();
-        Warmth::Awaited
+        live.prewarm_awaited =
+            gang.iter().map(|member| member.node.clone()).filter(|node| live.prewarm_asked.contains(node)).collect();
+        Readiness::Awaited
     }
 
     /// Asks one node, if it has not been asked the same. Since when it is.
     fn ask(&mut self, uid: &JobUid, member: &Member, profile: &Profile, now: Timestamp, scratch: &mut Scratch) -> Timestamp {
         let Some(node) = self.nodes.nodes.get_mut(&member.node) else { return now };
-        if let Some(asked) = node.warm.get(uid).filter(|asked| asked.gpus == member.gpus && asked.profile == *profile) {
+        if let Some(asked) = node.prewarm.get(uid).filter(|asked| asked.gpus == member.gpus && asked.profile == *profile) {
             return asked.since;
         }
-        let before = node.warm.get(uid);
+        let before = node.prewarm.get(uid);
         let since = before.map_or(now, |asked| asked.since);
         if before.is_some_and(|asked| asked.gpus != member.gpus) {
             // It makes another launcher: what it has said was of the old one.
             node.spares.remove(uid);
         }
-        node.warm.insert(uid.clone(), Asked { since, gpus: member.gpus.clone(), profile: profile.clone() });
+        node.prewarm.insert(uid.clone(), Prewarm { since, gpus: member.gpus.clone(), profile: profile.clone() });
         scratch.publish.insert(member.node.clone());
-        self.live(uid).asked.insert(member.node.clone());
+        self.live(uid).prewarm_asked.insert(member.node.clone());
         since
     }
 
     /// Another job is about to come where this member would be. When it has come, or does not, capacity changes.
     fn is_taken(&self, member: &Member, uid: &JobUid) -> bool {
         let Some(node) = self.nodes.get(&member.node) else { return true };
-        let mut others = node.warm.iter().filter(|(other, _)| *other != uid).map(|(_, asked)| asked);
+        let mut others = node.prewarm.iter().filter(|(other, _)| *other != uid).map(|(_, asked)| asked);
         if !member.gpus.is_empty() {
             return others.any(|asked| asked.gpus.iter().any(|gpu| member.gpus.contains(gpu)));
         }
@@ -117,12 +118,12 @@ impl Fleet {
     }
 
     /// Takes back what was asked of nodes for this job and is not any more.
-    pub(crate) fn cool_down(&mut self, uid: &JobUid, scratch: &mut Scratch) {
+    pub(crate) fn end_prewarm(&mut self, uid: &JobUid, scratch: &mut Scratch) {
         let live = self.live(uid);
-        let kept = live.warming.clone();
-        for name in std::mem::replace(&mut live.asked, kept.clone()).difference(&kept) {
+        let kept = live.prewarm_awaited.clone();
+        for name in std::mem::replace(&mut live.prewarm_asked, kept.clone()).difference(&kept) {
             if let Some(node) = self.nodes.nodes.get_mut(name) {
-                node.warm.remove(uid);
+                node.prewarm.remove(uid);
                 scratch.publish.insert(name.clone());
                 scratch.capacity = true;
             }
@@ -137,7 +138,7 @@ impl Fleet {
         let Some(node) = self.nodes.nodes.get_mut(&name) else { return };
         let said: BTreeMap<JobUid, SpareState> = spares.into_iter().map(|spare| (spare.job, spare.state)).collect();
         let is_news = |uid: &&JobUid| said.get(*uid) != node.spares.get(*uid);
-        let news: Vec<JobUid> = node.warm.keys().filter(is_news).cloned().collect();
+        let news: Vec<JobUid> = node.prewarm.keys().filter(is_news).cloned().collect();
         node.spares = said;
         for uid in news {
             self.touch_job(&uid, scratch);

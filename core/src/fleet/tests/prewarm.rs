@@ -1,7 +1,7 @@
 //! A job that grows is stopped only once those that join are ready.
 
 use super::*;
-use crate::fleet::warm::WARM_MAX;
+use crate::fleet::prewarm::PREWARM_MAX;
 
 /// Two train, and a third has come whose imports take their time.
 fn growing(launch: Option<&str>) -> Bench {
@@ -57,7 +57,7 @@ fn a_node_that_cannot_start_it_stops_nobody() {
 #[test]
 fn one_that_never_answers_is_waited_for_a_minute() {
     let mut bench = growing(None);
-    bench.pass(WARM_MAX - 2 * SECOND);
+    bench.pass(PREWARM_MAX - 2 * SECOND);
     assert_eq!(bench.job("digits").last_generation.0, 1);
     bench.pass(3 * SECOND);
     assert_eq!(bench.members("digits"), ["b", "c", "a"]);

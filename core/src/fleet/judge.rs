@@ -16,7 +16,7 @@ use crate::{
         job::{Ending, JobRecord, Phase, Stopping},
         placement::Placement,
         receipt::{Cause, Charged, Incident},
-        settle::Reunion,
+        settle::SharedSilence,
         turn::Scratch,
     },
     id::{JobUid, NodeName},
@@ -63,7 +63,7 @@ impl Fleet {
         evidence.extend(self.mismatched(uid, now));
         if !evidence.iter().any(Evidence::breaks) {
             let live = self.live(uid);
-            (live.doubted, live.stranded, live.reunion) = (None, None, Reunion::default());
+            (live.doubted, live.stranded, live.shared_silence) = (None, None, SharedSilence::default());
             return;
         }
         let doubted = *self.live(uid).doubted.get_or_insert(now);
@@ -97,11 +97,12 @@ impl Fleet {
             if let Placement::Short(shortfall) = placement {
                 // Nobody is dead, and there is nothing better to go to: if the silent node comes back, training goes on where it was.
                 live.stranded = Some(shortfall.to_string());
-                live.reunion = Reunion { silent_most: live.reunion.silent_most.max(evidence.len()), until: None };
+                live.shared_silence =
+                    SharedSilence { silent_most: live.shared_silence.silent_most.max(evidence.len()), until: None };
                 return;
             }
-            if evidence.len() < live.reunion.silent_most {
-                let until = *live.reunion.until.get_or_insert(now + listen);
+            if evidence.len() < live.shared_silence.silent_most {
+                let until = *live.shared_silence.until.get_or_insert(now + listen);
                 if now < until {
                     return self.wake_job(uid, until);
                 }
@@ -176,7 +177,7 @@ impl Fleet {
         job.retire_current(Stopping { reason: verdict.message.clone(), grace });
         job.phase = Phase::Recovering;
         let live = self.live(uid);
-        (live.doubted, live.stranded, live.reunion, live.ranks_done) = (None, None, Reunion::default(), None);
+        (live.doubted, live.stranded, live.shared_silence, live.ranks_done) = (None, None, SharedSilence::default(), None);
         let reason = format!("{:?}", verdict.cause);
         self.event(
             scratch,

@@ -38,7 +38,7 @@ pub(crate) struct Live {
     pub stranded: Option<String>,
     /// None of its nodes can be heard, and of many others neither: it is left as it is, and why.
     pub frozen: Option<String>,
-    pub reunion: Reunion,
+    pub shared_silence: SharedSilence,
     /// Nodes that were asked to get ready for it, and those of them that are awaited, while it trains.
     pub prewarm_asked: BTreeSet<NodeName>,
     pub prewarm_awaited: BTreeSet<NodeName>,
@@ -49,7 +49,7 @@ pub(crate) struct Live {
 /// Members that were silent together, as when the coordinator itself was cut off, come back one by one. The first of them must not
 /// cost the others their workers: from then on the rest has the time that a restarted coordinator gives.
 #[derive(Debug, Default)]
-pub(crate) struct Reunion {
+pub(crate) struct SharedSilence {
     /// How many were silent at most while nothing could be done about it.
     pub silent_most: usize,
     /// How long those who are still silent are waited for, once one has come back.

@@ -43,7 +43,7 @@ pub(crate) struct Live {
     pub prewarm_asked: BTreeSet<NodeName>,
     pub prewarm_awaited: BTreeSet<NodeName>,
     /// More room would change nothing for it, as it was settled last.
-    content: bool,
+    has_all_it_wants: bool,
 }
 
 /// Members that were silent together, as when the coordinator itself was cut off, come back one by one. The first of them must not
@@ -78,7 +78,7 @@ impl Fleet {
             let room = std::mem::take(&mut scratch.capacity);
             let concerned = |uid: &&JobUid| {
                 let news = pass == 0 && scratch.jobs.contains_key(uid);
-                news || room && self.live.get(uid).is_none_or(|live| !live.content)
+                news || room && self.live.get(uid).is_none_or(|live| !live.has_all_it_wants)
             };
             let mut uids: Vec<JobUid> = self.active.iter().filter(concerned).cloned().collect();
             uids.sort_by_key(|uid| self.jobs.get(uid).map(|job| (Reverse(job.spec.priority), job.created, uid.clone())));
@@ -96,7 +96,7 @@ impl Fleet {
     fn settle(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) {
         self.touch_job(uid, scratch);
         let live = self.live(uid);
-        (live.wake, live.content) = (None, false);
+        (live.wake, live.has_all_it_wants) = (None, false);
         live.prewarm_awaited.clear();
         self.step(uid, now, scratch);
         self.end_prewarm(uid, scratch);
@@ -125,11 +125,11 @@ impl Fleet {
         if job.retiring.len() < before {
             scratch.capacity = true;
         }
-        self.live(uid).content = self.is_content(uid);
+        self.live(uid).has_all_it_wants = self.has_all_it_wants(uid);
     }
 
     /// Whether a node that comes, is freed or gets well changes nothing for a job whose own nodes bring no news.
-    fn is_content(&self, uid: &JobUid) -> bool {
+    fn has_all_it_wants(&self, uid: &JobUid) -> bool {
         let job = &self.jobs[uid];
         let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else { return false };
         let waits = self.live.get(uid).is_none_or(|live| {

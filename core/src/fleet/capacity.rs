@@ -48,7 +48,7 @@ impl Fleet {
                 connected: node.session.is_some(),
                 cordoned: node.record.cordon.is_some(),
                 halted: node.record.halt.is_some(),
-                avoided: avoided(name).or_else(|| unhealthy::shut(node)).or_else(|| unfenced(node)),
+                avoided: avoided(name).or_else(|| unhealthy::withheld(node)).or_else(|| unfenced(node)),
                 shunned: fault_ledger::shunned_by(&node.record, uid, &self.policy, now),
                 slots_free: self.slots_free_on(node, Some(uid)),
                 node_rank: before.and_then(|g| g.members.rank_of(name)),

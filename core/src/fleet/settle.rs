@@ -181,7 +181,7 @@ impl Fleet {
             (Cause::Scaled, format!("shrinking from {have} to {wanted} nodes as asked"))
         } else if let Some(message) = self.departure(uid, now) {
             (Cause::NodeLeaving, message)
-        } else if let Some(message) = self.relief(uid, now) {
+        } else if let Some(message) = self.reason_to_move(uid, now) {
             let due = generation.started_at.unwrap_or(generation.opened) + job.spec.scale_up_cooldown;
             if now < due {
                 return self.wake_job(uid, due);

@@ -24,7 +24,7 @@ pub(crate) fn fails<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> 
 }
 
 /// Why nothing new may be placed on the node, if so.
-pub(crate) fn shut(node: &Node) -> Option<String> {
+pub(crate) fn withheld(node: &Node) -> Option<String> {
     let finding = node.report.health.withholds_node().filter(|_| !planted::on(Mistake::UnhealthyPlaced))?;
     Some(format!("unhealthy ({}: {})", finding.check, finding.reason))
 }
@@ -67,7 +67,7 @@ impl Fleet {
     }
 
     /// A member should leave at the next good moment, and there is as much room elsewhere: what is to be said of it.
-    pub(crate) fn relief(&self, uid: &JobUid, now: Timestamp) -> Option<String> {
+    pub(crate) fn reason_to_move(&self, uid: &JobUid, now: Timestamp) -> Option<String> {
         let (node, why) = self.ailing(uid)?;
         let Placement::Gang(gang) = self.place(uid, now) else { return None };
         let have = self.jobs[uid].current.as_ref()?.members.len();
@@ -86,7 +86,7 @@ impl Fleet {
     pub(crate) fn leaving(&self, uid: &JobUid) -> Option<(&NodeName, &str)> {
         self.jobs[uid].current.as_ref()?.members.iter().find_map(|member| {
             let findings = &self.nodes.get(&member.node)?.report.health.findings;
-            // Where an operator's rules make less of it the node is not shut, and a job that left would come back.
+            // Where an operator's rules make less of it the node still takes work, and a job that left would come back.
             let notice = findings.iter().find(|f| f.check == TERMINATION_NOTICE && f.severity >= Severity::Drain)?;
             Some((&member.node, notice.reason.as_str()))
         })

@@ -33,7 +33,9 @@ pub fn start(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
 
     let filter =
         EnvFilter::builder().parse(filter).map_err(|source| TelemetryError::Filter { filter: filter.to_owned(), source })?;
-    let plain = fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+    // A log that takes nothing, as on a full disk, ends nobody: told of it, tracing-subscriber would panic in whatever thread has logged.
+    let plain = fmt().with_env_filter(filter).with_writer(io::stderr).log_internal_errors(false);
+    let plain = plain.with_ansi(io::stderr().is_terminal());
     match format {
         LogFormat::Text => plain.finish().try_init(),
         LogFormat::Json => plain.json().flatten_event(true).finish().try_init(),

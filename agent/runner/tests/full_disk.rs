@@ -5,9 +5,9 @@ mod rig;
 
 use std::process::Command as Process;
 
-use muster_runner::wire::{Command, Exit};
+use muster_runner::wire::{Command, Exit, Phase};
 use muster_runner::{ReadError, Record, Salvage};
-use rig::{RUNNER, Rig};
+use rig::{RUNNER, Rig, until_written};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 #[test]
@@ -54,4 +54,39 @@ fn what_is_whole_in_a_damaged_directory_is_kept() {
     assert_eq!((kept.runner, kept.outcome), (whole.runner, whole.outcome));
     let others: Vec<_> = whole.exits.iter().enumerate().filter(|(at, _)| *at != 1).map(|(_, exit)| exit.clone()).collect();
     assert_eq!(kept.exits, others);
+}
+
+/// Neither the rank's log nor the runner's own takes anything more.
+#[test]
+fn a_flood_that_finds_no_room_costs_lines_and_nothing_else() {
+    const FLOOD: u64 = 470_000;
+    let rig = Rig::new();
+    rig.write_hold();
+    std::fs::write(rig.dir.join("runner.log"), "x".repeat(64 << 10)).unwrap();
+    let script = "trap '' XFSZ; ulimit -Sf 64; exec \"$0\" hold --no-cgroup --dir \"$1\"";
+    let output = Process::new("bash").args(["-c", script, RUNNER]).arg(&rig.dir).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut client = rig.client();
+    let flood = "trap '' XFSZ; echo step 1; yes 'a line of output' | head -n 470000; echo > $DIR/through; \
+                 while [ ! -e $DIR/go ]; do sleep 0.01; done; echo last words; exit 5";
+    client.start(rig.ranks(1, flood));
+    // Nobody waits for room: the worker has written it all, the runner answers, and keeps the steps.
+    until_written(&rig.dir.join("through"));
+    let status = client.until(|s| s.ranks[0].log_bytes >= FLOOD * 17);
+    assert_eq!((status.phase, status.ranks[0].first_step), (Phase::Running, Some(1)));
+    let runner = Pid::from_raw(rig.identity().pid).unwrap();
+    prlimit(Some(runner), Resource::Fsize, Rlimit { current: None, maximum: None }).unwrap();
+    std::fs::write(rig.dir.join("go"), "").unwrap();
+    assert_eq!(client.until_dead().ranks[0].exit, Some(Exit::Code { code: 5 }));
+    let log = rig.log("rank-0.log");
+    let mut last = log.lines().rev();
+    assert!(last.next().unwrap().ends_with(" stdout F last words"), "{}", log.len());
+    let note = last.next().unwrap();
+    let missing = note.split_once("[muster] ").unwrap().1;
+    assert!(missing.ends_with(" bytes of this log are missing here: File too large (os error 27)"), "{note}");
+    // As they would stand in the log: with a time and the name of the stream, 40 bytes more than their 17.
+    let missing: u64 = missing.split(' ').next().unwrap().parse().unwrap();
+    let kept = log.lines().count() as u64 - 3;
+    // A line that is read in two parts is written, or counted, with a time for each.
+    assert!(missing.abs_diff((FLOOD - kept) * 57) < 41 * 1_000, "every line is kept or counted: {missing}, {kept} kept");
 }

@@ -112,3 +112,21 @@ async fn a_disk_that_takes_nothing_ends_neither_the_session_nor_the_workers() {
     session.until_phase(&run("job-b", 1), RunPhase::Running).await;
     session.until("the finding is gone", |session| !has_finding(session, "state-disk-unwritable")).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_takes_no_word_of_the_agent_s_log_ends_neither_the_session_nor_the_workers() {
+    let mut coordinator = Coordinator::start().await;
+    let mut node = Node::new("n1");
+    // Nothing can be written there for want of room.
+    std::os::unix::fs::symlink("/dev/full", node.path("agent.log")).unwrap();
+    node.start(&coordinator.url());
+    let mut session = coordinator.welcome(1, 1).await;
+    session.desire(vec![node.running("job-a", 1)]).await;
+    session.until_phase(&run("job-a", 1), RunPhase::Running).await;
+    // The thread that writes the ledger has something to say.
+    fs::create_dir(draft(&node)).unwrap();
+    session.desire(vec![node.running("job-a", 1), running(node.assignment("job-b", 1))]).await;
+    session.until("it is a finding", |session| has_finding(session, "state-disk-unwritable")).await;
+    beats_on(&mut session).await;
+    assert_eq!(session.phase(&run("job-a", 1)), Some(&RunPhase::Running));
+}

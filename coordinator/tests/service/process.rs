@@ -48,8 +48,8 @@ impl Running {
     pub(crate) async fn start_with(directory: &Path, with: impl FnOnce(&mut Command)) -> Self {
         let ready = directory.join("ready.json");
         let mut command = program(&directory.join("state"));
-        with(&mut command);
-        let child = command.arg("--ready-file").arg(&ready).stderr(Stdio::null()).spawn().unwrap();
+        with(command.stderr(Stdio::null()));
+        let child = command.arg("--ready-file").arg(&ready).spawn().unwrap();
         let content = within(async {
             let mut look = tokio::time::interval(Duration::from_millis(10));
             loop {
@@ -263,4 +263,20 @@ fn json_logs_are_json() {
     child.wait().unwrap();
     let first: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     assert_eq!((first["level"].as_str(), first["message"].as_str()), (Some("INFO"), Some("starting")));
+}
+
+/// As on a disk without room.
+#[tokio::test]
+async fn a_log_that_takes_nothing_ends_no_coordinator() {
+    let directory = tempfile::tempdir().unwrap();
+    let full = fs::File::options().append(true).open("/dev/full").unwrap();
+    let running = Running::start_with(directory.path(), |command| {
+        command.stderr(full);
+    })
+    .await;
+    let mut jobs = running.jobs().await;
+    // An event, which is logged.
+    let request = v1::SubmitRequest { r#ref: Some(reference("one")), spec: Some(spec(1)), ..Default::default() };
+    within(jobs.submit(request)).await.unwrap();
+    within(jobs.get(v1::GetJobRequest { r#ref: Some(reference("one")) })).await.unwrap();
 }

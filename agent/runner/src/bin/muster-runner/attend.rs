@@ -81,7 +81,7 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         // The ranks are killed with this process.
         Err(wrong) => {
-            eprintln!("{NAME}: {wrong}");
+            say!("{NAME}: {wrong}");
             ExitCode::FAILURE
         }
     }
@@ -225,7 +225,7 @@ impl Attendant {
             rank.exit = Some(exit);
             rank.link.say(&Say::Exited { exit, at_us: time::boot_us() })?;
             if !exit.success() {
-                eprintln!("{NAME}: rank {} (pid {pid}) ended with {exit:?}", rank.rank);
+                say!("{NAME}: rank {} (pid {pid}) ended with {exit:?}", rank.rank);
                 self.one_has_failed();
             }
         }

@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         None => in_background(dir, options.cgroup),
     };
     outcome.unwrap_or_else(|trouble| {
-        eprintln!("muster-runner: {}: {}", dir.display(), trouble.text);
+        say!("muster-runner: {}: {}", dir.display(), trouble.text);
         ExitCode::from(trouble.status)
     })
 }
@@ -73,7 +73,7 @@ fn finish(ended: io::Result<()>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("{} ended by trouble: {e}", time::stamp());
+            say!("{} ended by trouble: {e}", time::stamp());
             ExitCode::FAILURE
         }
     }
@@ -154,7 +154,7 @@ fn after_fork(dir: &Path, cgroup: bool, forked: Forked) -> ExitCode {
     let ready = detach(dir).and_then(|()| set_up(dir, cgroup, parent())).map(|mut runner| {
         // Its record is on disk, so this runner stays. The copy ends with its control socket, and a start brings up another launcher.
         if let Err(e) = runner.take_launcher(launcher, control.into(), stdout, stderr) {
-            eprintln!("{} launcher {launcher}: {e}", time::stamp());
+            say!("{} launcher {launcher}: {e}", time::stamp());
         }
         runner
     });
@@ -167,7 +167,7 @@ pub(crate) fn keep_forked(dir: &Path) -> ExitCode {
     match detach(dir) {
         Ok(()) => keeper::keep(dir),
         Err(trouble) => {
-            eprintln!("{} the runner's keeper: {}", time::stamp(), trouble.text);
+            say!("{} the runner's keeper: {}", time::stamp(), trouble.text);
             ExitCode::FAILURE
         }
     }
@@ -240,7 +240,7 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
     let cgroups = cgroup;
     let cgroup =
         (cgroup && !hold.launcher).then(|| Cgroup::make(&format!("muster-{}-g{}-{}", hold.job, hold.generation, identity.pid)));
-    let cgroup = cgroup.and_then(|made| made.inspect_err(|e| eprintln!("{} no cgroup of its own: {e}", time::stamp())).ok());
+    let cgroup = cgroup.and_then(|made| made.inspect_err(|e| say!("{} no cgroup of its own: {e}", time::stamp())).ok());
     identity.keeper = keeper;
     identity.store_port = served.as_ref().map(|s| s.addr().port());
     identity.cgroup = cgroup.as_ref().map(|c| c.path.clone());

@@ -49,7 +49,7 @@ pub(crate) fn keep(dir: &Path) -> ExitCode {
     match watch(dir) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("{} the runner's keeper: {e}", time::stamp());
+            say!("{} the runner's keeper: {e}", time::stamp());
             ExitCode::FAILURE
         }
     }

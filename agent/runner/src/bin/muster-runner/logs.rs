@@ -71,7 +71,7 @@ impl Log {
             match &mut self.missing {
                 Some(missing) => missing.bytes += dropped,
                 None => {
-                    eprintln!("{} {}: output is dropped: {why}", crate::time::stamp(), self.name);
+                    say!("{} {}: output is dropped: {why}", crate::time::stamp(), self.name);
                     self.missing = Some(Missing { bytes: dropped, why });
                 }
             }

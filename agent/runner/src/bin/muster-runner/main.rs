@@ -1,6 +1,14 @@
 //! The runner's binary: `muster-runner hold --dir DIR` holds one worker group; called as `muster-shim` it wraps one
 //! rank, as `muster-ranks` it starts all ranks of a node.
 
+/// Writes a line to standard error, which is the runner's log from the moment it holds a directory. A log that takes nothing, as on a full
+/// disk, ends nobody: `eprintln!` would panic, and a runner's end is its workers' end.
+macro_rules! say {
+    ($($part:tt)*) => {
+        drop(std::io::Write::write_all(&mut std::io::stderr(), format!("{}\n", format_args!($($part)*)).as_bytes()))
+    };
+}
+
 mod affinity;
 mod attend;
 mod control;
@@ -70,7 +78,7 @@ fn main() -> ExitCode {
         }
         Ok(Invocation::Hold(options)) => hold::run(&options),
         Err(wrong) => {
-            eprintln!("muster-runner: {wrong}\nSee muster-runner --help.");
+            say!("muster-runner: {wrong}\nSee muster-runner --help.");
             ExitCode::from(2)
         }
     }

@@ -67,7 +67,7 @@ impl Register {
             // What it says may be less than there is by now.
             let _ = fs::remove_file(DESCENDANTS);
             if !self.failed {
-                eprintln!("{} {DESCENDANTS}: {e}", time::stamp());
+                say!("{} {DESCENDANTS}: {e}", time::stamp());
             }
         }
         self.failed = outcome.is_err();

@@ -212,7 +212,7 @@ impl Runner {
         if let Some(stop) = self.group.stop.as_mut().filter(|_| of_itself) {
             stop.fenced = true;
         }
-        eprintln!("{} {CLOSED}", time::stamp());
+        say!("{} {CLOSED}", time::stamp());
         None
     }
 
@@ -342,7 +342,7 @@ impl Runner {
                 }
                 Err(e) => {
                     if self.books.next_exits.is_none() {
-                        eprintln!("{} {}: {e}; tried again every second", time::stamp(), record::EXITS);
+                        say!("{} {}: {e}; tried again every second", time::stamp(), record::EXITS);
                     }
                     self.books.next_exits = Some(now + DISK_GAP);
                 }

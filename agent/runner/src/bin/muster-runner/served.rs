@@ -79,7 +79,7 @@ impl Served {
         if self.refused.checked_ilog2() != before.checked_ilog2()
             && let Some(why) = &self.refused_why
         {
-            eprintln!("{} store: connections refused so far: {}; the last: {why}", time::stamp(), self.refused);
+            say!("{} store: connections refused so far: {}; the last: {why}", time::stamp(), self.refused);
         }
     }
 

@@ -46,7 +46,7 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     let exit = match prepare(args).and_then(Shim::run) {
         Ok(exit) => exit,
         Err(wrong) => {
-            eprintln!("muster-shim: {wrong}");
+            say!("muster-shim: {wrong}");
             return ExitCode::FAILURE;
         }
     };

@@ -75,7 +75,7 @@ pub(crate) fn kill_all(cgroup: Option<&Cgroup>) -> io::Result<usize> {
         && let Err(e) = cgroup.kill()
         && e.kind() != io::ErrorKind::NotFound
     {
-        eprintln!("{} {}: cgroup.kill: {e}", crate::time::stamp(), cgroup.path.display());
+        say!("{} {}: cgroup.kill: {e}", crate::time::stamp(), cgroup.path.display());
     }
     kill_descendants()
 }

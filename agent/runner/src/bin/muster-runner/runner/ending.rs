@@ -108,7 +108,7 @@ impl Runner {
     fn kill(&mut self, now: Duration, since: Duration) -> Duration {
         if now >= self.books.next_kill {
             if let Err(e) = tree::kill_all(self.cgroup.as_ref()) {
-                eprintln!("{} kill: {e}", time::stamp());
+                say!("{} kill: {e}", time::stamp());
             }
             self.books.next_kill = now + KILL_GAP;
             if now.saturating_sub(since) >= STUCK_AFTER {
@@ -116,7 +116,7 @@ impl Runner {
                 let mut stuck: Vec<i32> = tree::descendants().unwrap_or_default().iter().map(|s| s.pid).collect();
                 stuck.sort_unstable();
                 if stuck != self.group.stuck {
-                    eprintln!("{} killed and still alive: {stuck:?}", time::stamp());
+                    say!("{} killed and still alive: {stuck:?}", time::stamp());
                     self.group.stuck = stuck;
                     self.books.urgent = true;
                 }
@@ -158,7 +158,7 @@ impl Runner {
                     self.books.outcome_written = true;
                     return None;
                 }
-                Err(e) => eprintln!("{} {}: {e}", time::stamp(), record::OUTCOME),
+                Err(e) => say!("{} {}: {e}", time::stamp(), record::OUTCOME),
             }
             self.books.next_outcome = now + DISK_GAP;
         }

@@ -148,7 +148,7 @@ impl Runner {
 
     /// A launcher that ends before its order comes is forgotten: the start brings up another.
     pub(super) fn forget_parked(&mut self, exit: Exit, now: Duration) {
-        eprintln!("{} the launcher has ended: {exit:?}", time::stamp());
+        say!("{} the launcher has ended: {exit:?}", time::stamp());
         if let Some(parked) = self.group.parked.take() {
             self.poll.remove(parked.control());
         }
@@ -174,7 +174,7 @@ impl Runner {
         if !forks || ended_well || self.group.fell_back || !self.group.ranks.is_empty() || self.group.stop.is_some() {
             return false;
         }
-        eprintln!("{} the launcher has failed ({exit:?}), so torchrun is executed in its place", time::stamp());
+        say!("{} the launcher has failed ({exit:?}), so torchrun is executed in its place", time::stamp());
         self.close_launcher(now);
         self.group.parked = None;
         let mut command = Process::new(&spec.program);
@@ -187,7 +187,7 @@ impl Runner {
                 true
             }
             Err(text) => {
-                eprintln!("{} {text}", time::stamp());
+                say!("{} {text}", time::stamp());
                 false
             }
         }

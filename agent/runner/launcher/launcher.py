@@ -227,12 +227,13 @@ class Launcher:
             if os.fork() != 0:
                 os._exit(0)
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # before the runner is there, so that there is no moment without it
+            keeper = os.getpid()
             if os.fork() != 0:
                 become_keeper(message["runner"][0], message["dir"])
             runner = os.getpid()
             pid = os.fork()
             if pid != 0:
-                become_runner(message["runner"], pid, [runners.fileno(), out, err, tell])
+                become_runner(message["runner"], pid, keeper, [runners.fileno(), out, err, tell])
             die_with(runner)
             os.setsid()
             os.dup2(stdout, 1)
@@ -340,7 +341,7 @@ def leave_coerced_locale(control):
         os.execv(sys.executable, sys.orig_argv)
 
 
-def become_runner(program, launcher, kept):
+def become_runner(program, launcher, keeper, kept):
     """Executes the runner's binary with the descriptors 3 to 6, as `hold.rs` takes them over."""
     high = []
     try:
@@ -348,7 +349,7 @@ def become_runner(program, launcher, kept):
             high.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64))
         for place, fd in enumerate(high, start=3):
             os.dup2(fd, place)
-        os.execve(program[0], [*program, "--launcher", str(launcher)], {})
+        os.execve(program[0], [*program, "--launcher", str(launcher), "--keeper", str(keeper)], {})
     except BaseException as error:
         os.write(high[3] if len(high) > 3 else kept[3], b"\1" + f"{program[0]}: {error}".encode())
         os._exit(1)

@@ -57,7 +57,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     limits::raise();
     let dir = &options.dir;
     let outcome = match options.launcher {
-        Some(pid) => Ok(after_fork(dir, options.cgroup, Forked::take(pid))),
+        Some(pid) => Ok(after_fork(dir, options, Forked::take(pid))),
         None if options.foreground || std::process::id() == 1 => {
             set_up(dir, options.cgroup, None).map(|runner| finish(runner.run()))
         }
@@ -95,6 +95,7 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
         }
         Fork::Child => {
             drop(read);
+            let keeper = std::process::id() as i32;
             let fork = || match is_launchers(dir) {
                 // A keeper would take the runners that the launcher forks for descendants of its own, and end them.
                 true => Ok(Fork::Child),
@@ -102,7 +103,7 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
             };
             let runner = detach(dir).and_then(|()| fork()).and_then(|side| match side {
                 Fork::Parent => Ok(None),
-                Fork::Child => set_up(dir, cgroup, parent().filter(|_| !is_launchers(dir))).map(Some),
+                Fork::Child => set_up(dir, cgroup, parent(keeper).filter(|_| !is_launchers(dir))).map(Some),
             });
             match runner.transpose() {
                 None => {
@@ -148,10 +149,10 @@ impl Forked {
 }
 
 /// This process was forked from a launcher, which does not wait for its end, and has a copy of that launcher as its child.
-fn after_fork(dir: &Path, cgroup: bool, forked: Forked) -> ExitCode {
+fn after_fork(dir: &Path, options: &Options, forked: Forked) -> ExitCode {
     let Forked { launcher, control, stdout, stderr, tell } = forked;
     sys::allow_all_cpus();
-    let ready = detach(dir).and_then(|()| set_up(dir, cgroup, parent())).map(|mut runner| {
+    let ready = detach(dir).and_then(|()| set_up(dir, options.cgroup, options.keeper.and_then(parent))).map(|mut runner| {
         // Its record is on disk, so this runner stays. The copy ends with its control socket, and a start brings up another launcher.
         if let Err(e) = runner.take_launcher(launcher, control.into(), stdout, stderr) {
             say!("{} launcher {launcher}: {e}", time::stamp());
@@ -189,10 +190,13 @@ fn tell_and_run(ready: Result<Runner, Trouble>, tell: OwnedFd) -> ExitCode {
     }
 }
 
-/// The keeper, as its runner knows it.
-fn parent() -> Option<Keeper> {
-    let stat = Stat::of(rustix::process::getppid()?.as_raw_nonzero().get()).ok()?;
-    Some(Keeper { pid: stat.pid, start_time: stat.start_time })
+/// The keeper, as its runner knows it. `None` where it is gone already: whoever has become the parent instead, init or another, keeps nothing,
+/// and one that never ends would be waited for without end.
+fn parent(keeper: i32) -> Option<Keeper> {
+    let is_parent = || rustix::process::getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == keeper);
+    let stat = Stat::of(keeper).ok()?;
+    // Looked for afterwards: as long as it is the parent, its pid is nobody else's.
+    is_parent().then_some(Keeper { pid: stat.pid, start_time: stat.start_time })
 }
 
 /// Own session, no terminal, and messages into the directory.
@@ -323,6 +327,14 @@ fn link_programs() -> io::Result<()> {
 #[cfg(test)]
 pub(crate) mod tests {
     use muster_runner::wire::{Hold, VERSION};
+
+    #[test]
+    fn only_who_was_to_become_the_keeper_is_one() {
+        let parent = rustix::process::getppid().expect("a test has a parent").as_raw_nonzero().get();
+        assert_eq!(super::parent(parent).map(|keeper| keeper.pid), Some(parent));
+        // As when the keeper could not be executed: the runner's parent is another process by now.
+        assert_eq!(super::parent(std::process::id() as i32), None);
+    }
 
     /// For one rank on one node.
     pub(crate) fn hold() -> Hold {

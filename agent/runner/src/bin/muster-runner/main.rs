@@ -44,13 +44,14 @@ Holds one node's worker group of one training job: starts it, drains its output,
 stops it and proves that nothing of it lives.
 
 Usage:
-  muster-runner hold --dir DIR [--foreground] [--no-cgroup] [--launcher PID]
+  muster-runner hold --dir DIR [--foreground] [--no-cgroup] [--launcher PID --keeper PID]
 
 Options:
   --dir DIR      Directory with hold.json; sockets, records and logs are made in it
   --foreground   Stay in the foreground (the default as PID 1)
   --no-cgroup    Hold the group by its process tree alone, as where no cgroup can be made
   --launcher PID Take over this launcher, a child of this process, and the descriptors 3 to 6 (only launchers use this)
+  --keeper PID   Name the parent process as the keeper in the records, provided that it is this one (only launchers use this)
   --version      Print the version and the commit it was built from
   --help         Print this text
 
@@ -105,6 +106,8 @@ pub(crate) struct Options {
     pub(crate) cgroup: bool,
     /// The launcher that was forked together with this runner.
     pub(crate) launcher: Option<i32>,
+    /// The process that has forked this one, and becomes its keeper.
+    pub(crate) keeper: Option<i32>,
 }
 
 fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
@@ -116,22 +119,24 @@ fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
         Some("hold") => {}
         Some(other) => return Err(format!("unknown command {other:?}")),
     }
-    let (mut dir, mut foreground, mut cgroup, mut launcher) = (None, false, true, None);
+    let (mut dir, mut foreground, mut cgroup) = (None, false, true);
+    let (mut launcher, mut keeper) = (None, None);
     while let Some(arg) = args.next() {
         match arg.to_str() {
             Some("--help" | "-h") => return Ok(Invocation::Help),
             Some("--foreground") => foreground = true,
             Some("--no-cgroup") => cgroup = false,
-            Some("--launcher") => {
+            Some(flag @ ("--launcher" | "--keeper")) => {
                 let pid = args.next().and_then(|pid| pid.to_str()?.parse().ok());
-                launcher = Some(pid.ok_or("--launcher needs the pid of a process")?);
+                let pid = pid.ok_or_else(|| format!("{flag} needs the pid of a process"))?;
+                *(if flag == "--keeper" { &mut keeper } else { &mut launcher }) = Some(pid);
             }
             Some("--dir") => dir = Some(PathBuf::from(args.next().ok_or("--dir needs a directory")?)),
             Some(text) if text.starts_with("--dir=") => dir = Some(PathBuf::from(&text["--dir=".len()..])),
             _ => return Err(format!("unknown argument {arg:?}")),
         }
     }
-    Ok(Invocation::Hold(Options { dir: dir.ok_or("--dir is missing")?, foreground, cgroup, launcher }))
+    Ok(Invocation::Hold(Options { dir: dir.ok_or("--dir is missing")?, foreground, cgroup, launcher, keeper }))
 }
 
 #[cfg(test)]
@@ -144,7 +149,11 @@ mod tests {
 
     #[test]
     fn invocations() {
-        let hold = |foreground, cgroup| Ok(Invocation::Hold(Options { dir: "/d".into(), foreground, cgroup, launcher: None }));
+        let options = |foreground, cgroup| Options { dir: "/d".into(), foreground, cgroup, launcher: None, keeper: None };
+        let hold = |foreground, cgroup| Ok(Invocation::Hold(options(foreground, cgroup)));
+        let forked = Options { launcher: Some(8), keeper: Some(7), ..options(false, true) };
+        assert_eq!(parsed(&["hold", "--dir", "/d", "--launcher", "8", "--keeper", "7"]), Ok(Invocation::Hold(forked)));
+        assert_eq!(parsed(&["hold", "--dir", "/d", "--keeper", "x"]), Err("--keeper needs the pid of a process".into()));
         assert_eq!(parsed(&["hold", "--dir", "/d"]), hold(false, true));
         assert_eq!(parsed(&["hold", "--dir=/d", "--foreground", "--no-cgroup"]), hold(true, false));
         assert_eq!(parsed(&["--version"]), Ok(Invocation::Version));

@@ -257,16 +257,9 @@ impl Facts {
         known.unwrap_or_else(|| NodeReport { gpu_error: Some(silent()), ..self.fixed.clone() })
     }
 
-    /// How much of the machine is in use, as of the last look at that; none where nobody looks.
-    pub fn usage(&mut self) -> Option<Arc<Usage>> {
-        self.usage.borrow_and_update().clone()
-    }
-
-    /// Returns once there was a new look at the usage. Cancel safe.
-    pub async fn usage_changed(&mut self) {
-        if self.usage.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
+    /// Each look at how much of the machine is in use; there are none where nobody looks.
+    pub fn usage(&self) -> watch::Receiver<Option<Arc<Usage>>> {
+        self.usage.clone()
     }
 
     /// Waits for the first look at everything, as long as a healthy driver takes. Returns whether it came, which the report says too.

@@ -17,7 +17,10 @@ use muster_core::{
     time::Timestamp,
 };
 use muster_proto::{
-    convert::session::{desired_from_wire, hello_to_wire, node_report_to_wire, runs_to_wire, welcome_from_wire},
+    convert::{
+        session::{desired_from_wire, hello_to_wire, node_report_to_wire, runs_to_wire, welcome_from_wire},
+        usage::usage_to_wire,
+    },
     limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, MESSAGE_MAX},
     v1::{
         AgentMessage, CoordinatorMessage, Heartbeat, LogChunk, agent_message::Message as Up,
@@ -218,6 +221,9 @@ impl Session {
         }
         self.tell(Order::Welcome { term: welcome.term, epoch: welcome.epoch }).await;
         let mut heartbeat = ticker(welcome.heartbeat);
+        let mut usage = self.facts.usage();
+        // The next look comes soon enough: ten thousand agents must not all send theirs when their coordinator is back.
+        usage.mark_unchanged();
         let mut sequence = 0;
         loop {
             news.send(&wire.control, Instant::now());
@@ -245,6 +251,12 @@ impl Session {
                     if let Some(reports) = self.handle.reports.borrow_and_update().as_ref() {
                         news.runs(reports.runs.clone());
                         news.spares(reports.spares.clone());
+                    }
+                }
+                Ok(()) = usage.changed() => {
+                    if let Some(look) = usage.borrow_and_update().as_deref().map(usage_to_wire) {
+                        // The next one is as good where the network stands still.
+                        let _ = wire.control.try_send(up(Up::Usage(look)));
                     }
                 }
                 () = self.facts.changed() => news.report(self.facts.report()),

@@ -5,6 +5,7 @@
 //! | `jobs`, `nodes`, `events` | what users call |
 //! | `wait`, `explain`, `logs` | the larger calls of the job service |
 //! | `agents`, `connections` | the agents' sessions, and log reads through them |
+//! | `usages` | the last usage of each node |
 //! | `feed`, `watch` | streams to clients: bounded, latest state, ended with a reason |
 //! | `page`, `status` | pages of a list; reasons as gRPC statuses |
 
@@ -21,7 +22,10 @@ use muster_runtime::tasks::Scope;
 use tonic::service::{Routes, RoutesBuilder};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-use crate::{api::connections::Connections, handle::Handle};
+use crate::{
+    api::{connections::Connections, usages::Usages},
+    handle::Handle,
+};
 
 mod agents;
 mod connections;
@@ -34,6 +38,7 @@ mod logs;
 mod nodes;
 mod page;
 mod status;
+mod usages;
 mod wait;
 mod watch;
 
@@ -44,11 +49,12 @@ pub(crate) struct Context {
     /// Owner of the tasks behind streams.
     pub scope: Scope,
     pub connections: Arc<Connections>,
+    pub usages: Arc<Usages>,
 }
 
 /// All services, and the reporter by which they are taken out of service.
 pub async fn routes(handle: Handle, scope: Scope) -> (Routes, Health) {
-    let context = Context { handle, scope, connections: Arc::default() };
+    let context = Context { handle, scope, connections: Arc::default(), usages: Arc::default() };
     let (reporter, health) = tonic_health::server::health_reporter();
     let health_handle = Health(reporter);
     health_handle.set(ServingStatus::Serving).await;

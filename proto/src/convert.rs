@@ -5,6 +5,7 @@
 mod hardware;
 pub mod jobs;
 pub mod session;
+pub mod usage;
 
 /// A message that is not well-formed: the field's path and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

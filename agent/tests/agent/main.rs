@@ -13,4 +13,5 @@ mod rig;
 mod strays;
 mod torchrun;
 mod unkillable;
+mod usage;
 mod warm;

@@ -16,7 +16,7 @@ use super::{
     document::severity,
     hardware,
     table::{Table, plain},
-    words,
+    usage, words,
 };
 
 /// Newest events shown; the rest is `muster events`.
@@ -93,6 +93,7 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
         .iter()
         .map(|rank| {
             let (pid, step) = (rank.pid.to_string(), number(rank.last_step));
+            let [memory, cpu] = usage::rank_cells(rank);
             vec![
                 rank.rank.to_string(),
                 rank.local_rank.to_string(),
@@ -100,11 +101,14 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
                 pid,
                 rank.state.clone(),
                 step,
+                memory,
+                cpu,
                 rank.first_error.clone(),
             ]
         })
         .collect();
-    page.table("Ranks", vec!["RANK", "LOCAL RANK", "NODE", "PID", "STATE", "STEP", "FIRST ERROR"], &ranks);
+    page.field("Rank usage", usage::age_of_ranks(&status.ranks, now_us));
+    page.table("Ranks", vec!["RANK", "LOCAL RANK", "NODE", "PID", "STATE", "STEP", "MEMORY", "CPUS", "FIRST ERROR"], &ranks);
     events_of(&mut page, events, now_us);
     page.0
 }
@@ -216,6 +220,13 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
         page.field("Driver", format!("{}, CUDA up to {}", driver.version, driver.cuda));
     }
     page.table("GPUs", hardware::GPU_HEADS.to_vec(), &hardware::gpu_rows(node));
+    if let Some(used) = &node.usage {
+        page.field("Usage", format!("{} ago", words::age(node.usage_unix_us, now_us)));
+        for (name, text) in usage::lines(used) {
+            page.field(name, text);
+        }
+        page.table("Disks", usage::DISK_HEADS.to_vec(), &usage::disk_rows(used));
+    }
     let nics = hardware::nic_rows(node);
     if !nics.is_empty() {
         page.table("NICs", hardware::NIC_HEADS.to_vec(), &nics);

@@ -14,8 +14,10 @@ use serde::Serialize;
 use super::words;
 
 mod members;
+mod usage;
 
 use members::{Member, Rank};
+use usage::Usage;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -142,6 +144,8 @@ struct NodeStatus {
     gpus: Vec<Gpu>,
     gpu_error: Option<String>,
     findings: Vec<Finding>,
+    /// None: its agent has sent none to this coordinator yet.
+    usage: Option<Usage>,
     runs: Vec<Run>,
     last_heard_at: Option<String>,
 }
@@ -223,6 +227,7 @@ impl From<v1::Node> for Node {
                     .collect(),
                 gpu_error: some(node.gpu_error),
                 findings: node.hardware.into_iter().flat_map(|hardware| hardware.findings).map(Finding::from).collect(),
+                usage: node.usage.map(|usage| Usage::of(usage, node.usage_unix_us)),
                 runs: node
                     .runs
                     .into_iter()

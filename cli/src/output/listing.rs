@@ -6,7 +6,7 @@ use muster_proto::v1;
 
 use super::{
     document::{self, severity},
-    hardware, words,
+    hardware, usage, words,
 };
 
 /// Stands for the value of a job's environment variable, which may be a secret.
@@ -83,6 +83,9 @@ impl Listed for v1::Job {
         let mut calm = self.clone();
         if let Some(status) = &mut calm.status {
             status.last_step = None;
+            for rank in &mut status.ranks {
+                (rank.memory_bytes, rank.cpu_milli, rank.usage_unix_us) = (None, None, 0);
+            }
         }
         calm
     }
@@ -110,7 +113,9 @@ impl Listed for v1::Node {
     fn heads(wide: bool, _: bool) -> Vec<&'static str> {
         let mut heads = vec!["NAME", "STATE", "SLOTS", "GPUS", "JOBS", "AGENT", "AGE"];
         if wide {
-            heads.extend(["ADDRESS", "HOSTNAME", "KERNEL", "CPUS", "MEMORY", "MODEL", "HEARD"]);
+            heads.extend(["ADDRESS", "HOSTNAME", "KERNEL", "CPUS", "MEMORY", "MODEL"]);
+            heads.extend(usage::NODE_HEADS);
+            heads.push("HEARD");
         }
         heads
     }
@@ -134,14 +139,15 @@ impl Listed for v1::Node {
                 self.cpus.to_string(),
                 words::bytes(self.memory_bytes),
                 self.gpus.first().map(|gpu| gpu.model.clone()).unwrap_or_default(),
-                words::age(self.last_heard_unix_us, now_us),
             ]);
+            row.extend(usage::node_row(self.usage.as_ref()));
+            row.push(words::age(self.last_heard_unix_us, now_us));
         }
         row
     }
 
     fn calm(&self) -> Self {
-        Self { last_heard_unix_us: 0, ..self.clone() }
+        Self { last_heard_unix_us: 0, usage: None, usage_unix_us: 0, ..self.clone() }
     }
 
     fn name(&self) -> String {

@@ -21,6 +21,9 @@ fn job() -> Job {
         first_step: Some(1),
         last_step: Some(120 + u64::from(rank)),
         first_error: error.into(),
+        memory_bytes: error.is_empty().then_some(5_200 << 20),
+        cpu_milli: error.is_empty().then_some(1_980),
+        usage_unix_us: if error.is_empty() { NOW - 8_000_000 } else { 0 },
     };
     let member = |node_rank, node: &str| MemberStatus {
         node: node.into(),
@@ -131,6 +134,23 @@ fn node() -> Node {
         }],
         conditions: vec!["MassLoss: 3 of 10 nodes fell silent within 1m".into()],
         hardware: None,
+        usage: Some(usage()),
+        usage_unix_us: NOW - 8_000_000,
+    }
+}
+
+fn usage() -> Usage {
+    let space = |available, total| Some(Space { available, total });
+    let disk = |role: DiskRole, path: &str, space| DiskUsage { role: role.into(), path: path.into(), space };
+    Usage {
+        memory: space(96 << 30, 512 << 30),
+        swap: space(8 << 30, 8 << 30),
+        load: Some(Load { one_milli: 12_340, five_milli: 11_000, fifteen_milli: 9_876 }),
+        cpu: Some(CpuUsage { cpus: 64, all_milli: 24_500, others_milli: Some(1_250) }),
+        processes: Some(1_412),
+        disks: vec![disk(DiskRole::State, "/var/lib/muster", space(40 << 30, 100 << 30)), disk(DiskRole::Work, "/nfs/data", None)],
+        network: Some(Traffic { received_bytes: 3 << 40, sent_bytes: 5 << 30 }),
+        runs: Vec::new(),
     }
 }
 
@@ -222,7 +242,8 @@ fn lists() {
     held_to("jobs.txt", &list(&[job(), pending()], false, false));
     held_to("jobs-wide-all-namespaces.txt", &list(&[job(), pending()], true, true));
     held_to("nodes.txt", &list(&[node()], false, false));
-    held_to("nodes-wide.txt", &list(&[node()], true, false));
+    let quiet = Node { name: "node-9".into(), usage: None, usage_unix_us: 0, ..node() };
+    held_to("nodes-wide.txt", &list(&[node(), quiet], true, false));
     held_to("events.txt", &list(&events(), false, false));
     held_to("events-wide.txt", &list(&events(), true, true));
 }

@@ -16,7 +16,7 @@ use muster_core::{
     run::Desired,
 };
 use muster_proto::{
-    convert::session as wire,
+    convert::{session as wire, usage::usage_from_wire},
     v1::{self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent},
 };
 use tokio::{
@@ -70,7 +70,8 @@ async fn serve(
 ) -> Result<(), Status> {
     let (node, id, orders) = Box::pin(open(context, &mut inbound)).await?;
     let (commands, log_commands) = mpsc::channel(COMMANDS);
-    let session = Session { context, id, inbound, orders, log_commands, out, reads: BTreeMap::new(), published: None };
+    let session =
+        Session { context, id, node: node.clone(), inbound, orders, log_commands, out, reads: BTreeMap::new(), published: None };
     let announced = context.connections.announce(node, id, commands);
     let ended = session.run().await;
     drop(announced);
@@ -113,6 +114,7 @@ async fn read_hello(context: &Context, inbound: &mut Streaming<v1::AgentMessage>
 struct Session<'a> {
     context: &'a Context,
     id: SessionId,
+    node: NodeName,
     inbound: Streaming<v1::AgentMessage>,
     orders: watch::Receiver<Orders>,
     log_commands: mpsc::Receiver<LogCommand>,
@@ -190,11 +192,23 @@ impl Session<'_> {
             Some(FromAgent::Spares(spares)) => {
                 Input::Spares { session, spares: wire::spares_from_wire(spares).map_err(status::malformed)? }
             }
+            Some(FromAgent::Usage(usage)) => {
+                self.note_usage(usage)?;
+                return Ok(());
+            }
             Some(FromAgent::Hello(_)) => return Err(status::invalid("message", "hello comes once, at the start")),
             // A newer agent may say what this build does not know.
             None => return Ok(()),
         };
         self.tell(input).await
+    }
+
+    /// It goes past the engine: nothing is decided by it.
+    fn note_usage(&self, usage: v1::Usage) -> Result<(), Status> {
+        let usage = usage_from_wire(usage).map_err(status::malformed)?;
+        let handle = &self.context.handle;
+        self.context.usages.put(self.node.clone(), handle.now(), usage, |node| handle.node(node).is_some());
+        Ok(())
     }
 
     async fn tell(&self, input: Input) -> Result<(), Status> {

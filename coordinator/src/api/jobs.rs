@@ -38,7 +38,7 @@ impl v1::job_service_server::JobService for Jobs {
     async fn get(&self, request: Request<v1::GetJobRequest>) -> Result<Response<v1::GetJobResponse>, Status> {
         let name = job_name(request.into_inner().r#ref)?;
         let view = self.0.handle.job(&name).ok_or_else(|| no_such(&name))?;
-        Ok(Response::new(v1::GetJobResponse { job: Some(shown(&view)) }))
+        Ok(Response::new(v1::GetJobResponse { job: Some(self.0.usages.of_job(shown(&view))) }))
     }
 
     async fn list(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::ListJobsResponse>, Status> {
@@ -53,7 +53,7 @@ impl v1::job_service_server::JobService for Jobs {
         let items = jobs
             .after(after.as_ref())
             .filter(|(name, _)| namespace.as_ref().is_none_or(|namespace| name.namespace == *namespace))
-            .map(|(name, view)| (name, shown(view)));
+            .map(|(name, view)| (name, self.0.usages.of_job(shown(view))));
         let (jobs, next) = page::fill(page::size(request.page_size), items);
         Ok(Response::new(v1::ListJobsResponse { jobs, next_page_token: next.map(ToString::to_string).unwrap_or_default() }))
     }
@@ -75,10 +75,11 @@ impl v1::job_service_server::JobService for Jobs {
             }
             Box::new(move |key| *key == name)
         };
+        let usages = self.0.usages.clone();
         let kind = Kind {
             wanted,
             identity: |view: &JobView| view.record.uid.as_str(),
-            changed: |view| v1::WatchJobsResponse { job: Some(shown(view)), deleted: false },
+            changed: Box::new(move |view| v1::WatchJobsResponse { job: Some(usages.of_job(shown(view))), deleted: false }),
             gone: |name, uid| v1::WatchJobsResponse {
                 job: Some(v1::Job { r#ref: Some(wire::job_ref(name)), uid: uid.to_owned(), ..v1::Job::default() }),
                 deleted: true,

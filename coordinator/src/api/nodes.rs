@@ -27,7 +27,7 @@ impl v1::node_service_server::NodeService for Nodes {
         };
         let nodes = self.0.handle.nodes();
         let nodes = nodes.borrow();
-        let items = nodes.after(after.as_ref()).map(|(name, view)| (name, wire::node(view)));
+        let items = nodes.after(after.as_ref()).map(|(name, view)| (name, self.0.usages.of_node(wire::node(view))));
         let (nodes, next) = page::fill(page::size(request.page_size), items);
         let next_page_token = next.map(|name| name.to_string()).unwrap_or_default();
         Ok(Response::new(v1::ListNodesResponse { nodes, next_page_token }))
@@ -36,7 +36,7 @@ impl v1::node_service_server::NodeService for Nodes {
     async fn get(&self, request: Request<v1::GetNodeRequest>) -> Result<Response<v1::GetNodeResponse>, Status> {
         let name = node_name("name", &request.into_inner().name)?;
         let view = self.0.handle.node(&name).ok_or_else(|| no_such(&name))?;
-        Ok(Response::new(v1::GetNodeResponse { node: Some(wire::node(&view)) }))
+        Ok(Response::new(v1::GetNodeResponse { node: Some(self.0.usages.of_node(wire::node(&view))) }))
     }
 
     type WatchStream = Feed<v1::WatchNodesResponse>;
@@ -51,10 +51,11 @@ impl v1::node_service_server::NodeService for Nodes {
         {
             return Err(no_such(name));
         }
+        let usages = self.0.usages.clone();
         let kind = Kind {
             wanted: Box::new(move |key: &NodeName| name.as_ref().is_none_or(|name| name == key)),
             identity: |view: &NodeView| view.record.name.as_str(),
-            changed: |view| v1::WatchNodesResponse { node: Some(wire::node(view)), deleted: false },
+            changed: Box::new(move |view| v1::WatchNodesResponse { node: Some(usages.of_node(wire::node(view))), deleted: false }),
             gone: |name, _| v1::WatchNodesResponse {
                 node: Some(v1::Node { name: name.to_string(), ..v1::Node::default() }),
                 deleted: true,

@@ -12,7 +12,7 @@ pub(crate) struct Kind<K, V, T> {
     pub wanted: Box<dyn Fn(&K) -> bool + Send + Sync>,
     /// What tells a thing from a later one of the same name.
     pub identity: fn(&V) -> &str,
-    pub changed: fn(&V) -> T,
+    pub changed: Box<dyn Fn(&V) -> T + Send + Sync>,
     pub gone: fn(&K, &str) -> T,
 }
 
@@ -73,7 +73,7 @@ mod tests {
         Kind {
             wanted: Box::new(|key| *key < 10),
             identity: |value| value,
-            changed: |value| format!("+{value}"),
+            changed: Box::new(|value| format!("+{value}")),
             gone: |key, identity| format!("-{key}:{identity}"),
         }
     }

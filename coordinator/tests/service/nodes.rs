@@ -1,10 +1,10 @@
 //! Nodes as users see and cordon them.
 
-use muster_proto::v1;
+use muster_proto::v1::{self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent};
 use tonic::Code;
 
 use crate::{
-    agent::FakeAgent,
+    agent::{FakeAgent, RawSession, hello, say},
     server::{Server, within},
 };
 
@@ -45,6 +45,43 @@ async fn a_node_is_listed_cordoned_and_forgotten() {
     server.nodes().delete(delete()).await.unwrap();
     within(async { while !watch.message().await.unwrap().unwrap().deleted {} }).await;
     assert_eq!(server.nodes().get(v1::GetNodeRequest { name: "node-a".into() }).await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_node_s_usage_is_shown_with_its_time_and_told_to_nobody() {
+    let server = Server::start().await;
+    let mut session = RawSession::open(&server, say(FromAgent::Hello(hello("node-a")))).await.unwrap();
+    assert!(matches!(session.next().await.unwrap(), ToAgent::Welcome(_)));
+    let node = server.until_node("node-a", |node| node.state() == v1::NodeState::Ready).await;
+    assert_eq!((node.usage, node.usage_unix_us), (None, 0), "not known is not 0");
+    let mut watch = server.nodes().watch(v1::WatchNodesRequest { name: "node-a".into() }).await.unwrap().into_inner();
+    assert!(watch.message().await.unwrap().is_some());
+
+    let usage = v1::Usage { memory: Some(v1::Space { available: 3, total: 16 << 30 }), processes: Some(7), ..v1::Usage::default() };
+    session.up.send(say(FromAgent::Usage(usage.clone()))).await.unwrap();
+    let shown = server.until_node("node-a", |node| node.usage.is_some()).await;
+    assert_eq!(shown.usage.as_ref(), Some(&usage));
+    assert!(shown.usage_unix_us >= node.first_seen_unix_us);
+    let page = server.nodes().list(v1::ListNodesRequest::default()).await.unwrap().into_inner();
+    assert_eq!(page.nodes[0].usage.as_ref(), Some(&usage));
+
+    // What a watch hears next is the cordon: a usage is no change of the node.
+    let cordon = v1::CordonRequest { name: "node-a".into(), reason: "fan".into(), by: "ann".into() };
+    server.nodes().cordon(cordon).await.unwrap();
+    let heard = within(watch.message()).await.unwrap().unwrap().node.unwrap();
+    assert!(heard.cordon.is_some() && heard.usage.is_some());
+
+    let wrong = v1::Usage { disks: vec![v1::DiskUsage::default()], ..v1::Usage::default() };
+    session.up.send(say(FromAgent::Usage(wrong))).await.unwrap();
+    let ended = loop {
+        match session.next().await {
+            Ok(_) => {}
+            Err(ended) => break ended,
+        }
+    };
+    assert_eq!((ended.code(), ended.message()), (Code::InvalidArgument, "usage.disks[0].role: is 0, which is none"));
+    let shown = server.until_node("node-a", |node| node.state() != v1::NodeState::Ready).await;
+    assert_eq!(shown.usage, Some(usage), "the last one stays, with its time");
 }
 
 #[tokio::test]

@@ -236,6 +236,9 @@ fn rank(view: &RankView) -> v1::RankStatus {
         first_step: view.first_step,
         last_step: view.last_step,
         first_error: view.first_error.clone().unwrap_or_default(),
+        memory_bytes: None,
+        cpu_milli: None,
+        usage_unix_us: 0,
     }
 }
 
@@ -273,6 +276,9 @@ pub fn node(view: &NodeView) -> v1::Node {
         hardware: Some(hardware_to_wire(report)),
         marks: record.marks.iter().map(mark).collect(),
         conditions: view.conditions.clone(),
+        // The API adds them: they are no part of what the engine publishes.
+        usage: None,
+        usage_unix_us: 0,
         kubernetes_labels: report.object_labels.keys().filter(|key| !report.labels.contains_key(*key)).cloned().collect(),
     }
 }

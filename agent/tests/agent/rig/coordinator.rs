@@ -13,9 +13,13 @@ use muster_core::{
     protocol::NEWEST,
     run::{Assignment, Desired, DesiredRun, RunId, RunPhase, RunReport, SpareReport},
     time::Timestamp,
+    usage::Usage,
 };
 use muster_proto::{
-    convert::session::{Welcome, desired_to_wire, node_report_from_wire, runs_from_wire, spares_from_wire, welcome_to_wire},
+    convert::{
+        session::{Welcome, desired_to_wire, node_report_from_wire, runs_from_wire, spares_from_wire, welcome_to_wire},
+        usage::usage_from_wire,
+    },
     v1::{
         AgentMessage, CoordinatorMessage, HeartbeatReply, Hello, LogChunk,
         agent_message::Message as Up,
@@ -121,6 +125,8 @@ impl AgentService for Service {
             clock_ahead: None,
             findings,
             spares: Vec::new(),
+            usage: None,
+            node_reports: 0,
             reports: 0,
         };
         self.sessions.send(session).await.unwrap();
@@ -149,6 +155,9 @@ pub struct Session {
     pub findings: Vec<Finding>,
     /// What became of the launchers it was to have ready.
     pub spares: Vec<SpareReport>,
+    /// The last look at what the node uses.
+    pub usage: Option<Usage>,
+    pub node_reports: u64,
     pub reports: u64,
 }
 
@@ -206,6 +215,7 @@ impl Session {
                 self.runs = runs_from_wire(runs, NOW).unwrap();
                 self.reports += 1;
             }
+            Up::Usage(usage) => self.usage = Some(usage_from_wire(usage).unwrap()),
             Up::Spares(spares) => self.spares = spares_from_wire(spares).unwrap(),
             Up::Log(chunk) => self.chunks.push(chunk),
             Up::Heartbeat(heartbeat) => {
@@ -217,7 +227,10 @@ impl Session {
                     let _ = self.down.send(Ok(CoordinatorMessage { message: Some(reply) })).await;
                 }
             }
-            Up::Report(report) => self.findings = node_report_from_wire(report).unwrap().health.findings,
+            Up::Report(report) => {
+                self.findings = node_report_from_wire(report).unwrap().health.findings;
+                self.node_reports += 1;
+            }
             Up::Hello(_) => panic!("a second hello"),
         }
         true

@@ -3,7 +3,7 @@
 use muster_proto::v1;
 use serde::Serialize;
 
-use super::some;
+use super::{some, time};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -38,6 +38,12 @@ pub(super) struct Rank {
     first_step: Option<u64>,
     last_step: Option<u64>,
     first_error: Option<String>,
+    /// Resident, of its process and all that descends from it.
+    memory_bytes: Option<u64>,
+    /// Thousandths of one CPU.
+    cpu_milli: Option<u32>,
+    /// When the two were heard.
+    usage_at: Option<String>,
 }
 
 impl From<v1::MemberStatus> for Member {
@@ -67,6 +73,9 @@ impl From<v1::RankStatus> for Rank {
             first_step: rank.first_step,
             last_step: rank.last_step,
             first_error: some(rank.first_error),
+            memory_bytes: rank.memory_bytes,
+            cpu_milli: rank.cpu_milli,
+            usage_at: time(rank.usage_unix_us),
         }
     }
 }

@@ -14,9 +14,13 @@ use muster_core::{
     time::Timestamp,
 };
 use muster_proto::{
-    convert::session::{
-        Welcome, desired_from_wire, desired_to_wire, hello_from_wire, hello_to_wire, node_report_from_wire, node_report_to_wire,
-        runs_from_wire, runs_to_wire, spares_from_wire, spares_to_wire, welcome_from_wire, welcome_to_wire,
+    convert::{
+        session::{
+            Welcome, desired_from_wire, desired_to_wire, hello_from_wire, hello_to_wire, node_report_from_wire,
+            node_report_to_wire, runs_from_wire, runs_to_wire, spares_from_wire, spares_to_wire, welcome_from_wire,
+            welcome_to_wire,
+        },
+        usage::{usage_from_wire, usage_to_wire},
     },
     v1::{AgentMessage, CoordinatorMessage, agent_message::Message as Up, coordinator_message::Message as Down},
 };
@@ -48,6 +52,11 @@ pub(super) fn agent_message(input: &[u8]) {
         Up::Spares(wire) => {
             if let Ok(spares) = spares_from_wire(wire) {
                 assert_eq!(spares_from_wire(spares_to_wire(&spares)).expect("accepted spares are accepted again"), spares);
+            }
+        }
+        Up::Usage(wire) => {
+            if let Ok(usage) = usage_from_wire(wire) {
+                assert_eq!(usage_from_wire(usage_to_wire(&usage)).expect("an accepted usage is accepted again"), usage);
             }
         }
         Up::Heartbeat(_) | Up::Log(_) => {}

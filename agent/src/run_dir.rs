@@ -89,7 +89,7 @@ impl Runs {
     }
 
     pub(crate) fn dir(&self, run: &RunId) -> PathBuf {
-        self.root.join(format!("{}-g{}", run.job, run.generation))
+        self.root.join(run.to_string())
     }
 
     /// Makes a run's directory and notes what was accepted.

@@ -106,7 +106,7 @@ impl Link {
     }
 
     fn name(&self) -> String {
-        format!("{}-g{}", self.run.job, self.run.generation)
+        self.run.to_string()
     }
 
     async fn tell(&self, word: Word) {

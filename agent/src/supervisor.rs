@@ -205,7 +205,7 @@ impl Supervisor {
                         continue;
                     }
                     Err(reason) => {
-                        warn!(run = %name(&prepared.run), "cannot be started: {reason}");
+                        warn!(run = %prepared.run, "cannot be started: {reason}");
                         Input::Refused { run: prepared.run, reason }
                     }
                 },
@@ -320,7 +320,7 @@ impl Supervisor {
             Effect::Hold { assignment, term } => self.hold(*assignment, term),
             Effect::Start { assignment, store } => return self.start(&assignment, &store),
             Effect::Stop { run, grace, reason } => {
-                info!(run = %name(&run), ?grace, "stopping: {reason}");
+                info!(run = %run, ?grace, "stopping: {reason}");
                 self.order(&run, |orders| orders.stop = Some((grace, reason)));
             }
             Effect::Release { run } => {
@@ -335,7 +335,7 @@ impl Supervisor {
                 self.end_session.send_modify(|(count, why)| (*count, *why) = (*count + 1, alarm.why.to_string()));
             }
             Effect::Alarm(alarm) => {
-                let run = alarm.run.as_ref().map(name).unwrap_or_default();
+                let run = alarm.run.as_ref().map(ToString::to_string).unwrap_or_default();
                 error!(run, "not obeyed: {}", alarm.why);
             }
         }
@@ -363,7 +363,7 @@ impl Supervisor {
             Ok(launch) => launch,
             Err(reason) => return Some(Input::Refused { run: run.clone(), reason }),
         };
-        info!(run = %name(run), rank = assignment.node_rank, nodes = assignment.node_count, "starting");
+        info!(run = %run, rank = assignment.node_rank, nodes = assignment.node_count, "starting");
         if self.lane(run) == Lane::Direct
             && let Some(ctype) = self.accepted(run).and_then(|accepted| accepted.ctype.clone())
         {
@@ -406,8 +406,4 @@ async fn until(at: Option<Timestamp>) {
         Some(at) => tokio::time::sleep(Duration::from_micros(at.0.saturating_sub(Clock::Boot.now_us()))).await,
         None => std::future::pending().await,
     }
-}
-
-fn name(run: &RunId) -> String {
-    format!("{}-g{}", run.job, run.generation)
 }

@@ -4,7 +4,7 @@
 //! [`Desired`] state (level, not edge), stamped with term and node epoch; the agent answers with a [`RunReport`] for every
 //! run it knows, alive or not. Nobody says "do X now"; both say "this is so".
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +55,24 @@ pub enum SpareState {
 pub struct RunId {
     pub job: JobUid,
     pub generation: Generation,
+}
+
+/// `UID-gN`: the name of the run's directory and of its generation's rendezvous. A uid is random and never used again, so neither is this.
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-g{}", self.job, self.generation)
+    }
+}
+
+impl RunId {
+    /// Whether a sentence names this run, and not one whose name only begins or ends alike: `a-g1` is no part of `a-g12`.
+    pub fn is_named_in(&self, sentence: &str) -> bool {
+        let name = self.to_string();
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        sentence
+            .match_indices(&name)
+            .any(|(at, _)| !sentence[..at].ends_with(is_part) && !sentence[at + name.len()..].starts_with(is_part))
+    }
 }
 
 /// What a node has obeyed of a job: its newest generation, which it never goes behind.

@@ -8,7 +8,7 @@ use muster_core::{
 };
 use muster_proto::convert::session::RUNS_MAX;
 
-use super::{Reports, Supervisor, name};
+use super::{Reports, Supervisor};
 use crate::{
     probe::{HeldRank, HeldRun},
     runner_link::Word,
@@ -85,7 +85,7 @@ impl Supervisor {
             let ranks = report.ranks.iter().filter(|rank| rank.pid != 0);
             let ranks = ranks.map(|rank| HeldRank { rank: rank.rank, pid: rank.pid, alive: rank.exit.is_none() });
             Some(HeldRun {
-                name: name(&report.run),
+                name: report.run.to_string(),
                 uid: report.run.job.to_string(),
                 generation: report.run.generation.0,
                 job: accepted.job.clone(),

@@ -8,7 +8,7 @@ use crate::{
         prewarm::Prewarm,
         registry::Node,
     },
-    id::{Generation, JobUid, NodeName, Term},
+    id::{JobUid, NodeName, Term},
     nccl::environment,
     planted::{self, Mistake},
     run::{Assignment, Desired, DesiredRun, RunId, Target},
@@ -132,9 +132,4 @@ fn assignment(name: &NodeName, job: &JobRecord, generation: &GenerationRecord) -
         profile_hash: generation.profile.hash(),
         fence_after: spec.fence_after,
     })
-}
-
-/// Rendezvous id of a generation: the uid is random and never used again, so neither is this.
-pub(crate) fn rendezvous_id(uid: &JobUid, generation: Generation) -> String {
-    format!("{uid}-g{generation}")
 }

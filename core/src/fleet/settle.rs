@@ -10,7 +10,7 @@ use crate::{
     fleet::{
         Fleet, account,
         budget::{self, Avoided},
-        desired, fault_ledger, generation,
+        fault_ledger, generation,
         job::{GenerationRecord, Phase, Stopping},
         placement::Placement,
         prewarm::Readiness,
@@ -19,7 +19,7 @@ use crate::{
     },
     id::{JobUid, NodeName},
     planted::{self, Mistake},
-    run::RunReport,
+    run::{RunId, RunReport},
     time::Timestamp,
 };
 
@@ -304,7 +304,7 @@ impl Fleet {
             proc_per_node: job.spec.proc_per_node,
             restart_count: job.restart_count,
             store: None,
-            rendezvous: desired::rendezvous_id(uid, number),
+            rendezvous: RunId { job: uid.clone(), generation: number }.to_string(),
             opened: now,
             started: false,
             started_at: None,

@@ -4,10 +4,11 @@
 //! again is used again.
 
 use crate::{
-    fleet::{Fleet, desired::rendezvous_id, job::Member, placement::Placement, registry::Node, turn::Scratch},
+    fleet::{Fleet, job::Member, placement::Placement, registry::Node, turn::Scratch},
     health::{Finding, Health, Severity, TERMINATION_NOTICE, WORKER_UNKILLABLE},
     id::{JobUid, NodeName},
     planted::{self, Mistake},
+    run::RunId,
     time::Timestamp,
 };
 
@@ -54,12 +55,11 @@ impl Fleet {
     /// What is left of a job on a node that can be asked, and nothing kills: what is to be said of it.
     pub(crate) fn unkillable(&self, uid: &JobUid) -> Option<String> {
         self.jobs[uid].unproven_generations().find_map(|generation| {
-            // The finding names the run as its directory is called.
-            let run = rendezvous_id(uid, generation.number);
+            let run = RunId { job: uid.clone(), generation: generation.number };
             let there = generation.members.iter().filter(|member| !generation.has_stopped(&member.node));
             let mut nodes = there.filter_map(|member| self.nodes.get(&member.node).filter(|node| node.is_ready()));
             nodes.find_map(|node| {
-                let of_run = |finding: &&Finding| finding.check == WORKER_UNKILLABLE && finding.reason.contains(&run);
+                let of_run = |finding: &&Finding| finding.check == WORKER_UNKILLABLE && run.is_named_in(&finding.reason);
                 let finding = node.report.health.findings.iter().find(of_run)?;
                 Some(format!("the workers on {} are not dead, and it needs a reboot: {}", node.record.name, finding.reason))
             })

@@ -12,6 +12,8 @@ QUICK_COMPETITORS = ("fork", "cold", "tuned", "stock", "static", "forks")
 SHARE = {
     "fork": (ROUNDS, ()),
     "tuned": (ROUNDS, ()),
+    # Only its first start differs from that of fork, and each start is measured.
+    "pool": (ROUNDS, ("worker",)),
     # The same machinery as fork on every path but the launch.
     "direct": (3, ("worker", "node", "resize")),
     "parked": (3, ("worker", "node", "join")),

@@ -9,7 +9,7 @@ README = ROOT / "README.md"
 MEASURED = ROOT / "docs" / "measured.md"
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 # Ours, the fastest first: the first one that took part is what the ratios refer to.
-OURS = ("fork", "direct", "parked", "cold")
+OURS = ("fork", "pool", "direct", "parked", "cold")
 # The event of a bare start, and who is asked for nothing else.
 FLOOR = "floor"
 FLOORS = ("static", "forks")
@@ -232,6 +232,7 @@ def rewrite_block(begin, end, text, page=MEASURED):
 # Darkest and lightest shade of each competitor's bar.
 SHADES = {
     "fork": ("#1b5e20", "#cdebcf"),
+    "pool": ("#4e6b00", "#e3efb8"),
     "direct": ("#33691e", "#e1edbf"),
     "parked": ("#0b5d5d", "#bfe6e6"),
     "cold": ("#0b3d91", "#c4daf8"),

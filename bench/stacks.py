@@ -16,6 +16,8 @@ import processes
 HERE = pathlib.Path(__file__).resolve().parent
 PROGRAMS = HERE.parent / "target" / "muster" / "bin"
 JOB = "race"
+# Each node waits for 3 s of calm and imports torch, all of them beside each other.
+POOL_PATIENCE = 120
 # The same for everybody: gloo would look the host's name up, and its answer may not be loopback; torchrun sets one thread only where
 # it starts several workers.
 SETTINGS = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -211,10 +213,13 @@ class Muster(Stack):
         self.muster("local", "up", "--nodes", str(nodes))
 
     def start(self, nodes):
+        return self.submit(JOB, self.script())
+
+    def submit(self, name, script):
         document = {
             "apiVersion": "muster.dev/v1alpha1",
             "kind": "MusterJob",
-            "metadata": {"name": JOB, "namespace": "default"},
+            "metadata": {"name": name, "namespace": "default"},
             "spec": {
                 "replicas": self.setting.nodes,
                 "minReplicas": self.setting.smallest,
@@ -222,7 +227,7 @@ class Muster(Stack):
                 "procPerNode": 1,
                 "gpusPerNode": self.gpus,
                 "command": [self.setting.python],
-                "args": self.script(),
+                "args": script,
                 "env": [{"name": name, "value": value} for name, value in SETTINGS.items()],
                 "workingDir": str(HERE),
                 # Stock torchrun takes a new node at once; the default cool-down against resize storms is a choice, not a cost.
@@ -232,7 +237,7 @@ class Muster(Stack):
                 "restartPolicy": {"maxRestarts": 1000},
             },
         }
-        path = self.folder / "job.json"
+        path = self.folder / f"{name}.json"
         path.write_text(json.dumps(document, indent=2))
         began = time.monotonic_ns()
         self.muster("submit", "-f", str(path))
@@ -290,6 +295,22 @@ class MusterFork(MusterParked):
     lane = "fork"
 
 
+class MusterPool(MusterFork):
+    """The second job with this interpreter, on nodes whose operator allows one launcher that belongs to no job."""
+
+    def prepare(self, nodes):
+        self.muster("local", "up", "--nodes", str(nodes), "--warm-pool", "1")
+        script = self.folder / "first.py"
+        script.write_text("import torch\nprint('step 1', flush=True)\n")
+        self.submit("first", [str(script)])
+        self.muster("wait", "first", timeout=300)
+        until = time.monotonic() + POOL_PATIENCE
+        while not all(node["status"]["warmPool"]["ready"] for node in json.loads(self.muster("get", "nodes", "-o", "json"))["items"]):
+            if time.monotonic() > until:
+                raise RuntimeError("not every node has a launcher in its pool\n" + self.evidence())
+            time.sleep(0.2)
+
+
 class MusterDirect(MusterParked):
     """No torchrun at all: ranks are forked with the environment that it would give them."""
 
@@ -323,6 +344,7 @@ def free_port():
 # Key on the command line -> (class, name in the table).
 COMPETITORS = {
     "fork": (MusterFork, "Muster, fork"),
+    "pool": (MusterPool, "Muster, fork from a warm pool"),
     "direct": (MusterDirect, "Muster, direct"),
     "parked": (MusterParked, "Muster, parked"),
     "cold": (Muster, "Muster, cold"),

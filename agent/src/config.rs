@@ -104,6 +104,11 @@ pub struct Flags {
     /// Memory that all spare launchers of this node may take; one with which they take more is ended
     #[arg(long, env = "MUSTER_SPARE_MEMORY_MAX", value_name = "MIB")]
     pub spare_memory_max: Option<u64>,
+    /// Launchers that this node keeps ready for jobs to come, with torch imported, for the interpreters that its jobs used last: the first start
+    /// of such a job takes half a second and no import. Each takes 250 to 350 MiB, and counts for --spare-memory-max. They end first where all
+    /// take too much, and while less than a tenth of the node's memory is available. A job whose environment differs takes none
+    #[arg(long, env = "MUSTER_WARM_POOL", value_name = "N", default_value_t = 0)]
+    pub warm_pool: u32,
     /// Write {"node": NAME, "pid": PID} to this file once all runs of an earlier agent are found again
     #[arg(long, env = "MUSTER_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
@@ -131,6 +136,8 @@ pub struct Config {
     pub spares: bool,
     /// Bytes that all of them may take.
     pub spare_memory_max: Option<u64>,
+    /// Launchers that belong to no job.
+    pub warm_pool: u32,
     pub ready_file: Option<PathBuf>,
     pub probes: Probes,
 }
@@ -150,6 +157,9 @@ fn wrong(flag: &'static str, message: impl Into<String>) -> WrongFlag {
 /// A node has at most this many groups at once: the coordinator takes 64 runs in one report, and half of them may be ended ones
 /// that wait to be acknowledged.
 const SLOTS_MAX: u32 = 32;
+
+/// More than a node has jobs that start at the same moment; with 350 MiB each it is 2.8 GiB.
+const WARM_POOL_MAX: u32 = 8;
 
 impl Flags {
     /// Workers have the agent's own user; `user` is its number.
@@ -173,6 +183,12 @@ impl Flags {
         if self.slots > SLOTS_MAX {
             return Err(wrong("slots", format!("is {}, at most {SLOTS_MAX} are allowed", self.slots)));
         }
+        if self.warm_pool > WARM_POOL_MAX {
+            return Err(wrong("warm-pool", format!("is {}, at most {WARM_POOL_MAX} are allowed", self.warm_pool)));
+        }
+        if self.warm_pool > 0 && self.no_spares {
+            return Err(wrong("warm-pool", "keeps launchers, and --no-spares forbids them"));
+        }
         let state_dir = std::path::absolute(&self.state_dir).map_err(|e| wrong("state-dir", e.to_string()))?;
         if state_dir.to_str().is_none() {
             return Err(wrong("state-dir", format!("{state_dir:?} is not UTF-8, and workers get it in their environment")));
@@ -188,6 +204,7 @@ impl Flags {
             runner: runner(self.runner)?,
             spares: !self.no_spares,
             spare_memory_max: self.spare_memory_max.map(|mib| mib.saturating_mul(1 << 20)),
+            warm_pool: self.warm_pool,
             ready_file: self.ready_file,
             probes: Probes {
                 sysroot: self.sysroot,
@@ -363,7 +380,7 @@ mod tests {
 
     #[test]
     fn every_wrong_flag_is_named() {
-        let cases: [(&[&str], &str); 19] = [
+        let cases: [(&[&str], &str); 21] = [
             (&["--probe-every", "1h"], "--probe-every: 1h is not between 100ms and 5m"),
             (&["--wait-interface", "a/b"], "--wait-interface: \"a/b\" is not the name of an interface"),
             (&["--wait-peer", "hub:"], "--wait-peer: \"hub:\" is not HOST or HOST:PORT"),
@@ -392,6 +409,8 @@ mod tests {
             (&["--label", "=x"], "--label: \"=x\": a key has 1 to 253 letters, digits, '-', '_', '.' and '/'"),
             (&["--label", "a=b c"], "--label: \"a=b c\": a value has at most 63 letters, digits, '-', '_' and '.'"),
             (&["--label", "a=1", "--label", "a=2"], "--label: \"a\" is given twice"),
+            (&["--warm-pool", "9"], "--warm-pool: is 9, at most 8 are allowed"),
+            (&["--warm-pool", "1", "--no-spares"], "--warm-pool: keeps launchers, and --no-spares forbids them"),
             (&["--slots", "33"], "--slots: is 33, at most 32 are allowed"),
             (&["--runner", "/nowhere"], "--runner: /nowhere: No such file or directory (os error 2)"),
             (&["--runner", "/etc/passwd"], "--runner: /etc/passwd is not a program"),

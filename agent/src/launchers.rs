@@ -14,9 +14,11 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 mod launcher;
+mod pool;
 
 use launcher::fit;
 pub(crate) use launcher::{Kept, Launcher, Place, clear, read_some};
+pub(crate) use pool::{Pool, memory};
 
 /// New modules that are worth another copy of the launcher: below this a rank imports them in some 50 ms, and a copy takes seconds.
 const WORTH_IMPORTING: usize = 50;
@@ -27,6 +29,7 @@ pub(crate) struct Launchers {
     /// When each of these jobs last had anything on this node.
     last_here: BTreeMap<JobUid, Timestamp>,
     pub(crate) next: u32,
+    pub(crate) pool: Pool,
 }
 
 /// `Starting` ends in one of the others. A job has no second launcher on a node after one that failed or took too much memory.
@@ -54,7 +57,8 @@ pub(crate) enum Found {
 /// What became of one.
 #[derive(Debug)]
 pub(crate) struct Made {
-    pub(crate) job: JobUid,
+    /// None: it is the pool's.
+    pub(crate) job: Option<JobUid>,
     pub(crate) number: u32,
     pub(crate) outcome: Outcome,
 }
@@ -71,6 +75,10 @@ pub(crate) enum Outcome {
 }
 
 impl Launchers {
+    pub(crate) fn new(pool: Pool) -> Self {
+        Self { pool, ..Self::default() }
+    }
+
     /// Jobs that have one, are about to, or cannot, and when each last had anything here.
     pub(crate) fn jobs(&self) -> BTreeMap<JobUid, Timestamp> {
         let last_here = |job: &JobUid| self.last_here.get(job).copied().unwrap_or_default();
@@ -107,6 +115,7 @@ impl Launchers {
     /// Takes in what became of one. Returned is a launcher that is of no use, to be ended.
     pub(crate) fn made(&mut self, made: Made, memory_max: Option<u64>) -> Option<Kept> {
         let Made { job, number, outcome } = made;
+        let Some(job) = job else { return self.made_for_pool(number, outcome) };
         if let Outcome::Size(bytes) = outcome {
             return self.weigh(&job, number, bytes, memory_max);
         }
@@ -136,13 +145,22 @@ impl Launchers {
         None
     }
 
+    fn made_for_pool(&mut self, number: u32, outcome: Outcome) -> Option<Kept> {
+        match outcome {
+            Outcome::Ready(kept) => return self.pool.ready(number, kept),
+            Outcome::Without(why) | Outcome::Refused(why) => self.pool.failed(number, &why),
+            Outcome::Size(bytes) => self.pool.weigh(number, bytes),
+        }
+        None
+    }
+
     fn weigh(&mut self, job: &JobUid, number: u32, bytes: u64, memory_max: Option<u64>) -> Option<Kept> {
         match self.slots.get_mut(job) {
             Some(Slot::Ready(kept)) if kept.launcher.number == number => kept.bytes = bytes,
             // Ended since.
             _ => return None,
         }
-        let all: u64 = self.slots.keys().map(|job| self.bytes(job)).sum();
+        let all = self.bytes_of_jobs();
         let most = memory_max.filter(|most| all > *most)?;
         warn!(%job, bytes, "launchers take {all} bytes of the {most} they may: this one is ended");
         let why = format!("launchers may take {most} bytes here, and would take {all}");
@@ -160,6 +178,11 @@ impl Launchers {
         }
     }
 
+    /// Memory of all that jobs have.
+    pub(crate) fn bytes_of_jobs(&self) -> u64 {
+        self.slots.keys().map(|job| self.bytes(job)).sum()
+    }
+
     /// Whether the job has one, is about to, or cannot.
     pub(crate) fn is_known(&self, job: &JobUid) -> bool {
         self.slots.contains_key(job)
@@ -168,7 +191,7 @@ impl Launchers {
     /// Whether the job's launcher was not started with what this launch needs.
     pub(crate) fn is_unfit(&self, job: &JobUid, assignment: &Assignment, launch: &Launch) -> bool {
         let Some(Slot::Ready(kept)) = self.slots.get(job) else { return false };
-        fit(assignment, launch).is_none_or(|wanted| wanted != kept.launcher.fit)
+        fit(assignment, launch).is_none_or(|wanted| wanted != *kept.launcher.fit)
     }
 
     /// Gives up the job's launcher, which is to be ended if there is one.

@@ -71,7 +71,11 @@ pub(crate) async fn prepare(
     let launcher = match launcher {
         Some(found) => match found.ready().await {
             Ok(launcher) => {
-                why += if was_ready { "; its launcher was ready" } else { "; its launcher imported torch first" };
+                why += match (was_ready, launcher.pooled) {
+                    (true, _) => "; its launcher was ready",
+                    (false, true) => "; its launcher came from the warm pool",
+                    (false, false) => "; its launcher imported torch first",
+                };
                 Some(launcher)
             }
             Err(e) => {

@@ -13,7 +13,7 @@ use std::{
 use muster_core::{
     id::{Generation, JobUid, Term},
     nccl::stack::Stack,
-    node::lane::Lane,
+    node::{lane::Lane, pool},
     run::RunId,
 };
 use muster_runner::{RunnerIdentity, record, wire::Status};
@@ -102,6 +102,11 @@ impl Runs {
 
     pub(crate) fn launcher_dir(&self, job: &JobUid, number: u32) -> PathBuf {
         self.root.join(format!("{job}{LAUNCHER}{number}"))
+    }
+
+    /// Where a launcher that belongs to no job lies.
+    pub(crate) fn pool_dir(&self, number: u32) -> PathBuf {
+        self.root.join(format!("{}{LAUNCHER}{number}", pool::NAME))
     }
 
     /// What launchers of an earlier agent have left, with their numbers.

@@ -182,8 +182,14 @@ impl Session {
         Ok((Wire { control, chunks, lease }, incoming.into_inner(), News::new(report, runs)))
     }
 
+    /// The node's facts, and what the supervisor keeps beside its runs.
+    fn report(&mut self) -> NodeReport {
+        let warm_pool = self.handle.reports.borrow().as_ref().and_then(|reports| reports.pool);
+        NodeReport { warm_pool, ..self.facts.report() }
+    }
+
     fn hello(&mut self) -> (muster_proto::v1::Hello, NodeReport, Arc<Vec<RunReport>>) {
-        let report = self.facts.report();
+        let report = self.report();
         let reports = self.handle.reports.borrow_and_update().clone().expect("run() waited for the first reports");
         self.handle.end_session.mark_unchanged();
         let hello = Hello {
@@ -252,6 +258,10 @@ impl Session {
                         news.runs(reports.runs.clone());
                         news.spares(reports.spares.clone());
                     }
+                    let pool = self.handle.reports.borrow().as_ref().and_then(|reports| reports.pool);
+                    if news.lacks(pool) {
+                        news.report(self.report());
+                    }
                 }
                 Ok(()) = usage.changed() => {
                     if let Some(look) = usage.borrow_and_update().as_deref().map(usage_to_wire) {
@@ -259,7 +269,7 @@ impl Session {
                         let _ = wire.control.try_send(up(Up::Usage(look)));
                     }
                 }
-                () = self.facts.changed() => news.report(self.facts.report()),
+                () = self.facts.changed() => news.report(self.report()),
                 Ok(()) = self.handle.end_session.changed() => {
                     return End::Objection(self.handle.end_session.borrow_and_update().1.clone());
                 }

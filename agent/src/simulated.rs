@@ -60,6 +60,7 @@ impl SimulatedAgent {
             runner: PathBuf::new(),
             spares: false,
             spare_memory_max: None,
+            warm_pool: 0,
             ready_file: None,
             probes: Probes::default(),
         });
@@ -70,6 +71,7 @@ impl SimulatedAgent {
             jobs_seen: Arc::default(),
             runs: Arc::default(),
             spares: Arc::default(),
+            pool: None,
         }));
         let (pulse, end_session) = (watch::Sender::new(0), watch::Sender::new((0, String::new())));
         let handle = Handle {

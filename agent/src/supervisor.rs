@@ -12,7 +12,7 @@ use std::{
 use muster_core::{
     id::{JobUid, NodeEpoch, Term},
     node::{Effect, Found, FoundState, Input, Ledger, Node, lane::Lane, torchrun, torchrun::Site},
-    node_report::NodeReport,
+    node_report::{NodeReport, WarmPool},
     run::{Assignment, Desired, Endpoint, Obeyed, RunId, RunReport, SpareReport},
     time::Timestamp,
 };
@@ -24,7 +24,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     config::Config,
-    launchers::{self, Launchers, Made},
+    launchers::{self, Launchers, Made, Pool},
     preflight::Preflight,
     prepare,
     probe::Facts,
@@ -74,6 +74,7 @@ pub(crate) struct Reports {
     pub(crate) runs: Arc<Vec<RunReport>>,
     /// What became of the launchers of jobs that are about to come here.
     pub(crate) spares: Arc<Vec<SpareReport>>,
+    pub(crate) pool: Option<WarmPool>,
 }
 
 /// Words of links that wait: a burst of one per run of a full node, twice.
@@ -143,6 +144,7 @@ impl Supervisor {
         let (pulse, pulse_out) = watch::channel(0);
         let (end_session, end_out) = watch::channel((0, String::new()));
         let handle = Handle { orders: orders_in, reports: reports_out, pulse: pulse_out, end_session: end_out };
+        let warm_pool = config.warm_pool as usize;
         let supervisor = Self {
             config,
             facts,
@@ -159,7 +161,7 @@ impl Supervisor {
             say,
             words,
             prepared: mpsc::channel(WORDS_MAX),
-            launchers: Launchers::default(),
+            launchers: Launchers::new(Pool::new(warm_pool)),
             made: mpsc::channel(WORDS_MAX),
             wanted: BTreeMap::new(),
             coming: BTreeMap::new(),

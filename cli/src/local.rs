@@ -102,6 +102,10 @@ struct NodeFlags {
     /// Make the node look like a GPU machine, as 8xh100 (`muster-hardware list`)
     #[arg(long, value_name = "SCENARIO")]
     hardware: Option<String>,
+
+    /// Launchers a node keeps ready for jobs to come, of 250 to 350 MiB each (`muster-agent --help`)
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=8))]
+    warm_pool: u32,
 }
 
 #[derive(Debug, Args)]

@@ -15,6 +15,7 @@
 //! | `group` | one worker group as its runner describes it, and the report made of that |
 //! | `turn` | desired against actual |
 //! | `unsaved` | what waits until the ledger is on disk |
+//! | `pool` | which launchers are kept for jobs that are not known yet, and which job may take one |
 //! | `spare` | for which jobs a launcher is kept ready |
 //! | `torchrun` | an assignment as the process that starts its workers |
 
@@ -24,6 +25,7 @@ mod group;
 pub mod lane;
 pub mod lease;
 mod ledger;
+pub mod pool;
 pub mod skew;
 pub mod spare;
 pub mod torchrun;

@@ -55,6 +55,20 @@ pub struct NodeReport {
     pub host: Host,
     #[serde(default)]
     pub health: Health,
+    /// None: the operator allows no warm pool there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_pool: Option<WarmPool>,
+}
+
+/// The launchers that a node keeps ready for jobs to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WarmPool {
+    /// As many as the operator allows.
+    pub limit: u32,
+    pub ready: u32,
+    /// Memory of those that are ready.
+    pub bytes: u64,
 }
 
 impl NodeReport {

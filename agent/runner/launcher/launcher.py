@@ -15,6 +15,8 @@ that repeats the message's token; the token 0 is that of its own start.
   of itself, which waits for the start as described below.
 - {"do": "preload", "token": T}: imports what the job's ranks have imported (`preload.txt` in DIR). A copy of this process does that, and serves
   the next forks. A package that would change what a rank sees spoils the copy alone; another copy is made without that package.
+- {"do": "adopt", "token": T, "cwd": C, "env": E}: gives a launcher that belonged to no job to a job. It goes on as if it had been started with
+  this folder and this environment. It refuses where a variable has another value now that torch read when it was imported.
 
 Without `stay`, and in a copy, it waits for one order, which names a lane:
 
@@ -91,9 +93,7 @@ class Launcher:
         self.afresh = False  # ranks start a new interpreter
         self.set_at_import = {}  # variables that the imports made here have set
         self.unseeded = []  # generators of random numbers, to which each rank gives a seed
-        for name in RANKS_OWN:
-            os.environ.pop(name, None)
-        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to ask for a GPU must not make a CUDA context
+        prepare_environment()
         with self.low_priority(background), Watched() as watched:
             import torch
             import torch.distributed
@@ -134,11 +134,33 @@ class Launcher:
                     self.answer(token=self.token, error="another list came meanwhile")
                 self.copies, self.token = 0, message["token"]
                 self.make_copy()  # in the copy, this loop goes on with another socket
+            elif message["do"] == "adopt":
+                self.adopt(message)
             elif self.copy:
                 gone = {"token": message["token"], "error": "the copy with the job's imports has ended: launcher.log says why"}
                 self.answer(**self.copy.ask(message) or gone)
             elif self.fork_runner(message):
                 return
+
+    def adopt(self, message):
+        """Makes this the launcher of a job. Whoever asks has compared what can be compared before; this is the last check."""
+        before = dict(os.environ)
+        replace_environment(message["env"])
+        prepare_environment()
+        changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
+        read = sorted(name for name in changed & self.torch_reads if not name.startswith("MUSTER_"))
+        if read:
+            self.answer(token=message["token"], error=f"torch read {read[0]} when it was imported, and the job has another value")
+            return
+        try:
+            os.chdir(message["cwd"])
+        except OSError as error:
+            self.answer(token=message["token"], error=f"{message['cwd']}: {error}")
+            return
+        # The one module of those that torch imports that keeps the working directory.
+        if "multiprocessing.process" in sys.modules:
+            sys.modules["multiprocessing.process"].ORIGINAL_DIR = os.getcwd()
+        self.answer(token=message["token"])
 
     def hear_copies(self, ready):
         if self.copy and self.copy.socket in ready:
@@ -327,6 +349,13 @@ class Priority:
     def __exit__(self, *_):
         if self.more:
             os.setpriority(os.PRIO_PROCESS, 0, self.base)
+
+
+def prepare_environment():
+    """What a launcher has, and has not, of its job's environment."""
+    for name in RANKS_OWN:
+        os.environ.pop(name, None)
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to ask for a GPU must not make a CUDA context
 
 
 def leave_coerced_locale(control):

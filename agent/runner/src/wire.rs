@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 mod order;
 mod store;
 
-pub use order::{Lane, Order, ParkSpec};
+pub use order::{AdoptSpec, Lane, Order, ParkSpec};
 pub use store::{StoreSpec, StoreStatus};
 
 /// Version of this protocol, in every message and file.
@@ -127,13 +127,14 @@ impl Request {
 pub enum Command {
     /// Starts the launcher; answered once it has imported torch. Once, and only where [`Hold::launcher`] is set.
     Park(ParkSpec),
+    /// Gives a launcher that belonged to no job to one. Refused where torch has read a variable that has another value now.
+    Adopt(AdoptSpec),
     /// Forks a runner for the directory `dir`, in which its `hold.json` lies, with a copy of the launcher as its child; answered once that
     /// runner can be talked to.
     Fork {
         dir: PathBuf,
     },
-    /// Has a copy of the launcher import what [`crate::record::PRELOAD`] lists, and serve the forks from then on. Answered when it does, or
-    /// when no copy could.
+    /// Has a copy of the launcher import what [`crate::record::PRELOAD`] lists and serve the forks; answered when it does or none can.
     Preload,
     /// Starts the worker group. The same content again is fine, other content is a conflict.
     Start(StartSpec),
@@ -282,8 +283,9 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
     let Some(command) = object.get("cmd").and_then(serde_json::Value::as_str).map(str::to_owned) else {
         return Err(malformed("cmd: the command is missing".into()));
     };
-    const KNOWN: [&str; 11] = [
+    const KNOWN: [&str; 12] = [
         "park",
+        "adopt",
         "fork",
         "preload",
         "start",

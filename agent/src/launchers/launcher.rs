@@ -6,7 +6,7 @@ use std::{
     fs, io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use muster_core::{
@@ -19,7 +19,7 @@ use muster_core::{
 };
 use muster_runner::{
     connect, record,
-    wire::{self, Command, ParkSpec, Reply, Request},
+    wire::{self, AdoptSpec, Command, ParkSpec, Reply, Request},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -28,7 +28,11 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::Outcome;
-use crate::{last_words, preflight::Preflight, prepare};
+use crate::{
+    last_words,
+    preflight::{Answer, Preflight},
+    prepare,
+};
 
 /// A launcher's runner ends this long after its agent: an agent that is restarted starts another.
 const IDLE_TIMEOUT_MS: u64 = 5_000;
@@ -38,8 +42,14 @@ const FORK_TIMEOUT: Duration = Duration::from_secs(20);
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 /// For the import of torch, and of what the job imports: as long as the coordinator waits for a node that is to join.
 const IMPORT_MAX: Duration = Duration::from_secs(60);
+/// For an import that nobody waits for, at the lowest priority beside jobs that take all processors: 3 s of processor time were seen to take
+/// more than a minute.
+const POOL_IMPORT_MAX: Duration = Duration::from_secs(600);
 /// Longest list of modules that is handed on: 10,000 names and files of 100 bytes.
 const MODULES_BYTES: u64 = 1 << 20;
+/// The job's uid has 256 bytes at most, and a generation 20 digits. The directory of a run is written over that of its launcher in the
+/// environment that the kernel shows, so a launcher that does not know its job keeps as much room.
+const RUN_DIR_MAX: usize = 256 + 2 + 20;
 /// What torchrun itself imports, for the lane in which it runs in the launcher.
 const TORCHRUN_SCRIPT: &str = "import torch.distributed.run, torch.distributed.launcher.api\n\
      import torch.distributed.elastic.agent.server.local_elastic_agent\n\
@@ -57,6 +67,8 @@ pub(crate) struct Kept {
     pub(super) seen: Option<Generation>,
     /// Modules that a copy of it was told to import.
     pub(super) told: BTreeSet<String>,
+    /// What its interpreter was made of when it was started.
+    files: Vec<(PathBuf, Option<SystemTime>)>,
 }
 
 /// What whoever forks from a launcher must know of it.
@@ -65,7 +77,9 @@ pub(crate) struct Launcher {
     dir: PathBuf,
     pub(super) number: u32,
     /// What it was started with, as far as it must be the same in a generation that is forked from it.
-    pub(super) fit: Fit,
+    pub(super) fit: Box<Fit>,
+    /// It was one of the warm pool's.
+    pub(crate) pooled: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,33 +109,83 @@ pub(super) fn fit(assignment: &Assignment, launch: &Launch) -> Option<Fit> {
 
 impl Place {
     /// Starts a launcher for a job, if the job can be started here at all. `ahead`: the job has not run here yet, so that the launcher
-    /// imports what its script certainly imports.
-    pub(crate) async fn start(self, assignment: &Assignment, preflight: &Preflight, ahead: bool) -> Outcome {
-        let anywhere = Endpoint { host: self.site.report.address.clone(), port: 1 };
-        let checked = async {
-            let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &self.site)?;
-            let interpreter = preflight.check(assignment, &launch, &self.site).await?.interpreter;
-            Ok((interpreter, launch))
+    /// imports what its script certainly imports. `pooled`: one of the warm pool, which is taken if it still fits.
+    pub(crate) async fn start(self, assignment: &Assignment, preflight: &Preflight, ahead: bool, pooled: Option<Kept>) -> Outcome {
+        let (pooled, unused, started) = match self.check(assignment, preflight).await {
+            Ok(checked) => {
+                let (pooled, unused) = self.adopt(assignment, &checked, pooled).await;
+                (pooled, unused, Ok(checked))
+            }
+            Err(outcome) => (None, pooled, Err(outcome)),
         };
-        let (interpreter, launch) = match checked.await {
-            Ok(fit) => fit,
-            Err(why) => return Outcome::Refused(why),
+        let outcome = match (started, pooled) {
+            (Err(outcome), _) => outcome,
+            (Ok(checked), Some(kept)) => self.import_ahead(assignment, &checked, ahead, kept).await,
+            (Ok(checked), None) => match self.bring_up(assignment, &checked, IMPORT_MAX).await {
+                Ok(kept) => self.import_ahead(assignment, &checked, ahead, kept).await,
+                Err(why) => Outcome::Without(why),
+            },
         };
-        let python = torchrun::ranks(assignment).is_some();
-        let lane = match lane::choose(assignment.launch, python, &interpreter) {
-            (Lane::Cold, why) => return Outcome::Without(why),
-            _ if !python => return Outcome::Without("only Python has a launcher".into()),
-            (lane, _) => lane,
+        if let Some(unused) = unused {
+            unused.end().await;
+        }
+        outcome
+    }
+
+    /// Starts a launcher that belongs to no job.
+    pub(crate) async fn start_for_pool(self, bare: &Assignment, preflight: &Preflight) -> Outcome {
+        let mut checked = match self.check(bare, preflight).await {
+            Ok(checked) => checked,
+            Err(outcome) => return outcome,
         };
-        match self.start_in(assignment, launch, lane, ahead).await {
+        let root = self.dir.parent().map_or(0, |root| root.as_os_str().len() + 1);
+        let shown = format!("{:/<1$}", self.site.run_dir, root + RUN_DIR_MAX);
+        checked.launch.env.insert(torchrun::RUN_DIR.to_owned(), shown);
+        match self.bring_up(bare, &checked, POOL_IMPORT_MAX).await {
             Ok(kept) => Outcome::Ready(kept),
             Err(why) => Outcome::Without(why),
         }
     }
 
-    async fn start_in(&self, assignment: &Assignment, launch: Launch, lane: Lane, ahead: bool) -> Result<Kept, String> {
+    async fn check(&self, assignment: &Assignment, preflight: &Preflight) -> Result<Checked, Outcome> {
+        let anywhere = Endpoint { host: self.site.report.address.clone(), port: 1 };
+        let refused = Outcome::Refused;
+        let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &self.site).map_err(refused)?;
+        let answer = preflight.check(assignment, &launch, &self.site).await.map_err(refused)?;
+        let python = torchrun::ranks(assignment).is_some();
+        match lane::choose(assignment.launch, python, &answer.interpreter) {
+            (Lane::Cold, why) => Err(Outcome::Without(why)),
+            _ if !python => Err(Outcome::Without("only Python has a launcher".into())),
+            (lane, _) => Ok(Checked { launch, answer, lane }),
+        }
+    }
+
+    /// Makes a launcher of the pool the job's, or gives it back with nothing if it does not fit any more.
+    async fn adopt(&self, assignment: &Assignment, checked: &Checked, pooled: Option<Kept>) -> (Option<Kept>, Option<Kept>) {
+        let Some(mut kept) = pooled else { return (None, None) };
+        let done = async {
+            let fit = fit(assignment, &checked.launch).ok_or("only Python has a launcher")?;
+            if kept.files != checked.answer.files() {
+                return Err("its packages were changed since it was started".to_owned());
+            }
+            let spec = AdoptSpec { env: checked.launch.env.clone(), cwd: checked.launch.dir.clone().into() };
+            ask(&mut kept.stream, Command::Adopt(spec), FORK_TIMEOUT).await?;
+            kept.launcher = Launcher { fit: Box::new(fit), number: self.number, pooled: true, ..kept.launcher.clone() };
+            Ok(())
+        };
+        match done.await {
+            Ok(()) => (Some(kept), None),
+            Err(why) => {
+                info!(job = %assignment.run.job, "a launcher of the warm pool is not taken: {why}");
+                (None, Some(kept))
+            }
+        }
+    }
+
+    async fn bring_up(&self, assignment: &Assignment, checked: &Checked, patience: Duration) -> Result<Kept, String> {
         let Place { dir, number, runner, site, background } = self;
-        let fit = fit(assignment, &launch).ok_or("only Python has a launcher")?;
+        let (launch, files) = (&checked.launch, checked.answer.files());
+        let fit = fit(assignment, launch).ok_or("only Python has a launcher")?;
         let trouble = |what: &str, e: &dyn std::fmt::Display| format!("{}: {what}: {e}", dir.display());
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| trouble("make", &e))?;
         let hold = wire::Hold {
@@ -141,28 +205,41 @@ impl Place {
         let park = ParkSpec {
             program: fit.program.clone(),
             options: fit.options.clone(),
-            env: launch.env,
+            env: launch.env.clone(),
             cwd: launch.dir.clone().into(),
             background: *background,
             ranks: fit.ranks,
         };
-        let launcher = Launcher { dir: dir.clone(), number: *number, fit };
-        let mut kept = Kept { launcher, stream, bytes: 0, seen: None, told: BTreeSet::new() };
-        if let Err(why) = ask(&mut kept.stream, Command::Park(park), IMPORT_MAX).await {
+        let launcher = Launcher { dir: dir.clone(), number: *number, fit: Box::new(fit), pooled: false };
+        let mut kept = Kept { launcher, stream, bytes: 0, seen: None, told: BTreeSet::new(), files };
+        if let Err(why) = ask(&mut kept.stream, Command::Park(park), patience).await {
             let why = kept.launcher.why(&why);
             kept.end().await;
             return Err(why);
         }
-        let script = match lane {
-            Lane::Parked => fs::write(dir.join(TORCHRUN_FILE), TORCHRUN_SCRIPT).ok().map(|()| dir.join(TORCHRUN_FILE)),
-            Lane::Fork | Lane::Direct if ahead => script(assignment, &launch.dir),
+        Ok(kept)
+    }
+
+    /// Has it import what this job's ranks need beside torch.
+    async fn import_ahead(&self, assignment: &Assignment, checked: &Checked, ahead: bool, kept: Kept) -> Outcome {
+        let torchruns = kept.launcher.dir.join(TORCHRUN_FILE);
+        let script = match checked.lane {
+            Lane::Parked => fs::write(&torchruns, TORCHRUN_SCRIPT).ok().map(|()| torchruns),
+            Lane::Fork | Lane::Direct if ahead => script(assignment, &checked.launch.dir),
             Lane::Fork | Lane::Direct | Lane::Cold => None,
         };
         if let Some(script) = script {
             kept.launcher.preload(&format!("@{}\n", script.display())).await;
         }
-        Ok(kept)
+        Outcome::Ready(kept)
     }
+}
+
+/// A job that can be started here, and how.
+struct Checked {
+    launch: Launch,
+    answer: Answer,
+    lane: Lane,
 }
 
 /// The script that the ranks run, if it is one.
@@ -236,6 +313,11 @@ impl Kept {
         &self.launcher
     }
 
+    /// Whether its runner has ended, as it does when its launcher has. It says nothing unasked.
+    pub(super) fn is_gone(&self) -> bool {
+        !matches!(self.stream.try_read(&mut [0u8; 1]), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// Ends it and removes what it left.
     pub(crate) async fn end(mut self) {
         let dir = &self.launcher.dir;
@@ -261,8 +343,8 @@ pub(crate) async fn clear(dir: PathBuf) {
     let fit = Fit { program: String::new(), options: Vec::new(), env: BTreeMap::new(), cwd: String::new(), ranks: 0 };
     match reach(&dir) {
         Ok(stream) => {
-            let launcher = Launcher { dir, number: 0, fit };
-            Kept { launcher, stream, bytes: 0, seen: None, told: BTreeSet::new() }.end().await;
+            let launcher = Launcher { dir, number: 0, fit: Box::new(fit), pooled: false };
+            Kept { launcher, stream, bytes: 0, seen: None, told: BTreeSet::new(), files: Vec::new() }.end().await;
         }
         // Its runner is gone, and with it, by the kernel's hand, its launcher.
         Err(_) => drop(fs::remove_dir_all(&dir)),

@@ -52,6 +52,16 @@ pub(crate) struct Answer {
     read_from: Vec<(PathBuf, Option<SystemTime>)>,
 }
 
+impl Answer {
+    /// What this interpreter is made of, and since when: the files it was asked from, and the folder that holds the distribution of torch,
+    /// which changes with each package that is installed beside it. Blocks for a look at the disk.
+    pub(crate) fn files(&self) -> Vec<(PathBuf, Option<SystemTime>)> {
+        let site = self.read_from.first().and_then(|(distribution, _)| distribution.parent());
+        let site = site.map(|folder| (folder.to_owned(), modified(folder)));
+        self.read_from.iter().cloned().chain(site).collect()
+    }
+}
+
 impl Interpreters {
     pub(super) async fn ask(&self, python: &Path, launch: &Launch) -> Result<Answer, String> {
         let key = (python.to_owned(), modified(python), DECIDING.map(|name| launch.env.get(name).cloned()));
@@ -62,7 +72,8 @@ impl Interpreters {
         {
             return Ok(answer);
         }
-        let answer = ask(python, launch).await?;
+        let mut answer = ask(python, launch).await?;
+        answer.read_from.push((python.to_owned(), key.1));
         let mut answers = self.said.lock().expect("nothing panics while it is held");
         if answers.len() >= ANSWERS_MAX {
             answers.clear();

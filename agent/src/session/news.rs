@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_core::{
-    node_report::NodeReport,
+    node_report::{NodeReport, WarmPool},
     run::{RunReport, SpareReport},
 };
 use muster_proto::{
@@ -58,6 +58,11 @@ impl News {
 
     pub(super) fn runs(&mut self, runs: Arc<Vec<RunReport>>) {
         self.runs = runs;
+    }
+
+    /// Whether the report says something else of the warm pool.
+    pub(super) fn lacks(&self, pool: Option<WarmPool>) -> bool {
+        self.report.warm_pool != pool
     }
 
     pub(super) fn report(&mut self, report: NodeReport) {

@@ -1,20 +1,23 @@
 //! The supervisor's part in the fast lanes: which launchers it keeps, and what they are told.
 
+use std::path::PathBuf;
+
 use muster_core::{
     exit::PEER_LOST_SIGNS,
     id::JobUid,
-    node::{lane::Lane, spare, torchrun, torchrun::Site},
+    node::{lane::Lane, pool, spare, torchrun, torchrun::Site},
     run::{Assignment, Desired, Endpoint, RunId, RunPhase, RunReport, SpareReport, SpareState, Target},
     spec,
     time::Timestamp,
 };
 use muster_runner::wire;
 use muster_runtime::clock::Clock;
+use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use super::Supervisor;
 use crate::{
-    launchers::{self, Found, Launcher, Made, Outcome, Place},
+    launchers::{self, Found, Kept, Launcher, Made, Outcome, Place},
     run_dir::Accepted,
 };
 
@@ -79,8 +82,68 @@ impl Supervisor {
                 self.start_launcher(assignment, true, false);
             }
         }
+        self.tend_pool(now, &reports);
         for assignment in plan.warm.iter().filter_map(|job| self.coming.get(job).cloned()).collect::<Vec<_>>() {
             self.start_launcher(assignment, true, true);
+        }
+    }
+
+    /// Starts the launchers that the warm pool lacks, and ends those it must not have.
+    fn tend_pool(&mut self, now: Timestamp, reports: &[RunReport]) {
+        if self.launchers.pool.is_off() {
+            return;
+        }
+        for kept in self.launchers.pool.gone() {
+            warn!("a launcher of the warm pool has ended by itself");
+            self.scope.spawn("launcher", kept.end());
+        }
+        let (bytes_max, of_jobs) = (self.config.spare_memory_max, self.launchers.bytes_of_jobs());
+        let busy = !self.coming.is_empty() || spare::is_busy(now, reports);
+        let plan = self.launchers.pool.plan(now, busy, launchers::memory(), bytes_max, of_jobs);
+        for (number, cause) in plan.end {
+            info!("a launcher of the warm pool is ended: {cause}");
+            if let Some(kept) = self.launchers.pool.remove(number) {
+                self.scope.spawn("launcher", kept.end());
+            }
+        }
+        if let Some(key) = plan.start {
+            self.start_for_pool(key, now);
+        }
+        self.look_again = [self.look_again, plan.look_again].into_iter().flatten().min();
+    }
+
+    fn start_for_pool(&mut self, key: pool::Key, now: Timestamp) {
+        self.launchers.next += 1;
+        let number = self.launchers.next;
+        let Some(bare) = self.launchers.pool.begin(number, key, now) else { return };
+        let place = self.place(self.runs.pool_dir(number), number, &bare, true);
+        let (preflight, done) = (self.preflight.clone(), self.made.0.clone());
+        self.scope.spawn_on_thread("launcher", async move {
+            let outcome = place.start_for_pool(&bare, &preflight).await;
+            say(&done, None, number, outcome).await;
+        });
+    }
+
+    /// A launcher of the pool that this job may take. Notes what the job uses, so that the pool has one for the next.
+    fn take_from_pool(&mut self, assignment: &Assignment) -> Option<Kept> {
+        if self.launchers.pool.is_off() {
+            return None;
+        }
+        let anywhere = Endpoint { host: self.facts.report().address, port: 1 };
+        let site = self.site(&assignment.run);
+        let launch = |assignment: &Assignment| torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &site).ok();
+        let launched = launch(assignment)?;
+        let bare = pool::without_job(assignment, &launched.program);
+        match pool::key(assignment, &launched, &launch(&bare)?) {
+            Ok(key) => {
+                let taken = self.launchers.pool.take(&key);
+                self.launchers.pool.note_use(key, bare);
+                taken
+            }
+            Err(why) => {
+                info!(job = %assignment.run.job, "the warm pool is not for this job: {why}");
+                None
+            }
         }
     }
 
@@ -107,20 +170,19 @@ impl Supervisor {
     fn start_launcher(&mut self, assignment: Assignment, background: bool, ahead: bool) {
         let job = assignment.run.job.clone();
         let number = self.launchers.begin(&job);
-        let dir = self.runs.launcher_dir(&job, number);
-        let run_dir = dir.to_str().expect("the state directory was checked to be UTF-8").to_owned();
-        let site = Site { run_dir, ..self.site(&assignment.run) };
-        let place = Place { dir, number, runner: self.config.runner.clone(), site, background };
+        let pooled = self.take_from_pool(&assignment);
+        let place = self.place(self.runs.launcher_dir(&job, number), number, &assignment, background);
         let (preflight, done) = (self.preflight.clone(), self.made.0.clone());
         self.scope.spawn_on_thread("launcher", async move {
-            let outcome = place.start(&assignment, &preflight, ahead).await;
-            let launcher = if let Outcome::Ready(kept) = &outcome { Some(kept.launcher().clone()) } else { None };
-            // Nobody listens any more while the agent shuts down; the launcher's runner ends by itself.
-            let _ = done.send(Made { job: job.clone(), number, outcome }).await;
-            if let Some(bytes) = launcher.and_then(|launcher| launcher.memory()) {
-                let _ = done.send(Made { job, number, outcome: Outcome::Size(bytes) }).await;
-            }
+            let outcome = place.start(&assignment, &preflight, ahead, pooled).await;
+            say(&done, Some(job), number, outcome).await;
         });
+    }
+
+    fn place(&mut self, dir: PathBuf, number: u32, assignment: &Assignment, background: bool) -> Place {
+        let run_dir = dir.to_str().expect("the state directory was checked to be UTF-8").to_owned();
+        let site = Site { run_dir, ..self.site(&assignment.run) };
+        Place { dir, number, runner: self.config.runner.clone(), site, background }
     }
 
     fn preload(&mut self, job: JobUid, launcher: Launcher, list: String) {
@@ -128,7 +190,7 @@ impl Supervisor {
         self.scope.spawn_on_thread("launcher", async move {
             launcher.preload(&list).await;
             if let Some(bytes) = launcher.memory() {
-                let _ = done.send(Made { job, number: launcher.number(), outcome: Outcome::Size(bytes) }).await;
+                let _ = done.send(Made { job: Some(job), number: launcher.number(), outcome: Outcome::Size(bytes) }).await;
             }
         });
     }
@@ -174,6 +236,16 @@ impl Supervisor {
                 report.lane.spare_bytes = self.launchers.bytes(&report.run.job);
             }
         }
+    }
+}
+
+/// Tells what became of a launcher, and then what it takes. Nobody listens any more while the agent shuts down; the launcher's runner ends
+/// by itself.
+async fn say(done: &mpsc::Sender<Made>, job: Option<JobUid>, number: u32, outcome: Outcome) {
+    let launcher = if let Outcome::Ready(kept) = &outcome { Some(kept.launcher().clone()) } else { None };
+    let _ = done.send(Made { job: job.clone(), number, outcome }).await;
+    if let Some(bytes) = launcher.and_then(|launcher| launcher.memory()) {
+        let _ = done.send(Made { job, number, outcome: Outcome::Size(bytes) }).await;
     }
 }
 

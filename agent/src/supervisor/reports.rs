@@ -58,16 +58,17 @@ impl Supervisor {
         let ledger = self.node.saved_ledger();
         let jobs_seen = ledger.jobs_seen();
         let spares = self.spares_of_coming();
+        let pool = self.launchers.pool.shown();
         self.reports.send_if_modified(|known| {
             let same = |known: &Reports| {
-                (known.term, known.epoch, known.runs.as_ref(), known.jobs_seen.as_ref(), known.spares.as_ref())
-                    == (ledger.term, ledger.epoch, &runs, &jobs_seen, &spares)
+                (known.term, known.epoch, known.runs.as_ref(), known.jobs_seen.as_ref(), known.spares.as_ref(), known.pool)
+                    == (ledger.term, ledger.epoch, &runs, &jobs_seen, &spares, pool)
             };
             if known.as_ref().is_some_and(same) {
                 return false;
             }
             let (jobs_seen, runs, spares) = (Arc::new(jobs_seen), Arc::new(runs), Arc::new(spares));
-            *known = Some(Reports { term: ledger.term, epoch: ledger.epoch, jobs_seen, runs, spares });
+            *known = Some(Reports { term: ledger.term, epoch: ledger.epoch, jobs_seen, runs, spares, pool });
             true
         });
     }

@@ -45,6 +45,9 @@ pub(super) struct Node {
     /// Which of this machine's GPUs are its own, as the agent's --gpus.
     #[serde(default)]
     pub(super) gpus: Option<String>,
+    /// Launchers that it keeps ready for jobs to come.
+    #[serde(default)]
+    pub(super) warm_pool: u32,
 }
 
 impl Cluster {
@@ -196,7 +199,10 @@ mod tests {
         let mut cluster = Cluster::new();
         cluster.server = "http://127.0.0.1:1".into();
         let agent = Some(Identity { pid: 1, start_time: 2, boot_id: "b".into() });
-        cluster.nodes.insert("node-1".into(), Node { agent, slots: 1, labels: vec!["a=b".into()], hardware: None, gpus: None });
+        cluster.nodes.insert(
+            "node-1".into(),
+            Node { agent, slots: 1, labels: vec!["a=b".into()], hardware: None, gpus: None, warm_pool: 1 },
+        );
         cluster.save(dir.path()).unwrap();
         assert_eq!(Cluster::load(dir.path()).unwrap(), Some(cluster));
         let whole = fs::read(dir.path().join(RECORD)).unwrap();

@@ -67,8 +67,8 @@ async fn start_all(cx: &Context, dir: &Path, args: &Up) -> Result<Cluster, Failu
         let name = format!("node-{number}");
         // Several agents on one machine would all report the same GPUs: each gets its part, in the order of their index.
         let gpus = args.node.hardware.is_none().then(|| format!("{number}/{}", args.nodes));
-        let NodeFlags { slots, label, hardware } = args.node.clone();
-        cluster.nodes.insert(name.clone(), Node { agent: None, slots, labels: label, hardware, gpus });
+        let NodeFlags { slots, label, hardware, warm_pool } = args.node.clone();
+        cluster.nodes.insert(name.clone(), Node { agent: None, slots, labels: label, hardware, gpus, warm_pool });
         agents.push(agent(dir, &mut cluster, &name, &args.start)?);
     }
     for starting in agents {
@@ -81,7 +81,7 @@ async fn start_all(cx: &Context, dir: &Path, args: &Up) -> Result<Cluster, Failu
 
 pub(super) async fn add_node(cx: &Context, dir: &Path, args: AddNode) -> Result<(), Failure> {
     let (_lock, mut cluster) = cluster::open(dir).await?;
-    let AddNode { name, node: NodeFlags { slots, label, hardware }, start } = args;
+    let AddNode { name, node: NodeFlags { slots, label, hardware, warm_pool }, start } = args;
     let name = name.unwrap_or_else(|| free_name(&cluster));
     if let Some(message) = label_error(&name) {
         return Err(Failure::usage(format!("the name of a node {message}")));
@@ -91,7 +91,7 @@ pub(super) async fn add_node(cx: &Context, dir: &Path, args: AddNode) -> Result<
     }
     // The GPUs are given out already.
     let gpus = hardware.is_none().then(|| "none".to_owned());
-    cluster.nodes.insert(name.clone(), Node { agent: None, slots, labels: label, hardware, gpus });
+    cluster.nodes.insert(name.clone(), Node { agent: None, slots, labels: label, hardware, gpus, warm_pool });
     run_agent(cx, dir, &mut cluster, &name, &start).await
 }
 
@@ -160,6 +160,9 @@ fn agent(dir: &Path, cluster: &mut Cluster, name: &str, flags: &StartFlags) -> R
         ("--runner", runner.into()),
         ("--ready-file", daemon::ready_file(&home).into()),
     ]);
+    if node.warm_pool > 0 {
+        args.extend(flat([("--warm-pool", node.warm_pool.to_string().into())]));
+    }
     if peer::own_user() == 0 {
         args.push("--allow-root-workers".into());
     }

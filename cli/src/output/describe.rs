@@ -211,6 +211,10 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
         page.field("Lockable memory", bytes(host.memlock_bytes).unwrap_or_default());
     }
     page.field("Slots", format!("{} free of {}", node.slots_free, node.slots));
+    if let Some(pool) = &node.warm_pool {
+        let bytes = if pool.bytes > 0 { format!(", {}", words::bytes(pool.bytes)) } else { String::new() };
+        page.field("Warm pool", format!("{} of {} launchers ready{bytes}", pool.ready, pool.limit));
+    }
     let (of_object, own): (Vec<_>, Vec<_>) = node.labels.iter().partition(|(key, _)| node.kubernetes_labels.contains(key));
     for (heading, labels) in [("Labels", own), ("From Kubernetes", of_object)] {
         page.field(heading, labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", "));

@@ -143,6 +143,8 @@ struct NodeStatus {
     memory_bytes: u64,
     gpus: Vec<Gpu>,
     gpu_error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warm_pool: Option<WarmPool>,
     findings: Vec<Finding>,
     /// None: its agent has sent none to this coordinator yet.
     usage: Option<Usage>,
@@ -181,6 +183,13 @@ struct Gpu {
     index: u32,
     model: String,
     memory_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct WarmPool {
+    limit: u32,
+    ready: u32,
+    bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -226,6 +235,7 @@ impl From<v1::Node> for Node {
                     .map(|gpu| Gpu { uuid: gpu.uuid, index: gpu.index, model: gpu.model, memory_bytes: gpu.memory_bytes })
                     .collect(),
                 gpu_error: some(node.gpu_error),
+                warm_pool: node.warm_pool.map(|v1::WarmPool { limit, ready, bytes }| WarmPool { limit, ready, bytes }),
                 findings: node.hardware.into_iter().flat_map(|hardware| hardware.findings).map(Finding::from).collect(),
                 usage: node.usage.map(|usage| Usage::of(usage, node.usage_unix_us)),
                 runs: node

@@ -120,6 +120,7 @@ fn node() -> Node {
         memory_bytes: 512 << 30,
         gpus: vec![Gpu { uuid: "GPU-1".into(), index: 0, model: "NVIDIA H100".into(), memory_bytes: 80 << 30, ..Gpu::default() }],
         gpu_error: String::new(),
+        warm_pool: Some(WarmPool { limit: 2, ready: 1, bytes: 250 << 20 }),
         runs: vec![run(1, "Dead"), run(2, "Running")],
         first_seen_unix_us: START - 3_600_000_000,
         last_heard_unix_us: NOW - 3_000_000,

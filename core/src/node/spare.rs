@@ -67,26 +67,49 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
     for job in plan.here.iter().filter(|job| !coming.contains(*job)) {
         let newest = runs.iter().filter(|(run, _)| run.run.job == *job).max_by_key(|(run, _)| run.run.generation);
         let Some((run, lane)) = newest else { continue };
-        if *lane == Lane::Cold || run.phase != RunPhase::Running || run.ranks.is_empty() {
+        if *lane == Lane::Cold {
             continue;
         }
-        if run.ranks.iter().any(|rank| rank.exit.is_some() || rank.started_at.is_none()) {
-            continue;
-        }
-        // In a world where only rank 0 prints, the others never show a step: one that does speaks for its node.
-        if run.ranks.iter().any(|rank| rank.first_step_at.is_some()) {
-            plan.train.push(run.run.clone());
-            continue;
-        }
-        let started = run.ranks.iter().filter_map(|rank| rank.started_at).max().unwrap_or(now);
-        let due = Timestamp(started.0.saturating_add(STEPLESS.as_micros() as u64));
-        if due <= now {
-            plan.train.push(run.run.clone());
-        } else {
-            plan.look_again = Some(plan.look_again.map_or(due, |at| at.min(due)));
+        match training(now, run) {
+            Training::Yes => plan.train.push(run.run.clone()),
+            Training::From(due) => plan.look_again = Some(plan.look_again.map_or(due, |at| at.min(due))),
+            Training::No => {}
         }
     }
     plan
+}
+
+/// Whether anything here starts or falls, so that nothing beside it may take time from it.
+pub fn is_busy(now: Timestamp, reports: &[RunReport]) -> bool {
+    reports.iter().any(|run| match run.phase {
+        RunPhase::Preparing | RunPhase::Ready | RunPhase::Stopping => true,
+        RunPhase::Running => training(now, run) != Training::Yes,
+        RunPhase::Dead | RunPhase::Refused(_) => false,
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Training {
+    Yes,
+    /// From then on, if nothing changes before.
+    From(Timestamp),
+    No,
+}
+
+fn training(now: Timestamp, run: &RunReport) -> Training {
+    if run.phase != RunPhase::Running || run.ranks.is_empty() {
+        return Training::No;
+    }
+    if run.ranks.iter().any(|rank| rank.exit.is_some() || rank.started_at.is_none()) {
+        return Training::No;
+    }
+    // In a world where only rank 0 prints, the others never show a step: one that does speaks for its node.
+    if run.ranks.iter().any(|rank| rank.first_step_at.is_some()) {
+        return Training::Yes;
+    }
+    let started = run.ranks.iter().filter_map(|rank| rank.started_at).max().unwrap_or(now);
+    let due = Timestamp(started.0.saturating_add(STEPLESS.as_micros() as u64));
+    if due <= now { Training::Yes } else { Training::From(due) }
 }
 
 #[cfg(test)]
@@ -166,6 +189,18 @@ mod tests {
         let launchers = BTreeMap::from([(JobUid::from("a"), Timestamp(0))]);
         let held = Held { runs: &[], starting, coming: &coming, launchers: &launchers };
         assert_eq!(super::plan(Timestamp(99_000_000), &held), nothing(&["a"]));
+    }
+
+    #[test]
+    fn whatever_starts_or_falls_is_busy() {
+        let report = |phase, stepped| run("a", 1, phase, stepped).0;
+        let mut failed = report(RunPhase::Running, true);
+        failed.ranks[0].exit = Some(Exit::Code(1));
+        for busy in [report(RunPhase::Preparing, false), report(RunPhase::Ready, false), report(RunPhase::Running, false), failed] {
+            assert!(is_busy(NOW, &[report(RunPhase::Running, true), busy]));
+        }
+        assert!(!is_busy(NOW, &[report(RunPhase::Running, true), report(RunPhase::Dead, true)]));
+        assert!(!is_busy(Timestamp(6_000_000), &[report(RunPhase::Running, false)]), "a script that shows no steps");
     }
 
     #[test]

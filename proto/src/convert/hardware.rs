@@ -3,7 +3,7 @@
 use muster_core::{
     health::{Finding, Health, Subject},
     node_report::{
-        NodeReport,
+        NodeReport, WarmPool,
         gpu::Driver,
         host::{Host, NumaNode},
         topology::{Path, Topology},
@@ -42,6 +42,10 @@ macro_rules! words {
     };
 }
 use words;
+
+pub(super) fn warm_pool_to_wire(pool: WarmPool) -> v1::WarmPool {
+    v1::WarmPool { limit: pool.limit, ready: pool.ready, bytes: pool.bytes }
+}
 
 pub(super) fn hardware_to_wire(report: &NodeReport) -> v1::Hardware {
     v1::Hardware {

@@ -22,7 +22,7 @@ use muster_core::{
 use crate::{
     convert::{
         Malformed,
-        hardware::{gpu_to_wire, hardware_to_wire},
+        hardware::{gpu_to_wire, hardware_to_wire, warm_pool_to_wire},
     },
     v1,
 };
@@ -279,6 +279,7 @@ pub fn node(view: &NodeView) -> v1::Node {
         // The API adds them: they are no part of what the engine publishes.
         usage: None,
         usage_unix_us: 0,
+        warm_pool: report.warm_pool.map(warm_pool_to_wire),
         kubernetes_labels: report.object_labels.keys().filter(|key| !report.labels.contains_key(*key)).cloned().collect(),
     }
 }

@@ -59,3 +59,17 @@ impl std::fmt::Debug for ParkSpec {
             .finish_non_exhaustive()
     }
 }
+
+/// What a launcher that belonged to no job gets from the job that takes it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptSpec {
+    pub env: BTreeMap<String, String>,
+    pub cwd: PathBuf,
+}
+
+/// Leaves the environment out: it holds secrets.
+impl std::fmt::Debug for AdoptSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AdoptSpec").field("cwd", &self.cwd).finish_non_exhaustive()
+    }
+}

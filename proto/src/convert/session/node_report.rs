@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use muster_core::node_report::{
-    NodeReport,
+    NodeReport, WarmPool,
     labels::{LABEL_KEY_MAX, LABEL_VALUE_MAX, LABELS_MAX},
 };
 
@@ -11,7 +11,7 @@ use super::bounds::{NAME_MAX, SENTENCE_MAX, count, malformed, optional_text, tex
 use crate::{
     convert::{
         Malformed,
-        hardware::{gpu_from_wire, gpu_to_wire, hardware_from_wire, hardware_to_wire},
+        hardware::{gpu_from_wire, gpu_to_wire, hardware_from_wire, hardware_to_wire, warm_pool_to_wire},
     },
     v1,
 };
@@ -32,6 +32,7 @@ pub fn node_report_to_wire(report: &NodeReport) -> v1::NodeReport {
         gpus: report.gpus.iter().map(gpu_to_wire).collect(),
         gpu_error: report.gpu_error.clone().unwrap_or_default(),
         hardware: Some(hardware_to_wire(report)),
+        warm_pool: report.warm_pool.map(warm_pool_to_wire),
     }
 }
 
@@ -51,6 +52,7 @@ pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malform
         memory_bytes: wire.memory_bytes,
         gpus: wire.gpus.into_iter().enumerate().map(|(i, gpu)| gpu_from_wire(i, gpu)).collect::<Result<_, _>>()?,
         gpu_error: optional_text("report.gpu_error", wire.gpu_error, SENTENCE_MAX)?,
+        warm_pool: wire.warm_pool.map(|v1::WarmPool { limit, ready, bytes }| WarmPool { limit, ready, bytes }),
         ..NodeReport::default()
     };
     hardware_from_wire(wire.hardware.unwrap_or_default(), &mut report)?;

@@ -9,7 +9,7 @@ use muster_core::{
         profile::{Profile, Shared, Transport},
         stack::Stack,
     },
-    node_report::{Gpu, NodeReport},
+    node_report::{Gpu, NodeReport, WarmPool},
     protocol,
     run::{
         Assignment, Desired, DesiredRun, Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, SpareReport, SpareState,
@@ -140,22 +140,26 @@ fn node_report() -> impl Strategy<Value = NodeReport> {
         (any::<u32>(), any::<u32>(), any::<u64>()),
         gpus,
         option::of("[ -~]{1,40}"),
+        option::of(any::<(u32, u32, u64)>().prop_map(|(limit, ready, bytes)| WarmPool { limit, ready, bytes })),
     )
-        .prop_map(|((address, agent_version, hostname, kernel, labels), (slots, cpus, memory_bytes), gpus, gpu_error)| {
-            NodeReport {
-                address: address.to_string(),
-                agent_version,
-                hostname,
-                kernel,
-                labels,
-                slots,
-                cpus,
-                memory_bytes,
-                gpus,
-                gpu_error,
-                ..NodeReport::default()
-            }
-        })
+        .prop_map(
+            |((address, agent_version, hostname, kernel, labels), (slots, cpus, memory_bytes), gpus, gpu_error, warm_pool)| {
+                NodeReport {
+                    address: address.to_string(),
+                    agent_version,
+                    hostname,
+                    kernel,
+                    labels,
+                    slots,
+                    cpus,
+                    memory_bytes,
+                    gpus,
+                    gpu_error,
+                    warm_pool,
+                    ..NodeReport::default()
+                }
+            },
+        )
 }
 
 fn profile() -> impl Strategy<Value = Profile> {

@@ -62,6 +62,8 @@ struct Content<'a> {
 pub(crate) enum Ask<'a> {
     /// A runner for this directory, and a copy of the launcher as its child. `runner`: the program and its arguments.
     Fork { token: u64, dir: &'a Path, runner: Vec<String> },
+    /// To go on as the launcher of a job, with its folder and its environment.
+    Adopt { token: u64, cwd: &'a Path, env: &'a BTreeMap<String, String> },
     /// To import what `preload.txt` lists.
     Preload { token: u64 },
 }

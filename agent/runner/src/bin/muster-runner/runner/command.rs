@@ -52,6 +52,10 @@ impl Runner {
                 self.park(&spec)?;
                 return Ok(Answer::OfLauncher);
             }
+            Command::Adopt(spec) => {
+                self.adopt(&spec)?;
+                return Ok(Answer::OfLauncher);
+            }
             Command::Fork { dir } => {
                 self.fork(&dir)?;
                 return Ok(Answer::OfLauncher);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use muster_runner::procfs::Stat;
 use muster_runner::record;
-use muster_runner::wire::{Exit, Lane, Order, ParkSpec, Refusal, RefusalKind, Reply, StartSpec};
+use muster_runner::wire::{AdoptSpec, Exit, Lane, Order, ParkSpec, Refusal, RefusalKind, Reply, StartSpec};
 
 use super::{LAUNCHER, Runner};
 use crate::group::{self, Launcher};
@@ -28,9 +28,7 @@ impl Runner {
         if !self.hold.launcher || self.group.stop.is_some() || self.group.launcher.is_some() {
             return Err(Refusal::new(RefusalKind::Conflict, "a launcher is there already, or none may start any more"));
         }
-        if !spec.cwd.is_absolute() || spec.env.keys().any(|n| n.is_empty() || n.contains(['=', '\0'])) {
-            return Err(Refusal::new(RefusalKind::Invalid, "park: cwd is not absolute, or a variable has no proper name"));
-        }
+        check(&spec.cwd, &spec.env)?;
         let flags: &[&str] = if spec.background { &["stay", "background"] } else { &["stay"] };
         self.spawn_parked(spec, flags).map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
         let trouble = |e: io::Error| Refusal::new(RefusalKind::Spawn, format!("listen to the launcher: {e}"));
@@ -62,6 +60,12 @@ impl Runner {
         }
         runner.extend((!self.books.cgroups).then(|| "--no-cgroup".to_owned()));
         self.ask_launcher(&Ask::Fork { token: self.books.asked_next, dir, runner })
+    }
+
+    /// Gives the launcher, which belonged to no job, to one.
+    pub(super) fn adopt(&mut self, spec: &AdoptSpec) -> Result<(), Refusal> {
+        check(&spec.cwd, &spec.env)?;
+        self.ask_launcher(&Ask::Adopt { token: self.books.asked_next, cwd: &spec.cwd, env: &spec.env })
     }
 
     pub(super) fn preload(&mut self) -> Result<(), Refusal> {
@@ -192,6 +196,13 @@ impl Runner {
             }
         }
     }
+}
+
+fn check(cwd: &Path, env: &BTreeMap<String, String>) -> Result<(), Refusal> {
+    if !cwd.is_absolute() || env.keys().any(|n| n.is_empty() || n.contains(['=', '\0'])) {
+        return Err(Refusal::new(RefusalKind::Invalid, "cwd is not absolute, or a variable has no proper name"));
+    }
+    Ok(())
 }
 
 const LAUNCHER_ENDED: &str = "the launcher has ended: its launcher.log says why";

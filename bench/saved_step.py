@@ -1,6 +1,7 @@
 """The job of the goodput bench: an endless loop of tiny all-reduces over gloo that saves as it goes and resumes from what was saved.
 
 Rank 0 writes the step into the file `saved` of the folder given as the first argument, every SAVE_EVERY steps, which is the second argument.
+It prints the step as most scripts do: Muster restarts at once what shows progress, and slower and slower what shows none.
 Every rank appends `NANOSECONDS STEP WORLD RANK` to a file of its own there, named after its pid, after each step.
 """
 
@@ -28,5 +29,7 @@ with open(folder / f"{os.getpid()}.steps", "a", buffering=1) as out:
         if rank == 0 and step % every == 0:
             part.write_text(str(step))
             part.replace(saved)
+        if rank == 0:
+            print(f"step={step}", flush=True)
         out.write(f"{time.monotonic_ns()} {step} {world} {rank}\n")
         time.sleep(0.05)  # stands for the model's step

@@ -81,7 +81,7 @@ pub struct PolicyOptions {
     pub listen_hold: Duration,
 
     /// How long a node may take to be ready for its workers.
-    #[arg(long, env = "MUSTER_PREPARE_TIMEOUT", value_name = "PERIOD", default_value = "30s", value_parser = period::parse)]
+    #[arg(long, env = "MUSTER_PREPARE_TIMEOUT", value_name = "PERIOD", default_value = "90s", value_parser = period::parse)]
     pub prepare_timeout: Duration,
 
     /// Wait before the second restart in a row after generations that made no progress; it doubles with each.

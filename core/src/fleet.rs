@@ -376,7 +376,8 @@ impl Default for Policy {
             lost_missed: 5,
             coalesce: Duration::from_millis(50),
             listen: Duration::from_secs(10),
-            prepare_timeout: Duration::from_secs(30),
+            // An agent waits a minute for torch to be imported, and then starts without its launcher: that must not be too late.
+            prepare_timeout: Duration::from_secs(90),
             backoff_first: Duration::from_secs(1),
             backoff_max: Duration::from_secs(300),
             backoff_reset: Duration::from_secs(60),

@@ -164,6 +164,8 @@ impl RunLog {
             }
             let (mut parts, mut start) = (Vec::new(), 0);
             for &end in &ends {
+                // Removed since the look: the part after it begins where it ended all the same.
+                start = end;
                 if let Some(file) = open(&self.dir.join(record::rotated_log(&self.name, end))).await? {
                     let len = file.metadata().await?.len();
                     parts.push(Part { file, start: end.saturating_sub(len), full: true });
@@ -318,6 +320,16 @@ mod tests {
         fs::write(&path, "four\n").unwrap();
         assert_eq!(all(&mut log).await, ["four"]);
         assert_eq!(log.at(), 19);
+    }
+
+    /// A part may be removed after its name was read: then the next part begins where it ended, and what was in it is lost.
+    #[tokio::test]
+    async fn a_part_that_is_removed_while_it_is_looked_for_is_told_as_lost() {
+        let (dir, path) = log();
+        std::os::unix::fs::symlink(dir.path().join("nowhere"), path.with_file_name("rank-0.log.8")).unwrap();
+        fs::write(&path, "0000001\n").unwrap();
+        let lines = RunLog::new(path).next_lines().await.unwrap();
+        assert_eq!(lines, Lines { lines: vec!["0000001".into()], at: 16, lost: 8 });
     }
 
     /// A rotation may fall between any two looks of a reader: what it gets is without a gap, or the gap is told to the byte.

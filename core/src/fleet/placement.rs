@@ -112,6 +112,9 @@ impl fmt::Display for Shortfall {
         // A few names help, a thousand do not.
         const NAMED: usize = 8;
         for (i, (node, why)) in self.excluded.iter().take(NAMED).enumerate() {
+            // A failure's message names the node already.
+            let why = why.to_string();
+            let why = why.strip_prefix(&format!("{node} ")).unwrap_or(&why);
             write!(f, "{}{node} {why}", if i == 0 { ": " } else { ", " })?;
         }
         if self.excluded.len() > NAMED {

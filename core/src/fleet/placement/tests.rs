@@ -43,6 +43,10 @@ fn a_shortfall_says_how_many_and_why() {
     nodes[2].liveness = Liveness::Lost;
     let Placement::Short(shortfall) = place(&nodes, NEED) else { panic!("must be short") };
     assert_eq!(shortfall.to_string(), "1 of at least 2 nodes available: b cordoned, c lost");
+    nodes[1].cordoned = false;
+    nodes[1].avoided = Some("b did not get ready in time".into());
+    let Placement::Short(shortfall) = place(&nodes, NEED) else { panic!("must be short") };
+    assert_eq!(shortfall.to_string(), "1 of at least 2 nodes available: b did not get ready in time, c lost");
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Fleet {
             job.unproven_generations().find_map(|generation| {
                 let member = &generation.members[generation.members.rank_of(&hello.node)? as usize];
                 let unproven = member.boot_id != hello.boot_id && !generation.dead.contains(&hello.node);
-                let heard = last_heard(node, &member.boot_id, generation.opened);
+                let heard = self.last_heard(node, &member.boot_id, generation.opened)?;
                 (unproven && was_up(uptime, now.since(heard) + waited)).then_some((&job.name, generation.number, heard))
             })
         })?;
@@ -73,13 +73,14 @@ impl Fleet {
             hello.node
         ))
     }
-}
 
-/// When this boot of the node was heard last, as far as that is known. A generation is opened only on nodes that are Ready, and a
-/// coordinator that was started since has nothing else.
-fn last_heard(node: &Node, boot: &str, opened: Timestamp) -> Timestamp {
-    let spoke = node.spoke.filter(|_| node.record.boot_id == boot);
-    spoke.map_or(opened, |spoke| spoke.max(opened))
+    /// When this boot of the node was heard last, by this coordinator's clock. A generation is opened only on nodes that are Ready. None for
+    /// one that was opened before this coordinator was started and whose node it has not heard: the wall clock of the one before may have
+    /// been any, and a node that was booted meanwhile would be refused for ever.
+    fn last_heard(&self, node: &Node, boot: &str, opened: Timestamp) -> Option<Timestamp> {
+        let spoke = node.spoke.filter(|_| node.record.boot_id == boot);
+        spoke.max(Some(opened).filter(|opened| *opened >= self.present_since))
+    }
 }
 
 #[cfg(test)]

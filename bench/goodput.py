@@ -233,13 +233,15 @@ def block(found):
         if rates:
             calm.append(f"{name} {statistics.median(rates):.1f}")
     others = [run["others"] for run in found["runs"] if "others" in run] or [0.0]
+    words = "A node that was cut comes back after half a period.\n" if any(run["failure"] in ("node", "rank0") for run in found["runs"]) else ""
+    if "torchft" in meta["competitors"]:
+        words += "torchft's replicas heal from a living peer instead, with the settings of its own example and restarts without end.\n"
     absent = "".join(f"{name} did not take part: {why}.\n" for name, why in meta["absent"].items())
     return (
         f"{table}\n\nMeasured by `{meta['command']}` on {meta['date']}, commit {meta['commit']}: {meta['machine']}; torch {meta['torch']}, gloo. "
         f"{meta['nodes']} nodes of one process each.\n"
-        f"A step takes 50 ms and counts once; the job saves every {meta['save_every']} steps, and what was not saved is trained again. torchft's\n"
-        "replicas heal from a living peer instead, with the settings of its own example and restarts without end. A node that was cut comes back after\n"
-        f"half a period. Steps a second, undisturbed: {', '.join(calm)}. Other programs took {statistics.median(others):.0%} of the processors\n"
+        f"A step takes 50 ms and counts once; the job saves every {meta['save_every']} steps, and what was not saved is trained again.\n"
+        f"{words}Steps a second, undisturbed: {', '.join(calm)}. Other programs took {statistics.median(others):.0%} of the processors\n"
         f"meanwhile (median; {max(others):.0%} at most).\n{absent}"
     )
 

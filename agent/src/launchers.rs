@@ -18,7 +18,7 @@ mod pool;
 
 use launcher::fit;
 pub(crate) use launcher::{Kept, Launcher, Place, clear, read_some};
-pub(crate) use pool::{Pool, memory};
+pub(crate) use pool::Pool;
 
 /// New modules that are worth another copy of the launcher: below this a rank imports them in some 50 ms, and a copy takes seconds.
 const WORTH_IMPORTING: usize = 50;

@@ -54,6 +54,7 @@ pub use awaited::Peer;
 pub use held::{HeldRank, HeldRun};
 use roots::Roots;
 use senses::{Sense, Senses};
+pub(crate) use usage::memory;
 
 /// Initialising a driver with eight GPUs in non-persistent mode takes seconds.
 const FIRST_LOOK: Duration = Duration::from_secs(10);

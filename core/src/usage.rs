@@ -27,8 +27,8 @@ pub struct Usage {
 /// In bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// What may still be taken without harm: of memory with what the kernel gives back when asked (`MemAvailable`), of a disk what is not
-    /// root's alone (`f_bavail`).
+    /// Bytes that may still be taken without harm. Memory: with caches that the kernel gives back (`MemAvailable`). A disk: without what is
+    /// reserved for root (`f_bavail`).
     pub available: u64,
     pub total: u64,
 }

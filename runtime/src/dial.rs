@@ -75,7 +75,7 @@ async fn connect(uri: &Uri, accept_unknown: bool) -> io::Result<TcpStream> {
     }
 }
 
-/// Whose the other end is, once it has accepted the connection. An end that hangs up meanwhile is not waited for.
+/// The user at the other end, once that has accepted the connection. If the other end hangs up, this returns at once.
 async fn whose(stream: &TcpStream, (address, own): (SocketAddr, SocketAddr), patience: Duration) -> io::Result<Peer> {
     let (mut pause, most) = LOOKS;
     let mut waited = Duration::ZERO;

@@ -67,7 +67,7 @@ pub(crate) struct Kept {
     pub(super) seen: Option<Generation>,
     /// Modules that a copy of it was told to import.
     pub(super) told: BTreeSet<String>,
-    /// What its interpreter was made of when it was started.
+    /// The files of its interpreter and packages, with their times, as it was started.
     files: Vec<(PathBuf, Option<SystemTime>)>,
 }
 

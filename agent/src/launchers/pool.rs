@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use muster_core::{
-    node::pool::{self, Held, Key, Memory, Plan},
+    node::pool::{self, Held, Key, Plan},
     node_report::WarmPool,
     run::Assignment,
     time::Timestamp,
+    usage::Space,
 };
 use tracing::info;
 
@@ -70,7 +71,7 @@ impl Pool {
     }
 
     /// What is to be done now.
-    pub(crate) fn plan(&mut self, now: Timestamp, busy: bool, memory: Memory, bytes_max: Option<u64>, bytes_of_jobs: u64) -> Plan {
+    pub(crate) fn plan(&mut self, now: Timestamp, busy: bool, memory: Space, bytes_max: Option<u64>, bytes_of_jobs: u64) -> Plan {
         if busy {
             self.busy_at = Some(now);
         }
@@ -123,14 +124,4 @@ impl Pool {
     pub(crate) fn remove(&mut self, number: u32) -> Option<Kept> {
         self.members.remove(&number)?.kept
     }
-}
-
-/// The node's memory as the kernel says it; nothing where it does not, which is not taken for too little.
-pub(crate) fn memory() -> Memory {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let bytes = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-        line.unwrap_or(0) << 10
-    };
-    Memory { total: bytes("MemTotal:"), available: bytes("MemAvailable:") }
 }

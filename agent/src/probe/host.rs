@@ -1,6 +1,6 @@
 //! What the kernel says about the machine: processors, memory, limits, device files.
 //!
-//! What sysinfo tells of the machine is taken from there; a tree that only looks like a machine is read by hand ([`Hardware`]).
+//! A real machine is read by sysinfo, as far as that goes. A tree that only looks like a machine is read by hand ([`Hardware`]).
 
 use std::{collections::BTreeSet, fs};
 
@@ -23,7 +23,7 @@ pub(super) struct Machine {
 /// Size of a tmpfs that was mounted without one: half of the memory (kernel documentation of tmpfs).
 const TMPFS_SHARE: u64 = 2;
 
-/// What of the machine sysinfo can tell.
+/// The facts about a machine that sysinfo can read.
 trait Hardware {
     fn name(&self) -> Option<String>;
     fn kernel(&self) -> Option<String>;

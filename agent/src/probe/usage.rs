@@ -94,6 +94,17 @@ fn tell(watch: &Watch, readings: Vec<Reading>) {
     let _ = watch.out.try_send(Sense::Usage(readings));
 }
 
+/// Memory of this machine, or of the container that the agent runs in. None where the kernel does not say.
+pub(crate) fn memory() -> Option<Space> {
+    memory_of(&mut System::new().ok()?)
+}
+
+fn memory_of(system: &mut System) -> Option<Space> {
+    system.refresh_memory_specifics(MemoryRefreshKind::everything());
+    let memory = some_space(system.available_memory(), system.total_memory())?;
+    Some(cgroup::within(memory, system.cgroup_limits().as_ref()))
+}
+
 /// What is known from earlier looks.
 struct Eyes {
     system: System,
@@ -116,9 +127,7 @@ impl Eyes {
         let places = self.ask(runs);
         let until = Instant::now() + PATIENCE;
         let mut usage = Usage { processes: count(), load_milli: load(), ..Usage::default() };
-        self.system.refresh_memory_specifics(MemoryRefreshKind::everything());
-        usage.memory = some_space(self.system.available_memory(), self.system.total_memory());
-        usage.memory = usage.memory.map(|memory| cgroup::within(memory, self.system.cgroup_limits().as_ref()));
+        usage.memory = memory_of(&mut self.system);
         usage.swap = Some(Space { available: self.system.free_swap(), total: self.system.total_swap() });
         self.look_at_processes(runs, &mut usage);
         for (role, path) in places {
@@ -136,7 +145,7 @@ impl Eyes {
         work.dedup();
         let work = work.into_iter().map(|path| (DiskRole::Work, path));
         let places: Vec<_> = std::iter::once((DiskRole::State, self.state_dir.clone())).chain(work).collect();
-        // Whoever hangs is kept: the next run in that directory must not begin another thread that hangs there.
+        // A reader that hangs is kept: otherwise the next run in that directory would start another thread, which would hang there too.
         self.disks.retain(|path, disk| disk.is_asked() || places.iter().any(|(_, place)| place == path));
         for (_, path) in &places {
             let place = path.clone();

@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use super::Supervisor;
 use crate::{
     launchers::{self, Found, Kept, Launcher, Made, Outcome, Place},
+    probe,
     run_dir::Accepted,
 };
 
@@ -99,7 +100,9 @@ impl Supervisor {
         }
         let (bytes_max, of_jobs) = (self.config.spare_memory_max, self.launchers.bytes_of_jobs());
         let busy = !self.coming.is_empty() || spare::is_busy(now, reports);
-        let plan = self.launchers.pool.plan(now, busy, launchers::memory(), bytes_max, of_jobs);
+        // Where the kernel does not say, it is not taken for too little.
+        let memory = probe::memory().unwrap_or_default();
+        let plan = self.launchers.pool.plan(now, busy, memory, bytes_max, of_jobs);
         for (number, cause) in plan.end {
             info!("a launcher of the warm pool is ended: {cause}");
             if let Some(kept) = self.launchers.pool.remove(number) {

@@ -1,4 +1,4 @@
-//! What a node uses, as its coordinator hears it, with a real run.
+//! The usage that an agent with a real run tells its coordinator.
 
 use muster_core::{
     run::RunPhase,

@@ -27,11 +27,11 @@ pub(crate) struct Known {
 /// one look into the map.
 #[derive(Debug, Default)]
 pub(crate) struct Usages {
-    known: Mutex<Shelf>,
+    known: Mutex<Latest>,
 }
 
 #[derive(Debug, Default)]
-struct Shelf {
+struct Latest {
     by_node: BTreeMap<NodeName, Arc<Known>>,
     /// How many were left when the gone were removed last.
     left: usize,
@@ -40,16 +40,16 @@ struct Shelf {
 impl Usages {
     /// `exists` is asked about every node whenever their number has doubled, so that what is kept of nodes that are gone stays less than what is kept of others.
     pub(crate) fn put(&self, node: NodeName, at: Timestamp, usage: Usage, exists: impl Fn(&NodeName) -> bool) {
-        let mut shelf = self.shelf();
-        shelf.by_node.insert(node, Arc::new(Known { at, usage }));
-        if shelf.by_node.len() > MANY.max(2 * shelf.left) {
-            shelf.by_node.retain(|node, _| exists(node));
-            shelf.left = shelf.by_node.len();
+        let mut latest = self.latest();
+        latest.by_node.insert(node, Arc::new(Known { at, usage }));
+        if latest.by_node.len() > MANY.max(2 * latest.left) {
+            latest.by_node.retain(|node, _| exists(node));
+            latest.left = latest.by_node.len();
         }
     }
 
     pub(crate) fn get(&self, node: &NodeName) -> Option<Arc<Known>> {
-        self.shelf().by_node.get(node).cloned()
+        self.latest().by_node.get(node).cloned()
     }
 
     /// Adds what is known of a node.
@@ -79,8 +79,8 @@ impl Usages {
         job
     }
 
-    fn shelf(&self) -> std::sync::MutexGuard<'_, Shelf> {
-        // Whoever panicked had at most left out an entry.
+    fn latest(&self) -> std::sync::MutexGuard<'_, Latest> {
+        // A thread that panicked under the lock has at most left out an entry.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -123,7 +123,7 @@ mod tests {
         for i in 0..20_100 {
             usages.put(name(i), Timestamp(1), Usage::default(), exists);
         }
-        assert!(usages.shelf().by_node.len() <= MANY, "{}", usages.shelf().by_node.len());
+        assert!(usages.latest().by_node.len() <= MANY, "{}", usages.latest().by_node.len());
         assert!(usages.get(&name(20_050)).is_some() && usages.get(&name(0)).is_none());
     }
 }

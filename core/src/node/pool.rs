@@ -12,6 +12,7 @@ use crate::{
     node::torchrun::{self, Launch},
     run::{Assignment, RunId},
     time::Timestamp,
+    usage::Space,
 };
 
 /// Stands where a launcher of a job has its job.
@@ -72,7 +73,7 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// What the pool must hold for this job. `launch` is the job's, `bare` that of [`without_job`].
+/// The key of the launcher that this job may take. `launch` is the job's, `bare` that of [`without_job`].
 pub fn key(assignment: &Assignment, launch: &Launch, bare: &Launch) -> Result<Key, Unfit> {
     let (options, _) = torchrun::ranks(assignment).ok_or(Unfit::NotPython)?;
     let program = launch.program.clone();
@@ -131,19 +132,13 @@ pub struct Held<'a> {
     pub used: &'a [Key],
     /// When a job last started or ended here; none: never.
     pub busy_at: Option<Timestamp>,
-    /// Memory of the node.
-    pub memory: Memory,
+    /// Space of the node.
+    pub memory: Space,
     /// What a launcher of the pool took when one was last measured; 0: not known.
     pub size: u64,
     /// Bytes that all launchers of this node may take, and what those of jobs take.
     pub bytes_max: Option<u64>,
     pub bytes_of_jobs: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    pub total: u64,
-    pub available: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -217,7 +212,7 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
     let starting = held.launchers.iter().any(|member| member.bytes.is_none());
     let full = held.bytes_max.is_some_and(|most| bytes + held.size > most);
     let low = held.memory.available < held.memory.total / RESERVE * 2;
-    // What has just ended is not started again in the same turn.
+    // A launcher that ends in this turn is replaced in a later one, when its memory is free.
     if starting || full || low || !plan.end.is_empty() {
         return plan;
     }
@@ -253,7 +248,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
     const NOW: Timestamp = Timestamp(1_000_000_000_000);
-    const ROOMY: Memory = Memory { total: 64 * GIB, available: 32 * GIB };
+    const ROOMY: Space = Space { total: 64 * GIB, available: 32 * GIB };
 
     fn job(env: &[(&str, &str)]) -> Assignment {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect();
@@ -379,11 +374,11 @@ mod tests {
     fn it_gives_way_where_memory_is_short_and_does_not_come_back_at_once() {
         let used = keys(2);
         let full = [member(1, &used[0], Some(GIB)), member(2, &used[1], Some(GIB))];
-        let left = |available| Held { memory: Memory { total: 100 * GIB, available }, ..held(2, &full, &used) };
+        let left = |available| Held { memory: Space { total: 100 * GIB, available }, ..held(2, &full, &used) };
         assert_eq!(plan(NOW, &left(10 * GIB)).end, []);
         let low = plan(NOW, &left(10 * GIB - 1));
         assert_eq!((low.end, low.start), (vec![(1, Cause::MemoryLow), (2, Cause::MemoryLow)], None));
-        let none = |available| plan(NOW, &Held { memory: Memory { total: 100 * GIB, available }, ..held(2, &[], &used) }).start;
+        let none = |available| plan(NOW, &Held { memory: Space { total: 100 * GIB, available }, ..held(2, &[], &used) }).start;
         assert_eq!((none(20 * GIB - 1), none(20 * GIB)), (None, Some(used[0].clone())));
 
         let bound = |launchers, bytes_of_jobs| Held { bytes_max: Some(3 * GIB), bytes_of_jobs, ..held(2, launchers, &used) };

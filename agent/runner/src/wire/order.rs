@@ -60,7 +60,7 @@ impl std::fmt::Debug for ParkSpec {
     }
 }
 
-/// What a launcher that belonged to no job gets from the job that takes it.
+/// The job that takes over a launcher of the warm pool gives it these.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdoptSpec {
     pub env: BTreeMap<String, String>,

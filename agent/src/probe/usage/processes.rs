@@ -53,10 +53,13 @@ impl Processes {
         let children = self.children();
         let mut spent = Spent::new();
         let mut muster = Vec::new();
+        // Each process is asked once: a rank's time is then a part of what is said of its agent.
+        let mut each = HashMap::new();
         for top in self.tops() {
             let tree = tree(top, &children);
             muster.extend(self.key(top));
-            spent.extend(self.key(top).map(|key| (key, self.spent(&tree))));
+            let all = self.spent(&tree, &mut each);
+            spent.extend(self.key(top).map(|key| (key, all)));
         }
         let mut ranks = Vec::new();
         for run in runs {
@@ -65,7 +68,7 @@ impl Processes {
                 let top = Pid::from_u32(rank.pid);
                 let Some(key) = self.key(top) else { continue };
                 let tree = tree(top, &children);
-                let used = *spent.entry(key).or_insert_with(|| self.spent(&tree));
+                let used = *spent.entry(key).or_insert_with(|| self.spent(&tree, &mut each));
                 let cpu_milli = self.since(key, used, at);
                 let memory_bytes = self.memory(&tree);
                 ranks.push(RankUsage { run: id.clone(), rank: rank.rank, memory_bytes, cpu_milli });
@@ -110,8 +113,10 @@ impl Processes {
         self.system.process(pid).map(|process| (pid.as_u32(), process.start_time()))
     }
 
-    fn spent(&self, tree: &[Pid]) -> u64 {
-        tree.iter().filter_map(|pid| Some(self.system.process(*pid)?.accumulated_cpu_time() + reaped(*pid))).sum()
+    /// CPU time of a tree. `each`: of those processes that were asked already in this look.
+    fn spent(&self, tree: &[Pid], each: &mut HashMap<Pid, u64>) -> u64 {
+        let ask = |pid: &Pid| self.system.process(*pid).map_or(0, |process| process.accumulated_cpu_time() + reaped(*pid));
+        tree.iter().map(|pid| *each.entry(*pid).or_insert_with(|| ask(pid))).sum()
     }
 
     fn spent_before(&self, key: (u32, u64)) -> u64 {
@@ -219,7 +224,7 @@ mod tests {
             assert!(seen.muster_milli >= seen.ranks[0].cpu_milli, "{seen:?}");
             let living = tree(top, &processes.children());
             let own: u64 = living.iter().filter_map(|pid| processes.system.process(*pid)).map(Process::accumulated_cpu_time).sum();
-            if processes.spent(&living) > own + 200 {
+            if processes.spent(&living, &mut HashMap::new()) > own + 200 {
                 return;
             }
             assert!(Instant::now() < deadline, "the dead are forgotten: {seen:?}");

@@ -38,8 +38,6 @@ RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 START_TIMEOUT = 180
 # After the world stands, before it is broken: rendezvous states settle (keep-alives of 5 s are not awaited).
 SETTLE = 2.0
-# Spare launchers start once steps are made and import torch beside the training: a cold start of 5 to 20 s.
-SETTLE_PATIENCE = 45
 # A world of four that trains takes 5 to 15 % of two processors; more than this is somebody else's work.
 QUIET = 0.3
 # A measurement that lost more than this share of the processors to others is repeated, --again times at most. Of all that were made,
@@ -199,7 +197,7 @@ def measure(race, setting, folder, key, event, number, options):
             return others
         if event.strike is None:
             return others
-        settled = settle(stack, before)
+        time.sleep(SETTLE)
         if event.key == "worker" and isinstance(stack, stacks.Muster):
             race["memory"] += memory(stack, key, number)
         quiet(options)
@@ -207,7 +205,6 @@ def measure(race, setting, folder, key, event, number, options):
         struck = event.strike(stack, world)
         formed = seen.wait(after, struck, struck / 1e9 + options.watch, stack.gave_up, meter.look)
         entry = record(race, key, event.key, number, struck, formed, seen, after, meter.others())
-        entry["settled"] = settled
         if isinstance(stack, stacks.Muster):
             entry["receipts"] = stack.receipts()
             report.split_start(entry)
@@ -216,17 +213,6 @@ def measure(race, setting, folder, key, event, number, options):
         return entry["others"]
     finally:
         end(stack, options)
-
-
-def settle(stack, nodes):
-    """Gives a world that trains the time to prepare for its next one; false if it has not done so within patience."""
-    time.sleep(SETTLE)
-    until = time.monotonic() + SETTLE_PATIENCE
-    while not stack.is_settled(nodes):
-        if time.monotonic() > until:
-            return False
-        time.sleep(watch.LOOK)
-    return True
 
 
 def floor(race, setting, folder, key, number, nodes, options):

@@ -39,10 +39,6 @@ class Stack:
         """A planned change to fewer nodes, in the way that users of this stack have for it; when it was asked for."""
         raise NotImplementedError
 
-    def is_settled(self, nodes):
-        """Whether a world of so many nodes that trains has nothing more to prepare for its next one."""
-        return True
-
     def environment(self):
         """Nothing that the user set for torchrun or Muster may lead astray."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("MUSTER_", "PET_", "TORCH"))}

@@ -148,6 +148,8 @@ class Launcher:
         replace_environment(message["env"])
         prepare_environment()
         changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
+        # No rank has this one: it tells torchrun which program to start, and each run has its own.
+        changed.discard("PYTHON_EXEC")
         read = sorted(name for name in changed & self.torch_reads if not name.startswith("MUSTER_"))
         if read:
             self.answer(token=message["token"], error=f"torch read {read[0]} when it was imported, and the job has another value")

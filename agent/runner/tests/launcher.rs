@@ -10,7 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use muster_runner::procfs::Stat;
-use muster_runner::wire::{Command, Exit, Hold, Lane, Order, ParkSpec, Phase, RefusalKind, StartSpec};
+use muster_runner::wire::{AdoptSpec, Command, Exit, Hold, Lane, Order, ParkSpec, Phase, RefusalKind, StartSpec};
 use rig::{Client, Living, Rig, lives, until_written};
 
 fn python() -> String {
@@ -221,4 +221,31 @@ fn where_the_launcher_fails_by_itself_torchrun_is_executed() {
     assert_eq!(status.launcher.unwrap().exit, Some(Exit::Code { code: 0 }));
     let log = fs::read_to_string(generation.dir.join("logs/launcher.log")).unwrap();
     assert!(log.contains("torchrun in its place"), "{log}");
+}
+
+/// Some releases of torch look at the whole environment while they are imported.
+#[test]
+fn a_launcher_is_adopted_although_torch_read_a_variable_that_no_rank_has() {
+    let mut rig = Rig::new();
+    rig.hold.launcher = true;
+    let torch = rig.dir.join("packages/torch");
+    fs::create_dir_all(&torch).unwrap();
+    fs::write(torch.join("__init__.py"), "import os\nseen = dict(os.environ)\ndef get_rng_state(): pass\n").unwrap();
+    fs::write(torch.join("distributed.py"), "").unwrap();
+    let env = |changed: &[(&str, &str)]| {
+        let mut env = environment(rig.dir.to_str().unwrap());
+        let path = rig.dir.join("packages").display().to_string();
+        let all = [("PYTHONPATH", path.as_str()), ("PYTHON_EXEC", "/runs/pool/muster-shim"), ("TORCH_HOME", "/a")];
+        env.extend(all.iter().chain(changed).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        env
+    };
+    let (program, cwd) = (python(), rig.dir.clone());
+    let park = ParkSpec { program, options: vec![], env: env(&[]), cwd: cwd.clone(), background: false, ranks: 1 };
+    let adopt = |changed: &[(&str, &str)]| Command::Adopt(AdoptSpec { env: env(changed), cwd: cwd.clone() });
+    let (ours, theirs) = (adopt(&[("PYTHON_EXEC", "/runs/job/muster-shim")]), adopt(&[("TORCH_HOME", "/b")]));
+    let mut client = rig.ready();
+    client.ok(Command::Park(park));
+    client.ok(ours);
+    let why = client.refused(theirs).text;
+    assert!(why.contains("torch read TORCH_HOME when it was imported"), "{why}");
 }

@@ -1,4 +1,5 @@
-//! Puts the commit into the build. A tree without git (a source archive, a container build) builds all the same.
+//! Puts the commit into the build. A tree without git (a source archive, a container build) builds
+//! all the same.
 
 use std::{path::Path, process::Command};
 
@@ -6,14 +7,18 @@ use std::{path::Path, process::Command};
 pub fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let commit = git(&["rev-parse", "--short=12", "HEAD"]);
-    println!("cargo:rustc-env=MUSTER_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
+    println!(
+        "cargo:rustc-env=MUSTER_COMMIT={}",
+        commit.as_deref().unwrap_or("unknown")
+    );
 
-    // HEAD changes with a checkout, the branch's own file with a commit; packed refs hold the branch after a `git gc`.
+    // HEAD changes with a checkout, the branch's own file with a commit; packed refs hold the
+    // branch after a `git gc`.
     let branch = git(&["symbolic-ref", "-q", "HEAD"]);
     for name in ["HEAD", "packed-refs"].into_iter().chain(branch.as_deref()) {
         // A path that does not exist would make cargo run this for ever.
-        if let Some(path) =
-            git(&["rev-parse", "--path-format=absolute", "--git-path", name]).filter(|path| Path::new(path).exists())
+        if let Some(path) = git(&["rev-parse", "--path-format=absolute", "--git-path", name])
+            .filter(|path| Path::new(path).exists())
         {
             println!("cargo:rerun-if-changed={path}");
         }
@@ -21,7 +26,11 @@ pub fn main() {
 }
 
 fn git(args: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
+    let output = Command::new("git")
+        .args(args)
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
     let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
     (!text.is_empty()).then_some(text)
 }

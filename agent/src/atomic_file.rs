@@ -7,13 +7,23 @@ use std::{
     path::Path,
 };
 
-/// Writes a file, readable for this user alone, so that a reader, or an agent after a crash, finds the old text or the new one. On disk
-/// when this returns.
+/// Writes a file, readable for this user alone, so that a reader, or an agent after a crash, finds
+/// the old text or the new one. On disk when this returns.
 pub(crate) fn write_atomic(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "names no file"))?;
+    let dir = path
+        .parent()
+        .filter(|dir| !dir.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "names no file"))?;
     let temporary = dir.join(format!(".{}.tmp", name.to_string_lossy()));
-    let mut file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
+    let mut file = File::options()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(&temporary)?;
     file.write_all(text.as_ref())?;
     file.sync_all()?;
     fs::rename(&temporary, path)?;

@@ -23,8 +23,9 @@ use crate::probe::{Pace, Peer, Probes};
 
 /// The daemon of one node: reports the node to the coordinator and runs its share of every job.
 ///
-/// Workers are held by runners, processes of their own: they go on while the agent is stopped, restarted or upgraded, and a
-/// new agent on the same state directory finds them again. To end the workers, cancel the job.
+/// Workers are held by runners, processes of their own: they go on while the agent is stopped,
+/// restarted or upgraded, and a new agent on the same state directory finds them again. To end the
+/// workers, cancel the job.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "muster-agent", version = version(), max_term_width = 110, after_help = "\
 SIGTERM and SIGINT end the agent and leave all workers running.
@@ -37,19 +38,35 @@ Examples:
   muster-agent --node-name node-1 --state-dir /var/lib/muster/agent --slots 2 --label rack=r7")]
 pub struct Flags {
     /// The coordinator's address
-    #[arg(long, env = "MUSTER_COORDINATOR", value_name = "URL", default_value = "http://127.0.0.1:7070")]
+    #[arg(
+        long,
+        env = "MUSTER_COORDINATOR",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:7070"
+    )]
     pub coordinator: String,
     /// This node's name, unique in the fleet; the host name if not given
     #[arg(long, env = "MUSTER_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
-    /// Where the agent keeps what it must not forget, its runs and their logs; one agent per directory
+    /// Where the agent keeps what it must not forget, its runs and their logs; one agent per
+    /// directory
     #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
     pub state_dir: PathBuf,
     /// The IP address at which other nodes reach this one
-    #[arg(long, env = "MUSTER_ADDRESS", value_name = "IP", default_value = "127.0.0.1")]
+    #[arg(
+        long,
+        env = "MUSTER_ADDRESS",
+        value_name = "IP",
+        default_value = "127.0.0.1"
+    )]
     pub address: String,
     /// A label of this node, for placement; may be given several times
-    #[arg(long = "label", env = "MUSTER_LABELS", value_name = "KEY=VALUE", value_delimiter = ',')]
+    #[arg(
+        long = "label",
+        env = "MUSTER_LABELS",
+        value_name = "KEY=VALUE",
+        value_delimiter = ','
+    )]
     pub labels: Vec<String>,
     /// More labels, one KEY=VALUE a line; '#' begins a comment
     #[arg(long, env = "MUSTER_LABEL_FILE", value_name = "FILE")]
@@ -60,33 +77,60 @@ pub struct Flags {
     /// The runner's program; muster-runner beside this one if not given
     #[arg(long, env = "MUSTER_RUNNER", value_name = "PATH")]
     pub runner: Option<PathBuf>,
-    /// GPUs of this machine that are this node's: all, none, a part of several as 2/3, or UUIDs and indices
+    /// GPUs of this machine that are this node's: all, none, a part of several as 2/3, or UUIDs and
+    /// indices
     #[arg(long, env = "MUSTER_GPUS", value_name = "WHICH", default_value = "all")]
     pub gpus: String,
     /// GPUs there should be; fewer are a finding from the first look on
     #[arg(long, env = "MUSTER_EXPECT_GPUS", value_name = "N")]
     pub expect_gpus: Option<u32>,
-    /// Health rules in place of the built-in ones of the same name (form: core/src/health/table.txt)
+    /// Health rules in place of the built-in ones of the same name (form:
+    /// core/src/health/table.txt)
     #[arg(long, env = "MUSTER_HEALTH_RULES", value_name = "FILE")]
     pub health_rules: Option<PathBuf>,
     /// The NVIDIA management library; the loader finds it if none is given
     #[arg(long, env = "MUSTER_NVML_LIBRARY", value_name = "FILE")]
     pub nvml_library: Option<PathBuf>,
     /// Where /sys, /proc and /dev are looked for, when the node's facts are read
-    #[arg(long, env = "MUSTER_SYSROOT", value_name = "DIR", default_value = "/", hide = true)]
+    #[arg(
+        long,
+        env = "MUSTER_SYSROOT",
+        value_name = "DIR",
+        default_value = "/",
+        hide = true
+    )]
     pub sysroot: PathBuf,
-    /// Take no work before this interface is up and has an address, as a WireGuard one; may be given several times
-    #[arg(long, env = "MUSTER_WAIT_INTERFACE", value_name = "NAME", value_delimiter = ',')]
+    /// Take no work before this interface is up and has an address, as a WireGuard one; may be
+    /// given several times
+    #[arg(
+        long,
+        env = "MUSTER_WAIT_INTERFACE",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
     pub wait_interface: Vec<String>,
-    /// Take no work before this peer has answered once: a port that accepts, or a host that at least refuses; may be given several times
-    #[arg(long, env = "MUSTER_WAIT_PEER", value_name = "HOST[:PORT]", value_delimiter = ',')]
+    /// Take no work before this peer has answered once: a port that accepts, or a host that at
+    /// least refuses; may be given several times
+    #[arg(
+        long,
+        env = "MUSTER_WAIT_PEER",
+        value_name = "HOST[:PORT]",
+        value_delimiter = ','
+    )]
     pub wait_peer: Vec<String>,
-    /// While this file exists the machine will be taken away, as a spot instance is: jobs leave it at once, with their stop grace. Its first
-    /// line is shown [default: termination-notice in the state directory]
+    /// While this file exists the machine will be taken away, as a spot instance is: jobs leave it
+    /// at once, with their stop grace. Its first line is shown [default: termination-notice in the
+    /// state directory]
     #[arg(long, env = "MUSTER_NOTICE_FILE", value_name = "FILE")]
     pub notice_file: Option<PathBuf>,
     /// How often the hardware is looked at; what changes seldom, more seldom
-    #[arg(long, env = "MUSTER_PROBE_EVERY", value_name = "PERIOD", default_value = "5s", hide = true)]
+    #[arg(
+        long,
+        env = "MUSTER_PROBE_EVERY",
+        value_name = "PERIOD",
+        default_value = "5s",
+        hide = true
+    )]
     pub probe_every: String,
     /// Print this node's report as JSON and end
     #[arg(long)]
@@ -94,26 +138,37 @@ pub struct Flags {
     /// Keep no spare launchers: jobs with a fast launch lane import torch when they start again
     #[arg(long, env = "MUSTER_NO_SPARES")]
     pub no_spares: bool,
-    /// Let workers run as root where the agent does: every program that a job names then owns this machine
+    /// Let workers run as root where the agent does: every program that a job names then owns this
+    /// machine
     #[arg(long, env = "MUSTER_ALLOW_ROOT_WORKERS")]
     pub allow_root_workers: bool,
-    /// Talk also to a coordinator of which the kernel cannot tell whose it is, as one in another network namespace. Insecure: anybody can
-    /// arrange that
+    /// Talk also to a coordinator of which the kernel cannot tell whose it is, as one in another
+    /// network namespace. Insecure: anybody can arrange that
     #[arg(long, env = "MUSTER_ACCEPT_UNKNOWN_PEERS", hide = true)]
     pub accept_unknown_peers: bool,
-    /// Memory that all spare launchers of this node may take; one with which they take more is ended
+    /// Memory that all spare launchers of this node may take; one with which they take more is
+    /// ended
     #[arg(long, env = "MUSTER_SPARE_MEMORY_MAX", value_name = "MIB")]
     pub spare_memory_max: Option<u64>,
-    /// Launchers that this node keeps ready for jobs to come, with torch imported, for the interpreters that its jobs used last: the first start
-    /// of such a job takes half a second and no import. Each takes 250 to 350 MiB, and counts for --spare-memory-max. They end first where all
-    /// take too much, and while less than a tenth of the node's memory is available. A job whose environment differs takes none
+    /// Launchers that this node keeps ready for jobs to come, with torch imported, for the
+    /// interpreters that its jobs used last: the first start of such a job takes half a second and
+    /// no import. Each takes 250 to 350 MiB, and counts for --spare-memory-max. They end first
+    /// where all take too much, and while less than a tenth of the node's memory is available. A
+    /// job whose environment differs takes none
     #[arg(long, env = "MUSTER_WARM_POOL", value_name = "N", default_value_t = 0)]
     pub warm_pool: u32,
-    /// Write {"node": NAME, "pid": PID} to this file once all runs of an earlier agent are found again
+    /// Write {"node": NAME, "pid": PID} to this file once all runs of an earlier agent are found
+    /// again
     #[arg(long, env = "MUSTER_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
     /// How log lines look
-    #[arg(long, env = "MUSTER_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value_t)]
+    #[arg(
+        long,
+        env = "MUSTER_LOG_FORMAT",
+        value_name = "FORMAT",
+        value_enum,
+        default_value_t
+    )]
     pub log_format: LogFormat,
     /// What is logged, as "info" or "muster_agent=debug,info"
     #[arg(long, env = "MUSTER_LOG_FILTER", value_name = "FILTER", default_value = telemetry::DEFAULT_FILTER)]
@@ -151,11 +206,14 @@ pub struct WrongFlag {
 }
 
 fn wrong(flag: &'static str, message: impl Into<String>) -> WrongFlag {
-    WrongFlag { flag, message: message.into() }
+    WrongFlag {
+        flag,
+        message: message.into(),
+    }
 }
 
-/// A node has at most this many groups at once: the coordinator takes 64 runs in one report, and half of them may be ended ones
-/// that wait to be acknowledged.
+/// A node has at most this many groups at once: the coordinator takes 64 runs in one report, and
+/// half of them may be ended ones that wait to be acknowledged.
 const SLOTS_MAX: u32 = 32;
 
 /// More than a node has jobs that start at the same moment; with 350 MiB each it is 2.8 GiB.
@@ -181,17 +239,30 @@ impl Flags {
             return Err(wrong("node-name", message));
         }
         if self.slots > SLOTS_MAX {
-            return Err(wrong("slots", format!("is {}, at most {SLOTS_MAX} are allowed", self.slots)));
+            return Err(wrong(
+                "slots",
+                format!("is {}, at most {SLOTS_MAX} are allowed", self.slots),
+            ));
         }
         if self.warm_pool > WARM_POOL_MAX {
-            return Err(wrong("warm-pool", format!("is {}, at most {WARM_POOL_MAX} are allowed", self.warm_pool)));
+            return Err(wrong(
+                "warm-pool",
+                format!("is {}, at most {WARM_POOL_MAX} are allowed", self.warm_pool),
+            ));
         }
         if self.warm_pool > 0 && self.no_spares {
-            return Err(wrong("warm-pool", "keeps launchers, and --no-spares forbids them"));
+            return Err(wrong(
+                "warm-pool",
+                "keeps launchers, and --no-spares forbids them",
+            ));
         }
-        let state_dir = std::path::absolute(&self.state_dir).map_err(|e| wrong("state-dir", e.to_string()))?;
+        let state_dir =
+            std::path::absolute(&self.state_dir).map_err(|e| wrong("state-dir", e.to_string()))?;
         if state_dir.to_str().is_none() {
-            return Err(wrong("state-dir", format!("{state_dir:?} is not UTF-8, and workers get it in their environment")));
+            return Err(wrong(
+                "state-dir",
+                format!("{state_dir:?} is not UTF-8, and workers get it in their environment"),
+            ));
         }
         Ok(Config {
             coordinator: coordinator(&self.coordinator)?,
@@ -224,21 +295,31 @@ impl Flags {
 }
 
 fn host_name() -> Result<String, WrongFlag> {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
     match node_name_error(&name) {
         None => Ok(name),
-        Some(message) => Err(wrong("node-name", format!("is needed, since the host name cannot be used: {message}"))),
+        Some(message) => Err(wrong(
+            "node-name",
+            format!("is needed, since the host name cannot be used: {message}"),
+        )),
     }
 }
 
 fn coordinator(text: &str) -> Result<Uri, WrongFlag> {
     let refuse = |message: String| Err(wrong("coordinator", message));
-    let Ok(uri) = text.parse::<Uri>() else { return refuse(format!("{text:?} is not a URL like http://127.0.0.1:7070")) };
+    let Ok(uri) = text.parse::<Uri>() else {
+        return refuse(format!("{text:?} is not a URL like http://127.0.0.1:7070"));
+    };
     match (uri.scheme_str(), uri.host(), uri.port_u16()) {
-        (Some("https"), ..) => refuse(format!("{text:?}: TLS is not there yet; use http:// on a loopback address")),
-        (Some("http"), Some(host), Some(_)) if !is_loopback(host) => {
-            refuse(format!("{text:?} is beyond loopback, which is refused until TLS and authentication exist"))
-        }
+        (Some("https"), ..) => refuse(format!(
+            "{text:?}: TLS is not there yet; use http:// on a loopback address"
+        )),
+        (Some("http"), Some(host), Some(_)) if !is_loopback(host) => refuse(format!(
+            "{text:?} is beyond loopback, which is refused until TLS and authentication exist"
+        )),
         (Some("http"), Some(_), Some(_)) => Ok(uri),
         _ => refuse(format!("{text:?} is not a URL like http://127.0.0.1:7070")),
     }
@@ -246,55 +327,96 @@ fn coordinator(text: &str) -> Result<Uri, WrongFlag> {
 
 fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host == "localhost"
+        || bare
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 fn address(text: &str) -> Result<IpAddr, WrongFlag> {
-    let address: IpAddr = text.parse().map_err(|_| wrong("address", format!("{text:?} is not an IP address")))?;
+    let address: IpAddr = text
+        .parse()
+        .map_err(|_| wrong("address", format!("{text:?} is not an IP address")))?;
     if !address.is_loopback() {
         // The store of a job listens there.
-        return Err(wrong("address", format!("{text} is beyond loopback, which is refused until TLS and authentication exist")));
+        return Err(wrong(
+            "address",
+            format!(
+                "{text} is beyond loopback, which is refused until TLS and authentication exist"
+            ),
+        ));
     }
     Ok(address)
 }
 
 fn table(rules: Option<&Path>) -> Result<Table, WrongFlag> {
-    let Some(path) = rules else { return Ok(Table::standard()) };
+    let Some(path) = rules else {
+        return Ok(Table::standard());
+    };
     let refuse = |message: String| wrong("health-rules", format!("{}: {message}", path.display()));
     let text = fs::read_to_string(path).map_err(|e| refuse(e.to_string()))?;
-    Table::standard().overridden(&text).map_err(|e| refuse(e.to_string()))
+    Table::standard()
+        .overridden(&text)
+        .map_err(|e| refuse(e.to_string()))
 }
 
 fn pace(text: &str) -> Result<Pace, WrongFlag> {
     let every = period::parse(text).map_err(|e| wrong("probe-every", e))?;
     let (shortest, longest) = (Duration::from_millis(100), Duration::from_secs(300));
     match every {
-        every if every < shortest || every > longest => Err(wrong("probe-every", format!("{text} is not between 100ms and 5m"))),
+        every if every < shortest || every > longest => Err(wrong(
+            "probe-every",
+            format!("{text} is not between 100ms and 5m"),
+        )),
         every => Ok(Pace::every(every)),
     }
 }
 
-/// Interfaces or peers to wait for: far more than a node has, and each is asked for every few seconds.
+/// Interfaces or peers to wait for: far more than a node has, and each is asked for every few
+/// seconds.
 const AWAITED_MAX: usize = 32;
 
 fn interfaces(names: Vec<String>) -> Result<Vec<String>, WrongFlag> {
     // IFNAMSIZ is 16 with its end; the kernel takes any other characters than these two.
-    let wrong_name =
-        |name: &&String| name.is_empty() || name.len() > 15 || name.contains(['/', ' ']) || *name == "." || *name == "..";
+    let wrong_name = |name: &&String| {
+        name.is_empty()
+            || name.len() > 15
+            || name.contains(['/', ' '])
+            || *name == "."
+            || *name == ".."
+    };
     if let Some(name) = names.iter().find(wrong_name) {
-        return Err(wrong("wait-interface", format!("{name:?} is not the name of an interface")));
+        return Err(wrong(
+            "wait-interface",
+            format!("{name:?} is not the name of an interface"),
+        ));
     }
     if names.len() > AWAITED_MAX {
-        return Err(wrong("wait-interface", format!("{} are given, at most {AWAITED_MAX} are allowed", names.len())));
+        return Err(wrong(
+            "wait-interface",
+            format!(
+                "{} are given, at most {AWAITED_MAX} are allowed",
+                names.len()
+            ),
+        ));
     }
     Ok(names)
 }
 
 fn peers(given: &[String]) -> Result<Vec<Peer>, WrongFlag> {
     if given.len() > AWAITED_MAX {
-        return Err(wrong("wait-peer", format!("{} are given, at most {AWAITED_MAX} are allowed", given.len())));
+        return Err(wrong(
+            "wait-peer",
+            format!(
+                "{} are given, at most {AWAITED_MAX} are allowed",
+                given.len()
+            ),
+        ));
     }
-    given.iter().map(|text| text.parse().map_err(|e: String| wrong("wait-peer", e))).collect()
+    given
+        .iter()
+        .map(|text| text.parse().map_err(|e: String| wrong("wait-peer", e)))
+        .collect()
 }
 
 /// Those of the flags, and of a file.
@@ -302,27 +424,45 @@ fn labels(given: &[String], file: Option<&Path>) -> Result<BTreeMap<String, Stri
     let mut labels = BTreeMap::new();
     let mut given = given.to_vec();
     if let Some(path) = file {
-        let text = fs::read_to_string(path).map_err(|e| wrong("label-file", format!("{}: {e}", path.display())))?;
-        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+        let text = fs::read_to_string(path)
+            .map_err(|e| wrong("label-file", format!("{}: {e}", path.display())))?;
+        let lines = text
+            .lines()
+            .map(|line| line.split('#').next().unwrap_or_default().trim());
         given.extend(lines.filter(|line| !line.is_empty()).map(str::to_owned));
     }
     for label in &given {
         let Some((key, value)) = label.split_once('=') else {
             return Err(wrong("label", format!("{label:?} is not KEY=VALUE")));
         };
-        let plain = |text: &str, also: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || also.contains(c));
+        let plain = |text: &str, also: &str| {
+            text.chars()
+                .all(|c| c.is_ascii_alphanumeric() || also.contains(c))
+        };
         if key.is_empty() || key.len() > 253 || !plain(key, "-_./") {
-            return Err(wrong("label", format!("{label:?}: a key has 1 to 253 letters, digits, '-', '_', '.' and '/'")));
+            return Err(wrong(
+                "label",
+                format!("{label:?}: a key has 1 to 253 letters, digits, '-', '_', '.' and '/'"),
+            ));
         }
         if value.len() > 63 || !plain(value, "-_.") {
-            return Err(wrong("label", format!("{label:?}: a value has at most 63 letters, digits, '-', '_' and '.'")));
+            return Err(wrong(
+                "label",
+                format!("{label:?}: a value has at most 63 letters, digits, '-', '_' and '.'"),
+            ));
         }
         if labels.insert(key.to_owned(), value.to_owned()).is_some() {
             return Err(wrong("label", format!("{key:?} is given twice")));
         }
     }
     if labels.len() > LABELS_MAX {
-        return Err(wrong("label", format!("{} are given, at most {LABELS_MAX} are allowed", labels.len())));
+        return Err(wrong(
+            "label",
+            format!(
+                "{} are given, at most {LABELS_MAX} are allowed",
+                labels.len()
+            ),
+        ));
     }
     Ok(labels)
 }
@@ -331,12 +471,19 @@ fn labels(given: &[String], file: Option<&Path>) -> Result<BTreeMap<String, Stri
 fn runner(given: Option<PathBuf>) -> Result<PathBuf, WrongFlag> {
     let path = match given {
         Some(path) => path,
-        None => std::env::current_exe().map_err(|e| wrong("runner", format!("own program: {e}")))?.with_file_name("muster-runner"),
+        None => std::env::current_exe()
+            .map_err(|e| wrong("runner", format!("own program: {e}")))?
+            .with_file_name("muster-runner"),
     };
-    let path = fs::canonicalize(&path).map_err(|e| wrong("runner", format!("{}: {e}", path.display())))?;
-    let mode = fs::metadata(&path).map_err(|e| wrong("runner", format!("{}: {e}", path.display())))?;
+    let path =
+        fs::canonicalize(&path).map_err(|e| wrong("runner", format!("{}: {e}", path.display())))?;
+    let mode =
+        fs::metadata(&path).map_err(|e| wrong("runner", format!("{}: {e}", path.display())))?;
     if !mode.is_file() || mode.permissions().mode() & 0o111 == 0 {
-        return Err(wrong("runner", format!("{} is not a program", path.display())));
+        return Err(wrong(
+            "runner",
+            format!("{} is not a program", path.display()),
+        ));
     }
     Ok(path)
 }
@@ -348,7 +495,15 @@ mod tests {
     use super::*;
 
     fn check(args: &[&str]) -> Result<Config, WrongFlag> {
-        let fixed = ["muster-agent", "--node-name", "n1", "--state-dir", "state", "--runner", "/bin/sh"];
+        let fixed = [
+            "muster-agent",
+            "--node-name",
+            "n1",
+            "--state-dir",
+            "state",
+            "--runner",
+            "/bin/sh",
+        ];
         let mut flags = Flags::try_parse_from(fixed).unwrap();
         // A later flag wins, as if it had been given instead.
         flags.update_from(std::iter::once(&"muster-agent").chain(args));
@@ -362,11 +517,16 @@ mod tests {
 
     #[test]
     fn workers_run_as_root_only_where_the_operator_says_so() {
-        let flags = |more: &[&str]| Flags::try_parse_from(["muster-agent", "--state-dir", "s"].iter().chain(more)).unwrap();
+        let flags = |more: &[&str]| {
+            Flags::try_parse_from(["muster-agent", "--state-dir", "s"].iter().chain(more)).unwrap()
+        };
         assert_eq!(flags(&[]).check_user(1000), Ok(()));
         assert_eq!(flags(&["--allow-root-workers"]).check_user(0), Ok(()));
         let refused = flags(&[]).check_user(0).unwrap_err().to_string();
-        assert!(refused.starts_with("--allow-root-workers: this agent runs as root, and every program"), "{refused}");
+        assert!(
+            refused.starts_with("--allow-root-workers: this agent runs as root, and every program"),
+            "{refused}"
+        );
     }
 
     #[test]
@@ -381,13 +541,31 @@ mod tests {
     #[test]
     fn every_wrong_flag_is_named() {
         let cases: [(&[&str], &str); 21] = [
-            (&["--probe-every", "1h"], "--probe-every: 1h is not between 100ms and 5m"),
-            (&["--wait-interface", "a/b"], "--wait-interface: \"a/b\" is not the name of an interface"),
-            (&["--wait-peer", "hub:"], "--wait-peer: \"hub:\" is not HOST or HOST:PORT"),
-            (&["--node-name", "Node"], "--node-name: \"Node\" has 'N': only lower-case letters, digits and '-' are allowed"),
+            (
+                &["--probe-every", "1h"],
+                "--probe-every: 1h is not between 100ms and 5m",
+            ),
+            (
+                &["--wait-interface", "a/b"],
+                "--wait-interface: \"a/b\" is not the name of an interface",
+            ),
+            (
+                &["--wait-peer", "hub:"],
+                "--wait-peer: \"hub:\" is not HOST or HOST:PORT",
+            ),
+            (
+                &["--node-name", "Node"],
+                "--node-name: \"Node\" has 'N': only lower-case letters, digits and '-' are allowed",
+            ),
             (&["--node-name", ""], "--node-name: must not be empty"),
-            (&["--coordinator", "127.0.0.1:7070"], "--coordinator: \"127.0.0.1:7070\" is not a URL like http://127.0.0.1:7070"),
-            (&["--coordinator", "http://127.0.0.1"], "--coordinator: \"http://127.0.0.1\" is not a URL like http://127.0.0.1:7070"),
+            (
+                &["--coordinator", "127.0.0.1:7070"],
+                "--coordinator: \"127.0.0.1:7070\" is not a URL like http://127.0.0.1:7070",
+            ),
+            (
+                &["--coordinator", "http://127.0.0.1"],
+                "--coordinator: \"http://127.0.0.1\" is not a URL like http://127.0.0.1:7070",
+            ),
             (
                 &["--coordinator", "ftp://localhost:1"],
                 "--coordinator: \"ftp://localhost:1\" is not a URL like http://127.0.0.1:7070",
@@ -400,20 +578,44 @@ mod tests {
                 &["--coordinator", "http://10.0.0.1:7070"],
                 "--coordinator: \"http://10.0.0.1:7070\" is beyond loopback, which is refused until TLS and authentication exist",
             ),
-            (&["--address", "node-1"], "--address: \"node-1\" is not an IP address"),
+            (
+                &["--address", "node-1"],
+                "--address: \"node-1\" is not an IP address",
+            ),
             (
                 &["--address", "10.0.0.1"],
                 "--address: 10.0.0.1 is beyond loopback, which is refused until TLS and authentication exist",
             ),
             (&["--label", "rack"], "--label: \"rack\" is not KEY=VALUE"),
-            (&["--label", "=x"], "--label: \"=x\": a key has 1 to 253 letters, digits, '-', '_', '.' and '/'"),
-            (&["--label", "a=b c"], "--label: \"a=b c\": a value has at most 63 letters, digits, '-', '_' and '.'"),
-            (&["--label", "a=1", "--label", "a=2"], "--label: \"a\" is given twice"),
-            (&["--warm-pool", "9"], "--warm-pool: is 9, at most 8 are allowed"),
-            (&["--warm-pool", "1", "--no-spares"], "--warm-pool: keeps launchers, and --no-spares forbids them"),
+            (
+                &["--label", "=x"],
+                "--label: \"=x\": a key has 1 to 253 letters, digits, '-', '_', '.' and '/'",
+            ),
+            (
+                &["--label", "a=b c"],
+                "--label: \"a=b c\": a value has at most 63 letters, digits, '-', '_' and '.'",
+            ),
+            (
+                &["--label", "a=1", "--label", "a=2"],
+                "--label: \"a\" is given twice",
+            ),
+            (
+                &["--warm-pool", "9"],
+                "--warm-pool: is 9, at most 8 are allowed",
+            ),
+            (
+                &["--warm-pool", "1", "--no-spares"],
+                "--warm-pool: keeps launchers, and --no-spares forbids them",
+            ),
             (&["--slots", "33"], "--slots: is 33, at most 32 are allowed"),
-            (&["--runner", "/nowhere"], "--runner: /nowhere: No such file or directory (os error 2)"),
-            (&["--runner", "/etc/passwd"], "--runner: /etc/passwd is not a program"),
+            (
+                &["--runner", "/nowhere"],
+                "--runner: /nowhere: No such file or directory (os error 2)",
+            ),
+            (
+                &["--runner", "/etc/passwd"],
+                "--runner: /etc/passwd is not a program",
+            ),
         ];
         for (args, error) in cases {
             assert_eq!(check(args).unwrap_err().to_string(), error);

@@ -39,15 +39,32 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut tasks = Tasks::new(shutdown.clone());
     let config = Arc::new(config);
     let facts = Facts::gather(&config);
-    let disk =
-        StateDisk::start(&config.state_dir, runs.clone(), facts.clone()).context("start a thread for the state directory")?;
-    let (supervisor, handle) = Supervisor::new(config.clone(), facts.clone(), ledger, runs.clone(), disk, shutdown.clone());
+    let disk = StateDisk::start(&config.state_dir, runs.clone(), facts.clone())
+        .context("start a thread for the state directory")?;
+    let (supervisor, handle) = Supervisor::new(
+        config.clone(),
+        facts.clone(),
+        ledger,
+        runs.clone(),
+        disk,
+        shutdown.clone(),
+    );
     let logs = Logs::new(runs, handle.reports.clone(), shutdown.clone());
-    let session = Session::new(config.clone(), handle.clone(), facts, logs, shutdown.clone());
+    let session = Session::new(
+        config.clone(),
+        handle.clone(),
+        facts,
+        logs,
+        shutdown.clone(),
+    );
     tasks.spawn(Essential, "supervisor", supervisor.run());
     tasks.spawn(Essential, "session", session.run());
     if let Some(file) = config.ready_file.clone() {
-        tasks.spawn(Ordinary, "ready file", say_ready(file, config.node.to_string(), handle));
+        tasks.spawn(
+            Ordinary,
+            "ready file",
+            say_ready(file, config.node.to_string(), handle),
+        );
     }
     // Signals are no task: waiting for the second one must not hold up the end.
     tokio::select! {

@@ -1,7 +1,8 @@
 //! Why a launcher failed before any rank did: the last line of its log that tells of an error.
 //!
-//! A missing module, a flag torchrun does not know, a store that cannot be reached: everything that ends torchrun itself stands in
-//! `launcher.log` and nowhere else. Once a rank has failed the rank has the truth, and torchrun's own summary only repeats it.
+//! A missing module, a flag torchrun does not know, a store that cannot be reached: everything that
+//! ends torchrun itself stands in `launcher.log` and nowhere else. Once a rank has failed the rank
+//! has the truth, and torchrun's own summary only repeats it.
 
 use std::{
     fs::File,
@@ -20,18 +21,30 @@ pub(crate) fn of(log: &Path) -> io::Result<Option<String>> {
     let mut text = Vec::new();
     file.take(TAIL).read_to_end(&mut text)?;
     let text = String::from_utf8_lossy(&text);
-    Ok(text.lines().rev().filter_map(of_stderr).find(|line| tells_of_an_error(line)).map(str::to_owned))
+    Ok(text
+        .lines()
+        .rev()
+        .filter_map(of_stderr)
+        .find(|line| tells_of_an_error(line))
+        .map(str::to_owned))
 }
 
 /// The text of a log line, if it came from stderr: `TIME stderr F TEXT`.
 fn of_stderr(line: &str) -> Option<&str> {
-    line.split_once(' ')?.1.strip_prefix("stderr ")?.split_once(' ').map(|(_, text)| text)
+    line.split_once(' ')?
+        .1
+        .strip_prefix("stderr ")?
+        .split_once(' ')
+        .map(|(_, text)| text)
 }
 
 /// Frames of a traceback are indented, and so are not meant.
 fn tells_of_an_error(line: &str) -> bool {
     let flush = line.starts_with(|c: char| !c.is_whitespace());
-    flush && ["Error", "error:", "Exception", "Fatal"].iter().any(|sign| line.contains(sign))
+    flush
+        && ["Error", "error:", "Exception", "Fatal"]
+            .iter()
+            .any(|sign| line.contains(sign))
 }
 
 #[cfg(test)]
@@ -55,7 +68,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("launcher.log");
         for (text, word) in cases {
-            let lines: Vec<String> = text.lines().map(|line| format!("2026-11-21T00:00:00.000000000Z {line}\n")).collect();
+            let lines: Vec<String> = text
+                .lines()
+                .map(|line| format!("2026-11-21T00:00:00.000000000Z {line}\n"))
+                .collect();
             std::fs::write(&log, "x".repeat(100_000) + "\n" + &lines.concat()).unwrap();
             assert_eq!(of(&log).unwrap().as_deref(), word);
         }

@@ -1,6 +1,7 @@
-//! Launchers: one interpreter per job on this node that has imported torch, and from which the runners of the job's generations are forked.
-//! This file keeps the books of them: which there are, who waits for them, what they take. `launcher.rs` starts, asks and ends one.
-//! `core::node::spare` decides which jobs have one.
+//! Launchers: one interpreter per job on this node that has imported torch, and from which the
+//! runners of the job's generations are forked. This file keeps the books of them: which there are,
+//! who waits for them, what they take. `launcher.rs` starts, asks and ends one. `core::node::spare`
+//! decides which jobs have one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +21,8 @@ use launcher::fit;
 pub(crate) use launcher::{Kept, Launcher, Place, clear, read_some};
 pub(crate) use pool::Pool;
 
-/// New modules that are worth another copy of the launcher: below this a rank imports them in some 50 ms, and a copy takes seconds.
+/// New modules that are worth another copy of the launcher: below this a rank imports them in some
+/// 50 ms, and a copy takes seconds.
 const WORTH_IMPORTING: usize = 50;
 /// All launchers of one node.
 #[derive(Debug, Default)]
@@ -32,7 +34,8 @@ pub(crate) struct Launchers {
     pub(crate) pool: Pool,
 }
 
-/// `Starting` ends in one of the others. A job has no second launcher on a node after one that failed or took too much memory.
+/// `Starting` ends in one of the others. A job has no second launcher on a node after one that
+/// failed or took too much memory.
 #[derive(Debug)]
 enum Slot {
     Starting {
@@ -76,25 +79,38 @@ pub(crate) enum Outcome {
 
 impl Launchers {
     pub(crate) fn new(pool: Pool) -> Self {
-        Self { pool, ..Self::default() }
+        Self {
+            pool,
+            ..Self::default()
+        }
     }
 
     /// Jobs that have one, are about to, or cannot, and when each last had anything here.
     pub(crate) fn jobs(&self) -> BTreeMap<JobUid, Timestamp> {
         let last_here = |job: &JobUid| self.last_here.get(job).copied().unwrap_or_default();
-        self.slots.keys().map(|job| (job.clone(), last_here(job))).collect()
+        self.slots
+            .keys()
+            .map(|job| (job.clone(), last_here(job)))
+            .collect()
     }
 
     /// Notes which jobs have something here now.
     pub(crate) fn are_here(&mut self, jobs: BTreeSet<JobUid>, now: Timestamp) {
         self.last_here.retain(|job, _| self.slots.contains_key(job));
-        self.last_here.extend(jobs.into_iter().map(|job| (job, now)));
+        self.last_here
+            .extend(jobs.into_iter().map(|job| (job, now)));
     }
 
     /// Notes that one is being started, and gives its number.
     pub(crate) fn begin(&mut self, job: &JobUid) -> u32 {
         self.next += 1;
-        self.slots.insert(job.clone(), Slot::Starting { number: self.next, waiting: Vec::new() });
+        self.slots.insert(
+            job.clone(),
+            Slot::Starting {
+                number: self.next,
+                waiting: Vec::new(),
+            },
+        );
         self.next
     }
 
@@ -107,21 +123,33 @@ impl Launchers {
                 Some(Found::Starting(told))
             }
             Slot::Ready(kept) => Some(Found::Ready(kept.launcher.clone())),
-            Slot::Failed(SpareState::Without(why) | SpareState::Refused(why)) => Some(Found::Failed(why.clone())),
+            Slot::Failed(SpareState::Without(why) | SpareState::Refused(why)) => {
+                Some(Found::Failed(why.clone()))
+            }
             Slot::Failed(SpareState::Ready) | Slot::Unaffordable(_) => None,
         }
     }
 
     /// Takes in what became of one. Returned is a launcher that is of no use, to be ended.
     pub(crate) fn made(&mut self, made: Made, memory_max: Option<u64>) -> Option<Kept> {
-        let Made { job, number, outcome } = made;
-        let Some(job) = job else { return self.made_for_pool(number, outcome) };
+        let Made {
+            job,
+            number,
+            outcome,
+        } = made;
+        let Some(job) = job else {
+            return self.made_for_pool(number, outcome);
+        };
         if let Outcome::Size(bytes) = outcome {
             return self.weigh(&job, number, bytes, memory_max);
         }
         let awaited = matches!(self.slots.get(&job), Some(Slot::Starting { number: awaited, .. }) if *awaited == number);
         if !awaited {
-            return if let Outcome::Ready(kept) = outcome { Some(kept) } else { None };
+            return if let Outcome::Ready(kept) = outcome {
+                Some(kept)
+            } else {
+                None
+            };
         }
         let (slot, told) = match outcome {
             Outcome::Ready(kept) => {
@@ -140,7 +168,9 @@ impl Launchers {
         };
         if let Some(Slot::Starting { waiting, .. }) = self.slots.insert(job, slot) {
             // Who has stopped waiting needs no answer.
-            waiting.into_iter().for_each(|tell| drop(tell.send(told.clone())));
+            waiting
+                .into_iter()
+                .for_each(|tell| drop(tell.send(told.clone())));
         }
         None
     }
@@ -154,7 +184,13 @@ impl Launchers {
         None
     }
 
-    fn weigh(&mut self, job: &JobUid, number: u32, bytes: u64, memory_max: Option<u64>) -> Option<Kept> {
+    fn weigh(
+        &mut self,
+        job: &JobUid,
+        number: u32,
+        bytes: u64,
+        memory_max: Option<u64>,
+    ) -> Option<Kept> {
         match self.slots.get_mut(job) {
             Some(Slot::Ready(kept)) if kept.launcher.number == number => kept.bytes = bytes,
             // Ended since.
@@ -190,7 +226,9 @@ impl Launchers {
 
     /// Whether the job's launcher was not started with what this launch needs.
     pub(crate) fn is_unfit(&self, job: &JobUid, assignment: &Assignment, launch: &Launch) -> bool {
-        let Some(Slot::Ready(kept)) = self.slots.get(job) else { return false };
+        let Some(Slot::Ready(kept)) = self.slots.get(job) else {
+            return false;
+        };
         fit(assignment, launch).is_none_or(|wanted| wanted != *kept.launcher.fit)
     }
 
@@ -213,14 +251,17 @@ impl Launchers {
         }
     }
 
-    /// The launcher that should import what this generation's ranks have, if they have imported enough that is new. `modules`: their list.
+    /// The launcher that should import what this generation's ranks have, if they have imported
+    /// enough that is new. `modules`: their list.
     pub(crate) fn next_imports(
         &mut self,
         job: &JobUid,
         generation: Generation,
         modules: impl FnOnce() -> String,
     ) -> Option<(Launcher, String)> {
-        let Some(Slot::Ready(kept)) = self.slots.get_mut(job) else { return None };
+        let Some(Slot::Ready(kept)) = self.slots.get_mut(job) else {
+            return None;
+        };
         if kept.seen == Some(generation) {
             return None;
         }

@@ -1,5 +1,6 @@
-//! The node's daemon: tells the coordinator how the node is, obeys its desired state through runners, and owns nothing that a worker
-//! needs. Workers and their runners go on whatever happens to this process.
+//! The node's daemon: tells the coordinator how the node is, obeys its desired state through
+//! runners, and owns nothing that a worker needs. Workers and their runners go on whatever happens
+//! to this process.
 //!
 //! | file | owns |
 //! |---|---|

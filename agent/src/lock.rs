@@ -1,4 +1,5 @@
-//! One agent per state directory: an exclusive lock on `DIR/lock`, held until the process ends, however it ends.
+//! One agent per state directory: an exclusive lock on `DIR/lock`, held until the process ends,
+//! however it ends.
 
 use std::{
     fs::{DirBuilder, File},
@@ -32,23 +33,49 @@ pub(crate) struct Lock {
 
 /// Makes the directory, readable for this user alone, and locks it.
 pub(crate) fn take(dir: &Path, node: &str) -> Result<Lock, LockError> {
-    let io = |source: io::Error| LockError::Io { dir: dir.to_owned(), source };
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io)?;
+    let io = |source: io::Error| LockError::Io {
+        dir: dir.to_owned(),
+        source,
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(io)?;
     let path = dir.join("lock");
-    let file = File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path).map_err(io)?;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(io)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
             let mut holder = String::new();
             // What the holder wrote about itself is for the message only.
             let _ = (&file).take(200).read_to_string(&mut holder);
-            let holder = if holder.trim().is_empty() { "another agent".to_owned() } else { holder.trim().to_owned() };
-            return Err(LockError::Taken { dir: dir.to_owned(), holder });
+            let holder = if holder.trim().is_empty() {
+                "another agent".to_owned()
+            } else {
+                holder.trim().to_owned()
+            };
+            return Err(LockError::Taken {
+                dir: dir.to_owned(),
+                holder,
+            });
         }
         Err(e) => return Err(io(e.into())),
     }
     file.set_len(0).map_err(io)?;
-    writeln!(&file, "the agent of node {node}, process {}", std::process::id()).map_err(io)?;
+    writeln!(
+        &file,
+        "the agent of node {node}, process {}",
+        std::process::id()
+    )
+    .map_err(io)?;
     Ok(Lock { _file: file })
 }
 

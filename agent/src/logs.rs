@@ -1,7 +1,9 @@
-//! Logs of ranks and launchers, read for users: all of a log or its last lines, then whatever is written.
+//! Logs of ranks and launchers, read for users: all of a log or its last lines, then whatever is
+//! written.
 //!
-//! Each read is a task of its own, bounded in number and in what it holds: one chunk of 64 KiB. It sends what it has credit for: a
-//! reader that does not take its chunks stops its own task and nothing else.
+//! Each read is a task of its own, bounded in number and in what it holds: one chunk of 64 KiB. It
+//! sends what it has credit for: a reader that does not take its chunks stops its own task and
+//! nothing else.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -26,7 +28,8 @@ use file::RunLog;
 const READS_MAX: usize = 64;
 /// Chunks a reader may let pile up on the way: 64 MiB, more than anybody has asked for by mistake.
 const CREDIT_MAX: usize = 1_024;
-/// How often a followed file is looked at: files cannot be waited for as sockets can, and a person does not see a tenth of a second.
+/// How often a followed file is looked at: files cannot be waited for as sockets can, and a person
+/// does not see a tenth of a second.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) struct Logs {
@@ -44,18 +47,29 @@ struct Open {
 }
 
 impl Logs {
-    pub(crate) fn new(runs: Runs, reports: watch::Receiver<Option<Reports>>, shutdown: CancellationToken) -> Self {
-        Self { runs, reports, scope: Scope::new(shutdown), reads: BTreeMap::new() }
+    pub(crate) fn new(
+        runs: Runs,
+        reports: watch::Receiver<Option<Reports>>,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self {
+            runs,
+            reports,
+            scope: Scope::new(shutdown),
+            reads: BTreeMap::new(),
+        }
     }
 
     /// Answers with chunks until one is marked as the end.
     pub(crate) fn read(&mut self, read: LogRead, chunks: mpsc::Sender<LogChunk>) {
         self.reads.retain(|_, open| !open.token.is_cancelled());
         let refusal = match run_of(&read) {
-            _ if self.reads.len() >= READS_MAX => {
-                Err(format!("{READS_MAX} logs are being read from this node, the most there may be"))
+            _ if self.reads.len() >= READS_MAX => Err(format!(
+                "{READS_MAX} logs are being read from this node, the most there may be"
+            )),
+            _ if self.reads.contains_key(&read.id) => {
+                Err(format!("read {} is open already", read.id))
             }
-            _ if self.reads.contains_key(&read.id) => Err(format!("read {} is open already", read.id)),
             run => run,
         };
         let token = CancellationToken::new();
@@ -63,15 +77,39 @@ impl Logs {
         let reader = match refusal {
             Ok(run) => {
                 let credit = Arc::new(Semaphore::new(CREDIT_MAX.min(read.window as usize)));
-                self.reads.insert(id, Open { token: token.clone(), credit: credit.clone() });
-                let name = if read.launcher { record::LAUNCHER_LOG.to_owned() } else { record::rank_log(read.rank) };
+                self.reads.insert(
+                    id,
+                    Open {
+                        token: token.clone(),
+                        credit: credit.clone(),
+                    },
+                );
+                let name = if read.launcher {
+                    record::LAUNCHER_LOG.to_owned()
+                } else {
+                    record::rank_log(read.rank)
+                };
                 let log = RunLog::new(self.runs.dir(&run).join(record::LOGS).join(name));
                 let (runs, reports) = (self.runs.clone(), self.reports.clone());
-                Reader { read, runs, run, log, reports, credit, chunks }
+                Reader {
+                    read,
+                    runs,
+                    run,
+                    log,
+                    reports,
+                    credit,
+                    chunks,
+                }
             }
             Err(error) => {
-                let end = LogChunk { id, end: true, error, ..LogChunk::default() };
-                self.scope.spawn("log refusal", async move { drop(chunks.send(end).await) });
+                let end = LogChunk {
+                    id,
+                    end: true,
+                    error,
+                    ..LogChunk::default()
+                };
+                self.scope
+                    .spawn("log refusal", async move { drop(chunks.send(end).await) });
                 return;
             }
         };
@@ -104,11 +142,18 @@ impl Logs {
 }
 
 fn run_of(read: &LogRead) -> Result<RunId, String> {
-    let well_formed = !read.job_uid.is_empty() && read.job_uid.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    let well_formed = !read.job_uid.is_empty()
+        && read
+            .job_uid
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '-');
     if !well_formed {
         return Err(format!("{:.64?} is not the uid of a job", read.job_uid));
     }
-    Ok(RunId { job: JobUid::from(read.job_uid.clone()), generation: Generation(read.generation) })
+    Ok(RunId {
+        job: JobUid::from(read.job_uid.clone()),
+        generation: Generation(read.generation),
+    })
 }
 
 struct Reader {
@@ -132,7 +177,13 @@ impl Reader {
             Err(e) => format!("{}: {e}", self.log.name()),
         };
         // The end needs no credit: it is one, and short.
-        let end = LogChunk { id: self.read.id, at: self.log.at(), end: true, error, ..LogChunk::default() };
+        let end = LogChunk {
+            id: self.read.id,
+            at: self.log.at(),
+            end: true,
+            error,
+            ..LogChunk::default()
+        };
         let _ = self.chunks.send(end).await;
     }
 
@@ -143,14 +194,23 @@ impl Reader {
             (None, Some(tail)) => {
                 self.log.seek_tail(tail).await?;
                 // Should this read break before the next line comes, another one can go on here.
-                if self.log.is_open() && self.send(file::Lines { at: self.log.at(), ..file::Lines::default() }).await.is_err() {
+                if self.log.is_open()
+                    && self
+                        .send(file::Lines {
+                            at: self.log.at(),
+                            ..file::Lines::default()
+                        })
+                        .await
+                        .is_err()
+                {
                     return Ok(true);
                 }
             }
             (None, None) => {}
         }
         loop {
-            // Asked before the file is read to its end: what was written before the end is then certainly seen.
+            // Asked before the file is read to its end: what was written before the end is then
+            // certainly seen.
             let over = self.is_over();
             loop {
                 let lines = self.log.next_lines().await?;
@@ -170,7 +230,13 @@ impl Reader {
 
     async fn send(&self, file::Lines { lines, at, lost }: file::Lines) -> Result<(), Unwanted> {
         self.credit.acquire().await.map_err(|_| Unwanted)?.forget();
-        let chunk = LogChunk { id: self.read.id, lines, at, lost, ..LogChunk::default() };
+        let chunk = LogChunk {
+            id: self.read.id,
+            lines,
+            at,
+            lost,
+            ..LogChunk::default()
+        };
         self.chunks.send(chunk).await.map_err(|_| Unwanted)
     }
 
@@ -184,17 +250,26 @@ impl Reader {
         match &kept[..] {
             [.., newest] if *newest > run.generation => {
                 let kept: Vec<String> = kept.iter().map(ToString::to_string).collect();
-                format!("{name} was removed to make room; of this job the node keeps generations {}", kept.join(", "))
+                format!(
+                    "{name} was removed to make room; of this job the node keeps generations {}",
+                    kept.join(", ")
+                )
             }
             _ => format!("{name} is not on this node"),
         }
     }
 
-    /// Nothing more will be written. Of a run that this node does not know, nobody here can say that: the order to start it may be on its
-    /// way. Such a read ends when the coordinator, who knows, cancels it.
+    /// Nothing more will be written. Of a run that this node does not know, nobody here can say
+    /// that: the order to start it may be on its way. Such a read ends when the coordinator, who
+    /// knows, cancels it.
     fn is_over(&self) -> bool {
         let reports = self.reports.borrow();
-        let run = reports.as_ref().and_then(|reports| reports.runs.iter().find(|report| report.run == self.run));
-        run.map_or_else(|| self.runs.is_released(&self.run), |report| report.phase.is_over())
+        let run = reports
+            .as_ref()
+            .and_then(|reports| reports.runs.iter().find(|report| report.run == self.run));
+        run.map_or_else(
+            || self.runs.is_released(&self.run),
+            |report| report.phase.is_over(),
+        )
     }
 }

@@ -18,7 +18,11 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let print_report = flags.print_report;
-    let allowed = if print_report { Ok(()) } else { flags.check_user(peer::own_user()) };
+    let allowed = if print_report {
+        Ok(())
+    } else {
+        flags.check_user(peer::own_user())
+    };
     let config = match allowed.and_then(|()| flags.check()) {
         Ok(config) => config,
         Err(e) => {
@@ -26,7 +30,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(e) => {
             eprintln!("muster-agent: start threads: {e}");
@@ -52,7 +59,8 @@ fn main() -> ExitCode {
 async fn say_report(config: &Config) -> ExitCode {
     let mut facts = Facts::gather(config);
     facts.first_look().await;
-    let report = serde_json::to_string_pretty(&facts.report()).expect("plain values have a JSON form");
+    let report =
+        serde_json::to_string_pretty(&facts.report()).expect("plain values have a JSON form");
     println!("{report}");
     ExitCode::SUCCESS
 }

@@ -1,4 +1,5 @@
-//! What is checked before anything of a run is started, so that a user reads "script not found on node-2" and not a torchrun's trace.
+//! What is checked before anything of a run is started, so that a user reads "script not found on
+//! node-2" and not a torchrun's trace.
 
 use std::{
     fs,
@@ -27,7 +28,12 @@ pub(crate) struct Preflight {
 
 impl Preflight {
     /// What the run's interpreter has, or why the run cannot be started here, for its user.
-    pub(crate) async fn check(&self, assignment: &Assignment, launch: &Launch, site: &Site) -> Result<Answer, String> {
+    pub(crate) async fn check(
+        &self,
+        assignment: &Assignment,
+        launch: &Launch,
+        site: &Site,
+    ) -> Result<Answer, String> {
         let node = &site.node;
         let hash = assignment.profile.hash();
         if hash != assignment.profile_hash {
@@ -40,17 +46,24 @@ impl Preflight {
             return Err(format!("{why} on {node}"));
         }
         let runs = Path::new(&site.run_dir).parent().unwrap_or(Path::new("/"));
-        let unfit: Vec<String> =
-            fitness::unfit(assignment, &site.report, |pid| is_ours(pid, runs)).iter().map(ToString::to_string).collect();
+        let unfit: Vec<String> = fitness::unfit(assignment, &site.report, |pid| is_ours(pid, runs))
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         if !unfit.is_empty() {
             return Err(format!("{node} is not fit for it: {}", unfit.join("; ")));
         }
         let dir = Path::new(&launch.dir);
         if !dir.is_dir() {
-            return Err(format!("working directory {} not found on {node}", launch.dir));
+            return Err(format!(
+                "working directory {} not found on {node}",
+                launch.dir
+            ));
         }
         let path = launch.env.get("PATH").map(String::as_str);
-        let find = |program: &str| program_at(program, dir, path).map_err(|why| format!("{why} on {node}"));
+        let find = |program: &str| {
+            program_at(program, dir, path).map_err(|why| format!("{why} on {node}"))
+        };
         let python = find(&launch.program)?;
         let entry = Entry::read(&assignment.command, &assignment.args)?;
         match &entry {
@@ -64,10 +77,23 @@ impl Preflight {
             Entry::Program { program, .. } => drop(find(program)?),
             Entry::Module { .. } => {}
         }
-        let mut answer = self.interpreters.ask(&python, launch).await.map_err(|why| format!("{why} on {node}"))?;
+        let mut answer = self
+            .interpreters
+            .ask(&python, launch)
+            .await
+            .map_err(|why| format!("{why} on {node}"))?;
         let torch = answer.interpreter.torch;
-        let store_is_here = assignment.hosts_store || site.report.address.parse().is_ok_and(|a: std::net::IpAddr| a.is_loopback());
-        if assignment.node_rank == 0 && store_is_here && torch < FORGIVES_BIND && !torchrun::alone(assignment, torch) {
+        let store_is_here = assignment.hosts_store
+            || site
+                .report
+                .address
+                .parse()
+                .is_ok_and(|a: std::net::IpAddr| a.is_loopback());
+        if assignment.node_rank == 0
+            && store_is_here
+            && torch < FORGIVES_BIND
+            && !torchrun::alone(assignment, torch)
+        {
             return Err(format!(
                 "torch {}.{} of {} on {node} cannot be node rank 0 of several nodes on one host; torch {}.{} or later can",
                 torch.0,
@@ -85,12 +111,20 @@ impl Preflight {
     }
 }
 
-/// A process of one of this agent's runs, which all carry their directory in the environment, or one that has ended since it was seen.
+/// A process of one of this agent's runs, which all carry their directory in the environment, or
+/// one that has ended since it was seen.
 fn is_ours(pid: u32, runs: &Path) -> bool {
     match fs::read(format!("/proc/{pid}/environ")) {
         Ok(environment) => {
-            let mark = [torchrun::RUN_DIR.as_bytes(), b"=", runs.as_os_str().as_encoded_bytes()].concat();
-            environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(&mark))
+            let mark = [
+                torchrun::RUN_DIR.as_bytes(),
+                b"=",
+                runs.as_os_str().as_encoded_bytes(),
+            ]
+            .concat();
+            environment
+                .split(|byte| *byte == 0)
+                .any(|variable| variable.starts_with(&mark))
         }
         Err(e) => e.kind() == std::io::ErrorKind::NotFound,
     }
@@ -107,7 +141,10 @@ fn program_at(program: &str, dir: &Path, path: Option<&str>) -> Result<PathBuf, 
         };
     }
     let path = path.unwrap_or_default();
-    let found = path.split(':').map(|part| dir.join(part).join(program)).find(|at| fs::metadata(at).is_ok_and(|m| is_program(&m)));
+    let found = path
+        .split(':')
+        .map(|part| dir.join(part).join(program))
+        .find(|at| fs::metadata(at).is_ok_and(|m| is_program(&m)));
     found.ok_or_else(|| format!("{program} not found in PATH ({path})"))
 }
 
@@ -133,8 +170,14 @@ mod tests {
     fn assignment(command: &[&str], args: &[&str], dir: &Path) -> Assignment {
         let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect();
         Assignment {
-            run: RunId { job: JobUid::from("a"), generation: Generation(1) },
-            name: JobName { namespace: "default".into(), name: "a".into() },
+            run: RunId {
+                job: JobUid::from("a"),
+                generation: Generation(1),
+            },
+            name: JobName {
+                namespace: "default".into(),
+                name: "a".into(),
+            },
             rendezvous: "r".into(),
             node_rank: 0,
             node_count: 1,
@@ -161,22 +204,53 @@ mod tests {
     /// A directory with an interpreter that says the given version, and a script.
     fn bench(says: &str) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        for (name, text) in
-            [("python3", format!("#!/bin/sh\necho x >> {}/asked\n{says}\n", dir.path().display())), ("train.py", String::new())]
-        {
+        for (name, text) in [
+            (
+                "python3",
+                format!(
+                    "#!/bin/sh\necho x >> {}/asked\n{says}\n",
+                    dir.path().display()
+                ),
+            ),
+            ("train.py", String::new()),
+        ] {
             let mut file = fs::File::create(dir.path().join(name)).unwrap();
             file.write_all(text.as_bytes()).unwrap();
-            file.set_permissions(fs::Permissions::from_mode(0o755)).unwrap();
+            file.set_permissions(fs::Permissions::from_mode(0o755))
+                .unwrap();
         }
         dir
     }
 
-    async fn check(preflight: &Preflight, assignment: Assignment, bin: &Path) -> Result<(), String> {
+    async fn check(
+        preflight: &Preflight,
+        assignment: Assignment,
+        bin: &Path,
+    ) -> Result<(), String> {
         let env = BTreeMap::from([("PATH".to_owned(), bin.to_str().unwrap().to_owned())]);
-        let report = NodeReport { address: "127.0.0.1".into(), ..NodeReport::default() };
-        let site = Site { node: "n1".into(), report, run_dir: "/r".into(), env };
-        let launch = launch(&assignment, Meeting::Served(&Endpoint { host: "127.0.0.1".into(), port: 1 }), &site).unwrap();
-        preflight.check(&assignment, &launch, &site).await.map(|_| ())
+        let report = NodeReport {
+            address: "127.0.0.1".into(),
+            ..NodeReport::default()
+        };
+        let site = Site {
+            node: "n1".into(),
+            report,
+            run_dir: "/r".into(),
+            env,
+        };
+        let launch = launch(
+            &assignment,
+            Meeting::Served(&Endpoint {
+                host: "127.0.0.1".into(),
+                port: 1,
+            }),
+            &site,
+        )
+        .unwrap();
+        preflight
+            .check(&assignment, &launch, &site)
+            .await
+            .map(|_| ())
     }
 
     #[tokio::test]
@@ -186,21 +260,49 @@ mod tests {
         let shown = at.display();
         let preflight = Preflight::default();
         let cases = [
-            (assignment(&["python3"], &["gone.py"], at), format!("script {shown}/gone.py not found on n1")),
-            (assignment(&["python3.99"], &["train.py"], at), format!("python3.99 not found in PATH ({shown}) on n1")),
-            (assignment(&["/opt/no/python3"], &["train.py"], at), "/opt/no/python3 not found on n1".into()),
-            (assignment(&["./train"], &["x"], at), format!("{shown}/./train not found on n1")),
-            (assignment(&["python3"], &["t.py"], Path::new("/no/such")), "working directory /no/such not found on n1".into()),
+            (
+                assignment(&["python3"], &["gone.py"], at),
+                format!("script {shown}/gone.py not found on n1"),
+            ),
+            (
+                assignment(&["python3.99"], &["train.py"], at),
+                format!("python3.99 not found in PATH ({shown}) on n1"),
+            ),
+            (
+                assignment(&["/opt/no/python3"], &["train.py"], at),
+                "/opt/no/python3 not found on n1".into(),
+            ),
+            (
+                assignment(&["./train"], &["x"], at),
+                format!("{shown}/./train not found on n1"),
+            ),
+            (
+                assignment(&["python3"], &["t.py"], Path::new("/no/such")),
+                "working directory /no/such not found on n1".into(),
+            ),
         ];
         for (assignment, why) in cases {
             assert_eq!(check(&preflight, assignment, at).await, Err(why));
         }
         fs::set_permissions(at.join("train.py"), fs::Permissions::from_mode(0o644)).unwrap();
         let why = format!("{shown}/./train.py is not executable on n1");
-        assert_eq!(check(&preflight, assignment(&["./train.py"], &["x"], at), at).await, Err(why));
-        assert_eq!(check(&preflight, assignment(&["python3"], &["train.py"], at), at).await, Ok(()));
-        assert_eq!(check(&preflight, assignment(&["python3"], &["-m", "pkg"], at), at).await, Ok(()));
-        assert_eq!(fs::read_to_string(at.join("asked")).unwrap(), "x\n", "asked once");
+        assert_eq!(
+            check(&preflight, assignment(&["./train.py"], &["x"], at), at).await,
+            Err(why)
+        );
+        assert_eq!(
+            check(&preflight, assignment(&["python3"], &["train.py"], at), at).await,
+            Ok(())
+        );
+        assert_eq!(
+            check(&preflight, assignment(&["python3"], &["-m", "pkg"], at), at).await,
+            Ok(())
+        );
+        assert_eq!(
+            fs::read_to_string(at.join("asked")).unwrap(),
+            "x\n",
+            "asked once"
+        );
     }
 
     #[tokio::test]
@@ -208,25 +310,47 @@ mod tests {
         let dir = bench("echo 2.4.1");
         let at = dir.path();
         let alone = assignment(&["python3"], &["train.py"], at);
-        assert_eq!(check(&Preflight::default(), alone.clone(), at).await, Ok(()), "it brings its own store");
-        let old = Assignment { node_count: 2, ..alone };
+        assert_eq!(
+            check(&Preflight::default(), alone.clone(), at).await,
+            Ok(()),
+            "it brings its own store"
+        );
+        let old = Assignment {
+            node_count: 2,
+            ..alone
+        };
         let python = at.join("python3");
         let why = format!(
             "torch 2.4 of {} on n1 cannot be node rank 0 of several nodes on one host; torch 2.7 or later can",
             python.display()
         );
-        assert_eq!(check(&Preflight::default(), old.clone(), at).await, Err(why));
-        let other = Assignment { node_rank: 1, ..old };
+        assert_eq!(
+            check(&Preflight::default(), old.clone(), at).await,
+            Err(why)
+        );
+        let other = Assignment {
+            node_rank: 1,
+            ..old
+        };
         assert_eq!(check(&Preflight::default(), other, at).await, Ok(()));
     }
 
     #[test]
     fn our_processes_are_told_from_strays() {
         let mut sleep = std::process::Command::new("sleep");
-        let mut ours = sleep.arg("1000").env(torchrun::RUN_DIR, "/state/runs/a-g1").spawn().unwrap();
+        let mut ours = sleep
+            .arg("1000")
+            .env(torchrun::RUN_DIR, "/state/runs/a-g1")
+            .spawn()
+            .unwrap();
         // The environment is the child's own once it executes; until then it is this test's.
-        while fs::read_to_string(format!("/proc/{}/comm", ours.id())).unwrap().trim() != "sleep"
-            || fs::read(format!("/proc/{}/environ", ours.id())).unwrap().is_empty()
+        while fs::read_to_string(format!("/proc/{}/comm", ours.id()))
+            .unwrap()
+            .trim()
+            != "sleep"
+            || fs::read(format!("/proc/{}/environ", ours.id()))
+                .unwrap()
+                .is_empty()
         {
             std::thread::yield_now();
         }
@@ -248,19 +372,36 @@ mod tests {
         let mut gone = assignment(&["python3"], &["train.py"], at);
         gone.gpus = vec!["GPU-1".into()];
         let why = check(&Preflight::default(), gone, at).await.unwrap_err();
-        assert_eq!(why, "n1 is not fit for it: GPU-1 is not among this node's GPUs any more");
+        assert_eq!(
+            why,
+            "n1 is not fit for it: GPU-1 is not among this node's GPUs any more"
+        );
     }
 
     #[tokio::test]
     async fn no_torch_and_no_python_are_told_apart() {
-        let none = bench("echo 'importlib.metadata.PackageNotFoundError: No package metadata was found for torch' >&2; exit 1");
-        let why = format!("torch is not installed for {} on n1", none.path().join("python3").display());
+        let none = bench(
+            "echo 'importlib.metadata.PackageNotFoundError: No package metadata was found for torch' >&2; exit 1",
+        );
+        let why = format!(
+            "torch is not installed for {} on n1",
+            none.path().join("python3").display()
+        );
         let run = assignment(&["python3"], &["train.py"], none.path());
-        assert_eq!(check(&Preflight::default(), run, none.path()).await, Err(why));
+        assert_eq!(
+            check(&Preflight::default(), run, none.path()).await,
+            Err(why)
+        );
         let broken = bench("echo 'Fatal Python error: init' >&2; exit 1");
         let python = broken.path().join("python3");
-        let why = format!("{} does not tell its torch version: Fatal Python error: init on n1", python.display());
+        let why = format!(
+            "{} does not tell its torch version: Fatal Python error: init on n1",
+            python.display()
+        );
         let run = assignment(&["python3"], &["train.py"], broken.path());
-        assert_eq!(check(&Preflight::default(), run, broken.path()).await, Err(why));
+        assert_eq!(
+            check(&Preflight::default(), run, broken.path()).await,
+            Err(why)
+        );
     }
 }

@@ -27,17 +27,19 @@ use crate::{
     run_dir::{Accepted, Runs},
 };
 
-/// A runner says that it is ready within milliseconds; a disk that takes this long to sync two small files is broken.
+/// A runner says that it is ready within milliseconds; a disk that takes this long to sync two
+/// small files is broken.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Log of one rank before it is rotated once.
 const LOG_BYTES: u64 = 64 << 20;
-/// A runner that nobody started and nobody talks to ends: its agent was killed between holding and starting, and none came back.
+/// A runner that nobody started and nobody talks to ends: its agent was killed between holding and
+/// starting, and none came back.
 const IDLE_TIMEOUT_MS: u64 = 300_000;
 /// The runner's own answer that its directory is taken.
 const TAKEN: i32 = 3;
 
-/// Checks that the run can be started here and brings its runner up, forked from the job's launcher where the lane has one. The error is for
-/// the user.
+/// Checks that the run can be started here and brings its runner up, forked from the job's launcher
+/// where the lane has one. The error is for the user.
 pub(crate) async fn prepare(
     assignment: &Assignment,
     term: Term,
@@ -48,25 +50,49 @@ pub(crate) async fn prepare(
     launcher: Option<Found>,
 ) -> Result<(), String> {
     // The store's port is not known yet, and no check depends on it.
-    let anywhere = Endpoint { host: site.report.address.clone(), port: 1 };
+    let anywhere = Endpoint {
+        host: site.report.address.clone(),
+        port: 1,
+    };
     let launch = launch(assignment, Meeting::Served(&anywhere), site)?;
-    let Answer { interpreter, stack, ctype, .. } = preflight.check(assignment, &launch, site).await?;
+    let Answer {
+        interpreter,
+        stack,
+        ctype,
+        ..
+    } = preflight.check(assignment, &launch, site).await?;
     let alone = torchrun::alone(assignment, interpreter.torch);
     let (mut lane, mut why) = match alone {
-        true => (Lane::Cold, "torchrun before 2.7 brings its own store to a world of one node".to_owned()),
-        false => lane::choose(assignment.launch, torchrun::ranks(assignment).is_some(), &interpreter),
+        true => (
+            Lane::Cold,
+            "torchrun before 2.7 brings its own store to a world of one node".to_owned(),
+        ),
+        false => lane::choose(
+            assignment.launch,
+            torchrun::ranks(assignment).is_some(),
+            &interpreter,
+        ),
     };
     if assignment.launch != spec::Launch::Cold {
         info!(run = %assignment.run.job, generation = %assignment.run.generation, ?lane, "lane: {why}");
     }
-    let trouble = |what: &str, e: &dyn std::fmt::Display| format!("the agent of {} cannot {what}: {e}", site.node);
-    let address: IpAddr = site.report.address.parse().map_err(|e| trouble("read its own address", &e))?;
+    let trouble = |what: &str, e: &dyn std::fmt::Display| {
+        format!("the agent of {} cannot {what}: {e}", site.node)
+    };
+    let address: IpAddr = site
+        .report
+        .address
+        .parse()
+        .map_err(|e| trouble("read its own address", &e))?;
     let hold = hold(assignment, site, address);
-    hold.check().map_err(|e| trouble("describe the run to its runner", &e))?;
+    hold.check()
+        .map_err(|e| trouble("describe the run to its runner", &e))?;
     let (gpus, fenced) = (assignment.gpus.clone(), assignment.fence_after.is_some());
     let job = assignment.name.to_string();
     // Lane direct does not wait for a launcher: it uses one that is ready.
-    let launcher = launcher.filter(|found| lane != Lane::Cold && (lane != Lane::Direct || matches!(found, Found::Ready(_))));
+    let launcher = launcher.filter(|found| {
+        lane != Lane::Cold && (lane != Lane::Direct || matches!(found, Found::Ready(_)))
+    });
     let was_ready = matches!(launcher, Some(Found::Ready(_)));
     let launcher = match launcher {
         Some(found) => match found.ready().await {
@@ -87,20 +113,39 @@ pub(crate) async fn prepare(
         None => None,
     };
     let work_dir = Some(launch.dir.clone());
-    let mut accepted = Accepted { term, gpus, job, lane, why, alone, stack, ctype, fenced, work_dir, was: None };
-    let dir = runs.make(&assignment.run, &accepted).map_err(|e| trouble("make the run's directory", &e))?;
-    record::write_atomic(&dir, record::HOLD, &hold).map_err(|e| trouble("write the run down", &e))?;
+    let mut accepted = Accepted {
+        term,
+        gpus,
+        job,
+        lane,
+        why,
+        alone,
+        stack,
+        ctype,
+        fenced,
+        work_dir,
+        was: None,
+    };
+    let dir = runs
+        .make(&assignment.run, &accepted)
+        .map_err(|e| trouble("make the run's directory", &e))?;
+    record::write_atomic(&dir, record::HOLD, &hold)
+        .map_err(|e| trouble("write the run down", &e))?;
     if let Some(launcher) = launcher {
         match launcher.fork(&dir).await {
             Ok(()) => return Ok(()),
             Err(e) => {
                 warn!(job = %assignment.run.job, "nothing can be forked from the launcher, so torchrun is executed: {e}");
-                (accepted.lane, accepted.why) = (Lane::Cold, format!("its launcher on this node failed: {e}"));
-                runs.note_lane(&assignment.run, &accepted).map_err(|e| trouble("note the run", &e))?;
+                (accepted.lane, accepted.why) =
+                    (Lane::Cold, format!("its launcher on this node failed: {e}"));
+                runs.note_lane(&assignment.run, &accepted)
+                    .map_err(|e| trouble("note the run", &e))?;
             }
         }
     }
-    start_runner(runner, &dir).await.map_err(|e| trouble("start the runner", &e))
+    start_runner(runner, &dir)
+        .await
+        .map_err(|e| trouble("start the runner", &e))
 }
 
 pub(crate) fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wire::Hold {
@@ -135,19 +180,42 @@ fn millis(period: Duration) -> u64 {
 /// Returns once the runner can be talked to. It leaves this process's session and outlives it.
 pub(crate) async fn start_runner(runner: &Path, dir: &PathBuf) -> Result<(), String> {
     let mut command = Command::new(runner);
-    command.args(["hold", "--dir"]).arg(dir).env_clear().current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let child = command.spawn().map_err(|e| format!("{}: {e}", runner.display()))?;
+    command
+        .args(["hold", "--dir"])
+        .arg(dir)
+        .env_clear()
+        .current_dir("/");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let child = command
+        .spawn()
+        .map_err(|e| format!("{}: {e}", runner.display()))?;
     let output = match tokio::time::timeout(READY_TIMEOUT, child.wait_with_output()).await {
         Ok(Ok(output)) => output,
         Ok(Err(e)) => return Err(format!("{}: {e}", runner.display())),
-        Err(_) => return Err(format!("{} was not ready within {} s", runner.display(), READY_TIMEOUT.as_secs())),
+        Err(_) => {
+            return Err(format!(
+                "{} was not ready within {} s",
+                runner.display(),
+                READY_TIMEOUT.as_secs()
+            ));
+        }
     };
     // A runner started by this agent's predecessor just before it was killed is as good.
     if output.status.success() || output.status.code() == Some(TAKEN) {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.trim().strip_prefix("muster-runner: ").unwrap_or(said.trim()).to_owned();
-    Err(if said.is_empty() { output.status.to_string() } else { said })
+    let said = said
+        .trim()
+        .strip_prefix("muster-runner: ")
+        .unwrap_or(said.trim())
+        .to_owned();
+    Err(if said.is_empty() {
+        output.status.to_string()
+    } else {
+        said
+    })
 }

@@ -1,7 +1,8 @@
 //! The node's senses: what it is, and how well.
 //!
-//! Threads of their own look at the hardware (NVML and its events, the machine around it, the kernel log), since any of these may hang; one
-//! more hears them all, has their readings judged and publishes the whole report when it has changed. Nothing async ever waits for hardware.
+//! Threads of their own look at the hardware (NVML and its events, the machine around it, the
+//! kernel log), since any of these may hang; one more hears them all, has their readings judged and
+//! publishes the whole report when it has changed. Nothing async ever waits for hardware.
 //!
 //! | file | owns |
 //! |---|---|
@@ -58,10 +59,11 @@ pub(crate) use usage::memory;
 
 /// Initialising a driver with eight GPUs in non-persistent mode takes seconds.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
-/// Half of the second within which a change shall be known; the rest is for the look, and for a machine with other things to do.
+/// Half of the second within which a change shall be known; the rest is for the look, and for a
+/// machine with other things to do.
 const GLANCE: Duration = Duration::from_millis(500);
-/// Looks and events that wait to be judged, which takes microseconds: a storm of XIDs fills it for a moment, and what is dropped of one is
-/// what is known already.
+/// Looks and events that wait to be judged, which takes microseconds: a storm of XIDs fills it for
+/// a moment, and what is dropped of one is what is known already.
 const SENSES_MAX: usize = 256;
 
 /// How to look at the node, checked.
@@ -105,7 +107,8 @@ impl Default for Probes {
 /// How often the probes look. Events and the kernel log are heard at once whatever the pace.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Whether handles, the driver's verdict, states of links, ports and interfaces are as they were in the last look.
+    /// Whether handles, the driver's verdict, states of links, ports and interfaces are as they
+    /// were in the last look.
     pub glance: Duration,
     /// Handles, the driver's verdict, remap flags, throttling, links, ports.
     pub fast: Duration,
@@ -126,7 +129,13 @@ impl Default for Pace {
 impl Pace {
     /// Rhythms from that of the looks.
     pub fn every(fast: Duration) -> Self {
-        Self { glance: GLANCE.min(fast), fast, counters: fast * 3, slow: fast * 12, usage: fast * 2 }
+        Self {
+            glance: GLANCE.min(fast),
+            fast,
+            counters: fast * 3,
+            slow: fast * 12,
+            usage: fast * 2,
+        }
     }
 
     /// Three looks missed: NVML hangs (NVSentinel).
@@ -156,7 +165,11 @@ impl Share {
             Share::All => gpus.to_vec(),
             Share::Part { number, of } => gpus[part(number - 1, *of)..part(*number, *of)].to_vec(),
             Share::Listed(wanted) => {
-                let is_wanted = |gpu: &&Gpu| wanted.iter().any(|word| *word == gpu.uuid || *word == gpu.index.to_string());
+                let is_wanted = |gpu: &&Gpu| {
+                    wanted
+                        .iter()
+                        .any(|word| *word == gpu.uuid || *word == gpu.index.to_string())
+                };
                 gpus.iter().filter(is_wanted).cloned().collect()
             }
         }
@@ -175,13 +188,17 @@ impl std::str::FromStr for Share {
         }
         if let Some((number, of)) = text.split_once('/') {
             return match (number.parse(), of.parse()) {
-                (Ok(number), Ok(of)) if (1..=of).contains(&number) => Ok(Share::Part { number, of }),
+                (Ok(number), Ok(of)) if (1..=of).contains(&number) => {
+                    Ok(Share::Part { number, of })
+                }
                 _ => Err(format!("{text:?} is no part like 2/3")),
             };
         }
         let words: Vec<String> = text.split(',').map(|word| word.trim().to_owned()).collect();
         if words.iter().any(String::is_empty) {
-            return Err(format!("{text:?} is none of all, none, N/M, and a list of UUIDs or indices"));
+            return Err(format!(
+                "{text:?} is none of all, none, N/M, and a list of UUIDs or indices"
+            ));
         }
         Ok(Share::Listed(words))
     }
@@ -211,17 +228,36 @@ impl Facts {
         };
         let runs = watch::Sender::default();
         let (usage, used) = watch::channel(None);
-        let (reports, senses) = watch(&config.probes, &config.state_dir, fixed.clone(), runs.subscribe(), usage);
-        Self { fixed, reports, usage: used, senses: Some(senses), runs }
+        let (reports, senses) = watch(
+            &config.probes,
+            &config.state_dir,
+            fixed.clone(),
+            runs.subscribe(),
+            usage,
+        );
+        Self {
+            fixed,
+            reports,
+            usage: used,
+            senses: Some(senses),
+            runs,
+        }
     }
 
     /// Facts that are told and not looked for.
     pub(crate) fn unprobed(fixed: NodeReport) -> Self {
         let reports = watch::Sender::new(Some(fixed.clone())).subscribe();
-        Self { reports, fixed, usage: watch::channel(None).1, senses: None, runs: watch::Sender::default() }
+        Self {
+            reports,
+            fixed,
+            usage: watch::channel(None).1,
+            senses: None,
+            runs: watch::Sender::default(),
+        }
     }
 
-    /// By how many milliseconds this node's wall clock is ahead of the coordinator's; below 0: behind.
+    /// By how many milliseconds this node's wall clock is ahead of the coordinator's; below 0:
+    /// behind.
     pub(crate) fn note_skew(&self, ahead_ms: i64) {
         let direction = if ahead_ms < 0 { "behind" } else { "ahead of" };
         let reading = Reading {
@@ -231,13 +267,19 @@ impl Facts {
             words: format!("milliseconds its clock is {direction} the coordinator's"),
         };
         // Full in a storm of something worse; it comes again when the skew is another.
-        let _ = self.senses.as_ref().map(|senses| senses.try_send(Sense::Skew(reading)));
+        let _ = self
+            .senses
+            .as_ref()
+            .map(|senses| senses.try_send(Sense::Skew(reading)));
     }
 
     /// How the disk of the state directory takes what the agent writes.
     pub(crate) fn note_state_disk(&self, readings: Vec<Reading>) {
         // Full in a storm of something worse; it comes again while it lasts.
-        let _ = self.senses.as_ref().map(|senses| senses.try_send(Sense::StateDisk(readings)));
+        let _ = self
+            .senses
+            .as_ref()
+            .map(|senses| senses.try_send(Sense::StateDisk(readings)));
     }
 
     /// All runs this node holds; of those on the same GPU the one that works there last.
@@ -255,7 +297,10 @@ impl Facts {
     pub fn report(&mut self) -> NodeReport {
         let silent = || format!("NVML has not answered within {} s", FIRST_LOOK.as_secs());
         let known = self.reports.borrow_and_update().clone();
-        known.unwrap_or_else(|| NodeReport { gpu_error: Some(silent()), ..self.fixed.clone() })
+        known.unwrap_or_else(|| NodeReport {
+            gpu_error: Some(silent()),
+            ..self.fixed.clone()
+        })
     }
 
     /// Each look at how much of the machine is in use; there are none where nobody looks.
@@ -263,9 +308,12 @@ impl Facts {
         self.usage.clone()
     }
 
-    /// Waits for the first look at everything, as long as a healthy driver takes. Returns whether it came, which the report says too.
+    /// Waits for the first look at everything, as long as a healthy driver takes. Returns whether
+    /// it came, which the report says too.
     pub async fn first_look(&mut self) -> bool {
-        tokio::time::timeout(FIRST_LOOK, self.reports.wait_for(Option::is_some)).await.is_ok_and(|seen| seen.is_ok())
+        tokio::time::timeout(FIRST_LOOK, self.reports.wait_for(Option::is_some))
+            .await
+            .is_ok_and(|seen| seen.is_ok())
     }
 
     /// Returns once the facts may have changed. Cancel safe.
@@ -306,7 +354,13 @@ fn watch(
         over: over.clone(),
         wall: Clock::unix(0),
     });
-    nvml::start(nvml::Watch { library: probes.nvml.clone(), pace: probes.pace, out: out.clone(), poked, over: over.clone() });
+    nvml::start(nvml::Watch {
+        library: probes.nvml.clone(),
+        pace: probes.pace,
+        out: out.clone(),
+        poked,
+        over: over.clone(),
+    });
     let told = kernel_log::start(roots.path("dev/kmsg"), out.clone(), over.clone());
     if roots.is_real() {
         usage::start(usage::Watch {
@@ -319,11 +373,19 @@ fn watch(
             over: over.clone(),
         });
     }
-    awaited::start(probes.wait_peers.clone(), probes.pace.fast, out.clone(), over.clone());
+    awaited::start(
+        probes.wait_peers.clone(),
+        probes.pace.fast,
+        out.clone(),
+        over.clone(),
+    );
     machine::start(machine::Watch {
         roots,
         awaited: probes.wait_interfaces.clone(),
-        notice: probes.notice_file.clone().unwrap_or_else(|| state_dir.join("termination-notice")),
+        notice: probes
+            .notice_file
+            .clone()
+            .unwrap_or_else(|| state_dir.join("termination-notice")),
         pace: probes.pace,
         out: out.clone(),
         over,
@@ -337,9 +399,25 @@ mod tests {
 
     #[test]
     fn gpus_are_shared_out_without_overlap() {
-        let gpus: Vec<Gpu> = (0..8).map(|index| Gpu { uuid: format!("GPU-{index}"), index, ..Gpu::default() }).collect();
-        let given = |text: &str| text.parse::<Share>().unwrap().of(&gpus).into_iter().map(|gpu| gpu.index).collect::<Vec<_>>();
-        assert_eq!([given("1/3"), given("2/3"), given("3/3")].concat(), (0..8).collect::<Vec<_>>());
+        let gpus: Vec<Gpu> = (0..8)
+            .map(|index| Gpu {
+                uuid: format!("GPU-{index}"),
+                index,
+                ..Gpu::default()
+            })
+            .collect();
+        let given = |text: &str| {
+            text.parse::<Share>()
+                .unwrap()
+                .of(&gpus)
+                .into_iter()
+                .map(|gpu| gpu.index)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            [given("1/3"), given("2/3"), given("3/3")].concat(),
+            (0..8).collect::<Vec<_>>()
+        );
         assert_eq!(given("1/3").len(), 2);
         assert_eq!(given("all").len(), 8);
         assert_eq!(given("none"), [0; 0]);

@@ -1,7 +1,8 @@
 //! Where runs lie on disk: `DIR/runs/<job uid>-g<generation>/`, each the directory of one runner.
 //!
-//! Beside the runner's files the agent keeps `accepted.json` (under which term, with which GPUs), `lost.json` (when a run without a
-//! record of its end was found dead) and `released` (its end is recorded elsewhere: only its logs are of use any more).
+//! Beside the runner's files the agent keeps `accepted.json` (under which term, with which GPUs),
+//! `lost.json` (when a run without a record of its end was found dead) and `released` (its end is
+//! recorded elsewhere: only its logs are of use any more).
 
 use std::{
     fs::{self, DirBuilder},
@@ -30,9 +31,10 @@ const LAUNCHER: &str = "-launcher-";
 /// The same of agents before this one, whose launchers served one generation each.
 const SPARE: &str = "-spare-";
 
-/// Newest ended generations of one job whose logs are kept: the last and the one before are what users ask for, two more for a closer
-/// look. The first that failed is kept beside them: a job that fails again and again shows there what began it. With logs of at most
-/// 2 x 64 MiB per rank, a job of 8 ranks per node holds at most 5 GiB.
+/// Newest ended generations of one job whose logs are kept: the last and the one before are what
+/// users ask for, two more for a closer look. The first that failed is kept beside them: a job that
+/// fails again and again shows there what began it. With logs of at most 2 x 64 MiB per rank, a job
+/// of 8 ranks per node holds at most 5 GiB.
 const KEPT_PER_JOB: usize = 4;
 /// Ended runs kept on a node in all, for jobs whose deletion this node has missed.
 const KEPT_IN_ALL: usize = 64;
@@ -85,7 +87,9 @@ pub(crate) struct Lost {
 
 impl Runs {
     pub(crate) fn new(state_dir: &Path) -> Self {
-        Self { root: state_dir.join("runs") }
+        Self {
+            root: state_dir.join("runs"),
+        }
     }
 
     pub(crate) fn dir(&self, run: &RunId) -> PathBuf {
@@ -111,8 +115,16 @@ impl Runs {
 
     /// What launchers of an earlier agent have left, with their numbers.
     pub(crate) fn old_launchers(&self) -> io::Result<Vec<(u32, PathBuf)>> {
-        let number = |name: &str| [LAUNCHER, SPARE].iter().find_map(|mark| name.rsplit_once(mark)?.1.parse().ok());
-        Ok(self.names()?.into_iter().filter_map(|name| Some((number(&name)?, self.root.join(&name)))).collect())
+        let number = |name: &str| {
+            [LAUNCHER, SPARE]
+                .iter()
+                .find_map(|mark| name.rsplit_once(mark)?.1.parse().ok())
+        };
+        Ok(self
+            .names()?
+            .into_iter()
+            .filter_map(|name| Some((number(&name)?, self.root.join(&name))))
+            .collect())
     }
 
     /// Notes another lane for a run than the one it was accepted with.
@@ -122,7 +134,9 @@ impl Runs {
 
     fn names(&self) -> io::Result<Vec<String>> {
         match fs::read_dir(&self.root) {
-            Ok(entries) => entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect(),
+            Ok(entries) => entries
+                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+                .collect(),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(e) => Err(e),
         }
@@ -144,7 +158,11 @@ impl Runs {
 
     /// Runs whose end nobody has acknowledged.
     pub(crate) fn open(&self) -> io::Result<Vec<RunId>> {
-        Ok(self.all()?.into_iter().filter(|run| !self.is_released(run)).collect())
+        Ok(self
+            .all()?
+            .into_iter()
+            .filter(|run| !self.is_released(run))
+            .collect())
     }
 
     /// Whether the end of a run is acknowledged, so that only its logs are of use any more.
@@ -183,11 +201,20 @@ impl Runs {
 
     /// Generations of a job of which there is something, ascending.
     pub(crate) fn generations(&self, job: &JobUid) -> io::Result<Vec<Generation>> {
-        Ok(self.all()?.into_iter().filter(|run| run.job == *job).map(|run| run.generation).collect())
+        Ok(self
+            .all()?
+            .into_iter()
+            .filter(|run| run.job == *job)
+            .map(|run| run.generation)
+            .collect())
     }
 
     fn beyond_kept(&self) -> io::Result<Vec<RunId>> {
-        let mut released: Vec<RunId> = self.all()?.into_iter().filter(|run| self.is_released(run)).collect();
+        let mut released: Vec<RunId> = self
+            .all()?
+            .into_iter()
+            .filter(|run| self.is_released(run))
+            .collect();
         let (mut kept, mut beyond) = (Vec::new(), Vec::new());
         released.sort_by(|a, b| a.job.cmp(&b.job).then(a.generation.cmp(&b.generation)));
         for of_job in released.chunk_by(|a, b| a.job == b.job) {
@@ -197,7 +224,11 @@ impl Runs {
             beyond.extend(old.iter().filter(|run| Some(*run) != first_failed).cloned());
         }
         if kept.len() > KEPT_IN_ALL {
-            let age = |run: &RunId| fs::metadata(self.dir(run).join(RELEASED)).and_then(|m| m.modified()).ok();
+            let age = |run: &RunId| {
+                fs::metadata(self.dir(run).join(RELEASED))
+                    .and_then(|m| m.modified())
+                    .ok()
+            };
             kept.sort_by_cached_key(age);
             beyond.extend(kept.drain(..kept.len() - KEPT_IN_ALL));
         }
@@ -213,18 +244,29 @@ impl Runs {
         // A runner that left no outcome was lost.
         read_json::<Status>(&dir.join(record::OUTCOME)).is_none_or(|end| {
             let asked = end.stop.as_ref().map(|stop| stop.asked_us);
-            let before_stop = |at: Option<u64>| asked.is_none_or(|asked| at.is_some_and(|at| at < asked));
-            let launcher = end.launcher.iter().map(|launcher| (launcher.exit, launcher.exited_us));
+            let before_stop =
+                |at: Option<u64>| asked.is_none_or(|asked| at.is_some_and(|at| at < asked));
+            let launcher = end
+                .launcher
+                .iter()
+                .map(|launcher| (launcher.exit, launcher.exited_us));
             let ranks = end.ranks.iter().map(|rank| (rank.exit, rank.exited_us));
-            let mut bad = launcher.chain(ranks).filter(|(exit, _)| exit.is_some_and(|exit| !exit.success()));
+            let mut bad = launcher
+                .chain(ranks)
+                .filter(|(exit, _)| exit.is_some_and(|exit| !exit.success()));
             // A world that is broken elsewhere is given no grace.
-            end.stop.as_ref().is_some_and(|stop| stop.grace_ms == 0) || bad.any(|(_, at)| before_stop(at))
+            end.stop.as_ref().is_some_and(|stop| stop.grace_ms == 0)
+                || bad.any(|(_, at)| before_stop(at))
         })
     }
 
     /// Removes everything that runs of this job, up to this generation, have left.
     pub(crate) fn purge(&self, run: &RunId) -> io::Result<()> {
-        for old in self.all()?.into_iter().filter(|old| old.job == run.job && old.generation <= run.generation) {
+        for old in self
+            .all()?
+            .into_iter()
+            .filter(|old| old.job == run.job && old.generation <= run.generation)
+        {
             remove(&self.dir(&old))?;
         }
         Ok(())
@@ -241,14 +283,18 @@ fn remove(dir: &Path) -> io::Result<()> {
 fn run_of(name: &str) -> Option<RunId> {
     let (job, generation) = name.rsplit_once("-g")?;
     let generation: u64 = generation.parse().ok()?;
-    (!job.is_empty()).then(|| RunId { job: JobUid::from(job), generation: Generation(generation) })
+    (!job.is_empty()).then(|| RunId {
+        job: JobUid::from(job),
+        generation: Generation(generation),
+    })
 }
 
 fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     write_atomic(path, muster_sealed::seal(serde_json::to_vec(value)?))
 }
 
-/// A note that cannot be read is as good as none, everything in it can be done without; but a person should know.
+/// A note that cannot be read is as good as none, everything in it can be done without; but a
+/// person should know.
 fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let text = match fs::read(path) {
         Ok(text) => text,
@@ -272,7 +318,10 @@ mod tests {
     use super::*;
 
     fn run(job: &str, generation: u64) -> RunId {
-        RunId { job: JobUid::from(job), generation: Generation(generation) }
+        RunId {
+            job: JobUid::from(job),
+            generation: Generation(generation),
+        }
     }
 
     fn with(names: &[(&str, u64)]) -> (tempfile::TempDir, Runs) {
@@ -284,13 +333,23 @@ mod tests {
         (dir, runs)
     }
 
-    /// The runner's record of a rank that a signal ended, after a stop was asked for with this grace, or without one.
+    /// The runner's record of a rank that a signal ended, after a stop was asked for with this
+    /// grace, or without one.
     fn note_end(runs: &Runs, run: &RunId, signal: i32, grace_ms: Option<u64>) {
-        let stop = grace_ms.map(|grace| format!(r#","stop":{{"reason":"","asked_us":10,"grace_ms":{grace}}}"#)).unwrap_or_default();
-        let rank = r#""rank":0,"local_rank":0,"pid":1,"start_time":1,"started_us":1,"exited_us":11"#;
+        let stop = grace_ms
+            .map(|grace| format!(r#","stop":{{"reason":"","asked_us":10,"grace_ms":{grace}}}"#))
+            .unwrap_or_default();
+        let rank =
+            r#""rank":0,"local_rank":0,"pid":1,"start_time":1,"started_us":1,"exited_us":11"#;
         let exit = format!(r#""exit":{{"signal":{signal},"core":false}}"#);
-        let outcome = format!(r#"{{"v":1,"job":"a","generation":1,"phase":"dead","now_us":12,"ranks":[{{{rank},{exit}}}]{stop}}}"#);
-        fs::write(runs.dir(run).join(record::OUTCOME), muster_sealed::seal(outcome.into_bytes())).unwrap();
+        let outcome = format!(
+            r#"{{"v":1,"job":"a","generation":1,"phase":"dead","now_us":12,"ranks":[{{{rank},{exit}}}]{stop}}}"#
+        );
+        fs::write(
+            runs.dir(run).join(record::OUTCOME),
+            muster_sealed::seal(outcome.into_bytes()),
+        )
+        .unwrap();
         fs::write(runs.dir(run).join(record::RUNNER), "").unwrap();
     }
 
@@ -303,16 +362,33 @@ mod tests {
 
     #[test]
     fn released_runs_are_kept_for_their_logs_up_to_a_bound() {
-        let names: Vec<(&str, u64)> = (1..=6).map(|generation| ("a", generation)).chain([("b", 1)]).collect();
+        let names: Vec<(&str, u64)> = (1..=6)
+            .map(|generation| ("a", generation))
+            .chain([("b", 1)])
+            .collect();
         let (_dir, runs) = with(&names);
         for generation in 1..=5 {
             runs.release(&run("a", generation)).unwrap();
         }
         assert_eq!(runs.open().unwrap(), vec![run("a", 6), run("b", 1)]);
         let all = runs.all().unwrap();
-        assert_eq!(all, vec![run("a", 2), run("a", 3), run("a", 4), run("a", 5), run("a", 6), run("b", 1)]);
+        assert_eq!(
+            all,
+            vec![
+                run("a", 2),
+                run("a", 3),
+                run("a", 4),
+                run("a", 5),
+                run("a", 6),
+                run("b", 1)
+            ]
+        );
         runs.release(&run("c", 1)).unwrap();
-        assert_eq!(runs.all().unwrap(), all, "a run that is not there is nothing");
+        assert_eq!(
+            runs.all().unwrap(),
+            all,
+            "a run that is not there is nothing"
+        );
     }
 
     #[test]
@@ -327,7 +403,12 @@ mod tests {
         for generation in 1..=9 {
             runs.release(&run("a", generation)).unwrap();
         }
-        let kept: Vec<u64> = runs.generations(&JobUid::from("a")).unwrap().into_iter().map(|generation| generation.0).collect();
+        let kept: Vec<u64> = runs
+            .generations(&JobUid::from("a"))
+            .unwrap()
+            .into_iter()
+            .map(|generation| generation.0)
+            .collect();
         assert_eq!(kept, [2, 6, 7, 8, 9]);
     }
 
@@ -335,7 +416,11 @@ mod tests {
     fn what_fell_with_another_node_s_rank_failed_and_what_was_stopped_for_a_resize_did_not() {
         let (_dir, runs) = with(&[("a", 1)]);
         let run = run("a", 1);
-        for (signal, grace, failed) in [(15, Some(30_000), false), (9, Some(0), true), (9, None, true)] {
+        for (signal, grace, failed) in [
+            (15, Some(30_000), false),
+            (9, Some(0), true),
+            (9, None, true),
+        ] {
             note_end(&runs, &run, signal, grace);
             assert_eq!(runs.has_failed(&run), failed, "{signal} {grace:?}");
         }
@@ -356,10 +441,23 @@ mod tests {
     fn a_damaged_note_is_none() {
         let (_dir, runs) = with(&[("a", 1)]);
         let (run, path) = (run("a", 1), runs.dir(&run("a", 1)).join(LOST));
-        runs.note_lost(&run, &Lost { boot_id: "b".into(), at_us: 77 }).unwrap();
+        runs.note_lost(
+            &run,
+            &Lost {
+                boot_id: "b".into(),
+                at_us: 77,
+            },
+        )
+        .unwrap();
         let whole = fs::read(&path).unwrap();
         for at in 0..whole.len() {
-            let flips = (0..8).map(|bit| whole.iter().enumerate().map(|(i, byte)| byte ^ u8::from(i == at) << bit).collect());
+            let flips = (0..8).map(|bit| {
+                whole
+                    .iter()
+                    .enumerate()
+                    .map(|(i, byte)| byte ^ u8::from(i == at) << bit)
+                    .collect()
+            });
             for damaged in flips.chain([whole[..at].to_vec()]) {
                 fs::write(&path, damaged).unwrap();
                 assert_eq!(runs.lost(&run), None, "at {at}");

@@ -1,8 +1,9 @@
 //! One runner, over its control socket: orders in, status out.
 //!
-//! Orders are a level, not a queue: who comes back after a broken connection sends all of them again, and the runner takes an order
-//! it has already obeyed as obeyed. A link connects again for as long as its runner lives. Once the runner is gone it tells the last
-//! word, which is the recorded outcome, or `Lost` with the proof that nothing is left.
+//! Orders are a level, not a queue: who comes back after a broken connection sends all of them
+//! again, and the runner takes an order it has already obeyed as obeyed. A link connects again for
+//! as long as its runner lives. Once the runner is gone it tells the last word, which is the
+//! recorded outcome, or `Lost` with the proof that nothing is left.
 
 use std::{io, net::IpAddr, path::Path, sync::Arc, time::Duration};
 
@@ -50,7 +51,8 @@ pub(crate) enum Word {
     FellBack,
     /// The same of a runner that is gone.
     Unkillable(Vec<i32>),
-    /// The runner is gone and nothing of it was found, but that nothing of it lives cannot be proven, for this reason.
+    /// The runner is gone and nothing of it was found, but that nothing of it lives cannot be
+    /// proven, for this reason.
     Unproven(String),
     /// The start was refused and nothing runs; the reason is for the user.
     Refused(String),
@@ -67,12 +69,13 @@ pub(crate) struct Link {
     pub(crate) say: mpsc::Sender<(RunId, Word)>,
 }
 
-/// Longest line of a runner: 256 ranks with a tail of 20 lines of at most 16 KiB each, as JSON, are below 100 MiB; a status of that
-/// size would be a fault, so that a tenth is allowed.
+/// Longest line of a runner: 256 ranks with a tail of 20 lines of at most 16 KiB each, as JSON, are
+/// below 100 MiB; a status of that size would be a fault, so that a tenth is allowed.
 const LINE_MAX: usize = 10 << 20;
 /// Between attempts to reach a living runner: its socket is there as soon as it is ready.
 const RETRY: Duration = Duration::from_millis(100);
-/// What lives so long after its first SIGKILL waits in the kernel; a runner says the same of its own after as long.
+/// What lives so long after its first SIGKILL waits in the kernel; a runner says the same of its
+/// own after as long.
 const UNKILLABLE_AFTER: Duration = Duration::from_secs(60);
 /// Between looks for survivors of a lost runner: at first, and when it has lasted.
 const SWEEP: Duration = Duration::from_millis(20);
@@ -115,9 +118,15 @@ impl Link {
     }
 
     /// One connection, until it ends.
-    async fn converse(&self, mut stream: UnixStream, orders: &mut watch::Receiver<Orders>) -> io::Result<()> {
+    async fn converse(
+        &self,
+        mut stream: UnixStream,
+        orders: &mut watch::Receiver<Orders>,
+    ) -> io::Result<()> {
         let (mut input, mut output) = stream.split();
-        output.write_all(&line(SUBSCRIBE, Command::Subscribe)).await?;
+        output
+            .write_all(&line(SUBSCRIBE, Command::Subscribe))
+            .await?;
         let mut sent = Sent::default();
         let mut buffer = Vec::new();
         let mut more_orders = true;
@@ -146,25 +155,38 @@ impl Link {
             if status.fell_back {
                 self.tell(Word::FellBack).await;
             }
-            self.tell(Word::Status(self.group(&status, true), status.stuck)).await;
+            self.tell(Word::Status(self.group(&status, true), status.stuck))
+                .await;
             return Ok(());
         }
-        let Some(refusal) = reply.error else { return Ok(()) };
+        let Some(refusal) = reply.error else {
+            return Ok(());
+        };
         match (reply.id, refusal.kind) {
-            (Some(START), RefusalKind::Spawn | RefusalKind::Invalid) => self.tell(Word::Refused(refusal.text)).await,
+            (Some(START), RefusalKind::Spawn | RefusalKind::Invalid) => {
+                self.tell(Word::Refused(refusal.text)).await
+            }
             // The status says it better.
             (Some(START), RefusalKind::Stopped) => {}
             // To be repeated with the next status, which may be that of death.
             (Some(RELEASE), RefusalKind::NotDead) => sent.orders.release = false,
             (_, RefusalKind::Busy) => return Err(io::Error::other(refusal.text)),
-            (id, kind) => error!(run = %self.name(), ?id, ?kind, "the runner refuses an order: {}", refusal.text),
+            (id, kind) => {
+                error!(run = %self.name(), ?id, ?kind, "the runner refuses an order: {}", refusal.text)
+            }
         }
         Ok(())
     }
 
     /// Once for each connection to the runner, and whenever there are twice as many as were said.
     fn say_refusals(&self, status: &Status, said: &mut u64) {
-        let Some(store) = status.store.as_ref().filter(|store| store.refused >= (*said * 2).max(1)) else { return };
+        let Some(store) = status
+            .store
+            .as_ref()
+            .filter(|store| store.refused >= (*said * 2).max(1))
+        else {
+            return;
+        };
         let why = store.refused_why.as_deref().unwrap_or_default();
         warn!(run = %self.name(), clients = store.clients, "the store has refused {} connections, the last: {why}", store.refused);
         *said = store.refused;
@@ -172,17 +194,26 @@ impl Link {
 
     fn group(&self, status: &Status, this_boot: bool) -> GroupStatus {
         let mut group = translate::group_status(status, self.address, this_boot);
-        let rank_failed = group.ranks.iter().any(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
+        let rank_failed = group
+            .ranks
+            .iter()
+            .any(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
         if group.launcher_exit.is_some_and(|exit| !exit.is_success()) && !rank_failed {
-            let log = self.runs.dir(&self.run).join(record::LOGS).join(record::LAUNCHER_LOG);
+            let log = self
+                .runs
+                .dir(&self.run)
+                .join(record::LOGS)
+                .join(record::LAUNCHER_LOG);
             // A log that cannot be read has no last word.
-            group.launcher_error = last_words::of(&log).unwrap_or_default().map(|line| translate::cut(&line));
+            group.launcher_error = last_words::of(&log)
+                .unwrap_or_default()
+                .map(|line| translate::cut(&line));
         }
         group
     }
 
-    /// What has become of the runner in `dir`. `alive` is asked before anything is read: a runner writes until its last moment, and
-    /// what it leaves is complete only once it is gone.
+    /// What has become of the runner in `dir`. `alive` is asked before anything is read: a runner
+    /// writes until its last moment, and what it leaves is complete only once it is gone.
     fn fate(&self, dir: &Path, alive: impl Fn(&RunnerIdentity) -> bool) -> Fate {
         match self.runs.runner(&self.run) {
             Some(runner) if alive(&runner) => return Fate::Alive,
@@ -191,19 +222,34 @@ impl Link {
             _ => {}
         }
         let left = match Record::read(dir) {
-            Ok(Record { runner, exits, outcome, .. }) => Salvage { runner, exits, outcome },
+            Ok(Record {
+                runner,
+                exits,
+                outcome,
+                ..
+            }) => Salvage {
+                runner,
+                exits,
+                outcome,
+            },
             Err(e) => {
                 error!(run = %self.name(), "the runner's record cannot be read: {}", chain(&e));
                 // What is damaged is lost; each record that is whole says so itself.
                 Salvage::of(dir)
             }
         };
-        let this_boot = left.runner.as_ref().is_some_and(|runner| procfs::boot_id().is_ok_and(|now| runner.boot_id == now));
+        let this_boot = left
+            .runner
+            .as_ref()
+            .is_some_and(|runner| procfs::boot_id().is_ok_and(|now| runner.boot_id == now));
         match (left.runner, &left.outcome) {
             // It began after it was looked for.
             (Some(runner), None) if alive(&runner) => Fate::Alive,
             (_, Some(outcome)) => Fate::Over(self.group(outcome, this_boot)),
-            (runner, None) => Fate::Lost { exits: translate::seen_exits(&left.exits, this_boot), runner },
+            (runner, None) => Fate::Lost {
+                exits: translate::seen_exits(&left.exits, this_boot),
+                runner,
+            },
         }
     }
 
@@ -211,17 +257,33 @@ impl Link {
     async fn prove_dead(&self, runner: Option<RunnerIdentity>) -> Timestamp {
         let boot_id = procfs::boot_id().unwrap_or_default();
         if let Some(noted) = self.runs.lost(&self.run) {
-            return Timestamp(if noted.boot_id == boot_id { noted.at_us } else { 0 });
+            return Timestamp(if noted.boot_id == boot_id {
+                noted.at_us
+            } else {
+                0
+            });
         }
-        let other_boot = runner.as_ref().is_some_and(|runner| runner.boot_id != boot_id);
+        let other_boot = runner
+            .as_ref()
+            .is_some_and(|runner| runner.boot_id != boot_id);
         if !other_boot {
-            let was = self.runs.accepted(&self.run).and_then(|accepted| accepted.was);
+            let was = self
+                .runs
+                .accepted(&self.run)
+                .and_then(|accepted| accepted.was);
             let dir = self.runs.dir(&self.run);
-            let remains = Remains { dir: &dir, was, runner: runner.as_ref() };
+            let remains = Remains {
+                dir: &dir,
+                was,
+                runner: runner.as_ref(),
+            };
             self.until_nothing_lives(|| remains.kill_all()).await;
         }
         let at_us = if other_boot { 0 } else { Clock::Boot.now_us() };
-        if let Err(e) = self.runs.note_lost(&self.run, &run_dir::Lost { boot_id, at_us }) {
+        if let Err(e) = self
+            .runs
+            .note_lost(&self.run, &run_dir::Lost { boot_id, at_us })
+        {
             warn!(run = %self.name(), "the time of death cannot be noted: {e}");
         }
         Timestamp(at_us)
@@ -253,7 +315,8 @@ impl Link {
                 warn!(run = %self.name(), "the runner is gone, {left}");
                 told = left;
             }
-            // What has lived through many of them will through the next: a look at all processes is not for nothing.
+            // What has lived through many of them will through the next: a look at all processes is
+            // not for nothing.
             tokio::time::sleep((begun.elapsed() / 4).clamp(SWEEP, SWEEP_MAX)).await;
         }
     }
@@ -271,10 +334,14 @@ struct Sent {
 enum Fate {
     Alive,
     Over(GroupStatus),
-    Lost { exits: Vec<SeenExit>, runner: Option<RunnerIdentity> },
+    Lost {
+        exits: Vec<SeenExit>,
+        runner: Option<RunnerIdentity>,
+    },
 }
 
-/// Ids of requests: one for each kind of order is enough, since an answer is only looked at for its kind.
+/// Ids of requests: one for each kind of order is enough, since an answer is only looked at for its
+/// kind.
 const SUBSCRIBE: u64 = 1;
 const START: u64 = 2;
 const STOP: u64 = 3;
@@ -287,23 +354,39 @@ fn open(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
 }
 
 /// Sends what is ordered and not yet sent over this connection.
-async fn send_orders(output: &mut (impl AsyncWriteExt + Unpin), wanted: &Orders, sent: &mut Orders) -> io::Result<()> {
+async fn send_orders(
+    output: &mut (impl AsyncWriteExt + Unpin),
+    wanted: &Orders,
+    sent: &mut Orders,
+) -> io::Result<()> {
     // Before the start: who has heard nothing starts nothing.
     if let Some(heard) = wanted.heard.filter(|_| wanted.heard != sent.heard) {
-        output.write_all(&line(RENEW, Command::Renew { heard_us: heard.0 })).await?;
+        output
+            .write_all(&line(RENEW, Command::Renew { heard_us: heard.0 }))
+            .await?;
         sent.heard = wanted.heard;
     }
     if let Some(start) = &wanted.start
         && sent.start.is_none()
     {
-        output.write_all(&line(START, Command::Start(StartSpec::clone(start)))).await?;
+        output
+            .write_all(&line(START, Command::Start(StartSpec::clone(start))))
+            .await?;
         sent.start = Some(start.clone());
     }
     if let Some((grace, reason)) = &wanted.stop
         && sent.stop != wanted.stop
     {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        output.write_all(&line(STOP, Command::Stop { grace_ms, reason: reason.clone() })).await?;
+        output
+            .write_all(&line(
+                STOP,
+                Command::Stop {
+                    grace_ms,
+                    reason: reason.clone(),
+                },
+            ))
+            .await?;
         sent.stop = wanted.stop.clone();
     }
     if wanted.release && !sent.release {
@@ -314,7 +397,8 @@ async fn send_orders(output: &mut (impl AsyncWriteExt + Unpin), wanted: &Orders,
 }
 
 fn line(id: u64, command: Command) -> Vec<u8> {
-    let mut line = serde_json::to_vec(&Request::new(id, command)).expect("requests have only text keys");
+    let mut line =
+        serde_json::to_vec(&Request::new(id, command)).expect("requests have only text keys");
     line.push(b'\n');
     line
 }
@@ -323,7 +407,9 @@ fn take_lines(buffer: &mut Vec<u8>) -> io::Result<Vec<Reply>> {
     let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     let Some(last) = buffer.iter().rposition(|b| *b == b'\n') else {
         if buffer.len() > LINE_MAX {
-            return Err(invalid(format!("a line of the runner is longer than {LINE_MAX} bytes")));
+            return Err(invalid(format!(
+                "a line of the runner is longer than {LINE_MAX} bytes"
+            )));
         }
         return Ok(Vec::new());
     };
@@ -331,7 +417,10 @@ fn take_lines(buffer: &mut Vec<u8>) -> io::Result<Vec<Reply>> {
     let lines = std::mem::replace(buffer, rest);
     let texts = lines.split(|b| *b == b'\n').filter(|text| !text.is_empty());
     texts
-        .map(|text| serde_json::from_slice(text).map_err(|e| invalid(format!("a line of the runner is not a reply: {e}"))))
+        .map(|text| {
+            serde_json::from_slice(text)
+                .map_err(|e| invalid(format!("a line of the runner is not a reply: {e}")))
+        })
         .collect()
 }
 
@@ -346,9 +435,20 @@ mod tests {
     fn a_link() -> (Link, mpsc::Receiver<(RunId, Word)>) {
         // Room for one that tells again and again.
         let (say, words) = mpsc::channel(1_000);
-        let run = RunId { job: JobUid::from("a"), generation: Generation(1) };
+        let run = RunId {
+            job: JobUid::from("a"),
+            generation: Generation(1),
+        };
         let runs = Runs::new(Path::new("/no/such"));
-        (Link { run, address: "127.0.0.1".parse().unwrap(), runs, say }, words)
+        (
+            Link {
+                run,
+                address: "127.0.0.1".parse().unwrap(),
+                runs,
+                say,
+            },
+            words,
+        )
     }
 
     #[tokio::test(start_paused = true)]
@@ -358,20 +458,37 @@ mod tests {
         let lives_for = Duration::from_secs(200);
         link.until_nothing_lives(|| {
             looks.set(looks.get() + 1);
-            Ok(if begun.elapsed() < lives_for { Left::Living(vec![4711]) } else { Left::Nothing })
+            Ok(if begun.elapsed() < lives_for {
+                Left::Living(vec![4711])
+            } else {
+                Left::Nothing
+            })
         })
         .await;
-        assert!((lives_for..lives_for + SWEEP_MAX * 2).contains(&begun.elapsed()), "as soon as it is gone: {:?}", begun.elapsed());
+        assert!(
+            (lives_for..lives_for + SWEEP_MAX * 2).contains(&begun.elapsed()),
+            "as soon as it is gone: {:?}",
+            begun.elapsed()
+        );
         assert!(looks.get() < 300, "{} looks", looks.get());
         drop(link);
-        let Some((_, Word::Unkillable(pids))) = words.recv().await else { panic!("nothing was told") };
+        let Some((_, Word::Unkillable(pids))) = words.recv().await else {
+            panic!("nothing was told")
+        };
         assert_eq!(pids, [4711]);
         assert!(words.recv().await.is_none(), "told again");
         // What dies when it is killed, or within a minute, is nobody's matter.
         let (link, mut words) = a_link();
         let begun = Instant::now();
         let lives_for = Duration::from_secs(50);
-        link.until_nothing_lives(|| Ok(if begun.elapsed() < lives_for { Left::Living(vec![4711]) } else { Left::Nothing })).await;
+        link.until_nothing_lives(|| {
+            Ok(if begun.elapsed() < lives_for {
+                Left::Living(vec![4711])
+            } else {
+                Left::Nothing
+            })
+        })
+        .await;
         drop(link);
         assert!(words.recv().await.is_none());
     }
@@ -387,7 +504,12 @@ mod tests {
             "v": 1, "job": "a", "name": "a", "namespace": "d", "generation": 1, "node": "n", "node_rank": 0, "nnodes": 1, "world_size": 1,
         });
         record::write_atomic(&dir, record::HOLD, &hold).unwrap();
-        record::write_atomic(&dir, record::RUNNER, &RunnerIdentity::own("test".into()).unwrap()).unwrap();
+        record::write_atomic(
+            &dir,
+            record::RUNNER,
+            &RunnerIdentity::own("test".into()).unwrap(),
+        )
+        .unwrap();
         let outcome = serde_json::json!({
             "v": 1, "job": "a", "generation": 1, "phase": "dead", "now_us": 9, "launcher": null, "ranks": [],
             "dead": { "at_us": 8, "how": "reaped", "survivors": 0 },
@@ -424,8 +546,17 @@ mod tests {
             muster_runner::journal::line(&record)
         };
         std::fs::write(dir.join(record::EXITS), line(0) + "damage\n" + &line(1)).unwrap();
-        let Fate::Lost { exits, runner: Some(_) } = link.fate(&dir, |_| false) else { panic!("it is lost") };
-        assert_eq!(exits.iter().map(|seen| seen.rank).collect::<Vec<_>>(), [Some(0), Some(1)]);
+        let Fate::Lost {
+            exits,
+            runner: Some(_),
+        } = link.fate(&dir, |_| false)
+        else {
+            panic!("it is lost")
+        };
+        assert_eq!(
+            exits.iter().map(|seen| seen.rank).collect::<Vec<_>>(),
+            [Some(0), Some(1)]
+        );
         record::write_atomic(&dir, record::OUTCOME, &outcome).unwrap();
         assert!(matches!(link.fate(&dir, |_| false), Fate::Over(_)));
     }

@@ -1,7 +1,9 @@
-//! The one connection to the coordinator: hello, reports and heartbeats up, desired state and log requests down.
+//! The one connection to the coordinator: hello, reports and heartbeats up, desired state and log
+//! requests down.
 //!
-//! A session ends with its stream, for whatever reason, and the next one begins with everything anew. What is reported is always the
-//! whole truth, so nothing is ever resent or lost. A session that is gone changes nothing for the workers.
+//! A session ends with its stream, for whatever reason, and the next one begins with everything
+//! anew. What is reported is always the whole truth, so nothing is ever resent or lost. A session
+//! that is gone changes nothing for the workers.
 
 use std::{
     sync::Arc,
@@ -18,7 +20,9 @@ use muster_core::{
 };
 use muster_proto::{
     convert::{
-        session::{desired_from_wire, hello_to_wire, node_report_to_wire, runs_to_wire, welcome_from_wire},
+        session::{
+            desired_from_wire, hello_to_wire, node_report_to_wire, runs_to_wire, welcome_from_wire,
+        },
         usage::usage_to_wire,
     },
     limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, MESSAGE_MAX},
@@ -63,9 +67,11 @@ use outgoing::Outgoing;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A welcome is one decision of the coordinator's engine, after its store has synced.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest pause of an agent that only an upgrade helps, its own or the coordinator's: nobody upgrades within seconds.
+/// The longest pause of an agent that only an upgrade helps, its own or the coordinator's: nobody
+/// upgrades within seconds.
 const UPGRADE_CAP: Duration = Duration::from_secs(60);
-/// Messages that wait for the network: a handful of reports and heartbeats, of which each supersedes the last of its kind.
+/// Messages that wait for the network: a handful of reports and heartbeats, of which each
+/// supersedes the last of its kind.
 const CONTROL_MAX: usize = 16;
 /// Log chunks that wait; each is at most 64 KiB.
 const LOGS_MAX: usize = 8;
@@ -113,8 +119,22 @@ impl End {
 }
 
 impl Session {
-    pub(crate) fn new(config: Arc<Config>, handle: Handle, facts: Facts, logs: Logs, shutdown: CancellationToken) -> Self {
-        Self { config, handle, facts, logs, shutdown, incarnation: entropy(), skew: Skew::default() }
+    pub(crate) fn new(
+        config: Arc<Config>,
+        handle: Handle,
+        facts: Facts,
+        logs: Logs,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self {
+            config,
+            handle,
+            facts,
+            logs,
+            shutdown,
+            incarnation: entropy(),
+            skew: Skew::default(),
+        }
     }
 
     /// Holds a session, and the next one, until the shutdown.
@@ -128,11 +148,18 @@ impl Session {
         loop {
             let shutdown = self.shutdown.clone();
             let started = Instant::now();
-            let end = shutdown.run_until_cancelled(self.once()).await.unwrap_or(End::Shutdown);
+            let end = shutdown
+                .run_until_cancelled(self.once())
+                .await
+                .unwrap_or(End::Shutdown);
             if matches!(end, End::Shutdown) {
                 return;
             }
-            let patience = if end.asks_for_upgrade() { &mut upgrade } else { &mut backoff };
+            let patience = if end.asks_for_upgrade() {
+                &mut upgrade
+            } else {
+                &mut backoff
+            };
             let pause = patience.after(started.elapsed(), entropy());
             let why = chain(&end);
             // A coordinator that is away for an hour is one line, not a thousand.
@@ -142,7 +169,11 @@ impl Session {
                 warn!(?pause, "{why}; workers go on, trying again")
             }
             told = why;
-            if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+            if shutdown
+                .run_until_cancelled(tokio::time::sleep(pause))
+                .await
+                .is_none()
+            {
                 return;
             }
         }
@@ -167,30 +198,62 @@ impl Session {
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
-        let dialer = Dialer { accept_unknown: self.config.accept_unknown };
-        let channel: Channel = endpoint.connect_with_connector(dialer).await.map_err(unreachable)?;
-        let mut client =
-            AgentServiceClient::new(channel).max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX);
+        let dialer = Dialer {
+            accept_unknown: self.config.accept_unknown,
+        };
+        let channel: Channel = endpoint
+            .connect_with_connector(dialer)
+            .await
+            .map_err(unreachable)?;
+        let mut client = AgentServiceClient::new(channel)
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX);
         let (control, control_out) = mpsc::channel(CONTROL_MAX);
         let (chunks, chunks_out) = mpsc::channel(LOGS_MAX);
         let (hello, report, runs) = self.hello();
         let mut lease = Lease::default();
         lease.asked(HELLO, now());
-        control.try_send(up(Up::Hello(hello))).expect("the queue is new and has room");
+        control
+            .try_send(up(Up::Hello(hello)))
+            .expect("the queue is new and has room");
         let outgoing = Outgoing::new(control_out, chunks_out);
-        let incoming = timeout(WELCOME_TIMEOUT, client.session(outgoing)).await.map_err(|_| End::NoWelcome)?.map_err(End::Ended)?;
-        Ok((Wire { control, chunks, lease }, incoming.into_inner(), News::new(report, runs)))
+        let incoming = timeout(WELCOME_TIMEOUT, client.session(outgoing))
+            .await
+            .map_err(|_| End::NoWelcome)?
+            .map_err(End::Ended)?;
+        Ok((
+            Wire {
+                control,
+                chunks,
+                lease,
+            },
+            incoming.into_inner(),
+            News::new(report, runs),
+        ))
     }
 
     /// The node's facts, and what the supervisor keeps beside its runs.
     fn report(&mut self) -> NodeReport {
-        let warm_pool = self.handle.reports.borrow().as_ref().and_then(|reports| reports.pool);
-        NodeReport { warm_pool, ..self.facts.report() }
+        let warm_pool = self
+            .handle
+            .reports
+            .borrow()
+            .as_ref()
+            .and_then(|reports| reports.pool);
+        NodeReport {
+            warm_pool,
+            ..self.facts.report()
+        }
     }
 
     fn hello(&mut self) -> (muster_proto::v1::Hello, NodeReport, Arc<Vec<RunReport>>) {
         let report = self.report();
-        let reports = self.handle.reports.borrow_and_update().clone().expect("run() waited for the first reports");
+        let reports = self
+            .handle
+            .reports
+            .borrow_and_update()
+            .clone()
+            .expect("run() waited for the first reports");
         self.handle.end_session.mark_unchanged();
         let hello = Hello {
             node: self.config.node.clone(),
@@ -208,12 +271,19 @@ impl Session {
     }
 
     /// The session itself: the only place that writes to the coordinator.
-    async fn hold(&mut self, mut wire: Wire, mut incoming: Streaming<CoordinatorMessage>, mut news: News) -> End {
+    async fn hold(
+        &mut self,
+        mut wire: Wire,
+        mut incoming: Streaming<CoordinatorMessage>,
+        mut news: News,
+    ) -> End {
         let welcome = match timeout(WELCOME_TIMEOUT, incoming.message()).await {
             Err(_) => return End::NoWelcome,
             Ok(Err(status)) => return End::Ended(status),
             Ok(Ok(None)) => return End::Closed,
-            Ok(Ok(Some(CoordinatorMessage { message: Some(Down::Welcome(welcome)) }))) => welcome,
+            Ok(Ok(Some(CoordinatorMessage {
+                message: Some(Down::Welcome(welcome)),
+            }))) => welcome,
             Ok(Ok(Some(_))) => return End::Unwelcome,
         };
         let welcome = match welcome_from_wire(welcome) {
@@ -225,10 +295,15 @@ impl Session {
         if let Some(reports) = self.handle.reports.borrow().as_ref() {
             news.spares(reports.spares.clone());
         }
-        self.tell(Order::Welcome { term: welcome.term, epoch: welcome.epoch }).await;
+        self.tell(Order::Welcome {
+            term: welcome.term,
+            epoch: welcome.epoch,
+        })
+        .await;
         let mut heartbeat = ticker(welcome.heartbeat);
         let mut usage = self.facts.usage();
-        // The next look comes soon enough: ten thousand agents must not all send theirs when their coordinator is back.
+        // The next look comes soon enough: ten thousand agents must not all send theirs when their
+        // coordinator is back.
         usage.mark_unchanged();
         let mut sequence = 0;
         loop {
@@ -250,7 +325,8 @@ impl Session {
                 Ok(()) = self.handle.pulse.changed() => {
                     let sequence = *self.handle.pulse.borrow_and_update();
                     wire.lease.asked(sequence, now());
-                    // A queue that is full is a network that stands still: one heartbeat more would not help.
+                    // A queue that is full is a network that stands still: one heartbeat more would
+                    // not help.
                     let _ = wire.control.try_send(up(Up::Heartbeat(Heartbeat { sequence })));
                 }
                 Ok(()) = self.handle.reports.changed() => {
@@ -281,7 +357,10 @@ impl Session {
     async fn obey(&mut self, message: CoordinatorMessage, wire: &mut Wire) -> Result<(), End> {
         match message.message {
             Some(Down::Desired(desired)) => {
-                self.tell(Order::Desired(desired_from_wire(desired).map_err(End::Malformed)?)).await;
+                self.tell(Order::Desired(
+                    desired_from_wire(desired).map_err(End::Malformed)?,
+                ))
+                .await;
             }
             Some(Down::LogRead(read)) => self.logs.read(read, wire.chunks.clone()),
             Some(Down::LogCredit(credit)) => self.logs.credit(credit.id, credit.chunks),
@@ -294,14 +373,20 @@ impl Session {
         Ok(())
     }
 
-    /// A question of this session was answered, at `stamp` by the coordinator's clock if it says so.
+    /// A question of this session was answered, at `stamp` by the coordinator's clock if it says
+    /// so.
     async fn heard(&mut self, sequence: u64, stamp: u64, wire: &mut Wire) {
         let now = now();
         if let Some(at) = wire.lease.answered(sequence, now) {
             if stamp > 0 {
-                let heard = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+                let heard = SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .map_or(0, |since| since.as_micros() as u64);
                 let sent = heard.saturating_sub(now.since(at).as_micros() as u64);
-                self.skew.hear(sent, stamp, heard).into_iter().for_each(|ahead_ms| self.facts.note_skew(ahead_ms));
+                self.skew
+                    .hear(sent, stamp, heard)
+                    .into_iter()
+                    .for_each(|ahead_ms| self.facts.note_skew(ahead_ms));
             }
             self.tell(Order::Heard(at)).await;
         }
@@ -321,7 +406,9 @@ struct Wire {
 }
 
 fn up(message: Up) -> AgentMessage {
-    AgentMessage { message: Some(message) }
+    AgentMessage {
+        message: Some(message),
+    }
 }
 
 fn now() -> Timestamp {

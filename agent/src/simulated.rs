@@ -1,5 +1,6 @@
-//! An agent's session without the agent: the real connection, hello, heartbeats and reports, and whoever holds this in the place of the
-//! supervisor. For benchmarks of the coordinator, which cannot tell it from a node; it never starts or stops anything.
+//! An agent's session without the agent: the real connection, hello, heartbeats and reports, and
+//! whoever holds this in the place of the supervisor. For benchmarks of the coordinator, which
+//! cannot tell it from a node; it never starts or stops anything.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -42,7 +43,8 @@ pub struct SimulatedAgent {
 }
 
 impl SimulatedAgent {
-    /// A node with one slot and so many GPUs, and its session, to be run as a task; it ends with `shutdown`.
+    /// A node with one slot and so many GPUs, and its session, to be run as a task; it ends with
+    /// `shutdown`.
     pub fn new(
         coordinator: Uri,
         node: NodeName,
@@ -55,7 +57,9 @@ impl SimulatedAgent {
             node: node.clone(),
             state_dir: PathBuf::new(),
             address: [127, 0, 0, 1].into(),
-            labels: [("rack", "r1"), ("zone", "a")].map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            labels: [("rack", "r1"), ("zone", "a")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
             slots: 1,
             runner: PathBuf::new(),
             spares: false,
@@ -73,14 +77,21 @@ impl SimulatedAgent {
             spares: Arc::default(),
             pool: None,
         }));
-        let (pulse, end_session) = (watch::Sender::new(0), watch::Sender::new((0, String::new())));
+        let (pulse, end_session) = (
+            watch::Sender::new(0),
+            watch::Sender::new((0, String::new())),
+        );
         let handle = Handle {
             orders: orders_in,
             reports: reports.subscribe(),
             pulse: pulse.subscribe(),
             end_session: end_session.subscribe(),
         };
-        let logs = Logs::new(Runs::new(&config.state_dir), reports.subscribe(), shutdown.clone());
+        let logs = Logs::new(
+            Runs::new(&config.state_dir),
+            reports.subscribe(),
+            shutdown.clone(),
+        );
         let fixed = NodeReport {
             address: config.address.to_string(),
             agent_version: muster_runtime::version::version().to_owned(),
@@ -91,14 +102,27 @@ impl SimulatedAgent {
             cpus: 64,
             memory_bytes: 512 << 30,
             gpus: (0..gpus).map(|index| gpu(&node, index)).collect(),
-            driver: Some(Driver { version: "570.86.15".into(), cuda: "12.8".into(), nvml: "12.570.86.15".into() }),
+            driver: Some(Driver {
+                version: "570.86.15".into(),
+                cuda: "12.8".into(),
+                nvml: "12.570.86.15".into(),
+            }),
             ..NodeReport::default()
         };
         let session = Session::new(config, handle, Facts::unprobed(fixed), logs, shutdown);
-        (Self { orders, reports, pulse, _end_session: end_session }, session.run())
+        (
+            Self {
+                orders,
+                reports,
+                pulse,
+                _end_session: end_session,
+            },
+            session.run(),
+        )
     }
 
-    /// The next thing the coordinator says; none once the session is over for good. Heartbeats pass through here, as in an agent.
+    /// The next thing the coordinator says; none once the session is over for good. Heartbeats pass
+    /// through here, as in an agent.
     pub async fn told(&mut self) -> Option<Told> {
         loop {
             match self.orders.recv().await? {
@@ -124,10 +148,18 @@ impl SimulatedAgent {
     /// It runs nothing, so nothing is gained by waiting for it.
     fn report_spares(&self, desired: &Desired) {
         let state = || SpareState::Without("nothing runs here".into());
-        let spares: Vec<SpareReport> =
-            desired.warm.iter().map(|job| SpareReport { job: job.run.job.clone(), state: state() }).collect();
+        let spares: Vec<SpareReport> = desired
+            .warm
+            .iter()
+            .map(|job| SpareReport {
+                job: job.run.job.clone(),
+                state: state(),
+            })
+            .collect();
         self.reports.send_if_modified(|reports| {
-            let Some(reports) = reports.as_mut().filter(|reports| *reports.spares != spares) else { return false };
+            let Some(reports) = reports.as_mut().filter(|reports| *reports.spares != spares) else {
+                return false;
+            };
             reports.spares = Arc::new(spares);
             true
         });
@@ -159,8 +191,20 @@ fn gpu(node: &NodeName, index: u32) -> Gpu {
         compute_capability: "9.0".into(),
         persistence: Some(true),
         ecc: Some(true),
-        pcie: Some(PcieLink { generation: 5, generation_max: 5, width: 16, width_max: 16 }),
-        nvlinks: (0..18).map(|link| NvLink { link, active: true, peer: peer(link), errors: 0 }).collect(),
+        pcie: Some(PcieLink {
+            generation: 5,
+            generation_max: 5,
+            width: 16,
+            width_max: 16,
+        }),
+        nvlinks: (0..18)
+            .map(|link| NvLink {
+                link,
+                active: true,
+                peer: peer(link),
+                errors: 0,
+            })
+            .collect(),
         ..Gpu::default()
     }
 }

@@ -1,8 +1,10 @@
-//! The disk that keeps what the agent must not forget. Two threads work on it, one for the ledger and one for errands that nothing waits for,
-//! so that neither a heartbeat nor a word of a runner ever waits for a disk.
+//! The disk that keeps what the agent must not forget. Two threads work on it, one for the ledger
+//! and one for errands that nothing waits for, so that neither a heartbeat nor a word of a runner
+//! ever waits for a disk.
 //!
-//! A write of the ledger that fails is tried again until it succeeds: meanwhile the session and the workers go on, and the brain
-//! (`core::node`) obeys nothing new. How long a write takes and why it fails is told to the node's senses, whose rules judge it.
+//! A write of the ledger that fails is tried again until it succeeds: meanwhile the session and the
+//! workers go on, and the brain (`core::node`) obeys nothing new. How long a write takes and why it
+//! fails is told to the node's senses, whose rules judge it.
 
 use std::{
     collections::BTreeSet,
@@ -27,13 +29,14 @@ use tracing::{error, info, warn};
 
 use crate::{ledger_file, probe::Facts, run_dir::Runs};
 
-/// Between attempts to write the ledger: soon enough that a job waits little after a person has made room.
+/// Between attempts to write the ledger: soon enough that a job waits little after a person has
+/// made room.
 const RETRY: Duration = Duration::from_secs(1);
-/// A write that has taken so long is told of, and again whenever it has taken twice as long. Healthy disks take milliseconds; the rule
-/// `state-disk-slow` says from when on it is a finding.
+/// A write that has taken so long is told of, and again whenever it has taken twice as long.
+/// Healthy disks take milliseconds; the rule `state-disk-slow` says from when on it is a finding.
 const TELL_AFTER: Duration = Duration::from_secs(1);
-/// Errands that wait: one release and one purge for each of the runs a node holds, many times over. What does not fit is done later: the
-/// coordinator says again what is to be gone.
+/// Errands that wait: one release and one purge for each of the runs a node holds, many times over.
+/// What does not fit is done later: the coordinator says again what is to be gone.
 const ERRANDS_MAX: usize = 1_024;
 /// What the threads have to say: one word for each thing they were asked, taken at once.
 const NEWS_MAX: usize = 64;
@@ -85,15 +88,31 @@ impl StateDisk {
         let (errands, to_do) = sync_channel(ERRANDS_MAX);
         let (say, news) = mpsc::channel(NEWS_MAX);
         let (dir, told) = (dir.to_owned(), say.clone());
-        thread::Builder::new().name("ledger".into()).spawn(move || write_ledgers(&dir, &to_write, &told))?;
-        thread::Builder::new().name("errands".into()).spawn(move || run_errands(&runs, &to_do, &say))?;
-        Ok(Self { ledgers, errands, news, writing: None, underway: BTreeSet::new(), facts })
+        thread::Builder::new()
+            .name("ledger".into())
+            .spawn(move || write_ledgers(&dir, &to_write, &told))?;
+        thread::Builder::new()
+            .name("errands".into())
+            .spawn(move || run_errands(&runs, &to_do, &say))?;
+        Ok(Self {
+            ledgers,
+            errands,
+            news,
+            writing: None,
+            underway: BTreeSet::new(),
+            facts,
+        })
     }
 
-    /// Begins to write the ledger. One write is under way at a time: [`Self::saved`] says when it is on disk.
+    /// Begins to write the ledger. One write is under way at a time: [`Self::saved`] says when it
+    /// is on disk.
     pub(crate) fn save(&mut self, ledger: Box<Ledger>) {
         let begun = Instant::now();
-        self.writing = Some(Writing { begun, tell_at: begun + TELL_AFTER, failure: None });
+        self.writing = Some(Writing {
+            begun,
+            tell_at: begun + TELL_AFTER,
+            failure: None,
+        });
         // If the thread is gone, saved() says so.
         let _ = self.ledgers.try_send(ledger);
     }
@@ -104,7 +123,10 @@ impl StateDisk {
         }
         match self.errands.try_send(errand.clone()) {
             Ok(()) => drop(self.underway.insert(errand)),
-            Err(_) => warn!(?errand, "too much waits for the state disk; it is done when it is asked for again"),
+            Err(_) => warn!(
+                ?errand,
+                "too much waits for the state disk; it is done when it is asked for again"
+            ),
         }
     }
 
@@ -133,7 +155,9 @@ impl StateDisk {
     }
 
     fn finish(&mut self) {
-        let Some(writing) = self.writing.as_mut() else { return };
+        let Some(writing) = self.writing.as_mut() else {
+            return;
+        };
         let (took, failed) = (writing.begun.elapsed(), writing.failure.take().is_some());
         if took >= TELL_AFTER || failed {
             info!(?took, "the ledger is written");
@@ -145,15 +169,28 @@ impl StateDisk {
     /// Has the write under way judged.
     fn tell(&self) {
         let Some(writing) = &self.writing else { return };
-        let reading = |check, value, words| Reading { check, subject: Subject::Node, value, words };
+        let reading = |check, value, words| Reading {
+            check,
+            subject: Subject::Node,
+            value,
+            words,
+        };
         let slow = "milliseconds that a write of the agent's ledger has taken, during which the node obeys nothing new".to_owned();
         let why = writing.failure.clone().unwrap_or_default();
         self.facts.note_state_disk(vec![
-            reading("state-disk-slow", Value::Level(u64::try_from(writing.begun.elapsed().as_millis()).unwrap_or(u64::MAX)), slow),
+            reading(
+                "state-disk-slow",
+                Value::Level(
+                    u64::try_from(writing.begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+                ),
+                slow,
+            ),
             reading(
                 "state-disk-unwritable",
                 Value::Flag(writing.failure.is_some()),
-                format!("the agent's ledger cannot be written, so the node obeys nothing new: {why}"),
+                format!(
+                    "the agent's ledger cannot be written, so the node obeys nothing new: {why}"
+                ),
             ),
         ]);
     }
@@ -174,7 +211,9 @@ fn write_ledgers(dir: &Path, to_write: &Receiver<Box<Ledger>>, news: &mpsc::Send
             let why = chain(&e);
             // A disk that is full for an hour is one line.
             if told != why {
-                error!("the ledger cannot be written, so nothing new is obeyed; trying again: {why}");
+                error!(
+                    "the ledger cannot be written, so nothing new is obeyed; trying again: {why}"
+                );
                 told.clone_from(&why);
             }
             if news.blocking_send(News::NotSaved(why)).is_err() {

@@ -1,7 +1,9 @@
-//! The one task that owns the node's brain: feeds it, executes its effects in order, and publishes what there is to report.
+//! The one task that owns the node's brain: feeds it, executes its effects in order, and publishes
+//! what there is to report.
 //!
-//! Decisions are `core::node`'s. What the agent must not forget is on disk before anything that follows from it happens; until it is, this
-//! task answers heartbeats and hears runners all the same. It never waits for a disk.
+//! Decisions are `core::node`'s. What the agent must not forget is on disk before anything that
+//! follows from it happens; until it is, this task answers heartbeats and hears runners all the
+//! same. It never waits for a disk.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -81,7 +83,8 @@ pub(crate) struct Reports {
 const WORDS_MAX: usize = 128;
 /// Orders that wait: the session sends one, then waits for the next of the coordinator.
 pub(crate) const ORDERS_MAX: usize = 16;
-/// How long living runners may take to say how they are before the agent goes on without: they answer within milliseconds.
+/// How long living runners may take to say how they are before the agent goes on without: they
+/// answer within milliseconds.
 const STOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -143,7 +146,12 @@ impl Supervisor {
         let (reports, reports_out) = watch::channel(None);
         let (pulse, pulse_out) = watch::channel(0);
         let (end_session, end_out) = watch::channel((0, String::new()));
-        let handle = Handle { orders: orders_in, reports: reports_out, pulse: pulse_out, end_session: end_out };
+        let handle = Handle {
+            orders: orders_in,
+            reports: reports_out,
+            pulse: pulse_out,
+            end_session: end_out,
+        };
         let warm_pool = config.warm_pool as usize;
         let supervisor = Self {
             config,
@@ -151,7 +159,9 @@ impl Supervisor {
             node: Node::new(ledger),
             runs,
             disk,
-            own_env: std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect(),
+            own_env: std::env::vars_os()
+                .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
+                .collect(),
             preflight: Arc::default(),
             links: BTreeMap::new(),
             fenced: BTreeSet::new(),
@@ -243,7 +253,8 @@ impl Supervisor {
         }
     }
 
-    /// Finds every run of an earlier agent again: talks to the runners that live, reads what the others left.
+    /// Finds every run of an earlier agent again: talks to the runners that live, reads what the
+    /// others left.
     async fn take_stock(&mut self) -> Vec<Found> {
         match self.runs.old_launchers() {
             Ok(left) => {
@@ -261,8 +272,17 @@ impl Supervisor {
         let mut states = BTreeMap::new();
         for run in open {
             // Without this file no runner was ever ready, so that nothing was ever started.
-            if self.runs.dir(&run).join(muster_runner::record::RUNNER).exists() {
-                self.accepted.extend(self.runs.accepted(&run).map(|accepted| (run.clone(), accepted)));
+            if self
+                .runs
+                .dir(&run)
+                .join(muster_runner::record::RUNNER)
+                .exists()
+            {
+                self.accepted.extend(
+                    self.runs
+                        .accepted(&run)
+                        .map(|accepted| (run.clone(), accepted)),
+                );
                 self.attend(run.clone());
                 states.insert(run, FoundState::Silent);
             }
@@ -270,10 +290,14 @@ impl Supervisor {
         let mut silent = states.len();
         let listen = async {
             while silent > 0 {
-                let Some((run, word)) = self.words.recv().await else { return };
+                let Some((run, word)) = self.words.recv().await else {
+                    return;
+                };
                 let (run, state) = match self.hear(run, word) {
                     Some(Input::Runner { run, status }) => (run, FoundState::Known(status)),
-                    Some(Input::RunnerLost { run, exits, at }) => (run, FoundState::Lost { exits, at }),
+                    Some(Input::RunnerLost { run, exits, at }) => {
+                        (run, FoundState::Lost { exits, at })
+                    }
                     _ => continue,
                 };
                 if let Some(FoundState::Silent) = states.insert(run, state) {
@@ -289,16 +313,32 @@ impl Supervisor {
         }
         let found = |(run, state): (RunId, FoundState)| {
             let own_term = self.node.ledger().term;
-            let (term, gpus) =
-                self.accepted(&run).map_or((own_term, Vec::new()), |accepted| (accepted.term, accepted.gpus.clone()));
-            Found { run, term, gpus, state }
+            let (term, gpus) = self
+                .accepted(&run)
+                .map_or((own_term, Vec::new()), |accepted| {
+                    (accepted.term, accepted.gpus.clone())
+                });
+            Found {
+                run,
+                term,
+                gpus,
+                state,
+            }
         };
         states.into_iter().map(found).collect()
     }
 
     fn attend(&mut self, run: RunId) {
-        let (orders, heard) = watch::channel(Orders { heard: self.lease_of(&run), ..Orders::default() });
-        let link = Link { run: run.clone(), address: self.config.address, runs: self.runs.clone(), say: self.say.clone() };
+        let (orders, heard) = watch::channel(Orders {
+            heard: self.lease_of(&run),
+            ..Orders::default()
+        });
+        let link = Link {
+            run: run.clone(),
+            address: self.config.address,
+            runs: self.runs.clone(),
+            say: self.say.clone(),
+        };
         self.scope.spawn("runner link", link.attend(heard));
         self.links.insert(run, orders);
     }
@@ -334,10 +374,16 @@ impl Supervisor {
             Effect::Purge { run } => self.disk.run(Errand::Purge(run)),
             Effect::EndSession(alarm) => {
                 error!("ending the session: {}", alarm.why);
-                self.end_session.send_modify(|(count, why)| (*count, *why) = (*count + 1, alarm.why.to_string()));
+                self.end_session.send_modify(|(count, why)| {
+                    (*count, *why) = (*count + 1, alarm.why.to_string())
+                });
             }
             Effect::Alarm(alarm) => {
-                let run = alarm.run.as_ref().map(ToString::to_string).unwrap_or_default();
+                let run = alarm
+                    .run
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
                 error!(run, "not obeyed: {}", alarm.why);
             }
         }
@@ -347,27 +393,57 @@ impl Supervisor {
     fn hold(&mut self, assignment: Assignment, term: Term) {
         let launcher = self.launcher_for(&assignment);
         let site = self.site(&assignment.run);
-        let (runs, runner, preflight) = (self.runs.clone(), self.config.runner.clone(), self.preflight.clone());
+        let (runs, runner, preflight) = (
+            self.runs.clone(),
+            self.config.runner.clone(),
+            self.preflight.clone(),
+        );
         let done = self.prepared.0.clone();
         self.scope.spawn_on_thread("prepare", async move {
-            let outcome = prepare::prepare(&assignment, term, &runs, &runner, &site, &preflight, launcher).await;
+            let outcome = prepare::prepare(
+                &assignment,
+                term,
+                &runs,
+                &runner,
+                &site,
+                &preflight,
+                launcher,
+            )
+            .await;
             let accepted = runs.accepted(&assignment.run);
             // Nobody listens any more while the agent shuts down; the next one finds the runner.
-            let _ = done.send(Prepared { run: assignment.run, outcome, accepted }).await;
+            let _ = done
+                .send(Prepared {
+                    run: assignment.run,
+                    outcome,
+                    accepted,
+                })
+                .await;
         });
     }
 
     fn start(&mut self, assignment: &Assignment, store: &Endpoint) -> Option<Input> {
         let run = &assignment.run;
         let alone = self.accepted(run).is_some_and(|accepted| accepted.alone);
-        let meeting = if alone { torchrun::Meeting::Own } else { torchrun::Meeting::Served(store) };
+        let meeting = if alone {
+            torchrun::Meeting::Own
+        } else {
+            torchrun::Meeting::Served(store)
+        };
         let mut launch = match torchrun::launch(assignment, meeting, &self.site(run)) {
             Ok(launch) => launch,
-            Err(reason) => return Some(Input::Refused { run: run.clone(), reason }),
+            Err(reason) => {
+                return Some(Input::Refused {
+                    run: run.clone(),
+                    reason,
+                });
+            }
         };
         info!(run = %run, rank = assignment.node_rank, nodes = assignment.node_count, "starting");
         if self.lane(run) == Lane::Direct
-            && let Some(ctype) = self.accepted(run).and_then(|accepted| accepted.ctype.clone())
+            && let Some(ctype) = self
+                .accepted(run)
+                .and_then(|accepted| accepted.ctype.clone())
         {
             // No interpreter stands before the ranks that would set it.
             launch.env.insert("LC_CTYPE".into(), ctype);
@@ -396,8 +472,16 @@ impl Supervisor {
     fn site(&mut self, run: &RunId) -> Site {
         Site {
             node: self.config.node.clone(),
-            report: NodeReport { object_labels: self.node.object_labels(), ..self.facts.report() },
-            run_dir: self.runs.dir(run).to_str().expect("the state directory was checked to be UTF-8").to_owned(),
+            report: NodeReport {
+                object_labels: self.node.object_labels(),
+                ..self.facts.report()
+            },
+            run_dir: self
+                .runs
+                .dir(run)
+                .to_str()
+                .expect("the state directory was checked to be UTF-8")
+                .to_owned(),
             env: self.own_env.clone(),
         }
     }
@@ -405,7 +489,12 @@ impl Supervisor {
 
 async fn until(at: Option<Timestamp>) {
     match at {
-        Some(at) => tokio::time::sleep(Duration::from_micros(at.0.saturating_sub(Clock::Boot.now_us()))).await,
+        Some(at) => {
+            tokio::time::sleep(Duration::from_micros(
+                at.0.saturating_sub(Clock::Boot.now_us()),
+            ))
+            .await
+        }
         None => std::future::pending().await,
     }
 }

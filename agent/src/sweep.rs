@@ -1,12 +1,14 @@
 //! Proof that nothing of a lost runner lives.
 //!
-//! A killed runner takes its launcher with it (parent-death signal), its shims kill the ranks, and its keeper kills whatever the kernel
-//! gives it of the rest. That takes a moment, and all of them can be killed at once. So this kills too: all in the run's cgroup, where it
-//! had one; what names the run's directory in its environment; what the runner had listed as its descendants; and whatever descends from
-//! those.
+//! A killed runner takes its launcher with it (parent-death signal), its shims kill the ranks, and
+//! its keeper kills whatever the kernel gives it of the rest. That takes a moment, and all of them
+//! can be killed at once. So this kills too: all in the run's cgroup, where it had one; what names
+//! the run's directory in its environment; what the runner had listed as its descendants; and
+//! whatever descends from those.
 //!
-//! Nothing is dead only because it was not found. The proof is the keeper's word, an empty cgroup, or a whole list of which nothing lives.
-//! Without one of them the answer is that the death is not proven. No timer declares a run dead.
+//! Nothing is dead only because it was not found. The proof is the keeper's word, an empty cgroup,
+//! or a whole list of which nothing lives. Without one of them the answer is that the death is not
+//! proven. No timer declares a run dead.
 
 use std::{
     io,
@@ -24,7 +26,8 @@ use muster_runner::{
 use muster_runtime::chain::chain;
 use rustix::process::Signal;
 
-/// Looks for what was forked during the look before; all that is found is stopped and forks no more.
+/// Looks for what was forked during the look before; all that is found is stopped and forks no
+/// more.
 const LOOKS: usize = 10;
 
 /// What there is of a run whose runner is gone.
@@ -49,7 +52,8 @@ pub(crate) struct Remains<'a> {
 }
 
 impl Remains<'_> {
-    /// Tells everything of the run to end at once, and says what was left. To be asked again until it is [`Left::Nothing`].
+    /// Tells everything of the run to end at once, and says what was left. To be asked again until
+    /// it is [`Left::Nothing`].
     pub(crate) fn kill_all(&self) -> io::Result<Left> {
         let in_cgroup = match self.runner.map(leftovers::clear).transpose()? {
             None | Some(Leftovers::Unknown | Leftovers::Empty) => false,
@@ -66,8 +70,15 @@ impl Remains<'_> {
         if in_cgroup || kept || !living.is_empty() {
             return Ok(Left::Living(living));
         }
-        let swept = Swept::read(self.dir).ok().flatten().is_some_and(|swept| swept.boot_id == boot_id);
-        Ok(if swept { Left::Nothing } else { self.judge(list) })
+        let swept = Swept::read(self.dir)
+            .ok()
+            .flatten()
+            .is_some_and(|swept| swept.boot_id == boot_id);
+        Ok(if swept {
+            Left::Nothing
+        } else {
+            self.judge(list)
+        })
     }
 
     fn kill(&self, list: Option<&Descendants>) -> io::Result<Vec<i32>> {
@@ -77,16 +88,28 @@ impl Remains<'_> {
         let mut living: Vec<Stat> = Vec::new();
         for _ in 0..LOOKS {
             let all = procfs::all()?;
-            let known = |stat: &Stat| living.iter().any(|l| (l.pid, l.start_time) == (stat.pid, stat.start_time));
+            let known = |stat: &Stat| {
+                living
+                    .iter()
+                    .any(|l| (l.pid, l.start_time) == (stat.pid, stat.start_time))
+            };
             let found = list.living(&all, |stat| known(stat) || self.names(stat));
-            let fresh: Vec<Stat> = found.into_iter().filter(|s| s.pid != own && !known(s)).copied().collect();
+            let fresh: Vec<Stat> = found
+                .into_iter()
+                .filter(|s| s.pid != own && !known(s))
+                .copied()
+                .collect();
             if fresh.is_empty() {
                 break;
             }
-            fresh.iter().for_each(|stat| procfs::send(stat, Signal::STOP));
+            fresh
+                .iter()
+                .for_each(|stat| procfs::send(stat, Signal::STOP));
             living.extend(fresh);
         }
-        living.iter().for_each(|stat| procfs::send(stat, Signal::KILL));
+        living
+            .iter()
+            .for_each(|stat| procfs::send(stat, Signal::KILL));
         Ok(living.iter().map(|stat| stat.pid).collect())
     }
 
@@ -94,12 +117,19 @@ impl Remains<'_> {
     fn names(&self, stat: &Stat) -> bool {
         let dirs = [Some(self.dir), self.was.as_deref()];
         let is_mark = |entry: &[u8]| {
-            let value = entry.strip_prefix(RUN_DIR.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
-            value.is_some_and(|value| dirs.iter().flatten().any(|dir| dir.as_os_str().as_bytes() == value))
+            let value = entry
+                .strip_prefix(RUN_DIR.as_bytes())
+                .and_then(|rest| rest.strip_prefix(b"="));
+            value.is_some_and(|value| {
+                dirs.iter()
+                    .flatten()
+                    .any(|dir| dir.as_os_str().as_bytes() == value)
+            })
         };
-        // That of another user's process cannot be read. Such a process can be the run's only if it has changed its user, and is in the
-        // list then, or below one that is.
-        procfs::environment(stat.pid).is_ok_and(|environment| environment.split(|b| *b == 0).any(is_mark))
+        // That of another user's process cannot be read. Such a process can be the run's only if it
+        // has changed its user, and is in the list then, or below one that is.
+        procfs::environment(stat.pid)
+            .is_ok_and(|environment| environment.split(|b| *b == 0).any(is_mark))
     }
 
     /// What follows where nothing was found.
@@ -107,11 +137,15 @@ impl Remains<'_> {
         match (self.runner, &list) {
             // An operator has made sure of it and moved the directory away.
             _ if !self.dir.exists() => Left::Nothing,
-            (Some(runner), _) if runner.cgroup.is_some() || !runner.lists_descendants => Left::Nothing,
+            (Some(runner), _) if runner.cgroup.is_some() || !runner.lists_descendants => {
+                Left::Nothing
+            }
             // No runner was ever ready, so nothing was ever started.
             (None, Ok(None)) if !self.dir.join(record::RUNNER).exists() => Left::Nothing,
             (_, Ok(Some(list))) if !list.cut => Left::Nothing,
-            (_, Ok(Some(_))) => Left::Unproven("it had more processes than its runner lists".into()),
+            (_, Ok(Some(_))) => {
+                Left::Unproven("it had more processes than its runner lists".into())
+            }
             (_, Ok(None)) => Left::Unproven("its runner left no list of its processes".into()),
             (_, Err(e)) => Left::Unproven(chain(e)),
         }
@@ -127,23 +161,42 @@ mod tests {
     use super::*;
 
     fn remains<'a>(dir: &'a Path, runner: Option<&'a RunnerIdentity>) -> Remains<'a> {
-        Remains { dir, was: None, runner }
+        Remains {
+            dir,
+            was: None,
+            runner,
+        }
     }
 
     /// A runner that is gone.
     fn gone() -> RunnerIdentity {
-        RunnerIdentity { start_time: 1, ..RunnerIdentity::own("test".into()).unwrap() }
+        RunnerIdentity {
+            start_time: 1,
+            ..RunnerIdentity::own("test".into()).unwrap()
+        }
     }
 
     fn list(processes: Vec<Descendant>) -> Descendants {
-        Descendants { v: 1, boot_id: procfs::boot_id().unwrap(), cut: false, processes }
+        Descendants {
+            v: 1,
+            boot_id: procfs::boot_id().unwrap(),
+            cut: false,
+            processes,
+        }
     }
 
     #[test]
     fn kills_what_carries_the_name_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (dir.path().join("a-g1"), dir.path().join("a-g12"));
-        let start = |dir: &Path| Command::new("/bin/sleep").arg("600").env_clear().env(RUN_DIR, dir).spawn().unwrap();
+        let start = |dir: &Path| {
+            Command::new("/bin/sleep")
+                .arg("600")
+                .env_clear()
+                .env(RUN_DIR, dir)
+                .spawn()
+                .unwrap()
+        };
         let (mut mine, mut other) = (start(&one), start(&two));
         // Until exec the child carries this process's environment.
         while remains(&one, None).kill_all().unwrap() == Left::Nothing {}
@@ -157,17 +210,42 @@ mod tests {
     #[test]
     fn kills_what_is_listed_whatever_its_environment() {
         let dir = tempfile::tempdir().unwrap();
-        let start = || Command::new("/bin/sleep").arg("600").env_clear().spawn().unwrap();
+        let start = || {
+            Command::new("/bin/sleep")
+                .arg("600")
+                .env_clear()
+                .spawn()
+                .unwrap()
+        };
         let (mut mine, mut other) = (start(), start());
         let stat = |child: &std::process::Child| Stat::of(child.id() as i32).unwrap();
-        let entry = |stat: Stat| Descendant { pid: stat.pid, start_time: stat.start_time, session: 0 };
-        let another = Descendant { start_time: stat(&other).start_time + 1, ..entry(stat(&other)) };
-        list(vec![entry(stat(&mine)), another]).write(dir.path()).unwrap();
+        let entry = |stat: Stat| Descendant {
+            pid: stat.pid,
+            start_time: stat.start_time,
+            session: 0,
+        };
+        let another = Descendant {
+            start_time: stat(&other).start_time + 1,
+            ..entry(stat(&other))
+        };
+        list(vec![entry(stat(&mine)), another])
+            .write(dir.path())
+            .unwrap();
         let runner = gone();
-        assert_eq!(remains(dir.path(), Some(&runner)).kill_all().unwrap(), Left::Living(vec![mine.id() as i32]));
+        assert_eq!(
+            remains(dir.path(), Some(&runner)).kill_all().unwrap(),
+            Left::Living(vec![mine.id() as i32])
+        );
         assert!(!mine.wait().unwrap().success());
-        assert_eq!(remains(dir.path(), Some(&runner)).kill_all().unwrap(), Left::Nothing);
-        assert_eq!(other.try_wait().unwrap(), None, "its pid belonged to another process of the run once");
+        assert_eq!(
+            remains(dir.path(), Some(&runner)).kill_all().unwrap(),
+            Left::Nothing
+        );
+        assert_eq!(
+            other.try_wait().unwrap(),
+            None,
+            "its pid belonged to another process of the run once"
+        );
         other.kill().unwrap();
         other.wait().unwrap();
     }
@@ -179,27 +257,72 @@ mod tests {
         let runner = gone();
         let without = Left::Unproven("its runner left no list of its processes".into());
         assert_eq!(remains(dir, Some(&runner)).kill_all().unwrap(), without);
-        assert_eq!(remains(dir, None).kill_all().unwrap(), Left::Nothing, "no runner was ever there");
+        assert_eq!(
+            remains(dir, None).kill_all().unwrap(),
+            Left::Nothing,
+            "no runner was ever there"
+        );
         fs::write(dir.join(record::RUNNER), "damaged").unwrap();
         assert_eq!(remains(dir, None).kill_all().unwrap(), without);
-        Descendants { cut: true, ..list(Vec::new()) }.write(dir).unwrap();
+        Descendants {
+            cut: true,
+            ..list(Vec::new())
+        }
+        .write(dir)
+        .unwrap();
         let cut = Left::Unproven("it had more processes than its runner lists".into());
         assert_eq!(remains(dir, Some(&runner)).kill_all().unwrap(), cut);
-        Descendants { boot_id: "another".into(), ..list(Vec::new()) }.write(dir).unwrap();
+        Descendants {
+            boot_id: "another".into(),
+            ..list(Vec::new())
+        }
+        .write(dir)
+        .unwrap();
         assert_eq!(remains(dir, Some(&runner)).kill_all().unwrap(), without);
         fs::write(dir.join(record::DESCENDANTS), "damaged").unwrap();
-        let Left::Unproven(why) = remains(dir, Some(&runner)).kill_all().unwrap() else { panic!("it is proven") };
+        let Left::Unproven(why) = remains(dir, Some(&runner)).kill_all().unwrap() else {
+            panic!("it is proven")
+        };
         assert!(why.contains("descendants.json: damaged at byte"), "{why}");
-        let swept = Swept { v: 1, boot_id: "another".into(), at_us: 1 };
+        let swept = Swept {
+            v: 1,
+            boot_id: "another".into(),
+            at_us: 1,
+        };
         record::write_atomic(dir, record::SWEPT, &swept).unwrap();
-        assert!(matches!(remains(dir, Some(&runner)).kill_all().unwrap(), Left::Unproven(_)));
-        record::write_atomic(dir, record::SWEPT, &Swept { boot_id: procfs::boot_id().unwrap(), ..swept }).unwrap();
-        assert_eq!(remains(dir, Some(&runner)).kill_all().unwrap(), Left::Nothing, "its keeper says so");
+        assert!(matches!(
+            remains(dir, Some(&runner)).kill_all().unwrap(),
+            Left::Unproven(_)
+        ));
+        record::write_atomic(
+            dir,
+            record::SWEPT,
+            &Swept {
+                boot_id: procfs::boot_id().unwrap(),
+                ..swept
+            },
+        )
+        .unwrap();
+        assert_eq!(
+            remains(dir, Some(&runner)).kill_all().unwrap(),
+            Left::Nothing,
+            "its keeper says so"
+        );
         fs::remove_file(dir.join(record::SWEPT)).unwrap();
         list(Vec::new()).write(dir).unwrap();
-        assert_eq!(remains(dir, Some(&runner)).kill_all().unwrap(), Left::Nothing);
+        assert_eq!(
+            remains(dir, Some(&runner)).kill_all().unwrap(),
+            Left::Nothing
+        );
         fs::remove_file(dir.join(record::DESCENDANTS)).unwrap();
-        let older = RunnerIdentity { lists_descendants: false, ..runner };
-        assert_eq!(remains(dir, Some(&older)).kill_all().unwrap(), Left::Nothing, "an older runner is judged as before");
+        let older = RunnerIdentity {
+            lists_descendants: false,
+            ..runner
+        };
+        assert_eq!(
+            remains(dir, Some(&older)).kill_all().unwrap(),
+            Left::Nothing,
+            "an older runner is judged as before"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! A runner's words as core's: its status and its journal of exits.
 //!
-//! Both sides stamp with the time since boot, so times pass through; those of an earlier boot mean nothing any more and become the
-//! boot itself. What a report may carry is cut here, where it is made.
+//! Both sides stamp with the time since boot, so times pass through; those of an earlier boot mean
+//! nothing any more and become the boot itself. What a report may carry is cut here, where it is
+//! made.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,17 +14,22 @@ use muster_core::{
 };
 use muster_runner::wire;
 
-/// Failed ranks whose last lines are reported, and how much of each: 16 x 20 x 500 bytes are 160 KiB of a message of 4 MiB. All
-/// ranks of a node that fails fail alike.
+/// Failed ranks whose last lines are reported, and how much of each: 16 x 20 x 500 bytes are 160
+/// KiB of a message of 4 MiB. All ranks of a node that fails fail alike.
 const TAILS_MAX: usize = 16;
 const TAIL_LINES: usize = 20;
 const LINE_BYTES: usize = 500;
 
-/// `address`: where others reach this node. `this_boot`: the status was made since the machine started.
+/// `address`: where others reach this node. `this_boot`: the status was made since the machine
+/// started.
 pub(crate) fn group_status(status: &wire::Status, address: IpAddr, this_boot: bool) -> GroupStatus {
     let at = |us: u64| Timestamp(if this_boot { us } else { 0 });
     let mut tails = 0;
-    let ranks = status.ranks.iter().map(|rank| rank_report(rank, &at, &mut tails)).collect();
+    let ranks = status
+        .ranks
+        .iter()
+        .map(|rank| rank_report(rank, &at, &mut tails))
+        .collect();
     let launcher = status.launcher.as_ref();
     let store = status.store.as_ref();
     GroupStatus {
@@ -34,7 +40,9 @@ pub(crate) fn group_status(status: &wire::Status, address: IpAddr, this_boot: bo
             wire::Phase::Dead => GroupPhase::Dead,
         },
         store: store.and_then(|store| endpoint(&store.addr, address)),
-        joined_ranks: store.map(|store| store.joined_ranks.clone()).unwrap_or_default(),
+        joined_ranks: store
+            .map(|store| store.joined_ranks.clone())
+            .unwrap_or_default(),
         all_joined_at: store.and_then(|store| store.all_joined_us).map(at),
         launched_at: launcher.map(|launcher| at(launcher.started_us)),
         launcher_exit: launcher.and_then(|launcher| launcher.exit).map(exit),
@@ -48,14 +56,25 @@ pub(crate) fn group_status(status: &wire::Status, address: IpAddr, this_boot: bo
 /// The store binds an address of this machine; others come by the advertised one.
 fn endpoint(bound: &str, address: IpAddr) -> Option<Endpoint> {
     let bound: SocketAddr = bound.parse().ok()?;
-    Some(Endpoint { host: address.to_string(), port: bound.port() })
+    Some(Endpoint {
+        host: address.to_string(),
+        port: bound.port(),
+    })
 }
 
-fn rank_report(rank: &wire::RankStatus, at: &impl Fn(u64) -> Timestamp, tails: &mut usize) -> RankReport {
+fn rank_report(
+    rank: &wire::RankStatus,
+    at: &impl Fn(u64) -> Timestamp,
+    tails: &mut usize,
+) -> RankReport {
     let failed = rank.exit.is_some_and(|exit| !exit.success());
     let shown = failed && *tails < TAILS_MAX;
     *tails += usize::from(shown);
-    let lines = if shown { &rank.tail[rank.tail.len().saturating_sub(TAIL_LINES)..] } else { &[] };
+    let lines = if shown {
+        &rank.tail[rank.tail.len().saturating_sub(TAIL_LINES)..]
+    } else {
+        &[]
+    };
     RankReport {
         rank: rank.rank,
         local_rank: rank.local_rank,
@@ -64,7 +83,11 @@ fn rank_report(rank: &wire::RankStatus, at: &impl Fn(u64) -> Timestamp, tails: &
         started_at: (rank.started_us != 0).then(|| at(rank.started_us)),
         exit: rank.exit.map(exit),
         exited_at: rank.exited_us.map(at),
-        first_error: rank.first_error.as_deref().map(cut).filter(|text| !text.is_empty()),
+        first_error: rank
+            .first_error
+            .as_deref()
+            .map(cut)
+            .filter(|text| !text.is_empty()),
         tail: lines.iter().map(|line| cut(line)).collect(),
         first_step: rank.first_step,
         first_step_at: rank.first_step_us.map(at),
@@ -95,7 +118,10 @@ fn exit(exit: wire::Exit) -> Exit {
 
 /// A line without what a terminal or a message cannot carry, and not longer than is read.
 pub(crate) fn cut(line: &str) -> String {
-    let mut text: String = line.chars().filter(|c| *c == '\t' || !c.is_control()).collect();
+    let mut text: String = line
+        .chars()
+        .filter(|c| *c == '\t' || !c.is_control())
+        .collect();
     if text.len() > LINE_BYTES {
         let mut end = LINE_BYTES;
         while !text.is_char_boundary(end) {
@@ -158,19 +184,41 @@ mod tests {
     #[test]
     fn tails_are_cut_to_what_a_message_carries() {
         let failed = Some(wire::Exit::Code { code: 1 });
-        let ranks = (0..20).map(|n| rank(n, if n == 0 { None } else { failed })).collect();
+        let ranks = (0..20)
+            .map(|n| rank(n, if n == 0 { None } else { failed }))
+            .collect();
         let group = group_status(&status(ranks), "127.0.0.1".parse().unwrap(), true);
-        assert_eq!(group.ranks.iter().filter(|rank| !rank.tail.is_empty()).count(), TAILS_MAX);
+        assert_eq!(
+            group
+                .ranks
+                .iter()
+                .filter(|rank| !rank.tail.is_empty())
+                .count(),
+            TAILS_MAX
+        );
         assert!(group.ranks[0].tail.is_empty(), "it lives");
         assert_eq!(group.ranks[1].tail.len(), TAIL_LINES);
         assert_eq!(group.ranks[1].tail[0], "x".repeat(500) + "…");
-        assert_eq!(group.store, Some(Endpoint { host: "127.0.0.1".into(), port: 4711 }));
+        assert_eq!(
+            group.store,
+            Some(Endpoint {
+                host: "127.0.0.1".into(),
+                port: 4711
+            })
+        );
         assert_eq!(group.all_joined_at, Some(Timestamp(30)));
     }
 
     #[test]
     fn times_of_another_boot_are_the_boot() {
-        let group = group_status(&status(vec![rank(0, None)]), "127.0.0.1".parse().unwrap(), false);
-        assert_eq!((group.all_joined_at, group.ranks[0].started_at), (Some(Timestamp(0)), Some(Timestamp(0))));
+        let group = group_status(
+            &status(vec![rank(0, None)]),
+            "127.0.0.1".parse().unwrap(),
+            false,
+        );
+        assert_eq!(
+            (group.all_joined_at, group.ranks[0].started_at),
+            (Some(Timestamp(0)), Some(Timestamp(0)))
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The command line as clap sees it: the global flags and the list of commands. Each command's own flags are in its file.
+//! The command line as clap sees it: the global flags and the list of commands. Each command's own
+//! flags are in its file.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -9,8 +10,9 @@ use crate::{commands, local};
 
 /// Run elastic, fault-tolerant distributed training.
 ///
-/// Muster runs torchrun jobs over many nodes, keeps them training when workers or nodes die, grows and shrinks them, and says why
-/// anything happened. This is its command line; it talks to a coordinator.
+/// Muster runs torchrun jobs over many nodes, keeps them training when workers or nodes die, grows
+/// and shrinks them, and says why anything happened. This is its command line; it talks to a
+/// coordinator.
 #[derive(Debug, Parser)]
 #[command(name = "muster", version = crate::VERSION, after_help = HELP, max_term_width = 120, infer_subcommands = false)]
 pub(crate) struct Cli {
@@ -62,7 +64,8 @@ pub(crate) struct Globals {
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", help_heading = GLOBAL)]
     pub(crate) output: Option<Format>,
 
-    /// Show the values of jobs' environment variables, which are hidden otherwise: they may be secrets
+    /// Show the values of jobs' environment variables, which are hidden otherwise: they may be
+    /// secrets
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) show_env: bool,
 

@@ -17,7 +17,8 @@ use tonic::{
 
 use crate::fail::Failure;
 
-/// A coordinator that is there answers a connection attempt at once; one behind a dead route would keep a user waiting for minutes.
+/// A coordinator that is there answers a connection attempt at once; one behind a dead route would
+/// keep a user waiting for minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
@@ -28,10 +29,19 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) async fn connect(server: &str, timeout: Option<Duration>) -> Result<Client, Failure> {
-        let server = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
+    pub(crate) async fn connect(
+        server: &str,
+        timeout: Option<Duration>,
+    ) -> Result<Client, Failure> {
+        let server = if server.contains("://") {
+            server.to_owned()
+        } else {
+            format!("http://{server}")
+        };
         if server.starts_with("https://") {
-            return Err(Failure::usage(format!("--server {server}: this build speaks no TLS; use http:// on this machine")));
+            return Err(Failure::usage(format!(
+                "--server {server}: this build speaks no TLS; use http:// on this machine"
+            )));
         }
         let endpoint = Endpoint::from_shared(server.clone())
             .map_err(|error| Failure::usage(format!("--server {server:?} is not a URL: {error}")))?
@@ -39,7 +49,11 @@ impl Client {
             .http2_keep_alive_interval(limits::KEEPALIVE_INTERVAL)
             .keep_alive_timeout(limits::KEEPALIVE_TIMEOUT);
         match endpoint.connect_with_connector(Dialer::default()).await {
-            Ok(channel) => Ok(Client { server, channel, timeout }),
+            Ok(channel) => Ok(Client {
+                server,
+                channel,
+                timeout,
+            }),
             Err(error) => Err(unreachable(&server, &innermost(&error))),
         }
     }
@@ -71,22 +85,35 @@ impl Client {
     pub(crate) fn failure(&self, status: Status) -> Failure {
         let message = status.message().to_owned();
         match status.code() {
-            Code::Unavailable => unreachable(&self.server, &status.source().map_or(message, innermost)),
-            Code::Unauthenticated | Code::PermissionDenied => Failure::Unreachable(format!("{} refuses: {message}", self.server)),
-            Code::DeadlineExceeded => Failure::Timeout(format!("{} did not answer in time: {message}", self.server)),
-            // What tonic makes of `grpc-timeout` running out on our side.
-            Code::Cancelled if message.contains("Timeout expired") => {
-                Failure::Timeout(format!("{} did not answer within --request-timeout", self.server))
+            Code::Unavailable => {
+                unreachable(&self.server, &status.source().map_or(message, innermost))
             }
-            Code::Unimplemented => Failure::Request(format!("{} does not know this request; is it an older version?", self.server)),
-            Code::Internal | Code::Unknown if message.contains("transport") || message.contains("h2 protocol") => {
+            Code::Unauthenticated | Code::PermissionDenied => {
+                Failure::Unreachable(format!("{} refuses: {message}", self.server))
+            }
+            Code::DeadlineExceeded => {
+                Failure::Timeout(format!("{} did not answer in time: {message}", self.server))
+            }
+            // What tonic makes of `grpc-timeout` running out on our side.
+            Code::Cancelled if message.contains("Timeout expired") => Failure::Timeout(format!(
+                "{} did not answer within --request-timeout",
+                self.server
+            )),
+            Code::Unimplemented => Failure::Request(format!(
+                "{} does not know this request; is it an older version?",
+                self.server
+            )),
+            Code::Internal | Code::Unknown
+                if message.contains("transport") || message.contains("h2 protocol") =>
+            {
                 unreachable(&self.server, &message)
             }
             _ => Failure::Request(message),
         }
     }
 
-    /// Sends once more if the first attempt was lost on the way. Only for requests that cannot happen twice.
+    /// Sends once more if the first attempt was lost on the way. Only for requests that cannot
+    /// happen twice.
     pub(crate) async fn twice<T, F, Fut>(&self, mut send: F) -> Result<T, Failure>
     where
         F: FnMut() -> Fut,
@@ -105,7 +132,9 @@ impl Client {
 pub(crate) fn lost(status: &Status) -> bool {
     match status.code() {
         Code::Unavailable => true,
-        Code::Internal | Code::Unknown | Code::Cancelled => status.source().is_some() || status.message().contains("h2 protocol"),
+        Code::Internal | Code::Unknown | Code::Cancelled => {
+            status.source().is_some() || status.message().contains("h2 protocol")
+        }
         _ => false,
     }
 }
@@ -116,7 +145,8 @@ fn unreachable(server: &str, why: &str) -> Failure {
     ))
 }
 
-/// The last cause of a chain is the one that says something: "Connection refused", not "transport error".
+/// The last cause of a chain is the one that says something: "Connection refused", not "transport
+/// error".
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
     while let Some(next) = cause.source() {
@@ -128,5 +158,8 @@ fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
 /// A job as named on the command line; `job/NAME` is what `-o name` prints.
 pub(crate) fn job_ref(namespace: String, name: &str) -> JobRef {
     let name = name.strip_prefix("job/").unwrap_or(name);
-    JobRef { namespace, name: name.to_owned() }
+    JobRef {
+        namespace,
+        name: name.to_owned(),
+    }
 }

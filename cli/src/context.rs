@@ -1,4 +1,5 @@
-//! What every command is given: the global flags, and the two ways to talk. Data goes to stdout, everything else to stderr.
+//! What every command is given: the global flags, and the two ways to talk. Data goes to stdout,
+//! everything else to stderr.
 
 use std::{
     cell::Cell,
@@ -23,7 +24,8 @@ pub(crate) struct Context {
 
 /// Goes to the line's beginning and clears it (ECMA-48: CR, EL).
 const CLEAR_LINE: &str = "\r\x1b[K";
-/// Between these a text that is wider than the terminal is cut instead of continued on the next line (DECAWM).
+/// Between these a text that is wider than the terminal is cut instead of continued on the next
+/// line (DECAWM).
 const CUT: (&str, &str) = ("\x1b[?7l", "\x1b[?7h");
 
 /// The endpoint of a coordinator started by hand with its default flags.
@@ -31,14 +33,19 @@ const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 
 impl Context {
     pub(crate) fn new(globals: Globals) -> Context {
-        Context { globals, live: Cell::new(false) }
+        Context {
+            globals,
+            live: Cell::new(false),
+        }
     }
 
     /// Writes data. The text brings its own line ends.
     pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
         self.clear_live();
         let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::output)
+        out.write_all(text.as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(Failure::output)
     }
 
     /// Says something to the person at the terminal, unless they asked for quiet.
@@ -55,9 +62,12 @@ impl Context {
         let _ = writeln!(io::stderr().lock(), "{text}");
     }
 
-    /// Whether progress is shown as one line that changes: somebody looks at it on a terminal that can.
+    /// Whether progress is shown as one line that changes: somebody looks at it on a terminal that
+    /// can.
     pub(crate) fn has_live_line(&self) -> bool {
-        !self.globals.quiet && io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+        !self.globals.quiet
+            && io::stderr().is_terminal()
+            && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
     }
 
     /// Shows the text in place of the live line before it.
@@ -78,7 +88,10 @@ impl Context {
 
     /// The namespace that requests about one job mean.
     pub(crate) fn namespace(&self) -> String {
-        self.globals.namespace.clone().unwrap_or_else(|| muster_core::spec::DEFAULT_NAMESPACE.into())
+        self.globals
+            .namespace
+            .clone()
+            .unwrap_or_else(|| muster_core::spec::DEFAULT_NAMESPACE.into())
     }
 
     /// `--server`, else the local cluster that is up, else the default port.
@@ -105,6 +118,8 @@ impl Context {
 
 /// Microseconds since the Unix epoch.
 pub(crate) fn now_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

@@ -7,8 +7,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::{
     args::{Cli, Command},
     commands::{
-        cancel, completion, cordon, delete, describe, explain, get, logs, replay, run, scale, submit, topology, validate, version,
-        wait,
+        cancel, completion, cordon, delete, describe, explain, get, logs, replay, run, scale,
+        submit, topology, validate, version, wait,
     },
     context::Context,
     fail::Failure,
@@ -18,7 +18,10 @@ use crate::{
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let cx = Context::new(cli.globals);
     // One thread: a command waits for one answer at a time.
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return report(&cx, Failure::request(format!("start: {error}"))),
     };
@@ -72,13 +75,17 @@ fn report(cx: &Context, failure: Failure) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints clap's error, or the help that was asked for, and tells a torchrun user what to do instead.
+/// Prints clap's error, or the help that was asked for, and tells a torchrun user what to do
+/// instead.
 pub(crate) fn refuse(mut error: clap::Error) -> ExitCode {
     if error.kind() == ErrorKind::UnknownArgument
         && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
         && let Some(hint) = run::torchrun_hint(flag)
     {
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![hint.into()]),
+        );
     }
     // Help and version go to stdout and are no failure. Nothing can be done about a closed pipe.
     let _ = error.print();

@@ -1,6 +1,7 @@
 //! The layout of help texts: what it is, how it is called, examples, then the flags, one line each.
 //!
-//! clap's own long form spreads every flag over several lines as soon as one text is long; a terminal holds one screen.
+//! clap's own long form spreads every flag over several lines as soon as one text is long; a
+//! terminal holds one screen.
 
 use clap::Command;
 
@@ -9,17 +10,30 @@ const WIDTH: usize = 100;
 
 /// Lays out the help of a command and of all below it.
 pub(crate) fn lay_out(command: Command) -> Command {
-    let text = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
+    let text = command
+        .get_long_about()
+        .or(command.get_about())
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let rest = match command.has_subcommands() {
         true => "{all-args}{after-help}",
         // Before the flags, as kubectl has them: most readers look for an example.
         false => "{after-help}\n\n{all-args}",
     };
-    let gap = if command.has_subcommands() { "\n\n" } else { "" };
+    let gap = if command.has_subcommands() {
+        "\n\n"
+    } else {
+        ""
+    };
     let template = format!("{}\n\n{{usage-heading}} {{usage}}{gap}{rest}", wrap(&text));
-    let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
+    let names: Vec<String> = command
+        .get_subcommands()
+        .map(|below| below.get_name().to_owned())
+        .collect();
     let laid_out = command.help_template(template).long_about(None);
-    names.iter().fold(laid_out, |command, name| command.mut_subcommand(name, lay_out))
+    names.iter().fold(laid_out, |command, name| {
+        command.mut_subcommand(name, lay_out)
+    })
 }
 
 /// Breaks paragraphs into lines between words.
@@ -38,7 +52,10 @@ fn wrap(text: &str) -> String {
         lines.push(line);
         lines.join("\n")
     };
-    text.split("\n\n").map(paragraph).collect::<Vec<_>>().join("\n\n")
+    text.split("\n\n")
+        .map(paragraph)
+        .collect::<Vec<_>>()
+        .join("\n\n")
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! Job files: from a YAML or JSON text to a checked [`JobDocument`], or to all that is wrong with it, each with its line.
+//! Job files: from a YAML or JSON text to a checked [`JobDocument`], or to all that is wrong with
+//! it, each with its line.
 //!
-//! Syntax is `tree`'s, names and types of fields are `shape`'s, meaning is `JobDocument::check`'s in core. A path relative to here
-//! becomes absolute here, because only the command line knows where "here" is: [`JobFile::check`] resolves `workingDir` against the
-//! current directory, as torchrun would, and takes that directory itself where the file says nothing.
+//! Syntax is `tree`'s, names and types of fields are `shape`'s, meaning is `JobDocument::check`'s
+//! in core. A path relative to here becomes absolute here, because only the command line knows
+//! where "here" is: [`JobFile::check`] resolves `workingDir` against the current directory, as
+//! torchrun would, and takes that directory itself where the file says nothing.
 
 use std::{
     fmt,
@@ -31,12 +33,22 @@ pub struct Problem {
 
 impl Problem {
     fn new(place: Place, path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { line: place.line, column: place.column, path: path.into(), message: message.into() }
+        Self {
+            line: place.line,
+            column: place.column,
+            path: path.into(),
+            message: message.into(),
+        }
     }
 
     /// `job.yaml:9:16: spec.minReplicas: message`
     fn show(&self, file: &str) -> String {
-        let Self { line, column, path, message } = self;
+        let Self {
+            line,
+            column,
+            path,
+            message,
+        } = self;
         match path.as_str() {
             "" => format!("{file}:{line}:{column}: {message}"),
             _ => format!("{file}:{line}:{column}: {path}: {message}"),
@@ -55,7 +67,11 @@ impl std::error::Error for BadJobFile {}
 
 impl fmt::Display for BadJobFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<String> = self.problems.iter().map(|problem| problem.show(&self.file)).collect();
+        let lines: Vec<String> = self
+            .problems
+            .iter()
+            .map(|problem| problem.show(&self.file))
+            .collect();
         f.write_str(&lines.join("\n"))
     }
 }
@@ -64,7 +80,8 @@ impl fmt::Display for BadJobFile {
 #[derive(Default)]
 struct Findings {
     problems: Vec<Problem>,
-    /// Fields that are wrong or meant by a misspelt one: that such a field is missing is no second mistake.
+    /// Fields that are wrong or meant by a misspelt one: that such a field is missing is no second
+    /// mistake.
     covered: Vec<String>,
 }
 
@@ -76,27 +93,45 @@ impl Findings {
 
     /// Whether this field, or one around it, is known to be wrong.
     fn covers(&self, path: &str) -> bool {
-        self.covered
-            .iter()
-            .any(|covered| path.strip_prefix(covered.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '['])))
+        self.covered.iter().any(|covered| {
+            path.strip_prefix(covered.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        })
     }
 }
 
-/// Reads and checks a job file. `file` is its name for errors; `here` is the absolute current directory; `namespace` is the one
-/// asked for on the command line.
-pub fn read(file: &str, text: &[u8], here: &Path, namespace: Option<&str>) -> Result<JobDocument, BadJobFile> {
+/// Reads and checks a job file. `file` is its name for errors; `here` is the absolute current
+/// directory; `namespace` is the one asked for on the command line.
+pub fn read(
+    file: &str,
+    text: &[u8],
+    here: &Path,
+    namespace: Option<&str>,
+) -> Result<JobDocument, BadJobFile> {
     let mut findings = Findings::default();
     match judge(text, here, namespace, &mut findings) {
         Some(document) if findings.problems.is_empty() => Ok(document),
         _ => {
-            findings.problems.sort_by_key(|problem| (problem.line, problem.column));
-            Err(BadJobFile { file: file.to_owned(), problems: findings.problems })
+            findings
+                .problems
+                .sort_by_key(|problem| (problem.line, problem.column));
+            Err(BadJobFile {
+                file: file.to_owned(),
+                problems: findings.problems,
+            })
         }
     }
 }
 
-fn judge(text: &[u8], here: &Path, namespace: Option<&str>, findings: &mut Findings) -> Option<JobDocument> {
-    let tree = match utf8(text).and_then(|text| tree::parse(text).map_err(|(place, message)| Problem::new(place, "", message))) {
+fn judge(
+    text: &[u8],
+    here: &Path,
+    namespace: Option<&str>,
+    findings: &mut Findings,
+) -> Option<JobDocument> {
+    let tree = match utf8(text).and_then(|text| {
+        tree::parse(text).map_err(|(place, message)| Problem::new(place, "", message))
+    }) {
         Ok(tree) => tree,
         Err(problem) => {
             findings.problems.push(problem);
@@ -115,18 +150,29 @@ fn judge(text: &[u8], here: &Path, namespace: Option<&str>, findings: &mut Findi
             return None;
         }
     };
-    document.spec.working_dir = Some(absolute(document.spec.working_dir.as_deref().unwrap_or("."), here));
+    document.spec.working_dir = Some(absolute(
+        document.spec.working_dir.as_deref().unwrap_or("."),
+        here,
+    ));
     match (&document.metadata.namespace, namespace) {
         (Some(in_file), Some(asked)) if in_file != asked => {
             let message = format!("is {in_file:?}, but --namespace asks for {asked:?}");
-            findings.add(place_of(&tree, "metadata.namespace"), "metadata.namespace", message);
+            findings.add(
+                place_of(&tree, "metadata.namespace"),
+                "metadata.namespace",
+                message,
+            );
         }
         (None, Some(asked)) => document.metadata.namespace = Some(asked.to_owned()),
         _ => {}
     }
     for error in document.check().err().unwrap_or_default() {
         if !findings.covers(&error.path) {
-            findings.problems.push(Problem::new(place_of(&tree, &error.path), error.path, error.message));
+            findings.problems.push(Problem::new(
+                place_of(&tree, &error.path),
+                error.path,
+                error.message,
+            ));
         }
     }
     Some(document)
@@ -137,7 +183,12 @@ fn utf8(text: &[u8]) -> Result<&str, Problem> {
     std::str::from_utf8(text).map_err(|error| {
         let before = &text[..error.valid_up_to()];
         let line = before.iter().filter(|byte| **byte == b'\n').count() as u64 + 1;
-        let column = before.iter().rev().take_while(|byte| **byte != b'\n').count() as u64 + 1;
+        let column = before
+            .iter()
+            .rev()
+            .take_while(|byte| **byte != b'\n')
+            .count() as u64
+            + 1;
         Problem::new(Place { line, column }, "", "is not UTF-8 text")
     })
 }
@@ -147,17 +198,26 @@ fn place_of(tree: &Node, path: &str) -> Place {
     let mut node = tree;
     let mut place = tree.place;
     for step in path.split(['.', '[']) {
-        let next = match (&node.value, step.strip_suffix(']')) {
-            (Value::List(items), Some(index)) => {
-                index.parse().ok().and_then(|index: usize| items.get(index)).map(|item| (item, item.place))
-            }
-            // A block that is too short or wrong as a whole begins a line after its name: the name is where to look.
-            (Value::Object(entries), None) => entries.iter().find(|entry| entry.key == step).map(|entry| match entry.node.value {
-                Value::Object(_) | Value::List(_) | Value::Null => (&entry.node, entry.key_place),
-                _ => (&entry.node, entry.node.place),
-            }),
-            _ => None,
-        };
+        let next =
+            match (&node.value, step.strip_suffix(']')) {
+                (Value::List(items), Some(index)) => index
+                    .parse()
+                    .ok()
+                    .and_then(|index: usize| items.get(index))
+                    .map(|item| (item, item.place)),
+                // A block that is too short or wrong as a whole begins a line after its name: the
+                // name is where to look.
+                (Value::Object(entries), None) => entries
+                    .iter()
+                    .find(|entry| entry.key == step)
+                    .map(|entry| match entry.node.value {
+                        Value::Object(_) | Value::List(_) | Value::Null => {
+                            (&entry.node, entry.key_place)
+                        }
+                        _ => (&entry.node, entry.node.place),
+                    }),
+                _ => None,
+            };
         let Some((found, at)) = next else { break };
         (node, place) = (found, at);
     }
@@ -195,7 +255,10 @@ mod tests {
 
     #[test]
     fn a_missing_field_is_shown_where_it_should_be() {
-        let tree = tree::parse("apiVersion: x\nmetadata:\n  namespace: a\nspec:\n  env:\n    - value: b\n").expect("is YAML");
+        let tree = tree::parse(
+            "apiVersion: x\nmetadata:\n  namespace: a\nspec:\n  env:\n    - value: b\n",
+        )
+        .expect("is YAML");
         let place = |path| place_of(&tree, path);
         assert_eq!(place("metadata.name"), Place { line: 2, column: 1 });
         assert_eq!(place("kind"), Place { line: 1, column: 1 });

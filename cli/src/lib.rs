@@ -1,8 +1,9 @@
-//! `muster`, the command line: what a person asks of a coordinator, and a whole cluster of real processes on one machine.
+//! `muster`, the command line: what a person asks of a coordinator, and a whole cluster of real
+//! processes on one machine.
 //!
-//! `args` is the command line, `commands` what each command does, `output` how values become text, `jobfile` how a file becomes a
-//! job, `local` the cluster on this machine. No rule of Muster lives here: job files are checked by core, everything else is decided
-//! by the coordinator.
+//! `args` is the command line, `commands` what each command does, `output` how values become text,
+//! `jobfile` how a file becomes a job, `local` the cluster on this machine. No rule of Muster lives
+//! here: job files are checked by core, everything else is decided by the coordinator.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -32,7 +33,9 @@ pub fn command() -> clap::Command {
 
 /// Runs one command, reports its failure on stderr, and answers with the documented exit code.
 pub fn main() -> ExitCode {
-    let parsed = command().try_get_matches().and_then(|matches| args::Cli::from_arg_matches(&matches));
+    let parsed = command()
+        .try_get_matches()
+        .and_then(|matches| args::Cli::from_arg_matches(&matches));
     match parsed {
         Ok(cli) => entry::run(cli),
         Err(error) => entry::refuse(error),

@@ -1,8 +1,10 @@
-//! A whole cluster of real processes on this machine: one coordinator and several agents, as on several machines.
+//! A whole cluster of real processes on this machine: one coordinator and several agents, as on
+//! several machines.
 //!
-//! Its directory holds everything: `cluster.json` (what was started, where), `coordinator/` and `nodes/NAME/`, each with `state/`,
-//! `log` and `ready.json`. A process is known by boot, pid and start time, never by its pid alone, so a directory left over from
-//! before a reboot can do no harm. Commands that change the cluster hold a lock on the directory.
+//! Its directory holds everything: `cluster.json` (what was started, where), `coordinator/` and
+//! `nodes/NAME/`, each with `state/`, `log` and `ready.json`. A process is known by boot, pid and
+//! start time, never by its pid alone, so a directory left over from before a reboot can do no
+//! harm. Commands that change the cluster hold a lock on the directory.
 
 use std::{
     env,
@@ -28,10 +30,12 @@ pub(crate) use daemon::{DETACH, Detach, detach};
 
 /// Run a whole cluster on this machine.
 ///
-/// Starts one coordinator and several agents as real processes on loopback, each node with its own name and state, and lets you do to
-/// them what happens to machines: add a node, cut its power, kill its agent or the coordinator, and start them again.
+/// Starts one coordinator and several agents as real processes on loopback, each node with its own
+/// name and state, and lets you do to them what happens to machines: add a node, cut its power,
+/// kill its agent or the coordinator, and start them again.
 ///
-/// Other commands find the cluster by themselves. Its directory is --dir, else $MUSTER_LOCAL_DIR, else ~/.local/state/muster/local.
+/// Other commands find the cluster by themselves. Its directory is --dir, else $MUSTER_LOCAL_DIR,
+/// else ~/.local/state/muster/local.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -67,8 +71,8 @@ enum LocalCommand {
 
 /// Start a coordinator and agents on this machine.
 ///
-/// Returns when all nodes are Ready. The processes go on after the terminal is closed. State kept by an earlier cluster in the same
-/// directory is used again.
+/// Returns when all nodes are Ready. The processes go on after the terminal is closed. State kept
+/// by an earlier cluster in the same directory is used again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -103,7 +107,8 @@ struct NodeFlags {
     #[arg(long, value_name = "SCENARIO")]
     hardware: Option<String>,
 
-    /// Launchers a node keeps ready for jobs to come, of 250 to 350 MiB each (`muster-agent --help`)
+    /// Launchers a node keeps ready for jobs to come, of 250 to 350 MiB each (`muster-agent
+    /// --help`)
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=8))]
     warm_pool: u32,
 }
@@ -111,7 +116,12 @@ struct NodeFlags {
 #[derive(Debug, Args)]
 struct StartFlags {
     /// Directory of the daemons' binaries [default: this program's own]
-    #[arg(long, env = "MUSTER_BIN_DIR", value_name = "DIR", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "MUSTER_BIN_DIR",
+        value_name = "DIR",
+        hide_env_values = true
+    )]
     bin_dir: Option<PathBuf>,
 
     /// How long to wait until what was started is ready
@@ -143,7 +153,8 @@ struct AddNode {
 
 /// Cut the power of a node: SIGKILL to all its processes at once.
 ///
-/// Agent, runners, torchrun and workers are frozen first and then killed together, so that none of them can tell of another's death.
+/// Agent, runners, torchrun and workers are frozen first and then killed together, so that none of
+/// them can tell of another's death.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -243,13 +254,19 @@ struct Inject {
     fault: String,
 
     /// Directory of the daemons' binaries [default: this program's own]
-    #[arg(long, env = "MUSTER_BIN_DIR", value_name = "DIR", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "MUSTER_BIN_DIR",
+        value_name = "DIR",
+        hide_env_values = true
+    )]
     bin_dir: Option<PathBuf>,
 }
 
 /// Show the processes of the local cluster.
 ///
-/// PROCESS is what this machine says (Running, Dead), STATE what the coordinator says of the node. Exits 1 if no cluster is up.
+/// PROCESS is what this machine says (Running, Dead), STATE what the coordinator says of the node.
+/// Exits 1 if no cluster is up.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -259,8 +276,8 @@ struct Status {}
 
 /// Stop the local cluster and leave nothing behind.
 ///
-/// Workers get SIGTERM and the grace period, then everything is killed, and it is verified that no process and no socket is left. The
-/// directory is removed unless --keep is given.
+/// Workers get SIGTERM and the grace period, then everything is killed, and it is verified that no
+/// process and no socket is left. The directory is removed unless --keep is given.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -279,13 +296,20 @@ struct Down {
 }
 
 pub(crate) async fn run(cx: &Context, args: Local) -> Result<(), Failure> {
-    let dir = std::path::absolute(cx.local_dir()).map_err(|error| Failure::request(format!("current directory: {error}")))?;
+    let dir = std::path::absolute(cx.local_dir())
+        .map_err(|error| Failure::request(format!("current directory: {error}")))?;
     match args.command {
         LocalCommand::Up(args) => start::up(cx, &dir, args).await,
         LocalCommand::AddNode(args) => start::add_node(cx, &dir, args).await,
-        LocalCommand::StartNode(args) => start::start_agent(cx, &dir, &args.name, &args.start).await,
-        LocalCommand::StartAgent(args) => start::start_agent(cx, &dir, &args.name, &args.start).await,
-        LocalCommand::StartCoordinator(args) => start::start_coordinator(cx, &dir, &args.start).await,
+        LocalCommand::StartNode(args) => {
+            start::start_agent(cx, &dir, &args.name, &args.start).await
+        }
+        LocalCommand::StartAgent(args) => {
+            start::start_agent(cx, &dir, &args.name, &args.start).await
+        }
+        LocalCommand::StartCoordinator(args) => {
+            start::start_coordinator(cx, &dir, &args.start).await
+        }
         LocalCommand::KillNode(args) => nodes::kill_node(cx, &dir, &args.name).await,
         LocalCommand::KillAgent(args) => nodes::kill_agent(cx, &dir, &args.name).await,
         LocalCommand::KillCoordinator(_) => nodes::kill_coordinator(cx, &dir).await,
@@ -297,8 +321,13 @@ pub(crate) async fn run(cx: &Context, args: Local) -> Result<(), Failure> {
 
 /// `$XDG_STATE_HOME/muster/local`, as the XDG base directory specification places state.
 pub(crate) fn default_dir() -> PathBuf {
-    let from = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = from("XDG_STATE_HOME").or_else(|| from("HOME").map(|home| home.join(".local/state")));
+    let from = |name: &str| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let state =
+        from("XDG_STATE_HOME").or_else(|| from("HOME").map(|home| home.join(".local/state")));
     state.unwrap_or_else(env::temp_dir).join("muster/local")
 }
 

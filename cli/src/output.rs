@@ -1,4 +1,5 @@
-//! From values to text. Nothing here reads a clock, a terminal or a file: what is printed is a function of its arguments.
+//! From values to text. Nothing here reads a clock, a terminal or a file: what is printed is a
+//! function of its arguments.
 
 pub(crate) mod describe;
 pub(crate) mod document;
@@ -26,12 +27,17 @@ pub(crate) struct List<T> {
 
 impl<T> List<T> {
     pub(crate) fn new(items: Vec<T>) -> Self {
-        Self { api_version: muster_core::spec::API_VERSION, kind: "List", items }
+        Self {
+            api_version: muster_core::spec::API_VERSION,
+            kind: "List",
+            items,
+        }
     }
 }
 
 pub(crate) fn json<T: Serialize>(value: &T) -> String {
-    serde_json::to_string_pretty(value).expect("our documents have text keys and finite numbers") + "\n"
+    serde_json::to_string_pretty(value).expect("our documents have text keys and finite numbers")
+        + "\n"
 }
 
 pub(crate) fn yaml<T: Serialize>(value: &T) -> String {

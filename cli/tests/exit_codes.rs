@@ -13,7 +13,10 @@ fn muster(args: &[&str]) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MUSTER_")) {
         command.env_remove(name);
     }
-    command.env("MUSTER_LOCAL_DIR", "/nonexistent/muster").args(args).stdin(Stdio::null());
+    command
+        .env("MUSTER_LOCAL_DIR", "/nonexistent/muster")
+        .args(args)
+        .stdin(Stdio::null());
     command
 }
 
@@ -24,7 +27,11 @@ fn run(args: &[&str]) -> (i32, String, String) {
 
 fn read(output: Output) -> (i32, String, String) {
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().expect("ended by itself"), text(output.stdout), text(output.stderr))
+    (
+        output.status.code().expect("ended by itself"),
+        text(output.stdout),
+        text(output.stderr),
+    )
 }
 
 fn closed_port() -> String {
@@ -39,25 +46,58 @@ fn a_wrong_command_line_is_2() {
     for (args, says) in [
         (&["frobnicate"][..], "unrecognized subcommand 'frobnicate'"),
         (&["get"], "KIND [NAME]"),
-        (&["get", "pods"], "error: unknown kind \"pods\": there are jobs (mj), nodes (mn) and events (ev)"),
+        (
+            &["get", "pods"],
+            "error: unknown kind \"pods\": there are jobs (mj), nodes (mn) and events (ev)",
+        ),
         (&["get", "job/"], "error: job/ is missing the name"),
         (&["get", "jobs", "-o", "xml"], "invalid value 'xml'"),
         (&["submit"], "--file <FILE>"),
-        (&["submit", "-f", "/nonexistent.yaml"], "error: /nonexistent.yaml: No such file or directory (os error 2)"),
-        (&["submit", "-f", "/"], "error: /: Is a directory (os error 21)"),
-        (&["submit", "-f", "-"], "<stdin>:1:1: is empty; a MusterJob document is needed"),
+        (
+            &["submit", "-f", "/nonexistent.yaml"],
+            "error: /nonexistent.yaml: No such file or directory (os error 2)",
+        ),
+        (
+            &["submit", "-f", "/"],
+            "error: /: Is a directory (os error 21)",
+        ),
+        (
+            &["submit", "-f", "-"],
+            "<stdin>:1:1: is empty; a MusterJob document is needed",
+        ),
         (&["submit", "-f", "x", "--mirror-exit-code"], "--wait"),
         (&["run"], "SCRIPT"),
-        (&["run", "--nnodes", "2:x", "t.py"], "write N or MIN:MAX, as in 2:4"),
-        (&["run", "--nproc-per-node", "cpu", "t.py"], "one process per CPU depends on the node; give the number"),
-        (&["run", "--rdzv-endpoint=a:1", "t.py"], "Muster does the rendezvous itself"),
-        (&["run", "--master_port", "1", "t.py"], "Muster does the rendezvous itself"),
+        (
+            &["run", "--nnodes", "2:x", "t.py"],
+            "write N or MIN:MAX, as in 2:4",
+        ),
+        (
+            &["run", "--nproc-per-node", "cpu", "t.py"],
+            "one process per CPU depends on the node; give the number",
+        ),
+        (
+            &["run", "--rdzv-endpoint=a:1", "t.py"],
+            "Muster does the rendezvous itself",
+        ),
+        (
+            &["run", "--master_port", "1", "t.py"],
+            "Muster does the rendezvous itself",
+        ),
         (&["run", "--tee", "3", "t.py"], "see `muster logs --help`"),
-        (&["run", "--name", "A", "t.py"], "error: --name: \"A\" has 'A'"),
-        (&["run", "--wait", "--detach", "t.py"], "cannot be used with"),
+        (
+            &["run", "--name", "A", "t.py"],
+            "error: --name: \"A\" has 'A'",
+        ),
+        (
+            &["run", "--wait", "--detach", "t.py"],
+            "cannot be used with",
+        ),
         (&["logs", "x", "--rank", "-1"], "unexpected argument '-1'"),
         (&["logs", "x", "--generation", "0"], "0 is not in 1.."),
-        (&["logs", "x", "--previous", "--generation", "1"], "cannot be used with"),
+        (
+            &["logs", "x", "--previous", "--generation", "1"],
+            "cannot be used with",
+        ),
         (&["scale", "x"], "--nodes <K>"),
         (&["scale", "x", "--nodes", "-1"], "unexpected argument '-1'"),
         (&["wait", "x", "--for=ever"], "invalid value 'ever'"),
@@ -65,7 +105,10 @@ fn a_wrong_command_line_is_2() {
         (&["describe", "jobs/"], "error: jobs/ is missing the name"),
         (&["delete", "event", "1"], "error: events cannot be deleted"),
         (&["local", "up", "--nodes", "0"], "0 is not in 1..=64"),
-        (&["--server", "https://x", "get", "jobs"], "this build speaks no TLS"),
+        (
+            &["--server", "https://x", "get", "jobs"],
+            "this build speaks no TLS",
+        ),
         (&["--server", "http://a b", "get", "jobs"], "is not a URL"),
         (&["completion", "fish"], "invalid value 'fish'"),
     ] {
@@ -108,7 +151,10 @@ fn the_environment_names_the_server_and_the_flag_wins() {
     let (server, other) = (closed_port(), closed_port());
     let says = |command: &mut Command| read(command.output().unwrap()).2;
     assert!(says(muster(&["get", "jobs"]).env("MUSTER_SERVER", &server)).contains(&server));
-    assert!(says(muster(&["get", "jobs", "--server", &other]).env("MUSTER_SERVER", &server)).contains(&other));
+    assert!(
+        says(muster(&["get", "jobs", "--server", &other]).env("MUSTER_SERVER", &server))
+            .contains(&other)
+    );
     assert!(
         says(&mut muster(&["get", "jobs"])).contains("http://127.0.0.1:7070")
             || std::net::TcpStream::connect("127.0.0.1:7070").is_ok()
@@ -126,7 +172,10 @@ fn a_job_file_is_checked_without_a_coordinator() {
     let good = path("good.yaml", JOB);
     let bad = path("bad.yaml", &JOB.replace("train.py", "7"));
     let worse = path("worse.yaml", "");
-    assert_eq!(run(&["validate", "-f", &good]), (0, format!("{good}: job/digits is valid\n"), String::new()));
+    assert_eq!(
+        run(&["validate", "-f", &good]),
+        (0, format!("{good}: job/digits is valid\n"), String::new())
+    );
     let (code, out, error) = run(&["validate", &bad, &good, &worse]);
     assert_eq!((code, out), (2, format!("{good}: job/digits is valid\n")));
     let expected = format!(
@@ -134,16 +183,36 @@ fn a_job_file_is_checked_without_a_coordinator() {
     );
     assert_eq!(error, expected);
     let (code, out, _) = run(&["submit", "-f", &good, "--dry-run"]);
-    assert_eq!((code, out.as_str()), (0, "job/digits is valid (checked here only)\n"));
+    assert_eq!(
+        (code, out.as_str()),
+        (0, "job/digits is valid (checked here only)\n")
+    );
     assert_eq!(run(&["submit", "-f", &bad, "--dry-run=client"]).0, 2);
     let large = path("large.yaml", &"#".repeat((1 << 20) + 1));
-    assert_eq!(run(&["validate", &large]).2, format!("error: {large}: is larger than 1024 KiB, too large for a job\n"));
+    assert_eq!(
+        run(&["validate", &large]).2,
+        format!("error: {large}: is larger than 1024 KiB, too large for a job\n")
+    );
 }
 
 #[test]
 fn run_shows_the_job_it_would_submit() {
     let dir = tempfile::tempdir().unwrap();
-    let args = ["run", "--dry-run", "-o", "yaml", "--nnodes", "2:4", "--name", "d", "-e", "A=yes", "t.py", "--x", "1"];
+    let args = [
+        "run",
+        "--dry-run",
+        "-o",
+        "yaml",
+        "--nnodes",
+        "2:4",
+        "--name",
+        "d",
+        "-e",
+        "A=yes",
+        "t.py",
+        "--x",
+        "1",
+    ];
     let (code, out, _) = read(muster(&args).current_dir(dir.path()).output().unwrap());
     let here = dir.path().canonicalize().unwrap();
     let expected = format!(
@@ -153,14 +222,30 @@ fn run_shows_the_job_it_would_submit() {
         here.display()
     );
     assert_eq!((code, out), (0, expected));
-    let mut validate = muster(&["validate", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    validate.stdin.take().unwrap().write_all(run(&args).1.as_bytes()).unwrap();
-    assert!(validate.wait().unwrap().success(), "what is shown can be submitted");
+    let mut validate = muster(&["validate", "-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    validate
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(run(&args).1.as_bytes())
+        .unwrap();
+    assert!(
+        validate.wait().unwrap().success(),
+        "what is shown can be submitted"
+    );
 }
 
 #[test]
 fn a_closed_pipe_is_no_failure() {
-    let mut child = muster(&["completion", "zsh"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = muster(&["completion", "zsh"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     drop(child.stdout.take());
     let (code, _, error) = read(child.wait_with_output().unwrap());
     assert_eq!((code, error.as_str()), (0, ""));
@@ -181,14 +266,24 @@ fn local_commands_without_a_cluster() {
         &["local", "kill-coordinator"],
         &["local", "start-coordinator"],
     ] {
-        assert_eq!(run(&[args, &["--dir", d]].concat()), (1, String::new(), none.clone()), "{args:?}");
+        assert_eq!(
+            run(&[args, &["--dir", d]].concat()),
+            (1, String::new(), none.clone()),
+            "{args:?}"
+        );
     }
     let (code, out, error) = run(&["local", "down", "--dir", d]);
-    assert_eq!((code, out.as_str(), error), (0, "", format!("no local cluster in {d}\n")));
+    assert_eq!(
+        (code, out.as_str(), error),
+        (0, "", format!("no local cluster in {d}\n"))
+    );
     let (code, _, error) = run(&["local", "up", "--dir", d, "--bin-dir", "/nonexistent"]);
     assert_eq!(
         (code, error.as_str()),
-        (1, "error: /nonexistent/muster-coordinator is not there; build all of Muster, or give --bin-dir\n")
+        (
+            1,
+            "error: /nonexistent/muster-coordinator is not there; build all of Muster, or give --bin-dir\n"
+        )
     );
     std::fs::create_dir(dir.path().join("nodes")).unwrap();
     std::fs::remove_file(dir.path().join("cluster.json")).unwrap();

@@ -6,7 +6,10 @@ use std::process::Command;
 use clap::{Command as Cli, builder::StyledStr};
 
 fn walk(command: &Cli, path: &str, visit: &mut dyn FnMut(&str, &Cli)) {
-    for below in command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help") {
+    for below in command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set() && below.get_name() != "help")
+    {
         let path = format!("{path} {}", below.get_name());
         visit(&path, below);
         walk(below, &path, visit);
@@ -15,7 +18,9 @@ fn walk(command: &Cli, path: &str, visit: &mut dyn FnMut(&str, &Cli)) {
 
 fn every_command() -> Vec<(String, Cli)> {
     let mut all = vec![("muster".to_owned(), muster_cli::command())];
-    walk(&muster_cli::command(), "muster", &mut |path, command| all.push((path.to_owned(), command.clone())));
+    walk(&muster_cli::command(), "muster", &mut |path, command| {
+        all.push((path.to_owned(), command.clone()))
+    });
     all
 }
 
@@ -24,24 +29,49 @@ fn every_command_says_what_it_is_and_shows_how() {
     let all = every_command();
     assert!(all.len() >= 29, "only {} commands found", all.len());
     for (path, mut command) in all {
-        let about = command.get_about().map(StyledStr::to_string).unwrap_or_default();
-        assert!((10..=80).contains(&about.len()) && !about.ends_with('.'), "{path}: a summary of one line, is {about:?}");
+        let about = command
+            .get_about()
+            .map(StyledStr::to_string)
+            .unwrap_or_default();
+        assert!(
+            (10..=80).contains(&about.len()) && !about.ends_with('.'),
+            "{path}: a summary of one line, is {about:?}"
+        );
         let help = command.render_help().to_string();
         let rest = help.split_once("\n\n").expect("paragraphs").1;
-        assert!(!rest.starts_with("Usage:"), "{path}: a paragraph under the summary");
-        let examples = help.split_once("EXAMPLES:\n").unwrap_or_else(|| panic!("{path}: has no EXAMPLES")).1;
-        let shown = examples.lines().take_while(|line| line.starts_with("  ") || line.is_empty()).any(|line| line.contains(&path));
+        assert!(
+            !rest.starts_with("Usage:"),
+            "{path}: a paragraph under the summary"
+        );
+        let examples = help
+            .split_once("EXAMPLES:\n")
+            .unwrap_or_else(|| panic!("{path}: has no EXAMPLES"))
+            .1;
+        let shown = examples
+            .lines()
+            .take_while(|line| line.starts_with("  ") || line.is_empty())
+            .any(|line| line.contains(&path));
         assert!(shown, "{path}: an example calls it");
-        for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_global_set()) {
+        for arg in command
+            .get_arguments()
+            .filter(|arg| !arg.is_hide_set() && !arg.is_global_set())
+        {
             let text = arg.get_help().map(StyledStr::to_string).unwrap_or_default();
             let is_known = !text.is_empty() || !arg.get_possible_values().is_empty();
             assert!(is_known, "{path}: {} is explained", arg.get_id());
         }
         let asked = |flag| {
             let words = path.split(' ').chain([flag]);
-            muster_cli::command().try_get_matches_from(words).expect_err("help is asked for").to_string()
+            muster_cli::command()
+                .try_get_matches_from(words)
+                .expect_err("help is asked for")
+                .to_string()
         };
-        assert_eq!(asked("-h"), asked("--help"), "{path}: -h and --help are the same");
+        assert_eq!(
+            asked("-h"),
+            asked("--help"),
+            "{path}: -h and --help are the same"
+        );
     }
 }
 
@@ -52,17 +82,32 @@ fn every_example_is_understood() {
     for (path, mut command) in every_command() {
         let help = command.render_help().to_string();
         let examples = help.split_once("EXAMPLES:\n").expect("see above").1;
-        for line in examples.lines().take_while(|line| line.starts_with("  ") || line.is_empty()) {
-            for part in line.split("&&").flat_map(|part| part.split(" | ")).map(|part| part.trim().trim_start_matches("source <("))
+        for line in examples
+            .lines()
+            .take_while(|line| line.starts_with("  ") || line.is_empty())
+        {
+            for part in line
+                .split("&&")
+                .flat_map(|part| part.split(" | "))
+                .map(|part| part.trim().trim_start_matches("source <("))
             {
                 if !part.starts_with("muster ") {
                     continue;
                 }
                 count += 1;
-                let words = part.split(" > ").next().unwrap_or_default().trim_end_matches(')').split_whitespace();
+                let words = part
+                    .split(" > ")
+                    .next()
+                    .unwrap_or_default()
+                    .trim_end_matches(')')
+                    .split_whitespace();
                 // Quoted words fall apart here; what is after the quote is a value.
                 let words: Vec<&str> = words.take_while(|word| !word.starts_with('\'')).collect();
-                let words = if words.last() == Some(&"--reason") { [&words[..], &["x"]].concat() } else { words };
+                let words = if words.last() == Some(&"--reason") {
+                    [&words[..], &["x"]].concat()
+                } else {
+                    words
+                };
                 if let Err(error) = muster_cli::command().try_get_matches_from(&words) {
                     wrong.push(format!("{path}: {part}: {error}"));
                 }
@@ -81,13 +126,26 @@ fn the_definition_holds_together() {
 #[test]
 fn shells_complete_every_command() {
     for shell in ["bash", "zsh"] {
-        let output = Command::new(env!("CARGO_BIN_EXE_muster")).args(["completion", shell]).output().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_muster"))
+            .args(["completion", shell])
+            .output()
+            .unwrap();
         assert!(output.status.success());
         let script = String::from_utf8(output.stdout).unwrap();
-        for word in ["submit", "kill-coordinator", "--min", "--rank", "--nproc-per-node", "--no-headers"] {
+        for word in [
+            "submit",
+            "kill-coordinator",
+            "--min",
+            "--rank",
+            "--nproc-per-node",
+            "--no-headers",
+        ] {
             assert_eq!(script.contains(word), word != "--min", "{shell}: {word}");
         }
-        assert!(!script.contains("nproc_per_node"), "{shell}: torchrun's other spelling is understood, not offered");
+        assert!(
+            !script.contains("nproc_per_node"),
+            "{shell}: torchrun's other spelling is understood, not offered"
+        );
     }
 }
 
@@ -95,6 +153,14 @@ fn shells_complete_every_command() {
 fn the_bash_completion_is_a_bash_script() {
     let muster = env!("CARGO_BIN_EXE_muster");
     let script = "source <(\"$0\" completion bash) && COMP_WORDS=(muster loc) COMP_CWORD=1 && _muster muster loc muster && echo \"${COMPREPLY[@]}\"";
-    let output = Command::new("bash").args(["-c", script, muster]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "local", "{}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new("bash")
+        .args(["-c", script, muster])
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout).trim(),
+        "local",
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

@@ -1,4 +1,5 @@
-//! Job files as people get them wrong: every mistake is named with line, column, field and what to do.
+//! Job files as people get them wrong: every mistake is named with line, column, field and what to
+//! do.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::path::Path;
@@ -6,7 +7,9 @@ use std::path::Path;
 use muster_cli::jobfile::{FILE_MAX, read};
 
 fn refused(text: &[u8]) -> String {
-    read("job.yaml", text, Path::new("/here"), None).expect_err("must be refused").to_string()
+    read("job.yaml", text, Path::new("/here"), None)
+        .expect_err("must be refused")
+        .to_string()
 }
 
 /// A good file; the wrong part of a case takes the place of one line, or is added to `spec`.
@@ -24,9 +27,19 @@ spec:
 #[test]
 fn a_good_file_is_read() {
     let document = read("job.yaml", GOOD.as_bytes(), Path::new("/here"), None).unwrap();
-    assert_eq!(document.spec.working_dir.as_deref(), Some("/here"), "torchrun's users expect the current directory");
+    assert_eq!(
+        document.spec.working_dir.as_deref(),
+        Some("/here"),
+        "torchrun's users expect the current directory"
+    );
     let relative = GOOD.to_owned() + "  workingDir: ../data\n";
-    let document = read("job.yaml", relative.as_bytes(), Path::new("/here/there"), Some("team")).unwrap();
+    let document = read(
+        "job.yaml",
+        relative.as_bytes(),
+        Path::new("/here/there"),
+        Some("team"),
+    )
+    .unwrap();
     assert_eq!(document.spec.working_dir.as_deref(), Some("/here/data"));
     assert_eq!(document.metadata.namespace.as_deref(), Some("team"));
 }
@@ -49,84 +62,214 @@ fn byte_order_mark_and_null_mean_nothing() {
 #[test]
 fn the_namespace_asked_for_must_be_the_file_s() {
     let text = GOOD.replace("  name: digits\n", "  name: digits\n  namespace: a\n");
-    let error = read("job.yaml", text.as_bytes(), Path::new("/here"), Some("b")).unwrap_err().to_string();
-    assert_eq!(error, "job.yaml:5:14: metadata.namespace: is \"a\", but --namespace asks for \"b\"");
+    let error = read("job.yaml", text.as_bytes(), Path::new("/here"), Some("b"))
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error,
+        "job.yaml:5:14: metadata.namespace: is \"a\", but --namespace asks for \"b\""
+    );
     assert!(read("job.yaml", text.as_bytes(), Path::new("/here"), Some("a")).is_ok());
 }
 
 #[test]
 fn files_that_are_no_document() {
     for (text, error) in [
-        (&b""[..], "job.yaml:1:1: is empty; a MusterJob document is needed"),
-        (b"# nothing\n", "job.yaml:1:1: is empty; a MusterJob document is needed"),
+        (
+            &b""[..],
+            "job.yaml:1:1: is empty; a MusterJob document is needed",
+        ),
+        (
+            b"# nothing\n",
+            "job.yaml:1:1: is empty; a MusterJob document is needed",
+        ),
         (b"a: \xff\n", "job.yaml:1:4: is not UTF-8 text"),
-        (b"ok: 1\nbad: a\xc3\x28\n", "job.yaml:2:7: is not UTF-8 text"),
-        (b"- a\n", "job.yaml:1:1: is a list, must be a mapping of fields"),
-        (b"train.py\n", "job.yaml:1:1: is the text \"train.py\", must be a mapping of fields"),
-        (b"a: b: c\n", "job.yaml:1:5: is not valid YAML: mapping values are not allowed in this context"),
-        (b"spec: [1\nkind: x\n", "job.yaml:2:5: is not valid YAML: illegal placement of ':' indicator"),
-        (b"spec:\n  a: 1\n   b: 2\n", "job.yaml:3:5: is not valid YAML: mapping values are not allowed in this context"),
-        (b"a: @b\n", "job.yaml:1:4: is not valid YAML: unexpected character: `@'"),
-        (b"a: *b\n", "job.yaml:1:4: refers to an anchor that is not defined before it"),
-        (b"kind: a\nkind: b\n", "job.yaml:2:1: \"kind\" is set twice in the same mapping"),
-        (b"a: .nan\n", "job.yaml:1:4: is not valid YAML: non-finite float `.nan` rejected by the configured policy"),
-        (b"a: 1\n---\na: 2\n", "job.yaml:3:1: has more than one document; put each job into its own file"),
-        (b"[a]: 1\n", "job.yaml:1:1: is not valid YAML: expected string scalar"),
+        (
+            b"ok: 1\nbad: a\xc3\x28\n",
+            "job.yaml:2:7: is not UTF-8 text",
+        ),
+        (
+            b"- a\n",
+            "job.yaml:1:1: is a list, must be a mapping of fields",
+        ),
+        (
+            b"train.py\n",
+            "job.yaml:1:1: is the text \"train.py\", must be a mapping of fields",
+        ),
+        (
+            b"a: b: c\n",
+            "job.yaml:1:5: is not valid YAML: mapping values are not allowed in this context",
+        ),
+        (
+            b"spec: [1\nkind: x\n",
+            "job.yaml:2:5: is not valid YAML: illegal placement of ':' indicator",
+        ),
+        (
+            b"spec:\n  a: 1\n   b: 2\n",
+            "job.yaml:3:5: is not valid YAML: mapping values are not allowed in this context",
+        ),
+        (
+            b"a: @b\n",
+            "job.yaml:1:4: is not valid YAML: unexpected character: `@'",
+        ),
+        (
+            b"a: *b\n",
+            "job.yaml:1:4: refers to an anchor that is not defined before it",
+        ),
+        (
+            b"kind: a\nkind: b\n",
+            "job.yaml:2:1: \"kind\" is set twice in the same mapping",
+        ),
+        (
+            b"a: .nan\n",
+            "job.yaml:1:4: is not valid YAML: non-finite float `.nan` rejected by the configured policy",
+        ),
+        (
+            b"a: 1\n---\na: 2\n",
+            "job.yaml:3:1: has more than one document; put each job into its own file",
+        ),
+        (
+            b"[a]: 1\n",
+            "job.yaml:1:1: is not valid YAML: expected string scalar",
+        ),
     ] {
         assert_eq!(refused(text), error, "{:?}", String::from_utf8_lossy(text));
     }
-    assert_eq!(refused("[".repeat(FILE_MAX as usize).as_bytes()), "job.yaml:1:256: is too large or too deeply nested for a job");
+    assert_eq!(
+        refused("[".repeat(FILE_MAX as usize).as_bytes()),
+        "job.yaml:1:256: is too large or too deeply nested for a job"
+    );
 }
 
 #[test]
 fn one_wrong_line() {
     let cases = [
         // What stands in place of which line, and the error.
-        ("apiVersion: muster.dev/v1alpha1", "apiVersion: v1", "1:13: apiVersion: is \"v1\", must be \"muster.dev/v1alpha1\""),
+        (
+            "apiVersion: muster.dev/v1alpha1",
+            "apiVersion: v1",
+            "1:13: apiVersion: is \"v1\", must be \"muster.dev/v1alpha1\"",
+        ),
         (
             "apiVersion: muster.dev/v1alpha1",
             "apiVersion: 1.5",
             "1:13: apiVersion: is the number 1.5, must be a text; write \"1.5\"",
         ),
-        ("kind: MusterJob", "kind: Job", "2:7: kind: is \"Job\", must be \"MusterJob\""),
-        ("kind: MusterJob", "Kind: MusterJob", "2:1: Kind: unknown field; did you mean kind?"),
+        (
+            "kind: MusterJob",
+            "kind: Job",
+            "2:7: kind: is \"Job\", must be \"MusterJob\"",
+        ),
+        (
+            "kind: MusterJob",
+            "Kind: MusterJob",
+            "2:1: Kind: unknown field; did you mean kind?",
+        ),
         (
             "  name: digits",
             "  name: Digits",
             "4:9: metadata.name: \"Digits\" has 'D': only lower-case letters, digits and '-' are allowed",
         ),
-        ("  name: digits", "  name: 7", "4:9: metadata.name: is the number 7, must be a text; write \"7\""),
-        ("  name: digits", "  name: -a", "4:9: metadata.name: \"-a\" must start with a letter"),
-        ("  name: digits", "  name: ''", "4:9: metadata.name: must not be empty"),
-        ("  name: digits", "  namespace: a", "3:1: metadata.name: must not be empty"),
-        ("  name: digits", "  nmae: digits", "4:3: metadata.nmae: unknown field; did you mean name?"),
-        ("  name: digits", "  name: {first: a}", "4:9: metadata.name: is a mapping, must be a text"),
-        ("  replicas: 2", "  replicas: two", "6:13: spec.replicas: is the text \"two\", must be a whole number"),
+        (
+            "  name: digits",
+            "  name: 7",
+            "4:9: metadata.name: is the number 7, must be a text; write \"7\"",
+        ),
+        (
+            "  name: digits",
+            "  name: -a",
+            "4:9: metadata.name: \"-a\" must start with a letter",
+        ),
+        (
+            "  name: digits",
+            "  name: ''",
+            "4:9: metadata.name: must not be empty",
+        ),
+        (
+            "  name: digits",
+            "  namespace: a",
+            "3:1: metadata.name: must not be empty",
+        ),
+        (
+            "  name: digits",
+            "  nmae: digits",
+            "4:3: metadata.nmae: unknown field; did you mean name?",
+        ),
+        (
+            "  name: digits",
+            "  name: {first: a}",
+            "4:9: metadata.name: is a mapping, must be a text",
+        ),
+        (
+            "  replicas: 2",
+            "  replicas: two",
+            "6:13: spec.replicas: is the text \"two\", must be a whole number",
+        ),
         (
             "  replicas: 2",
             "  replicas: \"2\"",
             "6:13: spec.replicas: is the text \"2\", must be a whole number; leave out the quotes",
         ),
-        ("  replicas: 2", "  replicas: 2.5", "6:13: spec.replicas: is the number 2.5, must be a whole number"),
-        ("  replicas: 2", "  replicas: 0", "6:13: spec.replicas: is 0, must be between 1 and 4096"),
-        ("  replicas: 2", "  replicas: [2]", "6:13: spec.replicas: is a list, must be a whole number"),
-        ("  replicas: 2", "  replicas: yes", "6:13: spec.replicas: is the boolean true, must be a whole number"),
+        (
+            "  replicas: 2",
+            "  replicas: 2.5",
+            "6:13: spec.replicas: is the number 2.5, must be a whole number",
+        ),
+        (
+            "  replicas: 2",
+            "  replicas: 0",
+            "6:13: spec.replicas: is 0, must be between 1 and 4096",
+        ),
+        (
+            "  replicas: 2",
+            "  replicas: [2]",
+            "6:13: spec.replicas: is a list, must be a whole number",
+        ),
+        (
+            "  replicas: 2",
+            "  replicas: yes",
+            "6:13: spec.replicas: is the boolean true, must be a whole number",
+        ),
         (
             "  replicas: 2",
             "  replicas: 99999999999999999999",
             "6:13: spec.replicas: is the number 100000000000000000000, must be a whole number",
         ),
-        ("  replicas: 2", "  min_replicas: 2", "6:3: spec.min_replicas: unknown field; did you mean minReplicas?"),
-        ("  replicas: 2", "  nnodes: 2", "6:3: spec.nnodes: unknown field; did you mean replicas?"),
+        (
+            "  replicas: 2",
+            "  min_replicas: 2",
+            "6:3: spec.min_replicas: unknown field; did you mean minReplicas?",
+        ),
+        (
+            "  replicas: 2",
+            "  nnodes: 2",
+            "6:3: spec.nnodes: unknown field; did you mean replicas?",
+        ),
         (
             "  replicas: 2",
             "  minReplicas: 3\n  maxReplicas: 2",
             "6:16: spec.minReplicas: is 3, must not be more than maxReplicas, which is 2",
         ),
-        ("  replicas: 2", "  gpusPerNode: -1", "6:16: spec.gpusPerNode: is -1, must be between 0 and 256"),
-        ("  replicas: 2", "  procPerNode: 257", "6:16: spec.procPerNode: is 257, must be between 1 and 256"),
-        ("  command: [python3]", "  command: python3", "7:12: spec.command: is the text \"python3\", must be a list"),
-        ("  command: [python3]", "  command: ['']", "7:13: spec.command[0]: must not be empty"),
+        (
+            "  replicas: 2",
+            "  gpusPerNode: -1",
+            "6:16: spec.gpusPerNode: is -1, must be between 0 and 256",
+        ),
+        (
+            "  replicas: 2",
+            "  procPerNode: 257",
+            "6:16: spec.procPerNode: is 257, must be between 1 and 256",
+        ),
+        (
+            "  command: [python3]",
+            "  command: python3",
+            "7:12: spec.command: is the text \"python3\", must be a list",
+        ),
+        (
+            "  command: [python3]",
+            "  command: ['']",
+            "7:13: spec.command[0]: must not be empty",
+        ),
         (
             "  args: [train.py]",
             "  args: []",
@@ -152,7 +295,11 @@ fn one_wrong_line() {
             "  args: [train.py, ~]",
             "8:20: spec.args[1]: is empty; leave it out, or write \"\" for an empty text",
         ),
-        ("  args: [train.py]", "  arg: [train.py]", "8:3: spec.arg: unknown field; did you mean args?"),
+        (
+            "  args: [train.py]",
+            "  arg: [train.py]",
+            "8:3: spec.arg: unknown field; did you mean args?",
+        ),
         (
             "  args: [train.py]",
             "  args: [train.py]\n  image: x",
@@ -160,7 +307,11 @@ fn one_wrong_line() {
              maxReplicas, procPerNode, gpusPerNode, command, args, env, workingDir, priority, restartPolicy, stopGracePeriod, \
              scaleUpCooldown, fenceAfter, progress, launch, stepPattern, nodeMix",
         ),
-        ("  args: [train.py]", "  args: [train.py]\n  env:\n    A: b", "10:5: spec.env: is a mapping, must be a list"),
+        (
+            "  args: [train.py]",
+            "  args: [train.py]\n  env:\n    A: b",
+            "10:5: spec.env: is a mapping, must be a list",
+        ),
         (
             "  args: [train.py]",
             "  args: [train.py]\n  env: [{name: RANK, value: x}]",
@@ -171,7 +322,11 @@ fn one_wrong_line() {
             "  args: [train.py]\n  env:\n    - name: A\n      value: 1",
             "11:14: spec.env[0].value: is the number 1, must be a text; write \"1\"",
         ),
-        ("  args: [train.py]", "  args: [train.py]\n  env:\n    - value: b", "10:7: spec.env[0].name: is missing"),
+        (
+            "  args: [train.py]",
+            "  args: [train.py]\n  env:\n    - value: b",
+            "10:7: spec.env[0].name: is missing",
+        ),
         (
             "  args: [train.py]",
             "  args: [train.py]\n  env:\n    - nam: b",

@@ -1,6 +1,8 @@
-//! A local cluster of the real programs: what is started is there, what is killed is dead, and nothing is left behind.
+//! A local cluster of the real programs: what is started is there, what is killed is dead, and
+//! nothing is left behind.
 //!
-//! The daemons are looked for in `MUSTER_BIN_DIR`, else beside `muster`; build the whole workspace first.
+//! The daemons are looked for in `MUSTER_BIN_DIR`, else beside `muster`; build the whole workspace
+//! first.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{
@@ -21,7 +23,9 @@ struct Local {
 impl Local {
     /// A directory for a cluster, not started.
     fn new() -> Local {
-        Local { dir: tempfile::tempdir().unwrap() }
+        Local {
+            dir: tempfile::tempdir().unwrap(),
+        }
     }
 
     fn up(nodes: u32) -> Local {
@@ -44,10 +48,17 @@ impl Local {
             command.env("MUSTER_BIN_DIR", bin_dir);
         }
         // A restarted coordinator that heard nobody yet is not what is tested here.
-        command.env("MUSTER_LOCAL_DIR", self.d()).args(args).stdin(Stdio::null());
+        command
+            .env("MUSTER_LOCAL_DIR", self.d())
+            .args(args)
+            .stdin(Stdio::null());
         let output = command.output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        (output.status.code().expect("ended by itself"), text(output.stdout), text(output.stderr))
+        (
+            output.status.code().expect("ended by itself"),
+            text(output.stdout),
+            text(output.stderr),
+        )
     }
 
     fn ok(&self, args: &[&str]) -> String {
@@ -63,25 +74,38 @@ impl Local {
     /// The daemon's row of `local status`.
     fn part(&self, name: &str) -> Value {
         let status = self.json(&["local", "status"]);
-        let part = status["parts"].as_array().unwrap().iter().find(|part| part["name"] == name);
+        let part = status["parts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|part| part["name"] == name);
         part.unwrap_or_else(|| panic!("{name} in {status}")).clone()
     }
 
     fn pid(&self, name: &str) -> i64 {
-        self.part(name)["pid"].as_i64().unwrap_or_else(|| panic!("{name} runs"))
+        self.part(name)["pid"]
+            .as_i64()
+            .unwrap_or_else(|| panic!("{name} runs"))
     }
 
     /// Waits for a state; nothing here takes longer than losing a node, which takes 5 s.
     fn until(&self, what: &str, is_so: impl Fn() -> bool) {
         let begun = Instant::now();
         while !is_so() {
-            assert!(begun.elapsed() < Duration::from_secs(180), "{what} does not come true: {:?}", self.run(&["local", "status"]));
+            assert!(
+                begun.elapsed() < Duration::from_secs(180),
+                "{what} does not come true: {:?}",
+                self.run(&["local", "status"])
+            );
             std::thread::yield_now();
         }
     }
 
     fn state(&self, node: &str) -> String {
-        self.json(&["get", "node", node])["status"]["state"].as_str().unwrap().to_owned()
+        self.json(&["get", "node", node])["status"]["state"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     }
 }
 
@@ -103,9 +127,13 @@ fn processes_of(dir: &Path) -> BTreeSet<i32> {
             text.windows(needle.len()).any(|window| window == needle)
         })
     };
-    let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pids = fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     // The tests' own `muster` children are gone when this is asked.
-    pids.filter(|pid| *pid != std::process::id() as i32 && names_it(*pid)).collect()
+    pids.filter(|pid| *pid != std::process::id() as i32 && names_it(*pid))
+        .collect()
 }
 
 fn address(server: &str) -> SocketAddr {
@@ -116,26 +144,53 @@ fn address(server: &str) -> SocketAddr {
 fn up_add_and_down() {
     let local = Local::up(2);
     let status = local.json(&["local", "status"]);
-    let names: Vec<&str> = status["parts"].as_array().unwrap().iter().map(|part| part["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = status["parts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|part| part["name"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["coordinator", "node-1", "node-2"]);
     assert_eq!(processes_of(&local.d()).len(), 3);
 
     // Found by other commands without being told where it is.
-    assert_eq!(local.ok(&["nodes", "-o", "name"]), "node/node-1\nnode/node-2\n");
+    assert_eq!(
+        local.ok(&["nodes", "-o", "name"]),
+        "node/node-1\nnode/node-2\n"
+    );
 
     let (code, _, error) = local.run(&["local", "up"]);
     assert_eq!(code, 1);
     assert!(
-        error.contains("is up already in") && error.contains("(3 processes)") && error.contains("`muster local down` stops it"),
+        error.contains("is up already in")
+            && error.contains("(3 processes)")
+            && error.contains("`muster local down` stops it"),
         "{error}"
     );
 
     assert_eq!(local.ok(&["local", "add-node"]), "node-3 ready\n");
-    assert_eq!(local.ok(&["local", "add-node", "spare", "--label", "rack=b", "--slots", "2"]), "spare ready\n");
+    assert_eq!(
+        local.ok(&[
+            "local", "add-node", "spare", "--label", "rack=b", "--slots", "2"
+        ]),
+        "spare ready\n"
+    );
     let spare = local.json(&["get", "node", "spare"]);
-    assert_eq!((&spare["metadata"]["labels"]["rack"], &spare["status"]["slots"]), (&"b".into(), &2.into()));
+    assert_eq!(
+        (
+            &spare["metadata"]["labels"]["rack"],
+            &spare["status"]["slots"]
+        ),
+        (&"b".into(), &2.into())
+    );
     let (code, _, error) = local.run(&["local", "add-node", "spare"]);
-    assert_eq!((code, error.as_str()), (1, "error: spare exists already; `muster local start-node spare` starts it again\n"));
+    assert_eq!(
+        (code, error.as_str()),
+        (
+            1,
+            "error: spare exists already; `muster local start-node spare` starts it again\n"
+        )
+    );
     let (code, _, error) = local.run(&["local", "add-node", "Bad"]);
     assert_eq!(code, 2, "{error}");
 
@@ -143,7 +198,10 @@ fn up_add_and_down() {
     TcpStream::connect(address(server)).unwrap();
     assert_eq!(local.ok(&["local", "down"]), "local cluster down\n");
     assert_eq!(processes_of(&local.d()), BTreeSet::new());
-    assert!(TcpStream::connect(address(server)).is_err(), "nobody listens any more");
+    assert!(
+        TcpStream::connect(address(server)).is_err(),
+        "nobody listens any more"
+    );
     assert!(!local.d().exists(), "the directory is gone");
 }
 
@@ -153,12 +211,23 @@ fn daemons_outlive_the_terminal_in_sessions_of_their_own() {
     for part in ["coordinator", "node-1"] {
         let pid = local.pid(part);
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        let session: i64 = stat.rsplit(')').next().unwrap().split_whitespace().nth(3).unwrap().parse().unwrap();
+        let session: i64 = stat
+            .rsplit(')')
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .nth(3)
+            .unwrap()
+            .parse()
+            .unwrap();
         assert_eq!(session, pid, "{part} leads its session");
         for fd in 0..3 {
             let target = fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap();
             let expected = if fd == 0 { "/dev/null" } else { "/log" };
-            assert!(target.to_string_lossy().ends_with(expected), "{part} has {target:?} as {fd}");
+            assert!(
+                target.to_string_lossy().ends_with(expected),
+                "{part} has {target:?} as {fd}"
+            );
         }
     }
 }
@@ -167,16 +236,38 @@ fn daemons_outlive_the_terminal_in_sessions_of_their_own() {
 fn a_killed_agent_comes_back_with_the_same_node() {
     let local = Local::up(2);
     let (agent, coordinator) = (local.pid("node-1"), local.pid("coordinator"));
-    assert_eq!(local.ok(&["local", "kill-agent", "node-1"]), "agent of node-1 killed\n");
+    assert_eq!(
+        local.ok(&["local", "kill-agent", "node-1"]),
+        "agent of node-1 killed\n"
+    );
     assert_eq!(local.part("node-1")["process"], "Dead");
     local.until("node-1 is missed", || local.state("node-1") != "Ready");
-    assert_eq!(local.run(&["local", "kill-agent", "node-1"]).2, "error: agent of node-1: is not running\n");
-    assert_eq!(local.ok(&["local", "start-agent", "node-1"]), "node-1 ready\n");
+    assert_eq!(
+        local.run(&["local", "kill-agent", "node-1"]).2,
+        "error: agent of node-1: is not running\n"
+    );
+    assert_eq!(
+        local.ok(&["local", "start-agent", "node-1"]),
+        "node-1 ready\n"
+    );
     assert_ne!(local.pid("node-1"), agent);
-    assert_eq!(local.run(&["local", "start-agent", "node-1"]).2, "error: the agent of node-1 is running already\n");
-    assert_eq!(local.pid("coordinator"), coordinator, "nobody else was touched");
+    assert_eq!(
+        local.run(&["local", "start-agent", "node-1"]).2,
+        "error: the agent of node-1 is running already\n"
+    );
+    assert_eq!(
+        local.pid("coordinator"),
+        coordinator,
+        "nobody else was touched"
+    );
     let (code, _, error) = local.run(&["local", "kill-agent", "node-9"]);
-    assert_eq!((code, error.as_str()), (1, "error: no node \"node-9\" in this cluster; there are: node-1, node-2\n"));
+    assert_eq!(
+        (code, error.as_str()),
+        (
+            1,
+            "error: no node \"node-9\" in this cluster; there are: node-1, node-2\n"
+        )
+    );
 }
 
 #[test]
@@ -188,13 +279,20 @@ fn a_killed_coordinator_comes_back_on_its_port() {
     let (code, _, error) = local.run(&["nodes"]);
     assert_eq!(code, 5);
     assert!(
-        error.contains(&format!("cannot reach the coordinator at {}", server.as_str().unwrap())),
+        error.contains(&format!(
+            "cannot reach the coordinator at {}",
+            server.as_str().unwrap()
+        )),
         "the local one is meant: {error}"
     );
     assert_eq!(local.part("coordinator")["state"], "Unreachable");
     local.ok(&["local", "start-coordinator"]);
     assert_eq!(local.json(&["local", "status"])["server"], server);
-    local.until("all nodes are back", || ["node-1", "node-2"].iter().all(|node| local.state(node) == "Ready"));
+    local.until("all nodes are back", || {
+        ["node-1", "node-2"]
+            .iter()
+            .all(|node| local.state(node) == "Ready")
+    });
     assert_eq!([local.pid("node-1"), local.pid("node-2")], agents);
 }
 
@@ -202,11 +300,20 @@ fn a_killed_coordinator_comes_back_on_its_port() {
 fn a_node_without_power_has_no_process_and_can_be_started_again() {
     let local = Local::up(2);
     let home = local.d().join("nodes/node-2");
-    assert_eq!(local.ok(&["local", "kill-node", "node-2"]), "node-2 killed (1 process)\n");
+    assert_eq!(
+        local.ok(&["local", "kill-node", "node-2"]),
+        "node-2 killed (1 process)\n"
+    );
     assert_eq!(processes_of(&home), BTreeSet::new());
-    assert_eq!(local.run(&["local", "kill-node", "node-2"]).2, "error: node-2 is dead already: no process of it lives\n");
+    assert_eq!(
+        local.run(&["local", "kill-node", "node-2"]).2,
+        "error: node-2 is dead already: no process of it lives\n"
+    );
     local.until("node-2 is lost", || local.state("node-2") == "Lost");
-    assert_eq!(local.ok(&["local", "start-node", "node-2"]), "node-2 ready\n");
+    assert_eq!(
+        local.ok(&["local", "start-node", "node-2"]),
+        "node-2 ready\n"
+    );
 }
 
 #[test]
@@ -219,10 +326,16 @@ fn what_a_dead_cluster_left_is_recognised_and_used_again() {
     local.until("all are dead", || processes_of(&local.d()).is_empty());
     let (code, _, error) = local.run(&["local", "status"]);
     assert_eq!(code, 1);
-    assert!(error.contains("is down; `muster local up` starts it again"), "{error}");
+    assert!(
+        error.contains("is down; `muster local up` starts it again"),
+        "{error}"
+    );
     let (code, _, error) = local.run(&["local", "up", "--nodes", "2"]);
     assert_eq!(code, 0, "{error}");
-    assert!(error.contains("is not running any more; starting it again with its state"), "{error}");
+    assert!(
+        error.contains("is not running any more; starting it again with its state"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -233,9 +346,17 @@ fn a_reused_pid_is_not_taken_for_a_daemon() {
     let mut stranger = Command::new("sleep").arg("1000").spawn().unwrap();
     cluster["coordinator"]["pid"] = stranger.id().into();
     cluster.as_object_mut().unwrap().remove("sum");
-    fs::write(&record, muster_sealed::seal(cluster.to_string().into_bytes())).unwrap();
+    fs::write(
+        &record,
+        muster_sealed::seal(cluster.to_string().into_bytes()),
+    )
+    .unwrap();
     assert_eq!(local.part("coordinator")["process"], "Dead");
-    assert_eq!(local.ok(&["local", "down"]), "local cluster down\n", "the real one is found by its mark");
+    assert_eq!(
+        local.ok(&["local", "down"]),
+        "local cluster down\n",
+        "the real one is found by its mark"
+    );
     assert_eq!(stranger.try_wait().unwrap(), None, "a stranger lives on");
     stranger.kill().unwrap();
     stranger.wait().unwrap();
@@ -249,7 +370,10 @@ fn kept_state_is_carried_on_with() {
     assert_eq!(processes_of(&local.d()), BTreeSet::new());
     assert!(local.d().join("nodes/node-1/log").exists());
     local.ok(&["local", "up", "--nodes", "1"]);
-    assert_eq!(local.json(&["get", "node", "node-1"])["spec"]["cordon"]["reason"], "fan");
+    assert_eq!(
+        local.json(&["get", "node", "node-1"])["spec"]["cordon"]["reason"],
+        "fan"
+    );
 }
 
 #[test]
@@ -259,13 +383,18 @@ fn a_daemon_that_cannot_start_says_why_and_nothing_stays() {
     fs::create_dir(&bin).unwrap();
     for name in ["muster-coordinator", "muster-agent", "muster-runner"] {
         use std::os::unix::fs::PermissionsExt;
-        fs::write(bin.join(name), "#!/bin/sh\necho 'no disk left' >&2\nexit 7\n").unwrap();
+        fs::write(
+            bin.join(name),
+            "#!/bin/sh\necho 'no disk left' >&2\nexit 7\n",
+        )
+        .unwrap();
         fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
     let (code, _, error) = local.run(&["local", "up", "--bin-dir", bin.to_str().unwrap()]);
     assert_eq!(code, 1);
     assert!(
-        error.contains("coordinator ended at once (exit status: 7); the end of") && error.ends_with(":\n  no disk left\n"),
+        error.contains("coordinator ended at once (exit status: 7); the end of")
+            && error.ends_with(":\n  no disk left\n"),
         "{error}"
     );
     assert_eq!(processes_of(&local.d()), BTreeSet::new());

@@ -1,4 +1,5 @@
-//! The gRPC services of `muster.v1`, thin over the [`Handle`]: well-formedness is checked here, everything else is the fleet's.
+//! The gRPC services of `muster.v1`, thin over the [`Handle`]: well-formedness is checked here,
+//! everything else is the fleet's.
 //!
 //! | file | owns |
 //! |---|---|
@@ -14,8 +15,8 @@ use std::sync::Arc;
 use muster_proto::{
     limits::MESSAGE_MAX,
     v1::{
-        agent_service_server::AgentServiceServer, event_service_server::EventServiceServer, job_service_server::JobServiceServer,
-        node_service_server::NodeServiceServer,
+        agent_service_server::AgentServiceServer, event_service_server::EventServiceServer,
+        job_service_server::JobServiceServer, node_service_server::NodeServiceServer,
     },
 };
 use muster_runtime::tasks::Scope;
@@ -54,7 +55,12 @@ pub(crate) struct Context {
 
 /// All services, and the reporter by which they are taken out of service.
 pub async fn routes(handle: Handle, scope: Scope) -> (Routes, Health) {
-    let context = Context { handle, scope, connections: Arc::default(), usages: Arc::default() };
+    let context = Context {
+        handle,
+        scope,
+        connections: Arc::default(),
+        usages: Arc::default(),
+    };
     let (reporter, health) = tonic_health::server::health_reporter();
     let health_handle = Health(reporter);
     health_handle.set(ServingStatus::Serving).await;
@@ -62,7 +68,11 @@ pub async fn routes(handle: Handle, scope: Scope) -> (Routes, Health) {
     let mut routes = RoutesBuilder::default();
     macro_rules! add {
         ($server:ident, $service:expr) => {
-            routes.add_service($server::new($service).max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX))
+            routes.add_service(
+                $server::new($service)
+                    .max_decoding_message_size(MESSAGE_MAX)
+                    .max_encoding_message_size(MESSAGE_MAX),
+            )
         };
     }
     add!(JobServiceServer, jobs::Jobs(context.clone()));
@@ -79,7 +89,13 @@ pub struct Health(HealthReporter);
 
 impl Health {
     pub async fn set(&self, status: ServingStatus) {
-        for service in ["", "muster.v1.JobService", "muster.v1.NodeService", "muster.v1.EventService", "muster.v1.AgentService"] {
+        for service in [
+            "",
+            "muster.v1.JobService",
+            "muster.v1.NodeService",
+            "muster.v1.EventService",
+            "muster.v1.AgentService",
+        ] {
             self.0.set_service_status(service, status).await;
         }
     }

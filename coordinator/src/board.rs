@@ -1,8 +1,9 @@
 //! What the engine has published for everybody to read: jobs, nodes and events.
 //!
-//! The engine is the only writer, through one `watch` channel per shelf; readers look, take clones of what they need, and wait for the
-//! next change. Everything has a revision, so a reader that was slow finds what changed since its last look, each thing once and in
-//! its latest state: nothing is queued for anybody.
+//! The engine is the only writer, through one `watch` channel per shelf; readers look, take clones
+//! of what they need, and wait for the next change. Everything has a revision, so a reader that was
+//! slow finds what changed since its last look, each thing once and in its latest state: nothing is
+//! queued for anybody.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -38,7 +39,12 @@ struct Item<V> {
 
 impl<K, V> Default for Shelf<K, V> {
     fn default() -> Self {
-        Self { revision: 0, items: BTreeMap::new(), changes: BTreeMap::new(), removed: 0 }
+        Self {
+            revision: 0,
+            items: BTreeMap::new(),
+            changes: BTreeMap::new(),
+            removed: 0,
+        }
     }
 }
 
@@ -53,7 +59,13 @@ impl<K: Ord + Clone, V: PartialEq> Shelf<K, V> {
         }
         self.revision += 1;
         self.changes.insert(self.revision, key.clone());
-        self.items.insert(key, Item { revision: self.revision, value: Arc::new(value) });
+        self.items.insert(
+            key,
+            Item {
+                revision: self.revision,
+                value: Arc::new(value),
+            },
+        );
         true
     }
 
@@ -68,7 +80,9 @@ impl<K: Ord + Clone, V: PartialEq> Shelf<K, V> {
     }
 
     pub fn remove(&mut self, key: &K) -> bool {
-        let Some(item) = self.items.remove(key) else { return false };
+        let Some(item) = self.items.remove(key) else {
+            return false;
+        };
         self.changes.remove(&item.revision);
         self.revision += 1;
         self.removed = self.revision;
@@ -82,7 +96,9 @@ impl<K: Ord + Clone, V: PartialEq> Shelf<K, V> {
     /// All that come after `after` in the order of keys.
     pub fn after(&self, after: Option<&K>) -> impl Iterator<Item = (&K, &Arc<V>)> {
         use std::ops::Bound::{Excluded, Unbounded};
-        self.items.range((after.map_or(Unbounded, Excluded), Unbounded)).map(|(key, item)| (key, &item.value))
+        self.items
+            .range((after.map_or(Unbounded, Excluded), Unbounded))
+            .map(|(key, item)| (key, &item.value))
     }
 
     pub fn revision(&self) -> u64 {
@@ -91,7 +107,9 @@ impl<K: Ord + Clone, V: PartialEq> Shelf<K, V> {
 
     /// What changed after `revision`, oldest change first.
     pub fn since(&self, revision: u64) -> impl Iterator<Item = (&K, &Arc<V>)> {
-        self.changes.range(revision + 1..).map(|(_, key)| (key, &self.items[key].value))
+        self.changes
+            .range(revision + 1..)
+            .map(|(_, key)| (key, &self.items[key].value))
     }
 
     /// Whether anything was removed after `revision`; what, a reader finds by comparing.
@@ -111,7 +129,13 @@ impl Events {
     /// As after a start: `exists` says which jobs there still are.
     pub fn loaded(events: Vec<Event>, exists: impl Fn(&JobUid) -> bool) -> Events {
         let kept = Kept::of(&events, exists);
-        let mut all = Events { events: events.into_iter().map(|event| (event.sequence, Arc::new(event))).collect(), kept };
+        let mut all = Events {
+            events: events
+                .into_iter()
+                .map(|event| (event.sequence, Arc::new(event)))
+                .collect(),
+            kept,
+        };
         all.drop_surplus();
         all
     }
@@ -136,16 +160,22 @@ impl Events {
 
     /// One job's events, oldest first.
     pub fn story(&self, job: &JobUid) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
-        self.kept.story(job).filter_map(|number| self.events.get(&number))
+        self.kept
+            .story(job)
+            .filter_map(|number| self.events.get(&number))
     }
 
     /// Events with a number greater than `sequence`, oldest first.
     pub fn after(&self, sequence: u64) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
-        self.events.range(sequence.saturating_add(1)..).map(|(_, event)| event)
+        self.events
+            .range(sequence.saturating_add(1)..)
+            .map(|(_, event)| event)
     }
 
     pub fn last(&self) -> u64 {
-        self.events.last_key_value().map_or(0, |(sequence, _)| *sequence)
+        self.events
+            .last_key_value()
+            .map_or(0, |(sequence, _)| *sequence)
     }
 }
 
@@ -154,7 +184,10 @@ mod tests {
     use super::*;
 
     fn since(shelf: &Shelf<u8, char>, revision: u64) -> Vec<(u8, char)> {
-        shelf.since(revision).map(|(key, value)| (*key, **value)).collect()
+        shelf
+            .since(revision)
+            .map(|(key, value)| (*key, **value))
+            .collect()
     }
 
     #[test]
@@ -196,7 +229,10 @@ mod tests {
         shelf.put(1, 'a');
         let (seen, before) = (shelf.revision(), shelf.get(&1).cloned());
         shelf.amend(&1, |value| *value = 'b');
-        assert_eq!((shelf.get(&1).map(|value| **value), before.as_deref()), (Some('b'), Some(&'a')));
+        assert_eq!(
+            (shelf.get(&1).map(|value| **value), before.as_deref()),
+            (Some('b'), Some(&'a'))
+        );
         assert_eq!(shelf.revision(), seen);
     }
 
@@ -206,7 +242,12 @@ mod tests {
         for key in [3, 1, 2] {
             shelf.put(key, 'a');
         }
-        let keys = |after: Option<u8>| shelf.after(after.as_ref()).map(|(key, _)| *key).collect::<Vec<_>>();
+        let keys = |after: Option<u8>| {
+            shelf
+                .after(after.as_ref())
+                .map(|(key, _)| *key)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(keys(None), [1, 2, 3]);
         assert_eq!(keys(Some(1)), [2, 3]);
         assert_eq!(keys(Some(9)), [0_u8; 0]);

@@ -1,8 +1,10 @@
-//! The engine: one thread that owns the fleet and the store. All inputs that wait, one turn, one commit, then the effects; never otherwise.
+//! The engine: one thread that owns the fleet and the store. All inputs that wait, one turn, one
+//! commit, then the effects; never otherwise.
 //!
-//! It is an ordinary thread because a commit blocks for the disk, some 4 ms, and nothing else may wait with it. It shares nothing:
-//! inputs come over one bounded queue, and what others may see goes out over `watch` channels that hold only the latest state.
-//! If a commit fails, the thread ends and the process with it: nobody has heard of a decision that is not stored (DESIGN R1).
+//! It is an ordinary thread because a commit blocks for the disk, some 4 ms, and nothing else may
+//! wait with it. It shares nothing: inputs come over one bounded queue, and what others may see
+//! goes out over `watch` channels that hold only the latest state. If a commit fails, the thread
+//! ends and the process with it: nobody has heard of a decision that is not stored (DESIGN R1).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,13 +41,14 @@ mod tests;
 use alike::Alike;
 use reports::Reports;
 
-/// Inputs that wait, and the most that one turn takes: all members of a job of 1,000 nodes answer at the same time, and cost one decision
-/// and one commit, some 20 ms together. Beyond that sessions wait with what they have to say.
+/// Inputs that wait, and the most that one turn takes: all members of a job of 1,000 nodes answer
+/// at the same time, and cost one decision and one commit, some 20 ms together. Beyond that
+/// sessions wait with what they have to say.
 const INBOX: usize = 1_024;
 
-/// After a turn that took long to decide the next one waits as long again, but no longer than this, for what else is on its way: the
-/// members of a large job answer within some 100 ms, and looking at all of them for every few answers would take the processor from
-/// those who bring the rest.
+/// After a turn that took long to decide the next one waits as long again, but no longer than this,
+/// for what else is on its way: the members of a large job answer within some 100 ms, and looking
+/// at all of them for every few answers would take the processor from those who bring the rest.
 const GATHER_MAX: Duration = Duration::from_millis(20);
 
 /// A job of some ten nodes is decided in less, and never waits.
@@ -73,7 +76,8 @@ pub(crate) enum Message {
     },
 }
 
-/// What one session's agent is to be told. Only the latest matters, so it is a state and not a queue.
+/// What one session's agent is to be told. Only the latest matters, so it is a state and not a
+/// queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Orders {
     pub welcome: Option<Welcome>,
@@ -110,9 +114,15 @@ pub fn start(
     shutdown: CancellationToken,
 ) -> Result<Started, StartError> {
     failpoint!("before the record is loaded");
-    let Loaded { fleet: mut stored, events } = store.load()?;
+    let Loaded {
+        fleet: mut stored,
+        events,
+    } = store.load()?;
     let mut alike = Alike::default();
-    stored.reports.iter_mut().for_each(|(_, report)| alike.share(report));
+    stored
+        .reports
+        .iter_mut()
+        .for_each(|(_, report)| alike.share(report));
     let clock = Clock::unix(events.last().map_or(0, |event| event.at.0));
     failpoint!("before the term is stored");
     let term = store.next_term(min_term)?;
@@ -139,7 +149,13 @@ pub fn start(
         gather_until: Timestamp(0),
     };
     engine.publish_all(events);
-    let handle = Handle::new(inbox, clock, engine.jobs.subscribe(), engine.nodes.subscribe(), engine.events.subscribe());
+    let handle = Handle::new(
+        inbox,
+        clock,
+        engine.jobs.subscribe(),
+        engine.nodes.subscribe(),
+        engine.events.subscribe(),
+    );
     let (ending, ended) = oneshot::channel();
     let thread = thread::Builder::new()
         .name("engine".into())
@@ -149,7 +165,12 @@ pub fn start(
             engine.run(messages, shutdown)
         })
         .map_err(StartError::Thread)?;
-    Ok(Started { handle, term, thread, ended })
+    Ok(Started {
+        handle,
+        term,
+        thread,
+        ended,
+    })
 }
 
 struct Session {
@@ -180,10 +201,16 @@ struct Engine {
 }
 
 impl Engine {
-    fn run(mut self, mut messages: mpsc::Receiver<Message>, shutdown: CancellationToken) -> Result<(), StoreError> {
+    fn run(
+        mut self,
+        mut messages: mpsc::Receiver<Message>,
+        shutdown: CancellationToken,
+    ) -> Result<(), StoreError> {
         // Only to wait for a message or a moment; it drives nothing else.
-        let waiting =
-            tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime without I/O opens nothing");
+        let waiting = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime without I/O opens nothing");
         loop {
             let due = Duration::from_micros(self.wake_at.0.saturating_sub(self.clock.now_us()));
             let message = waiting.block_on(async {
@@ -206,7 +233,8 @@ impl Engine {
                 inputs.push(Input::Tick);
             }
             if let Some(message) = message {
-                let more = Duration::from_micros(self.gather_until.0.saturating_sub(self.clock.now_us()));
+                let more =
+                    Duration::from_micros(self.gather_until.0.saturating_sub(self.clock.now_us()));
                 if !more.is_zero() && messages.len() < INBOX / 2 {
                     waiting.block_on(async { tokio::time::sleep(more).await });
                 }
@@ -223,10 +251,13 @@ impl Engine {
         }
     }
 
-    /// Takes what waits behind the first input, up to and with the first request: its answer tells what it left, not what a later one did.
+    /// Takes what waits behind the first input, up to and with the first request: its answer tells
+    /// what it left, not what a later one did.
     fn gather(&mut self, inputs: &mut Vec<Input>, messages: &mut mpsc::Receiver<Message>) {
         while inputs.len() < INBOX && !matches!(inputs.last(), Some(Input::Request { .. })) {
-            let Ok(message) = messages.try_recv() else { return };
+            let Ok(message) = messages.try_recv() else {
+                return;
+            };
             inputs.push(self.accept(message));
         }
     }
@@ -238,10 +269,20 @@ impl Engine {
                 self.last_session = self.last_session.next();
                 let session = self.last_session;
                 let (orders, receiver) = watch::channel(Orders::default());
-                self.sessions.insert(session, Session { node: hello.node.clone(), orders });
-                // A task that is gone already is noticed like any later end of it: its Disconnected follows.
+                self.sessions.insert(
+                    session,
+                    Session {
+                        node: hello.node.clone(),
+                        orders,
+                    },
+                );
+                // A task that is gone already is noticed like any later end of it: its Disconnected
+                // follows.
                 let _ = opened.send((session, receiver));
-                Input::Connected { session, hello: *hello }
+                Input::Connected {
+                    session,
+                    hello: *hello,
+                }
             }
             Message::Session(mut input) => {
                 match &mut *input {
@@ -256,7 +297,10 @@ impl Engine {
                 self.last_request += 1;
                 let id = RequestId(self.last_request);
                 self.waiting.insert(id, answered);
-                Input::Request { id, request: *request }
+                Input::Request {
+                    id,
+                    request: *request,
+                }
             }
         }
     }
@@ -275,11 +319,18 @@ impl Engine {
             failpoint!("after commit");
         }
         let stored = Timestamp(self.clock.now_us());
-        let told = turn.effects.iter().filter(|effect| matches!(effect, Effect::Publish { .. })).count();
+        let told = turn
+            .effects
+            .iter()
+            .filter(|effect| matches!(effect, Effect::Publish { .. }))
+            .count();
         self.publish_events(turn.changes);
-        // What users see comes first: whoever gets an answer or a welcome finds in a list what it speaks of.
-        let (views, rest): (Vec<_>, Vec<_>) =
-            turn.effects.into_iter().partition(|effect| matches!(effect, Effect::JobChanged(_) | Effect::NodeChanged(_)));
+        // What users see comes first: whoever gets an answer or a welcome finds in a list what it
+        // speaks of.
+        let (views, rest): (Vec<_>, Vec<_>) = turn
+            .effects
+            .into_iter()
+            .partition(|effect| matches!(effect, Effect::JobChanged(_) | Effect::NodeChanged(_)));
         for effect in views.into_iter().chain(rest) {
             failpoint!("between what is published");
             self.execute(effect);
@@ -287,31 +338,59 @@ impl Engine {
         let done = Timestamp(self.clock.now_us());
         if told > 0 {
             let us = |from: Timestamp, to: Timestamp| to.0.saturating_sub(from.0);
-            let (think_us, commit_us, act_us) = (us(now, thought), us(thought, stored), us(stored, done));
+            let (think_us, commit_us, act_us) =
+                (us(now, thought), us(thought, stored), us(stored, done));
             debug!(target: TURNS, inputs = count, told, think_us, commit_us, act_us, done_us = done.0, "turn");
         }
-        self.gather_until = if thinking < GATHER_MIN { Timestamp(0) } else { done + thinking.min(GATHER_MAX) };
+        self.gather_until = if thinking < GATHER_MIN {
+            Timestamp(0)
+        } else {
+            done + thinking.min(GATHER_MAX)
+        };
         let asked = turn.wake_at.filter(|at| *at > now);
         let earlier = Some(self.wake_at).filter(|at| *at > now);
-        self.wake_at = [asked, earlier, Some(now + self.tick)].into_iter().flatten().min().expect("one of them is set");
+        self.wake_at = [asked, earlier, Some(now + self.tick)]
+            .into_iter()
+            .flatten()
+            .min()
+            .expect("one of them is set");
         Ok(())
     }
 
     fn keep_reports(&mut self) -> Result<(), StoreError> {
         let reports = self.reports.take();
-        if reports.is_empty() { Ok(()) } else { self.store.keep_reports(&reports) }
+        if reports.is_empty() {
+            Ok(())
+        } else {
+            self.store.keep_reports(&reports)
+        }
     }
 
     fn execute(&mut self, effect: Effect) {
         match effect {
-            Effect::Welcome { session, term, epoch, heartbeat, protocol } => {
-                self.order(session, |orders| orders.welcome = Some(Welcome { term, epoch, heartbeat, protocol }));
+            Effect::Welcome {
+                session,
+                term,
+                epoch,
+                heartbeat,
+                protocol,
+            } => {
+                self.order(session, |orders| {
+                    orders.welcome = Some(Welcome {
+                        term,
+                        epoch,
+                        heartbeat,
+                        protocol,
+                    })
+                });
             }
             Effect::Refuse { session, why } => {
                 self.order(session, |orders| orders.refused = Some(why));
                 self.sessions.remove(&session);
             }
-            Effect::Publish { session, desired } => self.order(session, |orders| orders.desired = Some(Arc::new(desired))),
+            Effect::Publish { session, desired } => {
+                self.order(session, |orders| orders.desired = Some(Arc::new(desired)))
+            }
             Effect::Answer { id, answer } => {
                 if let Some(answered) = self.waiting.remove(&id) {
                     failpoint!("before the answer");
@@ -331,13 +410,16 @@ impl Engine {
             self.names.insert(uid, name.clone());
             self.jobs.send_if_modified(|jobs| jobs.put(name, view));
         } else if let Some(name) = self.names.remove(&uid) {
-            self.jobs.send_if_modified(|jobs| jobs.get(&name).is_some_and(|job| job.record.uid == uid) && jobs.remove(&name));
+            self.jobs.send_if_modified(|jobs| {
+                jobs.get(&name).is_some_and(|job| job.record.uid == uid) && jobs.remove(&name)
+            });
         }
     }
 
     fn show_node(&mut self, node: NodeName) {
         let view = self.fleet.node_view(&node);
-        self.reports.see(&node, view.as_ref().map(|view| &view.report));
+        self.reports
+            .see(&node, view.as_ref().map(|view| &view.report));
         self.nodes.send_if_modified(|nodes| match view {
             Some(view) => nodes.put(node, view),
             None => nodes.remove(&node),
@@ -351,7 +433,8 @@ impl Engine {
         }
     }
 
-    /// Keeps "last heard" true between changes of a node, without a word to those who follow it: it changes every second.
+    /// Keeps "last heard" true between changes of a node, without a word to those who follow it: it
+    /// changes every second.
     fn heard(&self, session: SessionId) {
         let now = Timestamp(self.clock.now_us());
         if let Some(session) = self.sessions.get(&session) {
@@ -375,7 +458,10 @@ impl Engine {
             return;
         }
         for event in &new {
-            let (job, node) = (event.job.as_ref().map(|(_, name)| name.to_string()), event.node.as_ref().map(ToString::to_string));
+            let (job, node) = (
+                event.job.as_ref().map(|(_, name)| name.to_string()),
+                event.node.as_ref().map(ToString::to_string),
+            );
             if event.warning {
                 warn!(reason = event.reason, job, node, "{}", event.message);
             } else {
@@ -392,8 +478,13 @@ impl Engine {
     fn publish_all(&mut self, events: Vec<muster_core::fleet::Event>) {
         let views = self.fleet.job_views();
         let jobs: BTreeSet<JobUid> = views.iter().map(|view| view.record.uid.clone()).collect();
-        self.events.send_replace(Events::loaded(events, |uid| jobs.contains(uid)));
-        self.names.extend(views.iter().map(|view| (view.record.uid.clone(), view.record.name.clone())));
+        self.events
+            .send_replace(Events::loaded(events, |uid| jobs.contains(uid)));
+        self.names.extend(
+            views
+                .iter()
+                .map(|view| (view.record.uid.clone(), view.record.name.clone())),
+        );
         self.jobs.send_modify(|jobs| {
             for view in views {
                 jobs.put(view.record.name.clone(), view);

@@ -1,7 +1,9 @@
-//! Named places at which a test kills this process. They exist in unit tests only: in every other build the macro is nothing.
+//! Named places at which a test kills this process. They exist in unit tests only: in every other
+//! build the macro is nothing.
 //!
-//! A unit test starts its own program again as a coordinator, with `MUSTER_TEST_FAILPOINT=NAME:COUNT` in its environment: the process ends
-//! by SIGKILL when it passes that place for the COUNTth time.
+//! A unit test starts its own program again as a coordinator, with
+//! `MUSTER_TEST_FAILPOINT=NAME:COUNT` in its environment: the process ends by SIGKILL when it
+//! passes that place for the COUNTth time.
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -21,7 +21,8 @@ use crate::{
     engine::{Message, Orders},
 };
 
-/// How long a caller waits for a decision: a full queue is one turn and one commit; a disk that takes seconds for it is broken.
+/// How long a caller waits for a decision: a full queue is one turn and one commit; a disk that
+/// takes seconds for it is broken.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,32 +50,62 @@ impl Handle {
         nodes: watch::Receiver<Nodes>,
         events: watch::Receiver<Events>,
     ) -> Self {
-        Self { inbox, clock, jobs, nodes, events }
+        Self {
+            inbox,
+            clock,
+            jobs,
+            nodes,
+            events,
+        }
     }
 
     /// Asks for a decision and waits until it is stored.
     pub async fn request(&self, request: Request) -> Result<Answer, NoAnswer> {
         let (answered, answer) = oneshot::channel();
         let asked = async {
-            self.inbox.send(Message::Request { request: Box::new(request), answered }).await.map_err(|_| NoAnswer::Ended)?;
+            self.inbox
+                .send(Message::Request {
+                    request: Box::new(request),
+                    answered,
+                })
+                .await
+                .map_err(|_| NoAnswer::Ended)?;
             answer.await.map_err(|_| NoAnswer::Ended)
         };
-        timeout(DECISION_TIMEOUT, asked).await.unwrap_or(Err(NoAnswer::Late))
+        timeout(DECISION_TIMEOUT, asked)
+            .await
+            .unwrap_or(Err(NoAnswer::Late))
     }
 
-    /// Opens a session. What its agent is to be told appears in the receiver; when that closes, the engine is gone.
-    pub async fn connect(&self, hello: Hello) -> Result<(SessionId, watch::Receiver<Orders>), NoAnswer> {
+    /// Opens a session. What its agent is to be told appears in the receiver; when that closes, the
+    /// engine is gone.
+    pub async fn connect(
+        &self,
+        hello: Hello,
+    ) -> Result<(SessionId, watch::Receiver<Orders>), NoAnswer> {
         let (opened, session) = oneshot::channel();
         let asked = async {
-            self.inbox.send(Message::Connect { hello: Box::new(hello), opened }).await.map_err(|_| NoAnswer::Ended)?;
+            self.inbox
+                .send(Message::Connect {
+                    hello: Box::new(hello),
+                    opened,
+                })
+                .await
+                .map_err(|_| NoAnswer::Ended)?;
             session.await.map_err(|_| NoAnswer::Ended)
         };
-        timeout(DECISION_TIMEOUT, asked).await.unwrap_or(Err(NoAnswer::Late))
+        timeout(DECISION_TIMEOUT, asked)
+            .await
+            .unwrap_or(Err(NoAnswer::Late))
     }
 
-    /// Passes on what a session says. Waits for room: a session that talks faster than the engine decides is slowed down.
+    /// Passes on what a session says. Waits for room: a session that talks faster than the engine
+    /// decides is slowed down.
     pub async fn tell(&self, input: Input) -> Result<(), NoAnswer> {
-        self.inbox.send(Message::Session(Box::new(input))).await.map_err(|_| NoAnswer::Ended)
+        self.inbox
+            .send(Message::Session(Box::new(input)))
+            .await
+            .map_err(|_| NoAnswer::Ended)
     }
 
     pub fn now(&self) -> Timestamp {

@@ -1,18 +1,22 @@
-//! Which events are kept. A job's story goes with the job; events of nodes and of the fleet make room for newer ones of their kind.
+//! Which events are kept. A job's story goes with the job; events of nodes and of the fleet make
+//! room for newer ones of their kind.
 //!
-//! Ten thousand nodes that connect write as many events: they must wipe neither what happened to a job, nor who was lost or cordoned.
-//! Knows numbers only; the board and the stores each hold one beside the events themselves, and drop what it has let go.
+//! Ten thousand nodes that connect write as many events: they must wipe neither what happened to a
+//! job, nor who was lost or cordoned. Knows numbers only; the board and the stores each hold one
+//! beside the events themselves, and drop what it has let go.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_core::{fleet::Event, id::JobUid};
 
-/// Of one job the first and the last: how it began, and how it came to where it is. 500 of about 400 bytes are 200 KB.
+/// Of one job the first and the last: how it began, and how it came to where it is. 500 of about
+/// 400 bytes are 200 KB.
 pub const JOB_FIRST: usize = 100;
 pub const JOB_LAST: usize = 400;
 /// Of all jobs together: 40 MB in memory and on disk.
 pub const JOBS_MAX: usize = 100_000;
-/// Of nodes and the fleet: warnings, and as many others. 4 MB; a fleet of 2,000 nodes makes a few hundred a day.
+/// Of nodes and the fleet: warnings, and as many others. 4 MB; a fleet of 2,000 nodes makes a few
+/// hundred a day.
 pub const FLEET_MAX: usize = 5_000;
 
 #[derive(Clone, Debug, Default)]
@@ -27,10 +31,18 @@ pub struct Kept {
 
 impl Kept {
     /// As after a start: `exists` says which jobs there still are.
-    pub fn of<'a>(events: impl IntoIterator<Item = &'a Event>, exists: impl Fn(&JobUid) -> bool) -> Kept {
+    pub fn of<'a>(
+        events: impl IntoIterator<Item = &'a Event>,
+        exists: impl Fn(&JobUid) -> bool,
+    ) -> Kept {
         let mut kept = Kept::default();
         for event in events {
-            match event.job.as_ref().map(|(uid, _)| uid).filter(|uid| exists(uid)) {
+            match event
+                .job
+                .as_ref()
+                .map(|(uid, _)| uid)
+                .filter(|uid| exists(uid))
+            {
                 Some(uid) => kept.add_to_job(uid, event.sequence, event.warning),
                 None => kept.add_to_fleet(event.sequence, event.warning),
             }
@@ -55,7 +67,10 @@ impl Kept {
 
     /// Numbers of this job's events, oldest first.
     pub fn story(&self, uid: &JobUid) -> impl DoubleEndedIterator<Item = u64> {
-        self.jobs.get(uid).into_iter().flat_map(|story| story.keys().copied())
+        self.jobs
+            .get(uid)
+            .into_iter()
+            .flat_map(|story| story.keys().copied())
     }
 
     /// What has been let go since this was asked last.
@@ -64,7 +79,11 @@ impl Kept {
     }
 
     fn add_to_fleet(&mut self, number: u64, warning: bool) {
-        let ring = if warning { &mut self.warnings } else { &mut self.others };
+        let ring = if warning {
+            &mut self.warnings
+        } else {
+            &mut self.others
+        };
         ring.insert(number);
         while ring.len() > FLEET_MAX {
             self.dropped.extend(ring.pop_first());
@@ -75,15 +94,27 @@ impl Kept {
         let story = self.jobs.entry(uid.clone()).or_default();
         story.insert(number, warning);
         self.owners.insert(number, uid.clone());
-        let middle = story.keys().nth(JOB_FIRST).copied().filter(|_| story.len() > JOB_FIRST + JOB_LAST);
-        let oldest = || self.owners.keys().next().copied().filter(|_| self.owners.len() > JOBS_MAX);
+        let middle = story
+            .keys()
+            .nth(JOB_FIRST)
+            .copied()
+            .filter(|_| story.len() > JOB_FIRST + JOB_LAST);
+        let oldest = || {
+            self.owners
+                .keys()
+                .next()
+                .copied()
+                .filter(|_| self.owners.len() > JOBS_MAX)
+        };
         if let Some(surplus) = middle.or_else(oldest) {
             self.drop_of_job(surplus);
         }
     }
 
     fn drop_of_job(&mut self, number: u64) {
-        let Some(uid) = self.owners.remove(&number) else { return };
+        let Some(uid) = self.owners.remove(&number) else {
+            return;
+        };
         if let Some(story) = self.jobs.get_mut(&uid) {
             story.remove(&number);
             if story.is_empty() {
@@ -101,7 +132,15 @@ mod tests {
     use super::*;
 
     fn event(sequence: u64, job: Option<&str>, warning: bool) -> Event {
-        let named = |job: &str| (JobUid::from(job), JobName { namespace: "default".into(), name: job.into() });
+        let named = |job: &str| {
+            (
+                JobUid::from(job),
+                JobName {
+                    namespace: "default".into(),
+                    name: job.into(),
+                },
+            )
+        };
         Event {
             sequence,
             at: Timestamp(sequence),
@@ -126,7 +165,11 @@ mod tests {
         (3..10_003).for_each(|number| kept.add(&event(number, None, false)));
         assert_eq!(story(&kept, "digits"), [1]);
         let dropped = kept.take_dropped();
-        assert_eq!((dropped.len(), dropped[0]), (5_000, 3), "the oldest of their kind made room");
+        assert_eq!(
+            (dropped.len(), dropped[0]),
+            (5_000, 3),
+            "the oldest of their kind made room"
+        );
         assert!(kept.take_dropped().is_empty());
     }
 
@@ -135,7 +178,10 @@ mod tests {
         let mut kept = Kept::default();
         (1..=1_000).for_each(|number| kept.add(&event(number, Some("digits"), false)));
         let story = story(&kept, "digits");
-        assert_eq!((story.len(), story[99], story[100], story[499]), (500, 100, 601, 1_000));
+        assert_eq!(
+            (story.len(), story[99], story[100], story[499]),
+            (500, 100, 601, 1_000)
+        );
         assert_eq!(kept.take_dropped(), (101..=600).collect::<Vec<_>>());
     }
 
@@ -145,7 +191,10 @@ mod tests {
         for number in 1..=JOBS_MAX as u64 + 1 {
             kept.add(&event(number, Some(&format!("job-{}", number / 50)), false));
         }
-        assert_eq!((kept.take_dropped(), kept.owners.len()), (vec![1], JOBS_MAX));
+        assert_eq!(
+            (kept.take_dropped(), kept.owners.len()),
+            (vec![1], JOBS_MAX)
+        );
         assert_eq!(story(&kept, "job-0")[0], 2);
     }
 
@@ -155,10 +204,24 @@ mod tests {
         kept.add(&event(1, Some("digits"), false));
         kept.add(&event(2, Some("digits"), true));
         kept.release(&JobUid::from("digits"));
-        assert!(story(&kept, "digits").is_empty() && kept.owners.is_empty() && kept.take_dropped().is_empty());
+        assert!(
+            story(&kept, "digits").is_empty()
+                && kept.owners.is_empty()
+                && kept.take_dropped().is_empty()
+        );
         (3..5_003).for_each(|number| kept.add(&event(number, None, false)));
         assert_eq!(kept.take_dropped(), [1], "the warning has its own room");
-        let again = Kept::of(&[event(1, Some("digits"), false), event(2, Some("other"), false)], |uid| uid.as_str() == "other");
-        assert_eq!((story(&again, "digits").len(), story(&again, "other")), (0, vec![2]), "as after a start");
+        let again = Kept::of(
+            &[
+                event(1, Some("digits"), false),
+                event(2, Some("other"), false),
+            ],
+            |uid| uid.as_str() == "other",
+        );
+        assert_eq!(
+            (story(&again, "digits").len(), story(&again, "other")),
+            (0, vec![2]),
+            "as after a start"
+        );
     }
 }

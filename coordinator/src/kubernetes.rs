@@ -1,12 +1,15 @@
-//! The Node objects of a Kubernetes cluster: lists them, follows them, and hands their labels to the engine.
+//! The Node objects of a Kubernetes cluster: lists them, follows them, and hands their labels to
+//! the engine.
 //!
-//! Nothing else speaks with an API server. Agents have no rights there, so the coordinator reads for all of them, and of each object only its
-//! metadata, of which labels are kept and everything else is dropped as it arrives. It decides nothing, and it never gives up: an API
-//! server that cannot be read is told once, and tried again with a back-off.
+//! Nothing else speaks with an API server. Agents have no rights there, so the coordinator reads
+//! for all of them, and of each object only its metadata, of which labels are kept and everything
+//! else is dropped as it arrives. It decides nothing, and it never gives up: an API server that
+//! cannot be read is told once, and tried again with a back-off.
 //!
-//! *Listing* → *following* from the list's version on → again from the last version seen, or from a new list if the server has forgotten
-//! that one (410). This is the loop of kube's own watcher; it is written out because that one does not tell that a watch has begun, so that
-//! neither a recovery nor a missing right to watch could be told.
+//! *Listing* → *following* from the list's version on → again from the last version seen, or from a
+//! new list if the server has forgotten that one (410). This is the loop of kube's own watcher; it
+//! is written out because that one does not tell that a watch has begun, so that neither a recovery
+//! nor a missing right to watch could be told.
 
 use std::{collections::BTreeMap, pin::pin, time::Duration};
 
@@ -33,7 +36,8 @@ use tracing::{debug, info, warn};
 
 use crate::handle::{Handle, NoAnswer};
 
-/// Objects in one answer: their metadata is some 10 KiB each, mostly about who changed which field, and is in memory until it is read.
+/// Objects in one answer: their metadata is some 10 KiB each, mostly about who changed which field,
+/// and is in memory until it is read.
 const PAGE: u32 = 250;
 
 /// Nodes of a cluster: Kubernetes itself is built for 5,000. At some 5 KiB of labels each, 100 MB.
@@ -42,14 +46,17 @@ const NODES_MAX: usize = 20_000;
 /// How long an answer may take to begin, or a page to come.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// The server ends a watch after so long; one that has not ended a while later is a connection that nobody holds any more.
+/// The server ends a watch after so long; one that has not ended a while later is a connection that
+/// nobody holds any more.
 const WATCH: Duration = Duration::from_secs(290);
 const WATCH_ENDS: Duration = Duration::from_secs(20);
 
-/// The longest between two attempts. Labels are not urgent, and a cluster's API server may have many clients to take back.
+/// The longest between two attempts. Labels are not urgent, and a cluster's API server may have
+/// many clients to take back.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// Failures in a row after which it is told. One is a connection that was reset, as happens whenever an API server is upgraded.
+/// Failures in a row after which it is told. One is a connection that was reset, as happens
+/// whenever an API server is upgraded.
 const FAILURES_TOLD: u32 = 2;
 
 #[derive(Debug, thiserror::Error)]
@@ -60,9 +67,12 @@ pub enum KubernetesError {
     Client(#[source] Box<Error>),
 }
 
-/// Where the API server is, found as kubectl finds it: the kubeconfig of $KUBECONFIG or ~/.kube/config, else the pod's service account.
+/// Where the API server is, found as kubectl finds it: the kubeconfig of $KUBECONFIG or
+/// ~/.kube/config, else the pod's service account.
 pub async fn configuration() -> Result<Config, KubernetesError> {
-    Config::infer().await.map_err(|source| KubernetesError::NotFound(Box::new(source)))
+    Config::infer()
+        .await
+        .map_err(|source| KubernetesError::NotFound(Box::new(source)))
 }
 
 /// The Node objects of one cluster.
@@ -72,15 +82,26 @@ pub(crate) struct Nodes {
 
 impl Nodes {
     pub(crate) fn of(configuration: Config) -> Result<Self, KubernetesError> {
-        let client = Client::try_from(configuration).map_err(|source| KubernetesError::Client(Box::new(source)))?;
-        Ok(Self { api: Api::all(client) })
+        let client = Client::try_from(configuration)
+            .map_err(|source| KubernetesError::Client(Box::new(source)))?;
+        Ok(Self {
+            api: Api::all(client),
+        })
     }
 
     /// Follows them until the shutdown.
     pub(crate) async fn follow(self, handle: Handle, shutdown: CancellationToken) {
-        let mut follower = Follower { api: self.api, handle, version: None, failures: 0, told: None };
+        let mut follower = Follower {
+            api: self.api,
+            handle,
+            version: None,
+            failures: 0,
+            told: None,
+        };
         // Boxed: requests of kube are large, and this task is spawned with others.
-        shutdown.run_until_cancelled(Box::pin(follower.work())).await;
+        shutdown
+            .run_until_cancelled(Box::pin(follower.work()))
+            .await;
     }
 }
 
@@ -122,15 +143,21 @@ impl Follower {
         self.version = Some(from.clone());
         let begun = Instant::now();
         let parameters = WatchParams::default().timeout(WATCH.as_secs() as u32);
-        let watch = timeout(ANSWER, self.api.watch_metadata(&parameters, &from)).await.map_err(Trouble::silent("watch"))?;
+        let watch = timeout(ANSWER, self.api.watch_metadata(&parameters, &from))
+            .await
+            .map_err(Trouble::silent("watch"))?;
         let mut watch = pin!(watch.map_err(|e| Trouble::api("watch", e))?);
         self.following().await?;
         loop {
             let Ok(next) = timeout_at(begun + WATCH + WATCH_ENDS, watch.next()).await else {
-                return Err(Trouble::Silent { verb: "watch", after: WATCH + WATCH_ENDS });
+                return Err(Trouble::Silent {
+                    verb: "watch",
+                    after: WATCH + WATCH_ENDS,
+                });
             };
             let Some(event) = next else { return Ok(()) };
-            self.hear(event.map_err(|e| Trouble::api("watch", e))?).await?;
+            self.hear(event.map_err(|e| Trouble::api("watch", e))?)
+                .await?;
         }
     }
 
@@ -139,7 +166,9 @@ impl Follower {
         let (mut all, mut unnamed) = (BTreeMap::new(), 0_usize);
         let mut parameters = ListParams::default().limit(PAGE);
         loop {
-            let answer = timeout(ANSWER, self.api.list_metadata(&parameters)).await.map_err(Trouble::silent("list"))?;
+            let answer = timeout(ANSWER, self.api.list_metadata(&parameters))
+                .await
+                .map_err(Trouble::silent("list"))?;
             let page = answer.map_err(|e| Trouble::api("list", e))?;
             for object in page.items {
                 match node(object.metadata) {
@@ -153,7 +182,11 @@ impl Follower {
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => parameters = parameters.continue_token(&token),
                 None => {
-                    info!(nodes = all.len(), unnamed, "Kubernetes Node objects listed; unnamed: no agent can have their names");
+                    info!(
+                        nodes = all.len(),
+                        unnamed,
+                        "Kubernetes Node objects listed; unnamed: no agent can have their names"
+                    );
                     self.tell(ObjectNews::Listed(all)).await?;
                     return Ok(page.metadata.resource_version.unwrap_or_default());
                 }
@@ -194,7 +227,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Says so once: the log and the fleet hear of it again only if a server that did not answer now refuses, or the other way round.
+    /// Says so once: the log and the fleet hear of it again only if a server that did not answer
+    /// now refuses, or the other way round.
     async fn failed(&mut self, trouble: &Trouble) -> Result<(), NoAnswer> {
         if let Trouble::Expired { .. } = trouble {
             debug!("{trouble}: they are listed anew");
@@ -237,12 +271,18 @@ impl Trouble {
     fn api(verb: &'static str, source: Error) -> Self {
         match &source {
             Error::Api(status) if status.code == 410 => Self::Expired { verb },
-            _ => Self::Api { verb, source: Box::new(source) },
+            _ => Self::Api {
+                verb,
+                source: Box::new(source),
+            },
         }
     }
 
     fn silent(verb: &'static str) -> impl FnOnce(Elapsed) -> Self {
-        move |_| Self::Silent { verb, after: ANSWER }
+        move |_| Self::Silent {
+            verb,
+            after: ANSWER,
+        }
     }
 
     /// What the server says itself will not pass with the next attempt.
@@ -259,7 +299,9 @@ impl Trouble {
                      [get, list, watch]",
                     status.message
                 ),
-                Error::Api(status) if status.code == 401 => format!("{verb} nodes: the API server does not know who asks (401)"),
+                Error::Api(status) if status.code == 401 => {
+                    format!("{verb} nodes: the API server does not know who asks (401)")
+                }
                 Error::Api(status) => format!("{verb} nodes: {} ({})", status.message, status.code),
                 _ => chain(self),
             },
@@ -271,5 +313,8 @@ impl Trouble {
 /// Whose labels these are; None if no agent can have the object's name.
 fn node(object: ObjectMeta) -> Option<(NodeName, Labels)> {
     let name = object.name.filter(|name| node_name_error(name).is_none())?;
-    Some((name.as_str().into(), Labels::bounded(object.labels.unwrap_or_default())))
+    Some((
+        name.as_str().into(),
+        Labels::bounded(object.labels.unwrap_or_default()),
+    ))
 }

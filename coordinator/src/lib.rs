@@ -1,4 +1,5 @@
-//! The central daemon: hears the agents, serves the users, keeps the record. What is decided, `core::fleet` decides.
+//! The central daemon: hears the agents, serves the users, keeps the record. What is decided,
+//! `core::fleet` decides.
 //!
 //! | file | owns |
 //! |---|---|

@@ -1,7 +1,8 @@
-//! The port: which addresses may be listened on, who is served, and how many connections are held at a time.
+//! The port: which addresses may be listened on, who is served, and how many connections are held
+//! at a time.
 //!
-//! Served are the coordinator's own user and root, as the kernel knows them ([`muster_runtime::peer`]). Everybody else of this machine is
-//! told so.
+//! Served are the coordinator's own user and root, as the kernel knows them
+//! ([`muster_runtime::peer`]). Everybody else of this machine is told so.
 
 use std::{
     io,
@@ -23,11 +24,12 @@ use tokio::{
 use tonic::{Extensions, Request, Status, transport::server::Connected};
 use tracing::{debug, warn};
 
-/// Connections held at a time: 10,000 agents, some thousand users, and those whose end has not been noticed yet. More wait in the
-/// kernel. An idle one costs some 40 KiB.
+/// Connections held at a time: 10,000 agents, some thousand users, and those whose end has not been
+/// noticed yet. More wait in the kernel. An idle one costs some 40 KiB.
 const CONNECTIONS_MAX: usize = 16_000;
 
-/// Connections of users who are not served, held at a time to tell them so. They have no room among the others.
+/// Connections of users who are not served, held at a time to tell them so. They have no room among
+/// the others.
 const STRANGERS_MAX: usize = 16;
 
 /// A client that has said nothing for this long after it connected is no gRPC client.
@@ -58,9 +60,16 @@ pub enum ListenError {
 
 /// Reads an address; `localhost` means 127.0.0.1.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    let refuse = || format!("{text:?} is not an IP address and a port; write for example 127.0.0.1:7070 or [::1]:7070");
+    let refuse = || {
+        format!(
+            "{text:?} is not an IP address and a port; write for example 127.0.0.1:7070 or [::1]:7070"
+        )
+    };
     match text.strip_prefix("localhost:") {
-        Some(port) => port.parse().map(|port| SocketAddr::from(([127, 0, 0, 1], port))).map_err(|_| refuse()),
+        Some(port) => port
+            .parse()
+            .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+            .map_err(|_| refuse()),
         None => text.parse().map_err(|_| refuse()),
     }
 }
@@ -79,13 +88,17 @@ pub fn open(address: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::from_std(listener).map_err(other)
 }
 
-/// Raises this process's limit of open files, whose usual 1,024 would end the accepting of agents far below [`CONNECTIONS_MAX`].
+/// Raises this process's limit of open files, whose usual 1,024 would end the accepting of agents
+/// far below [`CONNECTIONS_MAX`].
 pub fn raise_open_files() {
     // Connections, and some for the store, the logs and the runtime.
     let wanted = CONNECTIONS_MAX as u64 + 200;
     let now = getrlimit(Resource::Nofile);
     if now.current.is_some_and(|current| current < wanted) {
-        let raised = Rlimit { current: Some(now.maximum.map_or(wanted, |maximum| maximum.min(wanted))), maximum: now.maximum };
+        let raised = Rlimit {
+            current: Some(now.maximum.map_or(wanted, |maximum| maximum.min(wanted))),
+            maximum: now.maximum,
+        };
         if let Err(e) = setrlimit(Resource::Nofile, raised) {
             warn!("raise the limit of open files: {e}");
         }
@@ -112,27 +125,45 @@ fn refuse_strangers(extensions: &Extensions) -> Result<(), Status> {
     };
     match extensions.get::<Caller>() {
         Some(caller) if caller.is_served => Ok(()),
-        Some(Caller { peer: Peer::User(uid), .. }) => {
-            Err(Status::permission_denied(format!("this coordinator serves {own} only, and you are user {uid}")))
-        }
-        Some(Caller { peer: Peer::Unknown, .. }) => {
-            Err(Status::permission_denied(format!("this coordinator serves {own} only, and it cannot be told who you are")))
-        }
+        Some(Caller {
+            peer: Peer::User(uid),
+            ..
+        }) => Err(Status::permission_denied(format!(
+            "this coordinator serves {own} only, and you are user {uid}"
+        ))),
+        Some(Caller {
+            peer: Peer::Unknown,
+            ..
+        }) => Err(Status::permission_denied(format!(
+            "this coordinator serves {own} only, and it cannot be told who you are"
+        ))),
         None => Err(Status::internal("a request without a caller")),
     }
 }
 
-/// Accepts connections until nobody takes them any more. Returns the stream for the server and the loop to run.
+/// Accepts connections until nobody takes them any more. Returns the stream for the server and the
+/// loop to run.
 ///
-/// `accept_unknown`: serve also those of whom the kernel cannot tell who they are. Insecure: anybody can arrange that.
-pub fn accept(listener: TcpListener, accept_unknown: bool) -> (mpsc::Receiver<io::Result<Connection>>, impl Future<Output = ()>) {
+/// `accept_unknown`: serve also those of whom the kernel cannot tell who they are. Insecure:
+/// anybody can arrange that.
+pub fn accept(
+    listener: TcpListener,
+    accept_unknown: bool,
+) -> (
+    mpsc::Receiver<io::Result<Connection>>,
+    impl Future<Output = ()>,
+) {
     let (accepted, connections) = mpsc::channel(ACCEPTED);
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
     let mut told = None;
     let accepting = async move {
         loop {
-            let permit = room.clone().acquire_owned().await.expect("the semaphore is never closed");
+            let permit = room
+                .clone()
+                .acquire_owned()
+                .await
+                .expect("the semaphore is never closed");
             let stream = tokio::select! {
                 stream = listener.accept() => stream,
                 () = accepted.closed() => return,
@@ -152,9 +183,17 @@ pub fn accept(listener: TcpListener, accept_unknown: bool) -> (mpsc::Receiver<io
                         warn!(%address, peer = ?caller.peer, "refused: only the coordinator's own user and root are served");
                         told = Some(caller.peer);
                     }
-                    let permit = if caller.is_served { Ok(permit) } else { strangers.clone().try_acquire_owned() };
+                    let permit = if caller.is_served {
+                        Ok(permit)
+                    } else {
+                        strangers.clone().try_acquire_owned()
+                    };
                     let Ok(permit) = permit else { continue };
-                    if accepted.send(Ok(Connection::new(stream, permit, caller))).await.is_err() {
+                    if accepted
+                        .send(Ok(Connection::new(stream, permit, caller)))
+                        .await
+                        .is_err()
+                    {
                         return;
                     }
                 }
@@ -171,7 +210,10 @@ pub fn accept(listener: TcpListener, accept_unknown: bool) -> (mpsc::Receiver<io
 fn caller(stream: &TcpStream, address: SocketAddr, accept_unknown: bool) -> io::Result<Caller> {
     stream.set_nodelay(true)?;
     let peer = peer::ask(address, stream.local_addr()?)?;
-    Ok(Caller { peer, is_served: peer.is_trusted() || accept_unknown && peer == Peer::Unknown })
+    Ok(Caller {
+        peer,
+        is_served: peer.is_trusted() || accept_unknown && peer == Peer::Unknown,
+    })
 }
 
 /// One client's connection. Ends by itself if the client never says anything.
@@ -186,7 +228,12 @@ pub struct Connection {
 
 impl Connection {
     fn new(stream: TcpStream, permit: OwnedSemaphorePermit, caller: Caller) -> Self {
-        Self { stream, silent: Some(Box::pin(tokio::time::sleep(FIRST_BYTE))), caller, _permit: permit }
+        Self {
+            stream,
+            silent: Some(Box::pin(tokio::time::sleep(FIRST_BYTE))),
+            caller,
+            _permit: permit,
+        }
     }
 }
 
@@ -199,21 +246,32 @@ impl Connected for Connection {
 }
 
 impl AsyncRead for Connection {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if read.is_ready() {
             self.silent = None;
         } else if let Some(silent) = &mut self.silent
             && silent.as_mut().poll(context).is_ready()
         {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client said nothing")));
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the client said nothing",
+            )));
         }
         read
     }
 }
 
 impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -244,10 +302,25 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_people_write_them() {
-        assert_eq!(parse_address("localhost:0").unwrap().to_string(), "127.0.0.1:0");
-        assert_eq!(parse_address("[::1]:7070").unwrap().to_string(), "[::1]:7070");
-        for bad in ["", "7070", "127.0.0.1", "127.0.0.1:99999", "example.org:7070", "localhost:"] {
-            let expected = format!("{bad:?} is not an IP address and a port; write for example 127.0.0.1:7070 or [::1]:7070");
+        assert_eq!(
+            parse_address("localhost:0").unwrap().to_string(),
+            "127.0.0.1:0"
+        );
+        assert_eq!(
+            parse_address("[::1]:7070").unwrap().to_string(),
+            "[::1]:7070"
+        );
+        for bad in [
+            "",
+            "7070",
+            "127.0.0.1",
+            "127.0.0.1:99999",
+            "example.org:7070",
+            "localhost:",
+        ] {
+            let expected = format!(
+                "{bad:?} is not an IP address and a port; write for example 127.0.0.1:7070 or [::1]:7070"
+            );
             assert_eq!(parse_address(bad).unwrap_err(), expected);
         }
     }
@@ -258,7 +331,9 @@ mod tests {
             let error = open(address.parse().unwrap()).unwrap_err();
             assert!(matches!(error, ListenError::NotLoopback(_)), "{error}");
         }
-        let error = open("0.0.0.0:7070".parse().unwrap()).unwrap_err().to_string();
+        let error = open("0.0.0.0:7070".parse().unwrap())
+            .unwrap_err()
+            .to_string();
         assert_eq!(
             error,
             "--listen: 0.0.0.0:7070 can be reached from other machines, and there is no TLS and no authentication yet; use a loopback \
@@ -274,7 +349,10 @@ mod tests {
         let error = open(address).unwrap_err().to_string();
         assert_eq!(
             error,
-            format!("--listen: port {} of 127.0.0.1 is in use; stop what uses it or take another port", address.port())
+            format!(
+                "--listen: port {} of 127.0.0.1 is in use; stop what uses it or take another port",
+                address.port()
+            )
         );
     }
 
@@ -283,13 +361,26 @@ mod tests {
         let answer = |peer, is_served| {
             let mut request = Request::new(());
             request.extensions_mut().insert(Caller { peer, is_served });
-            admit(request).map(drop).map_err(|status| status.message().to_owned())
+            admit(request)
+                .map(drop)
+                .map_err(|status| status.message().to_owned())
         };
         assert_eq!(answer(Peer::User(7), true), Ok(()));
         let refusal = answer(Peer::User(7), false).unwrap_err();
-        assert!(refusal.starts_with("this coordinator serves ") && refusal.ends_with("root only, and you are user 7"), "{refusal}");
-        assert!(answer(Peer::Unknown, false).unwrap_err().ends_with("it cannot be told who you are"));
-        assert!(admit(Request::new(())).is_err(), "who is not known at all is not served");
+        assert!(
+            refusal.starts_with("this coordinator serves ")
+                && refusal.ends_with("root only, and you are user 7"),
+            "{refusal}"
+        );
+        assert!(
+            answer(Peer::Unknown, false)
+                .unwrap_err()
+                .ends_with("it cannot be told who you are")
+        );
+        assert!(
+            admit(Request::new(())).is_err(),
+            "who is not known at all is not served"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -297,10 +388,15 @@ mod tests {
         use tokio::io::AsyncReadExt;
 
         let listener = open("127.0.0.1:0".parse().unwrap()).unwrap();
-        let _silent = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let _silent = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
-        let caller = Caller { peer: Peer::User(peer::own_user()), is_served: true };
+        let caller = Caller {
+            peer: Peer::User(peer::own_user()),
+            is_served: true,
+        };
         let mut connection = Connection::new(stream, permit, caller);
         let error = connection.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

@@ -18,7 +18,8 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // A start can fail before logging is set up, and a person may be watching: one plain line with the whole chain.
+            // A start can fail before logging is set up, and a person may be watching: one plain
+            // line with the whole chain.
             eprintln!("muster-coordinator: {error:#}");
             ExitCode::FAILURE
         }
@@ -37,7 +38,11 @@ fn run() -> anyhow::Result<()> {
         log_filter,
         policy,
     } = Options::parse();
-    let policy = policy.policy().unwrap_or_else(|message| Options::command().error(ErrorKind::ValueValidation, message).exit());
+    let policy = policy.policy().unwrap_or_else(|message| {
+        Options::command()
+            .error(ErrorKind::ValueValidation, message)
+            .exit()
+    });
     telemetry::start(log_format, &log_filter)?;
     info!(version = version(), state_dir = %state_dir.display(), "starting");
     if let Some(path) = &ready_file
@@ -51,10 +56,24 @@ fn run() -> anyhow::Result<()> {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     listen::raise_open_files();
     // One thread: the engine has its own, and everything else only moves messages.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
     runtime.block_on(async {
-        let kubernetes = if kubernetes_nodes { Some(kubernetes::configuration().await?) } else { None };
-        let settings = Settings { listen: address, accept_unknown: accept_unknown_peers, policy, min_term, kubernetes, ready_file };
+        let kubernetes = if kubernetes_nodes {
+            Some(kubernetes::configuration().await?)
+        } else {
+            None
+        };
+        let settings = Settings {
+            listen: address,
+            accept_unknown: accept_unknown_peers,
+            policy,
+            min_term,
+            kubernetes,
+            ready_file,
+        };
         let open = || RedbStore::open(&state_dir).map(|store| Box::new(store) as Box<dyn Store>);
         let mut coordinator = Coordinator::start(settings, open).await?;
         coordinator.obey_signals()?;

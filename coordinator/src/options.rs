@@ -13,17 +13,18 @@ use crate::listen;
 
 /// Central daemon of Muster: hears the agents, decides, serves users.
 ///
-/// Runs until SIGTERM or SIGINT; a second signal ends it at once. Workers never notice whether it runs. Its whole state is in
-/// --state-dir, which two coordinators cannot share.
+/// Runs until SIGTERM or SIGINT; a second signal ends it at once. Workers never notice whether it
+/// runs. Its whole state is in --state-dir, which two coordinators cannot share.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "muster-coordinator", version = version(), max_term_width = 120)]
 pub struct Options {
-    /// Address and port to listen on; port 0 takes a free one. Only loopback addresses, until TLS exists; served are this
-    /// coordinator's own user and root.
+    /// Address and port to listen on; port 0 takes a free one. Only loopback addresses, until TLS
+    /// exists; served are this coordinator's own user and root.
     #[arg(long, env = "MUSTER_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7070", value_parser = listen::parse_address)]
     pub listen: SocketAddr,
 
-    /// Serve also callers of whom the kernel cannot tell who they are, as those in another network namespace. Insecure: anybody can arrange that.
+    /// Serve also callers of whom the kernel cannot tell who they are, as those in another network
+    /// namespace. Insecure: anybody can arrange that.
     #[arg(long, env = "MUSTER_ACCEPT_UNKNOWN_PEERS", hide = true)]
     pub accept_unknown_peers: bool,
 
@@ -31,21 +32,30 @@ pub struct Options {
     #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
     pub state_dir: PathBuf,
 
-    /// File to write, whole or not at all, once the coordinator serves: {"endpoint":"http://ADDR","pid":N}. Removed at the end.
+    /// File to write, whole or not at all, once the coordinator serves:
+    /// {"endpoint":"http://ADDR","pid":N}. Removed at the end.
     #[arg(long, env = "MUSTER_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
 
-    /// Lowest term to start with. Needed only after an old copy of the state was put back, when agents say so.
+    /// Lowest term to start with. Needed only after an old copy of the state was put back, when
+    /// agents say so.
     #[arg(long, env = "MUSTER_MIN_TERM", value_name = "N", default_value = "0", hide_default_value = true, value_parser = parse_term)]
     pub min_term: Term,
 
-    /// Read the labels of the nodes from the Node objects of a Kubernetes cluster, too: each node's from the object that has its name. The
-    /// cluster is that of $KUBECONFIG or ~/.kube/config, else the one this runs in. Needs the verbs get, list and watch on nodes.
+    /// Read the labels of the nodes from the Node objects of a Kubernetes cluster, too: each node's
+    /// from the object that has its name. The cluster is that of $KUBECONFIG or ~/.kube/config,
+    /// else the one this runs in. Needs the verbs get, list and watch on nodes.
     #[arg(long, env = "MUSTER_KUBERNETES_NODES")]
     pub kubernetes_nodes: bool,
 
     /// How logs are written to standard error.
-    #[arg(long, env = "MUSTER_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value_t)]
+    #[arg(
+        long,
+        env = "MUSTER_LOG_FORMAT",
+        value_name = "FORMAT",
+        value_enum,
+        default_value_t
+    )]
     pub log_format: LogFormat,
 
     /// What is logged: a level, or a list as "muster_coordinator=debug,info".
@@ -65,14 +75,25 @@ pub struct PolicyOptions {
     pub heartbeat: Duration,
 
     /// Missed heartbeats after which a node is Suspect.
-    #[arg(long, env = "MUSTER_SUSPECT_MISSED", value_name = "N", default_value = "3")]
+    #[arg(
+        long,
+        env = "MUSTER_SUSPECT_MISSED",
+        value_name = "N",
+        default_value = "3"
+    )]
     pub suspect_missed: u32,
 
     /// Missed heartbeats after which a node is Lost.
-    #[arg(long, env = "MUSTER_LOST_MISSED", value_name = "N", default_value = "5")]
+    #[arg(
+        long,
+        env = "MUSTER_LOST_MISSED",
+        value_name = "N",
+        default_value = "5"
+    )]
     pub lost_missed: u32,
 
-    /// How long failures are gathered to be judged together; a rank that was killed (SIGKILL) explains itself and is not waited with.
+    /// How long failures are gathered to be judged together; a rank that was killed (SIGKILL)
+    /// explains itself and is not waited with.
     #[arg(long, env = "MUSTER_COALESCE", value_name = "PERIOD", default_value = "50ms", value_parser = period::parse)]
     pub coalesce: Duration,
 
@@ -84,7 +105,8 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_PREPARE_TIMEOUT", value_name = "PERIOD", default_value = "90s", value_parser = period::parse)]
     pub prepare_timeout: Duration,
 
-    /// Wait before the second restart in a row after generations that made no progress; it doubles with each.
+    /// Wait before the second restart in a row after generations that made no progress; it doubles
+    /// with each.
     #[arg(long, env = "MUSTER_BACKOFF_FIRST", value_name = "PERIOD", default_value = "1s", value_parser = period::parse)]
     pub backoff_first: Duration,
 
@@ -92,12 +114,18 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_BACKOFF_MAX", value_name = "PERIOD", default_value = "5m", value_parser = period::parse)]
     pub backoff_max: Duration,
 
-    /// Where a job prints no step: how long a generation must run to count as progress. Where it does, a higher step than before counts.
+    /// Where a job prints no step: how long a generation must run to count as progress. Where it
+    /// does, a higher step than before counts.
     #[arg(long, env = "MUSTER_BACKOFF_RESET", value_name = "PERIOD", default_value = "1m", value_parser = period::parse)]
     pub backoff_reset: Duration,
 
     /// Failures on one node within --storm-window, of at least two jobs, that cordon it.
-    #[arg(long, env = "MUSTER_STORM_FAILURES", value_name = "N", default_value = "3")]
+    #[arg(
+        long,
+        env = "MUSTER_STORM_FAILURES",
+        value_name = "N",
+        default_value = "3"
+    )]
     pub storm_failures: usize,
 
     /// How long a failure counts against its node.
@@ -112,12 +140,13 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_CORDON_WINDOW", value_name = "PERIOD", default_value = "10m", value_parser = period::parse)]
     pub cordon_window: Duration,
 
-    /// Share of the nodes, in percent and at least one, cordoned by Muster beyond which it stops and asks a person.
+    /// Share of the nodes, in percent and at least one, cordoned by Muster beyond which it stops
+    /// and asks a person.
     #[arg(long, env = "MUSTER_CORDON_BREAKER_PERCENT", value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub cordon_breaker_percent: u32,
 
-    /// Share of the nodes, in percent and three at least, that fall silent within a minute for Muster to cordon nobody and to leave alone
-    /// what it cannot hear.
+    /// Share of the nodes, in percent and three at least, that fall silent within a minute for
+    /// Muster to cordon nobody and to leave alone what it cannot hear.
     #[arg(long, env = "MUSTER_MASS_LOSS_PERCENT", value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub mass_loss_percent: u32,
 
@@ -125,21 +154,32 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_MASS_LOSS_HOLD", value_name = "PERIOD", default_value = "10m", value_parser = period::parse)]
     pub mass_loss_hold: Duration,
 
-    /// Take the state as it is although nodes know more than it: what it does not know is stopped. For one start, after the newest state
-    /// was lost.
+    /// Take the state as it is although nodes know more than it: what it does not know is stopped.
+    /// For one start, after the newest state was lost.
     #[arg(long, env = "MUSTER_ACCEPT_STORE")]
     pub accept_store: bool,
 
     /// Jobs kept, those that are over included.
-    #[arg(long, env = "MUSTER_JOBS_MAX", value_name = "N", default_value = "10000")]
+    #[arg(
+        long,
+        env = "MUSTER_JOBS_MAX",
+        value_name = "N",
+        default_value = "10000"
+    )]
     pub jobs_max: usize,
 
-    /// Nodes known, those that are gone included. Where so many are known, the one gone longest makes room for a new one, if it may be
-    /// forgotten.
-    #[arg(long, env = "MUSTER_NODES_MAX", value_name = "N", default_value = "20000")]
+    /// Nodes known, those that are gone included. Where so many are known, the one gone longest
+    /// makes room for a new one, if it may be forgotten.
+    #[arg(
+        long,
+        env = "MUSTER_NODES_MAX",
+        value_name = "N",
+        default_value = "20000"
+    )]
     pub nodes_max: usize,
 
-    /// Forget a node that has been gone for so long, unless it is cordoned or workers on it are not proven dead.
+    /// Forget a node that has been gone for so long, unless it is cordoned or workers on it are not
+    /// proven dead.
     #[arg(long, env = "MUSTER_FORGET_AFTER", value_name = "PERIOD", default_value = "48h", value_parser = period::parse)]
     pub forget_after: Duration,
 }
@@ -147,10 +187,15 @@ pub struct PolicyOptions {
 impl PolicyOptions {
     /// The policy asked for, or which flag is wrong.
     pub fn policy(&self) -> Result<Policy, String> {
-        // What an agent accepts: a hundred heartbeats a second are a flood, one a minute is as good as silence.
-        const HEARTBEAT: std::ops::RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
+        // What an agent accepts: a hundred heartbeats a second are a flood, one a minute is as good
+        // as silence.
+        const HEARTBEAT: std::ops::RangeInclusive<Duration> =
+            Duration::from_millis(10)..=Duration::from_secs(60);
         if !HEARTBEAT.contains(&self.heartbeat) {
-            return Err(format!("--heartbeat: is {}, must be between 10ms and 1m", period::format(self.heartbeat)));
+            return Err(format!(
+                "--heartbeat: is {}, must be between 10ms and 1m",
+                period::format(self.heartbeat)
+            ));
         }
         if self.suspect_missed == 0 || self.lost_missed <= self.suspect_missed {
             return Err(format!(
@@ -208,7 +253,12 @@ mod tests {
     use super::*;
 
     fn options(flags: &[&str]) -> Options {
-        Options::try_parse_from(["muster-coordinator", "--state-dir", "/s"].iter().chain(flags)).unwrap()
+        Options::try_parse_from(
+            ["muster-coordinator", "--state-dir", "/s"]
+                .iter()
+                .chain(flags),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -220,7 +270,10 @@ mod tests {
     #[test]
     fn a_policy_that_contradicts_itself_names_its_flag() {
         let refused = |flags: &[&str]| options(flags).policy.policy().unwrap_err();
-        assert_eq!(refused(&["--heartbeat", "5ms"]), "--heartbeat: is 5ms, must be between 10ms and 1m");
+        assert_eq!(
+            refused(&["--heartbeat", "5ms"]),
+            "--heartbeat: is 5ms, must be between 10ms and 1m"
+        );
         assert_eq!(
             refused(&["--lost-missed", "3"]),
             "--lost-missed: is 3, must be more than --suspect-missed, which is 3 and must be at least 1"
@@ -229,6 +282,9 @@ mod tests {
             refused(&["--backoff-max", "500ms"]),
             "--backoff-max: is 500ms, must not be less than --backoff-first, which is 1s"
         );
-        assert_eq!(refused(&["--jobs-max", "0"]), "--jobs-max: must be at least 1");
+        assert_eq!(
+            refused(&["--jobs-max", "0"]),
+            "--jobs-max: must be at least 1"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! The coordinator put together: load, serve, end.
 //!
-//! A graceful end is in this order: no more decisions, streams end with UNAVAILABLE, connections close, at most five seconds; then the
-//! store is closed. It never stops a worker: to them and to the agents' runners, a coordinator that goes is nothing.
+//! A graceful end is in this order: no more decisions, streams end with UNAVAILABLE, connections
+//! close, at most five seconds; then the store is closed. It never stops a worker: to them and to
+//! the agents' runners, a coordinator that goes is nothing.
 
 use std::{
     fs, io,
@@ -32,7 +33,8 @@ use crate::{
     store::{Store, StoreError},
 };
 
-/// How long streams and connections may take to end. Longer helps nobody: agents and clients dial again anyway.
+/// How long streams and connections may take to end. Longer helps nobody: agents and clients dial
+/// again anyway.
 const DRAIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -84,20 +86,39 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// The port is opened before the record is touched: a start that cannot serve leaves no trace. Must run in a tokio runtime.
-    pub async fn start(settings: Settings, store: impl FnOnce() -> Result<Box<dyn Store>, StoreError>) -> Result<Self, ServeError> {
+    /// The port is opened before the record is touched: a start that cannot serve leaves no trace.
+    /// Must run in a tokio runtime.
+    pub async fn start(
+        settings: Settings,
+        store: impl FnOnce() -> Result<Box<dyn Store>, StoreError>,
+    ) -> Result<Self, ServeError> {
         let shutdown = CancellationToken::new();
         let listener = listen::open(settings.listen)?;
-        let address = listener.local_addr().map_err(|source| ListenError::Other { address: settings.listen, source })?;
+        let address = listener.local_addr().map_err(|source| ListenError::Other {
+            address: settings.listen,
+            source,
+        })?;
         let nodes = settings.kubernetes.map(kubernetes::Nodes::of).transpose()?;
-        let policy = Policy { reads_objects: nodes.is_some(), ..settings.policy };
+        let policy = Policy {
+            reads_objects: nodes.is_some(),
+            ..settings.policy
+        };
         let store = store().map_err(StartError::Store)?;
-        let engine::Started { handle, term, thread, ended } = engine::start(store, policy, settings.min_term, shutdown.clone())?;
+        let engine::Started {
+            handle,
+            term,
+            thread,
+            ended,
+        } = engine::start(store, policy, settings.min_term, shutdown.clone())?;
 
         let mut tasks = Tasks::new(shutdown.clone());
         tasks.spawn(Essential, "engine", async move { drop(ended.await) });
         if let Some(nodes) = nodes {
-            tasks.spawn(Ordinary, "node objects", nodes.follow(handle.clone(), shutdown.clone()));
+            tasks.spawn(
+                Ordinary,
+                "node objects",
+                nodes.follow(handle.clone(), shutdown.clone()),
+            );
         }
         let scope = Scope::new(shutdown.clone());
         let (routes, health) = api::routes(handle.clone(), scope.clone()).await;
@@ -126,10 +147,23 @@ impl Coordinator {
             scope.shutdown().cancelled().await;
             scope.closed().await;
         });
-        let coordinator = Self { address, handle, term, tasks, engine: thread, ready_file: settings.ready_file };
+        let coordinator = Self {
+            address,
+            handle,
+            term,
+            tasks,
+            engine: thread,
+            ready_file: settings.ready_file,
+        };
         if let Some(path) = &coordinator.ready_file {
-            let content = format!("{{\"endpoint\":\"http://{address}\",\"pid\":{}}}\n", process::id());
-            write_whole(path, &content).map_err(|source| ServeError::ReadyFile { path: path.clone(), source })?;
+            let content = format!(
+                "{{\"endpoint\":\"http://{address}\",\"pid\":{}}}\n",
+                process::id()
+            );
+            write_whole(path, &content).map_err(|source| ServeError::ReadyFile {
+                path: path.clone(),
+                source,
+            })?;
         }
         info!(%address, %term, "serving");
         Ok(coordinator)
@@ -144,7 +178,8 @@ impl Coordinator {
     pub fn obey_signals(&mut self) -> Result<(), ServeError> {
         let signals = Signals::catch().map_err(ServeError::Signals)?;
         let shutdown = self.tasks.shutdown();
-        self.tasks.spawn(Standing, "signals", signals.obey(shutdown));
+        self.tasks
+            .spawn(Standing, "signals", signals.obey(shutdown));
         Ok(())
     }
 
@@ -166,7 +201,10 @@ impl Coordinator {
 
 /// Readers see the old file or the new one, never half of one.
 fn write_whole(path: &Path, content: &str) -> io::Result<()> {
-    let mut name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
+    let mut name = path
+        .file_name()
+        .ok_or(io::ErrorKind::IsADirectory)?
+        .to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
     fs::write(&new, content)?;

@@ -1,8 +1,9 @@
 //! The durable record: jobs, nodes, events, and the term.
 //!
-//! A store never decides anything. It answers with what was committed last, whole, or with an error that names the file; it never
-//! starts empty where something was. What a successful [`Store::commit`] returned for survives the death of the process and of the
-//! machine at any later moment.
+//! A store never decides anything. It answers with what was committed last, whole, or with an error
+//! that names the file; it never starts empty where something was. What a successful
+//! [`Store::commit`] returned for survives the death of the process and of the machine at any later
+//! moment.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -42,7 +43,13 @@ pub struct Loaded {
 }
 
 fn deleted(changes: &[Change]) -> impl Iterator<Item = &JobUid> {
-    changes.iter().filter_map(|change| if let Change::DeleteJob(uid) = change { Some(uid) } else { None })
+    changes.iter().filter_map(|change| {
+        if let Change::DeleteJob(uid) = change {
+            Some(uid)
+        } else {
+            None
+        }
+    })
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -64,9 +71,20 @@ pub enum StoreError {
         "store file {path} ends with commit {found}, but commit {known} was acknowledged: it is damaged, or an old copy was put back. \
          Nothing was changed. Put back the newest copy; or, to go on without what is lost, remove {}", witness.display()
     )]
-    Behind { path: PathBuf, found: u64, known: u64, witness: PathBuf },
-    #[error("store file {path} has format {found}, this build reads format {known}: use the build that wrote it")]
-    Format { path: PathBuf, found: u64, known: u64 },
+    Behind {
+        path: PathBuf,
+        found: u64,
+        known: u64,
+        witness: PathBuf,
+    },
+    #[error(
+        "store file {path} has format {found}, this build reads format {known}: use the build that wrote it"
+    )]
+    Format {
+        path: PathBuf,
+        found: u64,
+        known: u64,
+    },
     #[error("store file {path}: {what} cannot be read by this build")]
     Record {
         path: PathBuf,

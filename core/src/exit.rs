@@ -37,8 +37,8 @@ const SIGINT: i32 = 2;
 pub(crate) const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// The meaning of one rank's end, in the order in which blame prefers them: a rank that failed by itself explains the
-/// others, a rank that says its peer went away explains nothing.
+/// The meaning of one rank's end, in the order in which blame prefers them: a rank that failed by
+/// itself explains the others, a rank that says its peer went away explains nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ExitClass {
@@ -51,8 +51,8 @@ pub enum ExitClass {
     Success,
 }
 
-/// What gloo, NCCL or torch's store print when a *peer* went away, so that who says one of these is a victim. Texts as printed by
-/// torch 2.4 to 2.15.
+/// What gloo, NCCL or torch's store print when a *peer* went away, so that who says one of these is
+/// a victim. Texts as printed by torch 2.4 to 2.15.
 pub const PEER_LOST_SIGNS: [&str; 8] = [
     "Connection closed by peer",
     "Connection reset by peer",
@@ -64,10 +64,20 @@ pub const PEER_LOST_SIGNS: [&str; 8] = [
     "DistBackendError",
 ];
 
-/// Marks of the libraries that connect ranks, in the texts of their exceptions and log lines. A script's own connection to anything else may
-/// be refused as well: `ConnectionRefusedError: [Errno 111] Connection refused` is no word of a peer.
-const BETWEEN_RANKS: [&str; 9] =
-    ["torch.distributed.", "DistBackendError", "DistNetworkError", "DistStoreError", "gloo/", "NCCL", "nccl", "c10d", "TCPStore"];
+/// Marks of the libraries that connect ranks, in the texts of their exceptions and log lines. A
+/// script's own connection to anything else may be refused as well: `ConnectionRefusedError: [Errno
+/// 111] Connection refused` is no word of a peer.
+const BETWEEN_RANKS: [&str; 9] = [
+    "torch.distributed.",
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+    "gloo/",
+    "NCCL",
+    "nccl",
+    "c10d",
+    "TCPStore",
+];
 
 fn names_a_lost_peer(line: &str) -> bool {
     let says = |words: &[&str]| words.iter().any(|word| line.contains(word));
@@ -122,7 +132,11 @@ mod tests {
             "ConnectionRefusedError: [Errno 111] Connection refused",
             "RuntimeError: the label server: Broken pipe",
         ] {
-            assert_eq!(Exit::Code(1).class(Some(own)), ExitClass::Fault, "the script's own affair: {own}");
+            assert_eq!(
+                Exit::Code(1).class(Some(own)),
+                ExitClass::Fault,
+                "the script's own affair: {own}"
+            );
         }
         assert_eq!(Exit::Code(1).class(None), ExitClass::Fault);
         assert_eq!(Exit::Signal(11).class(None), ExitClass::Fault);

@@ -1,7 +1,9 @@
-//! The coordinator's brain. [`Fleet::turn`] is its only door: one input in, changes to commit and effects to execute out.
+//! The coordinator's brain. [`Fleet::turn`] is its only door: one input in, changes to commit and
+//! effects to execute out.
 //!
-//! The shell commits [`Turn::changes`] in one transaction first and only then executes [`Turn::effects`] (DESIGN R1). If the
-//! commit fails, the process ends and the state in memory with it: nobody has heard of a decision that is not stored.
+//! The shell commits [`Turn::changes`] in one transaction first and only then executes
+//! [`Turn::effects`] (DESIGN R1). If the commit fails, the process ends and the state in memory
+//! with it: nobody has heard of a decision that is not stored.
 //!
 //! | file | owns |
 //! |---|---|
@@ -112,7 +114,8 @@ pub enum Input {
         session: SessionId,
         runs: Vec<RunReport>,
     },
-    /// What became of the launchers the node was to have ready; those not named are still being made.
+    /// What became of the launchers the node was to have ready; those not named are still being
+    /// made.
     Spares {
         session: SessionId,
         spares: Vec<SpareReport>,
@@ -131,7 +134,8 @@ pub enum Input {
         id: RequestId,
         request: Request,
     },
-    /// Time passed. The shell sends one at least every [`Policy::tick`], and at the moment [`Turn::wake_at`] asks for.
+    /// Time passed. The shell sends one at least every [`Policy::tick`], and at the moment
+    /// [`Turn::wake_at`] asks for.
     Tick,
 }
 
@@ -156,7 +160,10 @@ pub struct Hello {
 pub struct RequestId(pub u64);
 
 #[derive(Clone, Debug)]
-#[allow(clippy::large_enum_variant, reason = "requests are few and short-lived")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "requests are few and short-lived"
+)]
 pub enum Request {
     /// `uid` is a fresh UUID from the shell; not used if the job exists already.
     Submit {
@@ -206,7 +213,9 @@ pub enum Refusal {
     #[error("node {0} not found")]
     NoSuchNode(NodeName),
     /// Same name or request id, other content; the fields that differ.
-    #[error("job {name} exists already with other content: {fields} differ; delete it first or use another name")]
+    #[error(
+        "job {name} exists already with other content: {fields} differ; delete it first or use another name"
+    )]
     JobExists { name: JobName, fields: String },
     #[error("{field}: {message}")]
     Invalid { field: String, message: String },
@@ -285,7 +294,8 @@ pub struct NodeRecord {
     /// It knows more than the store.
     #[serde(default)]
     pub halt: Option<Halt>,
-    /// Failures that began on this node, newest last, bounded, each with what it says about the node.
+    /// Failures that began on this node, newest last, bounded, each with what it says about the
+    /// node.
     pub marks: Vec<Mark>,
 }
 
@@ -316,7 +326,8 @@ pub struct Event {
 pub struct Stored {
     pub jobs: Vec<JobRecord>,
     pub nodes: Vec<NodeRecord>,
-    /// What nodes last said of themselves, as far as it was kept: a node not yet back is described by it, nothing is decided from it.
+    /// What nodes last said of themselves, as far as it was kept: a node not yet back is described
+    /// by it, nothing is decided from it.
     pub reports: Vec<(NodeName, NodeReport)>,
     /// Highest event number given out.
     pub last_event: u64,
@@ -329,41 +340,52 @@ pub struct Policy {
     /// Missed heartbeats until Suspect, and until Lost.
     pub suspect_missed: u32,
     pub lost_missed: u32,
-    /// How long failures are gathered before they are judged together: failures arrive in bursts. Not with one that is conclusive.
+    /// How long failures are gathered before they are judged together: failures arrive in bursts.
+    /// Not with one that is conclusive.
     pub coalesce: Duration,
-    /// How long a started coordinator listens before silence means anything (R8), beside [`Policy::listen_for`]'s time for each node.
+    /// How long a started coordinator listens before silence means anything (R8), beside
+    /// [`Policy::listen_for`]'s time for each node.
     pub listen: Duration,
     /// A member that is not ready for its generation within this is left out.
     pub prepare_timeout: Duration,
     pub backoff_first: Duration,
     pub backoff_max: Duration,
-    /// Where no step is seen: a generation that ran this long has trained, and the back-off starts afresh.
+    /// Where no step is seen: a generation that ran this long has trained, and the back-off starts
+    /// afresh.
     pub backoff_reset: Duration,
-    /// Failures that began on one node within `storm_window`, from at least two jobs, that make it a storm.
+    /// Failures that began on one node within `storm_window`, from at least two jobs, that make it
+    /// a storm.
     pub storm_failures: usize,
     pub storm_window: Duration,
-    /// Cordons by Muster per `cordon_window`: at most this share of the fleet in percent, and at least one.
+    /// Cordons by Muster per `cordon_window`: at most this share of the fleet in percent, and at
+    /// least one.
     pub cordon_percent: u32,
     pub cordon_window: Duration,
-    /// Cordons by Muster outstanding, in percent of the fleet (at least one), beyond which it stops and asks a person.
+    /// Cordons by Muster outstanding, in percent of the fleet (at least one), beyond which it stops
+    /// and asks a person.
     pub cordon_breaker_percent: u32,
-    /// Share of the nodes in percent, and how many at least, that fall silent within `mass_loss_window` to put the brake on. Three at
-    /// least: a cluster of three or four may lose a node, and of two lost at once each may well be dead.
+    /// Share of the nodes in percent, and how many at least, that fall silent within
+    /// `mass_loss_window` to put the brake on. Three at least: a cluster of three or four may lose
+    /// a node, and of two lost at once each may well be dead.
     pub mass_loss_percent: u32,
     pub mass_loss_min: u32,
     pub mass_loss_window: Duration,
-    /// The brake goes off when nobody new was lost for so long: a network that is down that long is no flap.
+    /// The brake goes off when nobody new was lost for so long: a network that is down that long is
+    /// no flap.
     pub mass_loss_hold: Duration,
     pub jobs_max: usize,
     /// Nodes known, those that are gone included.
     pub nodes_max: usize,
-    /// A node that has been gone for so long is forgotten, if nothing of any job may still run there.
+    /// A node that has been gone for so long is forgotten, if nothing of any job may still run
+    /// there.
     pub forget_after: Duration,
     /// The versions of the session's protocol this coordinator serves.
     pub speaks: Speaks,
-    /// An operator's word that this store is the truth, although nodes know more: what it does not know is stopped.
+    /// An operator's word that this store is the truth, although nodes know more: what it does not
+    /// know is stopped.
     pub accept_store: bool,
-    /// Kubernetes Node objects are read. Else what is stored of them is of another time, and forgotten.
+    /// Kubernetes Node objects are read. Else what is stored of them is of another time, and
+    /// forgotten.
     pub reads_objects: bool,
     pub tick: Duration,
 }
@@ -376,7 +398,8 @@ impl Default for Policy {
             lost_missed: 5,
             coalesce: Duration::from_millis(50),
             listen: Duration::from_secs(10),
-            // An agent waits a minute for torch to be imported, and then starts without its launcher: that must not be too late.
+            // An agent waits a minute for torch to be imported, and then starts without its
+            // launcher: that must not be too late.
             prepare_timeout: Duration::from_secs(90),
             backoff_first: Duration::from_secs(1),
             backoff_max: Duration::from_secs(300),
@@ -404,8 +427,9 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// How long a coordinator that starts with so many nodes listens. They dial all at once, and 10,000 were seen to keep two busy
-    /// processors for 11 to 14 s; it never listens longer than until the last of them is back.
+    /// How long a coordinator that starts with so many nodes listens. They dial all at once, and
+    /// 10,000 were seen to keep two busy processors for 11 to 14 s; it never listens longer than
+    /// until the last of them is back.
     pub(crate) fn listen_for(&self, nodes: usize) -> Duration {
         const PER_NODE: Duration = Duration::from_millis(2);
         self.listen + PER_NODE * u32::try_from(nodes).unwrap_or(u32::MAX)
@@ -437,7 +461,8 @@ pub struct Fleet {
     pub(crate) listen_until: Timestamp,
     pub(crate) last_event: u64,
     pub(crate) last_turn: Timestamp,
-    /// Since when this coordinator has been there without a break: what did not happen before may be its own fault.
+    /// Since when this coordinator has been there without a break: what did not happen before may
+    /// be its own fault.
     pub(crate) present_since: Timestamp,
     /// When it went on after it had stood still, if ever.
     pub(crate) woke_at: Option<Timestamp>,

@@ -1,8 +1,9 @@
 //! Is the hardware of a node fit to train on: readings in, findings with reasons out.
 //!
-//! Rules are data (`table.txt`, and an operator's file over it): which check, from which threshold on, how severe, what would remedy it.
-//! [`Judge`] applies them to readings that the agent's probes bring, keeps baselines per boot, and remembers what only a reboot or a
-//! reset may clear. It never reads hardware itself, and never acts: what follows from a verdict is the coordinator's.
+//! Rules are data (`table.txt`, and an operator's file over it): which check, from which threshold
+//! on, how severe, what would remedy it. [`Judge`] applies them to readings that the agent's probes
+//! bring, keeps baselines per boot, and remembers what only a reboot or a reset may clear. It never
+//! reads hardware itself, and never acts: what follows from a verdict is the coordinator's.
 //!
 //! | file | owns |
 //! |---|---|
@@ -65,24 +66,41 @@ pub struct Health {
 impl Health {
     /// The gravest finding about a subject itself.
     pub fn worst(&self, subject: &Subject) -> Option<&Finding> {
-        self.findings.iter().filter(|finding| &finding.subject == subject).max_by_key(|finding| finding.severity)
+        self.findings
+            .iter()
+            .filter(|finding| &finding.subject == subject)
+            .max_by_key(|finding| finding.severity)
     }
 
     /// The gravest finding that concerns a GPU: its own, or its node's.
     pub fn of_gpu(&self, uuid: &str) -> Option<&Finding> {
-        let concerns = |finding: &&Finding| matches!(&finding.subject, Subject::Gpu(gpu) if gpu == uuid);
-        let own = self.findings.iter().filter(concerns).max_by_key(|finding| finding.severity);
-        own.into_iter().chain(self.worst(&Subject::Node)).max_by_key(|finding| finding.severity)
+        let concerns =
+            |finding: &&Finding| matches!(&finding.subject, Subject::Gpu(gpu) if gpu == uuid);
+        let own = self
+            .findings
+            .iter()
+            .filter(concerns)
+            .max_by_key(|finding| finding.severity);
+        own.into_iter()
+            .chain(self.worst(&Subject::Node))
+            .max_by_key(|finding| finding.severity)
     }
 
     /// No new work may be placed on this GPU.
     pub fn withholds(&self, uuid: &str) -> bool {
-        self.of_gpu(uuid).is_some_and(|finding| finding.severity >= Severity::Drain)
+        self.of_gpu(uuid)
+            .is_some_and(|finding| finding.severity >= Severity::Drain)
     }
 
-    /// Why nothing at all may be placed on the node, if so. A NIC that is out takes its node with it: NCCL hangs when one node has fewer.
+    /// Why nothing at all may be placed on the node, if so. A NIC that is out takes its node with
+    /// it: NCCL hangs when one node has fewer.
     pub fn withholds_node(&self) -> Option<&Finding> {
-        let whole = |finding: &&Finding| finding.severity >= Severity::Drain && !matches!(finding.subject, Subject::Gpu(_));
-        self.findings.iter().filter(whole).max_by_key(|finding| finding.severity)
+        let whole = |finding: &&Finding| {
+            finding.severity >= Severity::Drain && !matches!(finding.subject, Subject::Gpu(_))
+        };
+        self.findings
+            .iter()
+            .filter(whole)
+            .max_by_key(|finding| finding.severity)
     }
 }

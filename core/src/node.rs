@@ -1,8 +1,10 @@
-//! The agent's brain: what one node does with its desired state and with what its runners say. Pure; the agent is its shell.
+//! The agent's brain: what one node does with its desired state and with what its runners say.
+//! Pure; the agent is its shell.
 //!
-//! [`Node::turn`] is the only door: one input in, effects out, to be executed in order. It compares what shall be with what is and
-//! emits what is missing, so an input that is repeated, late or lost changes nothing in the end. It never starts a group twice, and
-//! a run that nobody mentions is left alone: silence never kills.
+//! [`Node::turn`] is the only door: one input in, effects out, to be executed in order. It compares
+//! what shall be with what is and emits what is missing, so an input that is repeated, late or lost
+//! changes nothing in the end. It never starts a group twice, and a run that nobody mentions is
+//! left alone: silence never kills.
 //!
 //! | file | owns |
 //! |---|---|

@@ -1,7 +1,8 @@
 //! What a node says about itself: the one report that all probes are merged into.
 //!
-//! It holds what changes rarely: inventory, and a verdict with reasons. Temperatures, clocks and counters stay on the node, where they are
-//! judged ([`crate::health`]): a report that changed with every reading would be sent and stored with every reading.
+//! It holds what changes rarely: inventory, and a verdict with reasons. Temperatures, clocks and
+//! counters stay on the node, where they are judged ([`crate::health`]): a report that changed with
+//! every reading would be sent and stored with every reading.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,8 @@ use labels::Labels;
 use network::Network;
 use topology::Topology;
 
-/// A node's facts as its agent sees them. The whole report is sent on change; there are no partial updates.
+/// A node's facts as its agent sees them. The whole report is sent on change; there are no partial
+/// updates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReport {
@@ -34,7 +36,8 @@ pub struct NodeReport {
     pub kernel: String,
     /// As its agent was given them.
     pub labels: BTreeMap<String, String>,
-    /// Those of its Kubernetes Node object, put in by the coordinator; no agent sends them. Read both through [`NodeReport::label`].
+    /// Those of its Kubernetes Node object, put in by the coordinator; no agent sends them. Read
+    /// both through [`NodeReport::label`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub object_labels: Labels,
     /// Worker groups this node takes at a time when they ask for no GPU.
@@ -42,7 +45,8 @@ pub struct NodeReport {
     pub cpus: u32,
     pub memory_bytes: u64,
     pub gpus: Vec<Gpu>,
-    /// Why the GPU list may be short: NVML could not be read. `None` also where there is no driver at all.
+    /// Why the GPU list may be short: NVML could not be read. `None` also where there is no driver
+    /// at all.
     pub gpu_error: Option<String>,
     /// `None`: no NVIDIA driver on this node, or it has never answered.
     #[serde(default)]
@@ -72,41 +76,70 @@ pub struct WarmPool {
 }
 
 impl NodeReport {
-    /// The label under the first of these keys that the node has. What it was given on its own machine comes before what its object says.
+    /// The label under the first of these keys that the node has. What it was given on its own
+    /// machine comes before what its object says.
     pub fn label<'a>(&'a self, keys: &[&'a str]) -> Option<(&'a str, &'a str)> {
         let sources: [&BTreeMap<String, String>; 2] = [&self.labels, &self.object_labels];
-        sources.into_iter().find_map(|labels| keys.iter().find_map(|key| Some((*key, labels.get(*key)?.as_str()))))
+        sources.into_iter().find_map(|labels| {
+            keys.iter()
+                .find_map(|key| Some((*key, labels.get(*key)?.as_str())))
+        })
     }
 
     /// All labels by key, the node's own before its object's.
     pub fn all_labels(&self) -> BTreeMap<String, String> {
         let mut all = BTreeMap::clone(&self.object_labels);
-        all.extend(self.labels.iter().map(|(key, value)| (key.clone(), value.clone())));
+        all.extend(
+            self.labels
+                .iter()
+                .map(|(key, value)| (key.clone(), value.clone())),
+        );
         all
     }
 
-    /// What a job may be given: GPUs, and in place of one that is cut up, its MIG instances. Without what health withholds.
+    /// What a job may be given: GPUs, and in place of one that is cut up, its MIG instances.
+    /// Without what health withholds.
     pub fn placeable(&self) -> Vec<Gpu> {
-        let healthy = self.gpus.iter().filter(|gpu| !self.health.withholds(&gpu.uuid));
+        let healthy = self
+            .gpus
+            .iter()
+            .filter(|gpu| !self.health.withholds(&gpu.uuid));
         healthy.flat_map(Gpu::parts).collect()
     }
 
-    /// The same as index and UUID, without a copy of all that is known of each: placement asks ten thousand nodes at a time.
+    /// The same as index and UUID, without a copy of all that is known of each: placement asks ten
+    /// thousand nodes at a time.
     pub fn placeable_ids(&self) -> impl Iterator<Item = (u32, &str)> {
-        let healthy = self.gpus.iter().filter(|gpu| !self.health.withholds(&gpu.uuid));
+        let healthy = self
+            .gpus
+            .iter()
+            .filter(|gpu| !self.health.withholds(&gpu.uuid));
         healthy.flat_map(|gpu| {
-            let parts = gpu.mig.as_ref().filter(|mig| mig.enabled).map(|mig| mig.instances.as_slice());
+            let parts = gpu
+                .mig
+                .as_ref()
+                .filter(|mig| mig.enabled)
+                .map(|mig| mig.instances.as_slice());
             let whole = parts.is_none().then_some(gpu.uuid.as_str());
-            let uuids = whole.into_iter().chain(parts.unwrap_or_default().iter().map(|part| part.uuid.as_str()));
+            let uuids = whole.into_iter().chain(
+                parts
+                    .unwrap_or_default()
+                    .iter()
+                    .map(|part| part.uuid.as_str()),
+            );
             uuids.map(|uuid| (gpu.index, uuid))
         })
     }
 
     /// The GPU to which a UUID belongs: its own, or that of one of its MIG instances.
     pub fn gpu_of(&self, uuid: &str) -> Option<&Gpu> {
-        self.gpus
-            .iter()
-            .find(|gpu| gpu.uuid == uuid || gpu.mig.as_ref().is_some_and(|mig| mig.instances.iter().any(|i| i.uuid == uuid)))
+        self.gpus.iter().find(|gpu| {
+            gpu.uuid == uuid
+                || gpu
+                    .mig
+                    .as_ref()
+                    .is_some_and(|mig| mig.instances.iter().any(|i| i.uuid == uuid))
+        })
     }
 }
 
@@ -119,12 +152,25 @@ mod tests {
     use crate::health::{Finding, Remedy, Severity, Subject};
 
     fn report() -> NodeReport {
-        let gpu = |uuid: &str| Gpu { uuid: uuid.into(), ..Gpu::default() };
-        NodeReport { gpus: vec![gpu("GPU-a"), gpu("GPU-b")], ..NodeReport::default() }
+        let gpu = |uuid: &str| Gpu {
+            uuid: uuid.into(),
+            ..Gpu::default()
+        };
+        NodeReport {
+            gpus: vec![gpu("GPU-a"), gpu("GPU-b")],
+            ..NodeReport::default()
+        }
     }
 
     fn finding(subject: Subject, severity: Severity) -> Finding {
-        Finding { check: "x".into(), subject, severity, remedy: Remedy::None, reason: "why".into(), since_unix_us: 0 }
+        Finding {
+            check: "x".into(),
+            subject,
+            severity,
+            remedy: Remedy::None,
+            reason: "why".into(),
+            since_unix_us: 0,
+        }
     }
 
     #[test]
@@ -132,22 +178,52 @@ mod tests {
         let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let report = NodeReport {
             labels: [label("zone", "b"), label("rack", "r7")].into(),
-            object_labels: Labels::bounded([label("topology.kubernetes.io/zone", "a"), label("rack", "r1"), label("pool", "gpu")]),
+            object_labels: Labels::bounded([
+                label("topology.kubernetes.io/zone", "a"),
+                label("rack", "r1"),
+                label("pool", "gpu"),
+            ]),
             ..NodeReport::default()
         };
-        assert_eq!(report.label(&["topology.kubernetes.io/zone", "zone"]), Some(("zone", "b")), "by whichever key");
-        assert_eq!((report.label(&["rack"]), report.label(&["pool"])), (Some(("rack", "r7")), Some(("pool", "gpu"))));
+        assert_eq!(
+            report.label(&["topology.kubernetes.io/zone", "zone"]),
+            Some(("zone", "b")),
+            "by whichever key"
+        );
+        assert_eq!(
+            (report.label(&["rack"]), report.label(&["pool"])),
+            (Some(("rack", "r7")), Some(("pool", "gpu")))
+        );
         assert_eq!(report.label(&["region"]), None);
-        let all = ["pool=gpu", "rack=r7", "topology.kubernetes.io/zone=a", "zone=b"].map(|text| text.split_once('=').unwrap());
-        assert_eq!(report.all_labels(), all.map(|(key, value)| label(key, value)).into());
+        let all = [
+            "pool=gpu",
+            "rack=r7",
+            "topology.kubernetes.io/zone=a",
+            "zone=b",
+        ]
+        .map(|text| text.split_once('=').unwrap());
+        assert_eq!(
+            report.all_labels(),
+            all.map(|(key, value)| label(key, value)).into()
+        );
     }
 
     #[test]
     fn what_health_withholds_is_not_placeable() {
         let mut report = report();
-        let uuids = |report: &NodeReport| report.placeable().into_iter().map(|gpu| gpu.uuid).collect::<Vec<_>>();
+        let uuids = |report: &NodeReport| {
+            report
+                .placeable()
+                .into_iter()
+                .map(|gpu| gpu.uuid)
+                .collect::<Vec<_>>()
+        };
         report.health.findings = vec![finding(Subject::Gpu("GPU-a".into()), Severity::Warn)];
-        assert_eq!(uuids(&report), ["GPU-a", "GPU-b"], "a warning withholds nothing");
+        assert_eq!(
+            uuids(&report),
+            ["GPU-a", "GPU-b"],
+            "a warning withholds nothing"
+        );
         report.health.findings = vec![finding(Subject::Gpu("GPU-a".into()), Severity::Drain)];
         assert_eq!(uuids(&report), ["GPU-b"]);
     }
@@ -155,11 +231,27 @@ mod tests {
     #[test]
     fn a_gpu_cut_up_gives_its_instances_and_their_health_is_its_own() {
         let mut report = report();
-        let part = |uuid: &str| MigInstance { uuid: uuid.into(), profile: "1g.10gb".into(), ..MigInstance::default() };
-        report.gpus[0].mig = Some(Mig { enabled: true, pending: true, instances: vec![part("MIG-1"), part("MIG-2")] });
+        let part = |uuid: &str| MigInstance {
+            uuid: uuid.into(),
+            profile: "1g.10gb".into(),
+            ..MigInstance::default()
+        };
+        report.gpus[0].mig = Some(Mig {
+            enabled: true,
+            pending: true,
+            instances: vec![part("MIG-1"), part("MIG-2")],
+        });
         let uuids = |report: &NodeReport| {
-            let whole: Vec<(u32, String)> = report.placeable().into_iter().map(|gpu| (gpu.index, gpu.uuid)).collect();
-            assert!(report.placeable_ids().eq(whole.iter().map(|(index, uuid)| (*index, uuid.as_str()))));
+            let whole: Vec<(u32, String)> = report
+                .placeable()
+                .into_iter()
+                .map(|gpu| (gpu.index, gpu.uuid))
+                .collect();
+            assert!(
+                report
+                    .placeable_ids()
+                    .eq(whole.iter().map(|(index, uuid)| (*index, uuid.as_str())))
+            );
             whole.into_iter().map(|(_, uuid)| uuid).collect::<Vec<_>>()
         };
         assert_eq!(uuids(&report), ["MIG-1", "MIG-2", "GPU-b"]);

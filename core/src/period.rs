@@ -1,4 +1,5 @@
-//! Lengths of time as people write them: `500ms`, `10s`, `1m30s`, `2h`, or a bare number of seconds.
+//! Lengths of time as people write them: `500ms`, `10s`, `1m30s`, `2h`, or a bare number of
+//! seconds.
 
 use std::time::Duration;
 
@@ -17,10 +18,14 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     }
     let (mut rest, mut total) = (whole, Duration::ZERO);
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(refuse)?;
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .ok_or_else(refuse)?;
         let count: u64 = rest[..digits].parse().map_err(|_| refuse())?;
         rest = &rest[digits..];
-        let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let letters = rest
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(rest.len());
         let unit_ms: u64 = match &rest[..letters] {
             "ms" => 1,
             "s" => 1_000,
@@ -30,14 +35,21 @@ pub fn parse(text: &str) -> Result<Duration, String> {
             _ => return Err(refuse()),
         };
         rest = &rest[letters..];
-        let part = count.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(refuse)?;
+        let part = count
+            .checked_mul(unit_ms)
+            .map(Duration::from_millis)
+            .ok_or_else(refuse)?;
         total = total.checked_add(part).ok_or_else(refuse)?;
     }
     within(total, text)
 }
 
 fn within(period: Duration, text: &str) -> Result<Duration, String> {
-    if period > LONGEST { Err(format!("{text:?} is longer than 30 days")) } else { Ok(period) }
+    if period > LONGEST {
+        Err(format!("{text:?} is longer than 30 days"))
+    } else {
+        Ok(period)
+    }
 }
 
 /// Writes a period so that [`parse`] reads the same back.
@@ -82,7 +94,8 @@ pub mod optional_period {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
         let text = Option::<String>::deserialize(from)?;
-        text.map(|text| super::parse(&text).map_err(serde::de::Error::custom)).transpose()
+        text.map(|text| super::parse(&text).map_err(serde::de::Error::custom))
+            .transpose()
     }
 }
 
@@ -96,7 +109,18 @@ mod tests {
         assert_eq!(parse("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse("1m30s"), Ok(Duration::from_secs(90)));
         assert_eq!(parse("2h"), Ok(Duration::from_secs(7200)));
-        for bad in ["", "s", "10 s", "-1s", "1.5s", "10x", "1m30", "40d", "99999999999999999999s", "18446744073709551615h"] {
+        for bad in [
+            "",
+            "s",
+            "10 s",
+            "-1s",
+            "1.5s",
+            "10x",
+            "1m30",
+            "40d",
+            "99999999999999999999s",
+            "18446744073709551615h",
+        ] {
             assert!(parse(bad).is_err(), "{bad:?} must be refused");
         }
     }

@@ -1,5 +1,6 @@
-//! Mistakes that tests can put into the rules, to see that the checks of `tests/world` find each of them. Without the feature `planted`,
-//! which only that crate asks for, none is there: [`on`] is the constant `false`.
+//! Mistakes that tests can put into the rules, to see that the checks of `tests/world` find each of
+//! them. Without the feature `planted`, which only that crate asks for, none is there: [`on`] is
+//! the constant `false`.
 
 macro_rules! mistakes {
     ($($(#[doc = $words:literal])* $name:ident),* $(,)?) => {
@@ -96,7 +97,8 @@ mistakes! {
     HaltIgnored,
     /// A restart of the coordinator does for a person's word that an old store is the truth.
     HaltLifted,
-    /// An agent that does not know what it was told on this boot is taken for the one that was told.
+    /// An agent that does not know what it was told on this boot is taken for the one that was
+    /// told.
     StrangerTakenIn,
     /// A node's epoch is counted from what its disk says.
     EpochFromNode,

@@ -1,7 +1,8 @@
 //! Versions of the session's protocol, and which of them two ends use.
 //!
-//! Agents and coordinator are never upgraded at the same moment. A coordinator serves agents of its own version and of the one before, so
-//! the order is: the coordinator first, then the agents, and no second upgrade of the coordinator before every agent has had the first.
+//! Agents and coordinator are never upgraded at the same moment. A coordinator serves agents of its
+//! own version and of the one before, so the order is: the coordinator first, then the agents, and
+//! no second upgrade of the coordinator before every agent has had the first.
 //!
 //! | version | what came with it |
 //! |---|---|
@@ -23,13 +24,19 @@ pub struct Speaks {
 }
 
 impl Speaks {
-    pub const OURS: Speaks = Speaks { oldest: NEWEST - 1, newest: NEWEST };
+    pub const OURS: Speaks = Speaks {
+        oldest: NEWEST - 1,
+        newest: NEWEST,
+    };
 
     /// The version a coordinator that speaks these uses with an agent.
     pub fn agree(self, agent: Speaks) -> Result<u32, Disagreement> {
         let version = self.newest.min(agent.newest);
         if version < self.oldest.max(agent.oldest) {
-            return Err(Disagreement { coordinator: self, agent });
+            return Err(Disagreement {
+                coordinator: self,
+                agent,
+            });
         }
         Ok(version)
     }
@@ -37,7 +44,11 @@ impl Speaks {
 
 impl fmt::Display for Speaks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.oldest == self.newest { write!(f, "{}", self.newest) } else { write!(f, "{} to {}", self.oldest, self.newest) }
+        if self.oldest == self.newest {
+            write!(f, "{}", self.newest)
+        } else {
+            write!(f, "{} to {}", self.oldest, self.newest)
+        }
     }
 }
 
@@ -77,9 +88,20 @@ mod tests {
     fn the_newest_that_both_speak() {
         let coordinator = speaks(4, 5);
         assert_eq!(coordinator.agree(speaks(4, 5)), Ok(5));
-        assert_eq!(coordinator.agree(speaks(3, 4)), Ok(4), "an agent of the version before");
-        assert_eq!(coordinator.agree(speaks(5, 6)), Ok(5), "an agent that was upgraded too soon and still speaks ours");
-        assert_eq!(Speaks::OURS.agree(speaks(NEWEST - 1, NEWEST - 1)), Ok(NEWEST - 1));
+        assert_eq!(
+            coordinator.agree(speaks(3, 4)),
+            Ok(4),
+            "an agent of the version before"
+        );
+        assert_eq!(
+            coordinator.agree(speaks(5, 6)),
+            Ok(5),
+            "an agent that was upgraded too soon and still speaks ours"
+        );
+        assert_eq!(
+            Speaks::OURS.agree(speaks(NEWEST - 1, NEWEST - 1)),
+            Ok(NEWEST - 1)
+        );
     }
 
     #[test]

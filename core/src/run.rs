@@ -1,8 +1,10 @@
-//! What crosses the session between coordinator and agent about worker groups: desired state down, reports up.
+//! What crosses the session between coordinator and agent about worker groups: desired state down,
+//! reports up.
 //!
-//! A *run* is one worker group of one generation of one job on one node. The coordinator sends each node its whole
-//! [`Desired`] state (level, not edge), stamped with term and node epoch; the agent answers with a [`RunReport`] for every
-//! run it knows, alive or not. Nobody says "do X now"; both say "this is so".
+//! A *run* is one worker group of one generation of one job on one node. The coordinator sends each
+//! node its whole [`Desired`] state (level, not edge), stamped with term and node epoch; the agent
+//! answers with a [`RunReport`] for every run it knows, alive or not. Nobody says "do X now"; both
+//! say "this is so".
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -24,16 +26,18 @@ pub struct Desired {
     pub term: Term,
     pub epoch: NodeEpoch,
     pub runs: Vec<DesiredRun>,
-    /// What the node's Kubernetes object says and its workers are told ([`environment::told`](crate::nccl::environment::told)).
+    /// What the node's Kubernetes object says and its workers are told
+    /// ([`environment::told`](crate::nccl::environment::told)).
     #[serde(default)]
     pub labels: Labels,
-    /// Jobs that are about to come here: of each a launcher is to be ready, and nothing is started. The generation is the one they would be
-    /// next, not sealed yet.
+    /// Jobs that are about to come here: of each a launcher is to be ready, and nothing is started.
+    /// The generation is the one they would be next, not sealed yet.
     #[serde(default)]
     pub warm: Vec<Assignment>,
 }
 
-/// What became of the launcher a node was to have ready ([`Desired::warm`]). While it is made, nothing is said.
+/// What became of the launcher a node was to have ready ([`Desired::warm`]). While it is made,
+/// nothing is said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpareReport {
     pub job: JobUid,
@@ -57,7 +61,8 @@ pub struct RunId {
     pub generation: Generation,
 }
 
-/// `UID-gN`: the name of the run's directory and of its generation's rendezvous. A uid is random and never used again, so neither is this.
+/// `UID-gN`: the name of the run's directory and of its generation's rendezvous. A uid is random
+/// and never used again, so neither is this.
 impl fmt::Display for RunId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-g{}", self.job, self.generation)
@@ -65,13 +70,14 @@ impl fmt::Display for RunId {
 }
 
 impl RunId {
-    /// Whether a sentence names this run, and not one whose name only begins or ends alike: `a-g1` is no part of `a-g12`.
+    /// Whether a sentence names this run, and not one whose name only begins or ends alike: `a-g1`
+    /// is no part of `a-g12`.
     pub fn is_named_in(&self, sentence: &str) -> bool {
         let name = self.to_string();
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        sentence
-            .match_indices(&name)
-            .any(|(at, _)| !sentence[..at].ends_with(is_part) && !sentence[at + name.len()..].starts_with(is_part))
+        sentence.match_indices(&name).any(|(at, _)| {
+            !sentence[..at].ends_with(is_part) && !sentence[at + name.len()..].starts_with(is_part)
+        })
     }
 }
 
@@ -89,12 +95,15 @@ pub struct DesiredRun {
     pub target: Target,
 }
 
-/// What a run shall be. A run the node holds and the coordinator does not mention is left alone: silence never kills.
+/// What a run shall be. A run the node holds and the coordinator does not mention is left alone:
+/// silence never kills.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
-    /// Have the runner up (serving the store, if this node hosts it), every older generation of the job dead; then wait.
+    /// Have the runner up (serving the store, if this node hosts it), every older generation of the
+    /// job dead; then wait.
     Ready(Box<Assignment>),
-    /// Train. Reached only over `Ready`, once the store answers at this address and the older generation is inert.
+    /// Train. Reached only over `Ready`, once the store answers at this address and the older
+    /// generation is inert.
     Running(Box<Assignment>, Endpoint),
     /// Be dead and prove it.
     Stopped { grace: Duration, reason: String },
@@ -136,14 +145,20 @@ pub struct Assignment {
     #[serde(with = "serde_period")]
     pub stop_grace: Duration,
     pub step_pattern: Option<String>,
-    /// How often workers of this job were started before this generation: its ranks' `TORCHELASTIC_RESTART_COUNT`.
+    /// How often workers of this job were started before this generation: its ranks'
+    /// `TORCHELASTIC_RESTART_COUNT`.
     pub restart_count: u32,
     /// What all ranks of the generation agree on.
     pub profile: Profile,
-    /// The coordinator's hash of it. An agent that computes another understands the profile otherwise and refuses the run.
+    /// The coordinator's hash of it. An agent that computes another understands the profile
+    /// otherwise and refuses the run.
     pub profile_hash: String,
     /// The workers stop by themselves when nothing has been heard of the coordinator for so long.
-    #[serde(default, with = "optional_period", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        with = "optional_period",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub fence_after: Option<Duration>,
 }
 
@@ -157,7 +172,8 @@ pub struct RunReport {
     pub phase: RunPhase,
     /// Where this node's runner serves the generation's store, if it does.
     pub store: Option<Endpoint>,
-    /// Global ranks that entered the process group, ascending, as the store saw it; only from the node that serves it.
+    /// Global ranks that entered the process group, ascending, as the store saw it; only from the
+    /// node that serves it.
     pub joined_ranks: Vec<u32>,
     pub all_joined_at: Option<Timestamp>,
     pub launched_at: Option<Timestamp>,
@@ -166,7 +182,8 @@ pub struct RunReport {
     /// torchrun's own last words, if it failed before any rank did.
     pub launcher_error: Option<String>,
     pub dead_at: Option<Timestamp>,
-    /// The workers were stopped by their runner, since nothing had been heard of the coordinator for the job's `fenceAfter`.
+    /// The workers were stopped by their runner, since nothing had been heard of the coordinator
+    /// for the job's `fenceAfter`.
     #[serde(default)]
     pub fenced: bool,
     pub ranks: Vec<RankReport>,
@@ -177,7 +194,8 @@ pub struct RunReport {
     pub stack: Stack,
 }
 
-/// How a node starts a run's workers, why so, and what it keeps ready for the job's next generation. For users.
+/// How a node starts a run's workers, why so, and what it keeps ready for the job's next
+/// generation. For users.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LaneReport {
@@ -188,8 +206,9 @@ pub struct LaneReport {
     pub spare_bytes: u64,
 }
 
-/// The life of a run on its node: `Preparing -> Ready -> Running -> Stopping -> Dead`; every state may go to `Dead`, and
-/// `Preparing` may end in `Refused`, when the node cannot start it and says why.
+/// The life of a run on its node: `Preparing -> Ready -> Running -> Stopping -> Dead`; every state
+/// may go to `Dead`, and `Preparing` may end in `Refused`, when the node cannot start it and says
+/// why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RunPhase {
@@ -270,17 +289,25 @@ impl RunReport {
         }
     }
 
-    /// The same without how many steps were made after the first, and when things happened: of two reports that are the same then, the
-    /// later one says nothing that anybody must act on.
+    /// The same without how many steps were made after the first, and when things happened: of two
+    /// reports that are the same then, the later one says nothing that anybody must act on.
     pub fn without_progress(&self) -> Self {
         let happened = |at: Option<Timestamp>| at.map(|_| Timestamp::default());
         let mut run = self.clone();
-        for at in [&mut run.all_joined_at, &mut run.launched_at, &mut run.dead_at] {
+        for at in [
+            &mut run.all_joined_at,
+            &mut run.launched_at,
+            &mut run.dead_at,
+        ] {
             *at = happened(*at);
         }
         for rank in &mut run.ranks {
             (rank.last_step, rank.last_step_at) = (None, None);
-            for at in [&mut rank.started_at, &mut rank.exited_at, &mut rank.first_step_at] {
+            for at in [
+                &mut rank.started_at,
+                &mut rank.exited_at,
+                &mut rank.first_step_at,
+            ] {
                 *at = happened(*at);
             }
         }
@@ -289,16 +316,29 @@ impl RunReport {
 
     /// The run ended by itself and well: torchrun says 0 and no rank says otherwise.
     pub fn succeeded(&self) -> bool {
-        self.launcher_exit.is_some_and(Exit::is_success) && self.ranks.iter().all(|rank| rank.exit.is_none_or(Exit::is_success))
+        self.launcher_exit.is_some_and(Exit::is_success)
+            && self
+                .ranks
+                .iter()
+                .all(|rank| rank.exit.is_none_or(Exit::is_success))
     }
 
-    /// Each of its ranks has been started. A run is `Running` seconds before that: torchrun has its imports to make.
+    /// Each of its ranks has been started. A run is `Running` seconds before that: torchrun has its
+    /// imports to make.
     pub fn ranks_started(&self, expected: u32) -> bool {
-        self.ranks.iter().filter(|rank| rank.started_at.is_some()).count() >= expected as usize
+        self.ranks
+            .iter()
+            .filter(|rank| rank.started_at.is_some())
+            .count()
+            >= expected as usize
     }
 
     /// All ranks have ended well, torchrun may still wait for others at its exit barrier.
     pub fn ranks_finished(&self, expected: u32) -> bool {
-        self.ranks.len() == expected as usize && self.ranks.iter().all(|rank| rank.exit.is_some_and(Exit::is_success))
+        self.ranks.len() == expected as usize
+            && self
+                .ranks
+                .iter()
+                .all(|rank| rank.exit.is_some_and(Exit::is_success))
     }
 }

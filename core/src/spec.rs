@@ -1,8 +1,9 @@
 //! What a user asks for: the `MusterJob` document, and the checked [`JobSpec`] made from it.
 //!
-//! [`JobDocument`] is the shape people write (YAML, JSON, the Kubernetes object, the gRPC message): nearly every field may be
-//! left out. [`JobDocument::check`] is the only way to a [`JobSpec`], and finds all that is wrong at once, each with the
-//! field's path. Command line, coordinator and, later, the Kubernetes controller use this one function.
+//! [`JobDocument`] is the shape people write (YAML, JSON, the Kubernetes object, the gRPC message):
+//! nearly every field may be left out. [`JobDocument::check`] is the only way to a [`JobSpec`], and
+//! finds all that is wrong at once, each with the field's path. Command line, coordinator and,
+//! later, the Kubernetes controller use this one function.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -50,7 +51,8 @@ pub struct Metadata {
     pub namespace: Option<String>,
 }
 
-/// The `spec` of a document. Numbers are wide and signed so that a wrong one reaches [`JobDocument::check`] and is named there.
+/// The `spec` of a document. Numbers are wide and signed so that a wrong one reaches
+/// [`JobDocument::check`] and is named there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SpecDocument {
@@ -131,12 +133,18 @@ pub struct JobSpec {
     /// How long a generation trains at least before it is stopped to make it larger.
     #[serde(with = "serde_period")]
     pub scale_up_cooldown: Duration,
-    /// Workers stop by themselves when nothing has been heard of the coordinator for so long; `None`: never.
-    #[serde(default, with = "optional_period", skip_serializing_if = "Option::is_none")]
+    /// Workers stop by themselves when nothing has been heard of the coordinator for so long;
+    /// `None`: never.
+    #[serde(
+        default,
+        with = "optional_period",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub fence_after: Option<Duration>,
     pub progress: Progress,
     pub launch: Launch,
-    /// Regular expression whose first group is the optimizer step in a line of output; `None` finds `step 12`, `step=12`.
+    /// Regular expression whose first group is the optimizer step in a line of output; `None` finds
+    /// `step 12`, `step=12`.
     pub step_pattern: Option<String>,
     #[serde(default)]
     pub node_mix: NodeMix,
@@ -169,22 +177,36 @@ impl JobDocument {
     pub fn check(&self) -> Result<(JobName, JobSpec), Vec<FieldError>> {
         let mut errors = Errors::default();
         if self.api_version != API_VERSION {
-            errors.add("apiVersion", format!("is {:?}, must be {API_VERSION:?}", self.api_version));
+            errors.add(
+                "apiVersion",
+                format!("is {:?}, must be {API_VERSION:?}", self.api_version),
+            );
         }
         if self.kind != KIND {
             errors.add("kind", format!("is {:?}, must be {KIND:?}", self.kind));
         }
         let name = JobName {
-            namespace: self.metadata.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.into()),
+            namespace: self
+                .metadata
+                .namespace
+                .clone()
+                .unwrap_or_else(|| DEFAULT_NAMESPACE.into()),
             name: self.metadata.name.clone(),
         };
-        for (path, text) in [("metadata.name", &name.name), ("metadata.namespace", &name.namespace)] {
+        for (path, text) in [
+            ("metadata.name", &name.name),
+            ("metadata.namespace", &name.namespace),
+        ] {
             if let Some(message) = label_error(text) {
                 errors.add(path, message);
             }
         }
         let spec = self.spec.check(&mut errors);
-        if errors.0.is_empty() { Ok((name, spec)) } else { Err(errors.0) }
+        if errors.0.is_empty() {
+            Ok((name, spec))
+        } else {
+            Err(errors.0)
+        }
     }
 }
 
@@ -195,23 +217,42 @@ impl JobSpec {
             ("spec.replicas", self.replicas != other.replicas),
             ("spec.minReplicas", self.min_replicas != other.min_replicas),
             ("spec.maxReplicas", self.max_replicas != other.max_replicas),
-            ("spec.procPerNode", self.proc_per_node != other.proc_per_node),
-            ("spec.gpusPerNode", self.gpus_per_node != other.gpus_per_node),
+            (
+                "spec.procPerNode",
+                self.proc_per_node != other.proc_per_node,
+            ),
+            (
+                "spec.gpusPerNode",
+                self.gpus_per_node != other.gpus_per_node,
+            ),
             ("spec.command", self.command != other.command),
             ("spec.args", self.args != other.args),
             ("spec.env", self.env != other.env),
             ("spec.workingDir", self.working_dir != other.working_dir),
             ("spec.priority", self.priority != other.priority),
-            ("spec.restartPolicy", self.restart_policy != other.restart_policy),
-            ("spec.stopGracePeriod", self.stop_grace_period != other.stop_grace_period),
-            ("spec.scaleUpCooldown", self.scale_up_cooldown != other.scale_up_cooldown),
+            (
+                "spec.restartPolicy",
+                self.restart_policy != other.restart_policy,
+            ),
+            (
+                "spec.stopGracePeriod",
+                self.stop_grace_period != other.stop_grace_period,
+            ),
+            (
+                "spec.scaleUpCooldown",
+                self.scale_up_cooldown != other.scale_up_cooldown,
+            ),
             ("spec.fenceAfter", self.fence_after != other.fence_after),
             ("spec.progress", self.progress != other.progress),
             ("spec.launch", self.launch != other.launch),
             ("spec.stepPattern", self.step_pattern != other.step_pattern),
             ("spec.nodeMix", self.node_mix != other.node_mix),
         ];
-        fields.into_iter().filter(|(_, differs)| *differs).map(|(path, _)| path).collect()
+        fields
+            .into_iter()
+            .filter(|(_, differs)| *differs)
+            .map(|(path, _)| path)
+            .collect()
     }
 }
 
@@ -220,34 +261,65 @@ struct Errors(Vec<FieldError>);
 
 impl Errors {
     fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.0.push(FieldError { path: path.into(), message: message.into() });
+        self.0.push(FieldError {
+            path: path.into(),
+            message: message.into(),
+        });
     }
 
-    /// A whole number within bounds; the low bound stands in for a wrong one, so that checking can go on.
+    /// A whole number within bounds; the low bound stands in for a wrong one, so that checking can
+    /// go on.
     fn number(&mut self, path: &str, value: i64, low: i64, high: i64) -> i64 {
         if (low..=high).contains(&value) {
             value
         } else {
-            self.add(path, format!("is {value}, must be between {low} and {high}"));
+            self.add(
+                path,
+                format!("is {value}, must be between {low} and {high}"),
+            );
             low
         }
     }
 
-    fn one_of<T: Copy + Default>(&mut self, path: &str, text: Option<&str>, choices: &[(&str, T)]) -> T {
-        let Some(text) = text else { return T::default() };
+    fn one_of<T: Copy + Default>(
+        &mut self,
+        path: &str,
+        text: Option<&str>,
+        choices: &[(&str, T)],
+    ) -> T {
+        let Some(text) = text else {
+            return T::default();
+        };
         let found = choices.iter().find(|(name, _)| *name == text);
         if found.is_none() {
             let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-            self.add(path, format!("is {text:?}, must be one of {}", names.join(", ")));
+            self.add(
+                path,
+                format!("is {text:?}, must be one of {}", names.join(", ")),
+            );
         }
         found.map_or_else(T::default, |(_, value)| *value)
     }
 
-    fn period(&mut self, path: &str, text: Option<&str>, default: Duration, low: Duration, high: Duration) -> Duration {
+    fn period(
+        &mut self,
+        path: &str,
+        text: Option<&str>,
+        default: Duration,
+        low: Duration,
+        high: Duration,
+    ) -> Duration {
         let Some(text) = text else { return default };
         match period::parse(text) {
             Ok(value) if value < low || value > high => {
-                self.add(path, format!("is {text}, must be between {} and {}", period::format(low), period::format(high)));
+                self.add(
+                    path,
+                    format!(
+                        "is {text}, must be between {} and {}",
+                        period::format(low),
+                        period::format(high)
+                    ),
+                );
                 default
             }
             Ok(value) => value,
@@ -262,20 +334,38 @@ impl Errors {
 impl SpecDocument {
     fn check(&self, errors: &mut Errors) -> JobSpec {
         let (replicas, min_replicas, max_replicas) = self.check_sizes(errors);
-        let gpus_per_node = errors.number("spec.gpusPerNode", self.gpus_per_node.unwrap_or(0), 0, PROCS_MAX) as u32;
+        let gpus_per_node = errors.number(
+            "spec.gpusPerNode",
+            self.gpus_per_node.unwrap_or(0),
+            0,
+            PROCS_MAX,
+        ) as u32;
         let procs_default = i64::from(gpus_per_node.max(1));
-        let proc_per_node = errors.number("spec.procPerNode", self.proc_per_node.unwrap_or(procs_default), 1, PROCS_MAX) as u32;
+        let proc_per_node = errors.number(
+            "spec.procPerNode",
+            self.proc_per_node.unwrap_or(procs_default),
+            1,
+            PROCS_MAX,
+        ) as u32;
         self.check_command(errors);
         self.check_env(errors);
         if let Some(dir) = &self.working_dir
             && !dir.starts_with('/')
         {
-            errors.add("spec.workingDir", format!("is {dir:?}, must be an absolute path: it is opened on the nodes"));
+            errors.add(
+                "spec.workingDir",
+                format!("is {dir:?}, must be an absolute path: it is opened on the nodes"),
+            );
         }
         if let Some(pattern) = &self.step_pattern
             && (pattern.is_empty() || pattern.len() > STEP_PATTERN_MAX || !pattern.contains('('))
         {
-            errors.add("spec.stepPattern", format!("must have a group for the step number and at most {STEP_PATTERN_MAX} bytes"));
+            errors.add(
+                "spec.stepPattern",
+                format!(
+                    "must have a group for the step number and at most {STEP_PATTERN_MAX} bytes"
+                ),
+            );
         }
         let policy = self.restart_policy.clone().unwrap_or_default();
         JobSpec {
@@ -284,14 +374,27 @@ impl SpecDocument {
             max_replicas,
             proc_per_node,
             gpus_per_node,
-            command: if self.command.is_empty() { vec!["python3".into()] } else { self.command.clone() },
+            command: if self.command.is_empty() {
+                vec!["python3".into()]
+            } else {
+                self.command.clone()
+            },
             args: self.args.clone(),
             env: self.env.clone(),
             working_dir: self.working_dir.clone(),
-            priority: errors.number("spec.priority", self.priority.unwrap_or(0), -PRIORITY_MAX, PRIORITY_MAX) as i32,
+            priority: errors.number(
+                "spec.priority",
+                self.priority.unwrap_or(0),
+                -PRIORITY_MAX,
+                PRIORITY_MAX,
+            ) as i32,
             restart_policy: RestartPolicy {
-                max_restarts: errors.number("spec.restartPolicy.maxRestarts", policy.max_restarts.unwrap_or(3), 0, RESTARTS_MAX)
-                    as u32,
+                max_restarts: errors.number(
+                    "spec.restartPolicy.maxRestarts",
+                    policy.max_restarts.unwrap_or(3),
+                    0,
+                    RESTARTS_MAX,
+                ) as u32,
                 window: errors.period(
                     "spec.restartPolicy.window",
                     policy.window.as_deref(),
@@ -314,10 +417,15 @@ impl SpecDocument {
                 Duration::ZERO,
                 period::LONGEST,
             ),
-            fence_after: self
-                .fence_after
-                .as_deref()
-                .map(|text| errors.period("spec.fenceAfter", Some(text), FENCE_MIN, FENCE_MIN, FENCE_MAX)),
+            fence_after: self.fence_after.as_deref().map(|text| {
+                errors.period(
+                    "spec.fenceAfter",
+                    Some(text),
+                    FENCE_MIN,
+                    FENCE_MIN,
+                    FENCE_MAX,
+                )
+            }),
             progress: errors.one_of("spec.progress", self.progress.as_deref(), &Progress::ALL),
             launch: errors.one_of("spec.launch", self.launch.as_deref(), &Launch::ALL),
             step_pattern: self.step_pattern.clone(),
@@ -327,14 +435,33 @@ impl SpecDocument {
 
     fn check_sizes(&self, errors: &mut Errors) -> (u32, u32, u32) {
         let replicas = errors.number("spec.replicas", self.replicas.unwrap_or(1), 1, NODES_MAX);
-        let min = errors.number("spec.minReplicas", self.min_replicas.unwrap_or(replicas), 1, NODES_MAX);
-        let max = errors.number("spec.maxReplicas", self.max_replicas.unwrap_or(replicas.max(min)), 1, NODES_MAX);
+        let min = errors.number(
+            "spec.minReplicas",
+            self.min_replicas.unwrap_or(replicas),
+            1,
+            NODES_MAX,
+        );
+        let max = errors.number(
+            "spec.maxReplicas",
+            self.max_replicas.unwrap_or(replicas.max(min)),
+            1,
+            NODES_MAX,
+        );
         if min > max {
-            errors.add("spec.minReplicas", format!("is {min}, must not be more than maxReplicas, which is {max}"));
+            errors.add(
+                "spec.minReplicas",
+                format!("is {min}, must not be more than maxReplicas, which is {max}"),
+            );
         } else if replicas < min {
-            errors.add("spec.replicas", format!("is {replicas}, must not be less than minReplicas, which is {min}"));
+            errors.add(
+                "spec.replicas",
+                format!("is {replicas}, must not be less than minReplicas, which is {min}"),
+            );
         } else if replicas > max {
-            errors.add("spec.replicas", format!("is {replicas}, must not be more than maxReplicas, which is {max}"));
+            errors.add(
+                "spec.replicas",
+                format!("is {replicas}, must not be more than maxReplicas, which is {max}"),
+            );
         }
         (replicas as u32, min as u32, max as u32)
     }
@@ -343,13 +470,22 @@ impl SpecDocument {
         let mut bytes = 0;
         for (field, list) in [("command", &self.command), ("args", &self.args)] {
             if list.len() > ARGS_MAX {
-                errors.add(format!("spec.{field}"), format!("has {} items, at most {ARGS_MAX} are allowed", list.len()));
+                errors.add(
+                    format!("spec.{field}"),
+                    format!("has {} items, at most {ARGS_MAX} are allowed", list.len()),
+                );
             }
             for (i, item) in list.iter().enumerate() {
                 bytes += item.len();
                 let path = || format!("spec.{field}[{i}]");
                 if item.len() > ARG_BYTES_MAX {
-                    errors.add(path(), format!("is {} bytes long, at most {ARG_BYTES_MAX} are allowed", item.len()));
+                    errors.add(
+                        path(),
+                        format!(
+                            "is {} bytes long, at most {ARG_BYTES_MAX} are allowed",
+                            item.len()
+                        ),
+                    );
                 } else if item.contains('\0') {
                     errors.add(path(), "has a NUL byte");
                 } else if field == "command" && item.is_empty() {
@@ -370,7 +506,13 @@ impl SpecDocument {
 
     fn check_env(&self, errors: &mut Errors) {
         if self.env.len() > ENV_MAX {
-            errors.add("spec.env", format!("has {} variables, at most {ENV_MAX} are allowed", self.env.len()));
+            errors.add(
+                "spec.env",
+                format!(
+                    "has {} variables, at most {ENV_MAX} are allowed",
+                    self.env.len()
+                ),
+            );
         }
         let mut seen = BTreeMap::new();
         let mut bytes = 0;
@@ -380,14 +522,20 @@ impl SpecDocument {
             if let Some(message) = env_error(&var.name, &var.value) {
                 errors.add(path, message);
             } else if let Some(first) = seen.insert(&var.name, i) {
-                errors.add(path, format!("{} is set already by spec.env[{first}]", var.name));
+                errors.add(
+                    path,
+                    format!("{} is set already by spec.env[{first}]", var.name),
+                );
             }
             if var.value.contains('\0') {
                 errors.add(format!("spec.env[{i}].value"), "has a NUL byte");
             }
         }
         if bytes > ENV_BYTES_MAX {
-            errors.add("spec.env", format!("is {bytes} bytes long in all, at most {ENV_BYTES_MAX} are allowed"));
+            errors.add(
+                "spec.env",
+                format!("is {bytes} bytes long in all, at most {ENV_BYTES_MAX} are allowed"),
+            );
         }
     }
 }

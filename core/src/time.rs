@@ -4,9 +4,12 @@ use std::{fmt, ops, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// Microseconds on the caller's clock, which never runs backwards within one process. The coordinator's clock starts at the
-/// Unix epoch (so that records keep their meaning across restarts); an agent's starts at boot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// Microseconds on the caller's clock, which never runs backwards within one process. The
+/// coordinator's clock starts at the Unix epoch (so that records keep their meaning across
+/// restarts); an agent's starts at boot.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Timestamp(pub u64);
 
@@ -20,14 +23,20 @@ impl Timestamp {
 impl ops::Add<Duration> for Timestamp {
     type Output = Timestamp;
     fn add(self, by: Duration) -> Timestamp {
-        Timestamp(self.0.saturating_add(u64::try_from(by.as_micros()).unwrap_or(u64::MAX)))
+        Timestamp(
+            self.0
+                .saturating_add(u64::try_from(by.as_micros()).unwrap_or(u64::MAX)),
+        )
     }
 }
 
 impl ops::Sub<Duration> for Timestamp {
     type Output = Timestamp;
     fn sub(self, by: Duration) -> Timestamp {
-        Timestamp(self.0.saturating_sub(u64::try_from(by.as_micros()).unwrap_or(u64::MAX)))
+        Timestamp(
+            self.0
+                .saturating_sub(u64::try_from(by.as_micros()).unwrap_or(u64::MAX)),
+        )
     }
 }
 

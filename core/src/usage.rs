@@ -1,8 +1,9 @@
 //! How much of a node is in use at one moment, and by whom.
 //!
-//! It changes with every look, so it is no part of the [node report](crate::node_report), which is compared and stored. The coordinator
-//! keeps the last usage of each node in memory and decides nothing by it; what is wrong with it is a finding of the report
-//! ([`crate::health::usage`]). Whatever could not be read is `None`, never 0.
+//! It changes with every look, so it is no part of the [node report](crate::node_report), which is
+//! compared and stored. The coordinator keeps the last usage of each node in memory and decides
+//! nothing by it; what is wrong with it is a finding of the report ([`crate::health::usage`]).
+//! Whatever could not be read is `None`, never 0.
 
 use crate::run::RunId;
 
@@ -12,12 +13,14 @@ pub struct Usage {
     pub memory: Option<Space>,
     /// Its `available` is what nobody has swapped anything to.
     pub swap: Option<Space>,
-    /// Means of the last 1, 5 and 15 minutes, in thousandths: how many tasks run or wait (`/proc/loadavg`).
+    /// Means of the last 1, 5 and 15 minutes, in thousandths: how many tasks run or wait
+    /// (`/proc/loadavg`).
     pub load_milli: Option<[u32; 3]>,
     pub cpu: Option<CpuUsage>,
     /// Processes that the agent can see.
     pub processes: Option<u32>,
-    /// The disk of the agent's state directory first, then those of the working directories of the runs it holds.
+    /// The disk of the agent's state directory first, then those of the working directories of the
+    /// runs it holds.
     pub disks: Vec<Disk>,
     pub network: Option<Traffic>,
     /// Every living rank of every run that is held.
@@ -27,8 +30,8 @@ pub struct Usage {
 /// In bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes that may still be taken without harm. Memory: with caches that the kernel gives back (`MemAvailable`). A disk: without what is
-    /// reserved for root (`f_bavail`).
+    /// Bytes that may still be taken without harm. Memory: with caches that the kernel gives back
+    /// (`MemAvailable`). A disk: without what is reserved for root (`f_bavail`).
     pub available: u64,
     pub total: u64,
 }
@@ -46,7 +49,8 @@ pub struct CpuUsage {
     pub cpus: u32,
     /// All that work on the machine.
     pub all_milli: u32,
-    /// Those of them that are no process of a Muster agent on this machine. `None` while no run is held: nobody looks then.
+    /// Those of them that are no process of a Muster agent on this machine. `None` while no run is
+    /// held: nobody looks then.
     pub others_milli: Option<u32>,
 }
 
@@ -67,7 +71,8 @@ pub enum DiskRole {
     Work,
 }
 
-/// Bytes since boot over all interfaces but the loopback. A bridge and what is behind it both count.
+/// Bytes since boot over all interfaces but the loopback. A bridge and what is behind it both
+/// count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     pub received: u64,

@@ -1,7 +1,8 @@
 //! How messages are put into bytes: prost, with small buffers.
 //!
-//! tonic gives every stream a buffer of 8 KiB for each direction and keeps both for the stream's life. A session lives for weeks and says
-//! little; with 10,000 of them that would be 160 MB of nothing. The buffers grow with the first message that needs it.
+//! tonic gives every stream a buffer of 8 KiB for each direction and keeps both for the stream's
+//! life. A session lives for weeks and says little; with 10,000 of them that would be 160 MB of
+//! nothing. The buffers grow with the first message that needs it.
 
 use std::marker::PhantomData;
 

@@ -1,6 +1,7 @@
 //! Wire messages to core's types and back: the only place where both are known.
 //!
-//! To the wire cannot fail. From the wire can, and says which field of which message is wrong; nothing is guessed.
+//! To the wire cannot fail. From the wire can, and says which field of which message is wrong;
+//! nothing is guessed.
 
 mod hardware;
 pub mod jobs;

@@ -1,9 +1,10 @@
-//! How long to wait before dialling again: exponential with full jitter, capped
-//! (Brooker, "Exponential Backoff And Jitter", 2015), with two changes for a fleet behind one coordinator.
+//! How long to wait before dialling again: exponential with full jitter, capped (Brooker,
+//! "Exponential Backoff And Jitter", 2015), with two changes for a fleet behind one coordinator.
 //!
-//! The first retry comes after 50 to 250 ms, so that a coordinator that is merely restarted sees all its agents again within a
-//! second. And the count of failures is reset only by a session that was *useful* for a while: a coordinator that accepts and
-//! drops connections must not be dialled at full speed for ever.
+//! The first retry comes after 50 to 250 ms, so that a coordinator that is merely restarted sees
+//! all its agents again within a second. And the count of failures is reset only by a session that
+//! was *useful* for a while: a coordinator that accepts and drops connections must not be dialled
+//! at full speed for ever.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -13,8 +14,8 @@ use std::{
 /// The first retry, and the least any retry waits: a floor, since full jitter alone can draw zero.
 pub const FIRST_MIN: Duration = Duration::from_millis(50);
 pub const FIRST_MAX: Duration = Duration::from_millis(250);
-/// 2,000 agents retry at a mean of half the cap, so 800 dials a second reach a coordinator that comes back: one of them costs it
-/// well below a millisecond.
+/// 2,000 agents retry at a mean of half the cap, so 800 dials a second reach a coordinator that
+/// comes back: one of them costs it well below a millisecond.
 pub const CAP: Duration = Duration::from_secs(5);
 /// A session that lasted this long was worth having.
 pub const USEFUL: Duration = Duration::from_secs(10);
@@ -34,17 +35,24 @@ impl Default for Backoff {
 
 impl Backoff {
     pub fn new(cap: Duration, useful: Duration) -> Self {
-        Self { cap, useful, failures: 0 }
+        Self {
+            cap,
+            useful,
+            failures: 0,
+        }
     }
 
-    /// How long to wait after an attempt that gave a session of length `lasted` (zero if none), with `random` any uniformly
-    /// drawn number ([`entropy`]).
+    /// How long to wait after an attempt that gave a session of length `lasted` (zero if none),
+    /// with `random` any uniformly drawn number ([`entropy`]).
     pub fn after(&mut self, lasted: Duration, random: u64) -> Duration {
         if lasted >= self.useful {
             self.failures = 0;
         }
         // The ceiling doubles from the first retry's on; 2^30 times 250 ms is beyond any cap.
-        let ceiling = FIRST_MAX.saturating_mul(1 << self.failures.min(30)).min(self.cap).max(FIRST_MIN);
+        let ceiling = FIRST_MAX
+            .saturating_mul(1 << self.failures.min(30))
+            .min(self.cap)
+            .max(FIRST_MIN);
         self.failures = self.failures.saturating_add(1);
         let room_us = (ceiling - FIRST_MIN).as_micros() as u64;
         FIRST_MIN + Duration::from_micros(random % (room_us + 1))
@@ -62,8 +70,13 @@ mod tests {
 
     /// Least and most of many draws.
     fn range(backoff: &Backoff, lasted: Duration) -> (Duration, Duration) {
-        let draws: Vec<_> =
-            (0..20_000).map(|i: u64| backoff.clone().after(lasted, i.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+        let draws: Vec<_> = (0..20_000)
+            .map(|i: u64| {
+                backoff
+                    .clone()
+                    .after(lasted, i.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+            })
+            .collect();
         (*draws.iter().min().unwrap(), *draws.iter().max().unwrap())
     }
 
@@ -72,8 +85,15 @@ mod tests {
         let mut backoff = Backoff::default();
         for ceiling_ms in [250, 500, 1_000, 2_000, 4_000, 5_000, 5_000] {
             let (low, high) = range(&backoff, Duration::ZERO);
-            assert!(low >= FIRST_MIN && low < FIRST_MIN + Duration::from_millis(5), "{low:?}");
-            assert!(high <= Duration::from_millis(ceiling_ms) && high > Duration::from_millis(ceiling_ms * 9 / 10), "{high:?}");
+            assert!(
+                low >= FIRST_MIN && low < FIRST_MIN + Duration::from_millis(5),
+                "{low:?}"
+            );
+            assert!(
+                high <= Duration::from_millis(ceiling_ms)
+                    && high > Duration::from_millis(ceiling_ms * 9 / 10),
+                "{high:?}"
+            );
             backoff.after(Duration::ZERO, 0);
         }
     }
@@ -90,7 +110,11 @@ mod tests {
 
     #[test]
     fn never_overflows() {
-        let mut backoff = Backoff { cap: Duration::MAX, useful: USEFUL, failures: u32::MAX };
+        let mut backoff = Backoff {
+            cap: Duration::MAX,
+            useful: USEFUL,
+            failures: u32::MAX,
+        };
         assert!(backoff.after(Duration::ZERO, u64::MAX) >= FIRST_MIN);
     }
 

@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-/// Sources that the text before them quotes already are not said twice: tonic's and NVML's errors do that.
+/// Sources that the text before them quotes already are not said twice: tonic's and NVML's errors
+/// do that.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

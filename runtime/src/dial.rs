@@ -1,5 +1,6 @@
-//! The one way to call a coordinator. On loopback the other end must be of a user that is trusted ([`peer`](crate::peer)) before a byte
-//! is sent: a port that a coordinator has left may be anybody's.
+//! The one way to call a coordinator. On loopback the other end must be of a user that is trusted
+//! ([`peer`](crate::peer)) before a byte is sent: a port that a coordinator has left may be
+//! anybody's.
 
 use std::{
     io,
@@ -19,8 +20,8 @@ use tower_service::Service;
 
 use crate::peer::{self, Peer};
 
-/// Between looks whether the other end has accepted the connection: first, and at most. A coordinator accepts within microseconds, or is
-/// busy with thousands of agents that all call.
+/// Between looks whether the other end has accepted the connection: first, and at most. A
+/// coordinator accepts within microseconds, or is busy with thousands of agents that all call.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 /// How long it may take. As long as it may take to connect.
 const ACCEPTED_WITHIN: Duration = Duration::from_secs(5);
@@ -33,14 +34,17 @@ enum Refused {
         own = peer::own_user()
     )]
     Stranger { address: SocketAddr, uid: u32 },
-    #[error("{address} does not accept the connection, or is in another network namespace: nobody can tell whose it is")]
+    #[error(
+        "{address} does not accept the connection, or is in another network namespace: nobody can tell whose it is"
+    )]
     Unknown { address: SocketAddr },
 }
 
 /// Makes a gRPC client's connections.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dialer {
-    /// Talk also to an end of which nobody can tell whose it is. Insecure: anybody can arrange that.
+    /// Talk also to an end of which nobody can tell whose it is. Insecure: anybody can arrange
+    /// that.
     pub accept_unknown: bool,
 }
 
@@ -60,23 +64,48 @@ impl Service<Uri> for Dialer {
 }
 
 async fn connect(uri: &Uri, accept_unknown: bool) -> io::Result<TcpStream> {
-    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    let host = uri
+        .host()
+        .unwrap_or_default()
+        .trim_start_matches('[')
+        .trim_end_matches(']');
     let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await?;
     stream.set_nodelay(true)?;
     let (address, own) = (stream.peer_addr()?, stream.local_addr()?);
     if !address.ip().to_canonical().is_loopback() {
         return Ok(stream);
     }
-    match whose(&stream, (address, own), if accept_unknown { Duration::ZERO } else { ACCEPTED_WITHIN }).await? {
+    match whose(
+        &stream,
+        (address, own),
+        if accept_unknown {
+            Duration::ZERO
+        } else {
+            ACCEPTED_WITHIN
+        },
+    )
+    .await?
+    {
         peer if peer.is_trusted() => Ok(stream),
         Peer::Unknown if accept_unknown => Ok(stream),
-        Peer::Unknown => Err(io::Error::new(io::ErrorKind::PermissionDenied, Refused::Unknown { address })),
-        Peer::User(uid) => Err(io::Error::new(io::ErrorKind::PermissionDenied, Refused::Stranger { address, uid })),
+        Peer::Unknown => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            Refused::Unknown { address },
+        )),
+        Peer::User(uid) => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            Refused::Stranger { address, uid },
+        )),
     }
 }
 
-/// The user at the other end, once that has accepted the connection. If the other end hangs up, this returns at once.
-async fn whose(stream: &TcpStream, (address, own): (SocketAddr, SocketAddr), patience: Duration) -> io::Result<Peer> {
+/// The user at the other end, once that has accepted the connection. If the other end hangs up,
+/// this returns at once.
+async fn whose(
+    stream: &TcpStream,
+    (address, own): (SocketAddr, SocketAddr),
+    patience: Duration,
+) -> io::Result<Peer> {
     let (mut pause, most) = LOOKS;
     let mut waited = Duration::ZERO;
     loop {
@@ -123,8 +152,16 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let error = Dialer::default().call(uri(port)).await.unwrap_err();
-        assert!(error.to_string().ends_with("nobody can tell whose it is"), "{error}");
-        Dialer { accept_unknown: true }.call(uri(port)).await.unwrap();
+        assert!(
+            error.to_string().ends_with("nobody can tell whose it is"),
+            "{error}"
+        );
+        Dialer {
+            accept_unknown: true,
+        }
+        .call(uri(port))
+        .await
+        .unwrap();
     }
 
     /// In real time: a paused clock runs ahead of the thread that hangs up.
@@ -137,12 +174,19 @@ mod tests {
         // The kernel resets what a closed listener had not accepted.
         let called = Dialer::default().call(uri(port)).await;
         hang_up.join().unwrap();
-        assert!(called.is_err() && began.elapsed() < ACCEPTED_WITHIN, "{:?}", began.elapsed());
+        assert!(
+            called.is_err() && began.elapsed() < ACCEPTED_WITHIN,
+            "{:?}",
+            began.elapsed()
+        );
     }
 
     #[tokio::test]
     async fn a_port_that_another_user_has_taken_is_hung_up_on() {
-        let Some(squatter) = as_nobody(|| std::net::TcpListener::bind("127.0.0.1:0").unwrap()) else { return };
+        let Some(squatter) = as_nobody(|| std::net::TcpListener::bind("127.0.0.1:0").unwrap())
+        else {
+            return;
+        };
         let port = squatter.local_addr().unwrap().port();
         let heard = std::thread::spawn(move || {
             // A socket belongs to whoever has accepted its connection.
@@ -153,7 +197,12 @@ mod tests {
         });
         let error = Dialer::default().call(uri(port)).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-        assert!(error.to_string().contains("is served by user 65534, and user 0 trusts only itself and root"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("is served by user 65534, and user 0 trusts only itself and root"),
+            "{error}"
+        );
         assert!(heard.join().unwrap().is_empty(), "not a byte was sent");
     }
 }

@@ -1,4 +1,5 @@
-//! Plumbing that both daemons share: how a process starts to log, owns its tasks, keeps time, retries and ends.
+//! Plumbing that both daemons share: how a process starts to log, owns its tasks, keeps time,
+//! retries and ends.
 //!
 //! Nothing in here knows what Muster is for, and nothing of Muster's is imported.
 #![forbid(unsafe_code)]

@@ -1,8 +1,10 @@
-//! Which user is at the other end of a loopback connection. The kernel knows, and no program can pretend to be another's.
+//! Which user is at the other end of a loopback connection. The kernel knows, and no program can
+//! pretend to be another's.
 //!
-//! Whoever may talk to a coordinator can run programs on every node, and an agent does what its coordinator says. So both ends of a
-//! connection ask: the coordinator who calls, and agent and command line who answers, since anybody may listen on a port that is free.
-//! Trusted are the process's own user and root. Connections beyond loopback are none of this module's business.
+//! Whoever may talk to a coordinator can run programs on every node, and an agent does what its
+//! coordinator says. So both ends of a connection ask: the coordinator who calls, and agent and
+//! command line who answers, since anybody may listen on a port that is free. Trusted are the
+//! process's own user and root. Connections beyond loopback are none of this module's business.
 
 use std::{
     fs, io,
@@ -22,7 +24,8 @@ use rustix::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     User(u32),
-    /// Closed already, not accepted yet, or in another network namespace: nobody can tell whose it is.
+    /// Closed already, not accepted yet, or in another network namespace: nobody can tell whose it
+    /// is.
     Unknown,
 }
 
@@ -37,14 +40,21 @@ pub fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Asks the kernel who owns the socket at the other end, which has the address `peer` and is connected to `local`.
+/// Asks the kernel who owns the socket at the other end, which has the address `peer` and is
+/// connected to `local`.
 pub fn ask(peer: SocketAddr, local: SocketAddr) -> io::Result<Peer> {
     let (peer, local) = (canonical(peer), canonical(local));
     match ask_netlink(peer, local) {
-        // Also what a kernel says that has no such query: its table has the same answer, and takes longer to read.
-        Err(Errno::NOENT | Errno::PROTONOSUPPORT | Errno::AFNOSUPPORT | Errno::OPNOTSUPP | Errno::INVAL | Errno::PERM) => {
-            ask_table(peer, local)
-        }
+        // Also what a kernel says that has no such query: its table has the same answer, and takes
+        // longer to read.
+        Err(
+            Errno::NOENT
+            | Errno::PROTONOSUPPORT
+            | Errno::AFNOSUPPORT
+            | Errno::OPNOTSUPP
+            | Errno::INVAL
+            | Errno::PERM,
+        ) => ask_table(peer, local),
         answer => Ok(answer?),
     }
 }
@@ -54,7 +64,8 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// `TCP_ESTABLISHED`. In other states the kernel may name root for a socket that nobody owns any more.
+/// `TCP_ESTABLISHED`. In other states the kernel may name root for a socket that nobody owns any
+/// more.
 const ESTABLISHED: u8 = 1;
 /// `SOCK_DIAG_BY_FAMILY` (linux/sock_diag.h), which is also the type of its answer.
 const BY_FAMILY: u16 = 20;
@@ -65,7 +76,8 @@ const HEADER: usize = 16;
 /// An answer has 72 bytes and attributes that nobody asked for.
 const ANSWER_MAX: usize = 4_096;
 
-/// `struct inet_diag_req_v2` in a netlink message (linux/inet_diag.h): one socket, by its two addresses.
+/// `struct inet_diag_req_v2` in a netlink message (linux/inet_diag.h): one socket, by its two
+/// addresses.
 fn question(peer: SocketAddr, local: SocketAddr) -> Vec<u8> {
     let family = if peer.is_ipv4() { 2 } else { 10 };
     let mut body = vec![family, 6, 0, 0];
@@ -95,11 +107,23 @@ fn question(peer: SocketAddr, local: SocketAddr) -> Vec<u8> {
 
 /// Reads `struct inet_diag_msg`, or `struct nlmsgerr`.
 fn answer(message: &[u8]) -> Result<Peer, Errno> {
-    let word = |at: usize| message.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes);
-    let kind = message.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes);
+    let word = |at: usize| {
+        message
+            .get(at..at + 4)
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(u32::from_ne_bytes)
+    };
+    let kind = message
+        .get(4..6)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map(u16::from_ne_bytes);
     match kind {
         Some(BY_FAMILY) => {
-            let (state, uid, inode) = (message.get(HEADER + 1), word(HEADER + 64), word(HEADER + 68));
+            let (state, uid, inode) = (
+                message.get(HEADER + 1),
+                word(HEADER + 64),
+                word(HEADER + 68),
+            );
             match (state, uid, inode) {
                 (Some(&ESTABLISHED), Some(uid), Some(inode)) => Ok(owner(uid, inode != 0)),
                 (Some(_), Some(_), Some(_)) => Ok(Peer::Unknown),
@@ -116,12 +140,26 @@ fn answer(message: &[u8]) -> Result<Peer, Errno> {
 
 /// A connection that no process has accepted yet has no file, and the kernel names root for it.
 fn owner(uid: u32, has_file: bool) -> Peer {
-    if has_file { Peer::User(uid) } else { Peer::Unknown }
+    if has_file {
+        Peer::User(uid)
+    } else {
+        Peer::Unknown
+    }
 }
 
 fn ask_netlink(peer: SocketAddr, local: SocketAddr) -> Result<Peer, Errno> {
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
-    sendto(&socket, &question(peer, local), SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        Some(netlink::SOCK_DIAG),
+    )?;
+    sendto(
+        &socket,
+        &question(peer, local),
+        SendFlags::empty(),
+        &SocketAddrNetlink::new(0, 0),
+    )?;
     // The answer is there when the question has been sent, so this never waits.
     let mut heard = vec![0; ANSWER_MAX];
     let (read, _) = recv(&socket, heard.as_mut_slice(), RecvFlags::DONTWAIT)?;
@@ -144,12 +182,15 @@ fn ask_table(peer: SocketAddr, local: SocketAddr) -> io::Result<Peer> {
     }
 }
 
-/// Lines of /proc/net/tcp: number, local and remote address, state, three times queues and timers, user, timeout, inode.
+/// Lines of /proc/net/tcp: number, local and remote address, state, three times queues and timers,
+/// user, timeout, inode.
 fn in_table(table: &str, peer: SocketAddr, local: SocketAddr) -> Peer {
     let (peer, local) = (as_in_table(peer), as_in_table(local));
     let find = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let is_it = words.get(1) == Some(&peer.as_str()) && words.get(2) == Some(&local.as_str()) && words.get(3) == Some(&"01");
+        let is_it = words.get(1) == Some(&peer.as_str())
+            && words.get(2) == Some(&local.as_str())
+            && words.get(3) == Some(&"01");
         is_it.then(|| Some(owner(words.get(7)?.parse().ok()?, *words.get(9)? != "0")))?
     };
     table.lines().find_map(find).unwrap_or(Peer::Unknown)
@@ -159,7 +200,10 @@ fn in_table(table: &str, peer: SocketAddr, local: SocketAddr) -> Peer {
 fn as_in_table(address: SocketAddr) -> String {
     let words = |octets: &[u8]| -> String {
         let word = |four: &[u8]| u32::from_ne_bytes(four.try_into().expect("chunks of four"));
-        octets.chunks_exact(4).map(|four| format!("{:08X}", word(four))).collect()
+        octets
+            .chunks_exact(4)
+            .map(|four| format!("{:08X}", word(four)))
+            .collect()
     };
     let ip = match address.ip() {
         IpAddr::V4(ip) => words(&ip.octets()),
@@ -178,7 +222,10 @@ mod tests {
     type Ask = fn(SocketAddr, SocketAddr) -> io::Result<Peer>;
 
     /// Both ways of asking.
-    const WAYS: [Ask; 2] = [|peer, local| ask(peer, local), |peer, local| ask_table(canonical(peer), canonical(local))];
+    const WAYS: [Ask; 2] = [
+        |peer, local| ask(peer, local),
+        |peer, local| ask_table(canonical(peer), canonical(local)),
+    ];
 
     fn pair(address: &str) -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind(address).unwrap();
@@ -208,7 +255,10 @@ mod tests {
         let (server, _) = listener.accept().unwrap();
         for way in WAYS {
             for end in [&client, &server] {
-                assert_eq!(way(end.peer_addr().unwrap(), end.local_addr().unwrap()).unwrap(), Peer::User(own_user()));
+                assert_eq!(
+                    way(end.peer_addr().unwrap(), end.local_addr().unwrap()).unwrap(),
+                    Peer::User(own_user())
+                );
             }
         }
     }
@@ -221,9 +271,18 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let waiting = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         for way in WAYS {
-            assert_eq!(way(peer, local).unwrap(), Peer::Unknown, "root is named for a socket that is nobody's any more");
-            let squatted = way(waiting.peer_addr().unwrap(), waiting.local_addr().unwrap()).unwrap();
-            assert_eq!(squatted, Peer::Unknown, "root is named for a socket that is nobody's yet");
+            assert_eq!(
+                way(peer, local).unwrap(),
+                Peer::Unknown,
+                "root is named for a socket that is nobody's any more"
+            );
+            let squatted =
+                way(waiting.peer_addr().unwrap(), waiting.local_addr().unwrap()).unwrap();
+            assert_eq!(
+                squatted,
+                Peer::Unknown,
+                "root is named for a socket that is nobody's yet"
+            );
         }
         assert!(!Peer::Unknown.is_trusted());
     }
@@ -233,10 +292,15 @@ mod tests {
         assert!(!Peer::User(own_user() + 1).is_trusted() && Peer::User(0).is_trusted());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let Some(client) = as_nobody(move || TcpStream::connect(address).unwrap()) else { return };
+        let Some(client) = as_nobody(move || TcpStream::connect(address).unwrap()) else {
+            return;
+        };
         let (server, peer) = listener.accept().unwrap();
         for way in WAYS {
-            assert_eq!(way(peer, server.local_addr().unwrap()).unwrap(), Peer::User(NOBODY));
+            assert_eq!(
+                way(peer, server.local_addr().unwrap()).unwrap(),
+                Peer::User(NOBODY)
+            );
         }
         assert!(!Peer::User(NOBODY).is_trusted());
         drop(client);

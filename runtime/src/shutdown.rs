@@ -1,5 +1,5 @@
-//! How a process ends: the first SIGTERM or SIGINT drains (it cancels the token that every loop watches), the second ends the
-//! process at once.
+//! How a process ends: the first SIGTERM or SIGINT drains (it cancels the token that every loop
+//! watches), the second ends the process at once.
 
 use std::{io, process};
 
@@ -17,13 +17,20 @@ pub struct Signals {
 impl Signals {
     /// Must be called inside a tokio runtime. An error means that the kernel refused a handler.
     pub fn catch() -> io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
     }
 
-    /// Cancels `shutdown` at the first signal and ends the process with 128 + its number at the second. Runs until then.
+    /// Cancels `shutdown` at the first signal and ends the process with 128 + its number at the
+    /// second. Runs until then.
     pub async fn obey(mut self, shutdown: CancellationToken) {
         let (name, _) = self.next().await;
-        info!(signal = name, "shutting down; a second signal ends the process at once");
+        info!(
+            signal = name,
+            "shutting down; a second signal ends the process at once"
+        );
         shutdown.cancel();
         let (name, number) = self.next().await;
         warn!(signal = name, "second signal: ending at once");
@@ -46,7 +53,8 @@ mod tests {
     async fn the_first_signal_only_drains() {
         let token = CancellationToken::new();
         let signals = Signals::catch().unwrap();
-        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).unwrap();
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM)
+            .unwrap();
         tokio::select! {
             () = signals.obey(token.clone()) => unreachable!("the second signal was not sent"),
             () = token.cancelled() => {}

@@ -4,7 +4,8 @@ use rustix::{process::Uid, thread::set_thread_res_uid};
 
 pub(crate) const NOBODY: u32 = 65_534;
 
-/// Runs `work` on a thread of another user's. `None`, and a loud line, where this process is not root and may not.
+/// Runs `work` on a thread of another user's. `None`, and a loud line, where this process is not
+/// root and may not.
 pub(crate) fn as_nobody<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     if crate::peer::own_user() != 0 {
         eprintln!("!!! not root: what happens to another user is NOT SHOWN");

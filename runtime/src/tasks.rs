@@ -1,7 +1,8 @@
 //! Every task has an owner, a name, and a meaning of its end.
 //!
-//! [`Tasks`] owns the tasks a process is made of; `main` builds it and waits in [`Tasks::run`]. [`Scope`] owns tasks that come and
-//! go with requests. Nothing else spawns, which `clippy.toml` holds.
+//! [`Tasks`] owns the tasks a process is made of; `main` builds it and waits in [`Tasks::run`].
+//! [`Scope`] owns tasks that come and go with requests. Nothing else spawns, which `clippy.toml`
+//! holds.
 #![allow(clippy::disallowed_methods, reason = "the one place that spawns")]
 
 use std::{
@@ -23,11 +24,13 @@ use tracing::{error, warn};
 /// What it means when a task ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The process is nothing without it: its end or panic before a shutdown ends the process with an error.
+    /// The process is nothing without it: its end or panic before a shutdown ends the process with
+    /// an error.
     Essential,
     /// May end at any time; a panic is logged and the process goes on.
     Ordinary,
-    /// Stays until everything else has ended, as the catcher of signals does; a shutdown does not wait for it.
+    /// Stays until everything else has ended, as the catcher of signals does; a shutdown does not
+    /// wait for it.
     Standing,
 }
 pub use Kind::{Essential, Ordinary, Standing};
@@ -50,7 +53,11 @@ pub struct Tasks {
 
 impl Tasks {
     pub fn new(shutdown: CancellationToken) -> Self {
-        Self { set: JoinSet::new(), known: HashMap::new(), shutdown }
+        Self {
+            set: JoinSet::new(),
+            known: HashMap::new(),
+            shutdown,
+        }
     }
 
     /// The token that asks every task of the process to end.
@@ -58,14 +65,20 @@ impl Tasks {
         self.shutdown.clone()
     }
 
-    pub fn spawn(&mut self, kind: Kind, name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+    pub fn spawn(
+        &mut self,
+        kind: Kind,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> AbortHandle {
         let handle = self.set.spawn(task);
         self.known.insert(handle.id(), (name, kind));
         handle
     }
 
-    /// Waits until the shutdown token is cancelled or an essential task ends, which cancels it; then gives the tasks `drain` to
-    /// end by themselves and aborts the rest. An error names the essential task that ended first.
+    /// Waits until the shutdown token is cancelled or an essential task ends, which cancels it;
+    /// then gives the tasks `drain` to end by themselves and aborts the rest. An error names the
+    /// essential task that ended first.
     pub async fn run(mut self, drain: Duration) -> Result<(), EssentialEnded> {
         let shutdown = self.shutdown.clone();
         let failure = tokio::select! {
@@ -76,7 +89,12 @@ impl Tasks {
         };
         shutdown.cancel();
         if tokio::time::timeout(drain, self.all_ended()).await.is_err() {
-            let left: Vec<&str> = self.known.values().filter(|(_, kind)| *kind != Standing).map(|(name, _)| *name).collect();
+            let left: Vec<&str> = self
+                .known
+                .values()
+                .filter(|(_, kind)| *kind != Standing)
+                .map(|(name, _)| *name)
+                .collect();
             warn!(tasks = ?left, ?drain, "tasks did not end in time and are aborted");
         }
         self.set.shutdown().await;
@@ -112,7 +130,10 @@ impl Tasks {
             Ok((id, ())) => (id, "ended".to_owned()),
             Err(e) => (e.id(), said(e)),
         };
-        let (name, kind) = self.known.remove(&id).expect("spawn() notes every task before it can end");
+        let (name, kind) = self
+            .known
+            .remove(&id)
+            .expect("spawn() notes every task before it can end");
         if how != "ended" {
             error!(task = name, "task {how}");
         }
@@ -128,7 +149,11 @@ fn said(error: JoinError) -> String {
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
 }
 
 /// Owner of tasks that live as long as a request or a connection. Clones own the same tasks.
@@ -140,14 +165,18 @@ pub struct Scope {
 
 impl Scope {
     pub fn new(shutdown: CancellationToken) -> Self {
-        Self { tracker: TaskTracker::new(), shutdown }
+        Self {
+            tracker: TaskTracker::new(),
+            shutdown,
+        }
     }
 
     pub fn shutdown(&self) -> &CancellationToken {
         &self.shutdown
     }
 
-    /// Runs `task` until it ends or the scope is shut down, which drops it where it waits. A panic is logged and ends only this task.
+    /// Runs `task` until it ends or the scope is shut down, which drops it where it waits. A panic
+    /// is logged and ends only this task.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let shutdown = self.shutdown.clone();
         // Outside the block, which would keep room for what it was moved out of.
@@ -163,8 +192,13 @@ impl Scope {
         });
     }
 
-    /// As [`Scope::spawn`], for a task that also blocks, as on a disk: it has a thread to itself, so that it holds up no other.
-    pub fn spawn_on_thread(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+    /// As [`Scope::spawn`], for a task that also blocks, as on a disk: it has a thread to itself,
+    /// so that it holds up no other.
+    pub fn spawn_on_thread(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
         let (runtime, shutdown) = (Handle::current(), self.shutdown.clone());
         self.spawn(name, async move {
             let work = move || runtime.block_on(shutdown.run_until_cancelled(task));
@@ -213,14 +247,20 @@ mod tests {
         let told = tasks.shutdown();
         tasks.spawn(Essential, "engine", async {});
         tasks.spawn(Essential, "server", async move { told.cancelled().await });
-        assert_eq!(tasks.run(DRAIN).await.unwrap_err().to_string(), "task engine ended");
+        assert_eq!(
+            tasks.run(DRAIN).await.unwrap_err().to_string(),
+            "task engine ended"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn so_does_its_panic() {
         let mut tasks = Tasks::new(CancellationToken::new());
         tasks.spawn(Essential, "engine", async { panic!("no room for {}", 7) });
-        assert_eq!(tasks.run(DRAIN).await.unwrap_err().to_string(), "task engine panicked: no room for 7");
+        assert_eq!(
+            tasks.run(DRAIN).await.unwrap_err().to_string(),
+            "task engine panicked: no room for 7"
+        );
     }
 
     #[tokio::test(start_paused = true)]

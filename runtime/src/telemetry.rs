@@ -17,7 +17,9 @@ pub const DEFAULT_FILTER: &str = "info";
 
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    #[error("log filter {filter:?} is not a list like \"info\" or \"muster_coordinator=debug,info\"")]
+    #[error(
+        "log filter {filter:?} is not a list like \"info\" or \"muster_coordinator=debug,info\""
+    )]
     Filter {
         filter: String,
         #[source]
@@ -31,10 +33,18 @@ pub enum TelemetryError {
 pub fn start(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
     use tracing_subscriber::util::SubscriberInitExt;
 
-    let filter =
-        EnvFilter::builder().parse(filter).map_err(|source| TelemetryError::Filter { filter: filter.to_owned(), source })?;
-    // A log that takes nothing, as on a full disk, ends nobody: told of it, tracing-subscriber would panic in whatever thread has logged.
-    let plain = fmt().with_env_filter(filter).with_writer(io::stderr).log_internal_errors(false);
+    let filter = EnvFilter::builder()
+        .parse(filter)
+        .map_err(|source| TelemetryError::Filter {
+            filter: filter.to_owned(),
+            source,
+        })?;
+    // A log that takes nothing, as on a full disk, ends nobody: told of it, tracing-subscriber
+    // would panic in whatever thread has logged.
+    let plain = fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .log_internal_errors(false);
     let plain = plain.with_ansi(io::stderr().is_terminal());
     match format {
         LogFormat::Text => plain.finish().try_init(),
@@ -50,6 +60,11 @@ mod tests {
     #[test]
     fn a_wrong_filter_is_named() {
         let error = start(LogFormat::Text, "muster=loud").unwrap_err();
-        assert!(error.to_string().starts_with("log filter \"muster=loud\" is not"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with("log filter \"muster=loud\" is not"),
+            "{error}"
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! Files that say whether they are whole: a JSON object whose last field, `sum`, is the CRC-32 of everything before it.
+//! Files that say whether they are whole: a JSON object whose last field, `sum`, is the CRC-32 of
+//! everything before it.
 //!
-//! It stays JSON, so that any program reads it. A CRC-32 sees every damage of up to 32 bits in a row and every three flipped bits in
-//! files of this size, and misses one in four thousand million others. It is against disks and editors, not against enemies.
+//! It stays JSON, so that any program reads it. A CRC-32 sees every damage of up to 32 bits in a
+//! row and every three flipped bits in files of this size, and misses one in four thousand million
+//! others. It is against disks and editors, not against enemies.
 
 /// Why sealed text is not what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +17,9 @@ pub enum Broken {
 impl std::fmt::Display for Broken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Broken::CutOff => "it is cut off, or was written by something else: its end is no checksum",
+            Broken::CutOff => {
+                "it is cut off, or was written by something else: its end is no checksum"
+            }
             Broken::Sum => "its checksum does not match",
         })
     }
@@ -46,7 +50,11 @@ pub fn open(text: &[u8]) -> Result<&[u8], Broken> {
         .and_then(|rest| rest.split_at_checked(rest.len().checked_sub(DIGITS)?))
         .and_then(|(rest, sum)| Some((rest.strip_suffix(FIELD)?, sum)))
         .ok_or(Broken::CutOff)?;
-    if format!("{:08x}", crc32(body)).as_bytes() == sum { Ok(text) } else { Err(Broken::Sum) }
+    if format!("{:08x}", crc32(body)).as_bytes() == sum {
+        Ok(text)
+    } else {
+        Err(Broken::Sum)
+    }
 }
 
 /// One entry per byte, of the reflected polynomial 0xEDB88320 (IEEE 802.3).
@@ -57,7 +65,11 @@ const TABLE: [u32; 256] = {
         let mut crc = byte as u32;
         let mut bit = 0;
         while bit < 8 {
-            crc = if crc & 1 == 1 { (crc >> 1) ^ 0xEDB8_8320 } else { crc >> 1 };
+            crc = if crc & 1 == 1 {
+                (crc >> 1) ^ 0xEDB8_8320
+            } else {
+                crc >> 1
+            };
             bit += 1;
         }
         table[byte] = crc;
@@ -68,7 +80,9 @@ const TABLE: [u32; 256] = {
 
 /// CRC-32 as in IEEE 802.3, gzip and PNG.
 pub fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |crc, byte| (crc >> 8) ^ TABLE[usize::from(crc as u8 ^ byte)])
+    !bytes.iter().fold(!0, |crc, byte| {
+        (crc >> 8) ^ TABLE[usize::from(crc as u8 ^ byte)]
+    })
 }
 
 #[cfg(test)]
@@ -84,7 +98,12 @@ mod tests {
     #[test]
     fn a_sealed_object_is_the_object_with_a_field_more() {
         let sealed = seal(b"{\"a\":1}\n".to_vec());
-        assert_eq!(sealed, b"{\"a\":1,\"sum\":\"a702fc6e\"}\n", "{}", String::from_utf8_lossy(&sealed));
+        assert_eq!(
+            sealed,
+            b"{\"a\":1,\"sum\":\"a702fc6e\"}\n",
+            "{}",
+            String::from_utf8_lossy(&sealed)
+        );
         assert_eq!(open(&sealed), Ok(sealed.as_slice()));
     }
 

@@ -1,8 +1,10 @@
-//! The log line format of Kubernetes' container runtimes: `TIME STREAM F|P TEXT`, time in UTC with nanoseconds.
+//! The log line format of Kubernetes' container runtimes: `TIME STREAM F|P TEXT`, time in UTC with
+//! nanoseconds.
 //!
 //! `F` ends a line, `P` is a piece of a longer one. Log collectors read this format as it is.
 
-/// Longest text of one log line; a longer line is cut into pieces (the limit containerd and CRI-O use).
+/// Longest text of one log line; a longer line is cut into pieces (the limit containerd and CRI-O
+/// use).
 pub const MAX_TEXT: usize = 16 << 10;
 
 /// Formats UNIX time as `2026-11-21T11:35:28.123456789Z`.
@@ -13,16 +15,22 @@ pub fn stamp(seconds: u64, nanos: u32) -> String {
     format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{nanos:09}Z")
 }
 
-/// Days since 1970-01-01 to a date of the Gregorian calendar: years begin in March, so that the leap day is the last.
+/// Days since 1970-01-01 to a date of the Gregorian calendar: years begin in March, so that the
+/// leap day is the last.
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let era = shifted / 146_097;
     let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let month = if from_march < 10 {
+        from_march + 3
+    } else {
+        from_march - 9
+    };
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
@@ -34,7 +42,10 @@ mod tests {
     fn stamps_are_utc() {
         assert_eq!(stamp(0, 0), "1970-01-01T00:00:00.000000000Z");
         assert_eq!(stamp(951_782_400, 5), "2000-02-29T00:00:00.000000005Z");
-        assert_eq!(stamp(1_795_260_928, 123_456_789), "2026-11-21T11:35:28.123456789Z");
+        assert_eq!(
+            stamp(1_795_260_928, 123_456_789),
+            "2026-11-21T11:35:28.123456789Z"
+        );
         assert_eq!(stamp(4_107_542_399, 0), "2100-02-28T23:59:59.000000000Z");
         assert_eq!(stamp(4_107_542_400, 0), "2100-03-01T00:00:00.000000000Z");
     }

@@ -1,11 +1,12 @@
 //! `descendants.json`: every process below a runner, as the runner saw them last.
 //!
-//! A runner that is killed cannot prove its worker group dead. Its agent does that, and finds a process of the group by
-//! its cgroup, its environment, its ancestors, or this list. The list is what finds a process that has left the
-//! cgroup's reach, cleared its environment and lost its parent.
+//! A runner that is killed cannot prove its worker group dead. Its agent does that, and finds a
+//! process of the group by its cgroup, its environment, its ancestors, or this list. The list is
+//! what finds a process that has left the cgroup's reach, cleared its environment and lost its
+//! parent.
 //!
-//! The list is of use during one boot, so it is never synced to the disk. A runner that cannot replace the list
-//! removes it: a list that is too old would prove too much.
+//! The list is of use during one boot, so it is never synced to the disk. A runner that cannot
+//! replace the list removes it: a list that is too old would prove too much.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -18,7 +19,8 @@ use serde::{Deserialize, Serialize};
 use crate::procfs::Stat;
 use crate::record::{self, DESCENDANTS, ReadError};
 
-/// Most processes that are listed: 256 ranks with a shim and 30 loader processes each. Their file has about 600 KiB.
+/// Most processes that are listed: 256 ranks with a shim and 30 loader processes each. Their file
+/// has about 600 KiB.
 pub const MAX: usize = 256 * 32;
 
 /// The content of `descendants.json`.
@@ -65,22 +67,38 @@ impl Descendants {
         outcome
     }
 
-    /// Which of `all` belong to the group: those that are listed or `named`, the members of a listed session, and
-    /// whatever descends from one of these.
+    /// Which of `all` belong to the group: those that are listed or `named`, the members of a
+    /// listed session, and whatever descends from one of these.
     pub fn living<'a>(&self, all: &'a [Stat], named: impl Fn(&Stat) -> bool) -> Vec<&'a Stat> {
-        let known: BTreeMap<i32, u64> = self.processes.iter().map(|p| (p.pid, p.start_time)).collect();
+        let known: BTreeMap<i32, u64> = self
+            .processes
+            .iter()
+            .map(|p| (p.pid, p.start_time))
+            .collect();
         let listed = |stat: &Stat| known.get(&stat.pid) == Some(&stat.start_time);
-        // A session's number is not given to another process while the session has a member. A process that has the
-        // number and is not listed proves that the session of the list has ended.
-        let taken: BTreeSet<i32> = all.iter().filter(|s| !s.is_dead() && !listed(s)).map(|s| s.pid).collect();
-        let sessions: BTreeSet<i32> = self.processes.iter().map(|p| p.session).filter(|s| *s > 0 && !taken.contains(s)).collect();
+        // A session's number is not given to another process while the session has a member. A
+        // process that has the number and is not listed proves that the session of the list has
+        // ended.
+        let taken: BTreeSet<i32> = all
+            .iter()
+            .filter(|s| !s.is_dead() && !listed(s))
+            .map(|s| s.pid)
+            .collect();
+        let sessions: BTreeSet<i32> = self
+            .processes
+            .iter()
+            .map(|p| p.session)
+            .filter(|s| *s > 0 && !taken.contains(s))
+            .collect();
         let mut ours: BTreeSet<i32> = BTreeSet::new();
         let mut found: Vec<&Stat> = Vec::new();
         loop {
             let fresh: Vec<&Stat> = all
                 .iter()
                 .filter(|s| !ours.contains(&s.pid))
-                .filter(|s| ours.contains(&s.ppid) || sessions.contains(&s.session) || listed(s) || named(s))
+                .filter(|s| {
+                    ours.contains(&s.ppid) || sessions.contains(&s.session) || listed(s) || named(s)
+                })
                 .collect();
             if fresh.is_empty() {
                 found.retain(|stat| !stat.is_dead());
@@ -97,12 +115,31 @@ mod tests {
     use super::*;
 
     fn stat(pid: i32, ppid: i32, session: i32, start_time: u64) -> Stat {
-        Stat { pid, state: b'S', ppid, session, threads: 1, start_time }
+        Stat {
+            pid,
+            state: b'S',
+            ppid,
+            session,
+            threads: 1,
+            start_time,
+        }
     }
 
     fn listed(processes: &[(i32, u64, i32)]) -> Descendants {
-        let processes = processes.iter().map(|&(pid, start_time, session)| Descendant { pid, start_time, session }).collect();
-        Descendants { v: 1, boot_id: "b".into(), cut: false, processes }
+        let processes = processes
+            .iter()
+            .map(|&(pid, start_time, session)| Descendant {
+                pid,
+                start_time,
+                session,
+            })
+            .collect();
+        Descendants {
+            v: 1,
+            boot_id: "b".into(),
+            cut: false,
+            processes,
+        }
     }
 
     fn no_one() -> Vec<i32> {
@@ -110,17 +147,31 @@ mod tests {
     }
 
     fn pids(list: &Descendants, all: &[Stat], named: i32) -> Vec<i32> {
-        let mut pids: Vec<i32> = list.living(all, |s| s.pid == named).iter().map(|s| s.pid).collect();
+        let mut pids: Vec<i32> = list
+            .living(all, |s| s.pid == named)
+            .iter()
+            .map(|s| s.pid)
+            .collect();
         pids.sort_unstable();
         pids
     }
 
     #[test]
     fn the_listed_the_named_and_what_descends_from_them() {
-        let all = [stat(1, 0, 1, 0), stat(10, 1, 10, 50), stat(11, 10, 11, 60), stat(12, 11, 11, 70), stat(20, 1, 20, 80)];
+        let all = [
+            stat(1, 0, 1, 0),
+            stat(10, 1, 10, 50),
+            stat(11, 10, 11, 60),
+            stat(12, 11, 11, 70),
+            stat(20, 1, 20, 80),
+        ];
         assert_eq!(pids(&listed(&[(10, 50, 0)]), &all, 0), [10, 11, 12]);
         assert_eq!(pids(&listed(&[]), &all, 20), [20]);
-        assert_eq!(pids(&listed(&[(10, 49, 0)]), &all, 0), no_one(), "a pid that came again is a stranger");
+        assert_eq!(
+            pids(&listed(&[(10, 49, 0)]), &all, 0),
+            no_one(),
+            "a pid that came again is a stranger"
+        );
     }
 
     #[test]
@@ -133,7 +184,11 @@ mod tests {
         assert_eq!(pids(&list, &again, 0), no_one());
         let ours = [stat(1, 0, 1, 0), stat(11, 1, 11, 60), stat(30, 1, 11, 99)];
         assert_eq!(pids(&list, &ours, 0), [11, 30]);
-        assert_eq!(pids(&listed(&[(12, 61, 0)]), &[stat(40, 1, 0, 1)], 0), no_one(), "kernel threads have session 0");
+        assert_eq!(
+            pids(&listed(&[(12, 61, 0)]), &[stat(40, 1, 0, 1)], 0),
+            no_one(),
+            "kernel threads have session 0"
+        );
     }
 
     #[test]

@@ -80,18 +80,29 @@ pub fn alive(identity: &RunnerIdentity) -> bool {
 
 /// Whether the keeper of this runner lives.
 pub fn kept(identity: &RunnerIdentity) -> bool {
-    identity.keeper.as_ref().is_some_and(|keeper| lives(&identity.boot_id, keeper.pid, keeper.start_time))
+    identity
+        .keeper
+        .as_ref()
+        .is_some_and(|keeper| lives(&identity.boot_id, keeper.pid, keeper.start_time))
 }
 
 fn lives(boot_id: &str, pid: i32, start_time: u64) -> bool {
-    procfs::boot_id().is_ok_and(|boot| boot == boot_id) && Stat::of(pid).is_ok_and(|s| s.start_time == start_time && !s.is_dead())
+    procfs::boot_id().is_ok_and(|boot| boot == boot_id)
+        && Stat::of(pid).is_ok_and(|s| s.start_time == start_time && !s.is_dead())
 }
 
-/// Whether any runner lives in `dir`, told by its lock: for a directory whose records cannot be read.
+/// Whether any runner lives in `dir`, told by its lock: for a directory whose records cannot be
+/// read.
 pub fn held(dir: &Path) -> bool {
-    let Ok(lock) = File::open(dir.join(LOCK)) else { return false };
-    // Taken and given back at once: only while a runner is just being started could this be in its way, and it has written nothing then.
-    matches!(flock(&lock, FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK))
+    let Ok(lock) = File::open(dir.join(LOCK)) else {
+        return false;
+    };
+    // Taken and given back at once: only while a runner is just being started could this be in its
+    // way, and it has written nothing then.
+    matches!(
+        flock(&lock, FlockOperation::NonBlockingLockShared),
+        Err(Errno::WOULDBLOCK)
+    )
 }
 
 #[cfg(test)]
@@ -102,8 +113,14 @@ mod tests {
     fn the_same_pid_of_another_time_or_boot_is_another() {
         let me = RunnerIdentity::own("test".into()).unwrap();
         assert!(alive(&me));
-        assert!(!alive(&RunnerIdentity { start_time: me.start_time + 1, ..me.clone() }));
-        assert!(!alive(&RunnerIdentity { boot_id: "another".into(), ..me.clone() }));
+        assert!(!alive(&RunnerIdentity {
+            start_time: me.start_time + 1,
+            ..me.clone()
+        }));
+        assert!(!alive(&RunnerIdentity {
+            boot_id: "another".into(),
+            ..me.clone()
+        }));
     }
 
     #[test]
@@ -111,7 +128,11 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let stat = Stat::of(child.id() as i32).unwrap();
         let me = RunnerIdentity::own("test".into()).unwrap();
-        let child_identity = RunnerIdentity { pid: stat.pid, start_time: stat.start_time, ..me };
+        let child_identity = RunnerIdentity {
+            pid: stat.pid,
+            start_time: stat.start_time,
+            ..me
+        };
         while !Stat::of(stat.pid).unwrap().is_dead() {
             std::thread::yield_now();
         }

@@ -1,8 +1,9 @@
-//! `exits.jsonl`: one line per process that ended, `<crc32 of the JSON, 8 hex digits> <JSON>`, appended and fsynced
-//! before anybody is told.
+//! `exits.jsonl`: one line per process that ended, `<crc32 of the JSON, 8 hex digits> <JSON>`,
+//! appended and fsynced before anybody is told.
 //!
-//! A line without its newline at the very end was torn by a crash and is left out: its exit was never told to anybody.
-//! Damage anywhere else is an error with its offset, for it means that a record is lost.
+//! A line without its newline at the very end was torn by a crash and is left out: its exit was
+//! never told to anybody. Damage anywhere else is an error with its offset, for it means that a
+//! record is lost.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,7 +18,8 @@ pub fn line(record: &ExitRecord) -> String {
     format!("{:08x} {json}\n", crc32(json.as_bytes()))
 }
 
-/// The journal of a living runner. What cannot be written leaves nothing behind, so that a later line follows a whole one.
+/// The journal of a living runner. What cannot be written leaves nothing behind, so that a later
+/// line follows a whole one.
 #[derive(Debug)]
 pub struct Writer {
     file: File,
@@ -31,20 +33,29 @@ impl Writer {
     /// `file` is open for appending.
     pub fn new(file: File) -> io::Result<Self> {
         let whole = file.metadata()?.len();
-        Ok(Self { file, whole, torn: false })
+        Ok(Self {
+            file,
+            whole,
+            torn: false,
+        })
     }
 
-    /// Appends records with one sync for all. On an error none of them counts as written: to be tried again.
+    /// Appends records with one sync for all. On an error none of them counts as written: to be
+    /// tried again.
     pub fn append(&mut self, records: &[ExitRecord]) -> io::Result<()> {
         if self.torn {
             self.file.set_len(self.whole)?;
             self.torn = false;
         }
         let text: String = records.iter().map(line).collect();
-        let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data());
+        let written = self
+            .file
+            .write_all(text.as_bytes())
+            .and_then(|()| self.file.sync_data());
         match &written {
             Ok(()) => self.whole += text.len() as u64,
-            // A full disk takes a part of a line. A part that cannot be removed now is removed before the next line.
+            // A full disk takes a part of a line. A part that cannot be removed now is removed
+            // before the next line.
             Err(_) => self.torn = self.file.set_len(self.whole).is_err(),
         }
         written
@@ -73,8 +84,14 @@ pub fn read(text: &[u8]) -> Result<Journal, Damage> {
         let rest = &text[offset..];
         let Some(end) = rest.iter().position(|b| *b == b'\n') else {
             // A whole record with one byte after it: that byte was the newline.
-            if rest.split_last().is_some_and(|(_, line)| read_line(line).is_ok()) {
-                return Err(Damage { offset, what: "its end of line is damaged".into() });
+            if rest
+                .split_last()
+                .is_some_and(|(_, line)| read_line(line).is_ok())
+            {
+                return Err(Damage {
+                    offset,
+                    what: "its end of line is damaged".into(),
+                });
             }
             journal.torn = rest.len();
             break;
@@ -86,9 +103,12 @@ pub fn read(text: &[u8]) -> Result<Journal, Damage> {
     Ok(journal)
 }
 
-/// The records of all whole lines, for a journal that [`read`] cannot vouch for: each line carries its own checksum.
+/// The records of all whole lines, for a journal that [`read`] cannot vouch for: each line carries
+/// its own checksum.
 pub fn whole_lines(text: &[u8]) -> Vec<ExitRecord> {
-    text.split(|b| *b == b'\n').filter_map(|line| read_line(line).ok()).collect()
+    text.split(|b| *b == b'\n')
+        .filter_map(|line| read_line(line).ok())
+        .collect()
 }
 
 fn read_line(line: &[u8]) -> Result<ExitRecord, String> {
@@ -108,8 +128,19 @@ mod tests {
     use crate::wire::Exit;
 
     fn record(rank: u32) -> ExitRecord {
-        let exit = Exit::Signal { signal: 11, core: false };
-        ExitRecord { v: 1, rank: Some(rank), pid: 9, start_time: 3, started_us: 1, exit, exited_us: 2 }
+        let exit = Exit::Signal {
+            signal: 11,
+            core: false,
+        };
+        ExitRecord {
+            v: 1,
+            rank: Some(rank),
+            pid: 9,
+            start_time: 3,
+            started_us: 1,
+            exit,
+            exited_us: 2,
+        }
     }
 
     #[test]
@@ -118,15 +149,28 @@ mod tests {
         let text = lines.concat();
         for cut in 0..=text.len() {
             let journal = read(&text.as_bytes()[..cut]).unwrap();
-            let whole = (1..=3).filter(|n| lines[..*n].concat().len() <= cut).count();
-            assert_eq!(journal.records, (0..whole as u32).map(record).collect::<Vec<_>>(), "cut at {cut}");
-            assert_eq!(journal.torn, cut - lines[..whole].concat().len(), "cut at {cut}");
+            let whole = (1..=3)
+                .filter(|n| lines[..*n].concat().len() <= cut)
+                .count();
+            assert_eq!(
+                journal.records,
+                (0..whole as u32).map(record).collect::<Vec<_>>(),
+                "cut at {cut}"
+            );
+            assert_eq!(
+                journal.torn,
+                cut - lines[..whole].concat().len(),
+                "cut at {cut}"
+            );
         }
     }
 
     #[test]
     fn a_damaged_line_leaves_the_whole_ones() {
-        let mut text = [0, 1, 2].map(|rank| line(&record(rank))).concat().into_bytes();
+        let mut text = [0, 1, 2]
+            .map(|rank| line(&record(rank)))
+            .concat()
+            .into_bytes();
         let second = line(&record(0)).len();
         text[second + 12] ^= 1;
         assert!(read(&text).is_err());

@@ -1,7 +1,9 @@
-//! What a runner that was itself killed may leave behind: its worker group's cgroup, perhaps with somebody in it.
+//! What a runner that was itself killed may leave behind: its worker group's cgroup, perhaps with
+//! somebody in it.
 //!
-//! Workers end with their runner by death signal and lifeline; a shim that was stopped at that moment could not act. The cgroup
-//! holds whoever that leaves, so an agent empties it before it says that nothing lives.
+//! Workers end with their runner by death signal and lifeline; a shim that was stopped at that
+//! moment could not act. The cgroup holds whoever that leaves, so an agent empties it before it
+//! says that nothing lives.
 
 use std::fs;
 use std::io;
@@ -22,12 +24,15 @@ pub enum Leftovers {
     Empty,
 }
 
-/// Kills what is left in the cgroup of a runner that is gone. To be called until it says [`Leftovers::Empty`].
+/// Kills what is left in the cgroup of a runner that is gone. To be called until it says
+/// [`Leftovers::Empty`].
 pub fn clear(identity: &RunnerIdentity) -> io::Result<Leftovers> {
     if alive(identity) {
         return Ok(Leftovers::Held);
     }
-    let Some(path) = &identity.cgroup else { return Ok(Leftovers::Unknown) };
+    let Some(path) = &identity.cgroup else {
+        return Ok(Leftovers::Unknown);
+    };
     // Another boot has other cgroups, and nobody of this one.
     if crate::procfs::boot_id()? != identity.boot_id {
         return Ok(Leftovers::Empty);
@@ -45,5 +50,7 @@ pub fn clear(identity: &RunnerIdentity) -> io::Result<Leftovers> {
 
 /// Whether anybody lives in this cgroup or below it.
 pub fn populated(cgroup: &Path) -> io::Result<bool> {
-    Ok(!fs::read_to_string(cgroup.join("cgroup.events"))?.lines().any(|l| l == "populated 0"))
+    Ok(!fs::read_to_string(cgroup.join("cgroup.events"))?
+        .lines()
+        .any(|l| l == "populated 0"))
 }

@@ -1,9 +1,10 @@
-//! What the agent needs to know about a runner: the messages of its control socket ([`wire`]), the files it leaves
-//! behind ([`Record`]) and whether it lives ([`alive`]).
+//! What the agent needs to know about a runner: the messages of its control socket ([`wire`]), the
+//! files it leaves behind ([`Record`]) and whether it lives ([`alive`]).
 //!
-//! A runner (the binary `muster-runner` of this package) holds one node's torchrun and its children for one
-//! (job, generation). It outlives the agent; this library is how a new agent finds it again. Everything here is
-//! synchronous and small: no async runtime, so that the same code can be linked into a static PID 1.
+//! A runner (the binary `muster-runner` of this package) holds one node's torchrun and its children
+//! for one (job, generation). It outlives the agent; this library is how a new agent finds it
+//! again. Everything here is synchronous and small: no async runtime, so that the same code can be
+//! linked into a static PID 1.
 
 pub mod cri;
 pub mod descendants;

@@ -21,28 +21,47 @@ pub struct Stat {
 
 impl Stat {
     pub fn of(pid: i32) -> io::Result<Stat> {
-        Self::parse(&fs::read(format!("/proc/{pid}/stat"))?)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat: not understood")))
+        Self::parse(&fs::read(format!("/proc/{pid}/stat"))?).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("/proc/{pid}/stat: not understood"),
+            )
+        })
     }
 
-    /// Dead and not yet reaped. Where only the first thread has ended, the others work on, or still hold what the process had.
+    /// Dead and not yet reaped. Where only the first thread has ended, the others work on, or still
+    /// hold what the process had.
     pub fn is_dead(&self) -> bool {
         self.state == b'Z' && self.threads <= 1
     }
 
-    /// The command's name stands in parentheses and may hold anything, so fields are counted from the last `)`.
+    /// The command's name stands in parentheses and may hold anything, so fields are counted from
+    /// the last `)`.
     fn parse(text: &[u8]) -> Option<Stat> {
         let open = text.iter().position(|b| *b == b'(')?;
         let close = text.iter().rposition(|b| *b == b')')?;
-        let pid = std::str::from_utf8(&text[..open]).ok()?.trim().parse().ok()?;
-        let mut fields = std::str::from_utf8(&text[close + 1..]).ok()?.split_ascii_whitespace();
+        let pid = std::str::from_utf8(&text[..open])
+            .ok()?
+            .trim()
+            .parse()
+            .ok()?;
+        let mut fields = std::str::from_utf8(&text[close + 1..])
+            .ok()?
+            .split_ascii_whitespace();
         let state = *fields.next()?.as_bytes().first()?;
         let ppid = fields.next()?.parse().ok()?;
         // proc(5): state is field 3, ppid 4, session 6, num_threads 20, starttime 22.
         let session = fields.nth(6 - 5)?.parse().ok()?;
         let threads = fields.nth(20 - 7)?.parse().ok()?;
         let start_time = fields.nth(22 - 21)?.parse().ok()?;
-        Some(Stat { pid, state, ppid, session, threads, start_time })
+        Some(Stat {
+            pid,
+            state,
+            ppid,
+            session,
+            threads,
+            start_time,
+        })
     }
 }
 
@@ -54,11 +73,14 @@ pub fn all() -> io::Result<Vec<Stat>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(|n| n.parse().ok()) else { continue };
+        let Some(pid) = name.to_str().and_then(|n| n.parse().ok()) else {
+            continue;
+        };
         match Stat::of(pid) {
             Ok(stat) => found.push(stat),
             Err(e) if is_gone(&e) => {}
-            // A /proc mounted with hidepid=1 lists the processes of other users and shows nothing of them.
+            // A /proc mounted with hidepid=1 lists the processes of other users and shows nothing
+            // of them.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
             Err(e) => return Err(e),
         }
@@ -66,12 +88,15 @@ pub fn all() -> io::Result<Vec<Stat>> {
     Ok(found)
 }
 
-/// Whether reading a file of a process failed because the process has ended: before the file was opened, or after.
+/// Whether reading a file of a process failed because the process has ended: before the file was
+/// opened, or after.
 pub fn is_gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-/// The environment that a process was given when it started. Empty: it is a zombie, or was given none.
+/// The environment that a process was given when it started. Empty: it is a zombie, or was given
+/// none.
 ///
 /// # Errors
 /// The process has ended, or belongs to another user.
@@ -80,8 +105,8 @@ pub fn environment(pid: i32) -> io::Result<Vec<u8>> {
     if first.as_ref().is_ok_and(|text| !text.is_empty()) {
         return first;
     }
-    // The file of the process shows its first thread, which may have ended while others run. It is empty then, or on newer
-    // kernels cannot be opened.
+    // The file of the process shows its first thread, which may have ended while others run. It is
+    // empty then, or on newer kernels cannot be opened.
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
         // A thread may end while this looks.
         let text = fs::read(entry?.path().join("environ")).unwrap_or_default();
@@ -92,10 +117,12 @@ pub fn environment(pid: i32) -> io::Result<Vec<u8>> {
     first
 }
 
-/// Signals exactly this process: the descriptor is taken first and the start time compared after, so a pid that was
-/// reused in between is left alone.
+/// Signals exactly this process: the descriptor is taken first and the start time compared after,
+/// so a pid that was reused in between is left alone.
 pub fn send(stat: &Stat, signal: Signal) {
-    let Some(pid) = Pid::from_raw(stat.pid) else { return };
+    let Some(pid) = Pid::from_raw(stat.pid) else {
+        return;
+    };
     if let Ok(fd) = pidfd_open(pid, PidfdFlags::empty())
         && Stat::of(stat.pid).is_ok_and(|now| now.start_time == stat.start_time)
     {
@@ -105,11 +132,14 @@ pub fn send(stat: &Stat, signal: Signal) {
 
 /// The id of this boot: pids and start times mean nothing across two boots.
 pub fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?
+        .trim()
+        .to_owned())
 }
 
-/// Whether [`boot_id`] is the kernel's own. Some container managers (systemd-nspawn, LXC) lay another file over it at each start of a container;
-/// the kernel's uptime is not the age of such a boot.
+/// Whether [`boot_id`] is the kernel's own. Some container managers (systemd-nspawn, LXC) lay
+/// another file over it at each start of a container; the kernel's uptime is not the age of such a
+/// boot.
 pub fn boot_id_is_kernels() -> bool {
     let device = |path: &str| fs::metadata(path).map(|file| file.dev());
     matches!((device("/proc/sys/kernel/random/boot_id"), device("/proc")), (Ok(id), Ok(proc)) if id == proc)
@@ -121,14 +151,32 @@ mod tests {
 
     #[test]
     fn a_name_may_hold_parentheses_and_spaces() {
-        let text = b"42 (a) b ((c) S 7 42 40 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 1 0 98765 1000 200";
-        assert_eq!(Stat::parse(text), Some(Stat { pid: 42, state: b'S', ppid: 7, session: 40, threads: 1, start_time: 98765 }));
+        let text =
+            b"42 (a) b ((c) S 7 42 40 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 1 0 98765 1000 200";
+        assert_eq!(
+            Stat::parse(text),
+            Some(Stat {
+                pid: 42,
+                state: b'S',
+                ppid: 7,
+                session: 40,
+                threads: 1,
+                start_time: 98765
+            })
+        );
         assert_eq!(Stat::parse(b"42 (short) S"), None);
     }
 
     #[test]
     fn a_process_is_dead_when_its_last_thread_is() {
-        let stat = |state, threads| Stat { pid: 42, state, ppid: 7, session: 42, threads, start_time: 1 };
+        let stat = |state, threads| Stat {
+            pid: 42,
+            state,
+            ppid: 7,
+            session: 42,
+            threads,
+            start_time: 1,
+        };
         assert!(stat(b'Z', 1).is_dead() && stat(b'Z', 0).is_dead());
         assert!(!stat(b'Z', 2).is_dead(), "only its first thread has ended");
         assert!(!stat(b'S', 1).is_dead());
@@ -139,6 +187,11 @@ mod tests {
         let me = std::process::id() as i32;
         let stat = Stat::of(me).unwrap();
         assert_eq!(stat.ppid, std::os::unix::process::parent_id() as i32);
-        assert!(all().unwrap().iter().any(|s| s.pid == me && s.start_time == stat.start_time));
+        assert!(
+            all()
+                .unwrap()
+                .iter()
+                .any(|s| s.pid == me && s.start_time == stat.start_time)
+        );
     }
 }

@@ -1,9 +1,9 @@
 //! The files of a runner's directory, as an agent reads them after a restart of either.
 //!
-//! `hold.json` is the agent's; `runner.json`, `descendants.json`, `exits.jsonl` and `outcome.json` are the runner's,
-//! `swept.json` is its keeper's. Whole files are
-//! replaced atomically and carry their checksum, so each is either absent or complete; anything else is damage and is
-//! said so, never guessed.
+//! `hold.json` is the agent's; `runner.json`, `descendants.json`, `exits.jsonl` and `outcome.json`
+//! are the runner's, `swept.json` is its keeper's. Whole files are replaced atomically and carry
+//! their checksum, so each is either absent or complete; anything else is damage and is said so,
+//! never guessed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -28,7 +28,8 @@ pub const DESCENDANTS: &str = "descendants.json";
 pub const SWEPT: &str = "swept.json";
 pub const LOGS: &str = "logs";
 pub const LAUNCHER_LOG: &str = "launcher.log";
-/// Modules for a launcher to import ahead, one a line; made by the agent from an earlier generation's [`MODULES`].
+/// Modules for a launcher to import ahead, one a line; made by the agent from an earlier
+/// generation's [`MODULES`].
 pub const PRELOAD: &str = "preload.txt";
 /// Modules that were imported in this worker group, by rank 0 of the node or ahead of it.
 pub const MODULES: &str = "modules.txt";
@@ -54,7 +55,8 @@ impl Swept {
     }
 }
 
-/// Name of a part of a log that is full: the number is where it ends in the log as a whole, in bytes.
+/// Name of a part of a log that is full: the number is where it ends in the log as a whole, in
+/// bytes.
 pub fn rotated_log(name: &str, end: u64) -> String {
     format!("{name}.{end}")
 }
@@ -77,8 +79,14 @@ pub struct Record {
 
 impl Record {
     pub fn read(dir: &Path) -> Result<Record, ReadError> {
-        let hold: Hold = json(dir, HOLD)?.ok_or_else(|| ReadError::Missing { file: dir.join(HOLD) })?;
-        hold.check().map_err(|what| ReadError::Damaged { file: dir.join(HOLD), offset: 0, what })?;
+        let hold: Hold = json(dir, HOLD)?.ok_or_else(|| ReadError::Missing {
+            file: dir.join(HOLD),
+        })?;
+        hold.check().map_err(|what| ReadError::Damaged {
+            file: dir.join(HOLD),
+            offset: 0,
+            what,
+        })?;
         let exits = match read_file(dir, EXITS)? {
             None => Vec::new(),
             Some(text) => {
@@ -90,7 +98,12 @@ impl Record {
                 journal.records
             }
         };
-        Ok(Record { hold, runner: json(dir, RUNNER)?, exits, outcome: json(dir, OUTCOME)? })
+        Ok(Record {
+            hold,
+            runner: json(dir, RUNNER)?,
+            exits,
+            outcome: json(dir, OUTCOME)?,
+        })
     }
 }
 
@@ -104,9 +117,16 @@ pub struct Salvage {
 
 impl Salvage {
     pub fn of(dir: &Path) -> Salvage {
-        let exits = read_file(dir, EXITS).ok().flatten().map(|text| journal::whole_lines(&text));
+        let exits = read_file(dir, EXITS)
+            .ok()
+            .flatten()
+            .map(|text| journal::whole_lines(&text));
         let runner = json(dir, RUNNER).ok().flatten();
-        Salvage { runner, exits: exits.unwrap_or_default(), outcome: json(dir, OUTCOME).ok().flatten() }
+        Salvage {
+            runner,
+            exits: exits.unwrap_or_default(),
+            outcome: json(dir, OUTCOME).ok().flatten(),
+        }
     }
 }
 
@@ -120,7 +140,11 @@ pub enum ReadError {
          directory away",
         file.display()
     )]
-    Damaged { file: PathBuf, offset: usize, what: String },
+    Damaged {
+        file: PathBuf,
+        offset: usize,
+        what: String,
+    },
     #[error("{}", file.display())]
     Io {
         file: PathBuf,
@@ -133,13 +157,24 @@ fn read_file(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, ReadError> {
     match fs::read(dir.join(name)) {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(ReadError::Io { file: dir.join(name), source }),
+        Err(source) => Err(ReadError::Io {
+            file: dir.join(name),
+            source,
+        }),
     }
 }
 
 pub(crate) fn json<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option<T>, ReadError> {
-    let Some(text) = read_file(dir, name)? else { return Ok(None) };
-    parse(&text).map(Some).map_err(|(offset, what)| ReadError::Damaged { file: dir.join(name), offset, what })
+    let Some(text) = read_file(dir, name)? else {
+        return Ok(None);
+    };
+    parse(&text)
+        .map(Some)
+        .map_err(|(offset, what)| ReadError::Damaged {
+            file: dir.join(name),
+            offset,
+            what,
+        })
 }
 
 /// The value of a sealed JSON text, or at which byte it is damaged, and how.
@@ -153,14 +188,24 @@ pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, (usize, String)> {
 
 /// Byte of a (1-based line, column); serde_json reports those.
 fn offset(text: &[u8], line: usize, column: usize) -> usize {
-    let before: usize = text.split(|b| *b == b'\n').take(line.saturating_sub(1)).map(|l| l.len() + 1).sum();
+    let before: usize = text
+        .split(|b| *b == b'\n')
+        .take(line.saturating_sub(1))
+        .map(|l| l.len() + 1)
+        .sum();
     (before + column.saturating_sub(1)).min(text.len())
 }
 
-/// Replaces `dir/name` by the JSON of `value`: after a crash there is the old file or the new one, never a mixture.
+/// Replaces `dir/name` by the JSON of `value`: after a crash there is the old file or the new one,
+/// never a mixture.
 pub fn write_atomic<T: Serialize>(dir: &Path, name: &str, value: &T) -> io::Result<()> {
     let temporary = dir.join(format!("{name}.tmp"));
-    let mut file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
+    let mut file = File::options()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(&temporary)?;
     file.write_all(&muster_sealed::seal(serde_json::to_vec(value)?))?;
     file.sync_all()?;
     fs::rename(&temporary, dir.join(name))?;

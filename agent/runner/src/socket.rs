@@ -1,6 +1,7 @@
 //! Reaching a runner's sockets whatever the length of its directory's path.
 //!
-//! A socket address holds 108 bytes of path. Going through `/proc/self/fd/N/` makes every path short.
+//! A socket address holds 108 bytes of path. Going through `/proc/self/fd/N/` makes every path
+//! short.
 
 use std::fs::File;
 use std::io;
@@ -22,12 +23,15 @@ pub fn connect(dir: &Path) -> io::Result<UnixStream> {
 /// Connects to the socket `name` in `dir`.
 pub fn connect_to(dir: &Path, name: &str) -> io::Result<UnixStream> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = File::options().read(true).custom_flags(flags.bits() as i32).open(dir)?;
+    let dir = File::options()
+        .read(true)
+        .custom_flags(flags.bits() as i32)
+        .open(dir)?;
     UnixStream::connect(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))
 }
 
-/// Binds `name` in the current directory for this user alone: a relative name is short. A socket that an earlier
-/// process left is replaced, so the caller must hold the directory's lock.
+/// Binds `name` in the current directory for this user alone: a relative name is short. A socket
+/// that an earlier process left is replaced, so the caller must hold the directory's lock.
 pub fn listen(name: &str) -> io::Result<UnixListener> {
     match std::fs::remove_file(name) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),

@@ -1,8 +1,10 @@
-//! The messages of a runner: what the agent says on `control.sock`, what it hears, and the files in between.
+//! The messages of a runner: what the agent says on `control.sock`, what it hears, and the files in
+//! between.
 //!
-//! One JSON object per line, version 1. Unknown fields are ignored in both directions, an unknown command is answered
-//! with an error and the connection goes on, so an older runner can be driven by a newer agent. All times named `_us`
-//! are microseconds of `CLOCK_BOOTTIME`: they go on while the machine sleeps and never jump.
+//! One JSON object per line, version 1. Unknown fields are ignored in both directions, an unknown
+//! command is answered with an error and the connection goes on, so an older runner can be driven
+//! by a newer agent. All times named `_us` are microseconds of `CLOCK_BOOTTIME`: they go on while
+//! the machine sleeps and never jump.
 //!
 //! Nothing in here acts. A [`Status`] is the whole truth each time, never a difference.
 
@@ -20,14 +22,16 @@ pub use store::{StoreSpec, StoreStatus};
 /// Version of this protocol, in every message and file.
 pub const VERSION: u32 = 1;
 
-/// Longest request line: a [`StartSpec`] carries a whole environment (Linux allows 128 KiB per string), and 1 MiB is
-/// eight such strings.
+/// Longest request line: a [`StartSpec`] carries a whole environment (Linux allows 128 KiB per
+/// string), and 1 MiB is eight such strings.
 pub const MAX_REQUEST: usize = 1 << 20;
 
-/// Most ranks of one worker group: the largest nodes have 16 accelerators; CPU jobs go to the core count.
+/// Most ranks of one worker group: the largest nodes have 16 accelerators; CPU jobs go to the core
+/// count.
 pub const MAX_RANKS: u32 = 256;
 
-/// Smallest [`Hold::log_bytes`]: one write to a log is at most 64 KiB and must fit between two rotations.
+/// Smallest [`Hold::log_bytes`]: one write to a log is at most 64 KiB and must fit between two
+/// rotations.
 pub const MIN_LOG_BYTES: u64 = 128 << 10;
 
 /// What a runner is started for: the content of `hold.json`.
@@ -49,19 +53,23 @@ pub struct Hold {
     /// Cap of each log file in bytes; the last full one is kept beside the one that is written.
     #[serde(default = "default_log_bytes")]
     pub log_bytes: u64,
-    /// Regular expression whose first capture group is the step; without it `step` followed by a number.
+    /// Regular expression whose first capture group is the step; without it `step` followed by a
+    /// number.
     #[serde(default)]
     pub step_pattern: Option<String>,
     /// A runner that nobody started and nobody talks to ends after this long.
     #[serde(default = "default_idle_timeout_ms")]
     pub idle_timeout_ms: u64,
-    /// Grace of a stop that no agent asks for: SIGTERM, where the runner is PID 1 of a pod, and the fence.
+    /// Grace of a stop that no agent asks for: SIGTERM, where the runner is PID 1 of a pod, and the
+    /// fence.
     #[serde(default = "default_term_grace_ms")]
     pub term_grace_ms: u64,
-    /// Workers are stopped, with `term_grace_ms`, when the last [`Command::Renew`] is older than this.
+    /// Workers are stopped, with `term_grace_ms`, when the last [`Command::Renew`] is older than
+    /// this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence_after_ms: Option<u64>,
-    /// Not a worker group, and never one: the launcher of `job` on this node, from which the runners of its generations are forked.
+    /// Not a worker group, and never one: the launcher of `job` on this node, from which the
+    /// runners of its generations are forked.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub launcher: bool,
 }
@@ -83,19 +91,31 @@ impl Hold {
     /// Says what is wrong with the content, by field.
     pub fn check(&self) -> Result<(), String> {
         if self.v != VERSION {
-            return Err(format!("v: {} is not a version this runner knows ({VERSION})", self.v));
+            return Err(format!(
+                "v: {} is not a version this runner knows ({VERSION})",
+                self.v
+            ));
         }
         if self.job.is_empty() {
             return Err("job: is empty".into());
         }
         if self.nnodes == 0 || self.node_rank >= self.nnodes {
-            return Err(format!("node_rank: {} is not below nnodes {}", self.node_rank, self.nnodes));
+            return Err(format!(
+                "node_rank: {} is not below nnodes {}",
+                self.node_rank, self.nnodes
+            ));
         }
         if self.world_size < self.nnodes {
-            return Err(format!("world_size: {} is below nnodes {}", self.world_size, self.nnodes));
+            return Err(format!(
+                "world_size: {} is below nnodes {}",
+                self.world_size, self.nnodes
+            ));
         }
         if self.log_bytes < MIN_LOG_BYTES {
-            return Err(format!("log_bytes: {} is below {MIN_LOG_BYTES}", self.log_bytes));
+            return Err(format!(
+                "log_bytes: {} is below {MIN_LOG_BYTES}",
+                self.log_bytes
+            ));
         }
         if let Some(store) = &self.store
             && let Err(e) = store.bind.parse::<std::net::SocketAddr>()
@@ -118,27 +138,35 @@ pub struct Request {
 
 impl Request {
     pub fn new(id: u64, command: Command) -> Self {
-        Self { v: VERSION, id, command }
+        Self {
+            v: VERSION,
+            id,
+            command,
+        }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "snake_case")]
 pub enum Command {
-    /// Starts the launcher; answered once it has imported torch. Once, and only where [`Hold::launcher`] is set.
+    /// Starts the launcher; answered once it has imported torch. Once, and only where
+    /// [`Hold::launcher`] is set.
     Park(ParkSpec),
-    /// Gives a launcher that belonged to no job to one. Refused where torch has read a variable that has another value now.
+    /// Gives a launcher that belonged to no job to one. Refused where torch has read a variable
+    /// that has another value now.
     Adopt(AdoptSpec),
-    /// Forks a runner for the directory `dir`, in which its `hold.json` lies, with a copy of the launcher as its child; answered once that
-    /// runner can be talked to.
+    /// Forks a runner for the directory `dir`, in which its `hold.json` lies, with a copy of the
+    /// launcher as its child; answered once that runner can be talked to.
     Fork {
         dir: PathBuf,
     },
-    /// Has a copy of the launcher import what [`crate::record::PRELOAD`] lists and serve the forks; answered when it does or none can.
+    /// Has a copy of the launcher import what [`crate::record::PRELOAD`] lists and serve the forks;
+    /// answered when it does or none can.
     Preload,
     /// Starts the worker group. The same content again is fine, other content is a conflict.
     Start(StartSpec),
-    /// TERM, `grace_ms`, kill of everything. May be repeated with a shorter grace. Before `Start`: never start.
+    /// TERM, `grace_ms`, kill of everything. May be repeated with a shorter grace. Before `Start`:
+    /// never start.
     Stop {
         grace_ms: u64,
         reason: String,
@@ -209,15 +237,33 @@ pub struct Reply {
 
 impl Reply {
     pub fn ok(id: u64) -> Self {
-        Self { v: VERSION, id: Some(id), ok: Some(true), status: None, error: None }
+        Self {
+            v: VERSION,
+            id: Some(id),
+            ok: Some(true),
+            status: None,
+            error: None,
+        }
     }
 
     pub fn status(id: Option<u64>, status: Status) -> Self {
-        Self { v: VERSION, id, ok: None, status: Some(Box::new(status)), error: None }
+        Self {
+            v: VERSION,
+            id,
+            ok: None,
+            status: Some(Box::new(status)),
+            error: None,
+        }
     }
 
     pub fn refused(id: Option<u64>, error: Refusal) -> Self {
-        Self { v: VERSION, id, ok: None, status: None, error: Some(error) }
+        Self {
+            v: VERSION,
+            id,
+            ok: None,
+            status: None,
+            error: Some(error),
+        }
     }
 }
 
@@ -230,7 +276,10 @@ pub struct Refusal {
 
 impl Refusal {
     pub fn new(kind: RefusalKind, text: impl Into<String>) -> Self {
-        Self { kind, text: text.into() }
+        Self {
+            kind,
+            text: text.into(),
+        }
     }
 }
 
@@ -266,8 +315,13 @@ pub enum RefusalKind {
 
 /// Reads one request line, or says what is wrong with it and whether the connection can go on.
 pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
-    let malformed = |text: String| Refused { id: None, close: true, error: Refusal::new(RefusalKind::Malformed, text) };
-    let value: serde_json::Value = serde_json::from_slice(line).map_err(|e| malformed(format!("not a JSON line: {e}")))?;
+    let malformed = |text: String| Refused {
+        id: None,
+        close: true,
+        error: Refusal::new(RefusalKind::Malformed, text),
+    };
+    let value: serde_json::Value =
+        serde_json::from_slice(line).map_err(|e| malformed(format!("not a JSON line: {e}")))?;
     let Some(object) = value.as_object() else {
         return Err(malformed("a request is a JSON object".into()));
     };
@@ -276,11 +330,19 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
         Some(Some(v)) if v == u64::from(VERSION) => {}
         Some(Some(v)) => {
             let text = format!("v: {v} is not a version this runner speaks ({VERSION})");
-            return Err(Refused { id, close: true, error: Refusal::new(RefusalKind::Version, text) });
+            return Err(Refused {
+                id,
+                close: true,
+                error: Refusal::new(RefusalKind::Version, text),
+            });
         }
         _ => return Err(malformed("v: the protocol version is missing".into())),
     }
-    let Some(command) = object.get("cmd").and_then(serde_json::Value::as_str).map(str::to_owned) else {
+    let Some(command) = object
+        .get("cmd")
+        .and_then(serde_json::Value::as_str)
+        .map(str::to_owned)
+    else {
         return Err(malformed("cmd: the command is missing".into()));
     };
     const KNOWN: [&str; 12] = [
@@ -298,8 +360,15 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
         "release",
     ];
     if !KNOWN.contains(&command.as_str()) {
-        let text = format!("cmd: {:?} is not a command of this runner", command.chars().take(64).collect::<String>());
-        return Err(Refused { id, close: false, error: Refusal::new(RefusalKind::UnknownCommand, text) });
+        let text = format!(
+            "cmd: {:?} is not a command of this runner",
+            command.chars().take(64).collect::<String>()
+        );
+        return Err(Refused {
+            id,
+            close: false,
+            error: Refusal::new(RefusalKind::UnknownCommand, text),
+        });
     }
     serde_json::from_value(value).map_err(|e| malformed(format!("{command}: {e}")))
 }
@@ -326,8 +395,8 @@ impl Exit {
     }
 }
 
-/// Where a worker group is. `Holding` until started, `Running` until a stop is asked or the first process fails,
-/// `Stopping` until nothing lives, then `Dead`, which is final.
+/// Where a worker group is. `Holding` until started, `Running` until a stop is asked or the first
+/// process fails, `Stopping` until nothing lives, then `Dead`, which is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -358,7 +427,8 @@ pub struct Status {
     /// Processes that still live 60 s after they were killed (waiting in the kernel, as a rule).
     #[serde(default)]
     pub stuck: Vec<i32>,
-    /// torchrun was executed in place of a launcher that had failed by itself, before any rank was there.
+    /// torchrun was executed in place of a launcher that had failed by itself, before any rank was
+    /// there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fell_back: bool,
 }
@@ -366,7 +436,8 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LauncherStatus {
     pub pid: i32,
-    /// Clock ticks since boot, from `/proc/PID/stat`: with the pid it names one process of this boot.
+    /// Clock ticks since boot, from `/proc/PID/stat`: with the pid it names one process of this
+    /// boot.
     pub start_time: u64,
     pub started_us: u64,
     #[serde(default)]

@@ -1,4 +1,5 @@
-//! How worker groups end, with real processes: exact exit statuses, stops, kills, and nothing left alive.
+//! How worker groups end, with real processes: exact exit statuses, stops, kills, and nothing left
+//! alive.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -18,14 +19,18 @@ fn exits(ranks: &[RankStatus]) -> Vec<Option<Exit>> {
 }
 
 fn signal(signal: i32) -> Option<Exit> {
-    Some(Exit::Signal { signal, core: false })
+    Some(Exit::Signal {
+        signal,
+        core: false,
+    })
 }
 
 fn code(code: i32) -> Option<Exit> {
     Some(Exit::Code { code })
 }
 
-/// Leaves a grandchild that is a session leader, whose parent is gone, and that ignores TERM; writes its pid.
+/// Leaves a grandchild that is a session leader, whose parent is gone, and that ignores TERM;
+/// writes its pid.
 const STRAY: &str = r#"
 setsid sh -c '(trap "" TERM; sh -c "echo \$PPID > $DIR/stray.$RANK.tmp"; mv $DIR/stray.$RANK.tmp $DIR/stray.$RANK; while :; do sleep 1000; done) & exit' &
 while [ ! -e $DIR/stray.$RANK ]; do sleep 0.01; done
@@ -41,14 +46,28 @@ fn exit_statuses_are_exact_everywhere() {
     assert_eq!(exits(&status.ranks), expected);
     assert_eq!(status.launcher.unwrap().exit, code(0));
     let log = rig.log("launcher.log");
-    for line in ["rank 0 ended as 0", "rank 1 ended as 7", "rank 2 ended as 139", "rank 3 ended as 137"] {
+    for line in [
+        "rank 0 ended as 0",
+        "rank 1 ended as 7",
+        "rank 2 ended as 139",
+        "rank 3 ended as 137",
+    ] {
         assert!(log.contains(line), "{line} is not in {log}");
     }
     let record = rig.record();
-    let mut written: Vec<_> = record.exits.iter().map(|e| (e.rank, Some(e.exit))).collect();
+    let mut written: Vec<_> = record
+        .exits
+        .iter()
+        .map(|e| (e.rank, Some(e.exit)))
+        .collect();
     written.sort_unstable_by_key(|e| e.0);
     let mut all = vec![(None, code(0))];
-    all.extend(expected.into_iter().enumerate().map(|(rank, exit)| (Some(rank as u32), exit)));
+    all.extend(
+        expected
+            .into_iter()
+            .enumerate()
+            .map(|(rank, exit)| (Some(rank as u32), exit)),
+    );
     assert_eq!(written, all);
     let outcome = record.outcome.unwrap();
     assert_eq!(exits(&outcome.ranks), expected);
@@ -58,17 +77,27 @@ fn exit_statuses_are_exact_everywhere() {
 #[test]
 fn ranks_run_on_the_cpus_they_are_given() {
     let own = std::fs::read_to_string("/proc/self/status").unwrap();
-    let allowed = own.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned();
+    let allowed = own
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .unwrap()
+        .trim()
+        .to_owned();
     let last = allowed.rsplit([',', '-']).next().unwrap().to_owned();
     let rig = Rig::new();
     let mut client = rig.ready();
     let mut spec = rig.ranks(4, "grep Cpus_allowed_list /proc/self/status");
-    spec.env.insert("MUSTER_RANK_CPUS".into(), format!("{allowed};{last};;1023"));
+    spec.env
+        .insert("MUSTER_RANK_CPUS".into(), format!("{allowed};{last};;1023"));
     client.start(spec);
     client.until_dead();
     let log = |rank: u32| rig.log(&format!("rank-{rank}.log"));
     for (rank, cpus) in [(0, &allowed), (1, &last), (2, &allowed), (3, &allowed)] {
-        assert!(log(rank).contains(&format!("Cpus_allowed_list:\t{cpus}\n")), "rank {rank}, {cpus}: {}", log(rank));
+        assert!(
+            log(rank).contains(&format!("Cpus_allowed_list:\t{cpus}\n")),
+            "rank {rank}, {cpus}: {}",
+            log(rank)
+        );
         assert_eq!(log(rank).contains("not pinned"), rank == 3, "{}", log(rank));
     }
 }
@@ -86,7 +115,17 @@ fn a_failed_rank_is_told_at_once_with_its_last_words_and_the_others_go_on() {
     let failed = &status.ranks[1];
     assert_eq!(failed.exit, code(3));
     assert_eq!(failed.tail.len(), 20);
-    assert_eq!(failed.tail[14..], ["12000", "noise 1", "noise 2", "noise 3", "[rank1]: ValueError: bad luck", "no newline"]);
+    assert_eq!(
+        failed.tail[14..],
+        [
+            "12000",
+            "noise 1",
+            "noise 2",
+            "noise 3",
+            "[rank1]: ValueError: bad luck",
+            "no newline"
+        ]
+    );
     assert_eq!(failed.first_error.as_deref(), Some("ValueError: bad luck"));
     assert_eq!(status.phase, Phase::Stopping);
     assert_eq!((status.stop, status.dead), (None, None));
@@ -100,7 +139,8 @@ fn a_failed_rank_is_told_at_once_with_its_last_words_and_the_others_go_on() {
 fn a_stop_gives_time_to_a_handler_and_every_rank_hears_term_once() {
     let rig = Rig::new();
     let mut client = rig.ready();
-    // Goes on for a while after the launcher has passed TERM on too, so that a second one would be heard.
+    // Goes on for a while after the launcher has passed TERM on too, so that a second one would be
+    // heard.
     let script = "trap 'echo got term; termed=1' TERM; echo step 1
         while [ -z \"$termed\" ] || [ ! -e $DIR/termed ]; do sleep 0.01; done
         for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.02; done; touch $DIR/saved.$RANK; exit 5";
@@ -109,11 +149,21 @@ fn a_stop_gives_time_to_a_handler_and_every_rank_hears_term_once() {
     client.stop(LONG);
     let status = client.until_dead();
     assert_eq!(exits(&status.ranks), [code(5), code(5)]);
-    assert_eq!(status.stop.clone().unwrap().killed_us, None, "{status:?} {}", rig.log("launcher.log"));
+    assert_eq!(
+        status.stop.clone().unwrap().killed_us,
+        None,
+        "{status:?} {}",
+        rig.log("launcher.log")
+    );
     for rank in 0..2 {
         assert!(rig.dir.join(format!("saved.{rank}")).exists());
         // torchrun's stand-in passes TERM on as well; the shim lets one through.
-        assert_eq!(rig.log(&format!("rank-{rank}.log")).matches("got term").count(), 1);
+        assert_eq!(
+            rig.log(&format!("rank-{rank}.log"))
+                .matches("got term")
+                .count(),
+            1
+        );
     }
 }
 
@@ -142,7 +192,10 @@ fn a_second_stop_can_only_shorten_the_grace() {
     client.stop(LONG);
     client.stop(LONG * 2);
     let stop = client.status().stop.unwrap();
-    assert!(stop.grace_ms.abs_diff(LONG.as_millis() as u64) < 1, "{stop:?}");
+    assert!(
+        stop.grace_ms.abs_diff(LONG.as_millis() as u64) < 1,
+        "{stop:?}"
+    );
     client.stop(Duration::ZERO);
     assert_eq!(exits(&client.until_dead().ranks), [signal(9)]);
 }
@@ -158,17 +211,32 @@ fn nothing_gets_away_from_a_stop_by_setsid_and_double_fork_with(cgroup: bool) {
     let mut rig = Rig::new();
     rig.cgroup = cgroup;
     let mut client = rig.ready();
-    client.start(rig.ranks(2, &format!("{STRAY} echo step 1; while :; do sleep 1000; done")));
+    client.start(rig.ranks(
+        2,
+        &format!("{STRAY} echo step 1; while :; do sleep 1000; done"),
+    ));
     client.until_stepping(2);
-    let strays: Vec<Living> = (0..2).map(|r| Living::of(rig.pid_in(&format!("stray.{r}")))).collect();
+    let strays: Vec<Living> = (0..2)
+        .map(|r| Living::of(rig.pid_in(&format!("stray.{r}"))))
+        .collect();
     client.stop(LONG);
     let begun = Instant::now();
     let status = client.until_dead();
-    assert!(strays.iter().all(Living::is_gone), "dead was said while a stray lived");
+    assert!(
+        strays.iter().all(Living::is_gone),
+        "dead was said while a stray lived"
+    );
     assert_eq!(exits(&status.ranks), [signal(15), signal(15)]);
     let made = rig.identity().cgroup.is_some();
     assert!(cgroup || !made);
-    assert_eq!(status.dead.unwrap().how, if made { ProofKind::Cgroup } else { ProofKind::Reaped });
+    assert_eq!(
+        status.dead.unwrap().how,
+        if made {
+            ProofKind::Cgroup
+        } else {
+            ProofKind::Reaped
+        }
+    );
     // Nothing that matters was left, so the grace was not waited out.
     assert!(begun.elapsed() < PATIENCE);
 }
@@ -184,15 +252,23 @@ fn a_launcher_that_is_killed_takes_everything_with_it_with(cgroup: bool) {
     let mut rig = Rig::new();
     rig.cgroup = cgroup;
     let mut client = rig.ready();
-    client.start(rig.ranks(2, &format!("{STRAY} trap '' TERM; echo step 1; while :; do sleep 1000; done")));
+    client.start(rig.ranks(
+        2,
+        &format!("{STRAY} trap '' TERM; echo step 1; while :; do sleep 1000; done"),
+    ));
     let status = client.until_stepping(2);
-    let strays: Vec<Living> = (0..2).map(|r| Living::of(rig.pid_in(&format!("stray.{r}")))).collect();
+    let strays: Vec<Living> = (0..2)
+        .map(|r| Living::of(rig.pid_in(&format!("stray.{r}"))))
+        .collect();
     Living::of(status.launcher.unwrap().pid).kill();
     let status = client.until_dead();
     assert!(strays.iter().all(Living::is_gone));
     assert_eq!(status.launcher.unwrap().exit, signal(9));
     assert_eq!(exits(&status.ranks), [signal(9), signal(9)]);
-    assert_eq!(status.stop.unwrap().reason, "the launcher has ended while others lived");
+    assert_eq!(
+        status.stop.unwrap().reason,
+        "the launcher has ended while others lived"
+    );
 }
 
 #[test]
@@ -206,9 +282,14 @@ fn a_runner_that_is_killed_leaves_no_worker_with(cgroup: bool) {
     let mut rig = Rig::new();
     rig.cgroup = cgroup;
     let mut client = rig.ready();
-    client.start(rig.ranks(2, &format!("{STRAY} trap '' TERM; echo step 1; while :; do sleep 1000; done")));
+    client.start(rig.ranks(
+        2,
+        &format!("{STRAY} trap '' TERM; echo step 1; while :; do sleep 1000; done"),
+    ));
     let status = client.until_stepping(2);
-    let mut all: Vec<Living> = (0..2).map(|r| Living::of(rig.pid_in(&format!("stray.{r}")))).collect();
+    let mut all: Vec<Living> = (0..2)
+        .map(|r| Living::of(rig.pid_in(&format!("stray.{r}"))))
+        .collect();
     all.extend(status.ranks.iter().map(|r| Living::of(r.pid)));
     all.push(Living::of(status.launcher.unwrap().pid));
     Living::of(rig.identity().pid).kill();
@@ -232,7 +313,10 @@ fn the_keeper_ends_what_has_no_shim_and_writes_it_down() {
     Living::of(identity.pid).kill();
     keeper.gone();
     assert!(stray.is_gone());
-    assert_eq!(Swept::read(&rig.dir).unwrap().unwrap().boot_id, identity.boot_id);
+    assert_eq!(
+        Swept::read(&rig.dir).unwrap().unwrap().boot_id,
+        identity.boot_id
+    );
 }
 
 #[test]
@@ -250,7 +334,11 @@ fn a_keeper_hears_no_signal_that_can_be_blocked_and_goes_with_its_runner() {
     assert!(!keeper.is_gone());
     client.ok(Command::Release);
     keeper.gone();
-    assert_eq!(Swept::read(&rig.dir).unwrap(), None, "the outcome says more");
+    assert_eq!(
+        Swept::read(&rig.dir).unwrap(),
+        None,
+        "the outcome says more"
+    );
 }
 
 #[test]
@@ -267,7 +355,10 @@ fn a_runner_that_is_refused_the_directory_leaves_no_proof_in_it() {
 fn a_shim_that_is_killed_takes_its_rank_with_it_and_the_end_is_known() {
     let rig = Rig::new();
     let mut client = rig.ready();
-    client.start(rig.ranks(1, "echo $PPID > $DIR/shim; echo step 1; trap '' TERM; while :; do sleep 1000; done"));
+    client.start(rig.ranks(
+        1,
+        "echo $PPID > $DIR/shim; echo step 1; trap '' TERM; while :; do sleep 1000; done",
+    ));
     client.until_stepping(1);
     Living::of(rig.pid_in("shim")).kill();
     let status = client.until_dead();
@@ -280,11 +371,15 @@ fn a_program_that_cannot_be_started_ends_as_in_a_shell() {
     let rig = Rig::new();
     let mut client = rig.ready();
     let mut spec = rig.ranks(1, "");
-    spec.env.insert("MUSTER_SHIM_PROGRAM".into(), "/nowhere/python".into());
+    spec.env
+        .insert("MUSTER_SHIM_PROGRAM".into(), "/nowhere/python".into());
     client.start(spec);
     let status = client.until_dead();
     assert_eq!(exits(&status.ranks), [code(127)]);
-    assert_eq!(status.ranks[0].tail, ["muster-shim: /nowhere/python: No such file or directory (os error 2)"]);
+    assert_eq!(
+        status.ranks[0].tail,
+        ["muster-shim: /nowhere/python: No such file or directory (os error 2)"]
+    );
 }
 
 #[test]
@@ -292,15 +387,17 @@ fn a_launcher_without_shims_is_stopped_with_its_children() {
     let rig = Rig::new();
     let mut client = rig.ready();
     // The child leads a session of its own, so TERM to the launcher's group does not reach it.
-    let script =
-        r#"setsid sh -c 'trap "echo saved > $DIR/saved; exit" TERM; echo $$ > $DIR/child; while :; do sleep 0.05; done' & wait"#;
+    let script = r#"setsid sh -c 'trap "echo saved > $DIR/saved; exit" TERM; echo $$ > $DIR/child; while :; do sleep 0.05; done' & wait"#;
     client.start(rig.program("/bin/sh", &["-c", script], 1));
     rig::until_written(&rig.dir.join("child"));
     let child = Living::of(rig.pid_in("child"));
     client.stop(LONG);
     let status = client.until_dead();
     assert!(child.is_gone());
-    assert_eq!(std::fs::read_to_string(rig.dir.join("saved")).unwrap(), "saved\n");
+    assert_eq!(
+        std::fs::read_to_string(rig.dir.join("saved")).unwrap(),
+        "saved\n"
+    );
     assert_eq!(status.launcher.unwrap().exit, signal(15));
     assert_eq!(status.stop.unwrap().killed_us, None);
 }
@@ -309,7 +406,10 @@ fn a_launcher_without_shims_is_stopped_with_its_children() {
 fn an_agent_can_clear_what_a_killed_runner_left() {
     let rig = Rig::new();
     let mut client = rig.ready();
-    client.start(rig.ranks(1, "echo $PPID > $DIR/shim; echo step 1; while :; do sleep 1000; done"));
+    client.start(rig.ranks(
+        1,
+        "echo $PPID > $DIR/shim; echo step 1; while :; do sleep 1000; done",
+    ));
     let rank = Living::of(client.until_stepping(1).ranks[0].pid);
     let identity = rig.identity();
     assert_eq!(leftovers::clear(&identity).unwrap(), Leftovers::Held);

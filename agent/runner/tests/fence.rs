@@ -1,4 +1,5 @@
-//! The dead-man's switch with real processes: who is not heard of stops, whether or not an agent is there.
+//! The dead-man's switch with real processes: who is not heard of stops, whether or not an agent is
+//! there.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -27,10 +28,13 @@ fn fenced() -> (Rig, Client) {
     (rig, client)
 }
 
-/// As if the coordinator had been heard so that `left` is left of the fence. Answers with when it is due.
+/// As if the coordinator had been heard so that `left` is left of the fence. Answers with when it
+/// is due.
 fn renew(client: &mut Client, left: Duration) -> Duration {
     let due = boot() + left;
-    client.ok(Command::Renew { heard_us: (due - FENCE).as_micros() as u64 });
+    client.ok(Command::Renew {
+        heard_us: (due - FENCE).as_micros() as u64,
+    });
     due
 }
 
@@ -43,7 +47,12 @@ fn who_hears_nothing_more_dies_although_no_agent_is_there() {
     let (rig, mut client) = fenced();
     let due = renew(&mut client, Duration::from_secs(3));
     client.start(rig.ranks(2, &format!("trap '' TERM; {WORKER}")));
-    let workers: Vec<Living> = client.until_stepping(2).ranks.iter().map(|rank| Living::of(rank.pid)).collect();
+    let workers: Vec<Living> = client
+        .until_stepping(2)
+        .ranks
+        .iter()
+        .map(|rank| Living::of(rank.pid))
+        .collect();
     drop(client);
     workers.iter().for_each(Living::gone);
     assert!(boot() >= due, "not before its time");
@@ -55,7 +64,10 @@ fn who_hears_nothing_more_dies_although_no_agent_is_there() {
         assert!(Instant::now() < until, "no outcome was written");
         std::thread::yield_now();
     };
-    assert!(is_fenced(&outcome) && outcome.phase == Phase::Dead, "{outcome:?}");
+    assert!(
+        is_fenced(&outcome) && outcome.phase == Phase::Dead,
+        "{outcome:?}"
+    );
     assert_eq!(outcome.dead.unwrap().survivors, 0);
 }
 
@@ -110,9 +122,15 @@ fn nothing_is_started_on_an_old_word_or_none() {
         if let Some(left) = heard {
             renew(&mut client, left);
         }
-        assert_eq!(client.refused(Command::Start(rig.ranks(1, WORKER))).kind, RefusalKind::Stopped);
+        assert_eq!(
+            client.refused(Command::Start(rig.ranks(1, WORKER))).kind,
+            RefusalKind::Stopped
+        );
         let status = client.until_dead();
-        assert!(is_fenced(&status) && status.launcher.is_none(), "{status:?}");
+        assert!(
+            is_fenced(&status) && status.launcher.is_none(),
+            "{status:?}"
+        );
     }
 }
 
@@ -120,7 +138,10 @@ fn nothing_is_started_on_an_old_word_or_none() {
 fn a_group_that_failed_by_itself_is_not_called_fenced() {
     let (rig, mut client) = fenced();
     renew(&mut client, Duration::from_secs(3));
-    client.start(rig.ranks(2, "if [ $RANK = 1 ]; then exit 3; fi; while :; do sleep 1000; done"));
+    client.start(rig.ranks(
+        2,
+        "if [ $RANK = 1 ]; then exit 3; fi; while :; do sleep 1000; done",
+    ));
     let status = client.until(|status| status.phase == Phase::Dead);
     assert!(status.stop.is_some() && !is_fenced(&status), "{status:?}");
 }

@@ -1,4 +1,5 @@
-//! A disk without room: a limit on the size of files fails in the middle of a write, as a full disk does.
+//! A disk without room: a limit on the size of files fails in the middle of a write, as a full disk
+//! does.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -17,13 +18,28 @@ fn exits_that_found_no_room_are_written_once_there_is_some() {
     rig.write_hold();
     // 1 KiB: six or seven lines of the journal. Ignored, the signal of the limit is an error.
     let script = "trap '' XFSZ; ulimit -Sf 1; exec \"$0\" hold --no-cgroup --dir \"$1\"";
-    let output = Process::new("bash").args(["-c", script, RUNNER]).arg(&rig.dir).output().unwrap();
+    let output = Process::new("bash")
+        .args(["-c", script, RUNNER])
+        .arg(&rig.dir)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     let mut client = rig.client();
-    client.start(rig.ranks(12, "if [ $RANK = 11 ]; then while [ ! -e $DIR/go ]; do sleep 0.01; done; fi; exit 3"));
+    client.start(rig.ranks(
+        12,
+        "if [ $RANK = 11 ]; then while [ ! -e $DIR/go ]; do sleep 0.01; done; fi; exit 3",
+    ));
     client.until(|s| s.ranks.iter().filter(|r| r.exit.is_some()).count() == 11);
     let runner = Pid::from_raw(rig.identity().pid).unwrap();
-    prlimit(Some(runner), Resource::Fsize, Rlimit { current: None, maximum: None }).unwrap();
+    prlimit(
+        Some(runner),
+        Resource::Fsize,
+        Rlimit {
+            current: None,
+            maximum: None,
+        },
+    )
+    .unwrap();
     std::fs::write(rig.dir.join("go"), "").unwrap();
     client.until_dead();
     client.ok(Command::Release);
@@ -31,9 +47,18 @@ fn exits_that_found_no_room_are_written_once_there_is_some() {
     let mut ranks: Vec<_> = record.exits.iter().filter_map(|e| e.rank).collect();
     ranks.sort_unstable();
     assert_eq!(ranks, (0..12).collect::<Vec<u32>>());
-    assert!(record.exits.iter().filter(|e| e.rank.is_some()).all(|e| e.exit == Exit::Code { code: 3 }));
+    assert!(
+        record
+            .exits
+            .iter()
+            .filter(|e| e.rank.is_some())
+            .all(|e| e.exit == Exit::Code { code: 3 })
+    );
     let log = std::fs::read_to_string(rig.dir.join("runner.log")).unwrap();
-    assert!(log.contains("exits.jsonl: File too large"), "else this test shows nothing: {log}");
+    assert!(
+        log.contains("exits.jsonl: File too large"),
+        "else this test shows nothing: {log}"
+    );
 }
 
 #[test]
@@ -49,10 +74,19 @@ fn what_is_whole_in_a_damaged_directory_is_kept() {
     let second = text.iter().position(|b| *b == b'\n').unwrap() + 1;
     text[second + 20] ^= 1;
     std::fs::write(&path, text).unwrap();
-    assert!(matches!(Record::read(&rig.dir), Err(ReadError::Damaged { .. })));
+    assert!(matches!(
+        Record::read(&rig.dir),
+        Err(ReadError::Damaged { .. })
+    ));
     let kept = Salvage::of(&rig.dir);
     assert_eq!((kept.runner, kept.outcome), (whole.runner, whole.outcome));
-    let others: Vec<_> = whole.exits.iter().enumerate().filter(|(at, _)| *at != 1).map(|(_, exit)| exit.clone()).collect();
+    let others: Vec<_> = whole
+        .exits
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| *at != 1)
+        .map(|(_, exit)| exit.clone())
+        .collect();
     assert_eq!(kept.exits, others);
 }
 
@@ -64,29 +98,59 @@ fn a_flood_that_finds_no_room_costs_lines_and_nothing_else() {
     rig.write_hold();
     std::fs::write(rig.dir.join("runner.log"), "x".repeat(64 << 10)).unwrap();
     let script = "trap '' XFSZ; ulimit -Sf 64; exec \"$0\" hold --no-cgroup --dir \"$1\"";
-    let output = Process::new("bash").args(["-c", script, RUNNER]).arg(&rig.dir).output().unwrap();
+    let output = Process::new("bash")
+        .args(["-c", script, RUNNER])
+        .arg(&rig.dir)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     let mut client = rig.client();
     let flood = "trap '' XFSZ; echo step 1; yes 'a line of output' | head -n 470000; echo > $DIR/through; \
                  while [ ! -e $DIR/go ]; do sleep 0.01; done; echo last words; exit 5";
     client.start(rig.ranks(1, flood));
-    // Nobody waits for room: the worker has written it all, the runner answers, and keeps the steps.
+    // Nobody waits for room: the worker has written it all, the runner answers, and keeps the
+    // steps.
     until_written(&rig.dir.join("through"));
     let status = client.until(|s| s.ranks[0].log_bytes >= FLOOD * 17);
-    assert_eq!((status.phase, status.ranks[0].first_step), (Phase::Running, Some(1)));
+    assert_eq!(
+        (status.phase, status.ranks[0].first_step),
+        (Phase::Running, Some(1))
+    );
     let runner = Pid::from_raw(rig.identity().pid).unwrap();
-    prlimit(Some(runner), Resource::Fsize, Rlimit { current: None, maximum: None }).unwrap();
+    prlimit(
+        Some(runner),
+        Resource::Fsize,
+        Rlimit {
+            current: None,
+            maximum: None,
+        },
+    )
+    .unwrap();
     std::fs::write(rig.dir.join("go"), "").unwrap();
-    assert_eq!(client.until_dead().ranks[0].exit, Some(Exit::Code { code: 5 }));
+    assert_eq!(
+        client.until_dead().ranks[0].exit,
+        Some(Exit::Code { code: 5 })
+    );
     let log = rig.log("rank-0.log");
     let mut last = log.lines().rev();
-    assert!(last.next().unwrap().ends_with(" stdout F last words"), "{}", log.len());
+    assert!(
+        last.next().unwrap().ends_with(" stdout F last words"),
+        "{}",
+        log.len()
+    );
     let note = last.next().unwrap();
     let missing = note.split_once("[muster] ").unwrap().1;
-    assert!(missing.ends_with(" bytes of this log are missing here: File too large (os error 27)"), "{note}");
-    // As they would stand in the log: with a time and the name of the stream, 40 bytes more than their 17.
+    assert!(
+        missing.ends_with(" bytes of this log are missing here: File too large (os error 27)"),
+        "{note}"
+    );
+    // As they would stand in the log: with a time and the name of the stream, 40 bytes more than
+    // their 17.
     let missing: u64 = missing.split(' ').next().unwrap().parse().unwrap();
     let kept = log.lines().count() as u64 - 3;
     // A line that is read in two parts is written, or counted, with a time for each.
-    assert!(missing.abs_diff((FLOOD - kept) * 57) < 41 * 1_000, "every line is kept or counted: {missing}, {kept} kept");
+    assert!(
+        missing.abs_diff((FLOOD - kept) * 57) < 41 * 1_000,
+        "every line is kept or counted: {missing}, {kept} kept"
+    );
 }

@@ -1,4 +1,5 @@
-//! Bytes that are no message, on both sockets: an exact answer, that connection closed, everybody else served.
+//! Bytes that are no message, on both sockets: an exact answer, that connection closed, everybody
+//! else served.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -23,20 +24,80 @@ fn control_socket() {
     let deep = format!("{}\n", "[".repeat(100_000));
     // (what is sent, kind, text, closed afterwards)
     let cases: [(&[u8], &str, &str, bool); 19] = [
-        (b"\n", "malformed", "not a JSON line: EOF while parsing a value at line 1 column 0", true),
-        (b"hello\n", "malformed", "not a JSON line: expected value at line 1 column 1", true),
-        (b"\xff\xfe\x00\n", "malformed", "not a JSON line: expected value at line 1 column 1", true),
-        (b"GET / HTTP/1.1\r\n", "malformed", "not a JSON line: expected value at line 1 column 1", true),
-        (b"{\"v\":1\n", "malformed", "not a JSON line: EOF while parsing an object at line 1 column 6", true),
+        (
+            b"\n",
+            "malformed",
+            "not a JSON line: EOF while parsing a value at line 1 column 0",
+            true,
+        ),
+        (
+            b"hello\n",
+            "malformed",
+            "not a JSON line: expected value at line 1 column 1",
+            true,
+        ),
+        (
+            b"\xff\xfe\x00\n",
+            "malformed",
+            "not a JSON line: expected value at line 1 column 1",
+            true,
+        ),
+        (
+            b"GET / HTTP/1.1\r\n",
+            "malformed",
+            "not a JSON line: expected value at line 1 column 1",
+            true,
+        ),
+        (
+            b"{\"v\":1\n",
+            "malformed",
+            "not a JSON line: EOF while parsing an object at line 1 column 6",
+            true,
+        ),
         (b"[1]\n", "malformed", "a request is a JSON object", true),
         (b"null\n", "malformed", "a request is a JSON object", true),
-        (b"{}\n", "malformed", "v: the protocol version is missing", true),
-        (b"{\"v\":\"1\",\"cmd\":\"status\"}\n", "malformed", "v: the protocol version is missing", true),
-        (b"{\"v\":2,\"cmd\":\"status\"}\n", "version", "v: 2 is not a version this runner speaks (1)", true),
-        (b"{\"v\":1}\n", "malformed", "cmd: the command is missing", true),
-        (b"{\"v\":1,\"cmd\":7}\n", "malformed", "cmd: the command is missing", true),
-        (b"{\"v\":1,\"cmd\":\"fly\"}\n", "unknown_command", "cmd: \"fly\" is not a command of this runner", false),
-        (b"{\"v\":1,\"cmd\":\"stop\"}\n", "malformed", "stop: missing field `grace_ms`", true),
+        (
+            b"{}\n",
+            "malformed",
+            "v: the protocol version is missing",
+            true,
+        ),
+        (
+            b"{\"v\":\"1\",\"cmd\":\"status\"}\n",
+            "malformed",
+            "v: the protocol version is missing",
+            true,
+        ),
+        (
+            b"{\"v\":2,\"cmd\":\"status\"}\n",
+            "version",
+            "v: 2 is not a version this runner speaks (1)",
+            true,
+        ),
+        (
+            b"{\"v\":1}\n",
+            "malformed",
+            "cmd: the command is missing",
+            true,
+        ),
+        (
+            b"{\"v\":1,\"cmd\":7}\n",
+            "malformed",
+            "cmd: the command is missing",
+            true,
+        ),
+        (
+            b"{\"v\":1,\"cmd\":\"fly\"}\n",
+            "unknown_command",
+            "cmd: \"fly\" is not a command of this runner",
+            false,
+        ),
+        (
+            b"{\"v\":1,\"cmd\":\"stop\"}\n",
+            "malformed",
+            "stop: missing field `grace_ms`",
+            true,
+        ),
         (
             b"{\"v\":1,\"cmd\":\"stop\",\"grace_ms\":-1,\"reason\":\"\"}\n",
             "malformed",
@@ -49,16 +110,36 @@ fn control_socket() {
             "grace_ms: 99999999999 is above 2678400000",
             false,
         ),
-        (deep.as_bytes(), "malformed", "not a JSON line: recursion limit exceeded at line 1 column 128", true),
-        (long.as_bytes(), "malformed", "not a JSON line: expected value at line 1 column 1", true),
-        (longer.as_bytes(), "malformed", "a request is longer than 1048576 bytes", true),
+        (
+            deep.as_bytes(),
+            "malformed",
+            "not a JSON line: recursion limit exceeded at line 1 column 128",
+            true,
+        ),
+        (
+            long.as_bytes(),
+            "malformed",
+            "not a JSON line: expected value at line 1 column 1",
+            true,
+        ),
+        (
+            longer.as_bytes(),
+            "malformed",
+            "a request is longer than 1048576 bytes",
+            true,
+        ),
     ];
     for (bytes, kind, text, closed) in cases {
         let mut client = rig.client();
         client.send_raw(bytes);
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]);
-        let reply: serde_json::Value = serde_json::from_str(&client.line().expect("an answer")).unwrap();
-        assert_eq!((&reply["error"]["kind"], &reply["error"]["text"]), (&kind.into(), &text.into()), "{shown}");
+        let reply: serde_json::Value =
+            serde_json::from_str(&client.line().expect("an answer")).unwrap();
+        assert_eq!(
+            (&reply["error"]["kind"], &reply["error"]["text"]),
+            (&kind.into(), &text.into()),
+            "{shown}"
+        );
         if closed {
             assert_eq!(client.line(), None, "{shown}");
         } else {
@@ -66,7 +147,10 @@ fn control_socket() {
         }
         assert_eq!(good.status().phase, Phase::Holding, "{shown}");
     }
-    let refusal = good.refused(Command::StoreSet { key: "k".into(), value: "v".into() });
+    let refusal = good.refused(Command::StoreSet {
+        key: "k".into(),
+        value: "v".into(),
+    });
     assert_eq!(refusal.text, "this runner serves no store");
     let refusal = good.refused(Command::CompleteExitBarrier { node_rank: 0 });
     assert_eq!(refusal.text, "this runner serves no store");
@@ -81,10 +165,17 @@ fn requests_in_pieces_and_in_heaps_are_all_answered() {
     }
     assert_eq!(client.line().unwrap(), "{\"v\":1,\"id\":5,\"ok\":true}\n");
     let mut other = rig.client();
-    let heap: String = (0..300).map(|id| format!("{{\"v\":1,\"id\":{id},\"cmd\":\"status\"}}\n")).collect();
+    let heap: String = (0..300)
+        .map(|id| format!("{{\"v\":1,\"id\":{id},\"cmd\":\"status\"}}\n"))
+        .collect();
     other.send_raw(heap.as_bytes());
     for id in 0..300 {
-        assert!(other.line().unwrap().starts_with(&format!("{{\"v\":1,\"id\":{id},\"status\":")));
+        assert!(
+            other
+                .line()
+                .unwrap()
+                .starts_with(&format!("{{\"v\":1,\"id\":{id},\"status\":"))
+        );
     }
 }
 
@@ -98,11 +189,19 @@ fn a_client_that_never_reads_holds_up_nobody() {
     // Until the runner reads no more from it.
     while deaf.write(&line).is_ok() {}
     let mut subscriber = connected(&rig, socket::CONTROL);
-    subscriber.write_all(b"{\"v\":1,\"cmd\":\"subscribe\"}\n").unwrap();
-    good.start(rig.ranks(1, "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo step $i; done"));
+    subscriber
+        .write_all(b"{\"v\":1,\"cmd\":\"subscribe\"}\n")
+        .unwrap();
+    good.start(rig.ranks(
+        1,
+        "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo step $i; done",
+    ));
     good.until_dead();
     let status = std::fs::read_to_string(format!("/proc/{}/status", rig.identity().pid)).unwrap();
-    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    let peak = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmHWM:"))
+        .unwrap();
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(peak < 16 << 10, "{peak} KiB");
 }
@@ -122,7 +221,13 @@ fn say(rig: &Rig, bytes: &[u8], fds: &[OwnedFd]) -> String {
     if !fds.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(&fds));
     }
-    let sent = rustix::net::sendmsg(&stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+    let sent = rustix::net::sendmsg(
+        &stream,
+        &[IoSlice::new(bytes)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )
+    .unwrap();
     // The rest fits only while the runner reads; it closes early when a line is too long.
     let _ = stream.write_all(&bytes[sent..]);
     let mut answer = Vec::new();
@@ -143,14 +248,24 @@ fn ranks_socket() {
     let mut good = rig.ready();
     let me = std::process::id();
     let hello = |rank: u32, local: u32, pid: u32| {
-        format!("{{\"say\":\"hello\",\"v\":1,\"rank\":{rank},\"local_rank\":{local},\"pid\":{pid}}}\n")
+        format!(
+            "{{\"say\":\"hello\",\"v\":1,\"rank\":{rank},\"local_rank\":{local},\"pid\":{pid}}}\n"
+        )
     };
     let refused = |text: &str| format!("{{\"error\":{text:?}}}\n");
-    assert_eq!(say(&rig, hello(0, 0, me).as_bytes(), &pipes(2)), refused("hello: nothing was started"));
+    assert_eq!(
+        say(&rig, hello(0, 0, me).as_bytes(), &pipes(2)),
+        refused("hello: nothing was started")
+    );
 
     good.start(rig.ranks(2, "echo step 1; while :; do sleep 1000; done"));
     good.until_stepping(2);
-    let files = || vec![std::fs::File::open("/dev/null").unwrap().into(), std::fs::File::open("/dev/null").unwrap().into()];
+    let files = || {
+        vec![
+            std::fs::File::open("/dev/null").unwrap().into(),
+            std::fs::File::open("/dev/null").unwrap().into(),
+        ]
+    };
     let cases: [(String, Vec<OwnedFd>, String); 14] = [
         ("\n".into(), vec![], "not a line of a shim: EOF while parsing a value at line 1 column 0".into()),
         ("what\n".into(), vec![], "not a line of a shim: expected value at line 1 column 1".into()),
@@ -192,7 +307,10 @@ fn a_rank_cannot_come_twice() {
     let status = client.until_stepping(1);
     assert_eq!(status.ranks[0].last_step, Some(1));
     let said = std::fs::read_to_string(rig.dir.join("second")).unwrap();
-    assert_eq!(said, "muster-shim: refused by the runner: hello: rank 0 has been here before\n");
+    assert_eq!(
+        said,
+        "muster-shim: refused by the runner: hello: rank 0 has been here before\n"
+    );
 }
 
 #[test]
@@ -201,17 +319,34 @@ fn a_shim_without_its_place_says_what_is_missing() {
     let _client = rig.ready();
     let run = |env: &[(&str, &str)]| {
         let mut command = std::process::Command::new(rig.dir.join("muster-shim"));
-        let output = command.arg("true").env_clear().envs(env.iter().copied()).output().unwrap();
+        let output = command
+            .arg("true")
+            .env_clear()
+            .envs(env.iter().copied())
+            .output()
+            .unwrap();
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8(output.stderr).unwrap()
     };
     let ranks = [("RANK", "0"), ("LOCAL_RANK", "0")];
     assert_eq!(run(&[]), "muster-shim: RANK is not set\n");
-    assert_eq!(run(&[("RANK", "x")]), "muster-shim: RANK=\"x\" is not a rank\n");
-    assert_eq!(run(&[("RANK", "0")]), "muster-shim: LOCAL_RANK is not set\n");
+    assert_eq!(
+        run(&[("RANK", "x")]),
+        "muster-shim: RANK=\"x\" is not a rank\n"
+    );
+    assert_eq!(
+        run(&[("RANK", "0")]),
+        "muster-shim: LOCAL_RANK is not set\n"
+    );
     assert_eq!(run(&ranks), "muster-shim: MUSTER_SHIM_DIR is not set\n");
     let nowhere = [&ranks[..], &[("MUSTER_SHIM_DIR", "/nowhere")]].concat();
-    assert_eq!(run(&nowhere), "muster-shim: /nowhere/ranks.sock: No such file or directory (os error 2)\n");
+    assert_eq!(
+        run(&nowhere),
+        "muster-shim: /nowhere/ranks.sock: No such file or directory (os error 2)\n"
+    );
     let args = [&nowhere[..], &[("MUSTER_SHIM_ARGS", "-u")]].concat();
-    assert_eq!(run(&args), "muster-shim: MUSTER_SHIM_ARGS: invalid number at line 1 column 2\n");
+    assert_eq!(
+        run(&args),
+        "muster-shim: MUSTER_SHIM_ARGS: invalid number at line 1 column 2\n"
+    );
 }

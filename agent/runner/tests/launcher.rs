@@ -10,11 +10,14 @@ use std::fs;
 use std::path::PathBuf;
 
 use muster_runner::procfs::Stat;
-use muster_runner::wire::{AdoptSpec, Command, Exit, Hold, Lane, Order, ParkSpec, Phase, RefusalKind, StartSpec};
+use muster_runner::wire::{
+    AdoptSpec, Command, Exit, Hold, Lane, Order, ParkSpec, Phase, RefusalKind, StartSpec,
+};
 use rig::{Client, Living, Rig, lives, until_written};
 
 fn python() -> String {
-    std::env::var("MUSTER_TEST_PYTHON").expect("MUSTER_TEST_PYTHON names a Python with torch; `make test` sets it")
+    std::env::var("MUSTER_TEST_PYTHON")
+        .expect("MUSTER_TEST_PYTHON names a Python with torch; `make test` sets it")
 }
 
 /// A runner with a launcher that stays, and one directory below it for each generation.
@@ -37,13 +40,25 @@ impl Warm {
         let mut client = rig.ready();
         let env = environment(rig.dir.join("launcher-with-a-long-name").to_str().unwrap());
         let (program, cwd) = (python(), rig.dir.clone());
-        client.ok(Command::Park(ParkSpec { program, options: vec![], env, cwd, background: false, ranks: 2 }));
-        Warm { rig, client, generations: Vec::new() }
+        client.ok(Command::Park(ParkSpec {
+            program,
+            options: vec![],
+            env,
+            cwd,
+            background: false,
+            ranks: 2,
+        }));
+        Warm {
+            rig,
+            client,
+            generations: Vec::new(),
+        }
     }
 
     fn pid(&mut self) -> i32 {
         let runner = self.rig.identity().pid;
-        let children = fs::read_to_string(format!("/proc/{runner}/task/{runner}/children")).unwrap();
+        let children =
+            fs::read_to_string(format!("/proc/{runner}/task/{runner}/children")).unwrap();
         children.split_whitespace().next().unwrap().parse().unwrap()
     }
 
@@ -52,7 +67,12 @@ impl Warm {
         let number = self.generations.len() as u64 + 1;
         let dir = self.rig.dir.join(format!("g{number}"));
         fs::create_dir(&dir).unwrap();
-        let hold = Hold { generation: number, world_size: 2, launcher: false, ..self.rig.hold.clone() };
+        let hold = Hold {
+            generation: number,
+            world_size: 2,
+            launcher: false,
+            ..self.rig.hold.clone()
+        };
         muster_runner::record::write_atomic(&dir, muster_runner::record::HOLD, &hold).unwrap();
         self.client.ok(Command::Fork { dir: dir.clone() });
         let client = Client::new(muster_runner::connect(&dir).unwrap());
@@ -70,7 +90,10 @@ impl Warm {
 impl Drop for Warm {
     fn drop(&mut self) {
         for generation in &self.generations {
-            if let Ok(muster_runner::Record { runner: Some(runner), .. }) = muster_runner::Record::read(&generation.dir)
+            if let Ok(muster_runner::Record {
+                runner: Some(runner),
+                ..
+            }) = muster_runner::Record::read(&generation.dir)
                 && muster_runner::alive(&runner)
             {
                 Living::of(runner.pid).kill();
@@ -80,14 +103,31 @@ impl Drop for Warm {
 }
 
 fn environment(run_dir: &str) -> BTreeMap<String, String> {
-    let env = [("PATH", std::env::var("PATH").unwrap()), ("MUSTER_RUN_DIR", run_dir.to_owned()), ("OMP_NUM_THREADS", "1".into())];
-    env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    let env = [
+        ("PATH", std::env::var("PATH").unwrap()),
+        ("MUSTER_RUN_DIR", run_dir.to_owned()),
+        ("OMP_NUM_THREADS", "1".into()),
+    ];
+    env.into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 impl Generation {
     fn start(&mut self, script: &std::path::Path) {
-        let argv = vec![script.to_str().unwrap().to_owned(), "--lr".into(), "0.1".into()];
-        let order = Order { lane: Lane::Fork, options: vec![], argv, command: vec![], run_id: "r".into(), peer_lost: vec![] };
+        let argv = vec![
+            script.to_str().unwrap().to_owned(),
+            "--lr".into(),
+            "0.1".into(),
+        ];
+        let order = Order {
+            lane: Lane::Fork,
+            options: vec![],
+            argv,
+            command: vec![],
+            run_id: "r".into(),
+            peer_lost: vec![],
+        };
         self.client.start(StartSpec {
             program: python(),
             args: vec!["-c".into(), "print('torchrun in its place')".into()],
@@ -117,27 +157,56 @@ fn the_ranks_of_every_generation_are_forked_from_one_launcher_that_is_none_of_th
         for rank in &status.ranks {
             let line = fs::read(format!("/proc/{}/cmdline", rank.pid)).unwrap();
             let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
-            let shown: Vec<&str> = words.iter().map(|word| std::str::from_utf8(word).unwrap()).collect();
-            assert_eq!(shown[1..], ["-u", script.to_str().unwrap(), "--lr", "0.1", ""], "what ps shows");
+            let shown: Vec<&str> = words
+                .iter()
+                .map(|word| std::str::from_utf8(word).unwrap())
+                .collect();
+            assert_eq!(
+                shown[1..],
+                ["-u", script.to_str().unwrap(), "--lr", "0.1", ""],
+                "what ps shows"
+            );
             let environ = fs::read(format!("/proc/{}/environ", rank.pid)).unwrap();
             let mark = format!("MUSTER_RUN_DIR={}", dir.display());
-            assert!(environ.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes()), "by which leftovers are found");
+            assert!(
+                environ
+                    .split(|byte| *byte == 0)
+                    .any(|variable| variable == mark.as_bytes()),
+                "by which leftovers are found"
+            );
             let log = fs::read_to_string(dir.join(format!("logs/rank-{}.log", rank.rank))).unwrap();
             assert!(log.contains(&format!("step 1 {nice}\n")), "{log}");
         }
-        let (runner, attendant) = (Stat::of(status.launcher.as_ref().unwrap().pid).unwrap().ppid, status.launcher.unwrap().pid);
+        let (runner, attendant) = (
+            Stat::of(status.launcher.as_ref().unwrap().pid)
+                .unwrap()
+                .ppid,
+            status.launcher.unwrap().pid,
+        );
         assert_ne!(runner, launcher);
         assert_ne!(attendant, launcher);
         seen.extend(status.ranks.iter().map(|rank| rank.pid));
         // A killed rank is a failure of this generation alone.
         Living::of(status.ranks[1].pid).kill();
-        generation.client.until(|status| status.ranks[1].exit == Some(Exit::Signal { signal: 9, core: false }));
+        generation.client.until(|status| {
+            status.ranks[1].exit
+                == Some(Exit::Signal {
+                    signal: 9,
+                    core: false,
+                })
+        });
         generation.client.stop(std::time::Duration::ZERO);
         let dead = generation.client.until_dead();
         assert!(dead.ranks.iter().all(|rank| rank.exit.is_some()));
         assert!(seen.iter().all(|pid| !lives(*pid)));
         // The runner of a generation that is over goes, and takes nothing along.
-        let runner = Living::of(muster_runner::Record::read(&dir).unwrap().runner.unwrap().pid);
+        let runner = Living::of(
+            muster_runner::Record::read(&dir)
+                .unwrap()
+                .runner
+                .unwrap()
+                .pid,
+        );
         generation.client.ok(Command::Release);
         runner.gone();
         assert!(lives(launcher), "it is there for the next");
@@ -148,7 +217,8 @@ fn the_ranks_of_every_generation_are_forked_from_one_launcher_that_is_none_of_th
 #[test]
 fn a_copy_imports_what_ranks_have_imported_and_nothing_that_would_change_them() {
     let mut warm = Warm::new();
-    // Two packages of the interpreter's own folder would be needed; the standard library has modules enough.
+    // Two packages of the interpreter's own folder would be needed; the standard library has
+    // modules enough.
     let script = warm.script(
         "import os, sys\nos.environ['A_NAME'] = 'x'\nloaded = [n for n in ('curses', 'wave', 'chunk', 'colorsys') if n in sys.modules]\n\
          import curses, wave, time\nprint('step 1', loaded, curses.__file__, flush=True)\ntime.sleep(1000)\n",
@@ -157,18 +227,39 @@ fn a_copy_imports_what_ranks_have_imported_and_nothing_that_would_change_them() 
     generation.start(&script);
     generation.client.until_stepping(2);
     let journal = fs::read_to_string(generation.dir.join("modules.txt")).unwrap();
-    let line = |name: &str| journal.lines().find(|line| line.starts_with(&format!("{name}\t"))).map(str::to_owned);
-    let (curses, wave) = (line("curses").expect("curses was imported"), line("wave").expect("wave was imported"));
-    assert!(journal.lines().any(|line| line == "=A_NAME"), "the script changed it before an import: {journal}");
+    let line = |name: &str| {
+        journal
+            .lines()
+            .find(|line| line.starts_with(&format!("{name}\t")))
+            .map(str::to_owned)
+    };
+    let (curses, wave) = (
+        line("curses").expect("curses was imported"),
+        line("wave").expect("wave was imported"),
+    );
+    assert!(
+        journal.lines().any(|line| line == "=A_NAME"),
+        "the script changed it before an import: {journal}"
+    );
     assert!(line("colorsys").is_none());
     // The second has another file now: the job has imported it from elsewhere.
     let (name, _) = wave.split_once('\t').unwrap();
-    let others: Vec<&str> = journal.lines().filter(|line| !line.starts_with("wave\t")).collect();
-    fs::write(warm.rig.dir.join("preload.txt"), format!("{}\n{name}\t/elsewhere/wave.py\n", others.join("\n"))).unwrap();
+    let others: Vec<&str> = journal
+        .lines()
+        .filter(|line| !line.starts_with("wave\t"))
+        .collect();
+    fs::write(
+        warm.rig.dir.join("preload.txt"),
+        format!("{}\n{name}\t/elsewhere/wave.py\n", others.join("\n")),
+    )
+    .unwrap();
     warm.client.ok(Command::Preload);
     let preloaded = until_written(&warm.rig.dir.join("preloaded.txt"));
     assert!(preloaded.lines().any(|line| line == curses), "{preloaded}");
-    assert!(!preloaded.lines().any(|line| line.starts_with("wave\t")), "{preloaded}");
+    assert!(
+        !preloaded.lines().any(|line| line.starts_with("wave\t")),
+        "{preloaded}"
+    );
 
     let second = warm.fork();
     second.start(&script);
@@ -202,8 +293,19 @@ fn where_the_launcher_fails_by_itself_torchrun_is_executed() {
     let missing = generation.dir.join("no/such/folder/train.py");
     // It cannot even be told to change into this directory.
     let argv = vec![missing.to_str().unwrap().to_owned()];
-    let order = Order { lane: Lane::Fork, options: vec![], argv, command: vec![], run_id: "r".into(), peer_lost: vec![] };
-    let runner = muster_runner::Record::read(&generation.dir).unwrap().runner.unwrap().pid;
+    let order = Order {
+        lane: Lane::Fork,
+        options: vec![],
+        argv,
+        command: vec![],
+        run_id: "r".into(),
+        peer_lost: vec![],
+    };
+    let runner = muster_runner::Record::read(&generation.dir)
+        .unwrap()
+        .runner
+        .unwrap()
+        .pid;
     let children = fs::read_to_string(format!("/proc/{runner}/task/{runner}/children")).unwrap();
     let copy: i32 = children.trim().parse().unwrap();
     fs::remove_file(generation.dir.join("ranks.sock")).unwrap();
@@ -230,22 +332,52 @@ fn a_launcher_is_adopted_although_torch_read_a_variable_that_no_rank_has() {
     rig.hold.launcher = true;
     let torch = rig.dir.join("packages/torch");
     fs::create_dir_all(&torch).unwrap();
-    fs::write(torch.join("__init__.py"), "import os\nseen = dict(os.environ)\ndef get_rng_state(): pass\n").unwrap();
+    fs::write(
+        torch.join("__init__.py"),
+        "import os\nseen = dict(os.environ)\ndef get_rng_state(): pass\n",
+    )
+    .unwrap();
     fs::write(torch.join("distributed.py"), "").unwrap();
     let env = |changed: &[(&str, &str)]| {
         let mut env = environment(rig.dir.to_str().unwrap());
         let path = rig.dir.join("packages").display().to_string();
-        let all = [("PYTHONPATH", path.as_str()), ("PYTHON_EXEC", "/runs/pool/muster-shim"), ("TORCH_HOME", "/a")];
-        env.extend(all.iter().chain(changed).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        let all = [
+            ("PYTHONPATH", path.as_str()),
+            ("PYTHON_EXEC", "/runs/pool/muster-shim"),
+            ("TORCH_HOME", "/a"),
+        ];
+        env.extend(
+            all.iter()
+                .chain(changed)
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        );
         env
     };
     let (program, cwd) = (python(), rig.dir.clone());
-    let park = ParkSpec { program, options: vec![], env: env(&[]), cwd: cwd.clone(), background: false, ranks: 1 };
-    let adopt = |changed: &[(&str, &str)]| Command::Adopt(AdoptSpec { env: env(changed), cwd: cwd.clone() });
-    let (ours, theirs) = (adopt(&[("PYTHON_EXEC", "/runs/job/muster-shim")]), adopt(&[("TORCH_HOME", "/b")]));
+    let park = ParkSpec {
+        program,
+        options: vec![],
+        env: env(&[]),
+        cwd: cwd.clone(),
+        background: false,
+        ranks: 1,
+    };
+    let adopt = |changed: &[(&str, &str)]| {
+        Command::Adopt(AdoptSpec {
+            env: env(changed),
+            cwd: cwd.clone(),
+        })
+    };
+    let (ours, theirs) = (
+        adopt(&[("PYTHON_EXEC", "/runs/job/muster-shim")]),
+        adopt(&[("TORCH_HOME", "/b")]),
+    );
     let mut client = rig.ready();
     client.ok(Command::Park(park));
     client.ok(ours);
     let why = client.refused(theirs).text;
-    assert!(why.contains("torch read TORCH_HOME when it was imported"), "{why}");
+    assert!(
+        why.contains("torch read TORCH_HOME when it was imported"),
+        "{why}"
+    );
 }

@@ -1,4 +1,5 @@
-//! The limit on open files: raised for the runner, restored for the workers, and never the end of the control socket.
+//! The limit on open files: raised for the runner, restored for the workers, and never the end of
+//! the control socket.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -16,12 +17,26 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 fn serving(soft: u32, hard: u32) -> (Rig, Client, String) {
     // For this side of the connections.
     let own = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: own.maximum, ..own }).unwrap();
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: own.maximum,
+            ..own
+        },
+    )
+    .unwrap();
     let mut rig = Rig::new();
-    rig.hold.store = Some(StoreSpec { bind: "127.0.0.1:0".into(), run_id: "r".into() });
+    rig.hold.store = Some(StoreSpec {
+        bind: "127.0.0.1:0".into(),
+        run_id: "r".into(),
+    });
     rig.write_hold();
     let script = format!("ulimit -Sn {soft}; ulimit -Hn {hard}; exec \"$0\" hold --dir \"$1\"");
-    let output = Process::new("bash").args(["-c", &script, RUNNER]).arg(&rig.dir).output().unwrap();
+    let output = Process::new("bash")
+        .args(["-c", &script, RUNNER])
+        .arg(&rig.dir)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     let client = rig.client();
     let address = format!("127.0.0.1:{}", rig.identity().store_port.unwrap());
@@ -30,10 +45,15 @@ fn serving(soft: u32, hard: u32) -> (Rig, Client, String) {
 
 /// So many clients of the store; whether each is served.
 fn join(address: &str, count: u32) -> (Vec<TcpStream>, usize) {
-    let mut clients: Vec<TcpStream> = (0..count).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut clients: Vec<TcpStream> = (0..count)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
     for (nonce, client) in clients.iter_mut().enumerate() {
         let mut bytes = hello().to_vec();
-        Request::Ping { nonce: nonce as u32 }.write_to(&mut bytes);
+        Request::Ping {
+            nonce: nonce as u32,
+        }
+        .write_to(&mut bytes);
         // One that was refused may be gone already.
         let _ = client.write_all(&bytes);
     }
@@ -41,7 +61,9 @@ fn join(address: &str, count: u32) -> (Vec<TcpStream>, usize) {
     for (nonce, client) in clients.iter_mut().enumerate() {
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut pong = [0; 4];
-        answered += usize::from(client.read_exact(&mut pong).is_ok() && u32::from_le_bytes(pong) == nonce as u32);
+        answered += usize::from(
+            client.read_exact(&mut pong).is_ok() && u32::from_le_bytes(pong) == nonce as u32,
+        );
     }
     (clients, answered)
 }
@@ -53,7 +75,11 @@ fn a_low_soft_limit_is_raised_for_the_store_and_restored_for_workers() {
     assert_eq!(answered, 1_500, "{:?}", control.status().store);
     control.start(rig.ranks(1, "echo limit $(ulimit -Sn) $(ulimit -Hn); exit 0"));
     control.until_dead();
-    assert!(rig.log("rank-0.log").contains("limit 256 4096"), "{}", rig.log("rank-0.log"));
+    assert!(
+        rig.log("rank-0.log").contains("limit 256 4096"),
+        "{}",
+        rig.log("rank-0.log")
+    );
 }
 
 #[test]
@@ -65,8 +91,14 @@ fn a_full_store_says_so_and_leaves_the_runner_what_it_needs() {
     control.start(rig.ranks(8, "echo step 1; while :; do sleep 1000; done"));
     let status = control.until_stepping(8);
     let store = status.store.unwrap();
-    assert_eq!((store.clients, store.refused), (answered, (400 - answered) as u64));
-    assert_eq!(store.refused_why, Some(format!("{answered} clients are connected, the limit")));
+    assert_eq!(
+        (store.clients, store.refused),
+        (answered, (400 - answered) as u64)
+    );
+    assert_eq!(
+        store.refused_why,
+        Some(format!("{answered} clients are connected, the limit"))
+    );
     control.stop(std::time::Duration::ZERO);
     control.until_dead();
     let log = std::fs::read_to_string(rig.dir.join("runner.log")).unwrap();

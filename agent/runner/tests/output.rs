@@ -11,18 +11,34 @@ use rig::Rig;
 fn logs_are_in_the_format_of_container_runtimes() {
     let rig = Rig::new();
     let mut client = rig.ready();
-    client.start(rig.ranks(1, "echo out; echo err >&2; printf 'no end'; echo launcher >&2"));
+    client.start(rig.ranks(
+        1,
+        "echo out; echo err >&2; printf 'no end'; echo launcher >&2",
+    ));
     client.until_dead();
     let log = rig.log("rank-0.log");
     let mut lines: Vec<(&str, &str, &str)> = Vec::new();
     for line in log.lines() {
         let mut parts = line.splitn(4, ' ');
         let stamp = parts.next().unwrap();
-        assert_eq!((stamp.len(), &stamp[10..11], &stamp[29..]), (30, "T", "Z"), "{stamp}");
-        lines.push((parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap()));
+        assert_eq!(
+            (stamp.len(), &stamp[10..11], &stamp[29..]),
+            (30, "T", "Z"),
+            "{stamp}"
+        );
+        lines.push((
+            parts.next().unwrap(),
+            parts.next().unwrap(),
+            parts.next().unwrap(),
+        ));
     }
     lines.sort_unstable();
-    let expected = [("stderr", "F", "err"), ("stderr", "F", "launcher"), ("stdout", "F", "no end"), ("stdout", "F", "out")];
+    let expected = [
+        ("stderr", "F", "err"),
+        ("stderr", "F", "launcher"),
+        ("stdout", "F", "no end"),
+        ("stdout", "F", "out"),
+    ];
     assert_eq!(lines, expected);
     assert!(rig.log("launcher.log").contains("rank 0 ended as 0"));
 }
@@ -32,7 +48,10 @@ fn a_flood_neither_fills_the_disk_nor_delays_an_answer() {
     let mut rig = Rig::new();
     rig.hold.log_bytes = 1 << 20;
     let mut client = rig.ready();
-    client.start(rig.ranks(2, "echo step 1; exec yes 'a line of output that never ends, step 2 of it'"));
+    client.start(rig.ranks(
+        2,
+        "echo step 1; exec yes 'a line of output that never ends, step 2 of it'",
+    ));
     client.until_stepping(2);
     let flooded = |s: &muster_runner::wire::Status| s.ranks.iter().all(|r| r.log_bytes > 32 << 20);
     client.until(flooded);
@@ -45,18 +64,28 @@ fn a_flood_neither_fills_the_disk_nor_delays_an_answer() {
     }
     let runner = rig.identity().pid;
     let status = std::fs::read_to_string(format!("/proc/{runner}/status")).unwrap();
-    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    let peak = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmHWM:"))
+        .unwrap();
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     let asked = Instant::now();
     client.stop(Duration::ZERO);
     let bytes: u64 = client.until_dead().ranks.iter().map(|r| r.log_bytes).sum();
-    println!("slowest of 50 answers {slowest:?}, stop to proof {:?}, peak {peak} KiB, {bytes} bytes", asked.elapsed());
+    println!(
+        "slowest of 50 answers {slowest:?}, stop to proof {:?}, peak {peak} KiB, {bytes} bytes",
+        asked.elapsed()
+    );
     // Milliseconds when the machine is idle; this only has to tell "served" from "starved".
     assert!(slowest < Duration::from_secs(5), "{slowest:?}");
     assert!(peak < 16 << 10, "{peak} KiB");
     for rank in ["rank-0.log", "rank-1.log"] {
-        let files = std::fs::read_dir(rig.dir.join("logs")).unwrap().map(Result::unwrap);
-        let parts: Vec<_> = files.filter(|file| file.file_name().to_str().unwrap().starts_with(rank)).collect();
+        let files = std::fs::read_dir(rig.dir.join("logs"))
+            .unwrap()
+            .map(Result::unwrap);
+        let parts: Vec<_> = files
+            .filter(|file| file.file_name().to_str().unwrap().starts_with(rank))
+            .collect();
         assert_eq!(parts.len(), 2, "{parts:?}");
         for part in parts {
             let size = part.metadata().unwrap().len();
@@ -76,7 +105,10 @@ fn steps_are_told_first_at_once_and_then_the_latest() {
     assert!(first.first_step_us.unwrap() >= first.started_us);
     std::fs::write(rig.dir.join("go"), "").unwrap();
     let later = client.until(|s| s.ranks[0].last_step == Some(11)).ranks[0].clone();
-    assert_eq!((later.first_step, later.first_step_us), (Some(10), first.first_step_us));
+    assert_eq!(
+        (later.first_step, later.first_step_us),
+        (Some(10), first.first_step_us)
+    );
     assert!(later.last_step_us > first.last_step_us);
 }
 
@@ -111,7 +143,12 @@ fn a_log_that_cannot_be_written_does_not_stop_the_worker() {
     client.start(rig.ranks(1, "echo hello"));
     client.until_dead();
     let log = rig.log("launcher.log");
-    assert!(log.contains("muster-shim: refused by the runner: rank-0.log: Too many levels of symbolic links"), "{log}");
+    assert!(
+        log.contains(
+            "muster-shim: refused by the runner: rank-0.log: Too many levels of symbolic links"
+        ),
+        "{log}"
+    );
 }
 
 #[test]
@@ -121,7 +158,11 @@ fn the_beginning_of_a_line_is_in_the_log_before_its_end() {
     let script = "printf '\\rstep 1/9'; printf '\\rstep 2/9'; while [ ! -e $DIR/go ]; do sleep 0.01; done; printf '\\rstep 9/9\\n'";
     client.start(rig.ranks(1, script));
     // Only the step that is followed by another is certainly whole.
-    client.until(|s| s.ranks.first().is_some_and(|rank| rank.last_step == Some(1)));
+    client.until(|s| {
+        s.ranks
+            .first()
+            .is_some_and(|rank| rank.last_step == Some(1))
+    });
     let log = rig.log("rank-0.log");
     assert!(log.ends_with(" stdout P \rstep 1/9\rstep 2/9\n"), "{log:?}");
     std::fs::write(rig.dir.join("go"), "").unwrap();

@@ -1,4 +1,5 @@
-//! Reading a runner's directory after anything: torn and damaged files give what is certain, or a clear error.
+//! Reading a runner's directory after anything: torn and damaged files give what is certain, or a
+//! clear error.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -48,21 +49,42 @@ fn damage_is_named_with_file_offset_and_what_to_do() {
     let second = exits.iter().position(|b| *b == b'\n').unwrap() + 1;
     let mut flipped = exits.clone();
     flipped[second + 20] ^= 4;
-    let expected = format!("exits.jsonl: damaged at byte {second}: the checksum does not match; {todo}");
+    let expected =
+        format!("exits.jsonl: damaged at byte {second}: the checksum does not match; {todo}");
     assert_eq!(write("exits.jsonl", &flipped), expected);
     let no_end = "it is cut off, or was written by something else: its end is no checksum";
     let sealed = |text: &str| muster_sealed::seal(text.as_bytes().to_vec());
     let cases: [(&str, Vec<u8>, &str); 7] = [
-        ("exits.jsonl", b"\n".to_vec(), "exits.jsonl: damaged at byte 0: the line does not begin with a checksum"),
-        ("runner.json", Vec::new(), &format!("runner.json: damaged at byte 0: {no_end}")),
-        ("runner.json", b"{\"v\":1\n!".to_vec(), &format!("runner.json: damaged at byte 8: {no_end}")),
+        (
+            "exits.jsonl",
+            b"\n".to_vec(),
+            "exits.jsonl: damaged at byte 0: the line does not begin with a checksum",
+        ),
+        (
+            "runner.json",
+            Vec::new(),
+            &format!("runner.json: damaged at byte 0: {no_end}"),
+        ),
+        (
+            "runner.json",
+            b"{\"v\":1\n!".to_vec(),
+            &format!("runner.json: damaged at byte 8: {no_end}"),
+        ),
         (
             "outcome.json",
             b"{\"v\":2,\"sum\":\"00000000\"}\n".to_vec(),
             "outcome.json: damaged at byte 0: its checksum does not match",
         ),
-        ("outcome.json", sealed("{\"v\":2}"), "outcome.json: damaged at byte 23: missing field `job` at line 1 column 24"),
-        ("hold.json", b"\x00".to_vec(), &format!("hold.json: damaged at byte 1: {no_end}")),
+        (
+            "outcome.json",
+            sealed("{\"v\":2}"),
+            "outcome.json: damaged at byte 23: missing field `job` at line 1 column 24",
+        ),
+        (
+            "hold.json",
+            b"\x00".to_vec(),
+            &format!("hold.json: damaged at byte 1: {no_end}"),
+        ),
         (
             "hold.json",
             sealed(
@@ -96,7 +118,10 @@ fn before_the_runner_was_ready_nothing_was_started() {
     let rig = Rig::new();
     rig.write_hold();
     let record = rig.record();
-    assert_eq!((record.runner, record.exits.len(), record.outcome), (None, 0, None));
+    assert_eq!(
+        (record.runner, record.exits.len(), record.outcome),
+        (None, 0, None)
+    );
 }
 
 #[test]
@@ -106,8 +131,8 @@ fn a_journal_of_a_newer_runner_with_more_fields_is_read() {
     assert_eq!(journal::read(line.as_bytes()).unwrap().records.len(), 1);
 }
 
-/// Each file cut at every byte and with every bit flipped: what was written, or an error that names the file. Of exits, which are
-/// appended, a cut leaves the whole lines before it.
+/// Each file cut at every byte and with every bit flipped: what was written, or an error that names
+/// the file. Of exits, which are appended, a cut leaves the whole lines before it.
 #[test]
 fn no_cut_and_no_flipped_bit_is_read_as_something_else() {
     let rig = finished();
@@ -123,7 +148,8 @@ fn no_cut_and_no_flipped_bit_is_read_as_something_else() {
                 Err(error @ ReadError::Damaged { .. }) => {
                     let text = error.to_string();
                     assert!(
-                        text.contains(name) && text.contains("make sure that nothing of this worker group runs"),
+                        text.contains(name)
+                            && text.contains("make sure that nothing of this worker group runs"),
                         "{what}: {text}"
                     );
                 }

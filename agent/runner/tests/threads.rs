@@ -8,7 +8,8 @@ use muster_runner::procfs::{self, Stat};
 
 #[test]
 fn the_environment_is_read_through_a_thread_that_lives() {
-    let python = std::env::var("MUSTER_TEST_PYTHON").expect("MUSTER_TEST_PYTHON names a Python; `make test` sets it");
+    let python = std::env::var("MUSTER_TEST_PYTHON")
+        .expect("MUSTER_TEST_PYTHON names a Python; `make test` sets it");
     // exit(2) ends the calling thread alone.
     let program = format!(
         "import ctypes, threading, time\n\
@@ -17,9 +18,16 @@ fn the_environment_is_read_through_a_thread_that_lives() {
          ctypes.CDLL(None).syscall({}, 0)\n",
         libc::SYS_exit
     );
-    let mut child = Command::new(python).args(["-c", &program]).env("MUSTER_MARK", "here").stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new(python)
+        .args(["-c", &program])
+        .env("MUSTER_MARK", "here")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let pid = child.id() as i32;
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut String::new())
+        .unwrap();
     while Stat::of(pid).unwrap().state != b'Z' {
         std::thread::yield_now();
     }
@@ -29,5 +37,10 @@ fn the_environment_is_read_through_a_thread_that_lives() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(of_the_first, b"", "else this test shows nothing");
-    assert!(environment.unwrap().split(|b| *b == 0).any(|entry| entry == b"MUSTER_MARK=here"));
+    assert!(
+        environment
+            .unwrap()
+            .split(|b| *b == 0)
+            .any(|entry| entry == b"MUSTER_MARK=here")
+    );
 }

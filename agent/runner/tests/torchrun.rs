@@ -11,7 +11,8 @@ use muster_runner::wire::{Command, Exit, StartSpec, Status, StoreSpec};
 use rig::{Client, Rig};
 
 fn python() -> String {
-    std::env::var("MUSTER_TEST_PYTHON").expect("MUSTER_TEST_PYTHON names a Python with torch; `make test` sets it")
+    std::env::var("MUSTER_TEST_PYTHON")
+        .expect("MUSTER_TEST_PYTHON names a Python with torch; `make test` sets it")
 }
 
 /// A rig that serves a store, for this many nodes of two ranks.
@@ -19,7 +20,10 @@ fn serving(nnodes: u32) -> (Rig, Client) {
     let mut rig = Rig::new();
     rig.hold.nnodes = nnodes;
     rig.hold.world_size = 2 * nnodes;
-    rig.hold.store = Some(StoreSpec { bind: "127.0.0.1:0".into(), run_id: "gen-3".into() });
+    rig.hold.store = Some(StoreSpec {
+        bind: "127.0.0.1:0".into(),
+        run_id: "gen-3".into(),
+    });
     let client = rig.ready();
     (rig, client)
 }
@@ -30,7 +34,10 @@ fn torchrun(rig: &Rig, nnodes: u32, script: &str) -> StartSpec {
     let path = rig.dir.join("train.py");
     std::fs::write(&path, script).unwrap();
     let port = rig.identity().store_port.unwrap().to_string();
-    let (port_arg, nnodes) = (format!("--master-port={port}"), format!("--nnodes={nnodes}"));
+    let (port_arg, nnodes) = (
+        format!("--master-port={port}"),
+        format!("--nnodes={nnodes}"),
+    );
     let args = [
         "-m",
         "torch.distributed.run",
@@ -54,7 +61,8 @@ fn torchrun(rig: &Rig, nnodes: u32, script: &str) -> StartSpec {
         ("MUSTER_SHIM_PROGRAM", &python),
         ("OMP_NUM_THREADS", "1"),
     ];
-    spec.env.extend(env.map(|(k, v)| (k.to_owned(), v.to_owned())));
+    spec.env
+        .extend(env.map(|(k, v)| (k.to_owned(), v.to_owned())));
     spec
 }
 
@@ -81,15 +89,35 @@ if os.environ["RANK"] == "1":
     client.start(torchrun(&rig, 1, script));
     let status = client.until_dead();
     let launcher = rig.log("launcher.log");
-    assert_eq!(exits(&status)[1], Some(Exit::Code { code: 1 }), "{launcher}");
-    assert_eq!(status.ranks[1].first_error.as_deref(), Some("ValueError: bad luck"), "{:?}", status.ranks[1].tail);
+    assert_eq!(
+        exits(&status)[1],
+        Some(Exit::Code { code: 1 }),
+        "{launcher}"
+    );
+    assert_eq!(
+        status.ranks[1].first_error.as_deref(),
+        Some("ValueError: bad luck"),
+        "{:?}",
+        status.ranks[1].tail
+    );
     assert_eq!(status.launcher.unwrap().exit, Some(Exit::Code { code: 1 }));
-    assert!(status.ranks.iter().all(|r| (r.first_step, r.last_step) == (Some(0), Some(2))));
+    assert!(
+        status
+            .ranks
+            .iter()
+            .all(|r| (r.first_step, r.last_step) == (Some(0), Some(2)))
+    );
     let store = status.store.unwrap();
-    assert_eq!((store.joined_ranks, store.missing_ranks), (vec![0, 1], vec![]));
+    assert_eq!(
+        (store.joined_ranks, store.missing_ranks),
+        (vec![0, 1], vec![])
+    );
     assert!(store.all_joined_us.is_some());
     for rank in 0..2 {
-        assert!(rig.log(&format!("rank-{rank}.log")).contains("stdout F step 2 sum 2"));
+        assert!(
+            rig.log(&format!("rank-{rank}.log"))
+                .contains("stdout F step 2 sum 2")
+        );
     }
 }
 
@@ -104,7 +132,12 @@ fn a_stop_reaches_the_script_once_and_a_lost_node_does_not_hold_up_the_end() {
     assert_eq!(refusal.text, "node_rank: 2 is not below nnodes 2");
     let status = client.until_dead();
     assert_eq!(exits(&status), [Some(Exit::Code { code: 0 }); 2]);
-    assert_eq!(status.launcher.unwrap().exit, Some(Exit::Code { code: 0 }), "{}", rig.log("launcher.log"));
+    assert_eq!(
+        status.launcher.unwrap().exit,
+        Some(Exit::Code { code: 0 }),
+        "{}",
+        rig.log("launcher.log")
+    );
     assert_eq!(status.stop, None);
 }
 
@@ -128,6 +161,11 @@ while True:
     let status = client.until_dead();
     assert_eq!(exits(&status), [Some(Exit::Code { code: 9 }); 2]);
     for rank in 0..2 {
-        assert_eq!(rig.log(&format!("rank-{rank}.log")).matches("saving").count(), 1);
+        assert_eq!(
+            rig.log(&format!("rank-{rank}.log"))
+                .matches("saving")
+                .count(),
+            1
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! One launcher. It lives in `runs/<job uid>-launcher-<n>`, below a runner of its own that ends soon after its agent does. The runners it has
-//! forked do not depend on it.
+//! One launcher. It lives in `runs/<job uid>-launcher-<n>`, below a runner of its own that ends
+//! soon after its agent does. The runners it has forked do not depend on it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,19 +36,22 @@ use crate::{
 
 /// A launcher's runner ends this long after its agent: an agent that is restarted starts another.
 const IDLE_TIMEOUT_MS: u64 = 5_000;
-/// A launcher forks in milliseconds, and waits 15 s for the runner it has forked, which syncs two files.
+/// A launcher forks in milliseconds, and waits 15 s for the runner it has forked, which syncs two
+/// files.
 const FORK_TIMEOUT: Duration = Duration::from_secs(20);
 /// For killing one process that only waits, and its runner's last words.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
-/// For the import of torch, and of what the job imports: as long as the coordinator waits for a node that is to join.
+/// For the import of torch, and of what the job imports: as long as the coordinator waits for a
+/// node that is to join.
 const IMPORT_MAX: Duration = Duration::from_secs(60);
-/// For an import that nobody waits for, at the lowest priority beside jobs that take all processors: 3 s of processor time were seen to take
-/// more than a minute.
+/// For an import that nobody waits for, at the lowest priority beside jobs that take all
+/// processors: 3 s of processor time were seen to take more than a minute.
 const POOL_IMPORT_MAX: Duration = Duration::from_secs(600);
 /// Longest list of modules that is handed on: 10,000 names and files of 100 bytes.
 const MODULES_BYTES: u64 = 1 << 20;
-/// The job's uid has 256 bytes at most, and a generation 20 digits. The directory of a run is written over that of its launcher in the
-/// environment that the kernel shows, so a launcher that does not know its job keeps as much room.
+/// The job's uid has 256 bytes at most, and a generation 20 digits. The directory of a run is
+/// written over that of its launcher in the environment that the kernel shows, so a launcher that
+/// does not know its job keeps as much room.
 const RUN_DIR_MAX: usize = 256 + 2 + 20;
 /// What torchrun itself imports, for the lane in which it runs in the launcher.
 const TORCHRUN_SCRIPT: &str = "import torch.distributed.run, torch.distributed.launcher.api\n\
@@ -76,7 +79,8 @@ pub(crate) struct Kept {
 pub(crate) struct Launcher {
     dir: PathBuf,
     pub(super) number: u32,
-    /// What it was started with, as far as it must be the same in a generation that is forked from it.
+    /// What it was started with, as far as it must be the same in a generation that is forked from
+    /// it.
     pub(super) fit: Box<Fit>,
     /// It was one of the warm pool's.
     pub(crate) pooled: bool,
@@ -104,13 +108,26 @@ pub(crate) struct Place {
 pub(super) fn fit(assignment: &Assignment, launch: &Launch) -> Option<Fit> {
     let (options, _) = torchrun::ranks(assignment)?;
     let (program, cwd) = (launch.program.clone(), launch.dir.clone());
-    Some(Fit { program, options, env: torchrun::lasting(launch), cwd, ranks: assignment.proc_per_node })
+    Some(Fit {
+        program,
+        options,
+        env: torchrun::lasting(launch),
+        cwd,
+        ranks: assignment.proc_per_node,
+    })
 }
 
 impl Place {
-    /// Starts a launcher for a job, if the job can be started here at all. `ahead`: the job has not run here yet, so that the launcher
-    /// imports what its script certainly imports. `pooled`: one of the warm pool, which is taken if it still fits.
-    pub(crate) async fn start(self, assignment: &Assignment, preflight: &Preflight, ahead: bool, pooled: Option<Kept>) -> Outcome {
+    /// Starts a launcher for a job, if the job can be started here at all. `ahead`: the job has not
+    /// run here yet, so that the launcher imports what its script certainly imports. `pooled`: one
+    /// of the warm pool, which is taken if it still fits.
+    pub(crate) async fn start(
+        self,
+        assignment: &Assignment,
+        preflight: &Preflight,
+        ahead: bool,
+        pooled: Option<Kept>,
+    ) -> Outcome {
         let (pooled, unused, started) = match self.check(assignment, preflight).await {
             Ok(checked) => {
                 let (pooled, unused) = self.adopt(assignment, &checked, pooled).await;
@@ -138,39 +155,76 @@ impl Place {
             Ok(checked) => checked,
             Err(outcome) => return outcome,
         };
-        let root = self.dir.parent().map_or(0, |root| root.as_os_str().len() + 1);
+        let root = self
+            .dir
+            .parent()
+            .map_or(0, |root| root.as_os_str().len() + 1);
         let shown = format!("{:/<1$}", self.site.run_dir, root + RUN_DIR_MAX);
-        checked.launch.env.insert(torchrun::RUN_DIR.to_owned(), shown);
+        checked
+            .launch
+            .env
+            .insert(torchrun::RUN_DIR.to_owned(), shown);
         match self.bring_up(bare, &checked, POOL_IMPORT_MAX).await {
             Ok(kept) => Outcome::Ready(kept),
             Err(why) => Outcome::Without(why),
         }
     }
 
-    async fn check(&self, assignment: &Assignment, preflight: &Preflight) -> Result<Checked, Outcome> {
-        let anywhere = Endpoint { host: self.site.report.address.clone(), port: 1 };
+    async fn check(
+        &self,
+        assignment: &Assignment,
+        preflight: &Preflight,
+    ) -> Result<Checked, Outcome> {
+        let anywhere = Endpoint {
+            host: self.site.report.address.clone(),
+            port: 1,
+        };
         let refused = Outcome::Refused;
-        let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &self.site).map_err(refused)?;
-        let answer = preflight.check(assignment, &launch, &self.site).await.map_err(refused)?;
+        let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &self.site)
+            .map_err(refused)?;
+        let answer = preflight
+            .check(assignment, &launch, &self.site)
+            .await
+            .map_err(refused)?;
         let python = torchrun::ranks(assignment).is_some();
         match lane::choose(assignment.launch, python, &answer.interpreter) {
             (Lane::Cold, why) => Err(Outcome::Without(why)),
             _ if !python => Err(Outcome::Without("only Python has a launcher".into())),
-            (lane, _) => Ok(Checked { launch, answer, lane }),
+            (lane, _) => Ok(Checked {
+                launch,
+                answer,
+                lane,
+            }),
         }
     }
 
-    /// Makes a launcher of the pool the job's, or gives it back with nothing if it does not fit any more.
-    async fn adopt(&self, assignment: &Assignment, checked: &Checked, pooled: Option<Kept>) -> (Option<Kept>, Option<Kept>) {
-        let Some(mut kept) = pooled else { return (None, None) };
+    /// Makes a launcher of the pool the job's, or gives it back with nothing if it does not fit any
+    /// more.
+    async fn adopt(
+        &self,
+        assignment: &Assignment,
+        checked: &Checked,
+        pooled: Option<Kept>,
+    ) -> (Option<Kept>, Option<Kept>) {
+        let Some(mut kept) = pooled else {
+            return (None, None);
+        };
         let done = async {
             let fit = fit(assignment, &checked.launch).ok_or("only Python has a launcher")?;
             if kept.files != checked.answer.files() {
                 return Err("its packages were changed since it was started".to_owned());
             }
-            let spec = AdoptSpec { env: checked.launch.env.clone(), cwd: checked.launch.dir.clone().into() };
+            let spec = AdoptSpec {
+                env: checked.launch.env.clone(),
+                cwd: checked.launch.dir.clone().into(),
+            };
             ask(&mut kept.stream, Command::Adopt(spec), FORK_TIMEOUT).await?;
-            kept.launcher = Launcher { fit: Box::new(fit), number: self.number, pooled: true, ..kept.launcher.clone() };
+            kept.launcher = Launcher {
+                fit: Box::new(fit),
+                number: self.number,
+                pooled: true,
+                ..kept.launcher.clone()
+            };
             Ok(())
         };
         match done.await {
@@ -182,12 +236,28 @@ impl Place {
         }
     }
 
-    async fn bring_up(&self, assignment: &Assignment, checked: &Checked, patience: Duration) -> Result<Kept, String> {
-        let Place { dir, number, runner, site, background } = self;
+    async fn bring_up(
+        &self,
+        assignment: &Assignment,
+        checked: &Checked,
+        patience: Duration,
+    ) -> Result<Kept, String> {
+        let Place {
+            dir,
+            number,
+            runner,
+            site,
+            background,
+        } = self;
         let (launch, files) = (&checked.launch, checked.answer.files());
         let fit = fit(assignment, launch).ok_or("only Python has a launcher")?;
-        let trouble = |what: &str, e: &dyn std::fmt::Display| format!("{}: {what}: {e}", dir.display());
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| trouble("make", &e))?;
+        let trouble =
+            |what: &str, e: &dyn std::fmt::Display| format!("{}: {what}: {e}", dir.display());
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|e| trouble("make", &e))?;
         let hold = wire::Hold {
             generation: 0,
             node_rank: 0,
@@ -200,7 +270,9 @@ impl Place {
             ..prepare::hold(assignment, site, std::net::Ipv4Addr::LOCALHOST.into())
         };
         record::write_atomic(dir, record::HOLD, &hold).map_err(|e| trouble(record::HOLD, &e))?;
-        prepare::start_runner(runner, dir).await.map_err(|e| trouble("start the runner", &e))?;
+        prepare::start_runner(runner, dir)
+            .await
+            .map_err(|e| trouble("start the runner", &e))?;
         let stream = reach(dir).map_err(|e| trouble("reach the runner", &e))?;
         let park = ParkSpec {
             program: fit.program.clone(),
@@ -210,8 +282,20 @@ impl Place {
             background: *background,
             ranks: fit.ranks,
         };
-        let launcher = Launcher { dir: dir.clone(), number: *number, fit: Box::new(fit), pooled: false };
-        let mut kept = Kept { launcher, stream, bytes: 0, seen: None, told: BTreeSet::new(), files };
+        let launcher = Launcher {
+            dir: dir.clone(),
+            number: *number,
+            fit: Box::new(fit),
+            pooled: false,
+        };
+        let mut kept = Kept {
+            launcher,
+            stream,
+            bytes: 0,
+            seen: None,
+            told: BTreeSet::new(),
+            files,
+        };
         if let Err(why) = ask(&mut kept.stream, Command::Park(park), patience).await {
             let why = kept.launcher.why(&why);
             kept.end().await;
@@ -221,15 +305,25 @@ impl Place {
     }
 
     /// Has it import what this job's ranks need beside torch.
-    async fn import_ahead(&self, assignment: &Assignment, checked: &Checked, ahead: bool, kept: Kept) -> Outcome {
+    async fn import_ahead(
+        &self,
+        assignment: &Assignment,
+        checked: &Checked,
+        ahead: bool,
+        kept: Kept,
+    ) -> Outcome {
         let torchruns = kept.launcher.dir.join(TORCHRUN_FILE);
         let script = match checked.lane {
-            Lane::Parked => fs::write(&torchruns, TORCHRUN_SCRIPT).ok().map(|()| torchruns),
+            Lane::Parked => fs::write(&torchruns, TORCHRUN_SCRIPT)
+                .ok()
+                .map(|()| torchruns),
             Lane::Fork | Lane::Direct if ahead => script(assignment, &checked.launch.dir),
             Lane::Fork | Lane::Direct | Lane::Cold => None,
         };
         if let Some(script) = script {
-            kept.launcher.preload(&format!("@{}\n", script.display())).await;
+            kept.launcher
+                .preload(&format!("@{}\n", script.display()))
+                .await;
         }
         Outcome::Ready(kept)
     }
@@ -245,27 +339,44 @@ struct Checked {
 /// The script that the ranks run, if it is one.
 fn script(assignment: &Assignment, dir: &str) -> Option<PathBuf> {
     let (_, argv) = torchrun::ranks(assignment)?;
-    argv.first().filter(|first| *first != "-m").map(|script| Path::new(dir).join(script))
+    argv.first()
+        .filter(|first| *first != "-m")
+        .map(|script| Path::new(dir).join(script))
 }
 
 impl Launcher {
-    /// Forks a runner for the directory of a generation, in which its `hold.json` lies. Returns when it can be talked to.
+    /// Forks a runner for the directory of a generation, in which its `hold.json` lies. Returns
+    /// when it can be talked to.
     pub(crate) async fn fork(&self, dir: &Path) -> Result<(), String> {
-        let mut stream = reach(&self.dir).map_err(|e| format!("its launcher cannot be reached: {e}"))?;
-        let forked = ask(&mut stream, Command::Fork { dir: dir.to_owned() }, FORK_TIMEOUT).await;
+        let mut stream =
+            reach(&self.dir).map_err(|e| format!("its launcher cannot be reached: {e}"))?;
+        let forked = ask(
+            &mut stream,
+            Command::Fork {
+                dir: dir.to_owned(),
+            },
+            FORK_TIMEOUT,
+        )
+        .await;
         forked.map_err(|why| self.why(&why))
     }
 
-    /// Has a copy of the launcher import what `list` says, and serve the forks from then on. Without it, ranks import by themselves.
+    /// Has a copy of the launcher import what `list` says, and serve the forks from then on.
+    /// Without it, ranks import by themselves.
     pub(crate) async fn preload(&self, list: &str) {
         let told = async {
-            fs::write(self.dir.join(record::PRELOAD), list).map_err(|e| format!("{}: {e}", record::PRELOAD))?;
+            fs::write(self.dir.join(record::PRELOAD), list)
+                .map_err(|e| format!("{}: {e}", record::PRELOAD))?;
             let mut stream = reach(&self.dir).map_err(|e| format!("it cannot be reached: {e}"))?;
             ask(&mut stream, Command::Preload, IMPORT_MAX).await
         };
         match told.await {
-            Ok(()) => debug!(dir = %self.dir.display(), "a launcher has imported what its job imports"),
-            Err(why) => info!(dir = %self.dir.display(), "a launcher goes on without its job's imports: {why}"),
+            Ok(()) => {
+                debug!(dir = %self.dir.display(), "a launcher has imported what its job imports")
+            }
+            Err(why) => {
+                info!(dir = %self.dir.display(), "a launcher goes on without its job's imports: {why}")
+            }
         }
     }
 
@@ -273,14 +384,26 @@ impl Launcher {
         self.number
     }
 
-    /// The memory it uses with its copies: the proportional set size (Pss), since ranks share its pages. None if it is gone.
+    /// The memory it uses with its copies: the proportional set size (Pss), since ranks share its
+    /// pages. None if it is gone.
     pub(crate) fn memory(&self) -> Option<u64> {
         let runner = muster_runner::Record::read(&self.dir).ok()?.runner?.pid;
         let launchers = children(runner)?;
-        let copies = launchers.iter().filter_map(|pid| children(*pid)).flatten().collect::<Vec<_>>();
+        let copies = launchers
+            .iter()
+            .filter_map(|pid| children(*pid))
+            .flatten()
+            .collect::<Vec<_>>();
         let kib = |pid: &i32| {
             let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-            rollup.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok())
+            rollup.lines().find_map(|line| {
+                line.strip_prefix("Pss:")?
+                    .trim()
+                    .strip_suffix(" kB")?
+                    .trim()
+                    .parse::<u64>()
+                    .ok()
+            })
         };
         Some(launchers.iter().chain(&copies).filter_map(kib).sum::<u64>() * 1_024)
     }
@@ -297,7 +420,12 @@ impl Launcher {
 
 fn children(pid: i32) -> Option<Vec<i32>> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    Some(children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+    Some(
+        children
+            .split_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .collect(),
+    )
 }
 
 /// What ranks that ran have imported.
@@ -322,7 +450,12 @@ impl Kept {
     pub(crate) async fn end(mut self) {
         let dir = &self.launcher.dir;
         let exchange = async {
-            self.stream.write_all(&line(Command::Stop { grace_ms: 0, reason: "the launcher is not needed".into() })).await?;
+            self.stream
+                .write_all(&line(Command::Stop {
+                    grace_ms: 0,
+                    reason: "the launcher is not needed".into(),
+                }))
+                .await?;
             self.stream.write_all(&line(Command::Subscribe)).await?;
             // The runner of a launcher that has ended goes.
             while self.stream.read(&mut [0u8; 4096]).await? > 0 {}
@@ -340,11 +473,31 @@ impl Kept {
 
 /// Ends what an earlier agent has left.
 pub(crate) async fn clear(dir: PathBuf) {
-    let fit = Fit { program: String::new(), options: Vec::new(), env: BTreeMap::new(), cwd: String::new(), ranks: 0 };
+    let fit = Fit {
+        program: String::new(),
+        options: Vec::new(),
+        env: BTreeMap::new(),
+        cwd: String::new(),
+        ranks: 0,
+    };
     match reach(&dir) {
         Ok(stream) => {
-            let launcher = Launcher { dir, number: 0, fit: Box::new(fit), pooled: false };
-            Kept { launcher, stream, bytes: 0, seen: None, told: BTreeSet::new(), files: Vec::new() }.end().await;
+            let launcher = Launcher {
+                dir,
+                number: 0,
+                fit: Box::new(fit),
+                pooled: false,
+            };
+            Kept {
+                launcher,
+                stream,
+                bytes: 0,
+                seen: None,
+                told: BTreeSet::new(),
+                files: Vec::new(),
+            }
+            .end()
+            .await;
         }
         // Its runner is gone, and with it, by the kernel's hand, its launcher.
         Err(_) => drop(fs::remove_dir_all(&dir)),
@@ -370,7 +523,8 @@ async fn ask(stream: &mut UnixStream, command: Command, patience: Duration) -> R
 }
 
 fn line(command: Command) -> Vec<u8> {
-    let mut line = serde_json::to_vec(&Request::new(1, command)).expect("requests have only text keys");
+    let mut line =
+        serde_json::to_vec(&Request::new(1, command)).expect("requests have only text keys");
     line.push(b'\n');
     line
 }

@@ -1,4 +1,5 @@
-//! The books of the warm pool: which launchers it has, and for which interpreters. `core::node::pool` decides.
+//! The books of the warm pool: which launchers it has, and for which interpreters.
+//! `core::node::pool` decides.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,8 @@ use tracing::info;
 
 use super::Kept;
 
-/// Interpreters that are remembered: twice as many as a pool may hold, so that one that comes back is known.
+/// Interpreters that are remembered: twice as many as a pool may hold, so that one that comes back
+/// is known.
 const USED_MAX: usize = 16;
 
 #[derive(Debug, Default)]
@@ -36,7 +38,10 @@ struct Member {
 
 impl Pool {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, ..Self::default() }
+        Self {
+            limit,
+            ..Self::default()
+        }
     }
 
     pub(crate) fn is_off(&self) -> bool {
@@ -45,9 +50,17 @@ impl Pool {
 
     /// For people; nothing where there is none.
     pub(crate) fn shown(&self) -> Option<WarmPool> {
-        let ready = || self.members.values().filter_map(|member| member.kept.as_ref());
+        let ready = || {
+            self.members
+                .values()
+                .filter_map(|member| member.kept.as_ref())
+        };
         let (limit, bytes) = (self.limit as u32, ready().map(|kept| kept.bytes).sum());
-        (!self.is_off()).then(|| WarmPool { limit, ready: ready().count() as u32, bytes })
+        (!self.is_off()).then(|| WarmPool {
+            limit,
+            ready: ready().count() as u32,
+            bytes,
+        })
     }
 
     /// Notes that a job uses this interpreter.
@@ -60,18 +73,33 @@ impl Pool {
     /// Gives up a launcher that is ready, to a job.
     pub(crate) fn take(&mut self, key: &Key) -> Option<Kept> {
         let fits = |member: &Member| member.key == *key && member.kept.is_some();
-        let number = self.members.iter().find(|(_, member)| fits(member)).map(|(number, _)| *number)?;
+        let number = self
+            .members
+            .iter()
+            .find(|(_, member)| fits(member))
+            .map(|(number, _)| *number)?;
         self.members.remove(&number)?.kept
     }
 
     /// Removes those that have ended by themselves, to be cleared away.
     pub(crate) fn gone(&mut self) -> Vec<Kept> {
-        let is_gone = |_: &u32, member: &mut Member| member.kept.as_ref().is_some_and(Kept::is_gone);
-        self.members.extract_if(.., is_gone).filter_map(|(_, member)| member.kept).collect()
+        let is_gone =
+            |_: &u32, member: &mut Member| member.kept.as_ref().is_some_and(Kept::is_gone);
+        self.members
+            .extract_if(.., is_gone)
+            .filter_map(|(_, member)| member.kept)
+            .collect()
     }
 
     /// What is to be done now.
-    pub(crate) fn plan(&mut self, now: Timestamp, busy: bool, memory: Space, bytes_max: Option<u64>, bytes_of_jobs: u64) -> Plan {
+    pub(crate) fn plan(
+        &mut self,
+        now: Timestamp,
+        busy: bool,
+        memory: Space,
+        bytes_max: Option<u64>,
+        bytes_of_jobs: u64,
+    ) -> Plan {
         if busy {
             self.busy_at = Some(now);
         }
@@ -84,13 +112,32 @@ impl Pool {
         };
         let launchers: Vec<pool::Member> = self.members.iter().map(member).collect();
         let (limit, busy_at, size) = (self.limit, self.busy_at, self.size);
-        pool::plan(now, &Held { limit, launchers: &launchers, used: &used, busy_at, memory, size, bytes_max, bytes_of_jobs })
+        pool::plan(
+            now,
+            &Held {
+                limit,
+                launchers: &launchers,
+                used: &used,
+                busy_at,
+                memory,
+                size,
+                bytes_max,
+                bytes_of_jobs,
+            },
+        )
     }
 
     /// Notes that one is being started, and says how.
     pub(crate) fn begin(&mut self, number: u32, key: Key, now: Timestamp) -> Option<Assignment> {
         let bare = self.used.iter().find(|(known, _)| *known == key)?.1.clone();
-        self.members.insert(number, Member { key, started_at: now, kept: None });
+        self.members.insert(
+            number,
+            Member {
+                key,
+                started_at: now,
+                kept: None,
+            },
+        );
         Some(bare)
     }
 
@@ -115,7 +162,11 @@ impl Pool {
 
     pub(crate) fn weigh(&mut self, number: u32, bytes: u64) {
         self.size = bytes;
-        if let Some(kept) = self.members.get_mut(&number).and_then(|member| member.kept.as_mut()) {
+        if let Some(kept) = self
+            .members
+            .get_mut(&number)
+            .and_then(|member| member.kept.as_mut())
+        {
             kept.bytes = bytes;
         }
     }

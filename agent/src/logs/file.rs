@@ -1,8 +1,9 @@
-//! One log of a run as a stream of whole lines, over its rotation: `rank-0.log` is being written, `rank-0.log.N` is an older part of it
-//! that ends at byte N of the log as a whole.
+//! One log of a run as a stream of whole lines, over its rotation: `rank-0.log` is being written,
+//! `rank-0.log.N` is an older part of it that ends at byte N of the log as a whole.
 //!
-//! The runner rotates by renaming; whoever reads keeps the file it has open, reads it to its end and goes on with the one that begins
-//! there. Every byte has one position for ever, so a reader knows what it has missed, and another may go on where it was.
+//! The runner rotates by renaming; whoever reads keeps the file it has open, reads it to its end
+//! and goes on with the one that begins there. Every byte has one position for ever, so a reader
+//! knows what it has missed, and another may go on where it was.
 
 use std::{
     io::{self, SeekFrom},
@@ -53,9 +54,20 @@ pub(super) struct Lines {
 
 impl RunLog {
     pub(super) fn new(path: PathBuf) -> Self {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let dir = path.parent().map(PathBuf::from).unwrap_or_default();
-        Self { dir, name, at: 0, open: None, partial: Vec::new(), opened: false }
+        Self {
+            dir,
+            name,
+            at: 0,
+            open: None,
+            partial: Vec::new(),
+            opened: false,
+        }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -98,21 +110,37 @@ impl RunLog {
         let mut lost = 0;
         loop {
             if self.open.is_none() {
-                let Some(missed) = self.open_next().await? else { return Ok(Lines { lines: Vec::new(), at: self.at, lost }) };
+                let Some(missed) = self.open_next().await? else {
+                    return Ok(Lines {
+                        lines: Vec::new(),
+                        at: self.at,
+                        lost,
+                    });
+                };
                 lost += missed;
             }
             let Some(part) = &mut self.open else { continue };
             let mut chunk = Vec::with_capacity(CHUNK);
-            (&mut part.file).take(CHUNK as u64).read_to_end(&mut chunk).await?;
+            (&mut part.file)
+                .take(CHUNK as u64)
+                .read_to_end(&mut chunk)
+                .await?;
             if !chunk.is_empty() {
                 self.partial.append(&mut chunk);
                 let lines = match self.whole_lines() {
-                    // No runner has written such a line: the file is damaged. It is shown in pieces, and never held as a whole.
-                    lines if lines.is_empty() && self.partial.len() >= CHUNK => vec![self.take(self.partial.len())],
+                    // No runner has written such a line: the file is damaged. It is shown in
+                    // pieces, and never held as a whole.
+                    lines if lines.is_empty() && self.partial.len() >= CHUNK => {
+                        vec![self.take(self.partial.len())]
+                    }
                     lines => lines,
                 };
                 if !lines.is_empty() {
-                    return Ok(Lines { lines, at: self.at, lost });
+                    return Ok(Lines {
+                        lines,
+                        at: self.at,
+                        lost,
+                    });
                 }
                 continue;
             }
@@ -121,18 +149,28 @@ impl RunLog {
                 if !self.partial.is_empty() {
                     // The runner puts no line into two files: this one is damaged.
                     let lines = vec![self.take(self.partial.len())];
-                    return Ok(Lines { lines, at: self.at, lost });
+                    return Ok(Lines {
+                        lines,
+                        at: self.at,
+                        lost,
+                    });
                 }
             } else if is_replaced(&part.file, &self.dir, &self.name, self.at).await? {
-                // It is read once more: the last lines may have been written since it was read to its end.
+                // It is read once more: the last lines may have been written since it was read to
+                // its end.
                 part.full = true;
             } else {
-                return Ok(Lines { lines: Vec::new(), at: self.at, lost });
+                return Ok(Lines {
+                    lines: Vec::new(),
+                    at: self.at,
+                    lost,
+                });
             }
         }
     }
 
-    /// Opens the part that `at` lies in, or the first after it. Returns how many bytes there are no more; `None`: there is no such part yet.
+    /// Opens the part that `at` lies in, or the first after it. Returns how many bytes there are no
+    /// more; `None`: there is no such part yet.
     async fn open_next(&mut self) -> io::Result<Option<u64>> {
         let mut missed = 0;
         for mut part in self.parts().await? {
@@ -144,7 +182,9 @@ impl RunLog {
                 missed = part.start - self.at;
                 self.at = part.start;
             }
-            part.file.seek(SeekFrom::Start(self.at - part.start)).await?;
+            part.file
+                .seek(SeekFrom::Start(self.at - part.start))
+                .await?;
             (self.open, self.opened) = (Some(part), true);
             return Ok(Some(missed));
         }
@@ -166,24 +206,39 @@ impl RunLog {
             for &end in &ends {
                 // Removed since the look: the part after it begins where it ended all the same.
                 start = end;
-                if let Some(file) = open(&self.dir.join(record::rotated_log(&self.name, end))).await? {
+                if let Some(file) =
+                    open(&self.dir.join(record::rotated_log(&self.name, end))).await?
+                {
                     let len = file.metadata().await?.len();
-                    parts.push(Part { file, start: end.saturating_sub(len), full: true });
+                    parts.push(Part {
+                        file,
+                        start: end.saturating_sub(len),
+                        full: true,
+                    });
                     // Older runners did not know where a part ends, and called it 1.
                     start = end.max(len);
                 }
             }
-            parts.extend(newest.map(|file| Part { file, start, full: false }));
+            parts.extend(newest.map(|file| Part {
+                file,
+                start,
+                full: false,
+            }));
             return Ok(parts);
         }
     }
 
     fn whole_lines(&mut self) -> Vec<String> {
-        let Some(last) = self.partial.iter().rposition(|b| *b == b'\n') else { return Vec::new() };
+        let Some(last) = self.partial.iter().rposition(|b| *b == b'\n') else {
+            return Vec::new();
+        };
         let rest = self.partial.split_off(last + 1);
         let lines = std::mem::replace(&mut self.partial, rest);
         self.at += lines.len() as u64;
-        lines[..last].split(|b| *b == b'\n').map(|line| String::from_utf8_lossy(line).into_owned()).collect()
+        lines[..last]
+            .split(|b| *b == b'\n')
+            .map(|line| String::from_utf8_lossy(line).into_owned())
+            .collect()
     }
 
     fn take(&mut self, bytes: usize) -> String {
@@ -201,19 +256,26 @@ async fn full_ends(dir: &Path, name: &str) -> io::Result<Vec<u64>> {
     };
     let mut ends = Vec::new();
     while let Some(file) = files.next_entry().await? {
-        ends.extend(record::rotated_end(name, &file.file_name().to_string_lossy()));
+        ends.extend(record::rotated_end(
+            name,
+            &file.file_name().to_string_lossy(),
+        ));
     }
     ends.sort_unstable();
     Ok(ends)
 }
 
-/// Whether the open file, of which everything before `at` is read, is no longer the one that is written.
+/// Whether the open file, of which everything before `at` is read, is no longer the one that is
+/// written.
 async fn is_replaced(file: &File, dir: &Path, name: &str, at: u64) -> io::Result<bool> {
     let here = file.metadata().await?;
     match tokio::fs::metadata(dir.join(name)).await {
         Ok(there) => Ok((here.dev(), here.ino()) != (there.dev(), there.ino())),
         // Purged, or between two names: the next part may never come, for want of room.
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(full_ends(dir, name).await?.last().is_some_and(|end| *end > at)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(full_ends(dir, name)
+            .await?
+            .last()
+            .is_some_and(|end| *end > at)),
         Err(e) => Err(e),
     }
 }
@@ -252,13 +314,23 @@ mod tests {
     /// The runner's rotation.
     fn rotate(path: &Path, start: &mut u64) {
         let end = *start + fs::metadata(path).unwrap().len();
-        fs::rename(path, path.with_file_name(record::rotated_log("rank-0.log", end))).unwrap();
+        fs::rename(
+            path,
+            path.with_file_name(record::rotated_log("rank-0.log", end)),
+        )
+        .unwrap();
         let _ = fs::remove_file(path.with_file_name(record::rotated_log("rank-0.log", *start)));
         *start = end;
     }
 
     fn append(path: &Path, text: &str) {
-        fs::File::options().append(true).create(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
+        fs::File::options()
+            .append(true)
+            .create(true)
+            .open(path)
+            .unwrap()
+            .write_all(text.as_bytes())
+            .unwrap();
     }
 
     async fn last(path: &Path, tail: u32) -> Vec<String> {
@@ -272,19 +344,32 @@ mod tests {
         let (_dir, path) = log();
         fs::write(path.with_file_name("rank-0.log.6"), "a\nb\nc\n").unwrap();
         fs::write(&path, "d\ne\n").unwrap();
-        for (tail, lines) in [(0, ""), (1, "e"), (2, "de"), (3, "cde"), (5, "abcde"), (99, "abcde")] {
+        for (tail, lines) in [
+            (0, ""),
+            (1, "e"),
+            (2, "de"),
+            (3, "cde"),
+            (5, "abcde"),
+            (99, "abcde"),
+        ] {
             assert_eq!(last(&path, tail).await.concat(), lines, "tail {tail}");
         }
         assert_eq!(all(&mut RunLog::new(path.clone())).await.concat(), "abcde");
         // As runners named the older half that did not know where it ends.
-        fs::rename(path.with_file_name("rank-0.log.6"), path.with_file_name("rank-0.log.1")).unwrap();
+        fs::rename(
+            path.with_file_name("rank-0.log.6"),
+            path.with_file_name("rank-0.log.1"),
+        )
+        .unwrap();
         assert_eq!(all(&mut RunLog::new(path.clone())).await.concat(), "abcde");
     }
 
     #[tokio::test]
     async fn long_files_are_searched_block_by_block() {
         let (_dir, path) = log();
-        let lines: Vec<String> = (0..5_000).map(|i| format!("{i} {}", "x".repeat(i % 97))).collect();
+        let lines: Vec<String> = (0..5_000)
+            .map(|i| format!("{i} {}", "x".repeat(i % 97)))
+            .collect();
         fs::write(&path, lines.join("\n") + "\n").unwrap();
         assert_eq!(last(&path, 4_321).await, lines[5_000 - 4_321..]);
         assert_eq!(last(&path, 5_000).await, lines);
@@ -295,12 +380,27 @@ mod tests {
     async fn the_last_lines_are_whole_ones() {
         let (_dir, path) = log();
         let cri = |tag: &str, text: &str| format!("{:030} stdout {tag} {text}\n", 1);
-        let parts = [cri("F", "a"), cri("P", "b"), cri("P", "b"), cri("F", "b"), cri("F", "c"), cri("P", "d"), cri("P", "d")];
+        let parts = [
+            cri("F", "a"),
+            cri("P", "b"),
+            cri("P", "b"),
+            cri("F", "b"),
+            cri("F", "c"),
+            cri("P", "d"),
+            cri("P", "d"),
+        ];
         let split = parts[..3].concat();
-        fs::write(path.with_file_name(record::rotated_log("rank-0.log", split.len() as u64)), &split).unwrap();
+        fs::write(
+            path.with_file_name(record::rotated_log("rank-0.log", split.len() as u64)),
+            &split,
+        )
+        .unwrap();
         fs::write(&path, parts[3..].concat()).unwrap();
         for (tail, pieces) in [(0, 0), (1, 2), (2, 3), (3, 6), (4, 7), (9, 7)] {
-            let parts: Vec<&str> = parts[7 - pieces..].iter().map(|line| line.trim_end()).collect();
+            let parts: Vec<&str> = parts[7 - pieces..]
+                .iter()
+                .map(|line| line.trim_end())
+                .collect();
             assert_eq!(last(&path, tail).await, parts, "tail {tail}");
         }
     }
@@ -322,17 +422,30 @@ mod tests {
         assert_eq!(log.at(), 19);
     }
 
-    /// A part may be removed after its name was read: then the next part begins where it ended, and what was in it is lost.
+    /// A part may be removed after its name was read: then the next part begins where it ended, and
+    /// what was in it is lost.
     #[tokio::test]
     async fn a_part_that_is_removed_while_it_is_looked_for_is_told_as_lost() {
         let (dir, path) = log();
-        std::os::unix::fs::symlink(dir.path().join("nowhere"), path.with_file_name("rank-0.log.8")).unwrap();
+        std::os::unix::fs::symlink(
+            dir.path().join("nowhere"),
+            path.with_file_name("rank-0.log.8"),
+        )
+        .unwrap();
         fs::write(&path, "0000001\n").unwrap();
         let lines = RunLog::new(path).next_lines().await.unwrap();
-        assert_eq!(lines, Lines { lines: vec!["0000001".into()], at: 16, lost: 8 });
+        assert_eq!(
+            lines,
+            Lines {
+                lines: vec!["0000001".into()],
+                at: 16,
+                lost: 8
+            }
+        );
     }
 
-    /// A rotation may fall between any two looks of a reader: what it gets is without a gap, or the gap is told to the byte.
+    /// A rotation may fall between any two looks of a reader: what it gets is without a gap, or the
+    /// gap is told to the byte.
     #[tokio::test]
     async fn a_reader_beside_a_writer_that_rotates_all_the_time_misses_nothing_unsaid() {
         let (_dir, path) = log();
@@ -383,31 +496,65 @@ mod tests {
             }
         }
         // Of bytes 0 to 30, a runner keeps 18 to 30.
-        let late = Lines { lines: vec!["3a".into(), "3b".into()], at: 24, lost: 12 };
+        let late = Lines {
+            lines: vec!["3a".into(), "3b".into()],
+            at: 24,
+            lost: 12,
+        };
         assert_eq!(slow.next_lines().await.unwrap(), late);
-        assert_eq!(slow.next_lines().await.unwrap(), Lines { lines: vec!["4a".into(), "4b".into()], at: 30, lost: 0 });
+        assert_eq!(
+            slow.next_lines().await.unwrap(),
+            Lines {
+                lines: vec!["4a".into(), "4b".into()],
+                at: 30,
+                lost: 0
+            }
+        );
 
-        for (from, lost, text) in [(0, 18, "3a"), (6, 12, "3a"), (18, 0, "3a"), (21, 0, "3b"), (24, 0, "4a"), (27, 0, "4b")] {
+        for (from, lost, text) in [
+            (0, 18, "3a"),
+            (6, 12, "3a"),
+            (18, 0, "3a"),
+            (21, 0, "3b"),
+            (24, 0, "4a"),
+            (27, 0, "4b"),
+        ] {
             let mut again = RunLog::new(path.clone());
             again.seek(from);
             let lines = again.next_lines().await.unwrap();
-            assert_eq!((lines.lost, lines.lines[0].as_str()), (lost, text), "from {from}");
+            assert_eq!(
+                (lines.lost, lines.lines[0].as_str()),
+                (lost, text),
+                "from {from}"
+            );
         }
         let mut end = RunLog::new(path.clone());
         end.seek(30);
-        assert_eq!(end.next_lines().await.unwrap(), Lines { lines: Vec::new(), at: 30, lost: 0 });
+        assert_eq!(
+            end.next_lines().await.unwrap(),
+            Lines {
+                lines: Vec::new(),
+                at: 30,
+                lost: 0
+            }
+        );
         append(&path, "5a\n");
         assert_eq!(all(&mut end).await, ["5a"]);
     }
 
-    /// What a rank wrote has no checksum: a damaged log is shown as it is, but never more of it than there is, and a bound at a time.
+    /// What a rank wrote has no checksum: a damaged log is shown as it is, but never more of it
+    /// than there is, and a bound at a time.
     #[tokio::test]
     async fn garbage_is_shown_in_pieces_and_a_cut_shows_what_is_left() {
         let (_dir, path) = log();
         fs::write(&path, vec![0xff; 5 * CHUNK + 7]).unwrap();
         let mut log = RunLog::new(path.clone());
         let pieces = all(&mut log).await;
-        assert!(pieces.len() == 5 && pieces.iter().all(|piece| piece.chars().count() == CHUNK), "{} pieces", pieces.len());
+        assert!(
+            pieces.len() == 5 && pieces.iter().all(|piece| piece.chars().count() == CHUNK),
+            "{} pieces",
+            pieces.len()
+        );
 
         let text: String = (0..50).map(|i| format!("line {i}\n")).collect();
         for cut in 0..text.len() {
@@ -422,7 +569,11 @@ mod tests {
             flipped[at] ^= 1 << (at % 8);
             fs::write(&path, &flipped).unwrap();
             let lines = last(&path, 99).await;
-            assert!((49..=51).contains(&lines.len()), "byte {at} flipped: {} lines", lines.len());
+            assert!(
+                (49..=51).contains(&lines.len()),
+                "byte {at} flipped: {} lines",
+                lines.len()
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The search for the last lines of a log, backwards through its parts. Pieces of a line count as the line that they belong to.
+//! The search for the last lines of a log, backwards through its parts. Pieces of a line count as
+//! the line that they belong to.
 
 use std::io::{self, SeekFrom};
 
@@ -9,7 +10,8 @@ use tokio::{
 
 use super::file::CHUNK;
 
-/// Where in a line of the CRI format its tag stands, after 30 bytes of time and 6 of the stream's name: `P` is not the end of a line.
+/// Where in a line of the CRI format its tag stands, after 30 bytes of time and 6 of the stream's
+/// name: `P` is not the end of a line.
 const TAG: usize = 38;
 
 pub(super) struct Tail {
@@ -22,7 +24,11 @@ pub(super) struct Tail {
 
 impl Tail {
     pub(super) fn new(wanted: u64) -> Self {
-        Self { wanted, found: 0, open: false }
+        Self {
+            wanted,
+            found: 0,
+            open: false,
+        }
     }
 
     /// Where in this file the last `wanted` lines begin, if they do.
@@ -31,7 +37,8 @@ impl Tail {
         if self.wanted == 0 {
             return Ok(Some(end));
         }
-        // Of the line that is looked at, its beginning is at the front of `behind`: its tag may lie behind the block.
+        // Of the line that is looked at, its beginning is at the front of `behind`: its tag may lie
+        // behind the block.
         let mut behind = Vec::new();
         let mut next = end;
         while end > 0 {

@@ -15,9 +15,11 @@ use muster_core::{
 };
 use tokio::process::Command;
 
-/// Asking an interpreter takes 60 ms here and many seconds from a cold network file system; beyond this it would not train either.
+/// Asking an interpreter takes 60 ms here and many seconds from a cold network file system; beyond
+/// this it would not train either.
 const ASK_TIMEOUT: Duration = Duration::from_secs(60);
-/// An answer is good for this long: a re-form must not wait for it, and a torch that was put in front of the other is noticed the same day.
+/// An answer is good for this long: a re-form must not wait for it, and a torch that was put in
+/// front of the other is noticed the same day.
 const ANSWER_KEPT: Duration = Duration::from_secs(4 * 3_600);
 /// Interpreters remembered; a node uses a few.
 const ANSWERS_MAX: usize = 64;
@@ -33,11 +35,18 @@ pub(super) struct Interpreters {
     said: Mutex<BTreeMap<Asked, (Instant, Answer)>>,
 }
 
-/// What decides on the answer, beside the files themselves: the interpreter, of which time, and the variables that [`DECIDING`] names.
+/// What decides on the answer, beside the files themselves: the interpreter, of which time, and the
+/// variables that [`DECIDING`] names.
 type Asked = (PathBuf, Option<SystemTime>, [Option<String>; 5]);
 
 /// Where torch is looked for, and which locale the interpreter takes.
-const DECIDING: [&str; 5] = ["PYTHONPATH", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONCOERCECLOCALE"];
+const DECIDING: [&str; 5] = [
+    "PYTHONPATH",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "PYTHONCOERCECLOCALE",
+];
 
 /// Major and minor version of torch.
 pub(super) type Torch = (u32, u32);
@@ -53,10 +62,14 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// What this interpreter is made of, and since when: the files it was asked from, and the folder that holds the distribution of torch,
-    /// which changes with each package that is installed beside it. Blocks for a look at the disk.
+    /// What this interpreter is made of, and since when: the files it was asked from, and the
+    /// folder that holds the distribution of torch, which changes with each package that is
+    /// installed beside it. Blocks for a look at the disk.
     pub(crate) fn files(&self) -> Vec<(PathBuf, Option<SystemTime>)> {
-        let site = self.read_from.first().and_then(|(distribution, _)| distribution.parent());
+        let site = self
+            .read_from
+            .first()
+            .and_then(|(distribution, _)| distribution.parent());
         let site = site.map(|folder| (folder.to_owned(), modified(folder)));
         self.read_from.iter().cloned().chain(site).collect()
     }
@@ -64,11 +77,23 @@ impl Answer {
 
 impl Interpreters {
     pub(super) async fn ask(&self, python: &Path, launch: &Launch) -> Result<Answer, String> {
-        let key = (python.to_owned(), modified(python), DECIDING.map(|name| launch.env.get(name).cloned()));
-        let known = self.said.lock().expect("nothing panics while it is held").get(&key).cloned();
+        let key = (
+            python.to_owned(),
+            modified(python),
+            DECIDING.map(|name| launch.env.get(name).cloned()),
+        );
+        let known = self
+            .said
+            .lock()
+            .expect("nothing panics while it is held")
+            .get(&key)
+            .cloned();
         if let Some((asked, answer)) = known
             && asked.elapsed() < ANSWER_KEPT
-            && answer.read_from.iter().all(|(file, then)| modified(file) == *then)
+            && answer
+                .read_from
+                .iter()
+                .all(|(file, then)| modified(file) == *then)
         {
             return Ok(answer);
         }
@@ -84,25 +109,43 @@ impl Interpreters {
 }
 
 fn modified(file: &Path) -> Option<SystemTime> {
-    fs::metadata(file).and_then(|metadata| metadata.modified()).ok()
+    fs::metadata(file)
+        .and_then(|metadata| metadata.modified())
+        .ok()
 }
 
 async fn ask(python: &Path, launch: &Launch) -> Result<Answer, String> {
     let mut command = Command::new(python);
-    command.args(["-c", QUESTION]).env_clear().envs(&launch.env).current_dir(&launch.dir);
+    command
+        .args(["-c", QUESTION])
+        .env_clear()
+        .envs(&launch.env)
+        .current_dir(&launch.dir);
     command.stdin(Stdio::null()).kill_on_drop(true);
     let output = match tokio::time::timeout(ASK_TIMEOUT, command.output()).await {
         Ok(Ok(output)) => output,
         Ok(Err(e)) => return Err(format!("{} cannot be started: {e}", python.display())),
-        Err(_) => return Err(format!("{} did not answer within {} s", python.display(), ASK_TIMEOUT.as_secs())),
+        Err(_) => {
+            return Err(format!(
+                "{} did not answer within {} s",
+                python.display(),
+                ASK_TIMEOUT.as_secs()
+            ));
+        }
     };
-    let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (said, complaint) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     if complaint.contains("PackageNotFoundError") {
         return Err(format!("torch is not installed for {}", python.display()));
     }
     answer(&said).ok_or_else(|| {
         let last = complaint.lines().last().unwrap_or("it said nothing");
-        format!("{} does not tell its torch version: {last:.200}", python.display())
+        format!(
+            "{} does not tell its torch version: {last:.200}",
+            python.display()
+        )
     })
 }
 
@@ -113,11 +156,34 @@ fn answer(said: &str) -> Option<Answer> {
     let implementation = words.next().unwrap_or_default().to_owned();
     let python = words.next().and_then(version).unwrap_or_default();
     let system = words.next().unwrap_or_default().to_owned();
-    let mut known = || words.next().filter(|word| *word != "-").unwrap_or_default().to_owned();
-    let stack = Stack { torch: known(), cuda: known(), nccl: known() };
+    let mut known = || {
+        words
+            .next()
+            .filter(|word| *word != "-")
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let stack = Stack {
+        torch: known(),
+        cuda: known(),
+        nccl: known(),
+    };
     let ctype = Some(known()).filter(|ctype| !ctype.is_empty());
-    let read_from = lines.take(FILES_MAX).map(|file| (PathBuf::from(file), modified(Path::new(file)))).collect();
-    Some(Answer { interpreter: Interpreter { torch, implementation, python, system }, stack, ctype, read_from })
+    let read_from = lines
+        .take(FILES_MAX)
+        .map(|file| (PathBuf::from(file), modified(Path::new(file))))
+        .collect();
+    Some(Answer {
+        interpreter: Interpreter {
+            torch,
+            implementation,
+            python,
+            system,
+        },
+        stack,
+        ctype,
+        read_from,
+    })
 }
 
 fn version(text: &str) -> Option<Torch> {
@@ -139,12 +205,17 @@ mod tests {
             fs::write(file, text).unwrap();
         };
         let release = torch.split('+').next().unwrap();
-        let needs = nccl.map(|_| "Requires-Dist: nvidia-nccl-cu13==1.0; platform_system == \"Linux\"\n").unwrap_or_default();
+        let needs = nccl
+            .map(|_| "Requires-Dist: nvidia-nccl-cu13==1.0; platform_system == \"Linux\"\n")
+            .unwrap_or_default();
         write(
             format!("torch-{release}.dist-info/METADATA"),
             format!("Metadata-Version: 2.1\nName: torch\nVersion: {release}\n{needs}"),
         );
-        write("torch/__init__.py".into(), "raise SystemExit('imported')\n".into());
+        write(
+            "torch/__init__.py".into(),
+            "raise SystemExit('imported')\n".into(),
+        );
         write(
             "torch/version.py".into(),
             format!(
@@ -160,10 +231,21 @@ mod tests {
     }
 
     fn launch(site: &Path, preload: &str) -> Launch {
-        let words = [("PYTHONPATH", site.to_str().unwrap()), ("LD_PRELOAD", preload)];
-        let env =
-            words.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        Launch { program: "python3".into(), args: Vec::new(), env, dir: site.to_str().unwrap().into() }
+        let words = [
+            ("PYTHONPATH", site.to_str().unwrap()),
+            ("LD_PRELOAD", preload),
+        ];
+        let env = words
+            .iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, value)| ((*name).into(), (*value).into()))
+            .collect();
+        Launch {
+            program: "python3".into(),
+            args: Vec::new(),
+            env,
+            dir: site.to_str().unwrap().into(),
+        }
     }
 
     /// The system's interpreter, without what is installed for it.
@@ -180,20 +262,42 @@ mod tests {
         let (site, python) = (dir.path().join("site"), python(dir.path()));
         install(&site, "2.15.1+cu132", "'13.2'", Some("2.30.7"));
         let mut launch = launch(&site, "");
-        launch.env.insert("PATH".into(), std::env::var("PATH").unwrap());
+        launch
+            .env
+            .insert("PATH".into(), std::env::var("PATH").unwrap());
         let known = Interpreters::default();
         let ask = || async { known.ask(&python, &launch).await.unwrap() };
-        let Answer { interpreter, stack, .. } = ask().await;
+        let Answer {
+            interpreter, stack, ..
+        } = ask().await;
         assert_eq!(
-            (interpreter.torch, interpreter.implementation.as_str(), interpreter.system.as_str()),
+            (
+                interpreter.torch,
+                interpreter.implementation.as_str(),
+                interpreter.system.as_str()
+            ),
             ((2, 15), "cpython", "linux")
         );
-        assert_eq!(stack, Stack { torch: "2.15.1+cu132".into(), cuda: "13.2".into(), nccl: "2.30.7".into() });
+        assert_eq!(
+            stack,
+            Stack {
+                torch: "2.15.1+cu132".into(),
+                cuda: "13.2".into(),
+                nccl: "2.30.7".into()
+            }
+        );
         // An upgrade puts other files in place of those it was read from.
         fs::remove_dir_all(&site).unwrap();
         install(&site, "2.16.0", "None", None);
         let stack = ask().await.stack;
-        assert_eq!(stack, Stack { torch: "2.16.0".into(), ..Stack::default() }, "a NCCL it does not need is not its own");
+        assert_eq!(
+            stack,
+            Stack {
+                torch: "2.16.0".into(),
+                ..Stack::default()
+            },
+            "a NCCL it does not need is not its own"
+        );
     }
 
     #[tokio::test]
@@ -211,21 +315,46 @@ mod tests {
             (&[("LANG", "C"), ("PYTHONCOERCECLOCALE", "0")], None),
         ] {
             let mut launch = launch(&site, "");
-            launch.env.insert("PATH".into(), std::env::var("PATH").unwrap());
-            launch.env.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-            assert_eq!(known.ask(&python, &launch).await.unwrap().ctype.as_deref(), left, "{variables:?}");
+            launch
+                .env
+                .insert("PATH".into(), std::env::var("PATH").unwrap());
+            launch.env.extend(
+                variables
+                    .iter()
+                    .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+            );
+            assert_eq!(
+                known.ask(&python, &launch).await.unwrap().ctype.as_deref(),
+                left,
+                "{variables:?}"
+            );
         }
     }
 
     #[test]
     fn an_answer_may_be_short() {
         let short = answer("2.4.1\n").unwrap();
-        assert_eq!((short.interpreter.torch, short.stack), ((2, 4), Stack::default()));
+        assert_eq!(
+            (short.interpreter.torch, short.stack),
+            ((2, 4), Stack::default())
+        );
         let full = answer("2.15.0 cpython 3.11 linux 2.15.0+cpu - -\n/a b/torch\n").unwrap();
-        assert_eq!(full.stack, Stack { torch: "2.15.0+cpu".into(), ..Stack::default() });
+        assert_eq!(
+            full.stack,
+            Stack {
+                torch: "2.15.0+cpu".into(),
+                ..Stack::default()
+            }
+        );
         assert_eq!(full.read_from, [(PathBuf::from("/a b/torch"), None)]);
         assert_eq!(full.ctype, None, "an agent's predecessor did not ask");
-        assert_eq!(answer("2.15.0 cpython 3.11 linux 2.15.0 - - C.UTF-8\n").unwrap().ctype.as_deref(), Some("C.UTF-8"));
+        assert_eq!(
+            answer("2.15.0 cpython 3.11 linux 2.15.0 - - C.UTF-8\n")
+                .unwrap()
+                .ctype
+                .as_deref(),
+            Some("C.UTF-8")
+        );
         assert!(answer("").is_none() && answer("no version\n").is_none());
     }
 }

@@ -1,9 +1,11 @@
-//! What a node waits for before it takes work: interfaces that must carry an address, and peers that must answer, as they are named to the agent;
-//! and the word that it will have to leave.
-//! Until then it is in the fleet and says what it waits for; the judge makes a finding of it that keeps work away.
+//! What a node waits for before it takes work: interfaces that must carry an address, and peers
+//! that must answer, as they are named to the agent; and the word that it will have to leave. Until
+//! then it is in the fleet and says what it waits for; the judge makes a finding of it that keeps
+//! work away.
 //!
-//! An interface is asked for as long as the agent lives: without it the ranks of this node cannot be reached. A peer has only to answer once: it
-//! shows that the mesh is up, and may be rebooted later. Peers have a thread of their own, since a name or an answer may take its time.
+//! An interface is asked for as long as the agent lives: without it the ranks of this node cannot
+//! be reached. A peer has only to answer once: it shows that the mesh is up, and may be rebooted
+//! later. Peers have a thread of their own, since a name or an answer may take its time.
 
 use std::{
     fmt,
@@ -26,7 +28,8 @@ use tracing::warn;
 
 use super::{network, roots::Roots, senses::Sense};
 
-/// A mesh answers within a round trip; one that is being built may take a resend of TCP's first segment (1 s).
+/// A mesh answers within a round trip; one that is being built may take a resend of TCP's first
+/// segment (1 s).
 const ANSWER: Duration = Duration::from_secs(2);
 /// A sentence; what a cloud's metadata says of an interruption is some 60 bytes.
 const NOTICE_MAX: u64 = 200;
@@ -47,9 +50,14 @@ impl FromStr for Peer {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is not HOST or HOST:PORT");
         let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((host, port)) => (host, port.strip_prefix(':').or(port.is_empty().then_some(""))),
+            Some((host, port)) => (
+                host,
+                port.strip_prefix(':').or(port.is_empty().then_some("")),
+            ),
             // An IPv6 address has more colons than one.
-            None if text.matches(':').count() == 1 => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+            None if text.matches(':').count() == 1 => text
+                .split_once(':')
+                .map_or((text, None), |(host, port)| (host, Some(port))),
             None => (text, Some("")),
         };
         let port = match port.ok_or_else(wrong)? {
@@ -60,7 +68,10 @@ impl FromStr for Peer {
         if host.is_empty() || !host.chars().all(plain) {
             return Err(wrong());
         }
-        Ok(Self { host: host.to_owned(), port })
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+        })
     }
 }
 
@@ -77,12 +88,18 @@ impl fmt::Display for Peer {
 impl Peer {
     /// Why it does not answer, if it does not.
     fn ask(&self) -> Result<(), String> {
-        let addresses = (self.host.as_str(), self.port.unwrap_or(DISCARD)).to_socket_addrs().map_err(|e| e.to_string())?;
+        let addresses = (self.host.as_str(), self.port.unwrap_or(DISCARD))
+            .to_socket_addrs()
+            .map_err(|e| e.to_string())?;
         let mut last = "its name has no address".to_owned();
         for address in addresses {
             match TcpStream::connect_timeout(&address, ANSWER) {
                 Ok(_) => return Ok(()),
-                Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused && self.port.is_none() => return Ok(()),
+                Err(e)
+                    if e.kind() == std::io::ErrorKind::ConnectionRefused && self.port.is_none() =>
+                {
+                    return Ok(());
+                }
                 Err(e) => last = e.to_string(),
             }
         }
@@ -94,8 +111,16 @@ impl Peer {
 pub(super) fn interfaces(roots: &Roots, names: &[String]) -> Vec<Reading> {
     let reading = |name: &String| {
         let wanting = network::wanting(roots, name);
-        let words = format!("waits for interface {name}, which {}", wanting.unwrap_or("is up"));
-        Reading { check: "awaited-interface", subject: Subject::Nic(name.clone()), value: Value::Flag(wanting.is_some()), words }
+        let words = format!(
+            "waits for interface {name}, which {}",
+            wanting.unwrap_or("is up")
+        );
+        Reading {
+            check: "awaited-interface",
+            subject: Subject::Nic(name.clone()),
+            value: Value::Flag(wanting.is_some()),
+            words,
+        }
     };
     names.iter().map(reading).collect()
 }
@@ -105,27 +130,62 @@ pub(super) fn notice(file: &Path) -> Reading {
     let mut said = Vec::new();
     let read = File::open(file).and_then(|file| file.take(NOTICE_MAX).read_to_end(&mut said));
     // A file that is there and cannot be read is a notice all the same.
-    let given = read.as_ref().map_or_else(|e| e.kind() != ErrorKind::NotFound, |_| true);
+    let given = read
+        .as_ref()
+        .map_or_else(|e| e.kind() != ErrorKind::NotFound, |_| true);
     let said = String::from_utf8_lossy(&said);
-    let line: String = said.lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
-    let words = if line.trim().is_empty() { "this machine will be taken away".to_owned() } else { line.trim().to_owned() };
-    Reading { check: TERMINATION_NOTICE, subject: Subject::Node, value: Value::Flag(given), words }
+    let line: String = said
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .filter(|c| !c.is_control())
+        .collect();
+    let words = if line.trim().is_empty() {
+        "this machine will be taken away".to_owned()
+    } else {
+        line.trim().to_owned()
+    };
+    Reading {
+        check: TERMINATION_NOTICE,
+        subject: Subject::Node,
+        value: Value::Flag(given),
+        words,
+    }
 }
 
 /// What is said of peers that have not answered yet.
 pub(super) fn unanswered<'a>(peers: impl IntoIterator<Item = &'a (Peer, String)>) -> Vec<Reading> {
-    let silent: Vec<String> = peers.into_iter().map(|(peer, why)| format!("{peer} ({why})")).collect();
+    let silent: Vec<String> = peers
+        .into_iter()
+        .map(|(peer, why)| format!("{peer} ({why})"))
+        .collect();
     let words = format!("waits for an answer of {}", silent.join(", "));
-    vec![Reading { check: "awaited-peer", subject: Subject::Node, value: Value::Flag(!silent.is_empty()), words }]
+    vec![Reading {
+        check: "awaited-peer",
+        subject: Subject::Node,
+        value: Value::Flag(!silent.is_empty()),
+        words,
+    }]
 }
 
 /// Those that are asked for at the start, before anybody was asked.
 pub(super) fn unasked(peers: &[Peer]) -> Vec<Reading> {
-    unanswered(&peers.iter().map(|peer| (peer.clone(), "not asked yet".to_owned())).collect::<Vec<_>>())
+    unanswered(
+        &peers
+            .iter()
+            .map(|peer| (peer.clone(), "not asked yet".to_owned()))
+            .collect::<Vec<_>>(),
+    )
 }
 
 /// Asks until all have answered.
-pub(super) fn start(peers: Vec<Peer>, pace: Duration, out: SyncSender<Sense>, over: Arc<AtomicBool>) {
+pub(super) fn start(
+    peers: Vec<Peer>,
+    pace: Duration,
+    out: SyncSender<Sense>,
+    over: Arc<AtomicBool>,
+) {
     if peers.is_empty() {
         return;
     }
@@ -137,7 +197,10 @@ pub(super) fn start(peers: Vec<Peer>, pace: Duration, out: SyncSender<Sense>, ov
 
 fn ask_for_ever(mut peers: Vec<Peer>, pace: Duration, out: &SyncSender<Sense>, over: &AtomicBool) {
     while !peers.is_empty() && !over.load(Ordering::Relaxed) {
-        let silent: Vec<(Peer, String)> = peers.into_iter().filter_map(|peer| peer.ask().err().map(|why| (peer, why))).collect();
+        let silent: Vec<(Peer, String)> = peers
+            .into_iter()
+            .filter_map(|peer| peer.ask().err().map(|why| (peer, why)))
+            .collect();
         if out.send(Sense::Peers(unanswered(&silent))).is_err() {
             return;
         }
@@ -156,10 +219,26 @@ mod tests {
 
     #[test]
     fn peers_are_written_as_people_write_hosts() {
-        for text in ["hub", "hub.mesh:51820", "10.8.0.1", "10.8.0.1:22", "fd00::1", "[fd00::1]:22"] {
+        for text in [
+            "hub",
+            "hub.mesh:51820",
+            "10.8.0.1",
+            "10.8.0.1:22",
+            "fd00::1",
+            "[fd00::1]:22",
+        ] {
             assert_eq!(text.parse::<Peer>().unwrap().to_string(), text);
         }
-        for text in ["", ":1", "hub:", "hub:x", "hub:70000", "a b", "[fd00::1", "[fd00::1]x"] {
+        for text in [
+            "",
+            ":1",
+            "hub:",
+            "hub:x",
+            "hub:70000",
+            "a b",
+            "[fd00::1",
+            "[fd00::1]x",
+        ] {
             assert!(text.parse::<Peer>().is_err(), "{text:?}");
         }
     }
@@ -174,7 +253,10 @@ mod tests {
         drop(listener);
         assert!(peer(format!("127.0.0.1:{port}")).ask().is_err());
         let said = &unanswered(&[(peer("hub:1".into()), "refused".into())])[0];
-        assert_eq!((said.value, said.words.as_str()), (Value::Flag(true), "waits for an answer of hub:1 (refused)"));
+        assert_eq!(
+            (said.value, said.words.as_str()),
+            (Value::Flag(true), "waits for an answer of hub:1 (refused)")
+        );
         assert_eq!(unanswered(&[])[0].value, Value::Flag(false));
     }
 }

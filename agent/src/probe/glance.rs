@@ -1,8 +1,10 @@
-//! When to glance again. Between two looks a thread glances at the little that changes without any event and matters at once; if it is other than
-//! it was, the thread looks. So a change is known within a second, and nobody pays for a look a second.
+//! When to glance again. Between two looks a thread glances at the little that changes without any
+//! event and matters at once; if it is other than it was, the thread looks. So a change is known
+//! within a second, and nobody pays for a look a second.
 //!
-//! What a driver takes for its answers is nobody's to know beforehand. A glance that takes long is made less often: it never has more than its share
-//! of a processor, and where that share is too small, a change is known later, with the next look at the latest.
+//! What a driver takes for its answers is nobody's to know beforehand. A glance that takes long is
+//! made less often: it never has more than its share of a processor, and where that share is too
+//! small, a change is known later, with the next look at the latest.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +12,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// One glancing thread's: two of them, and the looks, stay below 0.5 % of a core.
 const SHARE: u32 = 800;
-/// Of the time a glance takes, most of it asleep in a driver: whom it keeps waiting there is not ours to know.
+/// Of the time a glance takes, most of it asleep in a driver: whom it keeps waiting there is not
+/// ours to know.
 const SHARE_OF_TIME: u32 = 20;
 
 /// Time between glances.
@@ -22,7 +25,11 @@ pub(super) struct Glances {
 
 impl Glances {
     pub(super) fn new(every: Duration) -> Self {
-        Self { every, begun: (Duration::ZERO, Instant::now()), pause: every }
+        Self {
+            every,
+            begun: (Duration::ZERO, Instant::now()),
+            pause: every,
+        }
     }
 
     pub(super) fn pause(&self) -> Duration {
@@ -35,7 +42,11 @@ impl Glances {
 
     pub(super) fn end(&mut self) {
         let (used_before, begun) = self.begun;
-        self.pause = after(self.every, used().saturating_sub(used_before), begun.elapsed());
+        self.pause = after(
+            self.every,
+            used().saturating_sub(used_before),
+            begun.elapsed(),
+        );
     }
 
     /// A look was made: what was slow may be so no more, and is tried again sooner.
@@ -51,7 +62,10 @@ fn after(every: Duration, worked: Duration, took: Duration) -> Duration {
 /// Processor time of this thread, the kernel's for it included.
 fn used() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
-//! What the supervisor tells of the runs it holds, and what follows from it: whose fault an XID is, whose memory is in use, and what
-//! cannot be killed. Only the last word counts, so nothing ever waits for the senses.
+//! What the supervisor tells of the runs it holds, and what follows from it: whose fault an XID is,
+//! whose memory is in use, and what cannot be killed. Only the last word counts, so nothing ever
+//! waits for the senses.
 
 use std::collections::BTreeMap;
 
 use muster_core::health::{Reading, Subject, Value, WORKER_UNKILLABLE};
 use tokio::sync::watch;
 
-/// A run this node holds, from when its runner is up until the coordinator has acknowledged its end.
+/// A run this node holds, from when its runner is up until the coordinator has acknowledged its
+/// end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldRun {
     /// As its directory is called.
@@ -17,7 +19,8 @@ pub struct HeldRun {
     /// Whose it is; the same in all generations.
     pub job: String,
     pub gpus: Vec<String>,
-    /// Of its processes some live on a minute after they were killed: these, as far as they can be named.
+    /// Of its processes some live on a minute after they were killed: these, as far as they can be
+    /// named.
     pub unkillable: Option<Vec<i32>>,
     /// Why it cannot be proven that nothing of it lives.
     pub unproven: Option<String>,
@@ -48,7 +51,11 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) fn new(told: watch::Receiver<Vec<HeldRun>>) -> Self {
-        Self { told, runs: Vec::new(), last: BTreeMap::new() }
+        Self {
+            told,
+            runs: Vec::new(),
+            last: BTreeMap::new(),
+        }
     }
 
     /// Takes up what was told since. True if it is another.
@@ -57,50 +64,88 @@ impl Held {
             return false;
         }
         let runs = self.told.borrow_and_update().clone();
-        for run in runs.iter().filter(|run| !self.runs.iter().any(|known| known.name == run.name)) {
-            self.last.extend(run.gpus.iter().map(|gpu| (gpu.clone(), run.job.clone())));
+        for run in runs
+            .iter()
+            .filter(|run| !self.runs.iter().any(|known| known.name == run.name))
+        {
+            self.last
+                .extend(run.gpus.iter().map(|gpu| (gpu.clone(), run.job.clone())));
         }
         self.runs = runs;
         true
     }
 
-    /// The job that is, or was last, on a whole GPU. Instances of one GPU may be of several jobs, and an XID does not say whose it is.
+    /// The job that is, or was last, on a whole GPU. Instances of one GPU may be of several jobs,
+    /// and an XID does not say whose it is.
     pub(super) fn job_on(&self, uuid: &str) -> Option<&str> {
         self.last.get(uuid).map(String::as_str)
     }
 
-    /// Adds to a line of the kernel log about a process that was killed which rank that was, if it was one.
+    /// Adds to a line of the kernel log about a process that was killed which rank that was, if it
+    /// was one.
     pub(super) fn with_victim(&self, line: &str) -> String {
         let number = |word: &str| word.parse::<u32>().ok();
-        let killed = line.split_once("rocess ").and_then(|(_, rest)| number(rest.split(' ').next()?));
-        let of = |run: &HeldRun| run.ranks.iter().find(|rank| Some(rank.pid) == killed).map(|rank| (rank.rank, run.job.clone()));
+        let killed = line
+            .split_once("rocess ")
+            .and_then(|(_, rest)| number(rest.split(' ').next()?));
+        let of = |run: &HeldRun| {
+            run.ranks
+                .iter()
+                .find(|rank| Some(rank.pid) == killed)
+                .map(|rank| (rank.rank, run.job.clone()))
+        };
         match self.runs.iter().find_map(of) {
             Some((rank, job)) => format!("{line}: rank {rank} of {job}"),
             None => line.to_owned(),
         }
     }
 
-    /// Without what is about GPUs that a run of ours holds: the memory is its own, or that of its workers that end just now.
+    /// Without what is about GPUs that a run of ours holds: the memory is its own, or that of its
+    /// workers that end just now.
     pub(super) fn not_of_ours(&self, readings: &[Reading]) -> Vec<Reading> {
         let ours = |subject: &Subject| matches!(subject, Subject::Gpu(uuid) if self.runs.iter().any(|run| run.gpus.contains(uuid)));
-        readings.iter().filter(|reading| reading.check != "memory-held" || !ours(&reading.subject)).cloned().collect()
+        readings
+            .iter()
+            .filter(|reading| reading.check != "memory-held" || !ours(&reading.subject))
+            .cloned()
+            .collect()
     }
 
     /// What is left of runs and cannot be killed, and what may be left of them.
     pub(super) fn readings(&self) -> Vec<Reading> {
-        let stuck: Vec<String> = self.runs.iter().filter_map(|run| Some(described(run, run.unkillable.as_ref()?))).collect();
+        let stuck: Vec<String> = self
+            .runs
+            .iter()
+            .filter_map(|run| Some(described(run, run.unkillable.as_ref()?)))
+            .collect();
         let mut words = Vec::new();
         if !stuck.is_empty() {
-            words.push(format!("{} cannot be killed: alive a minute after SIGKILL", stuck.join(", ")));
+            words.push(format!(
+                "{} cannot be killed: alive a minute after SIGKILL",
+                stuck.join(", ")
+            ));
         }
         for run in &self.runs {
             let todo = "reboot the node, or make sure of it and move the run's directory away";
-            let unproven = |why| format!("cannot prove that nothing of {} lives: {why}; {todo}", run.name);
+            let unproven = |why| {
+                format!(
+                    "cannot prove that nothing of {} lives: {why}; {todo}",
+                    run.name
+                )
+            };
             words.extend(run.unproven.iter().map(unproven));
         }
-        let reading =
-            Reading { check: WORKER_UNKILLABLE, subject: Subject::Node, value: Value::Flag(true), words: words.join("; ") };
-        if words.is_empty() { Vec::new() } else { vec![reading] }
+        let reading = Reading {
+            check: WORKER_UNKILLABLE,
+            subject: Subject::Node,
+            value: Value::Flag(true),
+            words: words.join("; "),
+        };
+        if words.is_empty() {
+            Vec::new()
+        } else {
+            vec![reading]
+        }
     }
 }
 
@@ -120,12 +165,30 @@ mod tests {
 
     #[test]
     fn a_rank_that_the_kernel_killed_is_named() {
-        let ranks = vec![HeldRank { rank: 5, pid: 77, alive: false }];
-        let runs = vec![HeldRun { job: "default/digits".into(), ranks, ..HeldRun::default() }];
-        let held = Held { runs, ..Held::new(watch::channel(Vec::new()).1) };
+        let ranks = vec![HeldRank {
+            rank: 5,
+            pid: 77,
+            alive: false,
+        }];
+        let runs = vec![HeldRun {
+            job: "default/digits".into(),
+            ranks,
+            ..HeldRun::default()
+        }];
+        let held = Held {
+            runs,
+            ..Held::new(watch::channel(Vec::new()).1)
+        };
         let line = "Memory cgroup out of memory: Killed process 77 (python3) total-vm:1kB";
-        assert_eq!(held.with_victim(line), format!("{line}: rank 5 of default/digits"));
-        for other in ["Out of memory: Killed process 78 (java) total-vm:1kB", "Out of memory: Killed process", ""] {
+        assert_eq!(
+            held.with_victim(line),
+            format!("{line}: rank 5 of default/digits")
+        );
+        for other in [
+            "Out of memory: Killed process 78 (java) total-vm:1kB",
+            "Out of memory: Killed process",
+            "",
+        ] {
             assert_eq!(held.with_victim(other), other);
         }
     }

@@ -1,6 +1,7 @@
 //! What the kernel says about the machine: processors, memory, limits, device files.
 //!
-//! A real machine is read by sysinfo, as far as that goes. A tree that only looks like a machine is read by hand ([`Hardware`]).
+//! A real machine is read by sysinfo, as far as that goes. A tree that only looks like a machine is
+//! read by hand ([`Hardware`]).
 
 use std::{collections::BTreeSet, fs};
 
@@ -20,7 +21,8 @@ pub(super) struct Machine {
     pub(super) host: Host,
 }
 
-/// Size of a tmpfs that was mounted without one: half of the memory (kernel documentation of tmpfs).
+/// Size of a tmpfs that was mounted without one: half of the memory (kernel documentation of
+/// tmpfs).
 const TMPFS_SHARE: u64 = 2;
 
 /// The facts about a machine that sysinfo can read.
@@ -59,7 +61,11 @@ impl Hardware for Real {
     }
 
     fn cpu_model(&self) -> String {
-        self.0.as_ref().and_then(|system| system.cpus().first()).map(|cpu| cpu.brand().trim().to_owned()).unwrap_or_default()
+        self.0
+            .as_ref()
+            .and_then(|system| system.cpus().first())
+            .map(|cpu| cpu.brand().trim().to_owned())
+            .unwrap_or_default()
     }
 
     fn physical_cores(&self) -> Option<usize> {
@@ -92,11 +98,16 @@ impl Hardware for Tree<'_> {
     }
 
     fn cpu_model(&self) -> String {
-        values(self.cpuinfo, "model name").next().unwrap_or_default().to_owned()
+        values(self.cpuinfo, "model name")
+            .next()
+            .unwrap_or_default()
+            .to_owned()
     }
 
     fn physical_cores(&self) -> Option<usize> {
-        let cores: BTreeSet<_> = values(self.cpuinfo, "physical id").zip(values(self.cpuinfo, "core id")).collect();
+        let cores: BTreeSet<_> = values(self.cpuinfo, "physical id")
+            .zip(values(self.cpuinfo, "core id"))
+            .collect();
         (!cores.is_empty()).then_some(cores.len())
     }
 
@@ -105,15 +116,21 @@ impl Hardware for Tree<'_> {
     }
 
     fn memory_bytes(&self) -> u64 {
-        kib(&self.roots.text("proc/meminfo").unwrap_or_default(), "MemTotal:").unwrap_or(0)
+        kib(
+            &self.roots.text("proc/meminfo").unwrap_or_default(),
+            "MemTotal:",
+        )
+        .unwrap_or(0)
     }
 }
 
 /// All values of `KEY : VALUE` lines.
 fn values<'a>(cpuinfo: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
-    cpuinfo
-        .lines()
-        .filter_map(move |line| line.split_once(':').filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim()))
+    cpuinfo.lines().filter_map(move |line| {
+        line.split_once(':')
+            .filter(|(name, _)| name.trim() == key)
+            .map(|(_, value)| value.trim())
+    })
 }
 
 pub(super) fn read(roots: &Roots) -> Machine {
@@ -121,7 +138,14 @@ pub(super) fn read(roots: &Roots) -> Machine {
     if roots.is_real() {
         machine(roots, &cpuinfo, &Real::look())
     } else {
-        machine(roots, &cpuinfo, &Tree { roots, cpuinfo: &cpuinfo })
+        machine(
+            roots,
+            &cpuinfo,
+            &Tree {
+                roots,
+                cpuinfo: &cpuinfo,
+            },
+        )
     }
 }
 
@@ -133,16 +157,26 @@ fn machine(roots: &Roots, cpuinfo: &str, hardware: &impl Hardware) -> Machine {
     let mounts = roots.text("proc/self/mounts").unwrap_or_default();
     let limits = roots.text("proc/self/limits").unwrap_or_default();
     let host = Host {
-        boot_id: roots.text("proc/sys/kernel/random/boot_id").unwrap_or_default(),
+        boot_id: roots
+            .text("proc/sys/kernel/random/boot_id")
+            .unwrap_or_default(),
         cpu_model: hardware.cpu_model(),
         sockets: sockets.len().max(1) as u32,
-        physical_cores: hardware.physical_cores().filter(|cores| *cores > 0).unwrap_or(threads) as u32,
+        physical_cores: hardware
+            .physical_cores()
+            .filter(|cores| *cores > 0)
+            .unwrap_or(threads) as u32,
         numa: numa(roots),
         shm_bytes: shm(&mounts, memory_bytes),
         memlock_bytes: limit(&limits, "Max locked memory"),
         open_files: limit(&limits, "Max open files"),
-        peermem: roots.exists("sys/module/nvidia_peermem") || roots.exists("sys/kernel/mm/memory_peers/nv_mem"),
-        gpu_device_files: roots.names("dev").into_iter().filter(|name| name.starts_with("nvidia")).collect(),
+        peermem: roots.exists("sys/module/nvidia_peermem")
+            || roots.exists("sys/kernel/mm/memory_peers/nv_mem"),
+        gpu_device_files: roots
+            .names("dev")
+            .into_iter()
+            .filter(|name| name.starts_with("nvidia"))
+            .collect(),
         imex_channels: roots.names("dev/nvidia-caps-imex-channels"),
         topology_file: topology_file(roots),
         nccl_conf: nccl_conf(&roots.text("etc/nccl.conf").unwrap_or_default()),
@@ -162,7 +196,11 @@ fn machine(roots: &Roots, cpuinfo: &str, hardware: &impl Hardware) -> Machine {
 /// `MemTotal:  1024 kB`, anywhere in the line.
 fn kib(text: &str, key: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.split_once(key))?.1;
-    rest.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+    rest.split_whitespace()
+        .next()?
+        .parse::<u64>()
+        .ok()
+        .map(|kib| kib << 10)
 }
 
 fn numa(roots: &Roots) -> Vec<NumaNode> {
@@ -175,7 +213,13 @@ fn numa(roots: &Roots) -> Vec<NumaNode> {
             Some(NumaNode {
                 id,
                 cpus: roots.text(&format!("{folder}/{name}/cpulist"))?,
-                memory_bytes: kib(&roots.text(&format!("{folder}/{name}/meminfo")).unwrap_or_default(), "MemTotal:").unwrap_or(0),
+                memory_bytes: kib(
+                    &roots
+                        .text(&format!("{folder}/{name}/meminfo"))
+                        .unwrap_or_default(),
+                    "MemTotal:",
+                )
+                .unwrap_or(0),
             })
         })
         .collect();
@@ -187,9 +231,13 @@ fn numa(roots: &Roots) -> Vec<NumaNode> {
 fn shm(mounts: &str, memory: u64) -> Option<u64> {
     let options = mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);
-        (words.next()? == "/dev/shm").then(|| words.nth(1)).flatten()
+        (words.next()? == "/dev/shm")
+            .then(|| words.nth(1))
+            .flatten()
     })?;
-    let size = options.split(',').find_map(|option| option.strip_prefix("size="));
+    let size = options
+        .split(',')
+        .find_map(|option| option.strip_prefix("size="));
     match size {
         None => Some(memory / TMPFS_SHARE),
         Some(size) => {
@@ -207,8 +255,16 @@ fn shm(mounts: &str, memory: u64) -> Option<u64> {
 
 /// The soft limit of a line of `/proc/PID/limits`; unlimited is the largest number.
 fn limit(limits: &str, name: &str) -> Option<u64> {
-    let value = limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
-    if value == "unlimited" { Some(u64::MAX) } else { value.parse().ok() }
+    let value = limits
+        .lines()
+        .find_map(|line| line.strip_prefix(name))?
+        .split_whitespace()
+        .next()?;
+    if value == "unlimited" {
+        Some(u64::MAX)
+    } else {
+        value.parse().ok()
+    }
 }
 
 /// Where vendors of virtual machines put NCCL's topology (NCCL looks there by itself).
@@ -217,18 +273,28 @@ fn topology_file(roots: &Roots) -> Option<String> {
     roots.exists(&PLACE[1..]).then(|| PLACE.to_owned())
 }
 
-/// Names of the variables a configuration file of NCCL sets: `NAME=VALUE`, one a line, `#` begins a comment.
+/// Names of the variables a configuration file of NCCL sets: `NAME=VALUE`, one a line, `#` begins a
+/// comment.
 fn nccl_conf(text: &str) -> Vec<String> {
-    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-    lines.filter_map(|line| line.split_once('=')).map(|(name, _)| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+    let lines = text
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default());
+    lines
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, _)| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .collect()
 }
 
 /// What a process calls itself; empty if it is not to be seen from here.
 pub(super) fn process_name(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).map(|name| name.trim().to_owned()).unwrap_or_default()
+    fs::read_to_string(format!("/proc/{pid}/comm"))
+        .map(|name| name.trim().to_owned())
+        .unwrap_or_default()
 }
 
-/// The fabric manager of an NVSwitch machine has left its pid file, and its process is gone. None: it cannot be told from here.
+/// The fabric manager of an NVSwitch machine has left its pid file, and its process is gone. None:
+/// it cannot be told from here.
 pub(super) fn fabric_manager_gone(roots: &Roots) -> Option<bool> {
     let pid: u32 = roots.number("run/nvidia-fabricmanager/nv-fabricmanager.pid")?;
     let name = roots.text(&format!("proc/{pid}/comm")).unwrap_or_default();
@@ -255,15 +321,29 @@ mod tests {
     fn sysinfo_and_a_tree_s_reader_say_the_same_of_one_machine() {
         let roots = Roots::new(Path::new("/"));
         let cpuinfo = roots.text("proc/cpuinfo").unwrap();
-        let (real, tree) = (Real::look(), Tree { roots: &roots, cpuinfo: &cpuinfo });
-        let of = |hardware: &dyn Hardware| (hardware.name(), hardware.kernel(), hardware.cpu_model(), hardware.memory_bytes());
+        let (real, tree) = (
+            Real::look(),
+            Tree {
+                roots: &roots,
+                cpuinfo: &cpuinfo,
+            },
+        );
+        let of = |hardware: &dyn Hardware| {
+            (
+                hardware.name(),
+                hardware.kernel(),
+                hardware.cpu_model(),
+                hardware.memory_bytes(),
+            )
+        };
         assert_eq!(of(&real), of(&tree));
         assert!(tree.physical_cores().is_none() || tree.physical_cores() == real.physical_cores());
     }
 
     #[test]
     fn the_size_of_shm_is_in_the_mount() {
-        let mounts = |options: &str| format!("proc /proc proc rw 0 0\nshm /dev/shm tmpfs rw{options} 0 0");
+        let mounts =
+            |options: &str| format!("proc /proc proc rw 0 0\nshm /dev/shm tmpfs rw{options} 0 0");
         assert_eq!(shm(&mounts(",size=65536k"), 8 << 30), Some(64 << 20));
         assert_eq!(shm(&mounts(",size=1073741824"), 8 << 30), Some(1 << 30));
         assert_eq!(shm(&mounts(""), 8 << 30), Some(4 << 30));
@@ -282,7 +362,10 @@ mod tests {
     fn limits_are_soft_ones() {
         let limits = "Max locked memory         8388608              unlimited            bytes";
         assert_eq!(limit(limits, "Max locked memory"), Some(8_388_608));
-        assert_eq!(limit(&limits.replace("8388608", "unlimited"), "Max locked memory"), Some(u64::MAX));
+        assert_eq!(
+            limit(&limits.replace("8388608", "unlimited"), "Max locked memory"),
+            Some(u64::MAX)
+        );
         assert_eq!(limit(limits, "Max open files"), None);
     }
 }

@@ -3,24 +3,32 @@
 
 use super::roots::Roots;
 
-/// What the kernel takes the clock's error to be at most when nobody tells it better, in microseconds (`NTP_PHASE_LIMIT`).
+/// What the kernel takes the clock's error to be at most when nobody tells it better, in
+/// microseconds (`NTP_PHASE_LIMIT`).
 const UNKNOWN_ERROR_US: i64 = 16_000_000;
-/// What a tree that only looks like a machine has in place of the call: status and largest error, as numbers.
+/// What a tree that only looks like a machine has in place of the call: status and largest error,
+/// as numbers.
 const STAND_IN: &str = "adjtimex";
 
 /// None: it cannot be told, as where a sandbox forbids the question.
 pub(super) fn unsynchronised(roots: &Roots) -> Option<bool> {
-    let (status, error_us) = if roots.is_real() { ask()? } else { stand_in(roots)? };
+    let (status, error_us) = if roots.is_real() {
+        ask()?
+    } else {
+        stand_in(roots)?
+    };
     Some(is_unsynchronised(status, error_us))
 }
 
-/// The flag alone is not enough: chrony without `rtcsync` leaves it set, but says how far the clock may be off.
+/// The flag alone is not enough: chrony without `rtcsync` leaves it set, but says how far the clock
+/// may be off.
 fn is_unsynchronised(status: i32, error_us: i64) -> bool {
     status & libc::STA_UNSYNC != 0 && error_us >= UNKNOWN_ERROR_US
 }
 
 fn ask() -> Option<(i32, i64)> {
-    // SAFETY: the structure is plain numbers, for which zero is a value; with no modes the call changes nothing and fills it.
+    // SAFETY: the structure is plain numbers, for which zero is a value; with no modes the call
+    // changes nothing and fills it.
     let (answer, found) = unsafe {
         let mut found: libc::timex = std::mem::zeroed();
         (libc::adjtimex(&raw mut found), found)
@@ -42,9 +50,18 @@ mod tests {
 
     #[test]
     fn a_clock_is_set_by_nobody_when_flag_and_error_say_so() {
-        assert!(is_unsynchronised(libc::STA_UNSYNC, 16_000_000), "as after a boot");
-        assert!(!is_unsynchronised(libc::STA_UNSYNC, 1_200), "chrony without rtcsync");
-        assert!(!is_unsynchronised(libc::STA_PLL | libc::STA_NANO, 16_000_000), "set a moment ago");
+        assert!(
+            is_unsynchronised(libc::STA_UNSYNC, 16_000_000),
+            "as after a boot"
+        );
+        assert!(
+            !is_unsynchronised(libc::STA_UNSYNC, 1_200),
+            "chrony without rtcsync"
+        );
+        assert!(
+            !is_unsynchronised(libc::STA_PLL | libc::STA_NANO, 16_000_000),
+            "set a moment ago"
+        );
     }
 
     #[test]

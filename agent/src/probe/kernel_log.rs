@@ -1,4 +1,5 @@
-//! The kernel log, line by line, on a thread of its own. What a line means is `core::health::kernel_log`'s.
+//! The kernel log, line by line, on a thread of its own. What a line means is
+//! `core::health::kernel_log`'s.
 
 use std::{
     fs::{File, OpenOptions},
@@ -21,13 +22,15 @@ use super::senses::Sense;
 
 /// How long one wait for new lines blocks; the end of the agent is noticed so soon.
 const WAIT: Duration = Duration::from_secs(2);
-/// Where the log is an ordinary file (a tree that only looks like a machine), there is nothing to wait on: it is looked at so often.
+/// Where the log is an ordinary file (a tree that only looks like a machine), there is nothing to
+/// wait on: it is looked at so often.
 const LOOK: Duration = Duration::from_millis(200);
 /// A record has at most 8 KiB (kernel, `CONSOLE_EXT_LOG_MAX`).
 const RECORD: usize = 8 << 10;
 
-/// From now on: what an earlier agent of this boot has seen is in its memory, and older lines have no time of their own to be judged by.
-/// Returns whether it is read at all: in a container, as a rule, it is not there.
+/// From now on: what an earlier agent of this boot has seen is in its memory, and older lines have
+/// no time of their own to be judged by. Returns whether it is read at all: in a container, as a
+/// rule, it is not there.
 pub(super) fn start(path: PathBuf, out: SyncSender<Sense>, over: Arc<AtomicBool>) -> bool {
     let log = match open(&path) {
         Ok(log) => log,
@@ -38,15 +41,23 @@ pub(super) fn start(path: PathBuf, out: SyncSender<Sense>, over: Arc<AtomicBool>
     };
     let read = move || {
         if let Err(e) = follow(log, &out, &over) {
-            warn!("the kernel log is not read any more: {}: {e}", path.display());
+            warn!(
+                "the kernel log is not read any more: {}: {e}",
+                path.display()
+            );
         }
     };
     let started = thread::Builder::new().name("kernel-log".into()).spawn(read);
-    started.inspect_err(|e| warn!("the kernel log is not read: no thread: {e}")).is_ok()
+    started
+        .inspect_err(|e| warn!("the kernel log is not read: no thread: {e}"))
+        .is_ok()
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    let mut log = OpenOptions::new().read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(path)?;
+    let mut log = OpenOptions::new()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+        .open(path)?;
     log.seek(SeekFrom::End(0))?;
     Ok(log)
 }
@@ -70,7 +81,9 @@ fn follow(mut log: File, out: &SyncSender<Sense>, over: &AtomicBool) -> io::Resu
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock && !ordinary => wait(&log)?,
             // The ring has overwritten records before they were read.
-            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::PIPE.raw_os_error()) => debug!("kernel log: records were lost"),
+            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::PIPE.raw_os_error()) => {
+                debug!("kernel log: records were lost")
+            }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }
@@ -79,17 +92,26 @@ fn follow(mut log: File, out: &SyncSender<Sense>, over: &AtomicBool) -> io::Resu
 }
 
 fn wait(log: &File) -> io::Result<()> {
-    let mut polled = [rustix::event::PollFd::new(log, rustix::event::PollFlags::IN)];
-    let timeout = rustix::event::Timespec { tv_sec: WAIT.as_secs() as i64, tv_nsec: 0 };
+    let mut polled = [rustix::event::PollFd::new(
+        log,
+        rustix::event::PollFlags::IN,
+    )];
+    let timeout = rustix::event::Timespec {
+        tv_sec: WAIT.as_secs() as i64,
+        tv_nsec: 0,
+    };
     match rustix::event::poll(&mut polled, Some(&timeout)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(e) => Err(e.into()),
     }
 }
 
-/// `6,1234,5678901,-;text`; a line that begins with a space continues the record before it, with fields for programs.
+/// `6,1234,5678901,-;text`; a line that begins with a space continues the record before it, with
+/// fields for programs.
 fn tell(record: &str, out: &SyncSender<Sense>) {
-    let Some((_, text)) = record.split_once(';').filter(|_| !record.starts_with(' ')) else { return };
+    let Some((_, text)) = record.split_once(';').filter(|_| !record.starts_with(' ')) else {
+        return;
+    };
     if let Some(line) = kernel_log::read(text) {
         // A queue that is full is a storm, of which enough is known.
         let _ = out.try_send(Sense::KernelLine(line));

@@ -1,4 +1,5 @@
-//! The machine around the GPUs, looked at on a thread of its own: a counter of a sick NIC may be slow to read, and must not hold up NVML's look.
+//! The machine around the GPUs, looked at on a thread of its own: a counter of a sick NIC may be
+//! slow to read, and must not hold up NVML's look.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +29,8 @@ use super::{
     senses::Sense,
 };
 
-/// After a glance has shown something new it is looked at so often, for so long: what must last some seconds to count is then known when it has.
+/// After a glance has shown something new it is looked at so often, for so long: what must last
+/// some seconds to count is then known when it has.
 const CLOSELY: Duration = Duration::from_secs(1);
 const CLOSELY_FOR: Duration = Duration::from_secs(10);
 
@@ -82,7 +84,11 @@ fn look_for_ever(watch: &Watch) {
         // From before the look: what changes meanwhile may not be in it, and is news.
         let seen = eyes.glance(watch);
         eyes.look(watch);
-        if watch.out.send(Sense::Machine(Box::new(eyes.look.clone()))).is_err() {
+        if watch
+            .out
+            .send(Sense::Machine(Box::new(eyes.look.clone())))
+            .is_err()
+        {
             return;
         }
         eyes.rest(watch, &mut glances, &seen);
@@ -94,7 +100,11 @@ impl Eyes {
     fn rest(&mut self, watch: &Watch, glances: &mut Glances, seen: &[Option<String>]) {
         let looked = Instant::now();
         let closely = self.news.is_some_and(|at| at.elapsed() < CLOSELY_FOR);
-        let pace = if closely { CLOSELY.min(watch.pace.fast) } else { watch.pace.fast };
+        let pace = if closely {
+            CLOSELY.min(watch.pace.fast)
+        } else {
+            watch.pace.fast
+        };
         while looked.elapsed() < pace && !watch.over.load(Ordering::Relaxed) {
             thread::sleep(pace.saturating_sub(looked.elapsed()).min(glances.pause()));
             glances.begin();
@@ -108,20 +118,34 @@ impl Eyes {
         }
     }
 
-    /// What takes a node out of its jobs, in as few reads as can be: states of ports, interfaces it was told to wait for, and word that the machine will
-    /// go away.
+    /// What takes a node out of its jobs, in as few reads as can be: states of ports, interfaces it
+    /// was told to wait for, and word that the machine will go away.
     fn glance(&self, watch: &Watch) -> Vec<Option<String>> {
         if self.listed.is_none() {
             return Vec::new();
         }
         let (roots, network) = (&watch.roots, &self.look.network);
-        let state = |device: &str, port: u32| roots.text(&format!("sys/class/infiniband/{device}/ports/{port}/state"));
-        let ports = network.rdma.iter().flat_map(|device| device.ports.iter().map(|port| state(&device.name, port.number)));
-        let interfaces = watch.awaited.iter().map(|name| roots.text(&format!("sys/class/net/{name}/operstate")));
-        ports.chain(interfaces).chain([watch.notice.exists().then(String::new)]).collect()
+        let state = |device: &str, port: u32| {
+            roots.text(&format!("sys/class/infiniband/{device}/ports/{port}/state"))
+        };
+        let ports = network.rdma.iter().flat_map(|device| {
+            device
+                .ports
+                .iter()
+                .map(|port| state(&device.name, port.number))
+        });
+        let interfaces = watch
+            .awaited
+            .iter()
+            .map(|name| roots.text(&format!("sys/class/net/{name}/operstate")));
+        ports
+            .chain(interfaces)
+            .chain([watch.notice.exists().then(String::new)])
+            .collect()
     }
 
-    /// States and what is awaited each time; counters, and what stays as it is, in their own rhythms. Every file read is work for a kernel that has better to do.
+    /// States and what is awaited each time; counters, and what stays as it is, in their own
+    /// rhythms. Every file read is work for a kernel that has better to do.
     fn look(&mut self, watch: &Watch) {
         let (roots, pace, look) = (&watch.roots, watch.pace, &mut self.look);
         look.readings.clear();
@@ -139,9 +163,19 @@ impl Eyes {
             look.gpus = pci::gpus(roots);
             look.readings.push((Source::Node, node(roots, look)));
         }
-        let nics = look.network.rdma.iter().map(|device| &device.pci).chain(look.network.interfaces.iter().map(|i| &i.pci));
-        let addresses: Vec<String> = nics.chain(&look.gpus).filter(|address| !address.is_empty()).cloned().collect();
-        look.devices.retain(|address, _| addresses.contains(address));
+        let nics = look
+            .network
+            .rdma
+            .iter()
+            .map(|device| &device.pci)
+            .chain(look.network.interfaces.iter().map(|i| &i.pci));
+        let addresses: Vec<String> = nics
+            .chain(&look.gpus)
+            .filter(|address| !address.is_empty())
+            .cloned()
+            .collect();
+        look.devices
+            .retain(|address, _| addresses.contains(address));
         for address in addresses {
             if !look.devices.contains_key(&address)
                 && let Some(device) = pci::device(roots, &address)
@@ -149,25 +183,44 @@ impl Eyes {
                 look.devices.insert(address, device);
             }
         }
-        let states = [ports::states(&look.network, &mut self.used), awaited::interfaces(roots, &watch.awaited)].concat();
+        let states = [
+            ports::states(&look.network, &mut self.used),
+            awaited::interfaces(roots, &watch.awaited),
+        ]
+        .concat();
         look.readings.push((Source::Network, states));
-        look.readings.push((Source::Notice, vec![awaited::notice(&watch.notice)]));
+        look.readings
+            .push((Source::Notice, vec![awaited::notice(&watch.notice)]));
         if self.counted.is_none_or(|at| at.elapsed() >= pace.counters) {
             self.counted = Some(Instant::now());
-            look.readings.push((Source::NicCounters, ports::counters(roots, &look.network)));
+            look.readings
+                .push((Source::NicCounters, ports::counters(roots, &look.network)));
         }
     }
 }
 
 fn node(roots: &Roots, look: &Look) -> Vec<Reading> {
-    let reading = |check, value, words: &str| Reading { check, subject: Subject::Node, value, words: words.to_owned() };
+    let reading = |check, value, words: &str| Reading {
+        check,
+        subject: Subject::Node,
+        value,
+        words: words.to_owned(),
+    };
     let host = &look.machine.host;
     let mut all = Vec::new();
     if let Some(bytes) = host.shm_bytes {
-        all.push(reading("shm-small", Value::Level(bytes), "size of /dev/shm in bytes"));
+        all.push(reading(
+            "shm-small",
+            Value::Level(bytes),
+            "size of /dev/shm in bytes",
+        ));
     }
     if let Some(gone) = host::fabric_manager_gone(roots) {
-        all.push(reading("fabric-manager", Value::Flag(gone), "the fabric manager of this NVSwitch machine is not running"));
+        all.push(reading(
+            "fabric-manager",
+            Value::Flag(gone),
+            "the fabric manager of this NVSwitch machine is not running",
+        ));
     }
     if let Some(unset) = kernel_clock::unsynchronised(roots) {
         all.push(reading(
@@ -177,6 +230,10 @@ fn node(roots: &Roots, look: &Look) -> Vec<Reading> {
         ));
     }
     let gpu_direct = look.gpus.is_empty() || look.network.rdma.is_empty() || host.peermem;
-    all.push(reading("rdma-no-peermem", Value::Flag(!gpu_direct), "RDMA devices and GPUs, but no nvidia-peermem module"));
+    all.push(reading(
+        "rdma-no-peermem",
+        Value::Flag(!gpu_direct),
+        "RDMA devices and GPUs, but no nvidia-peermem module",
+    ));
     all
 }

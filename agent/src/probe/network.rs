@@ -1,12 +1,15 @@
-//! NICs, from sysfs: interfaces and RDMA devices, as they are. Formats that bite: `state` reads `4: ACTIVE`, `rate` reads
-//! `400 Gb/sec (4X NDR)`, `speed` fails or is -1 where there is none, and GID attributes fail for entries a container may not see.
+//! NICs, from sysfs: interfaces and RDMA devices, as they are. Formats that bite: `state` reads `4:
+//! ACTIVE`, `rate` reads `400 Gb/sec (4X NDR)`, `speed` fails or is -1 where there is none, and GID
+//! attributes fail for entries a container may not see.
 
 use std::{
     collections::BTreeSet,
     net::{Ipv4Addr, Ipv6Addr},
 };
 
-use muster_core::node_report::network::{Gid, Interface, InterfaceKind, LinkLayer, Network, Port, RdmaDevice, chosen_gid};
+use muster_core::node_report::network::{
+    Gid, Interface, InterfaceKind, LinkLayer, Network, Port, RdmaDevice, chosen_gid,
+};
 
 use super::roots::Roots;
 
@@ -15,20 +18,28 @@ const GIDS_MAX: usize = 32;
 const ZERO_GID: &str = "0000:0000:0000:0000:0000:0000:0000:0000";
 
 pub(super) fn read(roots: &Roots) -> Network {
-    Network { interfaces: interfaces(roots), rdma: rdma(roots) }
+    Network {
+        interfaces: interfaces(roots),
+        rdma: rdma(roots),
+    }
 }
 
-/// What is cheap to ask and is other when something came, went, or got another address: then all is read again.
+/// What is cheap to ask and is other when something came, went, or got another address: then all is
+/// read again.
 pub(super) fn signature(roots: &Roots) -> Vec<String> {
-    let names = ["sys/class/net", "sys/class/infiniband"].map(|folder| roots.names(folder).join(" "));
-    let texts = ["proc/net/route", "proc/net/if_inet6"].map(|file| roots.text(file).unwrap_or_default());
+    let names =
+        ["sys/class/net", "sys/class/infiniband"].map(|folder| roots.names(folder).join(" "));
+    let texts =
+        ["proc/net/route", "proc/net/if_inet6"].map(|file| roots.text(file).unwrap_or_default());
     names.into_iter().chain(texts).collect()
 }
 
 /// What of known devices changes by itself.
 pub(super) fn renew(roots: &Roots, network: &mut Network) {
     for interface in &mut network.interfaces {
-        interface.up = roots.text(&format!("sys/class/net/{}/operstate", interface.name)).is_some_and(|state| is_up(&state));
+        interface.up = roots
+            .text(&format!("sys/class/net/{}/operstate", interface.name))
+            .is_some_and(|state| is_up(&state));
     }
     for device in &mut network.rdma {
         for port in &mut device.ports {
@@ -40,7 +51,11 @@ pub(super) fn renew(roots: &Roots, network: &mut Network) {
 
 fn interfaces(roots: &Roots) -> Vec<Interface> {
     let routes = roots.text("proc/net/route").unwrap_or_default();
-    let routed: BTreeSet<&str> = routes.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    let routed: BTreeSet<&str> = routes
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
     let default = |name: &str| {
         let is_default = |line: &str| {
             let mut words = line.split_whitespace();
@@ -49,15 +64,21 @@ fn interfaces(roots: &Roots) -> Vec<Interface> {
         routes.lines().skip(1).any(is_default)
     };
     let addresses = roots.text("proc/net/if_inet6").unwrap_or_default();
-    let global6: BTreeSet<&str> =
-        addresses.lines().filter(|line| !line.starts_with("fe80")).filter_map(|line| line.split_whitespace().last()).collect();
+    let global6: BTreeSet<&str> = addresses
+        .lines()
+        .filter(|line| !line.starts_with("fe80"))
+        .filter_map(|line| line.split_whitespace().last())
+        .collect();
     let local = local_ipv4(&roots.text("proc/net/fib_trie").unwrap_or_default());
     let names = roots.names("sys/class/net");
     let all = names.iter().filter_map(|name| {
         let kind = kind(roots, name)?;
         let folder = format!("sys/class/net/{name}");
         let text = |file: &str| roots.text(&format!("{folder}/{file}")).unwrap_or_default();
-        let pci = roots.target(&format!("{folder}/device")).filter(|device| device.contains(':')).unwrap_or_default();
+        let pci = roots
+            .target(&format!("{folder}/device"))
+            .filter(|device| device.contains(':'))
+            .unwrap_or_default();
         Some(Interface {
             up: is_up(&text("operstate")),
             speed_mbps: roots
@@ -67,12 +88,17 @@ fn interfaces(roots: &Roots) -> Vec<Interface> {
             mtu: roots.number(&format!("{folder}/mtu")).unwrap_or(0),
             mac: text("address"),
             kind,
-            driver: roots.target(&format!("{folder}/device/driver")).unwrap_or_default(),
+            driver: roots
+                .target(&format!("{folder}/device/driver"))
+                .unwrap_or_default(),
             numa_node: roots.number(&format!("{folder}/device/numa_node")),
             ipv4: routed.contains(name.as_str()),
             ipv6: global6.contains(name.as_str()),
             default_route: default(name),
-            addresses: ipv4_of(name, &routes, &local).into_iter().chain(ipv6_of(name, &addresses)).collect(),
+            addresses: ipv4_of(name, &routes, &local)
+                .into_iter()
+                .chain(ipv6_of(name, &addresses))
+                .collect(),
             pci,
             name: name.clone(),
         })
@@ -80,14 +106,20 @@ fn interfaces(roots: &Roots) -> Vec<Interface> {
     all.collect()
 }
 
-/// What this interface, of whatever kind, lacks to be used between nodes. An IPv4 address shows by the route that comes with it.
+/// What this interface, of whatever kind, lacks to be used between nodes. An IPv4 address shows by
+/// the route that comes with it.
 pub(super) fn wanting(roots: &Roots, name: &str) -> Option<&'static str> {
-    let Some(state) = roots.text(&format!("sys/class/net/{name}/operstate")) else { return Some("is not there") };
+    let Some(state) = roots.text(&format!("sys/class/net/{name}/operstate")) else {
+        return Some("is not there");
+    };
     if !is_up(&state) {
         return Some("is down");
     }
     let routes = roots.text("proc/net/route").unwrap_or_default();
-    let routed = routes.lines().skip(1).any(|line| line.split_whitespace().next() == Some(name));
+    let routed = routes
+        .lines()
+        .skip(1)
+        .any(|line| line.split_whitespace().next() == Some(name));
     let addresses = roots.text("proc/net/if_inet6").unwrap_or_default();
     (!routed && ipv6_of(name, &addresses).is_empty()).then_some("has no address")
 }
@@ -97,7 +129,8 @@ fn is_up(operstate: &str) -> bool {
     matches!(operstate, "up" | "unknown")
 }
 
-/// Every IPv4 address of this machine beyond loopback. The kernel lists them without their interface.
+/// Every IPv4 address of this machine beyond loopback. The kernel lists them without their
+/// interface.
 fn local_ipv4(fib: &str) -> Vec<Ipv4Addr> {
     let mut addresses = Vec::new();
     let mut last = None;
@@ -105,7 +138,8 @@ fn local_ipv4(fib: &str) -> Vec<Ipv4Addr> {
         if let Some(address) = line.trim().strip_prefix("|-- ") {
             last = address.parse::<Ipv4Addr>().ok();
         } else if line.contains("/32 host LOCAL")
-            && let Some(address) = last.filter(|address| !address.is_loopback() && !addresses.contains(address))
+            && let Some(address) =
+                last.filter(|address| !address.is_loopback() && !addresses.contains(address))
         {
             addresses.push(address);
         }
@@ -120,39 +154,76 @@ fn ipv4_of(name: &str, routes: &str, local: &[Ipv4Addr]) -> Vec<String> {
         .skip(1)
         .filter_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            let hex = |at: usize| u32::from_str_radix(words.get(at)?, 16).ok().map(u32::swap_bytes);
+            let hex = |at: usize| {
+                u32::from_str_radix(words.get(at)?, 16)
+                    .ok()
+                    .map(u32::swap_bytes)
+            };
             let direct = words.first() == Some(&name) && hex(2) == Some(0);
-            direct.then(|| hex(1).zip(hex(7))).flatten().filter(|(_, mask)| *mask != 0)
+            direct
+                .then(|| hex(1).zip(hex(7)))
+                .flatten()
+                .filter(|(_, mask)| *mask != 0)
         })
         .collect();
-    let within = |address: &&Ipv4Addr| networks.iter().any(|(network, mask)| u32::from(**address) & mask == *network);
-    local.iter().filter(within).map(Ipv4Addr::to_string).collect()
+    let within = |address: &&Ipv4Addr| {
+        networks
+            .iter()
+            .any(|(network, mask)| u32::from(**address) & mask == *network)
+    };
+    local
+        .iter()
+        .filter(within)
+        .map(Ipv4Addr::to_string)
+        .collect()
 }
 
 /// `20010db8...0002 03 40 00 00 eth0`: address, index, prefix length, scope, flags, name.
 fn ipv6_of(name: &str, addresses: &str) -> Vec<String> {
-    let own = addresses.lines().filter(|line| line.split_whitespace().last() == Some(name) && !line.starts_with("fe80"));
-    let address =
-        |line: &str| u128::from_str_radix(line.split_whitespace().next()?, 16).ok().map(|bits| Ipv6Addr::from(bits).to_string());
+    let own = addresses
+        .lines()
+        .filter(|line| line.split_whitespace().last() == Some(name) && !line.starts_with("fe80"));
+    let address = |line: &str| {
+        u128::from_str_radix(line.split_whitespace().next()?, 16)
+            .ok()
+            .map(|bits| Ipv6Addr::from(bits).to_string())
+    };
     own.filter_map(address).collect()
 }
 
 /// None: no way between nodes, as loopback, or a bridge or tunnel of a container engine.
 fn kind(roots: &Roots, name: &str) -> Option<InterfaceKind> {
-    const NONE: [&str; 11] = ["lo", "docker", "veth", "cni", "cali", "flannel", "virbr", "tailscale", "cilium", "lxc", "kube-ipvs"];
+    const NONE: [&str; 11] = [
+        "lo",
+        "docker",
+        "veth",
+        "cni",
+        "cali",
+        "flannel",
+        "virbr",
+        "tailscale",
+        "cilium",
+        "lxc",
+        "kube-ipvs",
+    ];
     if NONE.iter().any(|prefix| name.starts_with(prefix)) {
         return None;
     }
     let folder = format!("sys/class/net/{name}");
     let uevent = roots.text(&format!("{folder}/uevent")).unwrap_or_default();
-    let word = uevent.lines().find_map(|line| line.strip_prefix("DEVTYPE=")).unwrap_or_default();
+    let word = uevent
+        .lines()
+        .find_map(|line| line.strip_prefix("DEVTYPE="))
+        .unwrap_or_default();
     let has_device = roots.exists(&format!("{folder}/device"));
     const ARPHRD_INFINIBAND: u32 = 32;
     match word {
         "wireguard" => Some(InterfaceKind::Wireguard),
         "wlan" => Some(InterfaceKind::Wireless),
         "bond" | "vlan" | "bridge" => Some(InterfaceKind::Stacked),
-        _ if roots.number(&format!("{folder}/type")) == Some(ARPHRD_INFINIBAND) => Some(InterfaceKind::Infiniband),
+        _ if roots.number(&format!("{folder}/type")) == Some(ARPHRD_INFINIBAND) => {
+            Some(InterfaceKind::Infiniband)
+        }
         _ if has_device => Some(InterfaceKind::Ethernet),
         // The interface of a container is one end of a pair, without a device.
         _ if name.starts_with("eth") => Some(InterfaceKind::Other),
@@ -164,8 +235,18 @@ fn rdma(roots: &Roots) -> Vec<RdmaDevice> {
     let folder = "sys/class/infiniband";
     let mut names = roots.names(folder);
     // mlx5_10 after mlx5_9.
-    names.sort_by_key(|name| (name.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned(), name.len(), name.clone()));
-    names.iter().map(|name| device(roots, &format!("{folder}/{name}"), name)).collect()
+    names.sort_by_key(|name| {
+        (
+            name.trim_end_matches(|c: char| c.is_ascii_digit())
+                .to_owned(),
+            name.len(),
+            name.clone(),
+        )
+    });
+    names
+        .iter()
+        .map(|name| device(roots, &format!("{folder}/{name}"), name))
+        .collect()
 }
 
 fn device(roots: &Roots, folder: &str, name: &str) -> RdmaDevice {
@@ -173,8 +254,12 @@ fn device(roots: &Roots, folder: &str, name: &str) -> RdmaDevice {
     let ports = roots.names(&format!("{folder}/ports"));
     RdmaDevice {
         name: name.to_owned(),
-        pci: roots.target(&format!("{folder}/device")).unwrap_or_default(),
-        driver: roots.target(&format!("{folder}/device/driver")).unwrap_or_default(),
+        pci: roots
+            .target(&format!("{folder}/device"))
+            .unwrap_or_default(),
+        driver: roots
+            .target(&format!("{folder}/device/driver"))
+            .unwrap_or_default(),
         firmware: text("fw_ver"),
         board: text("board_id"),
         guid: text("node_guid"),
@@ -183,14 +268,25 @@ fn device(roots: &Roots, folder: &str, name: &str) -> RdmaDevice {
         openable: openable(roots, name),
         virtual_function: roots.exists(&format!("{folder}/device/physfn")),
         rail: None,
-        ports: ports.iter().filter_map(|port| port.parse().ok().map(|number| self::port(roots, folder, number))).collect(),
+        ports: ports
+            .iter()
+            .filter_map(|port| {
+                port.parse()
+                    .ok()
+                    .map(|number| self::port(roots, folder, number))
+            })
+            .collect(),
     }
 }
 
-/// A device of which no character device is to be seen here cannot be opened: sysfs shows those of other containers too.
+/// A device of which no character device is to be seen here cannot be opened: sysfs shows those of
+/// other containers too.
 fn openable(roots: &Roots, name: &str) -> bool {
     let verbs = "sys/class/infiniband_verbs";
-    let mine = roots.names(verbs).into_iter().find(|verb| roots.text(&format!("{verbs}/{verb}/ibdev")).as_deref() == Some(name));
+    let mine = roots
+        .names(verbs)
+        .into_iter()
+        .find(|verb| roots.text(&format!("{verbs}/{verb}/ibdev")).as_deref() == Some(name));
     mine.is_some_and(|verb| roots.exists(&format!("dev/infiniband/{verb}")))
 }
 
@@ -221,27 +317,53 @@ fn port(roots: &Roots, device: &str, number: u32) -> Port {
 /// State, physical state and rate of a port.
 fn states(roots: &Roots, folder: &str) -> (String, String, u32) {
     let text = |file: &str| roots.text(&format!("{folder}/{file}")).unwrap_or_default();
-    (after_number(&text("state")), after_number(&text("phys_state")), rate(&text("rate")))
+    (
+        after_number(&text("state")),
+        after_number(&text("phys_state")),
+        rate(&text("rate")),
+    )
 }
 
 /// `4: ACTIVE`.
 fn after_number(text: &str) -> String {
-    text.split_once(':').map_or(text, |(_, word)| word).trim().to_owned()
+    text.split_once(':')
+        .map_or(text, |(_, word)| word)
+        .trim()
+        .to_owned()
 }
 
 /// `2.5 Gb/sec (1X SDR)` is 2.
 fn rate(text: &str) -> u32 {
     let number = text.split_whitespace().next().unwrap_or_default();
-    number.split('.').next().and_then(|whole| whole.parse().ok()).unwrap_or(0)
+    number
+        .split('.')
+        .next()
+        .and_then(|whole| whole.parse().ok())
+        .unwrap_or(0)
 }
 
 fn gids(roots: &Roots, port: &str) -> Vec<Gid> {
-    let mut places: Vec<u32> = roots.names(&format!("{port}/gids")).iter().filter_map(|name| name.parse().ok()).collect();
+    let mut places: Vec<u32> = roots
+        .names(&format!("{port}/gids"))
+        .iter()
+        .filter_map(|name| name.parse().ok())
+        .collect();
     places.sort_unstable();
     let read = |index: u32| {
-        let address = roots.text(&format!("{port}/gids/{index}")).filter(|address| address != ZERO_GID)?;
-        let attribute = |name: &str| roots.text(&format!("{port}/gid_attrs/{name}/{index}")).unwrap_or_default();
-        Some(Gid { index, address, kind: attribute("types"), interface: attribute("ndevs") })
+        let address = roots
+            .text(&format!("{port}/gids/{index}"))
+            .filter(|address| address != ZERO_GID)?;
+        let attribute = |name: &str| {
+            roots
+                .text(&format!("{port}/gid_attrs/{name}/{index}"))
+                .unwrap_or_default()
+        };
+        Some(Gid {
+            index,
+            address,
+            kind: attribute("types"),
+            interface: attribute("ndevs"),
+        })
     };
     places.into_iter().filter_map(read).take(GIDS_MAX).collect()
 }

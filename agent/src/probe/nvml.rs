@@ -1,7 +1,9 @@
-//! NVML, on a thread of its own and nowhere else: a call may hang for ever when a GPU falls off the bus, and must then hang alone.
+//! NVML, on a thread of its own and nowhere else: a call may hang for ever when a GPU falls off the
+//! bus, and must then hang alone.
 //!
-//! The thread looks in three rhythms, at once when it is poked, and when a glance in between shows something new. It publishes whole looks; how long
-//! ago the last one was is itself a health signal, judged by who waits for them.
+//! The thread looks in three rhythms, at once when it is poked, and when a glance in between shows
+//! something new. It publishes whole looks; how long ago the last one was is itself a health
+//! signal, judged by who waits for them.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +35,8 @@ mod readings;
 use code::Code;
 use raw::{Handle, Library, OpenError};
 
-/// Between two looks, however often it is poked: corrected memory errors come in storms, and each is an event.
+/// Between two looks, however often it is poked: corrected memory errors come in storms, and each
+/// is an event.
 const APART: Duration = Duration::from_millis(250);
 
 /// One look at the GPUs.
@@ -72,7 +75,8 @@ struct Known {
     gpu: Gpu,
     /// None: its handle could not be had in the last look.
     handle: Option<Handle>,
-    /// What the last look's first call for it said: the driver's verdict, and whether each link is active.
+    /// What the last look's first call for it said: the driver's verdict, and whether each link is
+    /// active.
     states: Vec<Option<u64>>,
     /// The most links ever seen active.
     links: usize,
@@ -122,7 +126,10 @@ impl Eyes {
             Ok(library) => library,
             Err(OpenError::Absent(_)) if !self.was_open => {
                 info!("no NVIDIA driver on this node");
-                return Look { absent: true, ..look };
+                return Look {
+                    absent: true,
+                    ..look
+                };
             }
             Err(e) => {
                 look.mismatch = matches!(e, OpenError::Mismatch(_));
@@ -135,7 +142,9 @@ impl Eyes {
         let mut now = Vec::new();
         let mut wrong = Vec::new();
         match library.count() {
-            Ok(count) => (0..count).for_each(|index| self.take(&library, index, &mut now, &mut wrong)),
+            Ok(count) => {
+                (0..count).for_each(|index| self.take(&library, index, &mut now, &mut wrong))
+            }
             Err(code) => {
                 wrong.push(format!("number of GPUs: {code}"));
                 // The driver may have been unloaded under us: begin anew next time.
@@ -151,16 +160,27 @@ impl Eyes {
                 }
             }
             let inventory = self.each(&library, readings::inventory);
-            look.readings.push((Source::Inventory, [inventory, readings::clocks(&self.known)].concat()));
+            look.readings.push((
+                Source::Inventory,
+                [inventory, readings::clocks(&self.known)].concat(),
+            ));
         }
-        if self.counted.is_none_or(|at| at.elapsed() >= watch.pace.counters) {
+        if self
+            .counted
+            .is_none_or(|at| at.elapsed() >= watch.pace.counters)
+        {
             self.counted = Some(Instant::now());
-            look.readings.push((Source::Counters, self.each(&library, readings::counters)));
+            look.readings
+                .push((Source::Counters, self.each(&library, readings::counters)));
         }
         now.extend(self.each(&library, readings::fast));
         now.extend(readings::links(&mut self.known));
         look.readings.push((Source::Gpus, now));
-        look.present = self.known.values().filter(|known| known.handle.is_some()).count() as u32;
+        look.present = self
+            .known
+            .values()
+            .filter(|known| known.handle.is_some())
+            .count() as u32;
         look.gpus = self.known.values().map(|known| known.gpu.clone()).collect();
         look.driver.clone_from(&self.driver);
         look.error = (!wrong.is_empty()).then(|| wrong.join("; "));
@@ -180,7 +200,9 @@ impl Eyes {
                     self.counted = None;
                     return true;
                 }
-                Err(RecvTimeoutError::Timeout) if looked.elapsed() >= watch.pace.fast => return true,
+                Err(RecvTimeoutError::Timeout) if looked.elapsed() >= watch.pace.fast => {
+                    return true;
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     glances.begin();
                     let news = self.glance();
@@ -196,12 +218,21 @@ impl Eyes {
 
     /// Whether a look would show something new of what breaks a job at once.
     fn glance(&self) -> bool {
-        let Some(library) = &self.library else { return false };
-        let Ok(count) = library.count() else { return true };
+        let Some(library) = &self.library else {
+            return false;
+        };
+        let Ok(count) = library.count() else {
+            return true;
+        };
         (0..count).any(|index| {
-            let known = self.known.get(&index).and_then(|known| Some((known.handle?, known)));
+            let known = self
+                .known
+                .get(&index)
+                .and_then(|known| Some((known.handle?, known)));
             match (library.gpu(index), known) {
-                (Ok(_), Some((handle, known))) => readings::states(library, handle, known, &mut None) != known.states,
+                (Ok(_), Some((handle, known))) => {
+                    readings::states(library, handle, known, &mut None) != known.states
+                }
                 (Err(_), Some(_)) => true,
                 // What comes, or comes back, can wait for the next look.
                 (_, None) => false,
@@ -223,13 +254,25 @@ impl Eyes {
     }
 
     /// One GPU by its index: known already, new, or in trouble.
-    fn take(&mut self, library: &Library, index: u32, now: &mut Vec<Reading>, wrong: &mut Vec<String>) {
-        let handle = library.gpu(index).and_then(|handle| library.uuid(handle).map(|uuid| (handle, uuid)));
+    fn take(
+        &mut self,
+        library: &Library,
+        index: u32,
+        now: &mut Vec<Reading>,
+        wrong: &mut Vec<String>,
+    ) {
+        let handle = library
+            .gpu(index)
+            .and_then(|handle| library.uuid(handle).map(|uuid| (handle, uuid)));
         match handle {
             Ok((handle, uuid)) => {
-                let same = self.known.get(&index).is_some_and(|known| known.gpu.uuid == uuid);
+                let same = self
+                    .known
+                    .get(&index)
+                    .is_some_and(|known| known.gpu.uuid == uuid);
                 if !same {
-                    self.known.insert(index, inventory::first(library, handle, index, uuid));
+                    self.known
+                        .insert(index, inventory::first(library, handle, index, uuid));
                     self.listed = None;
                 }
                 if let Some(known) = self.known.get_mut(&index) {
@@ -239,7 +282,11 @@ impl Eyes {
             Err(code) => {
                 wrong.push(format!("GPU {index}: {code}"));
                 let known = self.known.get_mut(&index);
-                now.extend(readings::refused(index, known.as_ref().map(|known| &known.gpu), code));
+                now.extend(readings::refused(
+                    index,
+                    known.as_ref().map(|known| &known.gpu),
+                    code,
+                ));
                 if let Some(known) = known {
                     known.handle = None;
                 }
@@ -247,9 +294,18 @@ impl Eyes {
         }
     }
 
-    fn each(&mut self, library: &Library, read: fn(&Library, Handle, &mut Known) -> Vec<Reading>) -> Vec<Reading> {
-        let present = self.known.values_mut().filter_map(|known| known.handle.map(|handle| (handle, known)));
-        present.flat_map(|(handle, known)| read(library, handle, known)).collect()
+    fn each(
+        &mut self,
+        library: &Library,
+        read: fn(&Library, Handle, &mut Known) -> Vec<Reading>,
+    ) -> Vec<Reading> {
+        let present = self
+            .known
+            .values_mut()
+            .filter_map(|known| known.handle.map(|handle| (handle, known)));
+        present
+            .flat_map(|(handle, known)| read(library, handle, known))
+            .collect()
     }
 }
 

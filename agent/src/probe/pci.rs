@@ -16,12 +16,15 @@ pub(super) struct Device {
     pub(super) port_width: Option<u32>,
 }
 
-/// GPUs of NVIDIA that its driver holds. Without driver, or given to a virtual machine, they are nobody's loss.
+/// GPUs of NVIDIA that its driver holds. Without driver, or given to a virtual machine, they are
+/// nobody's loss.
 pub(super) fn gpus(roots: &Roots) -> Vec<String> {
     let addresses = roots.names("sys/bus/pci/devices");
     addresses
         .into_iter()
-        .filter(|address| device(roots, address).is_some_and(|d| d.is_nvidia_gpu && d.driver == "nvidia"))
+        .filter(|address| {
+            device(roots, address).is_some_and(|d| d.is_nvidia_gpu && d.driver == "nvidia")
+        })
         .collect()
 }
 
@@ -32,12 +35,16 @@ pub(super) fn device(roots: &Roots, address: &str) -> Option<Device> {
     let is_gpu = class.starts_with("0x0302") || class.starts_with("0x0300");
     let resolved = roots.resolved(&folder)?;
     let numa_node = roots.number(&format!("{folder}/numa_node"));
-    let port = resolved.rsplit_once('/').map(|(above, _)| std::path::Path::new(above).join("max_link_width"));
+    let port = resolved
+        .rsplit_once('/')
+        .map(|(above, _)| std::path::Path::new(above).join("max_link_width"));
     let port_width = port.and_then(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
     Some(Device {
         place: PciPlace::parse(&resolved, numa_node)?,
         is_nvidia_gpu: is_gpu && roots.text(&format!("{folder}/vendor")).as_deref() == Some(NVIDIA),
-        driver: roots.target(&format!("{folder}/driver")).unwrap_or_default(),
+        driver: roots
+            .target(&format!("{folder}/driver"))
+            .unwrap_or_default(),
         port_width,
     })
 }

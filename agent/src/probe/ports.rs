@@ -13,21 +13,63 @@ use super::roots::Roots;
 type Counter = (&'static str, &'static [&'static str], &'static str);
 const COUNTERS: [Counter; 10] = [
     ("counters/link_downed", &["port-flaps"], "link went down"),
-    ("counters/excessive_buffer_overrun_errors", &["port-buffer-overruns"], "buffer overruns"),
-    ("counters/local_link_integrity_errors", &["port-integrity-errors"], "link integrity errors"),
-    ("hw_counters/rnr_nak_retry_err", &["port-retries-exhausted"], "retries exhausted, the receiver was not ready"),
-    ("counters/symbol_error", &["port-symbol-errors", "port-symbol-burst"], "symbol errors"),
-    ("counters/link_error_recovery", &["port-link-recoveries"], "link recovered from errors"),
-    ("counters/port_rcv_errors", &["port-receive-errors"], "receive errors"),
-    ("counters/port_xmit_discards", &["port-discards"], "packets discarded before they were sent"),
-    ("hw_counters/local_ack_timeout_err", &["port-ack-timeouts"], "acknowledgements that did not come in time"),
-    ("hw_counters/roce_slow_restart", &["port-slow-restarts"], "slow restarts after congestion"),
+    (
+        "counters/excessive_buffer_overrun_errors",
+        &["port-buffer-overruns"],
+        "buffer overruns",
+    ),
+    (
+        "counters/local_link_integrity_errors",
+        &["port-integrity-errors"],
+        "link integrity errors",
+    ),
+    (
+        "hw_counters/rnr_nak_retry_err",
+        &["port-retries-exhausted"],
+        "retries exhausted, the receiver was not ready",
+    ),
+    (
+        "counters/symbol_error",
+        &["port-symbol-errors", "port-symbol-burst"],
+        "symbol errors",
+    ),
+    (
+        "counters/link_error_recovery",
+        &["port-link-recoveries"],
+        "link recovered from errors",
+    ),
+    (
+        "counters/port_rcv_errors",
+        &["port-receive-errors"],
+        "receive errors",
+    ),
+    (
+        "counters/port_xmit_discards",
+        &["port-discards"],
+        "packets discarded before they were sent",
+    ),
+    (
+        "hw_counters/local_ack_timeout_err",
+        &["port-ack-timeouts"],
+        "acknowledgements that did not come in time",
+    ),
+    (
+        "hw_counters/roce_slow_restart",
+        &["port-slow-restarts"],
+        "slow restarts after congestion",
+    ),
 ];
 
 /// Ports ever seen ACTIVE by this agent: a port nobody ever used is not down, it is unused.
 pub(super) type Used = BTreeMap<(String, u32), u32>;
 
-fn reading(device: &RdmaDevice, port: &Port, check: &'static str, value: Value, words: &str) -> Reading {
+fn reading(
+    device: &RdmaDevice,
+    port: &Port,
+    check: &'static str,
+    value: Value,
+    words: &str,
+) -> Reading {
     Reading {
         check,
         subject: Subject::Nic(device.name.clone()),
@@ -42,20 +84,36 @@ pub(super) fn states(network: &Network, used: &mut Used) -> Vec<Reading> {
     for device in &network.rdma {
         for port in &device.ports {
             let known = used.get(&(device.name.clone(), port.number)).copied();
-            let best = known.unwrap_or(0).max(if port.is_active() { port.rate_gbps } else { 0 });
+            let best = known
+                .unwrap_or(0)
+                .max(if port.is_active() { port.rate_gbps } else { 0 });
             if port.is_active() {
                 used.insert((device.name.clone(), port.number), best);
             }
             let linked = port.physical_state == "LinkUp" || port.physical_state.is_empty();
-            // EFA says ACTIVE whatever happens; there its interface would be the signal, and it has none.
+            // EFA says ACTIVE whatever happens; there its interface would be the signal, and it has
+            // none.
             let honest = port.link_layer != LinkLayer::Unspecified;
-            let down = honest && (known.is_some() || port.is_active()) && !(port.is_active() && linked);
+            let down =
+                honest && (known.is_some() || port.is_active()) && !(port.is_active() && linked);
             let expected = best.max(siblings_rate(network, device));
             let low = honest && port.is_active() && port.rate_gbps < expected;
             let state = format!("{}, {}", port.state, port.physical_state);
-            all.push(reading(device, port, "port-down", Value::Flag(down), &state));
+            all.push(reading(
+                device,
+                port,
+                "port-down",
+                Value::Flag(down),
+                &state,
+            ));
             let rates = format!("{} of {expected} Gb/s", port.rate_gbps);
-            all.push(reading(device, port, "port-rate-low", Value::Flag(low), &rates));
+            all.push(reading(
+                device,
+                port,
+                "port-rate-low",
+                Value::Flag(low),
+                &rates,
+            ));
         }
     }
     all
@@ -67,17 +125,28 @@ pub(super) fn counters(roots: &Roots, network: &Network) -> Vec<Reading> {
     for device in &network.rdma {
         for port in &device.ports {
             for (file, checks, words) in COUNTERS {
-                let path = format!("sys/class/infiniband/{}/ports/{}/{file}", device.name, port.number);
+                let path = format!(
+                    "sys/class/infiniband/{}/ports/{}/{file}",
+                    device.name, port.number
+                );
                 if let Some(value) = roots.number(&path) {
-                    all.extend(checks.iter().map(|check| reading(device, port, check, Value::Counter(value), words)));
+                    all.extend(
+                        checks.iter().map(|check| {
+                            reading(device, port, check, Value::Counter(value), words)
+                        }),
+                    );
                 }
             }
         }
     }
     for device in network.rdma.iter().filter(|device| device.driver == "efa") {
         // Of the device since Linux 5.14, of its port before.
-        let places =
-            ["", "ports/1/"].map(|place| format!("sys/class/infiniband/{}/{place}hw_counters/no_completion_cmds", device.name));
+        let places = ["", "ports/1/"].map(|place| {
+            format!(
+                "sys/class/infiniband/{}/{place}hw_counters/no_completion_cmds",
+                device.name
+            )
+        });
         if let Some(value) = places.iter().find_map(|file| roots.number::<u64>(file)) {
             all.push(Reading {
                 check: "efa-unanswered",
@@ -87,8 +156,14 @@ pub(super) fn counters(roots: &Roots, network: &Network) -> Vec<Reading> {
             });
         }
     }
-    for interface in network.interfaces.iter().filter(|i| matches!(i.kind, InterfaceKind::Ethernet | InterfaceKind::Infiniband)) {
-        if let Some(changes) = roots.number::<u64>(&format!("sys/class/net/{}/carrier_changes", interface.name)) {
+    for interface in network
+        .interfaces
+        .iter()
+        .filter(|i| matches!(i.kind, InterfaceKind::Ethernet | InterfaceKind::Infiniband))
+    {
+        if let Some(changes) =
+            roots.number::<u64>(&format!("sys/class/net/{}/carrier_changes", interface.name))
+        {
             // Down and up are two changes.
             all.push(Reading {
                 check: "interface-flaps",
@@ -104,7 +179,10 @@ pub(super) fn counters(roots: &Roots, network: &Network) -> Vec<Reading> {
 /// The rate of those of the same board and driver, if most of them agree on one.
 fn siblings_rate(network: &Network, device: &RdmaDevice) -> u32 {
     let alike = |other: &&RdmaDevice| {
-        other.board == device.board && other.driver == device.driver && other.name != device.name && !other.board.is_empty()
+        other.board == device.board
+            && other.driver == device.driver
+            && other.name != device.name
+            && !other.board.is_empty()
     };
     let layer = device.ports.first().map(|port| port.link_layer);
     let rates: Vec<u32> = network
@@ -116,5 +194,9 @@ fn siblings_rate(network: &Network, device: &RdmaDevice) -> u32 {
         .map(|port| port.rate_gbps)
         .collect();
     let best = rates.iter().copied().max().unwrap_or(0);
-    if rates.iter().filter(|rate| **rate == best).count() * 2 > rates.len() { best } else { 0 }
+    if rates.iter().filter(|rate| **rate == best).count() * 2 > rates.len() {
+        best
+    } else {
+        0
+    }
 }

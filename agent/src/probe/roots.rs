@@ -1,5 +1,5 @@
-//! Where the machine's facts are read from: `/`, or a tree that looks like one. Every path of the probes goes through here, which is what makes
-//! them testable without the hardware.
+//! Where the machine's facts are read from: `/`, or a tree that looks like one. Every path of the
+//! probes goes through here, which is what makes them testable without the hardware.
 
 use std::{
     fs,
@@ -13,7 +13,9 @@ pub(super) struct Roots {
 
 impl Roots {
     pub(super) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned() }
+        Self {
+            root: root.to_owned(),
+        }
     }
 
     /// It is this machine's own.
@@ -25,9 +27,12 @@ impl Roots {
         self.root.join(path)
     }
 
-    /// A value of sysfs or procfs, without its newline. None: not there, or the driver refuses (`EINVAL`), which for these files means the same.
+    /// A value of sysfs or procfs, without its newline. None: not there, or the driver refuses
+    /// (`EINVAL`), which for these files means the same.
     pub(super) fn text(&self, path: &str) -> Option<String> {
-        fs::read(self.path(path)).ok().map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
+        fs::read(self.path(path))
+            .ok()
+            .map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
     pub(super) fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {
@@ -36,8 +41,13 @@ impl Roots {
 
     /// The names in a folder, in order; none if it is not there.
     pub(super) fn names(&self, folder: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.path(folder)).into_iter().flatten().filter_map(Result::ok);
-        let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let entries = fs::read_dir(self.path(folder))
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok);
+        let mut names: Vec<String> = entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
         names.sort();
         names
     }
@@ -48,7 +58,11 @@ impl Roots {
 
     /// Where a link leads in the end, as text.
     pub(super) fn resolved(&self, path: &str) -> Option<String> {
-        fs::canonicalize(self.path(path)).ok()?.into_os_string().into_string().ok()
+        fs::canonicalize(self.path(path))
+            .ok()?
+            .into_os_string()
+            .into_string()
+            .ok()
     }
 
     /// The last part of where a link leads: the name of a driver or a device.

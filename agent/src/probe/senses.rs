@@ -1,4 +1,5 @@
-//! All senses together: one thread that hears the others, has [`Judge`] judge, and publishes the report whenever it has changed.
+//! All senses together: one thread that hears the others, has [`Judge`] judge, and publishes the
+//! report whenever it has changed.
 //!
 //! It never looks at hardware itself, so it never hangs; it is the one that notices who does.
 
@@ -52,8 +53,9 @@ pub(super) enum Sense {
 const WATCH: Duration = Duration::from_secs(1);
 /// Where the judge's memory lies, in the state directory.
 const MEMORY: &str = "health.json";
-/// How long a report waits until the judge's memory is on disk. Longer than healthy disks take; a fault that a slow disk keeps back costs
-/// more than one that an agent forgets which ends in this moment.
+/// How long a report waits until the judge's memory is on disk. Longer than healthy disks take; a
+/// fault that a slow disk keeps back costs more than one that an agent forgets which ends in this
+/// moment.
 const REMEMBER_MAX: Duration = Duration::from_millis(500);
 
 pub(super) struct Senses {
@@ -102,7 +104,10 @@ struct Seen {
 }
 
 pub(super) fn start(senses: Senses) {
-    if let Err(e) = thread::Builder::new().name("senses".into()).spawn(move || senses.run()) {
+    if let Err(e) = thread::Builder::new()
+        .name("senses".into())
+        .spawn(move || senses.run())
+    {
         warn!("the node is not watched: no thread: {e}");
     }
 }
@@ -134,10 +139,13 @@ impl Senses {
             };
             let runs = mind.held.hear();
             if runs {
-                mind.judge.look(Source::Runs, &mind.held.readings(), self.moment());
+                mind.judge
+                    .look(Source::Runs, &mind.held.readings(), self.moment());
             }
             let heard = sense.is_some() || runs;
-            sense.into_iter().for_each(|sense| self.hear(&mut mind, sense));
+            sense
+                .into_iter()
+                .for_each(|sense| self.hear(&mut mind, sense));
             let hung = self.watch_nvml(&mut mind);
             let due = mind.judge.next_due().is_some_and(|due| due <= now());
             if heard || hung || due {
@@ -148,7 +156,10 @@ impl Senses {
     }
 
     fn moment(&self) -> Moment {
-        Moment { now: now(), unix_us: self.wall.now_us() }
+        Moment {
+            now: now(),
+            unix_us: self.wall.now_us(),
+        }
     }
 
     fn hear(&self, mind: &mut Mind, sense: Sense) {
@@ -156,12 +167,20 @@ impl Senses {
         match sense {
             Sense::Gpus(look) => self.gpus(mind, *look, at),
             Sense::Machine(look) => {
-                mind.nics.extend(look.network.rdma.iter().map(|device| device.name.clone()));
+                mind.nics
+                    .extend(look.network.rdma.iter().map(|device| device.name.clone()));
                 for (source, readings) in &look.readings {
-                    let gone = if *source == Source::Network { missing_nics(&mind.nics, &look) } else { Vec::new() };
-                    mind.judge.look(*source, &[readings.clone(), gone].concat(), at);
+                    let gone = if *source == Source::Network {
+                        missing_nics(&mind.nics, &look)
+                    } else {
+                        Vec::new()
+                    };
+                    mind.judge
+                        .look(*source, &[readings.clone(), gone].concat(), at);
                 }
-                let same = |known: &machine::Look| known.network == look.network && known.devices == look.devices;
+                let same = |known: &machine::Look| {
+                    known.network == look.network && known.devices == look.devices
+                };
                 if !mind.machine.as_ref().is_some_and(same) {
                     mind.seen = None;
                 }
@@ -170,9 +189,15 @@ impl Senses {
             Sense::Xid(xid) => self.xid(mind, &xid, at),
             Sense::KernelLine(Line::Xid(xid)) => self.xid(mind, &xid, at),
             Sense::KernelLine(Line::Check { check, pci, text }) => {
-                let subject = pci.and_then(|pci| mind.at_address(&pci)).unwrap_or(Subject::Node);
+                let subject = pci
+                    .and_then(|pci| mind.at_address(&pci))
+                    .unwrap_or(Subject::Node);
                 let killed = matches!(check, CGROUP_OOM | HOST_OOM);
-                let text = if killed { mind.held.with_victim(&text) } else { text };
+                let text = if killed {
+                    mind.held.with_victim(&text)
+                } else {
+                    text
+                };
                 mind.judge.event(check, &subject, &text, at);
             }
             Sense::LookAgain => self.look_again(),
@@ -189,9 +214,16 @@ impl Senses {
     }
 
     fn xid(&self, mind: &mut Mind, xid: &Xid, at: Moment) {
-        let subject = mind.names.get(&xid.pci).map_or(Subject::Node, |uuid| Subject::Gpu(uuid.clone()));
+        let subject = mind
+            .names
+            .get(&xid.pci)
+            .map_or(Subject::Node, |uuid| Subject::Gpu(uuid.clone()));
         if mind.judge.xid(xid, &subject, at) {
-            if let Some(job) = mind.names.get(&xid.pci).and_then(|uuid| mind.held.job_on(uuid)) {
+            if let Some(job) = mind
+                .names
+                .get(&xid.pci)
+                .and_then(|uuid| mind.held.job_on(uuid))
+            {
                 mind.judge.fault_of_job(xid.code, &subject, job, at);
             }
             warn!(code = xid.code, pci = %xid.pci, detail = %xid.detail, "XID");
@@ -205,37 +237,81 @@ impl Senses {
             info!("the NVIDIA driver was loaded anew");
             mind.judge.driver_reloaded();
         }
-        mind.names.extend(look.gpus.iter().map(|gpu| (gpu.pci.clone(), gpu.uuid.clone())));
+        mind.names.extend(
+            look.gpus
+                .iter()
+                .map(|gpu| (gpu.pci.clone(), gpu.uuid.clone())),
+        );
         for (source, readings) in &look.readings {
-            mind.judge.look(*source, &mind.held.not_of_ours(readings), at);
+            mind.judge
+                .look(*source, &mind.held.not_of_ours(readings), at);
         }
-        if mind.gpus.as_ref().is_none_or(|known| known.gpus != look.gpus) {
+        if mind
+            .gpus
+            .as_ref()
+            .is_none_or(|known| known.gpus != look.gpus)
+        {
             mind.seen = None;
         }
         mind.gpus = Some(look);
         let all = self.missing(mind);
-        mind.judge.look(Source::Watchdog, &[all, self.hung(false)].concat(), at);
+        mind.judge
+            .look(Source::Watchdog, &[all, self.hung(false)].concat(), at);
     }
 
     /// Fewer GPUs than there should be, or none to be had.
     fn missing(&self, mind: &mut Mind) -> Vec<Reading> {
-        let Some(look) = mind.gpus.as_ref().filter(|look| !look.absent) else { return Vec::new() };
-        let on_bus = mind.machine.as_ref().map_or(0, |machine| machine.gpus.len() as u64);
+        let Some(look) = mind.gpus.as_ref().filter(|look| !look.absent) else {
+            return Vec::new();
+        };
+        let on_bus = mind
+            .machine
+            .as_ref()
+            .map_or(0, |machine| machine.gpus.len() as u64);
         let most = mind.judge.most_seen("gpu", u64::from(look.present));
         let should = most.max(on_bus).max(self.expected.unwrap_or(0).into());
-        let node = |check, set, words: String| Reading { check, subject: Subject::Node, value: Value::Flag(set), words };
-        // A GPU that is lost has a finding of its own, which says more; while NVML is not open, nothing can be counted.
+        let node = |check, set, words: String| Reading {
+            check,
+            subject: Subject::Node,
+            value: Value::Flag(set),
+            words,
+        };
+        // A GPU that is lost has a finding of its own, which says more; while NVML is not open,
+        // nothing can be counted.
         let lost = look.gpus.len() as u64 - u64::from(look.present).min(look.gpus.len() as u64);
         let open = !look.mismatch && !look.unavailable;
-        let in_a_domain = |gpu: &Gpu| gpu.fabric.as_ref().is_some_and(|fabric| !fabric.cluster.is_empty());
-        let closed =
-            look.gpus.iter().any(in_a_domain) && mind.machine.as_ref().is_some_and(|m| m.machine.host.imex_channels.is_empty());
+        let in_a_domain = |gpu: &Gpu| {
+            gpu.fabric
+                .as_ref()
+                .is_some_and(|fabric| !fabric.cluster.is_empty())
+        };
+        let closed = look.gpus.iter().any(in_a_domain)
+            && mind
+                .machine
+                .as_ref()
+                .is_some_and(|m| m.machine.host.imex_channels.is_empty());
         let missing = open && u64::from(look.present) + lost < should;
         vec![
-            node("gpu-missing", missing, format!("{} of {should} GPUs", look.present)),
-            node("imex-channel", closed, "no IMEX channel to the NVLink domain of its GPUs".into()),
-            node("driver-mismatch", look.mismatch, look.error.clone().unwrap_or_default()),
-            node("nvml-unavailable", look.unavailable, look.error.clone().unwrap_or_default()),
+            node(
+                "gpu-missing",
+                missing,
+                format!("{} of {should} GPUs", look.present),
+            ),
+            node(
+                "imex-channel",
+                closed,
+                "no IMEX channel to the NVLink domain of its GPUs".into(),
+            ),
+            node(
+                "driver-mismatch",
+                look.mismatch,
+                look.error.clone().unwrap_or_default(),
+            ),
+            node(
+                "nvml-unavailable",
+                look.unavailable,
+                look.error.clone().unwrap_or_default(),
+            ),
         ]
     }
 
@@ -249,7 +325,11 @@ impl Senses {
             if late {
                 warn!("{}", self.silence());
                 let all = self.missing(mind);
-                mind.judge.look(Source::Watchdog, &[all, self.hung(true)].concat(), self.moment());
+                mind.judge.look(
+                    Source::Watchdog,
+                    &[all, self.hung(true)].concat(),
+                    self.moment(),
+                );
             } else {
                 info!("NVML answers again");
             }
@@ -258,19 +338,31 @@ impl Senses {
     }
 
     fn silence(&self) -> String {
-        format!("NVML has not answered for {}", period::format(self.pace.hung()))
+        format!(
+            "NVML has not answered for {}",
+            period::format(self.pace.hung())
+        )
     }
 
     fn hung(&self, hung: bool) -> Vec<Reading> {
-        vec![Reading { check: "nvml-hung", subject: Subject::Node, value: Value::Flag(hung), words: self.silence() }]
+        vec![Reading {
+            check: "nvml-hung",
+            subject: Subject::Node,
+            value: Value::Flag(hung),
+            words: self.silence(),
+        }]
     }
 
     /// Publishes what has changed.
     fn tell(&self, mind: &mut Mind) {
-        let (Some(machine), true) = (&mind.machine, mind.gpus.is_some() || mind.hung) else { return };
+        let (Some(machine), true) = (&mind.machine, mind.gpus.is_some() || mind.hung) else {
+            return;
+        };
         let none = nvml::Look::default();
         let look = mind.gpus.as_ref().unwrap_or(&none);
-        let seen = mind.seen.get_or_insert_with(|| self.see(&look.gpus, machine));
+        let seen = mind
+            .seen
+            .get_or_insert_with(|| self.see(&look.gpus, machine));
         let mut report = self.fixed.clone();
         report.hostname.clone_from(&machine.machine.name);
         report.kernel.clone_from(&machine.machine.kernel);
@@ -281,7 +373,11 @@ impl Senses {
             true => Some(self.silence()),
             false => look.error.clone(),
         };
-        (report.gpus, report.network, report.topology) = (seen.gpus.clone(), seen.network.clone(), seen.topology.clone());
+        (report.gpus, report.network, report.topology) = (
+            seen.gpus.clone(),
+            seen.network.clone(),
+            seen.topology.clone(),
+        );
         report.health = self.own(mind.judge.health(now()), &report.gpus);
         // What is told must not be forgotten by an agent that ends in this moment.
         self.remember(mind);
@@ -297,11 +393,17 @@ impl Senses {
 
     fn see(&self, gpus: &[Gpu], machine: &machine::Look) -> Seen {
         let own = self.share.of(gpus).into_iter();
-        let gpus: Vec<Gpu> = own.map(|gpu| topology::seen_from_the_bus(gpu, &machine.devices)).collect();
+        let gpus: Vec<Gpu> = own
+            .map(|gpu| topology::seen_from_the_bus(gpu, &machine.devices))
+            .collect();
         let topology = topology::matrix(&gpus, &machine.network, &machine.devices);
         let mut network = machine.network.clone();
         topology::number_rails(&mut network, &gpus, &topology);
-        Seen { gpus, network, topology }
+        Seen {
+            gpus,
+            network,
+            topology,
+        }
     }
 
     /// Without what is about GPUs that are another's.
@@ -355,18 +457,27 @@ impl Keeper {
                 }
             }
         };
-        if let Err(e) = thread::Builder::new().name("health memory".into()).spawn(write) {
+        if let Err(e) = thread::Builder::new()
+            .name("health memory".into())
+            .spawn(write)
+        {
             warn!("health is not remembered over a restart of the agent: no thread: {e}");
         }
-        Self { texts, written, late: false }
+        Self {
+            texts,
+            written,
+            late: false,
+        }
     }
 
-    /// Writes this, and waits a little until it is on disk. False: the disk is still at the one before, so this one is to come again.
+    /// Writes this, and waits a little until it is on disk. False: the disk is still at the one
+    /// before, so this one is to come again.
     fn keep(&mut self, text: String) -> bool {
         if self.late && self.written.try_recv().is_err() {
             return false;
         }
-        self.late = self.texts.try_send(text).is_ok() && self.written.recv_timeout(REMEMBER_MAX).is_err();
+        self.late =
+            self.texts.try_send(text).is_ok() && self.written.recv_timeout(REMEMBER_MAX).is_err();
         true
     }
 }
@@ -377,13 +488,19 @@ impl Mind {
             return Some(Subject::Gpu(uuid.clone()));
         }
         let network = &self.machine.as_ref()?.network;
-        network.rdma.iter().find(|device| device.pci == pci).map(|device| Subject::Nic(device.name.clone()))
+        network
+            .rdma
+            .iter()
+            .find(|device| device.pci == pci)
+            .map(|device| Subject::Nic(device.name.clone()))
     }
 }
 
 /// RDMA devices that were there and are not.
 fn missing_nics(ever: &BTreeSet<String>, look: &machine::Look) -> Vec<Reading> {
-    let gone = ever.iter().filter(|name| !look.network.rdma.iter().any(|now| &now.name == *name));
+    let gone = ever
+        .iter()
+        .filter(|name| !look.network.rdma.iter().any(|now| &now.name == *name));
     let reading = |name: &String| Reading {
         check: "nic-missing",
         subject: Subject::Nic(name.clone()),
@@ -399,9 +516,15 @@ fn log_changes(before: Option<&Health>, now: &Health) {
         warn!(check = finding.check, subject = ?finding.subject, severity = %finding.severity, remedy = %finding.remedy, "{}", finding.reason);
     }
     let gone = |finding: &&muster_core::health::Finding| {
-        !now.findings.iter().any(|f| (&f.check, &f.subject) == (&finding.check, &finding.subject))
+        !now.findings
+            .iter()
+            .any(|f| (&f.check, &f.subject) == (&finding.check, &finding.subject))
     };
-    for finding in before.into_iter().flat_map(|health| &health.findings).filter(gone) {
+    for finding in before
+        .into_iter()
+        .flat_map(|health| &health.findings)
+        .filter(gone)
+    {
         info!(check = finding.check, subject = ?finding.subject, "well again");
     }
 }

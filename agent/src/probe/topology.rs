@@ -16,7 +16,9 @@ pub(super) type Devices = BTreeMap<String, Device>;
 pub(super) fn seen_from_the_bus(mut gpu: Gpu, devices: &Devices) -> Gpu {
     if let Some(device) = devices.get(&gpu.pci) {
         gpu.numa_node = device.place.numa_node.or(gpu.numa_node);
-        if let (Some(pcie), Some(port)) = (&mut gpu.pcie, device.port_width.filter(|width| *width > 0)) {
+        if let (Some(pcie), Some(port)) =
+            (&mut gpu.pcie, device.port_width.filter(|width| *width > 0))
+        {
             // Both ends must be able to.
             pcie.width_max = pcie.width_max.min(port);
         }
@@ -27,13 +29,31 @@ pub(super) fn seen_from_the_bus(mut gpu: Gpu, devices: &Devices) -> Gpu {
 /// GPUs, then RDMA devices, then interfaces that are no RDMA device's.
 pub(super) fn matrix(gpus: &[Gpu], network: &Network, devices: &Devices) -> Topology {
     let gpu = |gpu: &Gpu| (gpu.uuid.clone(), gpu.pci.clone());
-    let rdma = network.rdma.iter().map(|device| (device.name.clone(), device.pci.clone()));
+    let rdma = network
+        .rdma
+        .iter()
+        .map(|device| (device.name.clone(), device.pci.clone()));
     let taken: Vec<&String> = network.rdma.iter().map(|device| &device.pci).collect();
-    let plain = network.interfaces.iter().filter(|i| !i.pci.is_empty() && !taken.contains(&&i.pci));
-    let named: Vec<(String, String)> =
-        gpus.iter().map(gpu).chain(rdma).chain(plain.map(|i| (i.name.clone(), i.pci.clone()))).take(DEVICES_MAX).collect();
-    let places: Vec<Option<&PciPlace>> = named.iter().map(|(_, pci)| devices.get(pci).map(|device| &device.place)).collect();
-    let of_gpus: Vec<PciPlace> = gpus.iter().filter_map(|gpu| devices.get(&gpu.pci)).map(|device| device.place.clone()).collect();
+    let plain = network
+        .interfaces
+        .iter()
+        .filter(|i| !i.pci.is_empty() && !taken.contains(&&i.pci));
+    let named: Vec<(String, String)> = gpus
+        .iter()
+        .map(gpu)
+        .chain(rdma)
+        .chain(plain.map(|i| (i.name.clone(), i.pci.clone())))
+        .take(DEVICES_MAX)
+        .collect();
+    let places: Vec<Option<&PciPlace>> = named
+        .iter()
+        .map(|(_, pci)| devices.get(pci).map(|device| &device.place))
+        .collect();
+    let of_gpus: Vec<PciPlace> = gpus
+        .iter()
+        .filter_map(|gpu| devices.get(&gpu.pci))
+        .map(|device| device.place.clone())
+        .collect();
     let flat = is_flat(&of_gpus);
     let between = |row: usize, column: usize| {
         if row == column {
@@ -51,8 +71,18 @@ pub(super) fn matrix(gpus: &[Gpu], network: &Network, devices: &Devices) -> Topo
             _ => Path::Unknown,
         }
     };
-    let paths = (0..named.len()).map(|row| (0..named.len()).map(|column| between(row, column)).collect()).collect();
-    Topology { devices: named.into_iter().map(|(name, _)| name).collect(), paths, flat }
+    let paths = (0..named.len())
+        .map(|row| {
+            (0..named.len())
+                .map(|column| between(row, column))
+                .collect()
+        })
+        .collect();
+    Topology {
+        devices: named.into_iter().map(|(name, _)| name).collect(),
+        paths,
+        flat,
+    }
 }
 
 /// 16 GPUs and as many NICs are below it; virtual functions beyond it are not in the matrix.
@@ -60,11 +90,21 @@ const DEVICES_MAX: usize = 64;
 
 /// A NIC's rail is its rank by address among those near a GPU.
 pub(super) fn number_rails(network: &mut Network, gpus: &[Gpu], topology: &Topology) {
-    let near = |name: &str| gpus.iter().any(|gpu| matches!(topology.between(&gpu.uuid, name), Path::Pix | Path::Pxb));
-    let mut compute: Vec<(String, String)> =
-        network.rdma.iter().filter(|d| near(&d.name)).map(|device| (device.pci.clone(), device.name.clone())).collect();
+    let near = |name: &str| {
+        gpus.iter()
+            .any(|gpu| matches!(topology.between(&gpu.uuid, name), Path::Pix | Path::Pxb))
+    };
+    let mut compute: Vec<(String, String)> = network
+        .rdma
+        .iter()
+        .filter(|d| near(&d.name))
+        .map(|device| (device.pci.clone(), device.name.clone()))
+        .collect();
     compute.sort();
     for device in &mut network.rdma {
-        device.rail = compute.iter().position(|(_, name)| name == &device.name).map(|rail| rail as u32);
+        device.rail = compute
+            .iter()
+            .position(|(_, name)| name == &device.name)
+            .map(|rail| rail as u32);
     }
 }

@@ -1,8 +1,10 @@
-//! How much of the machine is in use, and by whom: a look every ten seconds, on a thread of its own.
+//! How much of the machine is in use, and by whom: a look every ten seconds, on a thread of its
+//! own.
 //!
-//! Each look is published whole, for the session to send, and its readings go to the judge. Nothing here is compared or stored. What may
-//! hang (a mount whose server is dead, a driver of a network card) has a thread of its own again and is waited for a second: it
-//! is unknown then, and the rest of the look is not.
+//! Each look is published whole, for the session to send, and its readings go to the judge. Nothing
+//! here is compared or stored. What may hang (a mount whose server is dead, a driver of a network
+//! card) has a thread of its own again and is waited for a second: it is unknown then, and the rest
+//! of the look is not.
 //!
 //! A tree that only looks like a machine has no usage: these are this machine's own numbers.
 //!
@@ -44,8 +46,8 @@ mod processes;
 
 /// The second look comes so soon after the first: only from then on is it known what the CPUs do.
 const SECOND: Duration = Duration::from_secs(1);
-/// How long a look waits for all that may hang, together. A local disk answers within microseconds, a healthy file server within
-/// milliseconds.
+/// How long a look waits for all that may hang, together. A local disk answers within microseconds,
+/// a healthy file server within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the thread needs to know.
@@ -94,7 +96,8 @@ fn tell(watch: &Watch, readings: Vec<Reading>) {
     let _ = watch.out.try_send(Sense::Usage(readings));
 }
 
-/// Memory of this machine, or of the container that the agent runs in. None where the kernel does not say.
+/// Memory of this machine, or of the container that the agent runs in. None where the kernel does
+/// not say.
 pub(crate) fn memory() -> Option<Space> {
     memory_of(&mut System::new().ok()?)
 }
@@ -120,19 +123,40 @@ impl Eyes {
     fn open(state_dir: &Path) -> Result<Self, sysinfo::Error> {
         let (system, mut networks) = (System::new()?, Networks::new()?);
         let network = Patient::start("usage network", move || traffic(&mut networks));
-        Ok(Self { system, processes: None, state_dir: state_dir.to_owned(), disks: BTreeMap::new(), network, looked: false })
+        Ok(Self {
+            system,
+            processes: None,
+            state_dir: state_dir.to_owned(),
+            disks: BTreeMap::new(),
+            network,
+            looked: false,
+        })
     }
 
     fn look(&mut self, runs: &[HeldRun]) -> Usage {
         let places = self.ask(runs);
         let until = Instant::now() + PATIENCE;
-        let mut usage = Usage { processes: count(), load_milli: load(), ..Usage::default() };
+        let mut usage = Usage {
+            processes: count(),
+            load_milli: load(),
+            ..Usage::default()
+        };
         usage.memory = memory_of(&mut self.system);
-        usage.swap = Some(Space { available: self.system.free_swap(), total: self.system.total_swap() });
+        usage.swap = Some(Space {
+            available: self.system.free_swap(),
+            total: self.system.total_swap(),
+        });
         self.look_at_processes(runs, &mut usage);
         for (role, path) in places {
-            let space = self.disks.get_mut(&path).and_then(|disk| disk.answer(until));
-            usage.disks.push(Disk { role, path: path.to_string_lossy().into_owned(), space });
+            let space = self
+                .disks
+                .get_mut(&path)
+                .and_then(|disk| disk.answer(until));
+            usage.disks.push(Disk {
+                role,
+                path: path.to_string_lossy().into_owned(),
+                space,
+            });
         }
         usage.network = self.network.answer(until);
         usage
@@ -140,16 +164,27 @@ impl Eyes {
 
     /// Puts all questions that may stay unanswered, and says which disks are asked for.
     fn ask(&mut self, runs: &[HeldRun]) -> Vec<(DiskRole, PathBuf)> {
-        let mut work: Vec<PathBuf> = runs.iter().filter_map(|run| run.work_dir.clone()).map(PathBuf::from).collect();
+        let mut work: Vec<PathBuf> = runs
+            .iter()
+            .filter_map(|run| run.work_dir.clone())
+            .map(PathBuf::from)
+            .collect();
         work.sort();
         work.dedup();
         let work = work.into_iter().map(|path| (DiskRole::Work, path));
-        let places: Vec<_> = std::iter::once((DiskRole::State, self.state_dir.clone())).chain(work).collect();
-        // A reader that hangs is kept: otherwise the next run in that directory would start another thread, which would hang there too.
-        self.disks.retain(|path, disk| disk.is_asked() || places.iter().any(|(_, place)| place == path));
+        let places: Vec<_> = std::iter::once((DiskRole::State, self.state_dir.clone()))
+            .chain(work)
+            .collect();
+        // A reader that hangs is kept: otherwise the next run in that directory would start another
+        // thread, which would hang there too.
+        self.disks
+            .retain(|path, disk| disk.is_asked() || places.iter().any(|(_, place)| place == path));
         for (_, path) in &places {
             let place = path.clone();
-            let disk = self.disks.entry(path.clone()).or_insert_with(|| Patient::start("usage disk", move || space(&place)));
+            let disk = self
+                .disks
+                .entry(path.clone())
+                .or_insert_with(|| Patient::start("usage disk", move || space(&place)));
             disk.ask();
         }
         self.network.ask();
@@ -161,16 +196,24 @@ impl Eyes {
         let cpus = u32::try_from(self.system.cpus().len()).unwrap_or(u32::MAX);
         let all_milli = (self.system.global_cpu_usage() * 10.0 * cpus as f32).max(0.0) as u32;
         // Until there were two looks the number is the mean since the boot.
-        usage.cpu = (self.looked && cpus > 0).then_some(CpuUsage { cpus, all_milli, others_milli: None });
+        usage.cpu = (self.looked && cpus > 0).then_some(CpuUsage {
+            cpus,
+            all_milli,
+            others_milli: None,
+        });
         self.looked = true;
         if runs.is_empty() {
             self.processes = None;
             return;
         }
         if self.processes.is_none() {
-            self.processes = Processes::open().inspect_err(|e| warn!("the processes of runs are not looked at: {e}")).ok();
+            self.processes = Processes::open()
+                .inspect_err(|e| warn!("the processes of runs are not looked at: {e}"))
+                .ok();
         }
-        let Some(processes) = &mut self.processes else { return };
+        let Some(processes) = &mut self.processes else {
+            return;
+        };
         let seen = processes.look(runs);
         if let (Some(cpu), Some(ours)) = (&mut usage.cpu, seen.muster_milli) {
             cpu.others_milli = Some(cpu.all_milli.saturating_sub(ours));
@@ -191,23 +234,36 @@ fn load() -> Option<[u32; 3]> {
 /// Only the names in `/proc`: sysinfo would read a file of each process.
 fn count() -> Option<u32> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
-    let processes = entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok()));
+    let processes = entries.filter(|entry| {
+        entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.parse::<u32>().is_ok())
+    });
     u32::try_from(processes.count()).ok()
 }
 
-/// By the path itself: sysinfo asks every mount of the machine, and a single dead one would hide those that matter.
+/// By the path itself: sysinfo asks every mount of the machine, and a single dead one would hide
+/// those that matter.
 fn space(path: &Path) -> Option<Space> {
     let disk = statvfs(path).ok()?;
-    some_space(disk.f_bavail.saturating_mul(disk.f_frsize), disk.f_blocks.saturating_mul(disk.f_frsize))
+    some_space(
+        disk.f_bavail.saturating_mul(disk.f_frsize),
+        disk.f_blocks.saturating_mul(disk.f_frsize),
+    )
 }
 
 fn traffic(networks: &mut Networks) -> Option<Traffic> {
     networks.refresh(true);
-    let others = networks.iter().filter(|(name, _)| name.to_str() != Some("lo"));
-    Some(others.fold(Traffic::default(), |sum, (_, interface)| Traffic {
-        received: sum.received.saturating_add(interface.total_received()),
-        sent: sum.sent.saturating_add(interface.total_transmitted()),
-    }))
+    let others = networks
+        .iter()
+        .filter(|(name, _)| name.to_str() != Some("lo"));
+    Some(
+        others.fold(Traffic::default(), |sum, (_, interface)| Traffic {
+            received: sum.received.saturating_add(interface.total_received()),
+            sent: sum.sent.saturating_add(interface.total_transmitted()),
+        }),
+    )
 }
 
 #[cfg(test)]
@@ -222,15 +278,33 @@ mod tests {
         assert_eq!(first.cpu, None, "one look says nothing of a rate");
         let usage = eyes.look(&[]);
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
-        let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")).unwrap();
+        let total = meminfo
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"))
+            .unwrap();
         let memory = usage.memory.unwrap();
-        assert!(memory.total <= total.parse::<u64>().unwrap() << 10 && memory.available > 0 && memory.available < memory.total);
+        assert!(
+            memory.total <= total.parse::<u64>().unwrap() << 10
+                && memory.available > 0
+                && memory.available < memory.total
+        );
         let cpu = usage.cpu.unwrap();
-        assert!(cpu.cpus >= 1 && cpu.all_milli <= cpu.cpus * 1_000, "{cpu:?}");
-        assert_eq!(cpu.others_milli, None, "nobody looks at processes while no run is held");
-        assert!(usage.processes.unwrap() >= 1 && usage.load_milli.is_some() && usage.network.is_some());
+        assert!(
+            cpu.cpus >= 1 && cpu.all_milli <= cpu.cpus * 1_000,
+            "{cpu:?}"
+        );
+        assert_eq!(
+            cpu.others_milli, None,
+            "nobody looks at processes while no run is held"
+        );
+        assert!(
+            usage.processes.unwrap() >= 1 && usage.load_milli.is_some() && usage.network.is_some()
+        );
         let disk = &usage.disks[0];
-        assert_eq!((disk.role, disk.path.as_str()), (DiskRole::State, state.path().to_str().unwrap()));
+        assert_eq!(
+            (disk.role, disk.path.as_str()),
+            (DiskRole::State, state.path().to_str().unwrap())
+        );
         assert!(disk.space.unwrap().available <= disk.space.unwrap().total);
         assert_eq!((usage.disks.len(), usage.ranks.len()), (1, 0));
     }
@@ -238,9 +312,15 @@ mod tests {
     #[test]
     fn a_directory_that_is_not_there_is_unknown() {
         let state = tempfile::tempdir().unwrap();
-        let run = HeldRun { work_dir: Some("/nowhere/at/all".into()), ..HeldRun::default() };
+        let run = HeldRun {
+            work_dir: Some("/nowhere/at/all".into()),
+            ..HeldRun::default()
+        };
         let usage = Eyes::open(state.path()).unwrap().look(&[run]);
-        assert_eq!((usage.disks.len(), usage.disks[1].role, usage.disks[1].space), (2, DiskRole::Work, None));
+        assert_eq!(
+            (usage.disks.len(), usage.disks[1].role, usage.disks[1].space),
+            (2, DiskRole::Work, None)
+        );
     }
 
     #[test]
@@ -253,14 +333,22 @@ mod tests {
             None
         });
         eyes.disks.insert("/dead/server".into(), hangs);
-        let run = HeldRun { work_dir: Some("/dead/server".into()), ..HeldRun::default() };
+        let run = HeldRun {
+            work_dir: Some("/dead/server".into()),
+            ..HeldRun::default()
+        };
         let begun = Instant::now();
         let usage = eyes.look(&[run]);
         assert_eq!(usage.disks[1].space, None);
-        assert!(usage.disks[0].space.is_some() && usage.memory.is_some() && usage.network.is_some());
+        assert!(
+            usage.disks[0].space.is_some() && usage.memory.is_some() && usage.network.is_some()
+        );
         assert!(begun.elapsed() < PATIENCE * 5, "{:?}", begun.elapsed());
         let usage = eyes.look(&[]);
-        assert!(eyes.disks.contains_key(Path::new("/dead/server")), "it is not asked a second time by another thread");
+        assert!(
+            eyes.disks.contains_key(Path::new("/dead/server")),
+            "it is not asked a second time by another thread"
+        );
         assert_eq!(usage.disks.len(), 1);
         drop(release);
     }

@@ -1,7 +1,7 @@
 //! What the coordinator does not know yet, and when it must hear it.
 //!
-//! Only the latest counts: reports supersede each other. A change of phase, an exit, a join or a first step goes out at once; mere
-//! progress is gathered.
+//! Only the latest counts: reports supersede each other. A change of phase, an exit, a join or a
+//! first step goes out at once; mere progress is gathered.
 
 use std::{sync::Arc, time::Duration};
 
@@ -129,14 +129,33 @@ mod tests {
     use super::*;
 
     fn run(step: u64) -> RunReport {
-        let run = RunId { job: JobUid::from("a"), generation: Generation(1) };
-        let rank = RankReport { pid: 7, last_step: Some(step), last_step_at: Some(Timestamp(step)), ..RankReport::bare(0, 0) };
-        RunReport { ranks: vec![rank], ..RunReport::preparing(run, Term(1)) }
+        let run = RunId {
+            job: JobUid::from("a"),
+            generation: Generation(1),
+        };
+        let rank = RankReport {
+            pid: 7,
+            last_step: Some(step),
+            last_step_at: Some(Timestamp(step)),
+            ..RankReport::bare(0, 0)
+        };
+        RunReport {
+            ranks: vec![rank],
+            ..RunReport::preparing(run, Term(1))
+        }
     }
 
-    fn news() -> (News, mpsc::Sender<AgentMessage>, mpsc::Receiver<AgentMessage>) {
+    fn news() -> (
+        News,
+        mpsc::Sender<AgentMessage>,
+        mpsc::Receiver<AgentMessage>,
+    ) {
         let (control, out) = mpsc::channel(2);
-        (News::new(NodeReport::default(), Arc::new(vec![run(0)])), control, out)
+        (
+            News::new(NodeReport::default(), Arc::new(vec![run(0)])),
+            control,
+            out,
+        )
     }
 
     #[tokio::test]
@@ -145,12 +164,18 @@ mod tests {
         let start = Instant::now();
         news.runs(Arc::new(vec![run(1)]));
         news.send(&control, start);
-        assert!(out.try_recv().is_ok(), "the first progress goes out at once");
+        assert!(
+            out.try_recv().is_ok(),
+            "the first progress goes out at once"
+        );
         news.runs(Arc::new(vec![run(2)]));
         news.send(&control, start + Duration::from_millis(10));
         assert!(out.try_recv().is_err());
         assert_eq!(news.due, Some(start + PROGRESS));
-        let first = RunReport { phase: RunPhase::Dead, ..run(3) };
+        let first = RunReport {
+            phase: RunPhase::Dead,
+            ..run(3)
+        };
         news.runs(Arc::new(vec![first]));
         news.send(&control, start + Duration::from_millis(20));
         assert!(out.try_recv().is_ok(), "a death does not wait");
@@ -167,15 +192,27 @@ mod tests {
             control.try_send(AgentMessage::default()).unwrap();
         }
         news.runs(Arc::new(Vec::new()));
-        news.report(NodeReport { slots: 9, ..NodeReport::default() });
-        news.spares(Arc::new(vec![SpareReport { job: JobUid::from("a"), state: SpareState::Ready }]));
+        news.report(NodeReport {
+            slots: 9,
+            ..NodeReport::default()
+        });
+        news.spares(Arc::new(vec![SpareReport {
+            job: JobUid::from("a"),
+            state: SpareState::Ready,
+        }]));
         news.send(&control, start);
         assert_eq!(news.due, Some(start + RETRY));
         while out.try_recv().is_ok() {}
         news.send(&control, start + RETRY);
-        assert!(matches!(out.try_recv().unwrap().message, Some(Up::Report(report)) if report.slots == 9));
-        assert!(matches!(out.try_recv().unwrap().message, Some(Up::Spares(spares)) if spares.spares.len() == 1));
+        assert!(
+            matches!(out.try_recv().unwrap().message, Some(Up::Report(report)) if report.slots == 9)
+        );
+        assert!(
+            matches!(out.try_recv().unwrap().message, Some(Up::Spares(spares)) if spares.spares.len() == 1)
+        );
         news.send(&control, start + RETRY);
-        assert!(matches!(out.try_recv().unwrap().message, Some(Up::Runs(runs)) if runs.runs.is_empty()));
+        assert!(
+            matches!(out.try_recv().unwrap().message, Some(Up::Runs(runs)) if runs.runs.is_empty())
+        );
     }
 }

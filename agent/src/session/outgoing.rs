@@ -1,4 +1,5 @@
-//! The stream to the coordinator: reports and heartbeats before log lines, so that a user who reads a log never makes a node look silent.
+//! The stream to the coordinator: reports and heartbeats before log lines, so that a user who reads
+//! a log never makes a node look silent.
 
 use std::{
     pin::Pin,
@@ -17,7 +18,10 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) fn new(control: mpsc::Receiver<AgentMessage>, chunks: mpsc::Receiver<LogChunk>) -> Self {
+    pub(super) fn new(
+        control: mpsc::Receiver<AgentMessage>,
+        chunks: mpsc::Receiver<LogChunk>,
+    ) -> Self {
         Self { control, chunks }
     }
 }
@@ -26,7 +30,10 @@ impl Stream for Outgoing {
     type Item = AgentMessage;
 
     /// Ends with the session, which owns the sender of `control`.
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<AgentMessage>> {
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<AgentMessage>> {
         if let Poll::Ready(message) = self.control.poll_recv(context) {
             return Poll::Ready(message);
         }

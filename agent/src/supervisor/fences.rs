@@ -1,4 +1,5 @@
-//! The supervisor's part in `fenceAfter`: runners of such jobs hear from it when the coordinator was heard. What follows is theirs.
+//! The supervisor's part in `fenceAfter`: runners of such jobs hear from it when the coordinator
+//! was heard. What follows is theirs.
 
 use muster_core::{run::RunId, time::Timestamp};
 
@@ -13,8 +14,8 @@ impl Supervisor {
         }
     }
 
-    /// What a run's runner is to be told at first, if it lives by word of the coordinator. One of which nobody can say is not told, and
-    /// stops: that is the safe side.
+    /// What a run's runner is to be told at first, if it lives by word of the coordinator. One of
+    /// which nobody can say is not told, and stops: that is the safe side.
     pub(super) fn lease_of(&mut self, run: &RunId) -> Option<Timestamp> {
         if !self.accepted(run).is_some_and(|accepted| accepted.fenced) {
             return None;

@@ -6,7 +6,9 @@ use muster_core::{
     exit::PEER_LOST_SIGNS,
     id::JobUid,
     node::{lane::Lane, pool, spare, torchrun, torchrun::Site},
-    run::{Assignment, Desired, Endpoint, RunId, RunPhase, RunReport, SpareReport, SpareState, Target},
+    run::{
+        Assignment, Desired, Endpoint, RunId, RunPhase, RunReport, SpareReport, SpareState, Target,
+    },
     spec,
     time::Timestamp,
 };
@@ -26,17 +28,28 @@ impl Supervisor {
     pub(super) fn note_wanted(&mut self, desired: &Desired) {
         self.wanted.clear();
         for wanted in &desired.runs {
-            let (Target::Ready(assignment) | Target::Running(assignment, _)) = &wanted.target else { continue };
+            let (Target::Ready(assignment) | Target::Running(assignment, _)) = &wanted.target
+            else {
+                continue;
+            };
             let known = self.wanted.get(&wanted.run.job);
             if known.is_none_or(|known| known.run.generation < wanted.run.generation) {
-                self.wanted.insert(wanted.run.job.clone(), assignment.as_ref().clone());
+                self.wanted
+                    .insert(wanted.run.job.clone(), assignment.as_ref().clone());
             }
         }
         let before = std::mem::take(&mut self.coming);
-        self.coming = desired.warm.iter().map(|assignment| (assignment.run.job.clone(), assignment.clone())).collect();
+        self.coming = desired
+            .warm
+            .iter()
+            .map(|assignment| (assignment.run.job.clone(), assignment.clone()))
+            .collect();
         // A launcher that was started for other GPUs does not fit.
         let moved = |(job, assignment): (&JobUid, &Assignment)| {
-            before.get(job).is_some_and(|before| before.gpus != assignment.gpus).then(|| job.clone())
+            before
+                .get(job)
+                .is_some_and(|before| before.gpus != assignment.gpus)
+                .then(|| job.clone())
         };
         for job in self.coming.iter().filter_map(moved).collect::<Vec<_>>() {
             self.end_launcher(&job);
@@ -46,25 +59,57 @@ impl Supervisor {
     /// What became of the launchers for jobs that are about to come.
     pub(super) fn spares_of_coming(&self) -> Vec<SpareReport> {
         let off = || SpareState::Without("this node keeps no launchers".into());
-        let state = |job: &JobUid| if self.config.spares { self.launchers.state(job) } else { Some(off()) };
-        self.coming.keys().filter_map(|job| Some(SpareReport { job: job.clone(), state: state(job)? })).collect()
+        let state = |job: &JobUid| {
+            if self.config.spares {
+                self.launchers.state(job)
+            } else {
+                Some(off())
+            }
+        };
+        self.coming
+            .keys()
+            .filter_map(|job| {
+                Some(SpareReport {
+                    job: job.clone(),
+                    state: state(job)?,
+                })
+            })
+            .collect()
     }
 
-    /// Starts the launchers that are missing, has them import what their jobs import, and ends those that are of no use any more.
+    /// Starts the launchers that are missing, has them import what their jobs import, and ends
+    /// those that are of no use any more.
     pub(super) fn tend_launchers(&mut self) {
         self.look_again = None;
-        let reports = self.reports.borrow().as_ref().map(|reports| reports.runs.clone()).unwrap_or_default();
+        let reports = self
+            .reports
+            .borrow()
+            .as_ref()
+            .map(|reports| reports.runs.clone())
+            .unwrap_or_default();
         if !self.config.spares {
             return;
         }
-        let settled = |report: &&RunReport| !matches!(report.phase, RunPhase::Preparing | RunPhase::Refused(_));
-        let runs: Vec<(RunReport, Lane)> =
-            reports.iter().filter(settled).map(|report| (report.clone(), self.lane(&report.run))).collect();
+        let settled = |report: &&RunReport| {
+            !matches!(report.phase, RunPhase::Preparing | RunPhase::Refused(_))
+        };
+        let runs: Vec<(RunReport, Lane)> = reports
+            .iter()
+            .filter(settled)
+            .map(|report| (report.clone(), self.lane(&report.run)))
+            .collect();
         let now = Timestamp(Clock::Boot.now_us());
-        let preparing = reports.iter().filter(|report| report.phase == RunPhase::Preparing);
+        let preparing = reports
+            .iter()
+            .filter(|report| report.phase == RunPhase::Preparing);
         let starting = preparing.map(|report| report.run.job.clone()).collect();
         let coming = self.coming.keys().cloned().collect();
-        let held = spare::Held { runs: &runs, starting, coming: &coming, launchers: &self.launchers.jobs() };
+        let held = spare::Held {
+            runs: &runs,
+            starting,
+            coming: &coming,
+            launchers: &self.launchers.jobs(),
+        };
         let plan = spare::plan(now, &held);
         self.launchers.are_here(plan.here, now);
         self.look_again = plan.look_again;
@@ -74,17 +119,25 @@ impl Supervisor {
         for run in plan.train {
             let modules = self.runs.dir(&run).join(muster_runner::record::MODULES);
             let list = || launchers::read_some(&modules);
-            if let Some((launcher, list)) = self.launchers.next_imports(&run.job, run.generation, list) {
+            if let Some((launcher, list)) =
+                self.launchers.next_imports(&run.job, run.generation, list)
+            {
                 self.preload(run.job.clone(), launcher, list);
             } else if !self.launchers.is_known(&run.job)
-                && let Some(assignment) = self.wanted.get(&run.job).filter(|a| a.run == run).cloned()
+                && let Some(assignment) =
+                    self.wanted.get(&run.job).filter(|a| a.run == run).cloned()
                 && torchrun::ranks(&assignment).is_some()
             {
                 self.start_launcher(assignment, true, false);
             }
         }
         self.tend_pool(now, &reports);
-        for assignment in plan.warm.iter().filter_map(|job| self.coming.get(job).cloned()).collect::<Vec<_>>() {
+        for assignment in plan
+            .warm
+            .iter()
+            .filter_map(|job| self.coming.get(job).cloned())
+            .collect::<Vec<_>>()
+        {
             self.start_launcher(assignment, true, true);
         }
     }
@@ -102,7 +155,10 @@ impl Supervisor {
         let busy = !self.coming.is_empty() || spare::is_busy(now, reports);
         // Where the kernel does not say, it is not taken for too little.
         let memory = probe::memory().unwrap_or_default();
-        let plan = self.launchers.pool.plan(now, busy, memory, bytes_max, of_jobs);
+        let plan = self
+            .launchers
+            .pool
+            .plan(now, busy, memory, bytes_max, of_jobs);
         for (number, cause) in plan.end {
             info!("a launcher of the warm pool is ended: {cause}");
             if let Some(kept) = self.launchers.pool.remove(number) {
@@ -112,13 +168,18 @@ impl Supervisor {
         if let Some(key) = plan.start {
             self.start_for_pool(key, now);
         }
-        self.look_again = [self.look_again, plan.look_again].into_iter().flatten().min();
+        self.look_again = [self.look_again, plan.look_again]
+            .into_iter()
+            .flatten()
+            .min();
     }
 
     fn start_for_pool(&mut self, key: pool::Key, now: Timestamp) {
         self.launchers.next += 1;
         let number = self.launchers.next;
-        let Some(bare) = self.launchers.pool.begin(number, key, now) else { return };
+        let Some(bare) = self.launchers.pool.begin(number, key, now) else {
+            return;
+        };
         let place = self.place(self.runs.pool_dir(number), number, &bare, true);
         let (preflight, done) = (self.preflight.clone(), self.made.0.clone());
         self.scope.spawn_on_thread("launcher", async move {
@@ -127,14 +188,20 @@ impl Supervisor {
         });
     }
 
-    /// A launcher of the pool that this job may take. Notes what the job uses, so that the pool has one for the next.
+    /// A launcher of the pool that this job may take. Notes what the job uses, so that the pool has
+    /// one for the next.
     fn take_from_pool(&mut self, assignment: &Assignment) -> Option<Kept> {
         if self.launchers.pool.is_off() {
             return None;
         }
-        let anywhere = Endpoint { host: self.facts.report().address, port: 1 };
+        let anywhere = Endpoint {
+            host: self.facts.report().address,
+            port: 1,
+        };
         let site = self.site(&assignment.run);
-        let launch = |assignment: &Assignment| torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &site).ok();
+        let launch = |assignment: &Assignment| {
+            torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &site).ok()
+        };
         let launched = launch(assignment)?;
         let bare = pool::without_job(assignment, &launched.program);
         match pool::key(assignment, &launched, &launch(&bare)?) {
@@ -150,16 +217,27 @@ impl Supervisor {
         }
     }
 
-    /// The launcher from which this generation's runner is forked, as far as there is one. Where the lane may need one from the job's first
-    /// generation on, it is started here.
+    /// The launcher from which this generation's runner is forked, as far as there is one. Where
+    /// the lane may need one from the job's first generation on, it is started here.
     pub(super) fn launcher_for(&mut self, assignment: &Assignment) -> Option<Found> {
-        if !self.config.spares || assignment.launch == spec::Launch::Cold || torchrun::ranks(assignment).is_none() {
+        if !self.config.spares
+            || assignment.launch == spec::Launch::Cold
+            || torchrun::ranks(assignment).is_none()
+        {
             return None;
         }
         let job = &assignment.run.job;
-        let anywhere = Endpoint { host: self.facts.report().address, port: 1 };
+        let anywhere = Endpoint {
+            host: self.facts.report().address,
+            port: 1,
+        };
         // What cannot be launched at all is refused where it is prepared.
-        let launch = torchrun::launch(assignment, torchrun::Meeting::Served(&anywhere), &self.site(&assignment.run)).ok()?;
+        let launch = torchrun::launch(
+            assignment,
+            torchrun::Meeting::Served(&anywhere),
+            &self.site(&assignment.run),
+        )
+        .ok()?;
         if self.launchers.is_unfit(job, assignment, &launch) {
             info!(%job, "its launcher was started with other things than this generation needs: another is started");
             self.end_launcher(job);
@@ -174,7 +252,12 @@ impl Supervisor {
         let job = assignment.run.job.clone();
         let number = self.launchers.begin(&job);
         let pooled = self.take_from_pool(&assignment);
-        let place = self.place(self.runs.launcher_dir(&job, number), number, &assignment, background);
+        let place = self.place(
+            self.runs.launcher_dir(&job, number),
+            number,
+            &assignment,
+            background,
+        );
         let (preflight, done) = (self.preflight.clone(), self.made.0.clone());
         self.scope.spawn_on_thread("launcher", async move {
             let outcome = place.start(&assignment, &preflight, ahead, pooled).await;
@@ -182,10 +265,28 @@ impl Supervisor {
         });
     }
 
-    fn place(&mut self, dir: PathBuf, number: u32, assignment: &Assignment, background: bool) -> Place {
-        let run_dir = dir.to_str().expect("the state directory was checked to be UTF-8").to_owned();
-        let site = Site { run_dir, ..self.site(&assignment.run) };
-        Place { dir, number, runner: self.config.runner.clone(), site, background }
+    fn place(
+        &mut self,
+        dir: PathBuf,
+        number: u32,
+        assignment: &Assignment,
+        background: bool,
+    ) -> Place {
+        let run_dir = dir
+            .to_str()
+            .expect("the state directory was checked to be UTF-8")
+            .to_owned();
+        let site = Site {
+            run_dir,
+            ..self.site(&assignment.run)
+        };
+        Place {
+            dir,
+            number,
+            runner: self.config.runner.clone(),
+            site,
+            background,
+        }
     }
 
     fn preload(&mut self, job: JobUid, launcher: Launcher, list: String) {
@@ -193,7 +294,13 @@ impl Supervisor {
         self.scope.spawn_on_thread("launcher", async move {
             launcher.preload(&list).await;
             if let Some(bytes) = launcher.memory() {
-                let _ = done.send(Made { job: Some(job), number: launcher.number(), outcome: Outcome::Size(bytes) }).await;
+                let _ = done
+                    .send(Made {
+                        job: Some(job),
+                        number: launcher.number(),
+                        outcome: Outcome::Size(bytes),
+                    })
+                    .await;
             }
         });
     }
@@ -205,15 +312,26 @@ impl Supervisor {
     }
 
     pub(super) fn lane(&self, run: &RunId) -> Lane {
-        self.accepted(run).map_or(Lane::Cold, |accepted| accepted.lane)
+        self.accepted(run)
+            .map_or(Lane::Cold, |accepted| accepted.lane)
     }
 
     /// Notes that a run is in lane cold, though it was accepted in another.
     pub(super) fn note_fallback(&mut self, run: &RunId) {
-        let Some(accepted) = self.accepted(run).filter(|accepted| accepted.lane != Lane::Cold).cloned() else { return };
+        let Some(accepted) = self
+            .accepted(run)
+            .filter(|accepted| accepted.lane != Lane::Cold)
+            .cloned()
+        else {
+            return;
+        };
         warn!(job = %run.job, generation = %run.generation, "its launcher has failed by itself, so torchrun was executed");
         let why = "its launcher on this node failed by itself: launcher.log says why".to_owned();
-        let accepted = Accepted { lane: Lane::Cold, why, ..accepted };
+        let accepted = Accepted {
+            lane: Lane::Cold,
+            why,
+            ..accepted
+        };
         self.accepted.insert(run.clone(), accepted.clone());
         let (runs, run) = (self.runs.clone(), run.clone());
         self.scope.spawn_on_thread("lane", async move {
@@ -228,11 +346,16 @@ impl Supervisor {
         self.accepted.get(run)
     }
 
-    /// Adds to each report how and with what its run is started, and to a job's newest what its launcher takes.
+    /// Adds to each report how and with what its run is started, and to a job's newest what its
+    /// launcher takes.
     pub(super) fn tell_lanes(&mut self, reports: &mut [RunReport]) {
-        for report in reports.iter_mut().filter(|report| !matches!(report.phase, RunPhase::Preparing | RunPhase::Refused(_))) {
+        for report in reports
+            .iter_mut()
+            .filter(|report| !matches!(report.phase, RunPhase::Preparing | RunPhase::Refused(_)))
+        {
             if let Some(accepted) = self.accepted(&report.run) {
-                (report.lane.name, report.lane.reason) = (accepted.lane.name().to_owned(), accepted.why.clone());
+                (report.lane.name, report.lane.reason) =
+                    (accepted.lane.name().to_owned(), accepted.why.clone());
                 report.stack = accepted.stack.clone();
             }
             if report.phase == RunPhase::Running {
@@ -242,25 +365,56 @@ impl Supervisor {
     }
 }
 
-/// Tells what became of a launcher, and then what it takes. Nobody listens any more while the agent shuts down; the launcher's runner ends
-/// by itself.
+/// Tells what became of a launcher, and then what it takes. Nobody listens any more while the agent
+/// shuts down; the launcher's runner ends by itself.
 async fn say(done: &mpsc::Sender<Made>, job: Option<JobUid>, number: u32, outcome: Outcome) {
-    let launcher = if let Outcome::Ready(kept) = &outcome { Some(kept.launcher().clone()) } else { None };
-    let _ = done.send(Made { job: job.clone(), number, outcome }).await;
+    let launcher = if let Outcome::Ready(kept) = &outcome {
+        Some(kept.launcher().clone())
+    } else {
+        None
+    };
+    let _ = done
+        .send(Made {
+            job: job.clone(),
+            number,
+            outcome,
+        })
+        .await;
     if let Some(bytes) = launcher.and_then(|launcher| launcher.memory()) {
-        let _ = done.send(Made { job, number, outcome: Outcome::Size(bytes) }).await;
+        let _ = done
+            .send(Made {
+                job,
+                number,
+                outcome: Outcome::Size(bytes),
+            })
+            .await;
     }
 }
 
 /// What is to be done in this lane in place of executing torchrun; none where it is executed.
-pub(super) fn order_for(lane: Lane, assignment: &Assignment, launch: &torchrun::Launch) -> Option<wire::Order> {
+pub(super) fn order_for(
+    lane: Lane,
+    assignment: &Assignment,
+    launch: &torchrun::Launch,
+) -> Option<wire::Order> {
     let (options, argv) = torchrun::ranks(assignment).unwrap_or_default();
     let run_id = assignment.rendezvous.clone();
     let (lane, argv, command) = match lane {
         Lane::Cold => return None,
-        Lane::Parked => (wire::Lane::Parked, torchrun::own_arguments(launch).to_vec(), Vec::new()),
+        Lane::Parked => (
+            wire::Lane::Parked,
+            torchrun::own_arguments(launch).to_vec(),
+            Vec::new(),
+        ),
         Lane::Fork => (wire::Lane::Fork, argv, Vec::new()),
         Lane::Direct => (wire::Lane::Direct, argv, torchrun::rank_command(assignment)),
     };
-    Some(wire::Order { lane, options, argv, command, run_id, peer_lost: PEER_LOST_SIGNS.map(str::to_owned).to_vec() })
+    Some(wire::Order {
+        lane,
+        options,
+        argv,
+        command,
+        run_id,
+        peer_lost: PEER_LOST_SIGNS.map(str::to_owned).to_vec(),
+    })
 }

@@ -1,4 +1,5 @@
-//! What links say, and what there is to report of it: to the coordinator, and to the node's own senses.
+//! What links say, and what there is to report of it: to the coordinator, and to the node's own
+//! senses.
 
 use std::sync::Arc;
 
@@ -50,7 +51,8 @@ impl Supervisor {
 
     pub(super) fn publish(&mut self) {
         let held = self.node.reports();
-        self.accepted.retain(|run, _| held.iter().any(|report| report.run == *run));
+        self.accepted
+            .retain(|run, _| held.iter().any(|report| report.run == *run));
         let mut runs = fitting(held);
         self.tell_lanes(&mut runs);
         self.tell_senses(&runs);
@@ -61,30 +63,51 @@ impl Supervisor {
         let pool = self.launchers.pool.shown();
         self.reports.send_if_modified(|known| {
             let same = |known: &Reports| {
-                (known.term, known.epoch, known.runs.as_ref(), known.jobs_seen.as_ref(), known.spares.as_ref(), known.pool)
-                    == (ledger.term, ledger.epoch, &runs, &jobs_seen, &spares, pool)
+                (
+                    known.term,
+                    known.epoch,
+                    known.runs.as_ref(),
+                    known.jobs_seen.as_ref(),
+                    known.spares.as_ref(),
+                    known.pool,
+                ) == (ledger.term, ledger.epoch, &runs, &jobs_seen, &spares, pool)
             };
             if known.as_ref().is_some_and(same) {
                 return false;
             }
             let (jobs_seen, runs, spares) = (Arc::new(jobs_seen), Arc::new(runs), Arc::new(spares));
-            *known = Some(Reports { term: ledger.term, epoch: ledger.epoch, jobs_seen, runs, spares, pool });
+            *known = Some(Reports {
+                term: ledger.term,
+                epoch: ledger.epoch,
+                jobs_seen,
+                runs,
+                spares,
+                pool,
+            });
             true
         });
     }
 
     /// Those that are over first: whoever works on a GPU now is the last on it.
     fn tell_senses(&mut self, reports: &[RunReport]) {
-        self.unkillable.retain(|run, _| reports.iter().any(|report| report.run == *run));
-        self.unproven.retain(|run, _| reports.iter().any(|report| report.run == *run));
-        let begun = reports.iter().filter(|report| report.phase != RunPhase::Preparing);
+        self.unkillable
+            .retain(|run, _| reports.iter().any(|report| report.run == *run));
+        self.unproven
+            .retain(|run, _| reports.iter().any(|report| report.run == *run));
+        let begun = reports
+            .iter()
+            .filter(|report| report.phase != RunPhase::Preparing);
         let (over, living): (Vec<_>, Vec<_>) = begun.partition(|report| report.phase.is_over());
         let held = over.into_iter().chain(living).filter_map(|report| {
             let unkillable = self.unkillable.get(&report.run).cloned();
             let unproven = self.unproven.get(&report.run).cloned();
             let accepted = self.accepted(&report.run)?;
             let ranks = report.ranks.iter().filter(|rank| rank.pid != 0);
-            let ranks = ranks.map(|rank| HeldRank { rank: rank.rank, pid: rank.pid, alive: rank.exit.is_none() });
+            let ranks = ranks.map(|rank| HeldRank {
+                rank: rank.rank,
+                pid: rank.pid,
+                alive: rank.exit.is_none(),
+            });
             Some(HeldRun {
                 name: report.run.to_string(),
                 uid: report.run.job.to_string(),
@@ -103,8 +126,9 @@ impl Supervisor {
     }
 }
 
-/// What one message takes: all that lives, then the newest of what is over. More than that wait for an acknowledgement only where
-/// the coordinator was away for very long, and those left out are told when others are acknowledged.
+/// What one message takes: all that lives, then the newest of what is over. More than that wait for
+/// an acknowledgement only where the coordinator was away for very long, and those left out are
+/// told when others are acknowledged.
 fn fitting(mut reports: Vec<RunReport>) -> Vec<RunReport> {
     if reports.len() > RUNS_MAX {
         reports.sort_by_key(|report| (report.phase.is_over(), std::cmp::Reverse(report.dead_at)));
@@ -127,14 +151,33 @@ mod tests {
     #[test]
     fn what_lives_is_always_reported() {
         let report = |number: usize| {
-            let run = RunId { job: JobUid::from(format!("job-{number:03}")), generation: Generation(1) };
-            let phase = if number < 10 { RunPhase::Running } else { RunPhase::Dead };
-            RunReport { phase, dead_at: Some(Timestamp(number as u64)), ..RunReport::preparing(run, Term(1)) }
+            let run = RunId {
+                job: JobUid::from(format!("job-{number:03}")),
+                generation: Generation(1),
+            };
+            let phase = if number < 10 {
+                RunPhase::Running
+            } else {
+                RunPhase::Dead
+            };
+            RunReport {
+                phase,
+                dead_at: Some(Timestamp(number as u64)),
+                ..RunReport::preparing(run, Term(1))
+            }
         };
         let reports = fitting((0..100).map(report).collect());
         assert_eq!(reports.len(), RUNS_MAX);
-        assert_eq!(reports.iter().filter(|report| report.phase == RunPhase::Running).count(), 10);
-        assert!(reports.iter().all(|report| report.phase == RunPhase::Running || report.dead_at >= Some(Timestamp(40))));
+        assert_eq!(
+            reports
+                .iter()
+                .filter(|report| report.phase == RunPhase::Running)
+                .count(),
+            10
+        );
+        assert!(reports.iter().all(
+            |report| report.phase == RunPhase::Running || report.dead_at >= Some(Timestamp(40))
+        ));
         assert!(reports.is_sorted_by(|a, b| a.run < b.run));
     }
 }

@@ -1,8 +1,9 @@
 //! A whole job joins a store: `join_bench ADDR:PORT [RANKS]` prints the milliseconds of each step.
 //!
-//! Works against any TCPStore server, so that ours and torch's can be set side by side. One thread holds all ranks:
-//! in each step all of them send before the first answer is read, so that the server has them all at once. Answers are read through
-//! a buffer: a call of the kernel for each of a million values would cost this one thread more than either server spends on them.
+//! Works against any TCPStore server, so that ours and torch's can be set side by side. One thread
+//! holds all ranks: in each step all of them send before the first answer is read, so that the
+//! server has them all at once. Answers are read through a buffer: a call of the kernel for each of
+//! a million values would cost this one thread more than either server spends on them.
 
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -40,7 +41,10 @@ impl Rank {
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
-    let addr: SocketAddr = args.next().ok_or("usage: join_bench ADDR:PORT [RANKS]")?.parse()?;
+    let addr: SocketAddr = args
+        .next()
+        .ok_or("usage: join_bench ADDR:PORT [RANKS]")?
+        .parse()?;
     let count: usize = args.next().map_or(Ok(1024), |n| n.parse())?;
     let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     files.current = files.maximum;
@@ -49,9 +53,14 @@ fn main() -> Result<()> {
     let key = |name: String| Key::from(name.into_bytes());
     // Small on purpose: what is measured is requests, not the loopback's bytes.
     let address = vec![7; 150];
-    let all: Vec<Key> = (0..count).map(|r| key(format!("/default_pg/0//cpu//0/{r}"))).collect();
+    let all: Vec<Key> = (0..count)
+        .map(|r| key(format!("/default_pg/0//cpu//0/{r}")))
+        .collect();
     let id = key("/default_pg/0//cuda//0".into());
-    let (members, last) = (key("/job/done/num_members".into()), key("/job/done/last_member".into()));
+    let (members, last) = (
+        key("/job/done/num_members".into()),
+        key("/job/done/last_member".into()),
+    );
 
     let start = Instant::now();
     let mut before = 0.0;
@@ -76,17 +85,27 @@ fn main() -> Result<()> {
     for (n, rank) in ranks.iter_mut().enumerate() {
         assert_eq!(u32::from_le_bytes(rank.read()?), n as u32);
     }
-    let add = Request::Add { key: key("init/".into()), by: 1 };
-    ranks.iter_mut().try_for_each(|rank| rank.ask(std::slice::from_ref(&add)))?;
+    let add = Request::Add {
+        key: key("init/".into()),
+        by: 1,
+    };
+    ranks
+        .iter_mut()
+        .try_for_each(|rank| rank.ask(std::slice::from_ref(&add)))?;
     for rank in &mut ranks {
         rank.read::<8>()?;
     }
     step("validate, ping, announce");
 
     for rank in &mut ranks[1..] {
-        rank.ask(&[Request::Wait { keys: vec![id.clone()] }])?;
+        rank.ask(&[Request::Wait {
+            keys: vec![id.clone()],
+        }])?;
     }
-    ranks[0].ask(&[Request::Set { key: id.clone(), value: vec![1; 128] }])?;
+    ranks[0].ask(&[Request::Set {
+        key: id.clone(),
+        value: vec![1; 128],
+    }])?;
     for rank in &mut ranks[1..] {
         rank.read::<1>()?;
         rank.ask(&[Request::Get { key: id.clone() }])?;
@@ -97,7 +116,13 @@ fn main() -> Result<()> {
     step("NCCL: rank 0's id to all");
 
     for (n, rank) in ranks.iter_mut().enumerate() {
-        rank.ask(&[Request::Set { key: all[n].clone(), value: address.clone() }, Request::Wait { keys: all.clone() }])?;
+        rank.ask(&[
+            Request::Set {
+                key: all[n].clone(),
+                value: address.clone(),
+            },
+            Request::Wait { keys: all.clone() },
+        ])?;
     }
     for rank in &mut ranks {
         rank.read::<1>()?;
@@ -114,18 +139,30 @@ fn main() -> Result<()> {
     step("gloo: all read all addresses");
 
     for rank in &mut ranks {
-        rank.ask(&[Request::Add { key: members.clone(), by: 1 }])?;
+        rank.ask(&[Request::Add {
+            key: members.clone(),
+            by: 1,
+        }])?;
     }
     for rank in &mut ranks {
         if i64::from_le_bytes(rank.read()?) == count as i64 {
-            rank.ask(&[Request::Set { key: last.clone(), value: b"1".to_vec() }])?;
+            rank.ask(&[Request::Set {
+                key: last.clone(),
+                value: b"1".to_vec(),
+            }])?;
         }
-        rank.ask(&[Request::Wait { keys: vec![last.clone()] }])?;
+        rank.ask(&[Request::Wait {
+            keys: vec![last.clone()],
+        }])?;
     }
     for rank in &mut ranks {
         rank.read::<1>()?;
     }
     step("exit barrier");
-    println!("{:<34} {:>9.1} ms", format!("{count} ranks in all"), start.elapsed().as_secs_f64() * 1e3);
+    println!(
+        "{:<34} {:>9.1} ms",
+        format!("{count} ranks in all"),
+        start.elapsed().as_secs_f64() * 1e3
+    );
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Serves one store until it is killed: `serve 127.0.0.1:0 [--events]` prints the address, then, if asked, each event.
+//! Serves one store until it is killed: `serve 127.0.0.1:0 [--events]` prints the address, then, if
+//! asked, each event.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -10,7 +11,10 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let addr: SocketAddr = args.next().ok_or("usage: serve ADDR:PORT [--events]")?.parse()?;
+    let addr: SocketAddr = args
+        .next()
+        .ok_or("usage: serve ADDR:PORT [--events]")?
+        .parse()?;
     let events = args.next().is_some_and(|a| a == "--events");
 
     let mut files = getrlimit(Resource::Nofile);
@@ -42,11 +46,17 @@ impl std::fmt::Display for Shown<'_> {
                 write!(f, "{:>4} set     {}", client.0, key.escape_ascii())
             }
             Event::Added { client, key, value } => {
-                write!(f, "{:>4} add     {} = {value}", client.0, key.escape_ascii())
+                write!(
+                    f,
+                    "{:>4} add     {} = {value}",
+                    client.0,
+                    key.escape_ascii()
+                )
             }
             Event::Waiting { client, keys } => {
                 write!(f, "{:>4} waiting", client.0)?;
-                keys.iter().try_for_each(|key| write!(f, " {}", key.escape_ascii()))
+                keys.iter()
+                    .try_for_each(|key| write!(f, " {}", key.escape_ascii()))
             }
             Event::Connected { client, peer } => write!(f, "{:>4} connected from {peer}", client.0),
             Event::Closed { client, why } => write!(f, "{:>4} closed  {why:?}", client.0),

@@ -1,4 +1,5 @@
-//! What a store tells its host: who came and went, what was written, who waits, who was refused and why.
+//! What a store tells its host: who came and went, what was written, who waits, who was refused and
+//! why.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -40,8 +41,8 @@ pub enum Event {
         client: ClientId,
         keys: Vec<Key>,
     },
-    /// The client broke a rule and is closed; `Closed` follows. Where there was no room for it, this is the first
-    /// that is heard of it.
+    /// The client broke a rule and is closed; `Closed` follows. Where there was no room for it,
+    /// this is the first that is heard of it.
     Refused {
         client: ClientId,
         why: RefusedReason,

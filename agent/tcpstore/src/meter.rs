@@ -1,12 +1,12 @@
-//! Counts the bytes that clients made the store hold. It only counts; who asks for room and what happens when there is
-//! none is decided by the caller.
+//! Counts the bytes that clients made the store hold. It only counts; who asks for room and what
+//! happens when there is none is decided by the caller.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What one entry costs beside its bytes: tree node, reference count, allocator. Rounded up, so that a million tiny
-/// entries cannot cost more than is counted.
+/// What one entry costs beside its bytes: tree node, reference count, allocator. Rounded up, so
+/// that a million tiny entries cannot cost more than is counted.
 pub(crate) const ENTRY_BYTES: usize = 96;
 
 /// One store's count, shared with every [`Value`] that is alive.
@@ -33,8 +33,8 @@ impl Meter {
     }
 }
 
-/// A stored value. It counts as long as it lives, so a value that was overwritten but still waits in a slow reader's
-/// outbox is not forgotten.
+/// A stored value. It counts as long as it lives, so a value that was overwritten but still waits
+/// in a slow reader's outbox is not forgotten.
 #[derive(Debug, Clone)]
 pub struct Value(Arc<Counted>);
 
@@ -47,7 +47,10 @@ struct Counted {
 impl Value {
     pub(crate) fn new(bytes: Vec<u8>, meter: &Meter) -> Value {
         meter.charge(bytes.capacity() + ENTRY_BYTES);
-        Value(Arc::new(Counted { bytes, meter: meter.clone() }))
+        Value(Arc::new(Counted {
+            bytes,
+            meter: meter.clone(),
+        }))
     }
 
     /// Adds to the end: in place where nobody else holds the value.
@@ -105,7 +108,10 @@ mod tests {
 
         drop(unsent);
         stored.append(b"!");
-        assert!(meter.used() >= 7 + ENTRY_BYTES, "room kept for later appends counts too");
+        assert!(
+            meter.used() >= 7 + ENTRY_BYTES,
+            "room kept for later appends counts too"
+        );
         drop(stored);
         assert_eq!(meter.used(), 0);
     }

@@ -1,5 +1,6 @@
-//! Bytes a client's socket has not taken yet, in order. Small pieces are copied together, large values are held by
-//! reference: a value that thousands of clients want at once is in memory once. It never touches a socket itself.
+//! Bytes a client's socket has not taken yet, in order. Small pieces are copied together, large
+//! values are held by reference: a value that thousands of clients want at once is in memory once.
+//! It never touches a socket itself.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -11,7 +12,8 @@ use crate::protocol::Sink;
 /// A piece up to this size is copied: holding it by reference costs about as much.
 const COPY_BYTES: usize = 64;
 
-/// Pieces offered to one `sendmsg`; Linux takes up to 1,024 (UIO_MAXIOV), the gain ends long before.
+/// Pieces offered to one `sendmsg`; Linux takes up to 1,024 (UIO_MAXIOV), the gain ends long
+/// before.
 pub(crate) const SLICES: usize = 64;
 
 #[derive(Debug, Default)]
@@ -46,7 +48,8 @@ impl Outbox {
         self.pending
     }
 
-    /// Memory this outbox alone is the cause of: what was copied and the pieces themselves, not the shared values.
+    /// Memory this outbox alone is the cause of: what was copied and the pieces themselves, not the
+    /// shared values.
     pub(crate) fn held(&self) -> usize {
         self.owned + self.pieces.len() * size_of::<Piece>()
     }
@@ -54,7 +57,11 @@ impl Outbox {
     /// The next pieces, for one vectored write.
     pub(crate) fn slices(&self) -> Vec<IoSlice<'_>> {
         let mut skip = self.sent;
-        self.pieces.iter().take(SLICES).map(|piece| IoSlice::new(&piece.bytes()[std::mem::take(&mut skip)..])).collect()
+        self.pieces
+            .iter()
+            .take(SLICES)
+            .map(|piece| IoSlice::new(&piece.bytes()[std::mem::take(&mut skip)..]))
+            .collect()
     }
 
     /// Forgets the first `n` bytes: the socket took them.

@@ -1,13 +1,14 @@
 //! The wire: what a torch client sends and what it expects back. No state of the store, no sockets.
 //!
-//! Source: `torch/csrc/distributed/c10d/store/TCPStoreBackend.hpp` (opcodes), `TCPStore.cpp` (what the client writes and
-//! reads), `TCPStoreLibUvBackend.cpp` (what the server answers), torch 2.15. What was there in 2.4 is unchanged since;
-//! newer opcodes took new numbers. The first 2.x clients did not validate and cannot be told from garbage, so they are
-//! refused.
+//! Source: `torch/csrc/distributed/c10d/store/TCPStoreBackend.hpp` (opcodes), `TCPStore.cpp` (what
+//! the client writes and reads), `TCPStoreLibUvBackend.cpp` (what the server answers), torch 2.15.
+//! What was there in 2.4 is unchanged since; newer opcodes took new numbers. The first 2.x clients
+//! did not validate and cannot be told from garbage, so they are refused.
 //!
-//! A connection begins with VALIDATE and a magic number, unanswered. Then come requests: one byte opcode, then fields.
-//! Integers are 64-bit little-endian (the magic and the ping's nonce 32-bit), strings and values are length and bytes,
-//! lists are count and items. SET, MULTI_SET, APPEND and QUEUE_PUSH have no answer.
+//! A connection begins with VALIDATE and a magic number, unanswered. Then come requests: one byte
+//! opcode, then fields. Integers are 64-bit little-endian (the magic and the ping's nonce 32-bit),
+//! strings and values are length and bytes, lists are count and items. SET, MULTI_SET, APPEND and
+//! QUEUE_PUSH have no answer.
 
 mod client;
 mod decoder;
@@ -81,24 +82,61 @@ impl Opcode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Request {
-    Set { key: Key, value: Vec<u8> },
-    CompareSet { key: Key, expected: Vec<u8>, desired: Vec<u8> },
-    Get { key: Key },
-    Add { key: Key, by: i64 },
-    Check { keys: Vec<Key> },
-    Wait { keys: Vec<Key> },
+    Set {
+        key: Key,
+        value: Vec<u8>,
+    },
+    CompareSet {
+        key: Key,
+        expected: Vec<u8>,
+        desired: Vec<u8>,
+    },
+    Get {
+        key: Key,
+    },
+    Add {
+        key: Key,
+        by: i64,
+    },
+    Check {
+        keys: Vec<Key>,
+    },
+    Wait {
+        keys: Vec<Key>,
+    },
     NumKeys,
-    DeleteKey { key: Key },
-    Append { key: Key, value: Vec<u8> },
-    MultiGet { keys: Vec<Key> },
-    MultiSet { pairs: Vec<(Key, Vec<u8>)> },
+    DeleteKey {
+        key: Key,
+    },
+    Append {
+        key: Key,
+        value: Vec<u8>,
+    },
+    MultiGet {
+        keys: Vec<Key>,
+    },
+    MultiSet {
+        pairs: Vec<(Key, Vec<u8>)>,
+    },
     CancelWait,
-    Ping { nonce: u32 },
-    QueuePush { key: Key, value: Vec<u8> },
-    QueuePop { key: Key },
-    QueueLen { key: Key },
+    Ping {
+        nonce: u32,
+    },
+    QueuePush {
+        key: Key,
+        value: Vec<u8>,
+    },
+    QueuePop {
+        key: Key,
+    },
+    QueueLen {
+        key: Key,
+    },
     ListKeys,
-    Barrier { key: Key, world_size: i64 },
+    Barrier {
+        key: Key,
+        world_size: i64,
+    },
 }
 
 /// One answer. A missing value travels as an empty one, as torch's server has it.
@@ -116,7 +154,8 @@ pub enum Reply {
     WaitCanceled,
     /// GET, COMPARE_SET.
     Value(Option<Value>),
-    /// COMPARE_SET on a missing key with an expectation: the expectation comes back (torch calls it a lie).
+    /// COMPARE_SET on a missing key with an expectation: the expectation comes back (torch calls it
+    /// a lie).
     Echo(Vec<u8>),
     /// MULTI_GET, in the order asked.
     Values(Vec<Option<Value>>),
@@ -126,8 +165,8 @@ pub enum Reply {
     Keys(Vec<Key>),
 }
 
-/// Where an answer's bytes go. Values and keys are handed over by reference count, for they may be large and wanted by
-/// thousands of clients at once.
+/// Where an answer's bytes go. Values and keys are handed over by reference count, for they may be
+/// large and wanted by thousands of clients at once.
 pub trait Sink {
     /// A few bytes: numbers, lengths.
     fn bytes(&mut self, bytes: &[u8]);

@@ -1,7 +1,9 @@
-//! What the keys mean: which node has arrived, which rank has joined, who has finished. Pure: fed with [`Event`]s.
+//! What the keys mean: which node has arrived, which rank has joined, who has finished. Pure: fed
+//! with [`Event`]s.
 //!
-//! It reads what torch and torchrun write for themselves; nothing is asked of a training script. Keys, as seen on the
-//! wire with torch 2.15 (`RUN` is `--rdzv-id`, the leading `/` is the TCPStore client's):
+//! It reads what torch and torchrun write for themselves; nothing is asked of a training script.
+//! Keys, as seen on the wire with torch 2.15 (`RUN` is `--rdzv-id`, the leading `/` is the TCPStore
+//! client's):
 //!
 //! | key | written by | source in torch |
 //! |---|---|---|
@@ -13,9 +15,10 @@
 //! | `/RUN/torchelastic/agent/terminal_state/last_member` | the launcher that finds the count full; all wait for it | the same |
 //! | `/RUN/torchelastic/agent/terminal_stateN` | launcher of node rank N, in torch before that barrier had a counter | `elastic/utils/store.py`, `synchronize` |
 //!
-//! With gloo (also beside NCCL, where a script names no backend) the joined ranks are known by number. With NCCL alone
-//! a rank writes nothing that names it; what is known then is how many have entered ([`Sensor::entered`]), and from
-//! which addresses ([`Sensor::entered_from`]), which names the node that is missing.
+//! With gloo (also beside NCCL, where a script names no backend) the joined ranks are known by
+//! number. With NCCL alone a rank writes nothing that names it; what is known then is how many have
+//! entered ([`Sensor::entered`]), and from which addresses ([`Sensor::entered_from`]), which names
+//! the node that is missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -79,12 +82,16 @@ impl Sensor {
                 self.peers.remove(client);
             }
             Event::Added { client, key, .. } if **key == *INIT => {
-                // A job announces each launcher and rank once; more is a script's own doing and needs no memory.
+                // A job announces each launcher and rank once; more is a script's own doing and
+                // needs no memory.
                 if self.announced.len() < (self.nnodes + self.world_size) as usize {
-                    self.announced.push((*client, self.peers.get(client).copied()));
+                    self.announced
+                        .push((*client, self.peers.get(client).copied()));
                 }
             }
-            Event::Set { client, key } | Event::Added { client, key, .. } => self.learn(*client, key),
+            Event::Set { client, key } | Event::Added { client, key, .. } => {
+                self.learn(*client, key)
+            }
             Event::Waiting { .. } | Event::Refused { .. } => {}
         }
     }
@@ -96,19 +103,21 @@ impl Sensor {
 
     /// The others, in order. With NCCL alone this says nothing: see [`Sensor::entered`].
     pub fn missing_ranks(&self) -> Vec<u32> {
-        (0..self.world_size).filter(|rank| !self.joined.contains(rank)).collect()
+        (0..self.world_size)
+            .filter(|rank| !self.joined.contains(rank))
+            .collect()
     }
 
-    /// Ranks that have reached `init_process_group`, by count. Launchers and ranks announce themselves alike, so until
-    /// every launcher is there this may be less than the truth; it is exact at the end, for no node's ranks come before
-    /// its launcher.
+    /// Ranks that have reached `init_process_group`, by count. Launchers and ranks announce
+    /// themselves alike, so until every launcher is there this may be less than the truth; it is
+    /// exact at the end, for no node's ranks come before its launcher.
     pub fn entered(&self) -> u32 {
         let counted = (self.announced.len() as u32).saturating_sub(self.nnodes);
         counted.max(self.joined.len() as u32)
     }
 
-    /// How many launchers and ranks have connected from each address. Where every node has its own, a node is complete
-    /// at one more than its ranks.
+    /// How many launchers and ranks have connected from each address. Where every node has its own,
+    /// a node is complete at one more than its ranks.
     pub fn entered_from(&self) -> BTreeMap<IpAddr, u32> {
         let mut from = BTreeMap::new();
         for peer in self.announced.iter().filter_map(|(_, peer)| *peer) {
@@ -122,7 +131,8 @@ impl Sensor {
         self.joined.len() as u32 == self.world_size || self.entered() == self.world_size
     }
 
-    /// Node ranks whose launcher has arrived, where it says so (`TORCH_ELASTIC_WORKER_IDENTICAL` unset).
+    /// Node ranks whose launcher has arrived, where it says so (`TORCH_ELASTIC_WORKER_IDENTICAL`
+    /// unset).
     pub fn arrived_nodes(&self) -> BTreeSet<u32> {
         self.launchers.keys().copied().collect()
     }
@@ -134,12 +144,19 @@ impl Sensor {
 
     /// The same by node rank, as far as launchers are known by it.
     pub fn finished_nodes(&self) -> BTreeSet<u32> {
-        let known = self.launchers.iter().filter(|(_, client)| self.finished.contains(client));
-        known.map(|(node, _)| *node).chain(self.finished_nodes.iter().copied()).collect()
+        let known = self
+            .launchers
+            .iter()
+            .filter(|(_, client)| self.finished.contains(client));
+        known
+            .map(|(node, _)| *node)
+            .chain(self.finished_nodes.iter().copied())
+            .collect()
     }
 
-    /// Takes a lost node's part in torchrun's exit barrier, so that the other launchers do not wait 300 s for it. Once
-    /// for each node; nothing is done for a node that took its part itself. `run_id` is what `--rdzv-id` was.
+    /// Takes a lost node's part in torchrun's exit barrier, so that the other launchers do not wait
+    /// 300 s for it. Once for each node; nothing is done for a node that took its part itself.
+    /// `run_id` is what `--rdzv-id` was.
     pub fn complete_exit_barrier(&mut self, store: &mut Store, run_id: &str, node_rank: u32) {
         if self.finished_nodes().contains(&node_rank) || !self.completed.insert(node_rank) {
             return;
@@ -180,9 +197,12 @@ fn meaning(key: &[u8]) -> Option<Meaning> {
         if !device.bytes().all(|b| b.is_ascii_lowercase()) {
             return None;
         }
-        // Gloo has a device number and the rank, NCCL a communicator's number alone: the first is set by rank 0.
+        // Gloo has a device number and the rank, NCCL a communicator's number alone: the first is
+        // set by rank 0.
         return match rest.split_once('/') {
-            Some(("0", rank)) => number(rank.strip_prefix("rank_").unwrap_or(rank)).map(Meaning::RankJoined),
+            Some(("0", rank)) => {
+                number(rank.strip_prefix("rank_").unwrap_or(rank)).map(Meaning::RankJoined)
+            }
             None if rest == "0" => Some(Meaning::RankJoined(0)),
             _ => None,
         };
@@ -198,7 +218,10 @@ fn meaning(key: &[u8]) -> Option<Meaning> {
 
 /// A plain decimal number, as torch writes it.
 fn number(text: &str) -> Option<u32> {
-    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+    text.bytes()
+        .all(|b| b.is_ascii_digit())
+        .then(|| text.parse().ok())
+        .flatten()
 }
 
 #[cfg(test)]
@@ -211,15 +234,25 @@ mod tests {
     }
 
     fn set(n: u64, key: &str) -> Event {
-        Event::Set { client: client(n), key: key.as_bytes().into() }
+        Event::Set {
+            client: client(n),
+            key: key.as_bytes().into(),
+        }
     }
 
     fn added(n: u64, key: &str, value: i64) -> Event {
-        Event::Added { client: client(n), key: key.as_bytes().into(), value }
+        Event::Added {
+            client: client(n),
+            key: key.as_bytes().into(),
+            value,
+        }
     }
 
     fn connected(n: u64, ip: [u8; 4]) -> Event {
-        Event::Connected { client: client(n), peer: (ip, 5000).into() }
+        Event::Connected {
+            client: client(n),
+            peer: (ip, 5000).into(),
+        }
     }
 
     fn fed(events: &[Event]) -> Sensor {
@@ -234,7 +267,8 @@ mod tests {
             set(2, "/default_pg/0//cpu//0/3"),
             set(3, "/default_pg/0//cpu//0/0"),
             set(4, "/default_pg/0//cuda//0/rank_1"),
-            // Sub-groups, later communicators, point to point, other people's keys: none of them a rank.
+            // Sub-groups, later communicators, point to point, other people's keys: none of them a
+            // rank.
             set(4, "/default_pg/0//1//cpu//0/2"),
             set(4, "/default_pg/0//cuda//2"),
             set(4, "/default_pg/0//cuda//0:2"),
@@ -258,7 +292,11 @@ mod tests {
         events.push(set(1, "/default_pg/0//cuda//0"));
         let mut sensor = fed(&events);
         assert_eq!(sensor.joined_ranks(), &BTreeSet::from([0]));
-        assert_eq!(sensor.entered(), 2, "two of four announcements are the launchers'");
+        assert_eq!(
+            sensor.entered(),
+            2,
+            "two of four announcements are the launchers'"
+        );
         let from: Vec<u32> = sensor.entered_from().into_values().collect();
         assert_eq!(from, [3, 1], "the second node's ranks are missing");
 
@@ -278,8 +316,15 @@ mod tests {
         let sensor = fed(&[
             set(7, "/job-g1/torchelastic/role_info/1"),
             set(8, "/job-g1/torchelastic/role_info/0"),
-            added(7, "/job-g1/torchelastic/agent/terminal_state/num_members", 1),
-            Event::Closed { client: client(7), why: Closed::ByPeer },
+            added(
+                7,
+                "/job-g1/torchelastic/agent/terminal_state/num_members",
+                1,
+            ),
+            Event::Closed {
+                client: client(7),
+                why: Closed::ByPeer,
+            },
         ]);
         assert_eq!(sensor.arrived_nodes(), BTreeSet::from([0, 1]));
         assert_eq!(sensor.finished_nodes(), BTreeSet::from([1]));
@@ -291,10 +336,16 @@ mod tests {
 
     #[test]
     fn a_lost_nodes_part_is_taken_once() {
-        let mut store = Store::bind(([127, 0, 0, 1], 0).into(), crate::Limits::default()).expect("bind");
-        let mut sensor = fed(&[set(8, "/j/torchelastic/role_info/0"), set(7, "/j/torchelastic/role_info/1")]);
-        let (members, last) =
-            (b"/j/torchelastic/agent/terminal_state/num_members", b"/j/torchelastic/agent/terminal_state/last_member");
+        let mut store =
+            Store::bind(([127, 0, 0, 1], 0).into(), crate::Limits::default()).expect("bind");
+        let mut sensor = fed(&[
+            set(8, "/j/torchelastic/role_info/0"),
+            set(7, "/j/torchelastic/role_info/1"),
+        ]);
+        let (members, last) = (
+            b"/j/torchelastic/agent/terminal_state/num_members",
+            b"/j/torchelastic/agent/terminal_state/last_member",
+        );
 
         sensor.complete_exit_barrier(&mut store, "j", 1);
         sensor.complete_exit_barrier(&mut store, "j", 1);
@@ -302,9 +353,17 @@ mod tests {
         assert_eq!(store.get(last), None, "node 0 still works");
 
         let mut late = sensor.clone();
-        late.observe(&added(8, "/j/torchelastic/agent/terminal_state/num_members", 2));
+        late.observe(&added(
+            8,
+            "/j/torchelastic/agent/terminal_state/num_members",
+            2,
+        ));
         late.complete_exit_barrier(&mut store, "j", 0);
-        assert_eq!(store.get(members), Some(&b"1"[..]), "node 0 took its part itself");
+        assert_eq!(
+            store.get(members),
+            Some(&b"1"[..]),
+            "node 0 took its part itself"
+        );
 
         sensor.complete_exit_barrier(&mut store, "j", 0);
         assert_eq!(store.get(members), Some(&b"2"[..]));

@@ -1,13 +1,14 @@
-//! The sockets: one listener, its clients and a timer in one epoll set. It moves bytes and keeps the bounds; what a
-//! request means is the table's business.
+//! The sockets: one listener, its clients and a timer in one epoll set. It moves bytes and keeps
+//! the bounds; what a request means is the table's business.
 //!
-//! A client is new (accepted, not validated, closed at its handshake deadline), served, or full (its unsent replies are
-//! above [`HIGH_WATER`]: it is not read from until it has read). Each turn looks at every ready client once and reads at
-//! most [`READ_BYTES`] from it, so no client can keep the others waiting; what is left over keeps the epoll set
-//! readable, so the next turn follows at once.
+//! A client is new (accepted, not validated, closed at its handshake deadline), served, or full
+//! (its unsent replies are above [`HIGH_WATER`]: it is not read from until it has read). Each turn
+//! looks at every ready client once and reads at most [`READ_BYTES`] from it, so no client can keep
+//! the others waiting; what is left over keeps the epoll set readable, so the next turn follows at
+//! once.
 //!
-//! No keep-alive probes: a client behind a broken network must find its connection alive when the network comes back,
-//! for its training may never have noticed (silence is not death).
+//! No keep-alive probes: a client behind a broken network must find its connection alive when the
+//! network comes back, for its training may never have noticed (silence is not death).
 
 mod accept;
 mod client;
@@ -32,8 +33,9 @@ use crate::{ClientId, Closed, Event, Key, Limits, RefusedReason};
 /// Ready descriptors looked at in one turn.
 const EVENTS: usize = 1024;
 
-/// A client that holds no more than this is not closed for a full store: it is a reader, or one with an ordinary request.
-/// With 16,384 clients that is 128 MiB beyond [`Limits::total_bytes`] at worst.
+/// A client that holds no more than this is not closed for a full store: it is a reader, or one
+/// with an ordinary request. With 16,384 clients that is 128 MiB beyond [`Limits::total_bytes`] at
+/// worst.
 const INNOCENT_BYTES: usize = 8 * 1024;
 
 const LISTENER: u64 = u64::MAX;
@@ -75,7 +77,8 @@ pub struct Store {
     meter: Meter,
     clients: BTreeMap<ClientId, Client>,
     next_client: u64,
-    /// When clients must have validated, soonest first: all have the same time, so the order is that of arrival.
+    /// When clients must have validated, soonest first: all have the same time, so the order is
+    /// that of arrival.
     handshakes: VecDeque<(Duration, ClientId)>,
     /// Clients with something to send since they were last flushed.
     unsent: BTreeSet<ClientId>,
@@ -83,7 +86,8 @@ pub struct Store {
     listener: OwnedFd,
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// Given up to accept, and so to refuse, one more connection when the process has no descriptor left.
+    /// Given up to accept, and so to refuse, one more connection when the process has no descriptor
+    /// left.
     spare: Option<OwnedFd>,
     scratch: Box<[u8]>,
 }
@@ -98,9 +102,16 @@ impl Store {
         let listener = listener(addr).map_err(listen)?;
         let local = rustix::net::getsockname(&listener).map_err(listen)?;
         let local = SocketAddr::try_from(local).map_err(listen)?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|source| StoreError::Epoll { what: "make", source })?;
-        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)
-            .map_err(|source| StoreError::Timer { source })?;
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|source| StoreError::Epoll {
+                what: "make",
+                source,
+            })?;
+        let timer = rustix::time::timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+        )
+        .map_err(|source| StoreError::Timer { source })?;
         let meter = Meter::default();
         let store = Store {
             table: Table::metered(limits.clone(), meter.clone()),
@@ -127,7 +138,8 @@ impl Store {
         self.local
     }
 
-    /// Readable when [`Store::turn`] has work, its own deadlines included. For the caller's epoll set or `poll`.
+    /// Readable when [`Store::turn`] has work, its own deadlines included. For the caller's epoll
+    /// set or `poll`.
     pub fn poll_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -140,7 +152,10 @@ impl Store {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let (ready, _) = match epoll::wait(&self.epoll, &mut events, Some(&Timespec::default())) {
             Err(Errno::INTR) => return Ok(()),
-            other => other.map_err(|source| StoreError::Epoll { what: "read", source })?,
+            other => other.map_err(|source| StoreError::Epoll {
+                what: "read",
+                source,
+            })?,
         };
         let mut rung = false;
         for event in ready.iter() {
@@ -164,7 +179,8 @@ impl Store {
         self.deliver_from_host(out);
     }
 
-    /// Adds to a counter on the host's behalf; a missing key, or one that is no number, counts as 0.
+    /// Adds to a counter on the host's behalf; a missing key, or one that is no number, counts as
+    /// 0.
     pub fn add(&mut self, key: &[u8], by: i64) -> i64 {
         let mut out = Vec::new();
         let sum = self.table.add(key, by, &mut out);
@@ -265,7 +281,11 @@ impl Store {
             match outcome {
                 Outcome::Reply(to, reply) => self.queue(to, reply),
                 Outcome::Set(key) => on(Event::Set { client: by, key }),
-                Outcome::Added(key, value) => on(Event::Added { client: by, key, value }),
+                Outcome::Added(key, value) => on(Event::Added {
+                    client: by,
+                    key,
+                    value,
+                }),
                 Outcome::Waiting(keys) => on(Event::Waiting { client: by, keys }),
             }
         }
@@ -323,18 +343,34 @@ impl Store {
             self.handshakes.pop_front();
             moved = true;
             if !settled {
-                self.refuse(id, RefusedReason::Handshake { after: self.limits.handshake }, on);
+                self.refuse(
+                    id,
+                    RefusedReason::Handshake {
+                        after: self.limits.handshake,
+                    },
+                    on,
+                );
             }
         }
         moved
     }
 
-    /// Sets the timer to the soonest deadline; unset, if there is none. Setting also takes back an expiry not yet read.
+    /// Sets the timer to the soonest deadline; unset, if there is none. Setting also takes back an
+    /// expiry not yet read.
     fn arm(&self, now: Duration) -> Result<(), StoreError> {
-        let wait = self.handshakes.front().map(|(at, _)| at.saturating_sub(now).max(Duration::from_nanos(1)));
+        let wait = self
+            .handshakes
+            .front()
+            .map(|(at, _)| at.saturating_sub(now).max(Duration::from_nanos(1)));
         let wait = wait.unwrap_or_default();
-        let it_value = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
-        let it = Itimerspec { it_interval: Timespec::default(), it_value };
+        let it_value = Timespec {
+            tv_sec: wait.as_secs() as i64,
+            tv_nsec: wait.subsec_nanos().into(),
+        };
+        let it = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value,
+        };
         rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &it)
             .map(|_| ())
             .map_err(|source| StoreError::Timer { source })
@@ -364,10 +400,18 @@ impl Store {
     }
 
     fn register(&self, fd: &OwnedFd, data: u64) -> Result<(), StoreError> {
-        self.watch(fd, data).map_err(|source| StoreError::Epoll { what: "add to", source })
+        self.watch(fd, data).map_err(|source| StoreError::Epoll {
+            what: "add to",
+            source,
+        })
     }
 
     fn watch(&self, fd: &OwnedFd, data: u64) -> rustix::io::Result<()> {
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
+        epoll::add(
+            &self.epoll,
+            fd,
+            epoll::EventData::new_u64(data),
+            epoll::EventFlags::IN,
+        )
     }
 }

@@ -1,12 +1,14 @@
 //! What the keys are and who waits for what: one request in, answers out. No sockets, no time.
 //!
-//! Semantics are those of torch's libuv server (`TCPStoreLibUvBackend.cpp`, torch 2.15), which is what torch's clients
-//! are tested against, with one slip put right: there a client freed by a queue's item stays in the list of those who
-//! wait for the queue, and a later item or wait miscounts it.
+//! Semantics are those of torch's libuv server (`TCPStoreLibUvBackend.cpp`, torch 2.15), which is
+//! what torch's clients are tested against, with one slip put right: there a client freed by a
+//! queue's item stays in the list of those who wait for the queue, and a later item or wait
+//! miscounts it.
 //!
-//! A client is either free or waiting. WAIT with keys missing and BARRIER before it is full make it wait; the arrival
-//! of the last missing key, CANCEL_WAIT, another WAIT or its departure make it free. A key counts as arrived once it
-//! was written, even if it is deleted before the other keys of the same wait have come.
+//! A client is either free or waiting. WAIT with keys missing and BARRIER before it is full make it
+//! wait; the arrival of the last missing key, CANCEL_WAIT, another WAIT or its departure make it
+//! free. A key counts as arrived once it was written, even if it is deleted before the other keys
+//! of the same wait have come.
 
 mod waits;
 
@@ -62,14 +64,26 @@ impl Table {
     }
 
     pub(crate) fn metered(limits: Limits, meter: Meter) -> Table {
-        Table { limits, meter, values: BTreeMap::new(), queues: BTreeMap::new(), queued: 0, waits: Waits::default() }
+        Table {
+            limits,
+            meter,
+            values: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            queued: 0,
+            waits: Waits::default(),
+        }
     }
 
     /// Obeys one request of `client`; what follows from it is appended to `out`.
     ///
     /// # Errors
     /// The request is refused and, MULTI_SET's earlier keys aside, had no effect.
-    pub fn apply(&mut self, client: ClientId, request: Request, out: &mut Vec<Outcome>) -> Result<(), Denied> {
+    pub fn apply(
+        &mut self,
+        client: ClientId,
+        request: Request,
+        out: &mut Vec<Outcome>,
+    ) -> Result<(), Denied> {
         match request {
             Request::Ping { nonce } => out.push(Outcome::Reply(client, Reply::Nonce(nonce))),
             Request::Set { key, value } => self.store(key, value, out)?,
@@ -78,7 +92,11 @@ impl Table {
                     self.store(key, value, out)?;
                 }
             }
-            Request::CompareSet { key, expected, desired } => {
+            Request::CompareSet {
+                key,
+                expected,
+                desired,
+            } => {
                 let reply = self.compare_set(key, expected, desired, out)?;
                 out.push(Outcome::Reply(client, reply));
             }
@@ -87,7 +105,10 @@ impl Table {
                 out.push(Outcome::Reply(client, reply));
             }
             Request::MultiGet { keys } => {
-                let values = keys.iter().map(|key| self.values.get(key).cloned()).collect();
+                let values = keys
+                    .iter()
+                    .map(|key| self.values.get(key).cloned())
+                    .collect();
                 self.reply_within(client, Reply::Values(values), out)?;
             }
             Request::Add { key, by } => {
@@ -113,7 +134,10 @@ impl Table {
                 self.waits.end(client, &self.meter);
                 out.push(Outcome::Reply(client, Reply::WaitCanceled));
             }
-            Request::NumKeys => out.push(Outcome::Reply(client, Reply::Number(self.values.len() as i64))),
+            Request::NumKeys => out.push(Outcome::Reply(
+                client,
+                Reply::Number(self.values.len() as i64),
+            )),
             Request::ListKeys => {
                 let keys = self.values.keys().cloned().collect();
                 self.reply_within(client, Reply::Keys(keys), out)?;
@@ -142,7 +166,9 @@ impl Table {
     /// An addition of the host itself. A value that is no number counts as 0.
     pub fn add(&mut self, key: &[u8], by: i64, out: &mut Vec<Outcome>) -> i64 {
         let key = Key::from(key);
-        let sum = number(&key, self.values.get(&key)).unwrap_or(0).wrapping_add(by);
+        let sum = number(&key, self.values.get(&key))
+            .unwrap_or(0)
+            .wrapping_add(by);
         self.put(key, sum, true, out);
         sum
     }
@@ -176,9 +202,16 @@ impl Table {
         Ok(())
     }
 
-    /// A missing key is written where nothing was expected; otherwise the expectation comes back and nothing is
-    /// written. A present key is written where it is as expected; its value, new or old, comes back.
-    fn compare_set(&mut self, key: Key, expected: Vec<u8>, desired: Vec<u8>, out: &mut Vec<Outcome>) -> Result<Reply, Denied> {
+    /// A missing key is written where nothing was expected; otherwise the expectation comes back
+    /// and nothing is written. A present key is written where it is as expected; its value, new or
+    /// old, comes back.
+    fn compare_set(
+        &mut self,
+        key: Key,
+        expected: Vec<u8>,
+        desired: Vec<u8>,
+        out: &mut Vec<Outcome>,
+    ) -> Result<Reply, Denied> {
         match self.values.get(&key) {
             None if !expected.is_empty() => return Ok(Reply::Echo(expected)),
             Some(now) if **now != *expected => return Ok(Reply::Value(Some(now.clone()))),
@@ -205,7 +238,12 @@ impl Table {
         Ok(())
     }
 
-    fn wait(&mut self, client: ClientId, mut keys: Vec<Key>, out: &mut Vec<Outcome>) -> Result<(), Denied> {
+    fn wait(
+        &mut self,
+        client: ClientId,
+        mut keys: Vec<Key>,
+        out: &mut Vec<Outcome>,
+    ) -> Result<(), Denied> {
         self.waits.end(client, &self.meter);
         keys.sort_unstable();
         keys.dedup();
@@ -217,8 +255,15 @@ impl Table {
         self.enroll(client, keys, out)
     }
 
-    /// Counts the client in; the one who fills the barrier frees all. The counter is an ordinary key.
-    fn barrier(&mut self, client: ClientId, key: Key, size: i64, out: &mut Vec<Outcome>) -> Result<(), Denied> {
+    /// Counts the client in; the one who fills the barrier frees all. The counter is an ordinary
+    /// key.
+    fn barrier(
+        &mut self,
+        client: ClientId,
+        key: Key,
+        size: i64,
+        out: &mut Vec<Outcome>,
+    ) -> Result<(), Denied> {
         self.waits.end(client, &self.meter);
         let count = number(&key, self.values.get(&key))?.wrapping_add(1);
         self.room_for(&key, count.to_string().len() + WAIT_BYTES)?;
@@ -234,7 +279,9 @@ impl Table {
     fn push(&mut self, key: Key, value: Vec<u8>, out: &mut Vec<Outcome>) -> Result<(), Denied> {
         self.room(value.len() + key.len() + 2 * ENTRY_BYTES)?;
         if self.keys_held() >= self.limits.keys {
-            return Err(Denied::TooManyKeys { limit: self.limits.keys });
+            return Err(Denied::TooManyKeys {
+                limit: self.limits.keys,
+            });
         }
         let value = Value::new(value, &self.meter);
         if !self.queues.contains_key(&key) {
@@ -242,7 +289,10 @@ impl Table {
         }
         self.queues.entry(key.clone()).or_default().push_back(value);
         self.queued += 1;
-        self.waits.one_came(&key, &self.meter).into_iter().for_each(|waiter| out.push(Outcome::Reply(waiter, Reply::StopWaiting)));
+        self.waits
+            .one_came(&key, &self.meter)
+            .into_iter()
+            .for_each(|waiter| out.push(Outcome::Reply(waiter, Reply::StopWaiting)));
         Ok(())
     }
 
@@ -295,9 +345,18 @@ impl Table {
         }
     }
 
-    fn enroll(&mut self, client: ClientId, keys: Vec<Key>, out: &mut Vec<Outcome>) -> Result<(), Denied> {
+    fn enroll(
+        &mut self,
+        client: ClientId,
+        keys: Vec<Key>,
+        out: &mut Vec<Outcome>,
+    ) -> Result<(), Denied> {
         self.room(Waits::cost(&keys))?;
-        out.push(Outcome::Waiting(self.waits.begin(client, keys, &self.meter)));
+        out.push(Outcome::Waiting(self.waits.begin(
+            client,
+            keys,
+            &self.meter,
+        )));
         Ok(())
     }
 
@@ -308,7 +367,9 @@ impl Table {
     /// Is there room for a value of `bytes` under this key?
     fn room_for(&self, key: &Key, bytes: usize) -> Result<(), Denied> {
         if !self.values.contains_key(key) && self.keys_held() >= self.limits.keys {
-            return Err(Denied::TooManyKeys { limit: self.limits.keys });
+            return Err(Denied::TooManyKeys {
+                limit: self.limits.keys,
+            });
         }
         self.room(key.len() + bytes + 2 * ENTRY_BYTES)
     }
@@ -321,7 +382,12 @@ impl Table {
         Ok(())
     }
 
-    fn reply_within(&self, client: ClientId, reply: Reply, out: &mut Vec<Outcome>) -> Result<(), Denied> {
+    fn reply_within(
+        &self,
+        client: ClientId,
+        reply: Reply,
+        out: &mut Vec<Outcome>,
+    ) -> Result<(), Denied> {
         let (bytes, limit) = (reply.wire_len(), self.limits.pending_out_bytes);
         if bytes > limit {
             return Err(Denied::ReplyTooLong { bytes, limit });
@@ -331,15 +397,21 @@ impl Table {
     }
 }
 
-/// The number a value starts with, read as C++'s `std::stoll` does: white space, a sign, digits, and no look at what
-/// follows. A missing key is 0.
+/// The number a value starts with, read as C++'s `std::stoll` does: white space, a sign, digits,
+/// and no look at what follows. A missing key is 0.
 fn number(key: &Key, value: Option<&Value>) -> Result<i64, Denied> {
     let Some(value) = value else { return Ok(0) };
     let text: &[u8] = value;
-    let start = text.iter().position(|b| !matches!(b, b' ' | b'\t'..=b'\r')).unwrap_or(text.len());
+    let start = text
+        .iter()
+        .position(|b| !matches!(b, b' ' | b'\t'..=b'\r'))
+        .unwrap_or(text.len());
     let text = &text[start..];
     let sign = usize::from(matches!(text.first(), Some(b'+' | b'-')));
-    let digits = text[sign..].iter().take_while(|b| b.is_ascii_digit()).count();
+    let digits = text[sign..]
+        .iter()
+        .take_while(|b| b.is_ascii_digit())
+        .count();
     std::str::from_utf8(&text[..sign + digits])
         .ok()
         .and_then(|digits| digits.parse().ok())

@@ -1,5 +1,5 @@
-//! Unmodified torchrun, static rendezvous, two nodes on this host: what the sensor reads from its keys, and how a lost
-//! node's part in the exit barrier is taken.
+//! Unmodified torchrun, static rendezvous, two nodes on this host: what the sensor reads from its
+//! keys, and how a lost node's part in the exit barrier is taken.
 
 mod wire;
 
@@ -19,13 +19,35 @@ impl Launcher {
         let (host, port) = (served.addr.ip().to_string(), served.addr.port().to_string());
         let mut command = Command::new(python);
         command
-            .args(["-m", "torch.distributed.run", "--rdzv-backend=static", "--nnodes=2", "--nproc-per-node=1"])
-            .args(["--max-restarts=0", "--rdzv-id=job-g1", "--master-addr", &host, "--master-port", &port])
+            .args([
+                "-m",
+                "torch.distributed.run",
+                "--rdzv-backend=static",
+                "--nnodes=2",
+                "--nproc-per-node=1",
+            ])
+            .args([
+                "--max-restarts=0",
+                "--rdzv-id=job-g1",
+                "--master-addr",
+                &host,
+                "--master-port",
+                &port,
+            ])
             .arg(format!("--node-rank={node}"))
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/torchrun_rank.py"));
-        // Node rank 0 tries to serve the port itself; these make torch (2.7 and later) take ours instead.
-        command.env("TORCHELASTIC_USE_AGENT_STORE", "True").env("MASTER_ADDR", &host).env("MASTER_PORT", &port);
-        command.env("OMP_NUM_THREADS", "1").env_remove("TORCH_ELASTIC_WORKER_IDENTICAL");
+            .arg(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/tests/torchrun_rank.py"
+            ));
+        // Node rank 0 tries to serve the port itself; these make torch (2.7 and later) take ours
+        // instead.
+        command
+            .env("TORCHELASTIC_USE_AGENT_STORE", "True")
+            .env("MASTER_ADDR", &host)
+            .env("MASTER_PORT", &port);
+        command
+            .env("OMP_NUM_THREADS", "1")
+            .env_remove("TORCH_ELASTIC_WORKER_IDENTICAL");
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         Launcher(command.spawn().expect("start torchrun"))
     }
@@ -42,7 +64,9 @@ impl Drop for Launcher {
 fn observe(served: &Served, sensor: &mut Sensor, what: &str, seen: impl Fn(&Sensor) -> bool) {
     let end = Instant::now() + PATIENCE;
     while !seen(sensor) {
-        let event = served.events.recv_timeout(end.saturating_duration_since(Instant::now()));
+        let event = served
+            .events
+            .recv_timeout(end.saturating_duration_since(Instant::now()));
         sensor.observe(&event.unwrap_or_else(|_| panic!("{what} was not seen: {sensor:?}")));
     }
 }
@@ -55,23 +79,38 @@ fn the_sensor_follows_torchrun_and_a_lost_node_holds_up_nobody() {
     let mut sensor = Sensor::new(2, 2);
 
     let mut first = Launcher::start(&python, &served, 0);
-    observe(&served, &mut sensor, "the first node", |s| s.arrived_nodes() == BTreeSet::from([0]));
-    assert_eq!(sensor.missing_ranks(), [0, 1], "its rank starts when all nodes are there");
+    observe(&served, &mut sensor, "the first node", |s| {
+        s.arrived_nodes() == BTreeSet::from([0])
+    });
+    assert_eq!(
+        sensor.missing_ranks(),
+        [0, 1],
+        "its rank starts when all nodes are there"
+    );
 
     let mut second = Launcher::start(&python, &served, 1);
     observe(&served, &mut sensor, "all ranks", Sensor::all_joined);
-    observe(&served, &mut sensor, "each rank by number", |s| s.missing_ranks().is_empty());
+    observe(&served, &mut sensor, "each rank by number", |s| {
+        s.missing_ranks().is_empty()
+    });
     assert_eq!(sensor.entered(), 2);
     assert_eq!(sensor.arrived_nodes(), BTreeSet::from([0, 1]));
 
-    observe(&served, &mut sensor, "the first node's end", |s| s.finished_nodes() == BTreeSet::from([0]));
+    observe(&served, &mut sensor, "the first node's end", |s| {
+        s.finished_nodes() == BTreeSet::from([0])
+    });
     second.0.kill().unwrap();
     second.0.wait().unwrap();
-    assert!(first.0.try_wait().unwrap().is_none(), "it waits for the other node");
+    assert!(
+        first.0.try_wait().unwrap().is_none(),
+        "it waits for the other node"
+    );
 
     let done = served.with(move |store| {
         sensor.complete_exit_barrier(store, "job-g1", 1);
-        store.get(b"/job-g1/torchelastic/agent/terminal_state/last_member").is_some()
+        store
+            .get(b"/job-g1/torchelastic/agent/terminal_state/last_member")
+            .is_some()
     });
     assert!(done);
     assert!(first.0.wait().unwrap().success(), "it ends well");

@@ -1,4 +1,5 @@
-//! A state disk that is slow or takes nothing any more: the session and the workers live on, nothing new is obeyed, and the node says what is wrong.
+//! A state disk that is slow or takes nothing any more: the session and the workers live on,
+//! nothing new is obeyed, and the node says what is wrong.
 
 use std::{
     fs::{self, File},
@@ -29,7 +30,13 @@ async fn node_at_work() -> (Coordinator, Node, Session, u32) {
     session.desire(vec![node.running("job-a", 1)]).await;
     let first = run("job-a", 1);
     session
-        .until("a worker", |s| s.run(&first).is_some_and(|r| r.ranks.first().is_some_and(|rank| rank.first_step.is_some())))
+        .until("a worker", |s| {
+            s.run(&first).is_some_and(|r| {
+                r.ranks
+                    .first()
+                    .is_some_and(|rank| rank.first_step.is_some())
+            })
+        })
         .await;
     let pid = session.run(&first).unwrap().ranks[0].pid;
     (coordinator, node, session, pid)
@@ -40,7 +47,8 @@ fn draft(node: &Node) -> PathBuf {
     node.path("state").join(".ledger.json.tmp")
 }
 
-/// The next write of the ledger waits until this is dropped: to open a pipe for writing takes a reader.
+/// The next write of the ledger waits until this is dropped: to open a pipe for writing takes a
+/// reader.
 struct SlowDisk {
     path: PathBuf,
     pipe: File,
@@ -52,7 +60,10 @@ impl SlowDisk {
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         // This opens no end of the pipe: it only keeps hold of it.
         let pipe = rustix::fs::open(&path, OFlags::PATH, Mode::empty()).unwrap();
-        Self { path, pipe: pipe.into() }
+        Self {
+            path,
+            pipe: pipe.into(),
+        }
     }
 }
 
@@ -60,39 +71,66 @@ impl Drop for SlowDisk {
     fn drop(&mut self) {
         // The next attempt to write makes a file.
         fs::remove_file(&self.path).unwrap();
-        let end =
-            rustix::fs::open(format!("/proc/self/fd/{}", self.pipe.as_raw_fd()), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
+        let end = rustix::fs::open(
+            format!("/proc/self/fd/{}", self.pipe.as_raw_fd()),
+            OFlags::RDONLY | OFlags::NONBLOCK,
+            Mode::empty(),
+        );
         drop(end.unwrap());
     }
 }
 
 fn has_finding(session: &Session, check: &str) -> bool {
-    session.findings.iter().any(|finding| finding.check == check)
+    session
+        .findings
+        .iter()
+        .any(|finding| finding.check == check)
 }
 
 async fn beats_on(session: &mut Session) {
     let seen = session.heartbeats;
-    session.until("more heartbeats", |session| session.heartbeats >= seen + BEATS).await;
+    session
+        .until("more heartbeats", |session| {
+            session.heartbeats >= seen + BEATS
+        })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_disk_holds_up_what_follows_from_it_and_nothing_else() {
     let (_coordinator, node, mut session, pid) = node_at_work().await;
     let slow = SlowDisk::new(&node);
-    session.desire(vec![node.running("job-a", 1), node.running("job-b", 1)]).await;
+    session
+        .desire(vec![node.running("job-a", 1), node.running("job-b", 1)])
+        .await;
     beats_on(&mut session).await;
-    session.until("the slow disk is a finding", |session| has_finding(session, "state-disk-slow")).await;
-    assert!(session.run(&run("job-b", 1)).is_none(), "it is told before it is on disk");
-    assert!(!node.path("state/runs/job-b-g1").exists(), "it is obeyed before it is on disk");
+    session
+        .until("the slow disk is a finding", |session| {
+            has_finding(session, "state-disk-slow")
+        })
+        .await;
+    assert!(
+        session.run(&run("job-b", 1)).is_none(),
+        "it is told before it is on disk"
+    );
+    assert!(
+        !node.path("state/runs/job-b-g1").exists(),
+        "it is obeyed before it is on disk"
+    );
     // What happens to others is told at once.
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
     let dead = run("job-a", 1);
     session
-        .until("the worker's death is told", |s| s.run(&dead).is_some_and(|r| r.ranks.iter().any(|rank| rank.exit.is_some())))
+        .until("the worker's death is told", |s| {
+            s.run(&dead)
+                .is_some_and(|r| r.ranks.iter().any(|rank| rank.exit.is_some()))
+        })
         .await;
     assert!(!node.path("state/runs/job-b-g1").exists());
     drop(slow);
-    session.until_phase(&run("job-b", 1), RunPhase::Running).await;
+    session
+        .until_phase(&run("job-b", 1), RunPhase::Running)
+        .await;
     let ledger = fs::read_to_string(node.path("state/ledger.json")).unwrap();
     assert!(ledger.contains("job-b"), "{ledger}");
 }
@@ -102,15 +140,30 @@ async fn a_disk_that_takes_nothing_ends_neither_the_session_nor_the_workers() {
     let (_coordinator, node, mut session, pid) = node_at_work().await;
     // No file can be written there.
     fs::create_dir(draft(&node)).unwrap();
-    session.desire(vec![node.running("job-a", 1), running(node.assignment("job-b", 1))]).await;
-    session.until("it is a finding", |session| has_finding(session, "state-disk-unwritable")).await;
+    session
+        .desire(vec![
+            node.running("job-a", 1),
+            running(node.assignment("job-b", 1)),
+        ])
+        .await;
+    session
+        .until("it is a finding", |session| {
+            has_finding(session, "state-disk-unwritable")
+        })
+        .await;
     beats_on(&mut session).await;
     assert!(crate::rig::alive(pid));
     assert_eq!(session.phase(&run("job-a", 1)), Some(&RunPhase::Running));
     assert!(session.run(&run("job-b", 1)).is_none() && !node.path("state/runs/job-b-g1").exists());
     fs::remove_dir(draft(&node)).unwrap();
-    session.until_phase(&run("job-b", 1), RunPhase::Running).await;
-    session.until("the finding is gone", |session| !has_finding(session, "state-disk-unwritable")).await;
+    session
+        .until_phase(&run("job-b", 1), RunPhase::Running)
+        .await;
+    session
+        .until("the finding is gone", |session| {
+            !has_finding(session, "state-disk-unwritable")
+        })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,11 +175,22 @@ async fn a_disk_that_takes_no_word_of_the_agent_s_log_ends_neither_the_session_n
     node.start(&coordinator.url());
     let mut session = coordinator.welcome(1, 1).await;
     session.desire(vec![node.running("job-a", 1)]).await;
-    session.until_phase(&run("job-a", 1), RunPhase::Running).await;
+    session
+        .until_phase(&run("job-a", 1), RunPhase::Running)
+        .await;
     // The thread that writes the ledger has something to say.
     fs::create_dir(draft(&node)).unwrap();
-    session.desire(vec![node.running("job-a", 1), running(node.assignment("job-b", 1))]).await;
-    session.until("it is a finding", |session| has_finding(session, "state-disk-unwritable")).await;
+    session
+        .desire(vec![
+            node.running("job-a", 1),
+            running(node.assignment("job-b", 1)),
+        ])
+        .await;
+    session
+        .until("it is a finding", |session| {
+            has_finding(session, "state-disk-unwritable")
+        })
+        .await;
     beats_on(&mut session).await;
     assert_eq!(session.phase(&run("job-a", 1)), Some(&RunPhase::Running));
 }

@@ -1,4 +1,5 @@
-//! Workers that live by word of the coordinator (`fenceAfter`), and coordinators that speak another version.
+//! Workers that live by word of the coordinator (`fenceAfter`), and coordinators that speak another
+//! version.
 
 use std::time::Duration;
 
@@ -22,12 +23,28 @@ async fn workers_live_by_answered_heartbeats() {
     node.start(&coordinator.url());
     let mut session = coordinator.welcome(1, 1).await;
     let id = run("job-a", 1);
-    let fenced = Assignment { fence_after: Some(FENCE), stop_grace: Duration::from_secs(1), ..node.assignment("job-a", 1) };
+    let fenced = Assignment {
+        fence_after: Some(FENCE),
+        stop_grace: Duration::from_secs(1),
+        ..node.assignment("job-a", 1)
+    };
     session.desire(vec![running(fenced)]).await;
-    session.until("a worker", |s| s.run(&id).is_some_and(|r| r.ranks.first().is_some_and(|rank| rank.first_step.is_some()))).await;
+    session
+        .until("a worker", |s| {
+            s.run(&id).is_some_and(|r| {
+                r.ranks
+                    .first()
+                    .is_some_and(|rank| rank.first_step.is_some())
+            })
+        })
+        .await;
     let worker = session.run(&id).unwrap().ranks[0].pid;
     let seen = session.heartbeats;
-    session.until("more than a fence", |s| s.heartbeats >= seen + MORE_THAN_A_FENCE).await;
+    session
+        .until("more than a fence", |s| {
+            s.heartbeats >= seen + MORE_THAN_A_FENCE
+        })
+        .await;
     assert!(alive(worker) && session.phase(&id) == Some(&RunPhase::Running));
 
     // It takes in everything as ever, and says nothing any more.
@@ -42,7 +59,10 @@ async fn without_a_common_version_the_agent_says_what_to_do_and_waits() {
     let mut node = Node::new("n1");
     node.start(&coordinator.url());
     let session = coordinator.accept().await;
-    assert_eq!((session.hello.protocol, session.hello.protocol_oldest), (2, 1));
+    assert_eq!(
+        (session.hello.protocol, session.hello.protocol_oldest),
+        (2, 1)
+    );
     let why = "the agent speaks protocol 1 to 2, this coordinator 4 to 5: upgrade the agent";
     session.refuse(Status::unimplemented(why)).await;
     // It comes again, and one that is upgraded meanwhile takes it in.

@@ -22,7 +22,10 @@ async fn training(job: &str) -> (Coordinator, Node, crate::rig::Session, u32) {
     session.until_phase(&run(job, 1), RunPhase::Ready).await;
     session.desire(vec![node.running(job, 1)]).await;
     session
-        .until("its first step", |s| s.run(&run(job, 1)).is_some_and(|r| r.ranks.len() == 1 && r.ranks[0].first_step == Some(1)))
+        .until("its first step", |s| {
+            s.run(&run(job, 1))
+                .is_some_and(|r| r.ranks.len() == 1 && r.ranks[0].first_step == Some(1))
+        })
         .await;
     let worker = session.run(&run(job, 1)).unwrap().ranks[0].pid;
     (coordinator, node, session, worker)
@@ -40,22 +43,49 @@ async fn from_nothing_to_gone() {
     let (_coordinator, node, mut session, worker) = training("job-a").await;
     assert_eq!(session.hello.node, "n1");
     // Where a container has a boot of its own, the kernel's uptime is not the age of that.
-    assert_eq!(session.hello.uptime_us > 0, muster_runner::procfs::boot_id_is_kernels());
+    assert_eq!(
+        session.hello.uptime_us > 0,
+        muster_runner::procfs::boot_id_is_kernels()
+    );
     let report = session.hello.report.clone().unwrap();
-    assert_eq!((report.labels["rack"].as_str(), report.slots, report.address.as_str()), ("r7", 4, "127.0.0.1"));
-    let ready: serde_json::Value = serde_json::from_slice(&fs::read(node.path("ready.json")).unwrap()).unwrap();
-    assert_eq!(ready, serde_json::json!({ "node": "n1", "pid": node.pid() }));
+    assert_eq!(
+        (
+            report.labels["rack"].as_str(),
+            report.slots,
+            report.address.as_str()
+        ),
+        ("r7", 4, "127.0.0.1")
+    );
+    let ready: serde_json::Value =
+        serde_json::from_slice(&fs::read(node.path("ready.json")).unwrap()).unwrap();
+    assert_eq!(
+        ready,
+        serde_json::json!({ "node": "n1", "pid": node.pid() })
+    );
 
     let id = run("job-a", 1);
     let live = session.run(&id).unwrap();
     assert_eq!(live.phase, RunPhase::Running);
     assert!(live.store.is_some() && live.launched_at.is_some() && alive(worker));
-    assert_eq!(fs::read_to_string(node.path("out/worker-0")).unwrap().trim(), worker.to_string());
+    assert_eq!(
+        fs::read_to_string(node.path("out/worker-0"))
+            .unwrap()
+            .trim(),
+        worker.to_string()
+    );
     let environment = fs::read_to_string(node.path("out/environment-0")).unwrap();
-    assert!(environment.contains("NODE_ZONE=eu-1a\n") && environment.contains("NODE_RACK=r7\n"), "{environment:?}");
-    assert!(environment.contains("MUSTER_GENERATION=1\n") && !environment.contains("PET_NNODES"), "{environment:?}");
+    assert!(
+        environment.contains("NODE_ZONE=eu-1a\n") && environment.contains("NODE_RACK=r7\n"),
+        "{environment:?}"
+    );
+    assert!(
+        environment.contains("MUSTER_GENERATION=1\n") && !environment.contains("PET_NNODES"),
+        "{environment:?}"
+    );
 
-    session.desire(vec![stopped("job-a", 1, Duration::from_secs(10))]).await;
+    session
+        .desire(vec![stopped("job-a", 1, Duration::from_secs(10))])
+        .await;
     session.until_phase(&id, RunPhase::Dead).await;
     let dead = session.run(&id).unwrap();
     assert!(dead.dead_at.is_some());
@@ -66,9 +96,14 @@ async fn from_nothing_to_gone() {
     session.desire(vec![gone("job-a", 1, false)]).await;
     session.until("gone", |s| s.runs.is_empty()).await;
     wait_gone(runner);
-    assert!(node.run_dir(&id).join("logs/rank-0.log").exists(), "logs stay");
+    assert!(
+        node.run_dir(&id).join("logs/rank-0.log").exists(),
+        "logs stay"
+    );
     session.desire(vec![gone("job-a", 1, true)]).await;
-    session.until("removed", |_| !node.run_dir(&id).exists()).await;
+    session
+        .until("removed", |_| !node.run_dir(&id).exists())
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,14 +116,22 @@ async fn a_killed_agent_comes_back_to_the_same_workers() {
     node.start(&coordinator.url());
     let mut session = coordinator.accept().await;
     assert_eq!((session.hello.term_seen, session.hello.epoch_seen), (1, 1));
-    let after = session.run(&id).expect("the hello has the whole inventory").clone();
-    assert_eq!((after.phase, after.ranks[0].pid, after.term), (RunPhase::Running, worker, before.term));
+    let after = session
+        .run(&id)
+        .expect("the hello has the whole inventory")
+        .clone();
+    assert_eq!(
+        (after.phase, after.ranks[0].pid, after.term),
+        (RunPhase::Running, worker, before.term)
+    );
     assert_eq!(after.store, before.store);
     session.welcome(1, 2).await;
     session.desire(vec![node.running("job-a", 1)]).await;
     session.settle().await;
     assert_eq!(session.run(&id).unwrap().ranks[0].pid, worker);
-    session.desire(vec![stopped("job-a", 1, Duration::ZERO)]).await;
+    session
+        .desire(vec![stopped("job-a", 1, Duration::ZERO)])
+        .await;
     session.until_phase(&id, RunPhase::Dead).await;
     assert!(!alive(worker));
 }
@@ -97,7 +140,11 @@ async fn a_killed_agent_comes_back_to_the_same_workers() {
 async fn a_terminated_agent_leaves_its_workers() {
     let (mut coordinator, mut node, _session, worker) = training("job-a").await;
     assert_eq!(node.terminate_agent().code(), Some(0));
-    assert!(!node.log().contains("did not end in time"), "{}", node.log());
+    assert!(
+        !node.log().contains("did not end in time"),
+        "{}",
+        node.log()
+    );
     assert!(alive(worker));
     node.start(&coordinator.url());
     let session = coordinator.accept().await;
@@ -115,13 +162,19 @@ async fn what_ended_while_no_agent_was_there_is_told() {
     let mut session = coordinator.welcome(1, 2).await;
     session.until_phase(&id, RunPhase::Dead).await;
     let dead_at = session.run(&id).unwrap().dead_at;
-    assert_eq!(session.run(&id).unwrap().ranks[0].exit, Some(Exit::Signal(11)));
+    assert_eq!(
+        session.run(&id).unwrap().ranks[0].exit,
+        Some(Exit::Signal(11))
+    );
     assert!(dead_at.is_some());
     // Once more: now the runner is gone as well, and the record is all there is.
     node.kill_agent();
     node.start(&coordinator.url());
     let session = coordinator.accept().await;
-    assert_eq!(session.run(&id).unwrap().ranks[0].exit, Some(Exit::Signal(11)));
+    assert_eq!(
+        session.run(&id).unwrap().ranks[0].exit,
+        Some(Exit::Signal(11))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,7 +188,10 @@ async fn a_killed_runner_takes_its_workers_along_and_is_reported_dead() {
     node.start(&coordinator.url());
     let session = coordinator.accept().await;
     let report = session.run(&id).unwrap();
-    assert_eq!((&report.phase, report.dead_at.is_some()), (&RunPhase::Dead, true));
+    assert_eq!(
+        (&report.phase, report.dead_at.is_some()),
+        (&RunPhase::Dead, true)
+    );
     assert!(!node.run_dir(&id).join("outcome.json").exists());
     assert!(node.run_dir(&id).join("lost.json").exists());
 }
@@ -152,14 +208,20 @@ async fn damaged_records_kill_nobody() {
     }
     node.start(&coordinator.url());
     let mut session = coordinator.accept().await;
-    assert_eq!((session.phase(&id), session.run(&id).unwrap().ranks[0].pid), (Some(&RunPhase::Running), worker));
+    assert_eq!(
+        (session.phase(&id), session.run(&id).unwrap().ranks[0].pid),
+        (Some(&RunPhase::Running), worker)
+    );
     session.welcome(1, 2).await;
     session.settle().await;
     assert!(alive(worker));
     kill_process(Pid::from_raw(runner as i32).unwrap(), Signal::KILL).unwrap();
     session.until_phase(&id, RunPhase::Dead).await;
     assert!(!alive(worker));
-    let damage = format!("{}: damaged at byte 8: it is cut off", node.run_dir(&id).join("hold.json").display());
+    let damage = format!(
+        "{}: damaged at byte 8: it is cut off",
+        node.run_dir(&id).join("hold.json").display()
+    );
     assert!(node.log().contains(&damage), "{}", node.log());
 }
 
@@ -177,7 +239,11 @@ async fn an_agent_killed_between_hold_and_start_goes_on_where_it_was() {
     node.start(&coordinator.url());
     let mut session = coordinator.welcome(1, 2).await;
     session.desire(vec![node.running("job-a", 1)]).await;
-    session.until("running", |s| s.run(&id).is_some_and(|r| r.ranks.len() == 1)).await;
+    session
+        .until("running", |s| {
+            s.run(&id).is_some_and(|r| r.ranks.len() == 1)
+        })
+        .await;
     assert_eq!(session.run(&id).unwrap().store, store, "the same runner");
 }
 

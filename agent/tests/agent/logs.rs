@@ -26,58 +26,131 @@ async fn chatting() -> (Coordinator, Node, Session) {
     session.desire(vec![node.running("job-a", 1)]).await;
     let id = run("job-a", 1);
     session
-        .until("all steps", |s| s.run(&id).is_some_and(|r| r.ranks.first().is_some_and(|rank| rank.last_step == Some(3_000))))
+        .until("all steps", |s| {
+            s.run(&id).is_some_and(|r| {
+                r.ranks
+                    .first()
+                    .is_some_and(|rank| rank.last_step == Some(3_000))
+            })
+        })
         .await;
     (coordinator, node, session)
 }
 
 fn read(id: u64) -> LogRead {
-    LogRead { id, job_uid: "job-a".into(), generation: 1, rank: 0, window: 64, ..LogRead::default() }
+    LogRead {
+        id,
+        job_uid: "job-a".into(),
+        generation: 1,
+        rank: 0,
+        window: 64,
+        ..LogRead::default()
+    }
 }
 
 /// The texts of a read, without time and stream.
 fn texts(session: &Session, id: u64) -> Vec<String> {
-    let lines = session.chunks.iter().filter(|chunk| chunk.id == id).flat_map(|chunk| &chunk.lines);
-    lines.map(|line| line.splitn(4, ' ').nth(3).unwrap_or_default().to_owned()).collect()
+    let lines = session
+        .chunks
+        .iter()
+        .filter(|chunk| chunk.id == id)
+        .flat_map(|chunk| &chunk.lines);
+    lines
+        .map(|line| line.splitn(4, ' ').nth(3).unwrap_or_default().to_owned())
+        .collect()
 }
 
 fn ended(session: &Session, id: u64) -> Option<&str> {
-    session.chunks.iter().find(|chunk| chunk.id == id && chunk.end).map(|chunk| chunk.error.as_str())
+    session
+        .chunks
+        .iter()
+        .find(|chunk| chunk.id == id && chunk.end)
+        .map(|chunk| chunk.error.as_str())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_follows_and_stops() {
     let (_coordinator, node, mut session) = chatting().await;
     session.say(Down::LogRead(read(1))).await;
-    session.until("the end of read 1", |s| ended(s, 1).is_some()).await;
+    session
+        .until("the end of read 1", |s| ended(s, 1).is_some())
+        .await;
     let lines = texts(&session, 1);
     assert_eq!((lines.len(), ended(&session, 1)), (3_000, Some("")));
     assert!(lines[2_999].starts_with("step 3000 of many"));
-    assert!(session.chunks.iter().filter(|chunk| chunk.id == 1).count() > 2, "in chunks");
+    assert!(
+        session.chunks.iter().filter(|chunk| chunk.id == 1).count() > 2,
+        "in chunks"
+    );
 
-    session.say(Down::LogRead(LogRead { tail: Some(2), follow: true, ..read(2) })).await;
+    session
+        .say(Down::LogRead(LogRead {
+            tail: Some(2),
+            follow: true,
+            ..read(2)
+        }))
+        .await;
     session.until("two lines", |s| texts(s, 2).len() == 2).await;
     std::fs::write(node.path("out/more"), "word\n").unwrap();
     session.until("a third", |s| texts(s, 2).len() == 3).await;
     assert_eq!(texts(&session, 2)[2], "last word");
     assert_eq!(ended(&session, 2), None);
 
-    let seen = session.chunks.iter().filter(|chunk| chunk.id == 1).nth(1).cloned().expect("there are several");
-    session.say(Down::LogRead(LogRead { from: Some(seen.at), ..read(3) })).await;
-    session.until("the end of read 3", |s| ended(s, 3).is_some()).await;
-    let before: usize = session.chunks.iter().filter(|chunk| chunk.id == 1).take(2).map(|chunk| chunk.lines.len()).sum();
-    assert_eq!(texts(&session, 3)[..3_000 - before], lines[before..], "it goes on behind the second chunk");
+    let seen = session
+        .chunks
+        .iter()
+        .filter(|chunk| chunk.id == 1)
+        .nth(1)
+        .cloned()
+        .expect("there are several");
+    session
+        .say(Down::LogRead(LogRead {
+            from: Some(seen.at),
+            ..read(3)
+        }))
+        .await;
+    session
+        .until("the end of read 3", |s| ended(s, 3).is_some())
+        .await;
+    let before: usize = session
+        .chunks
+        .iter()
+        .filter(|chunk| chunk.id == 1)
+        .take(2)
+        .map(|chunk| chunk.lines.len())
+        .sum();
+    assert_eq!(
+        texts(&session, 3)[..3_000 - before],
+        lines[before..],
+        "it goes on behind the second chunk"
+    );
 
-    session.say(Down::LogRead(LogRead { launcher: true, ..read(4) })).await;
-    session.until("the end of read 4", |s| ended(s, 4).is_some()).await;
-    assert_eq!(ended(&session, 4), Some(""), "what starts the ranks has a log, too");
+    session
+        .say(Down::LogRead(LogRead {
+            launcher: true,
+            ..read(4)
+        }))
+        .await;
+    session
+        .until("the end of read 4", |s| ended(s, 4).is_some())
+        .await;
+    assert_eq!(
+        ended(&session, 4),
+        Some(""),
+        "what starts the ranks has a log, too"
+    );
 
-    session.desire(vec![stopped("job-a", 1, std::time::Duration::ZERO)]).await;
-    session.until("the end of read 2", |s| ended(s, 2).is_some()).await;
+    session
+        .desire(vec![stopped("job-a", 1, std::time::Duration::ZERO)])
+        .await;
+    session
+        .until("the end of read 2", |s| ended(s, 2).is_some())
+        .await;
     assert_eq!(ended(&session, 2), Some(""));
 }
 
-/// Who follows a job asks for the log as soon as the coordinator has stored the generation; the order to start it may come later.
+/// Who follows a job asks for the log as soon as the coordinator has stored the generation; the
+/// order to start it may come later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follow_that_comes_before_its_run_waits_for_it() {
     let mut coordinator = Coordinator::start().await;
@@ -85,13 +158,29 @@ async fn a_follow_that_comes_before_its_run_waits_for_it() {
     node.script("train.py", "echo first; echo last");
     node.start(&coordinator.url());
     let mut session = coordinator.welcome(1, 1).await;
-    session.say(Down::LogRead(LogRead { follow: true, ..read(1) })).await;
-    session.say(Down::LogRead(LogRead { follow: true, generation: 2, ..read(2) })).await;
+    session
+        .say(Down::LogRead(LogRead {
+            follow: true,
+            ..read(1)
+        }))
+        .await;
+    session
+        .say(Down::LogRead(LogRead {
+            follow: true,
+            generation: 2,
+            ..read(2)
+        }))
+        .await;
     session.settle().await;
     assert_eq!(ended(&session, 1), None, "it may still come");
     session.desire(vec![node.running("job-a", 1)]).await;
-    session.until("the end of read 1", |s| ended(s, 1).is_some()).await;
-    assert_eq!((texts(&session, 1), ended(&session, 1)), (vec!["first".to_owned(), "last".to_owned()], Some("")));
+    session
+        .until("the end of read 1", |s| ended(s, 1).is_some())
+        .await;
+    assert_eq!(
+        (texts(&session, 1), ended(&session, 1)),
+        (vec!["first".to_owned(), "last".to_owned()], Some(""))
+    );
     session.say(Down::LogCancel(LogCancel { id: 2 })).await;
     session.settle().await;
     assert_eq!(ended(&session, 2), None, "who cancels knows why");
@@ -100,27 +189,62 @@ async fn a_follow_that_comes_before_its_run_waits_for_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_waits_alone_and_may_give_up() {
     let (_coordinator, _node, mut session) = chatting().await;
-    session.say(Down::LogRead(LogRead { window: 1, ..read(1) })).await;
+    session
+        .say(Down::LogRead(LogRead {
+            window: 1,
+            ..read(1)
+        }))
+        .await;
     session.until("one chunk", |s| s.chunks.len() == 1).await;
     session.settle().await;
-    assert_eq!(session.chunks.len(), 1, "no credit, no chunk; heartbeats go on");
-    session.say(Down::LogCredit(LogCredit { id: 1, chunks: 1 })).await;
+    assert_eq!(
+        session.chunks.len(),
+        1,
+        "no credit, no chunk; heartbeats go on"
+    );
+    session
+        .say(Down::LogCredit(LogCredit { id: 1, chunks: 1 }))
+        .await;
     session.until("another", |s| s.chunks.len() == 2).await;
     session.say(Down::LogCancel(LogCancel { id: 1 })).await;
-    session.say(Down::LogCredit(LogCredit { id: 1, chunks: 9 })).await;
+    session
+        .say(Down::LogCredit(LogCredit { id: 1, chunks: 9 }))
+        .await;
     session.settle().await;
     assert_eq!(session.chunks.len(), 2);
-    session.say(Down::LogRead(LogRead { tail: Some(1), ..read(1) })).await;
-    session.until("the id is free again", |s| ended(s, 1).is_some()).await;
+    session
+        .say(Down::LogRead(LogRead {
+            tail: Some(1),
+            ..read(1)
+        }))
+        .await;
+    session
+        .until("the id is free again", |s| ended(s, 1).is_some())
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_read_says_why() {
     let (_coordinator, _node, mut session) = chatting().await;
     let cases = [
-        (LogRead { rank: 7, ..read(1) }, "rank-7.log is not there: nothing was started that would have written it"),
-        (LogRead { generation: 9, ..read(2) }, "rank-0.log is not on this node"),
-        (LogRead { job_uid: "../../etc".into(), ..read(3) }, "\"../../etc\" is not the uid of a job"),
+        (
+            LogRead { rank: 7, ..read(1) },
+            "rank-7.log is not there: nothing was started that would have written it",
+        ),
+        (
+            LogRead {
+                generation: 9,
+                ..read(2)
+            },
+            "rank-0.log is not on this node",
+        ),
+        (
+            LogRead {
+                job_uid: "../../etc".into(),
+                ..read(3)
+            },
+            "\"../../etc\" is not the uid of a job",
+        ),
     ];
     for (wanted, why) in cases {
         let id = wanted.id;

@@ -1,5 +1,9 @@
-//! The agent as it runs: a real process with real runners, against a coordinator that the test plays.
-#![allow(clippy::unwrap_used, reason = "in a test, what is not there is a failure")]
+//! The agent as it runs: a real process with real runners, against a coordinator that the test
+//! plays.
+#![allow(
+    clippy::unwrap_used,
+    reason = "in a test, what is not there is a failure"
+)]
 #![allow(unreachable_pub, reason = "the rig is one crate with its tests")]
 
 mod clocks;

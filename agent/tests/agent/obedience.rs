@@ -19,7 +19,15 @@ async fn node_in_session(term: u64, epoch: u64) -> (Coordinator, Node, Session) 
 
 async fn worker(session: &mut Session, generation: u64) -> u32 {
     let id = run("job-a", generation);
-    session.until("a worker", |s| s.run(&id).is_some_and(|r| r.ranks.first().is_some_and(|rank| rank.first_step.is_some()))).await;
+    session
+        .until("a worker", |s| {
+            s.run(&id).is_some_and(|r| {
+                r.ranks
+                    .first()
+                    .is_some_and(|rank| rank.first_step.is_some())
+            })
+        })
+        .await;
     session.run(&id).unwrap().ranks[0].pid
 }
 
@@ -28,12 +36,16 @@ async fn an_older_coordinator_is_refused_and_nothing_of_it_is_done() {
     let (mut coordinator, mut node, mut session) = node_in_session(5, 9).await;
     session.desire(vec![node.running("job-a", 1)]).await;
     let pid = worker(&mut session, 1).await;
-    session.desire_as(4, 9, vec![stopped("job-a", 1, Duration::ZERO)]).await;
+    session
+        .desire_as(4, 9, vec![stopped("job-a", 1, Duration::ZERO)])
+        .await;
     session.until_ended().await;
     let mut session = coordinator.accept().await;
     assert_eq!((session.hello.term_seen, session.hello.epoch_seen), (5, 9));
     session.welcome(4, 10).await;
-    session.desire(vec![stopped("job-a", 1, Duration::ZERO)]).await;
+    session
+        .desire(vec![stopped("job-a", 1, Duration::ZERO)])
+        .await;
     session.until_ended().await;
     // Nor after a restart: the stamp is on disk.
     node.kill_agent();
@@ -49,8 +61,14 @@ async fn an_older_coordinator_is_refused_and_nothing_of_it_is_done() {
     session.until_ended().await;
     assert!(alive(pid));
     let log = node.log();
-    assert!(log.contains("term 4 is older than 5, which this node has obeyed"), "{log}");
-    assert!(log.contains("node epoch 8 is older than 9, which this node has obeyed"), "{log}");
+    assert!(
+        log.contains("term 4 is older than 5, which this node has obeyed"),
+        "{log}"
+    );
+    assert!(
+        log.contains("node epoch 8 is older than 9, which this node has obeyed"),
+        "{log}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -69,7 +87,10 @@ async fn the_same_again_is_nothing_new() {
     session.desire(vec![node.running("job-a", 1)]).await;
     session.settle().await;
     let report = session.run(&run("job-a", 1)).unwrap();
-    assert_eq!((&report.phase, report.ranks[0].pid), (&RunPhase::Running, pid));
+    assert_eq!(
+        (&report.phase, report.ranks[0].pid),
+        (&RunPhase::Running, pid)
+    );
     assert_eq!(node.log().matches("starting run=").count(), 1);
 }
 
@@ -78,14 +99,22 @@ async fn the_same_number_with_other_content_is_an_alarm() {
     let (_coordinator, node, mut session) = node_in_session(1, 1).await;
     session.desire(vec![node.running("job-a", 1)]).await;
     let pid = worker(&mut session, 1).await;
-    let other = Assignment { args: vec!["other.py".into()], ..node.assignment("job-a", 1) };
+    let other = Assignment {
+        args: vec!["other.py".into()],
+        ..node.assignment("job-a", 1)
+    };
     session.desire(vec![running(other)]).await;
     session.settle().await;
     assert!(alive(pid));
     assert_eq!(session.run(&run("job-a", 1)).unwrap().ranks[0].pid, pid);
     let log = node.log();
-    let alarm = log.lines().find(|line| line.contains("generation 1 comes with other content than before"));
-    assert!(alarm.is_some_and(|line| line.contains("ERROR") && line.contains("job-a-g1")), "{log}");
+    let alarm = log
+        .lines()
+        .find(|line| line.contains("generation 1 comes with other content than before"));
+    assert!(
+        alarm.is_some_and(|line| line.contains("ERROR") && line.contains("job-a-g1")),
+        "{log}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,21 +129,33 @@ async fn a_newer_generation_starts_when_the_older_is_dead() {
     session.desire(vec![node.running("job-a", 1)]).await;
     session.settle().await;
     assert!(alive(second));
-    assert!(node.log().contains("generation 1 is older than 2, which this node has obeyed"));
+    assert!(
+        node.log()
+            .contains("generation 1 is older than 2, which this node has obeyed")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shorter_grace_overtakes_a_longer_one() {
     let (_coordinator, node, mut session) = node_in_session(1, 1).await;
     // Ignores TERM: only the kill ends it.
-    node.script("train.py", "trap '' TERM\necho step 1\nexec sleep 1000000\n");
+    node.script(
+        "train.py",
+        "trap '' TERM\necho step 1\nexec sleep 1000000\n",
+    );
     session.desire(vec![node.running("job-a", 1)]).await;
     let pid = worker(&mut session, 1).await;
-    session.desire(vec![stopped("job-a", 1, Duration::from_secs(3_600))]).await;
-    session.until_phase(&run("job-a", 1), RunPhase::Stopping).await;
+    session
+        .desire(vec![stopped("job-a", 1, Duration::from_secs(3_600))])
+        .await;
+    session
+        .until_phase(&run("job-a", 1), RunPhase::Stopping)
+        .await;
     session.settle().await;
     assert!(alive(pid));
-    session.desire(vec![stopped("job-a", 1, Duration::ZERO)]).await;
+    session
+        .desire(vec![stopped("job-a", 1, Duration::ZERO)])
+        .await;
     session.until_phase(&run("job-a", 1), RunPhase::Dead).await;
     assert!(!alive(pid));
 }
@@ -122,7 +163,9 @@ async fn a_shorter_grace_overtakes_a_longer_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn told_to_be_dead_before_it_was_heard_of() {
     let (mut coordinator, mut node, mut session) = node_in_session(1, 1).await;
-    session.desire(vec![stopped("job-a", 3, Duration::ZERO)]).await;
+    session
+        .desire(vec![stopped("job-a", 3, Duration::ZERO)])
+        .await;
     session.until_phase(&run("job-a", 3), RunPhase::Dead).await;
     node.kill_agent();
     node.start(&coordinator.url());

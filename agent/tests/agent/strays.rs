@@ -1,4 +1,5 @@
-//! A worker's child that has left everything by which it could be found: its parent, its session, its environment. There is no cgroup.
+//! A worker's child that has left everything by which it could be found: its parent, its session,
+//! its environment. There is no cgroup.
 
 use std::{fs, time::Instant};
 
@@ -38,22 +39,48 @@ async fn training() -> Training {
     let mut session = coordinator.welcome(1, 1).await;
     let id = run("job-a", 1);
     session.desire(vec![node.running("job-a", 1)]).await;
-    session.until("its step", |s| s.run(&id).is_some_and(|r| r.ranks.iter().any(|rank| rank.first_step.is_some()))).await;
-    let stray = fs::read_to_string(node.path("out/stray")).unwrap().trim().parse().unwrap();
+    session
+        .until("its step", |s| {
+            s.run(&id)
+                .is_some_and(|r| r.ranks.iter().any(|rank| rank.first_step.is_some()))
+        })
+        .await;
+    let stray = fs::read_to_string(node.path("out/stray"))
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
     let worker = session.run(&id).unwrap().ranks[0].pid;
     let shim = procfs::Stat::of(worker as i32).unwrap().ppid as u32;
     let runner = RunnerIdentity::read(&node.run_dir(&id)).unwrap().unwrap();
     assert!(runner.cgroup.is_none() && alive(stray));
     let environment = procfs::environment(stray as i32).unwrap();
-    assert!(!String::from_utf8_lossy(&environment).contains("MUSTER"), "it has cleared its environment");
-    Training { node, session, _coordinator: coordinator, runner, stray, shim }
+    assert!(
+        !String::from_utf8_lossy(&environment).contains("MUSTER"),
+        "it has cleared its environment"
+    );
+    Training {
+        node,
+        session,
+        _coordinator: coordinator,
+        runner,
+        stray,
+        shim,
+    }
 }
 
 impl Training {
     /// Waits until the runner has listed the stray.
     fn listed(&self) {
         let (dir, start) = (self.node.run_dir(&run("job-a", 1)), Instant::now());
-        let is_listed = || Descendants::read(&dir).unwrap().unwrap().processes.iter().any(|p| p.pid == self.stray as i32);
+        let is_listed = || {
+            Descendants::read(&dir)
+                .unwrap()
+                .unwrap()
+                .processes
+                .iter()
+                .any(|p| p.pid == self.stray as i32)
+        };
         while !is_listed() {
             assert!(start.elapsed() < PATIENCE, "never listed");
             std::thread::yield_now();
@@ -65,7 +92,12 @@ impl Training {
         let runner = self.runner.pid as u32;
         // A runner that stands still cannot see its shim die.
         kill(runner, Signal::STOP);
-        let keeper = self.runner.keeper.as_ref().expect("a runner in the background has a keeper").pid as u32;
+        let keeper = self
+            .runner
+            .keeper
+            .as_ref()
+            .expect("a runner in the background has a keeper")
+            .pid as u32;
         if keeper_too {
             kill(keeper, Signal::KILL);
             wait_gone(keeper);
@@ -80,7 +112,10 @@ impl Training {
 async fn the_keeper_ends_what_a_killed_runner_leaves() {
     let mut training = training().await;
     training.kill_all_that_hold_it(false);
-    training.session.until_phase(&run("job-a", 1), RunPhase::Dead).await;
+    training
+        .session
+        .until_phase(&run("job-a", 1), RunPhase::Dead)
+        .await;
     assert!(!alive(training.stray), "dead is proven");
 }
 
@@ -89,7 +124,10 @@ async fn without_its_keeper_the_list_of_descendants_tells_who_must_end() {
     let mut training = training().await;
     training.listed();
     training.kill_all_that_hold_it(true);
-    training.session.until_phase(&run("job-a", 1), RunPhase::Dead).await;
+    training
+        .session
+        .until_phase(&run("job-a", 1), RunPhase::Dead)
+        .await;
     assert!(!alive(training.stray), "dead is proven");
 }
 
@@ -105,7 +143,11 @@ async fn without_both_its_death_is_not_proven_and_the_node_says_so() {
     let unproven = "cannot prove that nothing of job-a-g1 lives: its runner left no list of its processes; \
                     reboot the node, or make sure of it and move the run's directory away";
     let session = &mut training.session;
-    session.until("a finding", |s| s.findings.iter().any(|f| f.reason == unproven)).await;
+    session
+        .until("a finding", |s| {
+            s.findings.iter().any(|f| f.reason == unproven)
+        })
+        .await;
     assert_ne!(session.phase(&id), Some(&RunPhase::Dead));
     assert!(alive(training.stray));
     // An operator who has looked moves the directory away.

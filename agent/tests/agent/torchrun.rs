@@ -62,8 +62,14 @@ async fn pair() -> Pair {
         node.start(&coordinator.url());
         sessions.push(coordinator.welcome(1, 1).await);
     }
-    let sessions = sessions.try_into().unwrap_or_else(|_| unreachable!("two nodes"));
-    Pair { nodes, sessions, _coordinator: coordinator }
+    let sessions = sessions
+        .try_into()
+        .unwrap_or_else(|_| unreachable!("two nodes"));
+    Pair {
+        nodes,
+        sessions,
+        _coordinator: coordinator,
+    }
 }
 
 /// Has both nodes ready, then starts them at the store of the first.
@@ -85,7 +91,12 @@ async fn start(pair: &mut Pair, generation: u64, steps: &str, change: impl Fn(&m
     let store: Endpoint = pair.sessions[0].run(&id).unwrap().store.clone().unwrap();
     for (session, share) in pair.sessions.iter().zip(shares) {
         let target = Target::Running(Box::new(share), store.clone());
-        session.desire(vec![DesiredRun { run: id.clone(), target }]).await;
+        session
+            .desire(vec![DesiredRun {
+                run: id.clone(),
+                target,
+            }])
+            .await;
     }
 }
 
@@ -96,7 +107,10 @@ async fn two_nodes_train_stop_and_train_again_to_the_end() {
     start(&mut pair, 1, "1000000", |_| {}).await;
     for session in &mut pair.sessions {
         session
-            .until("steps", |s| s.run(&first).is_some_and(|r| r.ranks.first().is_some_and(|rank| rank.last_step > Some(2))))
+            .until("steps", |s| {
+                s.run(&first)
+                    .is_some_and(|r| r.ranks.first().is_some_and(|rank| rank.last_step > Some(2)))
+            })
             .await;
     }
     let host = pair.sessions[0].run(&first).unwrap();
@@ -104,7 +118,9 @@ async fn two_nodes_train_stop_and_train_again_to_the_end() {
     assert!(host.all_joined_at.is_some());
 
     for session in &pair.sessions {
-        session.desire(vec![stopped("job-a", 1, Duration::from_secs(10))]).await;
+        session
+            .desire(vec![stopped("job-a", 1, Duration::from_secs(10))])
+            .await;
     }
     for session in &mut pair.sessions {
         session.until_phase(&first, RunPhase::Dead).await;
@@ -115,11 +131,16 @@ async fn two_nodes_train_stop_and_train_again_to_the_end() {
     for session in &mut pair.sessions {
         session.until_phase(&second, RunPhase::Dead).await;
         let report = session.run(&second).unwrap();
-        assert!(report.succeeded() && report.ranks_finished(1), "{report:#?}");
+        assert!(
+            report.succeeded() && report.ranks_finished(1),
+            "{report:#?}"
+        );
         assert_eq!(report.ranks[0].last_step, Some(5));
     }
     for (rank, node) in pair.nodes.iter().enumerate() {
-        let log = std::fs::read_to_string(node.run_dir(&second).join(format!("logs/rank-{rank}.log"))).unwrap();
+        let log =
+            std::fs::read_to_string(node.run_dir(&second).join(format!("logs/rank-{rank}.log")))
+                .unwrap();
         assert!(log.contains("F step 5 total 3 of 2"), "{log}");
     }
 }
@@ -128,37 +149,75 @@ async fn two_nodes_train_stop_and_train_again_to_the_end() {
 async fn the_true_exit_code_is_told() {
     let mut pair = pair().await;
     let id = run("job-a", 1);
-    start(&mut pair, 1, "3", |share| drop(share.env.insert("FAIL".into(), "1".into()))).await;
+    start(&mut pair, 1, "3", |share| {
+        drop(share.env.insert("FAIL".into(), "1".into()))
+    })
+    .await;
     let failed = &mut pair.sessions[1];
     failed.until_phase(&id, RunPhase::Dead).await;
     let report = failed.run(&id).unwrap();
-    assert_eq!(report.ranks[0].exit, Some(muster_core::exit::Exit::Code(7)), "{report:#?}");
+    assert_eq!(
+        report.ranks[0].exit,
+        Some(muster_core::exit::Exit::Code(7)),
+        "{report:#?}"
+    );
     assert!(!report.succeeded());
 }
 
-/// Metadata of a package come from the first place on the path: this torch says that it is 2.6, where torchrun cannot share a host
-/// with the served store. Its back ends are found through the same metadata.
+/// Metadata of a package come from the first place on the path: this torch says that it is 2.6,
+/// where torchrun cannot share a host with the served store. Its back ends are found through the
+/// same metadata.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_torch_alone_on_its_node_brings_its_own_store() {
     let mut coordinator = Coordinator::start().await;
     let mut node = Node::new("n1");
     node.script("sum.py", SCRIPT);
     std::fs::create_dir_all(node.path("older/torch-2.6.0.dist-info")).unwrap();
-    node.script("older/torch-2.6.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.6.0\n");
+    node.script(
+        "older/torch-2.6.0.dist-info/METADATA",
+        "Metadata-Version: 2.1\nName: torch\nVersion: 2.6.0\n",
+    );
     const BACK_ENDS: &str = "import importlib.metadata as m; print(m.distribution('torch').read_text('entry_points.txt') or '')";
-    let known = std::process::Command::new(python()).args(["-c", BACK_ENDS]).output().unwrap();
-    node.script("older/torch-2.6.0.dist-info/entry_points.txt", std::str::from_utf8(&known.stdout).unwrap());
+    let known = std::process::Command::new(python())
+        .args(["-c", BACK_ENDS])
+        .output()
+        .unwrap();
+    node.script(
+        "older/torch-2.6.0.dist-info/entry_points.txt",
+        std::str::from_utf8(&known.stdout).unwrap(),
+    );
     node.start(&coordinator.url());
     let mut session = coordinator.welcome(1, 1).await;
     let id = run("job-a", 1);
-    let env = BTreeMap::from([("PYTHONPATH".to_owned(), node.path("older").to_str().unwrap().to_owned())]);
-    let share = Assignment { node_count: 1, proc_per_node: 2, world_size: 2, hosts_store: true, env, ..share(&node, 0, 1, "3") };
+    let env = BTreeMap::from([(
+        "PYTHONPATH".to_owned(),
+        node.path("older").to_str().unwrap().to_owned(),
+    )]);
+    let share = Assignment {
+        node_count: 1,
+        proc_per_node: 2,
+        world_size: 2,
+        hosts_store: true,
+        env,
+        ..share(&node, 0, 1, "3")
+    };
     session.desire(vec![ready(share.clone())]).await;
     session.until_phase(&id, RunPhase::Ready).await;
     let store: Endpoint = session.run(&id).unwrap().store.clone().unwrap();
-    session.desire(vec![DesiredRun { run: id.clone(), target: Target::Running(Box::new(share), store) }]).await;
+    session
+        .desire(vec![DesiredRun {
+            run: id.clone(),
+            target: Target::Running(Box::new(share), store),
+        }])
+        .await;
     session.until_phase(&id, RunPhase::Dead).await;
     let report = session.run(&id).unwrap();
-    assert!(report.succeeded() && report.ranks_finished(2), "{report:#?}");
-    assert!(report.joined_ranks.is_empty(), "nobody came to the served store: {report:#?}");
+    assert!(
+        report.succeeded() && report.ranks_finished(2),
+        "{report:#?}"
+    );
+    assert!(
+        report.joined_ranks.is_empty(),
+        "nobody came to the served store: {report:#?}"
+    );
 }

@@ -1,4 +1,5 @@
-//! Workers that do not die when they are killed. No test can make one, so the runner's end of its socket is played here.
+//! Workers that do not die when they are killed. No test can make one, so the runner's end of its
+//! socket is played here.
 
 use std::{
     fs,
@@ -18,7 +19,10 @@ use muster_runner::{
 use crate::rig::{Coordinator, Node, Session, node::run};
 
 fn unkillable(session: &Session) -> Option<&Finding> {
-    session.findings.iter().find(|finding| finding.check == "worker-unkillable")
+    session
+        .findings
+        .iter()
+        .find(|finding| finding.check == "worker-unkillable")
 }
 
 /// What a runner says of itself.
@@ -28,11 +32,17 @@ fn status_of(mut runner: UnixStream) -> Status {
     runner.write_all(&request).unwrap();
     let lines = BufReader::new(runner).lines();
     let mut replies = lines.map(|line| serde_json::from_str::<Reply>(&line.unwrap()).unwrap());
-    *replies.find_map(|reply| reply.status).expect("a runner says how it is")
+    *replies
+        .find_map(|reply| reply.status)
+        .expect("a runner says how it is")
 }
 
 fn say(agent: &mut UnixStream, status: Status) {
-    let reply = Reply { status: Some(Box::new(status)), ok: None, ..Reply::ok(1) };
+    let reply = Reply {
+        status: Some(Box::new(status)),
+        ok: None,
+        ..Reply::ok(1)
+    };
     let mut line = serde_json::to_vec(&reply).unwrap();
     line.push(b'\n');
     agent.write_all(&line).unwrap();
@@ -59,12 +69,30 @@ async fn a_worker_that_outlives_its_death_is_told_with_its_run() {
     std::os::unix::fs::symlink(here.path().join("s"), dir.join(socket::CONTROL)).unwrap();
     node.start(&coordinator.url());
     let (mut agent, _) = listener.accept().unwrap();
-    say(&mut agent, Status { stuck: vec![4711, 4712], ..known.clone() });
+    say(
+        &mut agent,
+        Status {
+            stuck: vec![4711, 4712],
+            ..known.clone()
+        },
+    );
     let mut session = coordinator.welcome(1, 1).await;
-    session.until("a node that tells of it", |s| unkillable(s).is_some()).await;
+    session
+        .until("a node that tells of it", |s| unkillable(s).is_some())
+        .await;
     let found = unkillable(&session).unwrap();
-    assert_eq!((found.severity, found.remedy, &found.subject), (Severity::Drain, Remedy::NodeReboot, &Subject::Node));
-    assert_eq!(found.reason, "processes 4711, 4712 of job-a-g1 cannot be killed: alive a minute after SIGKILL");
+    assert_eq!(
+        (found.severity, found.remedy, &found.subject),
+        (Severity::Drain, Remedy::NodeReboot, &Subject::Node)
+    );
+    assert_eq!(
+        found.reason,
+        "processes 4711, 4712 of job-a-g1 cannot be killed: alive a minute after SIGKILL"
+    );
     say(&mut agent, known);
-    session.until("a node that tells no more of it", |s| unkillable(s).is_none()).await;
+    session
+        .until("a node that tells no more of it", |s| {
+            unkillable(s).is_none()
+        })
+        .await;
 }

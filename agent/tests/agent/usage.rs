@@ -30,35 +30,71 @@ async fn a_rank_s_memory_and_work_are_told_while_it_lives() {
     node.script("train.py", HOARDER);
     node.start(&coordinator.url());
     let mut session = coordinator.welcome(1, 1).await;
-    session.until("the usage of an idle node", |s| s.usage.as_ref().is_some_and(|usage| usage.cpu.is_some())).await;
+    session
+        .until("the usage of an idle node", |s| {
+            s.usage.as_ref().is_some_and(|usage| usage.cpu.is_some())
+        })
+        .await;
     let idle = session.usage.clone().unwrap();
-    assert_eq!((idle.ranks.len(), idle.disks.len(), idle.cpu.unwrap().others_milli), (0, 1, None));
-    assert_eq!((idle.disks[0].role, idle.disks[0].path.as_str()), (DiskRole::State, node.path("state").to_str().unwrap()));
+    assert_eq!(
+        (
+            idle.ranks.len(),
+            idle.disks.len(),
+            idle.cpu.unwrap().others_milli
+        ),
+        (0, 1, None)
+    );
+    assert_eq!(
+        (idle.disks[0].role, idle.disks[0].path.as_str()),
+        (DiskRole::State, node.path("state").to_str().unwrap())
+    );
 
     let id = run("job-a", 1);
     session.desire(vec![node.running("job-a", 1)]).await;
     session.until_phase(&id, RunPhase::Running).await;
     let at_work = |usage: &Option<Usage>| {
-        rank(usage).is_some_and(|rank| rank.memory_bytes > HOARD && rank.cpu_milli.is_some_and(|milli| milli > 0))
+        rank(usage).is_some_and(|rank| {
+            rank.memory_bytes > HOARD && rank.cpu_milli.is_some_and(|milli| milli > 0)
+        })
     };
-    session.until("the usage of its rank", |s| at_work(&s.usage)).await;
+    session
+        .until("the usage of its rank", |s| at_work(&s.usage))
+        .await;
     let busy = session.usage.clone().unwrap();
     let used = rank(&session.usage).unwrap();
     assert_eq!((&used.run, used.rank, busy.ranks.len()), (&id, 0, 1));
     let total = busy.memory.unwrap().total;
-    assert!(used.memory_bytes < total, "{} of {total}", used.memory_bytes);
-    assert!(busy.disks.iter().any(|disk| disk.role == DiskRole::Work && disk.space.is_some()), "{:?}", busy.disks);
+    assert!(
+        used.memory_bytes < total,
+        "{} of {total}",
+        used.memory_bytes
+    );
+    assert!(
+        busy.disks
+            .iter()
+            .any(|disk| disk.role == DiskRole::Work && disk.space.is_some()),
+        "{:?}",
+        busy.disks
+    );
     assert!(busy.cpu.unwrap().others_milli.is_some(), "{:?}", busy.cpu);
 
     // Reports are compared and stored, and usage changes with every look: it is in none of them.
     let reports = session.node_reports;
     let before = session.usage.take();
-    session.until("another look", |s| s.usage.is_some() && s.usage != before).await;
+    session
+        .until("another look", |s| s.usage.is_some() && s.usage != before)
+        .await;
     assert_eq!(session.node_reports, reports);
 
-    session.desire(vec![stopped("job-a", 1, std::time::Duration::from_secs(1))]).await;
+    session
+        .desire(vec![stopped("job-a", 1, std::time::Duration::from_secs(1))])
+        .await;
     session.until_phase(&id, RunPhase::Dead).await;
-    session.until("no usage of the dead", |s| s.usage.as_ref().is_some_and(|usage| usage.ranks.is_empty())).await;
+    session
+        .until("no usage of the dead", |s| {
+            s.usage.as_ref().is_some_and(|usage| usage.ranks.is_empty())
+        })
+        .await;
     session.desire(vec![gone("job-a", 1, true)]).await;
     session.until("gone", |s| s.runs.is_empty()).await;
 }

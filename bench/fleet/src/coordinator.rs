@@ -49,9 +49,19 @@ impl Coordinator {
     fn launch(&mut self) -> Result<()> {
         let ready = self.dir.join("ready.json");
         let _ = fs::remove_file(&ready);
-        let log = OpenOptions::new().create(true).append(true).open(self.log())?;
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log())?;
         let child = Command::new(&self.program)
-            .args(["--listen", &self.address, "--log-format", "json", "--log-filter", "info,muster_coordinator::turns=debug"])
+            .args([
+                "--listen",
+                &self.address,
+                "--log-format",
+                "json",
+                "--log-filter",
+                "info,muster_coordinator::turns=debug",
+            ])
             .arg("--state-dir")
             .arg(self.dir.join("state"))
             .arg("--ready-file")
@@ -67,13 +77,20 @@ impl Coordinator {
         let text = loop {
             match fs::read_to_string(&ready) {
                 Ok(text) => break text,
-                Err(_) if child.try_wait()?.is_some() => anyhow::bail!("the coordinator ended; see {}", self.log().display()),
-                Err(_) => ensure!(Instant::now() < until, "the coordinator is not ready after {START_TIMEOUT:?}"),
+                Err(_) if child.try_wait()?.is_some() => {
+                    anyhow::bail!("the coordinator ended; see {}", self.log().display())
+                }
+                Err(_) => ensure!(
+                    Instant::now() < until,
+                    "the coordinator is not ready after {START_TIMEOUT:?}"
+                ),
             }
             std::thread::sleep(Duration::from_millis(2));
         };
         let said: serde_json::Value = serde_json::from_str(&text).context("the ready file")?;
-        let endpoint = said["endpoint"].as_str().context("the ready file names no endpoint")?;
+        let endpoint = said["endpoint"]
+            .as_str()
+            .context("the ready file names no endpoint")?;
         self.address = endpoint.trim_start_matches("http://").to_owned();
         Ok(())
     }
@@ -96,19 +113,34 @@ impl Coordinator {
     }
 
     pub(crate) fn taken(&self) -> Result<Taken> {
-        let pid = self.child.as_ref().context("the coordinator does not run")?.id();
+        let pid = self
+            .child
+            .as_ref()
+            .context("the coordinator does not run")?
+            .id();
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        let rss = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .context("no VmRSS")?;
         let rss_kib = rss.trim().trim_end_matches(" kB").parse()?;
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        let fields: Vec<&str> = stat[stat.rfind(')').context("stat")? + 2..].split(' ').collect();
+        let fields: Vec<&str> = stat[stat.rfind(')').context("stat")? + 2..]
+            .split(' ')
+            .collect();
         let ticks: f64 = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
-        Ok(Taken { rss_kib, cpu_s: ticks / TICKS_PER_SECOND, at: Instant::now() })
+        Ok(Taken {
+            rss_kib,
+            cpu_s: ticks / TICKS_PER_SECOND,
+            at: Instant::now(),
+        })
     }
 
     /// Bytes of the store's file.
     pub(crate) fn store_bytes(&self) -> u64 {
-        File::open(self.dir.join("state/muster.redb")).and_then(|file| file.metadata()).map_or(0, |meta| meta.len())
+        File::open(self.dir.join("state/muster.redb"))
+            .and_then(|file| file.metadata())
+            .map_or(0, |meta| meta.len())
     }
 }
 

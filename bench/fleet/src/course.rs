@@ -1,10 +1,12 @@
-//! What is measured, in order: everybody connects; rest; a job starts; rest; progress; one member dies, many times; the coordinator is
-//! killed and comes back.
+//! What is measured, in order: everybody connects; rest; a job starts; rest; progress; one member
+//! dies, many times; the coordinator is killed and comes back.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use muster_proto::v1::{JobRef, JobSpec, RestartPolicy, SubmitRequest, job_service_client::JobServiceClient};
+use muster_proto::v1::{
+    JobRef, JobSpec, RestartPolicy, SubmitRequest, job_service_client::JobServiceClient,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -16,19 +18,27 @@ use crate::{
     turns::{Log, Turn},
 };
 
-/// For anything that ought to take a second or two; what takes longer is a failure worth reading about.
+/// For anything that ought to take a second or two; what takes longer is a failure worth reading
+/// about.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Until buffers of a burst are given back and late words are in.
 const SETTLE: Duration = Duration::from_secs(3);
 /// As the agents' own limit (five times a second).
 const PROGRESS: Duration = Duration::from_millis(200);
-/// After a restart: the 10 s in which a coordinator listens before silence means anything, and twice the time to be Lost in a fleet of
-/// 10,000, whose heartbeat is stretched to 5 s.
+/// After a restart: the 10 s in which a coordinator listens before silence means anything, and
+/// twice the time to be Lost in a fleet of 10,000, whose heartbeat is stretched to 5 s.
 const AFTERMATH: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(options: &Options) -> Result<Document> {
-    ensure!(options.members <= options.agents, "--members: more than --agents");
-    let flags: Vec<String> = FLAGS.iter().map(|flag| (*flag).to_owned()).chain(options.flags.iter().cloned()).collect();
+    ensure!(
+        options.members <= options.agents,
+        "--members: more than --agents"
+    );
+    let flags: Vec<String> = FLAGS
+        .iter()
+        .map(|flag| (*flag).to_owned())
+        .chain(options.flags.iter().cloned())
+        .collect();
     let mut coordinator = Coordinator::start(&options.coordinator, &options.dir, &flags)?;
     let mut log = Log::new(coordinator.log());
     let mut found = Document {
@@ -40,21 +50,40 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
         ..Document::default()
     };
 
-    let (shutdown, before, began) = (CancellationToken::new(), coordinator.taken()?, Instant::now());
-    let mut fleet = Fleet::start(&coordinator.address, options.agents, options.gpus, &shutdown)?;
-    let welcomed = fleet.all(What::Welcome(1), options.agents, PATIENCE).await?;
+    let (shutdown, before, began) = (
+        CancellationToken::new(),
+        coordinator.taken()?,
+        Instant::now(),
+    );
+    let mut fleet = Fleet::start(
+        &coordinator.address,
+        options.agents,
+        options.gpus,
+        &shutdown,
+    )?;
+    let welcomed = fleet
+        .all(What::Welcome(1), options.agents, PATIENCE)
+        .await?;
     found.first_connect_s = since(began, last(&welcomed));
     found.first_connect_cpu_s = coordinator.taken()?.cpu_s - before.cpu_s;
-    say(&format!("{} agents welcomed in {:.1} s", options.agents, found.first_connect_s));
+    say(&format!(
+        "{} agents welcomed in {:.1} s",
+        options.agents, found.first_connect_s
+    ));
 
     found.idle = Some(rest(&coordinator, options.rest).await?);
     say(&format!("idle: {:?}", found.idle));
 
     let began = Instant::now();
     submit(&coordinator.address, options.members).await?;
-    let mut members = fleet.all(What::Running(1), options.members, PATIENCE).await?;
+    let mut members = fleet
+        .all(What::Running(1), options.members, PATIENCE)
+        .await?;
     found.first_start_ms = since(began, last(&members)) * 1e3;
-    say(&format!("{} members run after {:.0} ms", options.members, found.first_start_ms));
+    say(&format!(
+        "{} members run after {:.0} ms",
+        options.members, found.first_start_ms
+    ));
 
     found.training = Some(rest(&coordinator, options.rest).await?);
     say(&format!("training: {:?}", found.training));
@@ -65,12 +94,34 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
         say(&format!("progress: {:?}", found.progress));
     }
     tokio::time::sleep(SETTLE).await;
-    let broken = exits(&coordinator, &mut fleet, &mut log, &members, options, &mut found).await?;
+    let broken = exits(
+        &coordinator,
+        &mut fleet,
+        &mut log,
+        &members,
+        options,
+        &mut found,
+    )
+    .await?;
     let after = coordinator.taken()?;
-    (found.rss_after_exits_mib, found.store_mib) = (mib(after.rss_kib), coordinator.store_bytes() as f64 / 1_048_576.0);
-    ensure!(broken == options.exits, "{broken} generations broke, {} should have", options.exits);
+    (found.rss_after_exits_mib, found.store_mib) = (
+        mib(after.rss_kib),
+        coordinator.store_bytes() as f64 / 1_048_576.0,
+    );
+    ensure!(
+        broken == options.exits,
+        "{broken} generations broke, {} should have",
+        options.exits
+    );
     for number in 0..options.restarts {
-        let restart = restart(&mut coordinator, &mut fleet, &mut log, number as u64 + 2, options.agents).await?;
+        let restart = restart(
+            &mut coordinator,
+            &mut fleet,
+            &mut log,
+            number as u64 + 2,
+            options.agents,
+        )
+        .await?;
         say(&format!("restart: {restart:?}"));
         found.restarts.push(restart);
     }
@@ -91,13 +142,34 @@ async fn submit(address: &str, members: usize) -> Result<()> {
         proc_per_node: Some(1),
         gpus_per_node: Some(0),
         command: vec!["python3".into()],
-        args: ["train.py", "--config", "configs/large.yaml", "--data", "/data/shards"].map(str::to_owned).into(),
-        restart_policy: Some(RestartPolicy { max_restarts: Some(1_000_000), window: None }),
+        args: [
+            "train.py",
+            "--config",
+            "configs/large.yaml",
+            "--data",
+            "/data/shards",
+        ]
+        .map(str::to_owned)
+        .into(),
+        restart_policy: Some(RestartPolicy {
+            max_restarts: Some(1_000_000),
+            window: None,
+        }),
         scale_up_cooldown: Some("0s".into()),
         ..JobSpec::default()
     };
-    let job = Some(JobRef { namespace: "default".into(), name: "large".into() });
-    client.submit(SubmitRequest { r#ref: job, spec: Some(spec), ..SubmitRequest::default() }).await.context("submit")?;
+    let job = Some(JobRef {
+        namespace: "default".into(),
+        name: "large".into(),
+    });
+    client
+        .submit(SubmitRequest {
+            r#ref: job,
+            spec: Some(spec),
+            ..SubmitRequest::default()
+        })
+        .await
+        .context("submit")?;
     Ok(())
 }
 
@@ -108,7 +180,12 @@ async fn rest(coordinator: &Coordinator, seconds: u64) -> Result<Rest> {
     Ok(between(before, coordinator.taken()?))
 }
 
-async fn progress(coordinator: &Coordinator, fleet: &Fleet, members: &[usize], seconds: u64) -> Result<Rest> {
+async fn progress(
+    coordinator: &Coordinator,
+    fleet: &Fleet,
+    members: &[usize],
+    seconds: u64,
+) -> Result<Rest> {
     let before = coordinator.taken()?;
     let mut ticker = tokio::time::interval(PROGRESS);
     for step in 1..=seconds * 5 {
@@ -120,10 +197,15 @@ async fn progress(coordinator: &Coordinator, fleet: &Fleet, members: &[usize], s
 
 fn between(before: Taken, after: Taken) -> Rest {
     let seconds = (after.at - before.at).as_secs_f64();
-    Rest { seconds, rss_mib: mib(after.rss_kib), cores: (after.cpu_s - before.cpu_s) / seconds }
+    Rest {
+        seconds,
+        rss_mib: mib(after.rss_kib),
+        cores: (after.cpu_s - before.cpu_s) / seconds,
+    }
 }
 
-/// One member dies, and everybody gets the next generation; again and again. How many generations broke.
+/// One member dies, and everybody gets the next generation; again and again. How many generations
+/// broke.
 async fn exits(
     coordinator: &Coordinator,
     fleet: &mut Fleet,
@@ -135,8 +217,10 @@ async fn exits(
     let exits = options.exits;
     log.read()?;
     let before = coordinator.taken()?;
-    let (mut decided, mut assigned_first, mut assigned_all, mut running_all) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let (mut delivered, mut deciding, mut all_turns, mut broken) = (Vec::new(), Vec::<Turn>::new(), Vec::<Turn>::new(), 0);
+    let (mut decided, mut assigned_first, mut assigned_all, mut running_all) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut delivered, mut deciding, mut all_turns, mut broken) =
+        (Vec::new(), Vec::<Turn>::new(), Vec::<Turn>::new(), 0);
     for round in 0..exits {
         // Spread over the ranks; a prime, so that they differ.
         let victim = members[(round * 7_919) % members.len()];
@@ -144,16 +228,30 @@ async fn exits(
         fleet.drain();
         let (wall, died) = (unix_us(), Instant::now());
         fleet.act(victim, Do::Die(options.death())).await?;
-        let (assigned, running) =
-            fleet.both(What::Assigned(generation), What::Running(generation), members.len(), PATIENCE).await?;
-        assigned_first.push(assigned.iter().map(|(_, at)| since(died, *at)).fold(f64::MAX, f64::min));
+        let (assigned, running) = fleet
+            .both(
+                What::Assigned(generation),
+                What::Running(generation),
+                members.len(),
+                PATIENCE,
+            )
+            .await?;
+        assigned_first.push(
+            assigned
+                .iter()
+                .map(|(_, at)| since(died, *at))
+                .fold(f64::MAX, f64::min),
+        );
         assigned_all.push(since(died, last(&assigned)));
         running_all.push(since(died, last(&running)));
         // The last turn of this round writes its line after its orders are out.
         tokio::time::sleep(Duration::from_millis(150)).await;
         let said = log.read()?;
         broken += said.broken;
-        let deciding_turn = said.turns.iter().find(|turn| turn.told as usize >= members.len() - 1 && turn.done_us > wall);
+        let deciding_turn = said
+            .turns
+            .iter()
+            .find(|turn| turn.told as usize >= members.len() - 1 && turn.done_us > wall);
         let turn = deciding_turn.context("no turn told all members of their assignment")?;
         let took = (turn.done_us - wall) as f64 / 1e6;
         decided.push(took);
@@ -169,22 +267,47 @@ async fn exits(
         ("all members have their assignment", assigned_all),
         ("all members train", running_all),
     ];
-    found.exit = named.into_iter().filter_map(|(name, times)| Some((name, Spread::of(times)?))).collect();
-    let us = |field: fn(&Turn) -> u64, turns: &[Turn]| Spread::of(turns.iter().map(|turn| field(turn) as f64 / 1e6));
+    found.exit = named
+        .into_iter()
+        .filter_map(|(name, times)| Some((name, Spread::of(times)?)))
+        .collect();
+    let us = |field: fn(&Turn) -> u64, turns: &[Turn]| {
+        Spread::of(turns.iter().map(|turn| field(turn) as f64 / 1e6))
+    };
     let named = [
         ("deciding turn: think", us(|turn| turn.think_us, &deciding)),
-        ("deciding turn: commit", us(|turn| turn.commit_us, &deciding)),
-        ("deciding turn: hand over", us(|turn| turn.act_us, &deciding)),
+        (
+            "deciding turn: commit",
+            us(|turn| turn.commit_us, &deciding),
+        ),
+        (
+            "deciding turn: hand over",
+            us(|turn| turn.act_us, &deciding),
+        ),
         ("any turn: think", us(|turn| turn.think_us, &all_turns)),
         ("any turn: commit", us(|turn| turn.commit_us, &all_turns)),
     ];
-    found.turns = named.into_iter().filter_map(|(name, spread)| Some((name, spread?))).collect();
+    found.turns = named
+        .into_iter()
+        .filter_map(|(name, spread)| Some((name, spread?)))
+        .collect();
     let inputs: u64 = all_turns.iter().map(|turn| turn.inputs).sum();
-    say(&format!("exits: {:#?} {:#?}; {} turns of {inputs} inputs", found.exit, found.turns, all_turns.len()));
+    say(&format!(
+        "exits: {:#?} {:#?}; {} turns of {inputs} inputs",
+        found.exit,
+        found.turns,
+        all_turns.len()
+    ));
     Ok(broken)
 }
 
-async fn restart(coordinator: &mut Coordinator, fleet: &mut Fleet, log: &mut Log, term: u64, agents: usize) -> Result<Restart> {
+async fn restart(
+    coordinator: &mut Coordinator,
+    fleet: &mut Fleet,
+    log: &mut Log,
+    term: u64,
+    agents: usize,
+) -> Result<Restart> {
     log.read()?;
     fleet.drain();
     let killed = Instant::now();
@@ -211,7 +334,10 @@ async fn restart(coordinator: &mut Coordinator, fleet: &mut Fleet, log: &mut Log
 }
 
 fn last(seen: &[(usize, Instant)]) -> Instant {
-    seen.iter().map(|(_, at)| *at).max().expect("nothing is awaited of nobody")
+    seen.iter()
+        .map(|(_, at)| *at)
+        .max()
+        .expect("nothing is awaited of nobody")
 }
 
 fn since(began: Instant, at: Instant) -> f64 {
@@ -219,7 +345,9 @@ fn since(began: Instant, at: Instant) -> f64 {
 }
 
 fn unix_us() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_micros() as u64)
 }
 
 fn mib(kib: u64) -> f64 {

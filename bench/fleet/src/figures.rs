@@ -18,9 +18,13 @@ pub(crate) struct Spread {
 impl Spread {
     /// Of times in seconds; nearest rank, so that every figure is one that was measured.
     pub(crate) fn of(seconds: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut all: Vec<f64> = seconds.into_iter().map(|s| (s * 1e5).round() / 1e2).collect();
+        let mut all: Vec<f64> = seconds
+            .into_iter()
+            .map(|s| (s * 1e5).round() / 1e2)
+            .collect();
         all.sort_by(f64::total_cmp);
-        let at = |share: f64| all[((all.len() as f64 * share).ceil() as usize).clamp(1, all.len()) - 1];
+        let at =
+            |share: f64| all[((all.len() as f64 * share).ceil() as usize).clamp(1, all.len()) - 1];
         (!all.is_empty()).then(|| Self {
             samples: all.len(),
             min: at(0.0),
@@ -47,7 +51,8 @@ pub(crate) struct Document {
     pub(crate) gpus: u32,
     pub(crate) members: usize,
     pub(crate) flags: Vec<String>,
-    /// How members died: `signal 9 (SIGKILL)`, which needs no other evidence, or an exit code, with which others of the same burst are awaited.
+    /// How members died: `signal 9 (SIGKILL)`, which needs no other evidence, or an exit code, with
+    /// which others of the same burst are awaited.
     pub(crate) death: String,
     /// Seconds until all agents were welcomed, all having dialled at once.
     pub(crate) first_connect_s: f64,
@@ -88,7 +93,10 @@ mod tests {
     #[test]
     fn percentiles_are_of_the_nearest_rank() {
         let spread = Spread::of((1..=100).map(|ms| f64::from(ms) / 1e3)).unwrap();
-        assert_eq!((spread.min, spread.p50, spread.p99, spread.max), (1.0, 50.0, 99.0, 100.0));
+        assert_eq!(
+            (spread.min, spread.p50, spread.p99, spread.max),
+            (1.0, 50.0, 99.0, 100.0)
+        );
         assert!(Spread::of([]).is_none());
         assert_eq!(Spread::of([0.004]).unwrap().p99, 4.0);
     }

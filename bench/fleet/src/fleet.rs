@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::node::{Do, Node, Seen, What};
 
-/// Sightings that wait for the course: every node of a large fleet at once, so that no node ever waits.
+/// Sightings that wait for the course: every node of a large fleet at once, so that no node ever
+/// waits.
 const SEEN_MAX: usize = 65_536;
 /// Acts that wait for a node; it is given one at a time.
 const ACTS_MAX: usize = 4;
@@ -22,13 +23,19 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Starts all agents at once, as after a power cut.
-    pub(crate) fn start(address: &str, agents: usize, gpus: u32, shutdown: &CancellationToken) -> Result<Self> {
+    pub(crate) fn start(
+        address: &str,
+        agents: usize,
+        gpus: u32,
+        shutdown: &CancellationToken,
+    ) -> Result<Self> {
         let (see, seen) = mpsc::channel(SEEN_MAX);
         let uri: tonic::transport::Uri = format!("http://{address}").parse()?;
         let acts = (0..agents)
             .map(|number| {
                 let name = NodeName::from(format!("node-{number:05}"));
-                let (agent, session) = SimulatedAgent::new(uri.clone(), name, gpus, shutdown.clone());
+                let (agent, session) =
+                    SimulatedAgent::new(uri.clone(), name, gpus, shutdown.clone());
                 let (act, acts) = mpsc::channel(ACTS_MAX);
                 tokio::spawn(session);
                 tokio::spawn(Node::new(number, agent, acts, see.clone()).run());
@@ -50,7 +57,12 @@ impl Fleet {
     }
 
     /// Waits until so many different nodes have seen it: who, and when each of them did.
-    pub(crate) async fn all(&mut self, what: What, nodes: usize, patience: Duration) -> Result<Vec<(usize, Instant)>> {
+    pub(crate) async fn all(
+        &mut self,
+        what: What,
+        nodes: usize,
+        patience: Duration,
+    ) -> Result<Vec<(usize, Instant)>> {
         let until = tokio::time::Instant::now() + patience;
         let mut found = Vec::with_capacity(nodes);
         while found.len() < nodes {
@@ -58,7 +70,10 @@ impl Fleet {
                 Ok(Some(seen)) if seen.what == what => found.push((seen.node, seen.at)),
                 Ok(Some(_)) => {}
                 Ok(None) => bail!("every node has ended"),
-                Err(_) => bail!("{} of {nodes} nodes saw {what:?} within {patience:?}", found.len()),
+                Err(_) => bail!(
+                    "{} of {nodes} nodes saw {what:?} within {patience:?}",
+                    found.len()
+                ),
             }
         }
         Ok(found)
@@ -81,7 +96,11 @@ impl Fleet {
                 Ok(Some(_)) => {}
                 Ok(None) => bail!("every node has ended"),
                 Err(_) => {
-                    bail!("{} of {nodes} nodes saw {first:?}, {} saw {second:?} within {patience:?}", firsts.len(), seconds.len())
+                    bail!(
+                        "{} of {nodes} nodes saw {first:?}, {} saw {second:?} within {patience:?}",
+                        firsts.len(),
+                        seconds.len()
+                    )
                 }
             }
         }

@@ -1,8 +1,10 @@
-//! How the coordinator bears a large fleet: one real coordinator process, and thousands of agents' real sessions over loopback.
+//! How the coordinator bears a large fleet: one real coordinator process, and thousands of agents'
+//! real sessions over loopback.
 //!
-//! `muster-fleetbench --coordinator PROGRAM --agents 10000 --members 1000` prints one JSON document. All agents live in this process:
-//! they share the machine with the coordinator, so its processor time is measured beside the wall clock. No worker runs anywhere: a
-//! simulated node obeys at once and reports what an agent would.
+//! `muster-fleetbench --coordinator PROGRAM --agents 10000 --members 1000` prints one JSON
+//! document. All agents live in this process: they share the machine with the coordinator, so its
+//! processor time is measured beside the wall clock. No worker runs anywhere: a simulated node
+//! obeys at once and reports what an agent would.
 //!
 //! | file | owns |
 //! |---|---|
@@ -52,7 +54,8 @@ struct Options {
     /// The worker ends with this exit code; without, it is killed (SIGKILL)
     #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(i32).range(1..=255))]
     exit_code: Option<i32>,
-    /// Seconds during which nothing happens but heartbeats, before there is a job and again while it runs
+    /// Seconds during which nothing happens but heartbeats, before there is a job and again while
+    /// it runs
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     rest: u64,
     /// Seconds during which every member reports progress five times a second
@@ -78,7 +81,10 @@ fn main() -> anyhow::Result<()> {
     let mut files = getrlimit(Resource::Nofile);
     files.current = files.maximum;
     setrlimit(Resource::Nofile, files)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     let document = runtime.block_on(course::run(&options))?;
     println!("{}", serde_json::to_string_pretty(&document)?);
     // Thousands of sessions need no orderly end.

@@ -1,7 +1,9 @@
-//! One simulated node: a real session, and behind it a node that obeys at once. Every order it gets, it notes with the time.
+//! One simulated node: a real session, and behind it a node that obeys at once. Every order it
+//! gets, it notes with the time.
 //!
-//! It is the fastest agent there can be, so that what is measured is the coordinator: a run is ready the moment it is asked for, and dead
-//! the moment it is to stop, and both are told in one report. The coordinator gets its reports in the worst burst possible.
+//! It is the fastest agent there can be, so that what is measured is the coordinator: a run is
+//! ready the moment it is asked for, and dead the moment it is to stop, and both are told in one
+//! report. The coordinator gets its reports in the worst burst possible.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -53,8 +55,20 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(number: usize, agent: SimulatedAgent, acts: mpsc::Receiver<Do>, seen: mpsc::Sender<Seen>) -> Self {
-        Self { number, agent, term: Term(0), runs: BTreeMap::new(), acts, seen }
+    pub(crate) fn new(
+        number: usize,
+        agent: SimulatedAgent,
+        acts: mpsc::Receiver<Do>,
+        seen: mpsc::Sender<Seen>,
+    ) -> Self {
+        Self {
+            number,
+            agent,
+            term: Term(0),
+            runs: BTreeMap::new(),
+            acts,
+            seen,
+        }
     }
 
     pub(crate) async fn run(mut self) {
@@ -80,7 +94,14 @@ impl Node {
 
     async fn note(&self, at: Instant, what: What) {
         // Only at the very end does nobody listen any more.
-        let _ = self.seen.send(Seen { node: self.number, at, what }).await;
+        let _ = self
+            .seen
+            .send(Seen {
+                node: self.number,
+                at,
+                what,
+            })
+            .await;
     }
 
     async fn obey(&mut self, desired: Desired) {
@@ -91,17 +112,25 @@ impl Node {
             match wanted.target {
                 Target::Ready(assignment) if !self.runs.contains_key(&run) => {
                     self.note(at, What::Assigned(run.generation.0)).await;
-                    self.runs.insert(run.clone(), ready(run, self.term, &assignment));
+                    self.runs
+                        .insert(run.clone(), ready(run, self.term, &assignment));
                 }
                 Target::Running(assignment, _) => {
-                    let report = self.runs.entry(run.clone()).or_insert_with(|| ready(run.clone(), self.term, &assignment));
+                    let report = self
+                        .runs
+                        .entry(run.clone())
+                        .or_insert_with(|| ready(run.clone(), self.term, &assignment));
                     if report.phase == RunPhase::Ready {
                         train(report, &assignment);
                         self.note(at, What::Running(run.generation.0)).await;
                     }
                 }
                 Target::Stopped { .. } => {
-                    if let Some(report) = self.runs.get_mut(&run).filter(|report| !report.phase.is_over()) {
+                    if let Some(report) = self
+                        .runs
+                        .get_mut(&run)
+                        .filter(|report| !report.phase.is_over())
+                    {
                         die(report, Exit::Signal(15));
                     }
                 }
@@ -115,14 +144,21 @@ impl Node {
     }
 
     fn act(&mut self, act: Do) {
-        let Some(report) = self.runs.values_mut().rfind(|report| report.phase == RunPhase::Running) else { return };
+        let Some(report) = self
+            .runs
+            .values_mut()
+            .rfind(|report| report.phase == RunPhase::Running)
+        else {
+            return;
+        };
         match act {
             Do::Die(how) => die(report, how),
             Do::Step(step) => {
                 for rank in &mut report.ranks {
                     let at = Some(now());
                     (rank.last_step, rank.last_step_at) = (Some(step), at);
-                    (rank.first_step, rank.first_step_at) = (rank.first_step.or(Some(step)), rank.first_step_at.or(at));
+                    (rank.first_step, rank.first_step_at) =
+                        (rank.first_step.or(Some(step)), rank.first_step_at.or(at));
                 }
             }
         }
@@ -131,8 +167,15 @@ impl Node {
 }
 
 fn ready(run: RunId, term: Term, assignment: &Assignment) -> RunReport {
-    let store = assignment.hosts_store.then(|| Endpoint { host: "127.0.0.1".into(), port: 29_500 });
-    RunReport { phase: RunPhase::Ready, store, ..RunReport::preparing(run, term) }
+    let store = assignment.hosts_store.then(|| Endpoint {
+        host: "127.0.0.1".into(),
+        port: 29_500,
+    });
+    RunReport {
+        phase: RunPhase::Ready,
+        store,
+        ..RunReport::preparing(run, term)
+    }
 }
 
 fn train(report: &mut RunReport, assignment: &Assignment) {
@@ -141,11 +184,17 @@ fn train(report: &mut RunReport, assignment: &Assignment) {
     if assignment.hosts_store {
         report.all_joined_at = Some(now());
     }
-    report.ranks = (0..assignment.proc_per_node).map(|local| rank(assignment.first_rank + local, local)).collect();
+    report.ranks = (0..assignment.proc_per_node)
+        .map(|local| rank(assignment.first_rank + local, local))
+        .collect();
 }
 
 fn rank(rank: u32, local_rank: u32) -> RankReport {
-    RankReport { pid: 1_000 + local_rank, started_at: Some(now()), ..RankReport::bare(rank, local_rank) }
+    RankReport {
+        pid: 1_000 + local_rank,
+        started_at: Some(now()),
+        ..RankReport::bare(rank, local_rank)
+    }
 }
 
 fn die(report: &mut RunReport, how: Exit) {

@@ -1,4 +1,5 @@
-//! What the coordinator's log says of its decisions: every turn that told somebody something, and events that must not be there.
+//! What the coordinator's log says of its decisions: every turn that told somebody something, and
+//! events that must not be there.
 
 use std::{
     fs::File,
@@ -45,7 +46,8 @@ impl Log {
     pub(crate) fn read(&mut self) -> Result<Said> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.read_to))?;
-        let (mut reader, mut said, mut line) = (BufReader::new(file), Said::default(), String::new());
+        let (mut reader, mut said, mut line) =
+            (BufReader::new(file), Said::default(), String::new());
         while reader.read_line(&mut line)? > 0 {
             if !line.ends_with('\n') {
                 break;
@@ -57,7 +59,11 @@ impl Log {
             said.suspects += usize::from(line.contains("\"reason\":\"NodeSuspect\""));
             said.lost += usize::from(line.contains("\"reason\":\"NodeLost\""));
             let breaks = ["WorkerKilled", "WorkerFailed", "PeersLost"];
-            said.broken += usize::from(breaks.iter().any(|reason| line.contains(&format!("\"reason\":\"{reason}\""))));
+            said.broken += usize::from(
+                breaks
+                    .iter()
+                    .any(|reason| line.contains(&format!("\"reason\":\"{reason}\""))),
+            );
             line.clear();
         }
         Ok(said)

@@ -12,8 +12,8 @@ use crate::{args::Format, connect::job_ref, context::Context, fail::Failure};
 
 /// Stop a job for good.
 ///
-/// Its workers get SIGTERM and the job's grace period to save their state. The job stays listed as Cancelled, with its logs, until it
-/// is deleted. It cannot be started again; submit it anew.
+/// Its workers get SIGTERM and the job's grace period to save their state. The job stays listed as
+/// Cancelled, with its logs, until it is deleted. It cannot be started again; submit it anew.
 #[derive(Debug, Args)]
 #[command(
     visible_alias = "stop",
@@ -42,8 +42,15 @@ pub(crate) async fn cancel(cx: &Context, args: Cancel) -> Result<(), Failure> {
     let client = cx.connect().await?;
     let named = job_ref(cx.namespace(), &args.job);
     let name = named.name.clone();
-    let request = client.ask(CancelRequest { r#ref: Some(named.clone()) });
-    let answer = client.jobs().cancel(request).await.map_err(|status| client.failure(status))?.into_inner();
+    let request = client.ask(CancelRequest {
+        r#ref: Some(named.clone()),
+    });
+    let answer = client
+        .jobs()
+        .cancel(request)
+        .await
+        .map_err(|status| client.failure(status))?
+        .into_inner();
     match cx.format() {
         Format::Table | Format::Wide => cx.print(&format!("job/{name} cancelled\n"))?,
         format => get::print_one(cx, format, answer.job.unwrap_or_default())?,
@@ -55,6 +62,9 @@ pub(crate) async fn cancel(cx: &Context, args: Cancel) -> Result<(), Failure> {
     // Any end will do: it may have come before the request.
     match follow::until(cx, &client, &named, deadline, follow::is_over).await? {
         Some(_) => Ok(()),
-        None => Err(Failure::Timeout(format!("job/{name} is still stopping after {:?}", args.timeout.unwrap_or_default()))),
+        None => Err(Failure::Timeout(format!(
+            "job/{name} is still stopping after {:?}",
+            args.timeout.unwrap_or_default()
+        ))),
     }
 }

@@ -9,7 +9,8 @@ use crate::{context::Context, fail::Failure};
 
 /// Give a node no new work.
 ///
-/// What runs there goes on. The node stays cordoned, over restarts of everything, until it is uncordoned.
+/// What runs there goes on. The node stays cordoned, over restarts of everything, until it is
+/// uncordoned.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -45,9 +46,19 @@ pub(crate) async fn cordon(cx: &Context, args: Cordon) -> Result<(), Failure> {
     let client = cx.connect().await?;
     let name = node_name(&args.node);
     // Nobody is authenticated on loopback; the login name is the best account of who asked.
-    let by = env::var("USER").or_else(|_| env::var("LOGNAME")).unwrap_or_else(|_| "unknown user".into());
-    let request = client.ask(CordonRequest { name: name.clone(), reason: args.reason, by });
-    client.nodes().cordon(request).await.map_err(|status| client.failure(status))?;
+    let by = env::var("USER")
+        .or_else(|_| env::var("LOGNAME"))
+        .unwrap_or_else(|_| "unknown user".into());
+    let request = client.ask(CordonRequest {
+        name: name.clone(),
+        reason: args.reason,
+        by,
+    });
+    client
+        .nodes()
+        .cordon(request)
+        .await
+        .map_err(|status| client.failure(status))?;
     cx.print(&format!("node/{name} cordoned\n"))
 }
 
@@ -55,6 +66,10 @@ pub(crate) async fn uncordon(cx: &Context, args: Uncordon) -> Result<(), Failure
     let client = cx.connect().await?;
     let name = node_name(&args.node);
     let request = client.ask(UncordonRequest { name: name.clone() });
-    client.nodes().uncordon(request).await.map_err(|status| client.failure(status))?;
+    client
+        .nodes()
+        .uncordon(request)
+        .await
+        .map_err(|status| client.failure(status))?;
     cx.print(&format!("node/{name} uncordoned\n"))
 }

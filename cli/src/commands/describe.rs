@@ -17,8 +17,9 @@ use crate::{
 
 /// Show everything about one job or node.
 ///
-/// For a job: its specification, the members of its world, every rank with its process and last step, and its latest events. For a
-/// node: its facts, GPUs, runs and latest events. The values of environment variables are shown with --show-env.
+/// For a job: its specification, the members of its world, every rank with its process and last
+/// step, and its latest events. For a node: its facts, GPUs, runs and latest events. The values of
+/// environment variables are shown with --show-env.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -36,33 +37,62 @@ pub(crate) struct Describe {
 pub(crate) async fn describe(cx: &Context, args: Describe) -> Result<(), Failure> {
     let target = target::read_or_job(&args.what)?;
     let Some(name) = target.name else {
-        return Err(Failure::usage("describe what? KIND NAME, as in: muster describe job digits"));
+        return Err(Failure::usage(
+            "describe what? KIND NAME, as in: muster describe job digits",
+        ));
     };
     let client = cx.connect().await?;
     let text = matches!(cx.format(), Format::Table | Format::Wide);
     match target.kind {
         Kind::Job => {
             let named = job_ref(cx.namespace(), &name);
-            let request = client.ask(GetJobRequest { r#ref: Some(named.clone()) });
-            let job =
-                client.jobs().get(request).await.map_err(|status| client.failure(status))?.into_inner().job.unwrap_or_default();
+            let request = client.ask(GetJobRequest {
+                r#ref: Some(named.clone()),
+            });
+            let job = client
+                .jobs()
+                .get(request)
+                .await
+                .map_err(|status| client.failure(status))?
+                .into_inner()
+                .job
+                .unwrap_or_default();
             if !text {
                 return get::print_one(cx, cx.format(), job);
             }
-            let about = ListEventsRequest { namespace: named.namespace, job: named.name, ..ListEventsRequest::default() };
+            let about = ListEventsRequest {
+                namespace: named.namespace,
+                job: named.name,
+                ..ListEventsRequest::default()
+            };
             let events = get::list_events(&client, &about).await?;
             cx.print(&describe::job(&job, &events, now_us(), cx.globals.show_env))
         }
         Kind::Node => {
             let request = client.ask(GetNodeRequest { name: name.clone() });
-            let node =
-                client.nodes().get(request).await.map_err(|status| client.failure(status))?.into_inner().node.unwrap_or_default();
+            let node = client
+                .nodes()
+                .get(request)
+                .await
+                .map_err(|status| client.failure(status))?
+                .into_inner()
+                .node
+                .unwrap_or_default();
             if !text {
                 return get::print_one(cx, cx.format(), node);
             }
-            let events = get::list_events(&client, &ListEventsRequest { node: name, ..ListEventsRequest::default() }).await?;
+            let events = get::list_events(
+                &client,
+                &ListEventsRequest {
+                    node: name,
+                    ..ListEventsRequest::default()
+                },
+            )
+            .await?;
             cx.print(&describe::node(&node, &events, now_us()))
         }
-        Kind::Event => Err(Failure::usage("events have no description; see: muster events -o yaml")),
+        Kind::Event => Err(Failure::usage(
+            "events have no description; see: muster events -o yaml",
+        )),
     }
 }

@@ -17,9 +17,10 @@ use crate::{
 
 /// Tell what happened to a job, why, and what it cost.
 ///
-/// One timeline of all that was decided about the job. Under each incident (a worker failed, a node went away or came, somebody
-/// scaled) stands its receipt: the milliseconds to detect, decide, stop, launch, join and make the first step again, the steps that
-/// were trained twice, who caused it and who pays. At the end, the time lost by cause. Times count from the submission.
+/// One timeline of all that was decided about the job. Under each incident (a worker failed, a node
+/// went away or came, somebody scaled) stands its receipt: the milliseconds to detect, decide,
+/// stop, launch, join and make the first step again, the steps that were trained twice, who caused
+/// it and who pays. At the end, the time lost by cause. Times count from the submission.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -35,7 +36,8 @@ pub(crate) struct Explain {
     /// Name of the job
     job: String,
 
-    /// Tell instead which environment variables the job's ranks are given: on which nodes, from where, and why
+    /// Tell instead which environment variables the job's ranks are given: on which nodes, from
+    /// where, and why
     #[arg(long)]
     env: bool,
 }
@@ -43,20 +45,36 @@ pub(crate) struct Explain {
 pub(crate) async fn explain(cx: &Context, args: Explain) -> Result<(), Failure> {
     let client = cx.connect().await?;
     if args.env {
-        let request = client.ask(EnvironmentRequest { r#ref: Some(job_ref(cx.namespace(), &args.job)) });
-        let mut answer = client.jobs().environment(request).await.map_err(|status| client.failure(status))?.into_inner();
+        let request = client.ask(EnvironmentRequest {
+            r#ref: Some(job_ref(cx.namespace(), &args.job)),
+        });
+        let mut answer = client
+            .jobs()
+            .environment(request)
+            .await
+            .map_err(|status| client.failure(status))?
+            .into_inner();
         if !cx.globals.show_env {
             output::environment::hide(&mut answer);
         }
         return match cx.format() {
-            Format::Table | Format::Wide => cx.print(&output::environment::render(&args.job, &answer)),
+            Format::Table | Format::Wide => {
+                cx.print(&output::environment::render(&args.job, &answer))
+            }
             Format::Json => cx.print(&output::json(&Environment::from(answer))),
             Format::Yaml => cx.print(&output::yaml(&Environment::from(answer))),
             Format::Name => Err(Failure::usage("explain has no -o name")),
         };
     }
-    let request = client.ask(ExplainRequest { r#ref: Some(job_ref(cx.namespace(), &args.job)) });
-    let mut answer = client.jobs().explain(request).await.map_err(|status| client.failure(status))?.into_inner();
+    let request = client.ask(ExplainRequest {
+        r#ref: Some(job_ref(cx.namespace(), &args.job)),
+    });
+    let mut answer = client
+        .jobs()
+        .explain(request)
+        .await
+        .map_err(|status| client.failure(status))?
+        .into_inner();
     if !cx.globals.show_env {
         answer.job = answer.job.map(Listed::discreet);
     }

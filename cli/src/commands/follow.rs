@@ -1,6 +1,7 @@
 //! Staying with a job until it is over: progress on stderr, the outcome as the exit code.
 //!
-//! The coordinator may restart while somebody waits; the job does not notice, so the wait goes on too.
+//! The coordinator may restart while somebody waits; the job does not notice, so the wait goes on
+//! too.
 
 use std::time::Duration;
 
@@ -17,21 +18,34 @@ use crate::{
     output::{table::plain, words},
 };
 
-/// How long a coordinator may be away before waiting for it is given up: a restart takes seconds, an upgrade of a pod a minute.
+/// How long a coordinator may be away before waiting for it is given up: a restart takes seconds,
+/// an upgrade of a pod a minute.
 const AWAY_MAX: Duration = Duration::from_secs(120);
 /// Between attempts to reach it again.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// Waits for the end of a job and turns it into an exit code.
-pub(crate) async fn until_over(cx: &Context, client: &Client, named: &JobRef, end: &Ending) -> Result<(), Failure> {
+pub(crate) async fn until_over(
+    cx: &Context,
+    client: &Client,
+    named: &JobRef,
+    end: &Ending,
+) -> Result<(), Failure> {
     let deadline = end.timeout.map(|timeout| Instant::now() + timeout);
-    let job = until(cx, client, named, deadline, is_over).await?.ok_or_else(|| {
-        Failure::Timeout(format!("job/{} is not over after {:?}; it goes on", named.name, end.timeout.unwrap_or_default()))
-    })?;
+    let job = until(cx, client, named, deadline, is_over)
+        .await?
+        .ok_or_else(|| {
+            Failure::Timeout(format!(
+                "job/{} is not over after {:?}; it goes on",
+                named.name,
+                end.timeout.unwrap_or_default()
+            ))
+        })?;
     outcome(&job, end.mirror_exit_code)
 }
 
-/// Waits until `done` says so of the job's status, with its progress on stderr. `None`: the deadline came first.
+/// Waits until `done` says so of the job's status, with its progress on stderr. `None`: the
+/// deadline came first.
 pub(crate) async fn until(
     cx: &Context,
     client: &Client,
@@ -46,12 +60,20 @@ pub(crate) async fn until(
     }
 }
 
-async fn watch_until(cx: &Context, client: &Client, named: &JobRef, done: impl Fn(&JobStatus) -> bool) -> Result<Job, Failure> {
+async fn watch_until(
+    cx: &Context,
+    client: &Client,
+    named: &JobRef,
+    done: impl Fn(&JobStatus) -> bool,
+) -> Result<Job, Failure> {
     let live = cx.has_live_line();
     let mut said = String::new();
     let mut away = Away::default();
     loop {
-        let request = WatchJobsRequest { namespace: named.namespace.clone(), name: named.name.clone() };
+        let request = WatchJobsRequest {
+            namespace: named.namespace.clone(),
+            name: named.name.clone(),
+        };
         let mut stream = match client.jobs().watch(request).await {
             Ok(answer) => answer.into_inner(),
             Err(status) => {
@@ -63,7 +85,12 @@ async fn watch_until(cx: &Context, client: &Client, named: &JobRef, done: impl F
             let change = match stream.message().await {
                 Ok(Some(change)) => change,
                 Ok(None) => {
-                    away.wait(cx, client, Status::unavailable("the coordinator ended the watch")).await?;
+                    away.wait(
+                        cx,
+                        client,
+                        Status::unavailable("the coordinator ended the watch"),
+                    )
+                    .await?;
                     break;
                 }
                 Err(status) => {
@@ -80,7 +107,10 @@ async fn watch_until(cx: &Context, client: &Client, named: &JobRef, done: impl F
             let line = progress(&status);
             let done = done(&status);
             if live && !done {
-                let step = status.last_step.map(|step| format!(", step {step}")).unwrap_or_default();
+                let step = status
+                    .last_step
+                    .map(|step| format!(", step {step}"))
+                    .unwrap_or_default();
                 cx.say_live(&format!("job/{}: {}{step}", named.name, plain(&line)));
             } else if live || line != said {
                 // What is left on the terminal is how it ended.
@@ -102,8 +132,14 @@ pub(crate) struct Away {
 
 impl Away {
     /// Waits before the next attempt, or gives up.
-    pub(crate) async fn wait(&mut self, cx: &Context, client: &Client, status: Status) -> Result<(), Failure> {
-        // A stream's own end by the server's shutdown is Unavailable or Cancelled, depending on how it went.
+    pub(crate) async fn wait(
+        &mut self,
+        cx: &Context,
+        client: &Client,
+        status: Status,
+    ) -> Result<(), Failure> {
+        // A stream's own end by the server's shutdown is Unavailable or Cancelled, depending on how
+        // it went.
         if !(lost(&status) || status.code() == Code::Cancelled) {
             return Err(client.failure(status));
         }
@@ -128,17 +164,28 @@ impl Away {
 
 /// What a person wants to see change: not every step.
 fn progress(status: &JobStatus) -> String {
-    let nodes = format!("{} of {} running", status.nodes_running, words::count(status.replicas.into(), "node"));
+    let nodes = format!(
+        "{} of {} running",
+        status.nodes_running,
+        words::count(status.replicas.into(), "node")
+    );
     let why = match (status.reason.as_str(), status.message.as_str()) {
         ("", _) => String::new(),
         (reason, "") => format!(" ({reason})"),
         (reason, message) => format!(" ({reason}: {message})"),
     };
-    format!("{}, {nodes}, generation {}{why}", words::phase(status.phase), status.generation)
+    format!(
+        "{}, {nodes}, generation {}{why}",
+        words::phase(status.phase),
+        status.generation
+    )
 }
 
 pub(crate) fn is_over(status: &JobStatus) -> bool {
-    matches!(status.phase(), JobPhase::Succeeded | JobPhase::Failed | JobPhase::Cancelled)
+    matches!(
+        status.phase(),
+        JobPhase::Succeeded | JobPhase::Failed | JobPhase::Cancelled
+    )
 }
 
 /// The exit code a finished job stands for.
@@ -151,7 +198,9 @@ pub(crate) fn outcome(job: &Job, mirror: bool) -> Result<(), Failure> {
         .collect::<Vec<_>>()
         .join(": ");
     match status.phase() {
-        JobPhase::Cancelled => Err(Failure::Cancelled(format!("job/{name} was cancelled: {why}"))),
+        JobPhase::Cancelled => Err(Failure::Cancelled(format!(
+            "job/{name} was cancelled: {why}"
+        ))),
         JobPhase::Failed => {
             let message = format!("job/{name} failed: {why}");
             match culprit_code(&status).filter(|_| mirror) {
@@ -163,14 +212,17 @@ pub(crate) fn outcome(job: &Job, mirror: bool) -> Result<(), Failure> {
     }
 }
 
-/// The exit code of the rank that failed by itself, before those that fell with it; a signal as shells count it, 128 and up.
+/// The exit code of the rank that failed by itself, before those that fell with it; a signal as
+/// shells count it, 128 and up.
 fn culprit_code(status: &JobStatus) -> Option<u8> {
     let ended = status.ranks.iter().filter_map(|rank| {
         let exit = read_exit(&rank.state)?;
         let error = Some(rank.first_error.as_str()).filter(|text| !text.is_empty());
         Some((exit.class(error), rank.rank, exit))
     });
-    let (_, _, exit) = ended.filter(|(class, ..)| *class != ExitClass::Success).min()?;
+    let (_, _, exit) = ended
+        .filter(|(class, ..)| *class != ExitClass::Success)
+        .min()?;
     match exit {
         Exit::Code(code) => u8::try_from(code).ok(),
         Exit::Signal(signal) => u8::try_from(128 + signal).ok(),
@@ -193,34 +245,71 @@ mod tests {
     use super::*;
 
     fn failed(ranks: &[(Exit, &str)]) -> Job {
-        let ranks = ranks.iter().zip(0..).map(|((exit, error), rank)| RankStatus {
-            rank,
-            state: exit.to_string(),
-            first_error: (*error).into(),
-            ..RankStatus::default()
-        });
-        let status = JobStatus { phase: JobPhase::Failed.into(), ranks: ranks.collect(), ..JobStatus::default() };
-        Job { status: Some(status), ..Job::default() }
+        let ranks = ranks
+            .iter()
+            .zip(0..)
+            .map(|((exit, error), rank)| RankStatus {
+                rank,
+                state: exit.to_string(),
+                first_error: (*error).into(),
+                ..RankStatus::default()
+            });
+        let status = JobStatus {
+            phase: JobPhase::Failed.into(),
+            ranks: ranks.collect(),
+            ..JobStatus::default()
+        };
+        Job {
+            status: Some(status),
+            ..Job::default()
+        }
     }
 
     #[test]
     fn the_culprit_s_code_is_mirrored_not_a_victim_s() {
         let job = failed(&[
-            (Exit::Code(1), "[gloo/transport/tcp/pair.cc:534] Connection closed by peer"),
+            (
+                Exit::Code(1),
+                "[gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+            ),
             (Exit::Signal(15), ""),
             (Exit::Code(77), "ValueError: x"),
         ]);
         assert_eq!(outcome(&job, true).unwrap_err().code(), 77);
         assert_eq!(outcome(&job, false).unwrap_err().code(), 3);
-        assert_eq!(outcome(&failed(&[(Exit::Signal(11), "")]), true).unwrap_err().code(), 139);
-        assert_eq!(outcome(&failed(&[(Exit::Code(0), "")]), true).unwrap_err().code(), 3, "nobody to mirror");
+        assert_eq!(
+            outcome(&failed(&[(Exit::Signal(11), "")]), true)
+                .unwrap_err()
+                .code(),
+            139
+        );
+        assert_eq!(
+            outcome(&failed(&[(Exit::Code(0), "")]), true)
+                .unwrap_err()
+                .code(),
+            3,
+            "nobody to mirror"
+        );
     }
 
     #[test]
     fn the_end_of_a_job_is_an_exit_code() {
-        for (phase, code) in [(JobPhase::Succeeded, 0), (JobPhase::Failed, 3), (JobPhase::Cancelled, 6)] {
-            let status = JobStatus { phase: phase.into(), ..JobStatus::default() };
-            let outcome = outcome(&Job { status: Some(status), ..Job::default() }, false);
+        for (phase, code) in [
+            (JobPhase::Succeeded, 0),
+            (JobPhase::Failed, 3),
+            (JobPhase::Cancelled, 6),
+        ] {
+            let status = JobStatus {
+                phase: phase.into(),
+                ..JobStatus::default()
+            };
+            let outcome = outcome(
+                &Job {
+                    status: Some(status),
+                    ..Job::default()
+                },
+                false,
+            );
             assert_eq!(outcome.map_or_else(|failure| failure.code(), |()| 0), code);
         }
     }

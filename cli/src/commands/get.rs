@@ -8,8 +8,8 @@ use std::{
 
 use clap::Args;
 use muster_proto::v1::{
-    Event, GetJobRequest, GetNodeRequest, ListEventsRequest, ListJobsRequest, ListNodesRequest, Node, WatchEventsRequest,
-    WatchJobsRequest, WatchNodesRequest,
+    Event, GetJobRequest, GetNodeRequest, ListEventsRequest, ListJobsRequest, ListNodesRequest,
+    Node, WatchEventsRequest, WatchJobsRequest, WatchNodesRequest,
 };
 use tonic::Status;
 
@@ -27,8 +27,9 @@ use crate::{
 
 /// Show jobs, nodes or events.
 ///
-/// Without a name all objects of the kind are listed, jobs that are over last; with a name the one. Kinds: jobs (job, mj), nodes (node, mn), events (event,
-/// ev). NODES counts the nodes that train over the nodes wanted; RANGE is what the job can live with; RESTARTS counts how often its
+/// Without a name all objects of the kind are listed, jobs that are over last; with a name the one.
+/// Kinds: jobs (job, mj), nodes (node, mn), events (event, ev). NODES counts the nodes that train
+/// over the nodes wanted; RANGE is what the job can live with; RESTARTS counts how often its
 /// workers were started again (failures, lost nodes, resizes); REASON says why it is as it is.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -59,8 +60,9 @@ pub(crate) struct Get {
 
 /// Show the nodes.
 ///
-/// The same as `muster get nodes`. STATE is Ready, Suspect (silent for some heartbeats), Lost (silent for long) or Unknown (not heard
-/// since the coordinator started), with Cordoned added for nodes that take no new work. SLOTS counts worker groups in use.
+/// The same as `muster get nodes`. STATE is Ready, Suspect (silent for some heartbeats), Lost
+/// (silent for long) or Unknown (not heard since the coordinator started), with Cordoned added for
+/// nodes that take no new work. SLOTS counts worker groups in use.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -83,7 +85,8 @@ pub(crate) struct Nodes {
 
 /// Show what happened, in the order in which it was decided.
 ///
-/// The same as `muster get events`. For one job's story with its incidents and their cost, use `muster explain`.
+/// The same as `muster get events`. For one job's story with its incidents and their cost, use
+/// `muster explain`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -122,34 +125,82 @@ pub(crate) async fn get(cx: &Context, args: Get) -> Result<(), Failure> {
     let target = target::read(&args.what)?;
     match target.kind {
         Kind::Job => jobs(cx, target.name, &args.list).await,
-        Kind::Node => nodes(cx, Nodes { name: target.name, watch: args.list.watch }).await,
-        Kind::Event => events(cx, Events { job: target.name, node: None, list: args.list }).await,
+        Kind::Node => {
+            nodes(
+                cx,
+                Nodes {
+                    name: target.name,
+                    watch: args.list.watch,
+                },
+            )
+            .await
+        }
+        Kind::Event => {
+            events(
+                cx,
+                Events {
+                    job: target.name,
+                    node: None,
+                    list: args.list,
+                },
+            )
+            .await
+        }
     }
 }
 
 async fn jobs(cx: &Context, name: Option<String>, flags: &ListFlags) -> Result<(), Failure> {
     let client = cx.connect().await?;
     let namespaced = flags.all_namespaces && name.is_none();
-    let namespace = if namespaced { String::new() } else { cx.namespace() };
+    let namespace = if namespaced {
+        String::new()
+    } else {
+        cx.namespace()
+    };
     if flags.watch {
         let watch = || {
-            let request = WatchJobsRequest { namespace: namespace.clone(), name: name.clone().unwrap_or_default() };
+            let request = WatchJobsRequest {
+                namespace: namespace.clone(),
+                name: name.clone().unwrap_or_default(),
+            };
             let mut jobs = client.jobs();
             async move { Ok(jobs.watch(request).await?.into_inner()) }
         };
-        return print_watch(cx, &client, namespaced, watch, |change| change.job.map(|job| (job, change.deleted))).await;
+        return print_watch(cx, &client, namespaced, watch, |change| {
+            change.job.map(|job| (job, change.deleted))
+        })
+        .await;
     }
     if let Some(name) = name {
-        let request = client.ask(GetJobRequest { r#ref: Some(job_ref(namespace, &name)) });
-        let answer = client.jobs().get(request).await.map_err(|status| client.failure(status))?;
+        let request = client.ask(GetJobRequest {
+            r#ref: Some(job_ref(namespace, &name)),
+        });
+        let answer = client
+            .jobs()
+            .get(request)
+            .await
+            .map_err(|status| client.failure(status))?;
         return print_one(cx, cx.format(), answer.into_inner().job.unwrap_or_default());
     }
     let listed = all_pages(&client, |page_token| {
-        let request = client.ask(ListJobsRequest { namespace: namespace.clone(), page_size: 0, page_token });
+        let request = client.ask(ListJobsRequest {
+            namespace: namespace.clone(),
+            page_size: 0,
+            page_token,
+        });
         let mut jobs = client.jobs();
-        async move { jobs.list(request).await.map(|answer| answer.into_inner()).map(|page| (page.jobs, page.next_page_token)) }
+        async move {
+            jobs.list(request)
+                .await
+                .map(|answer| answer.into_inner())
+                .map(|page| (page.jobs, page.next_page_token))
+        }
     });
-    let place = if namespaced { String::new() } else { format!(" in namespace {namespace}") };
+    let place = if namespaced {
+        String::new()
+    } else {
+        format!(" in namespace {namespace}")
+    };
     let mut listed = listed.await?;
     // Stable: within each half the order is that of names.
     listed.sort_by_key(|job| job.status.as_ref().is_some_and(follow::is_over));
@@ -158,43 +209,84 @@ async fn jobs(cx: &Context, name: Option<String>, flags: &ListFlags) -> Result<(
 
 pub(crate) async fn nodes(cx: &Context, args: Nodes) -> Result<(), Failure> {
     let client = cx.connect().await?;
-    let name = args.name.map(|name| name.strip_prefix("node/").map(str::to_owned).unwrap_or(name));
+    let name = args.name.map(|name| {
+        name.strip_prefix("node/")
+            .map(str::to_owned)
+            .unwrap_or(name)
+    });
     if args.watch {
         let watch = || {
-            let request = WatchNodesRequest { name: name.clone().unwrap_or_default() };
+            let request = WatchNodesRequest {
+                name: name.clone().unwrap_or_default(),
+            };
             let mut nodes = client.nodes();
             async move { Ok(nodes.watch(request).await?.into_inner()) }
         };
-        return print_watch(cx, &client, false, watch, |change| change.node.map(|node| (node, change.deleted))).await;
+        return print_watch(cx, &client, false, watch, |change| {
+            change.node.map(|node| (node, change.deleted))
+        })
+        .await;
     }
     if let Some(name) = name {
-        let answer = client.nodes().get(client.ask(GetNodeRequest { name })).await.map_err(|status| client.failure(status))?;
-        return print_one(cx, cx.format(), answer.into_inner().node.unwrap_or_default());
+        let answer = client
+            .nodes()
+            .get(client.ask(GetNodeRequest { name }))
+            .await
+            .map_err(|status| client.failure(status))?;
+        return print_one(
+            cx,
+            cx.format(),
+            answer.into_inner().node.unwrap_or_default(),
+        );
     }
     print_list(cx, all_nodes(&client).await?, false, "No nodes found.")
 }
 
 pub(crate) async fn all_nodes(client: &Client) -> Result<Vec<Node>, Failure> {
     all_pages(client, |page_token| {
-        let request = client.ask(ListNodesRequest { page_size: 0, page_token });
+        let request = client.ask(ListNodesRequest {
+            page_size: 0,
+            page_token,
+        });
         let mut nodes = client.nodes();
-        async move { nodes.list(request).await.map(|answer| answer.into_inner()).map(|page| (page.nodes, page.next_page_token)) }
+        async move {
+            nodes
+                .list(request)
+                .await
+                .map(|answer| answer.into_inner())
+                .map(|page| (page.nodes, page.next_page_token))
+        }
     })
     .await
 }
 
 pub(crate) async fn events(cx: &Context, args: Events) -> Result<(), Failure> {
     let client = cx.connect().await?;
-    let job = args.job.as_deref().map(|job| job.strip_prefix("job/").unwrap_or(job).to_owned()).unwrap_or_default();
-    let node = args.node.as_deref().map(|node| node.strip_prefix("node/").unwrap_or(node).to_owned()).unwrap_or_default();
-    // Events of nodes belong to no namespace: without a job named, all are shown unless a namespace is asked for.
+    let job = args
+        .job
+        .as_deref()
+        .map(|job| job.strip_prefix("job/").unwrap_or(job).to_owned())
+        .unwrap_or_default();
+    let node = args
+        .node
+        .as_deref()
+        .map(|node| node.strip_prefix("node/").unwrap_or(node).to_owned())
+        .unwrap_or_default();
+    // Events of nodes belong to no namespace: without a job named, all are shown unless a namespace
+    // is asked for.
     let namespace = match (&cx.globals.namespace, job.is_empty()) {
         (_, _) if args.list.all_namespaces => String::new(),
         (Some(namespace), _) => namespace.clone(),
         (None, false) => cx.namespace(),
         (None, true) => String::new(),
     };
-    let about = ListEventsRequest { namespace, job, node, page_size: 0, page_token: String::new() };
+    let about = ListEventsRequest {
+        namespace,
+        job,
+        node,
+        page_size: 0,
+        page_token: String::new(),
+    };
     let listed = list_events(&client, &about).await?;
     let after = listed.last().map_or(0, |event| event.sequence);
     if !args.list.watch {
@@ -207,8 +299,18 @@ pub(crate) async fn events(cx: &Context, args: Events) -> Result<(), Failure> {
     let mut seen = after;
     let mut away = Away::default();
     loop {
-        let ListEventsRequest { namespace, job, node, .. } = about.clone();
-        let request = WatchEventsRequest { namespace, job, node, after: seen };
+        let ListEventsRequest {
+            namespace,
+            job,
+            node,
+            ..
+        } = about.clone();
+        let request = WatchEventsRequest {
+            namespace,
+            job,
+            node,
+            after: seen,
+        };
         let ended = match client.events().watch(request).await {
             Err(status) => status,
             Ok(stream) => {
@@ -232,16 +334,29 @@ pub(crate) async fn events(cx: &Context, args: Events) -> Result<(), Failure> {
 }
 
 /// All events that fit, oldest first.
-pub(crate) async fn list_events(client: &Client, about: &ListEventsRequest) -> Result<Vec<Event>, Failure> {
+pub(crate) async fn list_events(
+    client: &Client,
+    about: &ListEventsRequest,
+) -> Result<Vec<Event>, Failure> {
     all_pages(client, |page_token| {
-        let request = client.ask(ListEventsRequest { page_token, ..about.clone() });
+        let request = client.ask(ListEventsRequest {
+            page_token,
+            ..about.clone()
+        });
         let mut events = client.events();
-        async move { events.list(request).await.map(|answer| answer.into_inner()).map(|page| (page.events, page.next_page_token)) }
+        async move {
+            events
+                .list(request)
+                .await
+                .map(|answer| answer.into_inner())
+                .map(|page| (page.events, page.next_page_token))
+        }
     })
     .await
 }
 
-/// Objects one list shows at most: 10,000 jobs are the coordinator's own limit, and it keeps some 110,000 events.
+/// Objects one list shows at most: 10,000 jobs are the coordinator's own limit, and it keeps some
+/// 110,000 events.
 const LIST_MAX: usize = 120_000;
 
 async fn all_pages<T, F, Fut>(client: &Client, mut page: F) -> Result<Vec<T>, Failure>
@@ -262,7 +377,11 @@ where
 
 /// What is printed of an object in full, without secrets unless they are asked for.
 fn document<T: Listed>(cx: &Context, item: T) -> T::Document {
-    if cx.globals.show_env { item.into() } else { item.discreet().into() }
+    if cx.globals.show_env {
+        item.into()
+    } else {
+        item.discreet().into()
+    }
 }
 
 /// Prints one object in any format.
@@ -274,11 +393,20 @@ pub(crate) fn print_one<T: Listed>(cx: &Context, format: Format, item: T) -> Res
     }
 }
 
-fn print_list<T: Listed>(cx: &Context, items: Vec<T>, namespaced: bool, none: &str) -> Result<(), Failure> {
+fn print_list<T: Listed>(
+    cx: &Context,
+    items: Vec<T>,
+    namespaced: bool,
+    none: &str,
+) -> Result<(), Failure> {
     let wide = cx.format() == Format::Wide;
     match cx.format() {
-        Format::Json => cx.print(&output::json(&List::new(items.into_iter().map(|item| document(cx, item)).collect()))),
-        Format::Yaml => cx.print(&output::yaml(&List::new(items.into_iter().map(|item| document(cx, item)).collect()))),
+        Format::Json => cx.print(&output::json(&List::new(
+            items.into_iter().map(|item| document(cx, item)).collect(),
+        ))),
+        Format::Yaml => cx.print(&output::yaml(&List::new(
+            items.into_iter().map(|item| document(cx, item)).collect(),
+        ))),
         Format::Name => cx.print(&items.iter().map(name_line).collect::<String>()),
         Format::Table | Format::Wide if items.is_empty() => {
             cx.say(none);
@@ -286,7 +414,10 @@ fn print_list<T: Listed>(cx: &Context, items: Vec<T>, namespaced: bool, none: &s
         }
         Format::Table | Format::Wide => {
             let now = now_us();
-            let rows: Vec<_> = items.iter().map(|item| item.row(now, wide, namespaced)).collect();
+            let rows: Vec<_> = items
+                .iter()
+                .map(|item| item.row(now, wide, namespaced))
+                .collect();
             cx.print(&Table::new(T::heads(wide, namespaced)).render(&rows, !cx.globals.no_headers))
         }
     }
@@ -306,7 +437,12 @@ struct Printer {
 
 impl Printer {
     fn new(cx: &Context, namespaced: bool) -> Printer {
-        Printer { table: Table::new(Vec::new()), heads_due: !cx.globals.no_headers, wide: cx.format() == Format::Wide, namespaced }
+        Printer {
+            table: Table::new(Vec::new()),
+            heads_due: !cx.globals.no_headers,
+            wide: cx.format() == Format::Wide,
+            namespaced,
+        }
     }
 
     fn print<T: Listed>(&mut self, cx: &Context, item: &T) -> Result<(), Failure> {
@@ -316,18 +452,28 @@ impl Printer {
     fn print_all<T: Listed>(&mut self, cx: &Context, items: &[T]) -> Result<(), Failure> {
         match cx.format() {
             // One object after the other, as `kubectl get -w -o json` prints them.
-            Format::Json => items.iter().try_for_each(|item| cx.print(&output::json(&document(cx, item.clone())))),
-            Format::Yaml => {
-                items.iter().try_for_each(|item| cx.print(&format!("---\n{}", output::yaml(&document(cx, item.clone())))))
-            }
+            Format::Json => items
+                .iter()
+                .try_for_each(|item| cx.print(&output::json(&document(cx, item.clone())))),
+            Format::Yaml => items.iter().try_for_each(|item| {
+                cx.print(&format!(
+                    "---\n{}",
+                    output::yaml(&document(cx, item.clone()))
+                ))
+            }),
             Format::Name => cx.print(&items.iter().map(name_line).collect::<String>()),
             Format::Table | Format::Wide => {
                 if self.table.is_empty() {
                     self.table = Table::new(T::heads(self.wide, self.namespaced));
                 }
                 let now = now_us();
-                let rows: Vec<_> = items.iter().map(|item| item.row(now, self.wide, self.namespaced)).collect();
-                let text = self.table.render(&rows, std::mem::take(&mut self.heads_due));
+                let rows: Vec<_> = items
+                    .iter()
+                    .map(|item| item.row(now, self.wide, self.namespaced))
+                    .collect();
+                let text = self
+                    .table
+                    .render(&rows, std::mem::take(&mut self.heads_due));
                 cx.print(&text)
             }
         }
@@ -345,7 +491,13 @@ struct Shown {
 }
 
 /// Follows a watch for ever; a row is printed when something a person sees in it has changed.
-async fn print_watch<T, M, W, Fut, R>(cx: &Context, client: &Client, namespaced: bool, watch: W, read: R) -> Result<(), Failure>
+async fn print_watch<T, M, W, Fut, R>(
+    cx: &Context,
+    client: &Client,
+    namespaced: bool,
+    watch: W,
+    read: R,
+) -> Result<(), Failure>
 where
     T: Listed,
     W: Fn() -> Fut,
@@ -362,20 +514,30 @@ where
                 match stream.message().await {
                     Ok(Some(change)) => {
                         away.is_back(cx);
-                        let Some((item, deleted)) = read(change) else { continue };
+                        let Some((item, deleted)) = read(change) else {
+                            continue;
+                        };
                         if deleted {
                             shown.remove(&item.key());
                             cx.say(format!("{}/{} deleted", T::KIND, item.name()));
                             continue;
                         }
                         // Compared at a fixed time: age alone is no change.
-                        let row_of = |item: &T| item.row(0, cx.format() == Format::Wide, namespaced);
+                        let row_of =
+                            |item: &T| item.row(0, cx.format() == Format::Wide, namespaced);
                         let (row, calm) = (row_of(&item), row_of(&item.calm()));
-                        let is_due = shown
-                            .get(&item.key())
-                            .is_none_or(|last| last.calm != calm || (last.row != row && last.at.elapsed() >= RESTLESS));
+                        let is_due = shown.get(&item.key()).is_none_or(|last| {
+                            last.calm != calm || (last.row != row && last.at.elapsed() >= RESTLESS)
+                        });
                         if is_due {
-                            shown.insert(item.key(), Shown { row, calm, at: Instant::now() });
+                            shown.insert(
+                                item.key(),
+                                Shown {
+                                    row,
+                                    calm,
+                                    at: Instant::now(),
+                                },
+                            );
                             printer.print(cx, &item)?;
                         }
                     }

@@ -23,15 +23,17 @@ use merge::{Merge, Style};
 
 /// Print what the ranks of a job wrote.
 ///
-/// Lines of all ranks are merged by time; stdout and stderr of the workers both go to stdout. With -f the log goes on over restarts
-/// and resizes of the job until it is over. What Muster has to say about the log (a node that cannot be asked, a part that is not kept
-/// any more) goes to stderr.
+/// Lines of all ranks are merged by time; stdout and stderr of the workers both go to stdout. With
+/// -f the log goes on over restarts and resizes of the job until it is over. What Muster has to say
+/// about the log (a node that cannot be asked, a part that is not kept any more) goes to stderr.
 ///
-/// A node keeps the newest 64 to 128 MiB of each log, of a job's four newest generations and of the first that failed.
+/// A node keeps the newest 64 to 128 MiB of each log, of a job's four newest generations and of the
+/// first that failed.
 ///
-/// On a terminal, colours are kept, what moves the cursor is left out, and other control characters are shown as ^[ and the like. In a
-/// pipe or a file, and with --raw, the text is as it was written. A line that has not ended, as a progress bar's, is printed as far as it
-/// goes; when another rank's line comes in between, it goes on in a new line.
+/// On a terminal, colours are kept, what moves the cursor is left out, and other control characters
+/// are shown as ^[ and the like. In a pipe or a file, and with --raw, the text is as it was
+/// written. A line that has not ended, as a progress bar's, is printed as far as it goes; when
+/// another rank's line comes in between, it goes on in a new line.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -62,7 +64,8 @@ pub(crate) struct Logs {
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
 
-    /// The log of what starts the ranks on each node (torchrun or Muster's launcher), not the ranks' own
+    /// The log of what starts the ranks on each node (torchrun or Muster's launcher), not the
+    /// ranks' own
     #[arg(long, conflicts_with = "rank")]
     launcher: bool,
 
@@ -98,7 +101,11 @@ pub(crate) async fn logs(cx: &Context, args: Logs) -> Result<(), Failure> {
 }
 
 /// Follows all ranks of a job from its first line to its last.
-pub(crate) async fn follow_all(cx: &Context, client: &Client, named: &JobRef) -> Result<(), Failure> {
+pub(crate) async fn follow_all(
+    cx: &Context,
+    client: &Client,
+    named: &JobRef,
+) -> Result<(), Failure> {
     let args = Logs {
         job: named.name.clone(),
         follow: true,
@@ -117,9 +124,20 @@ pub(crate) async fn follow_all(cx: &Context, client: &Client, named: &JobRef) ->
 }
 
 /// `since`: the generation to follow from; 0 for the current one.
-async fn print(cx: &Context, client: &Client, named: &JobRef, args: &Logs, since: u64) -> Result<(), Failure> {
+async fn print(
+    cx: &Context,
+    client: &Client,
+    named: &JobRef,
+    args: &Logs,
+    since: u64,
+) -> Result<(), Failure> {
     let screen = !args.raw && io::stdout().is_terminal();
-    let style = Style { prefix: args.prefix, timestamps: args.timestamps, launcher: args.launcher, screen };
+    let style = Style {
+        prefix: args.prefix,
+        timestamps: args.timestamps,
+        launcher: args.launcher,
+        screen,
+    };
     let mut merge = Merge::new(style, Instant::now());
     let mut away = Away::default();
     loop {
@@ -135,7 +153,11 @@ async fn print(cx: &Context, client: &Client, named: &JobRef, args: &Logs, since
             follow: args.follow,
             tail: args.tail.filter(|_| positions.is_empty()),
             // After a lost connection the logs go on where they were.
-            since_generation: if fixed { 0 } else { merge.since().unwrap_or(since) },
+            since_generation: if fixed {
+                0
+            } else {
+                merge.since().unwrap_or(since)
+            },
             positions,
         };
         let ended = match client.jobs().logs(request).await {
@@ -165,7 +187,8 @@ async fn print(cx: &Context, client: &Client, named: &JobRef, args: &Logs, since
                             return Ok(());
                         }
                         Ok(Err(status)) => break status,
-                        // A pause of all ranks. Without -f a slow node must not break the order: wait for the end.
+                        // A pause of all ranks. Without -f a slow node must not break the order:
+                        // wait for the end.
                         Err(_) if args.follow => cx.print(&merge.flush(Instant::now()))?,
                         Err(_) => merge.hold(),
                     }

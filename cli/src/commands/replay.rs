@@ -1,4 +1,5 @@
-//! `muster replay`: tells a recorded history in plain words. The file says everything itself; nothing here knows who wrote it.
+//! `muster replay`: tells a recorded history in plain words. The file says everything itself;
+//! nothing here knows who wrote it.
 
 use std::{
     collections::BTreeMap,
@@ -18,8 +19,8 @@ const LINE_MAX: usize = 1024 * 1024;
 
 /// Tell a recorded history, event by event.
 ///
-/// Such a file is written by the simulator of Muster's own tests when a history breaks a rule: what went wrong, what everybody did about
-/// it, and at last the rule that was broken.
+/// Such a file is written by the simulator of Muster's own tests when a history breaks a rule: what
+/// went wrong, what everybody did about it, and at last the rule that was broken.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -40,7 +41,8 @@ pub(crate) struct Replay {
     #[arg(long, value_name = "NODE")]
     node: Vec<String>,
 
-    /// Only what concerns this job, by its name or the uid in the history; may be given more than once
+    /// Only what concerns this job, by its name or the uid in the history; may be given more than
+    /// once
     #[arg(long, value_name = "JOB")]
     job: Vec<String>,
 
@@ -86,16 +88,27 @@ struct Happening {
 
 pub(crate) fn replay(cx: &Context, args: Replay) -> Result<(), Failure> {
     if args.step && args.file == "-" {
-        return Err(Failure::usage("--step waits for Enter on standard input, where the history would come from: give a file"));
+        return Err(Failure::usage(
+            "--step waits for Enter on standard input, where the history would come from: give a file",
+        ));
     }
     let input: Box<dyn BufRead> = match args.file.as_str() {
         "-" => Box::new(BufReader::new(io::stdin())),
-        path => Box::new(BufReader::new(File::open(path).map_err(|e| Failure::request(format!("open {path}: {e}")))?)),
+        path => Box::new(BufReader::new(
+            File::open(path).map_err(|e| Failure::request(format!("open {path}: {e}")))?,
+        )),
     };
-    let mut lines = Lines { input, file: &args.file, number: 0 };
+    let mut lines = Lines {
+        input,
+        file: &args.file,
+        number: 0,
+    };
     let head: Head = lines.next()?.ok_or_else(|| lines.wrong("is empty"))?;
     if head.version != VERSION {
-        return Err(lines.wrong(format!("has version {}, this muster reads version {VERSION}", head.version)));
+        return Err(lines.wrong(format!(
+            "has version {}, this muster reads version {VERSION}",
+            head.version
+        )));
     }
     cx.print(&introduction(&head))?;
     let (mut told, mut all) = (0u64, 0u64);
@@ -111,7 +124,9 @@ pub(crate) fn replay(cx: &Context, args: Replay) -> Result<(), Failure> {
         }
     }
     if told < all && !args.step {
-        cx.say(format!("{told} of {all} events; the others concern other nodes and jobs"));
+        cx.say(format!(
+            "{told} of {all} events; the others concern other nodes and jobs"
+        ));
     }
     Ok(())
 }
@@ -132,7 +147,12 @@ fn introduction(head: &Head) -> String {
         text += &format!("with a mistake put in: {planted}\n");
     }
     match &head.broken {
-        Some(broken) => text += &format!("it ends with a break of rule {}: {}\n", broken.rule, broken.what),
+        Some(broken) => {
+            text += &format!(
+                "it ends with a break of rule {}: {}\n",
+                broken.rule, broken.what
+            )
+        }
         None => text += "no rule is broken in it\n",
     }
     if let Some(again) = &head.again {
@@ -141,23 +161,31 @@ fn introduction(head: &Head) -> String {
     text + "\n"
 }
 
-/// Faults and broken rules concern everybody who is named in them; a line that names nobody is for everybody.
+/// Faults and broken rules concern everybody who is named in them; a line that names nobody is for
+/// everybody.
 fn concerns(args: &Replay, head: &Head, happening: &Happening) -> bool {
     if happening.kind == "broken" {
         return true;
     }
-    let is_node = args.node.is_empty() || happening.nodes.iter().any(|node| args.node.contains(node));
+    let is_node =
+        args.node.is_empty() || happening.nodes.iter().any(|node| args.node.contains(node));
     let called = |uid: &String| {
         let name = head.jobs.get(uid);
         let short = name.and_then(|name| name.rsplit('/').next());
-        args.job.iter().any(|wanted| wanted == uid || Some(wanted) == name || Some(wanted.as_str()) == short)
+        args.job
+            .iter()
+            .any(|wanted| wanted == uid || Some(wanted) == name || Some(wanted.as_str()) == short)
     };
     is_node && (args.job.is_empty() || happening.jobs.iter().any(called))
 }
 
 /// `+12.345 s` and what happened; what went wrong stands out on the left.
 fn line(head: &Head, happening: &Happening) -> String {
-    let at = format!("+{}.{:03} s", happening.at_us / 1_000_000, happening.at_us / 1_000 % 1_000);
+    let at = format!(
+        "+{}.{:03} s",
+        happening.at_us / 1_000_000,
+        happening.at_us / 1_000 % 1_000
+    );
     let mark = match happening.kind.as_str() {
         "fault" => "!!",
         "broken" => "##",
@@ -166,7 +194,8 @@ fn line(head: &Head, happening: &Happening) -> String {
         _ => "  ",
     };
     let mut text = happening.text.clone();
-    // With a name's uid goes its generation, as uid7-g2: digits of another uid must not be taken for it.
+    // With a name's uid goes its generation, as uid7-g2: digits of another uid must not be taken
+    // for it.
     for uid in happening.jobs.iter().rev() {
         if let Some(name) = head.jobs.get(uid) {
             let short = name.rsplit('/').next().unwrap_or(name);
@@ -182,7 +211,9 @@ fn goes_on() -> Result<bool, Failure> {
         eprint!(":");
     }
     let mut answer = String::new();
-    let read = io::stdin().read_line(&mut answer).map_err(|e| Failure::request(format!("read standard input: {e}")))?;
+    let read = io::stdin()
+        .read_line(&mut answer)
+        .map_err(|e| Failure::request(format!("read standard input: {e}")))?;
     Ok(read > 0 && !answer.trim_start().starts_with(['q', 'Q']))
 }
 
@@ -198,14 +229,18 @@ impl Lines<'_> {
         let mut text = Vec::new();
         self.number += 1;
         let mut limited = io::Read::take(&mut self.input, LINE_MAX as u64 + 1);
-        limited.read_until(b'\n', &mut text).map_err(|e| self.wrong(e))?;
+        limited
+            .read_until(b'\n', &mut text)
+            .map_err(|e| self.wrong(e))?;
         if text.is_empty() {
             return Ok(None);
         }
         if text.len() > LINE_MAX {
             return Err(self.wrong(format!("is longer than {LINE_MAX} bytes")));
         }
-        serde_json::from_slice(&text).map(Some).map_err(|e| self.wrong(e))
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|e| self.wrong(e))
     }
 
     fn wrong(&self, what: impl std::fmt::Display) -> Failure {
@@ -226,15 +261,33 @@ mod tests {
     }
 
     fn happening(text: &str) -> Happening {
-        Happening { at_us: 12_345_678, kind: "step".into(), nodes: vec!["n1".into()], jobs: vec!["uid1".into()], text: text.into() }
+        Happening {
+            at_us: 12_345_678,
+            kind: "step".into(),
+            nodes: vec!["n1".into()],
+            jobs: vec!["uid1".into()],
+            text: text.into(),
+        }
     }
 
     #[test]
     fn a_line_names_the_job_and_the_moment() {
-        assert_eq!(line(&head(), &happening("n1 holds uid1-g2")), "   +12.345 s    n1 holds digits(uid1)-g2\n");
-        let fault = Happening { kind: "fault".into(), ..happening("PowerCut at n1: the machine loses power") };
-        assert_eq!(line(&head(), &fault), "   +12.345 s !! PowerCut at n1: the machine loses power\n");
-        assert!(introduction(&head()).contains("it ends with a break of rule I1: two groups work on n0\n"));
+        assert_eq!(
+            line(&head(), &happening("n1 holds uid1-g2")),
+            "   +12.345 s    n1 holds digits(uid1)-g2\n"
+        );
+        let fault = Happening {
+            kind: "fault".into(),
+            ..happening("PowerCut at n1: the machine loses power")
+        };
+        assert_eq!(
+            line(&head(), &fault),
+            "   +12.345 s !! PowerCut at n1: the machine loses power\n"
+        );
+        assert!(
+            introduction(&head())
+                .contains("it ends with a break of rule I1: two groups work on n0\n")
+        );
     }
 
     #[test]
@@ -247,16 +300,29 @@ mod tests {
         };
         let here = happening("x");
         assert!(concerns(&args(&[], &[]), &head(), &here));
-        assert!(concerns(&args(&["n1"], &["digits"]), &head(), &here) && concerns(&args(&[], &["uid1"]), &head(), &here));
-        assert!(!concerns(&args(&["n0"], &[]), &head(), &here) && !concerns(&args(&["n1"], &["other"]), &head(), &here));
-        let broken = Happening { kind: "broken".into(), ..happening("I1") };
+        assert!(
+            concerns(&args(&["n1"], &["digits"]), &head(), &here)
+                && concerns(&args(&[], &["uid1"]), &head(), &here)
+        );
+        assert!(
+            !concerns(&args(&["n0"], &[]), &head(), &here)
+                && !concerns(&args(&["n1"], &["other"]), &head(), &here)
+        );
+        let broken = Happening {
+            kind: "broken".into(),
+            ..happening("I1")
+        };
         assert!(concerns(&args(&["n0"], &["other"]), &head(), &broken));
     }
 
     #[test]
     fn damage_is_named_with_its_line() {
         let text = "{\"log\":\"x\",\"version\":1}\nnonsense\n";
-        let mut lines = Lines { input: Box::new(text.as_bytes()), file: "h.jsonl", number: 0 };
+        let mut lines = Lines {
+            input: Box::new(text.as_bytes()),
+            file: "h.jsonl",
+            number: 0,
+        };
         assert!(lines.next::<Head>().unwrap().is_some());
         let error = lines.next::<Happening>().unwrap_err().to_string();
         assert!(error.starts_with("h.jsonl:2: "), "{error}");

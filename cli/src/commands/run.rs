@@ -3,7 +3,9 @@
 use std::env;
 
 use clap::Args;
-use muster_core::spec::{API_VERSION, EnvVar, JobDocument, KIND, Metadata, RestartPolicyDocument, SpecDocument};
+use muster_core::spec::{
+    API_VERSION, EnvVar, JobDocument, KIND, Metadata, RestartPolicyDocument, SpecDocument,
+};
 use muster_proto::v1::JobRef;
 
 use super::{
@@ -14,9 +16,9 @@ use crate::{context::Context, fail::Failure, jobfile::absolute};
 
 /// Run a training script over many nodes, as torchrun would.
 ///
-/// Takes torchrun's own flags (with - or _) and needs none of its rendezvous flags: Muster brings the nodes together. The script runs
-/// unmodified in the current directory unless --workdir says otherwise. Without --wait or --follow the command returns as soon as the
-/// job is accepted.
+/// Takes torchrun's own flags (with - or _) and needs none of its rendezvous flags: Muster brings
+/// the nodes together. The script runs unmodified in the current directory unless --workdir says
+/// otherwise. Without --wait or --follow the command returns as soon as the job is accepted.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -60,15 +62,18 @@ pub(crate) struct Run {
     #[arg(long, alias = "max_restarts", value_name = "N")]
     max_restarts: Option<i64>,
 
-    /// Stop workers that have heard nothing of the coordinator for so long, as 60s; 10s to 1h [default: never]
+    /// Stop workers that have heard nothing of the coordinator for so long, as 60s; 10s to 1h
+    /// [default: never]
     #[arg(long, alias = "fence_after", value_name = "PERIOD")]
     fence_after: Option<String>,
 
-    /// How ranks are started: auto, cold, parked, fork or direct [default: auto, the fastest that is proven for the interpreter]
+    /// How ranks are started: auto, cold, parked, fork or direct [default: auto, the fastest that
+    /// is proven for the interpreter]
     #[arg(long, value_name = "LANE")]
     launch: Option<String>,
 
-    /// Regular expression whose first group is the step in a line of output [default: step=N and the like]
+    /// Regular expression whose first group is the step in a line of output [default: step=N and
+    /// the like]
     #[arg(long, alias = "step_pattern", value_name = "REGEX")]
     step_pattern: Option<String>,
 
@@ -80,7 +85,8 @@ pub(crate) struct Run {
     #[arg(long, alias = "scale_up_cooldown", value_name = "PERIOD")]
     scale_up_cooldown: Option<String>,
 
-    /// Interpreter, on every node [default: python3]. With --no-python the one that runs torchrun: the path of a python3
+    /// Interpreter, on every node [default: python3]. With --no-python the one that runs torchrun:
+    /// the path of a python3
     #[arg(long, value_name = "PATH")]
     python: Option<String>,
 
@@ -92,7 +98,8 @@ pub(crate) struct Run {
     #[arg(long, alias = "no_python", conflicts_with = "module")]
     no_python: bool,
 
-    /// Of nodes that are known not to go together (CUDA major, GPU model): warn and take them, or refuse to mix them [default: warn]
+    /// Of nodes that are known not to go together (CUDA major, GPU model): warn and take them, or
+    /// refuse to mix them [default: warn]
     #[arg(long, alias = "node_mix", value_name = "warn|refuse")]
     node_mix: Option<String>,
 
@@ -116,7 +123,11 @@ pub(crate) struct Run {
     end: Ending,
 
     /// Script and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "SCRIPT [ARG]...")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_name = "SCRIPT [ARG]..."
+    )]
     script: Vec<String>,
 }
 
@@ -134,9 +145,15 @@ enum Procs {
 }
 
 fn read_nodes(text: &str) -> Result<Nodes, String> {
-    let number = |text: &str| text.parse::<i64>().map_err(|_| "write N or MIN:MAX, as in 2:4".to_owned());
+    let number = |text: &str| {
+        text.parse::<i64>()
+            .map_err(|_| "write N or MIN:MAX, as in 2:4".to_owned())
+    };
     match text.split_once(':') {
-        Some((min, max)) => Ok(Nodes { min: number(min)?, max: number(max)? }),
+        Some((min, max)) => Ok(Nodes {
+            min: number(min)?,
+            max: number(max)?,
+        }),
         None => number(text).map(|n| Nodes { min: n, max: n }),
     }
 }
@@ -146,51 +163,80 @@ fn read_procs(text: &str) -> Result<Procs, String> {
         "gpu" => Ok(Procs::PerGpu),
         "auto" => Ok(Procs::Auto),
         "cpu" => Err("one process per CPU depends on the node; give the number".into()),
-        number => number.parse().map(Procs::Count).map_err(|_| "write a number, gpu or auto".into()),
+        number => number
+            .parse()
+            .map(Procs::Count)
+            .map_err(|_| "write a number, gpu or auto".into()),
     }
 }
 
 /// What to tell somebody who gives a flag that torchrun has and Muster does not.
 pub(crate) fn torchrun_hint(flag: &str) -> Option<&'static str> {
-    let name = flag.trim_start_matches('-').split('=').next()?.replace('_', "-");
+    let name = flag
+        .trim_start_matches('-')
+        .split('=')
+        .next()?
+        .replace('_', "-");
     match name.as_str() {
         "node-rank" | "standalone" | "local-addr" => Some(RENDEZVOUS),
         _ if name.starts_with("rdzv") || name.starts_with("master") => Some(RENDEZVOUS),
         "log-dir" | "redirects" | "tee" | "local-ranks-filter" | "logs-specs" => {
             Some("Muster keeps the output of every rank; see `muster logs --help`")
         }
-        "role" | "monitor-interval" | "start-method" | "run-path" | "event-log-handler" | "numa-binding" | "signals-to-handle" => {
+        "role" | "monitor-interval" | "start-method" | "run-path" | "event-log-handler"
+        | "numa-binding" | "signals-to-handle" => {
             Some("torchrun knows this flag, Muster sets it itself")
         }
         _ => None,
     }
 }
 
-const RENDEZVOUS: &str =
-    "Muster does the rendezvous itself: give --nnodes and leave out the --rdzv-*, --master-* and --node-rank flags";
+const RENDEZVOUS: &str = "Muster does the rendezvous itself: give --nnodes and leave out the --rdzv-*, --master-* and --node-rank flags";
 
 pub(crate) async fn run(cx: &Context, args: Run) -> Result<(), Failure> {
     let here = submit::here()?;
-    let document = document(&args, &here, cx.globals.namespace.clone(), |name| env::var(name).ok())?;
+    let document = document(&args, &here, cx.globals.namespace.clone(), |name| {
+        env::var(name).ok()
+    })?;
     let named = JobRef {
-        namespace: document.metadata.namespace.clone().unwrap_or_else(|| cx.namespace()),
+        namespace: document
+            .metadata
+            .namespace
+            .clone()
+            .unwrap_or_else(|| cx.namespace()),
         name: document.metadata.name.clone(),
     };
     if !args.follow || args.dry_run.is_some() {
         return submit::send(cx, document, args.dry_run, &args.end).await;
     }
-    let accepted = Ending { wait: false, mirror_exit_code: false, timeout: None };
+    let accepted = Ending {
+        wait: false,
+        mirror_exit_code: false,
+        timeout: None,
+    };
     submit::send(cx, document, None, &accepted).await?;
     let client = cx.connect().await?;
     let told = async {
         logs::follow_all(cx, &client, &named).await?;
-        super::follow::until_over(cx, &client, &named, &Ending { timeout: None, ..args.end }).await
+        super::follow::until_over(
+            cx,
+            &client,
+            &named,
+            &Ending {
+                timeout: None,
+                ..args.end
+            },
+        )
+        .await
     };
     match args.end.timeout {
         None => told.await,
         Some(timeout) => match tokio::time::timeout(timeout, told).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(Failure::Timeout(format!("job/{} is not over yet; it goes on", named.name))),
+            Err(_) => Err(Failure::Timeout(format!(
+                "job/{} is not over yet; it goes on",
+                named.name
+            ))),
         },
     }
 }
@@ -202,7 +248,10 @@ fn document(
     namespace: Option<String>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<JobDocument, Failure> {
-    let (script, script_args) = args.script.split_first().ok_or_else(|| Failure::usage("which script? give its path"))?;
+    let (script, script_args) = args
+        .script
+        .split_first()
+        .ok_or_else(|| Failure::usage("which script? give its path"))?;
     let interpreter = match &args.python {
         // A path from here must mean the same file when the workers start elsewhere.
         Some(python) if python.contains('/') => absolute(python, here.as_ref()),
@@ -211,10 +260,17 @@ fn document(
     };
     let (command, words) = match (args.no_python, args.module) {
         (true, _) => (vec![script.clone()], script_args.to_vec()),
-        (false, true) => (vec![interpreter], [&["-m".to_owned(), script.clone()], script_args].concat()),
+        (false, true) => (
+            vec![interpreter],
+            [&["-m".to_owned(), script.clone()], script_args].concat(),
+        ),
         (false, false) => (vec![interpreter], args.script.clone()),
     };
-    let mut env: Vec<EnvVar> = args.env.iter().map(|text| read_env(text, &variable)).collect::<Result<_, _>>()?;
+    let mut env: Vec<EnvVar> = args
+        .env
+        .iter()
+        .map(|text| read_env(text, &variable))
+        .collect::<Result<_, _>>()?;
     if args.no_python
         && let Some(python) = &args.python
     {
@@ -223,14 +279,19 @@ fn document(
     let proc_per_node = match (args.nproc_per_node, args.gpus_per_node) {
         (Some(Procs::Count(count)), _) => Some(count),
         (Some(Procs::PerGpu), None | Some(0)) => {
-            return Err(Failure::usage("--nproc-per-node gpu: say how many with --gpus-per-node"));
+            return Err(Failure::usage(
+                "--nproc-per-node gpu: say how many with --gpus-per-node",
+            ));
         }
         (Some(Procs::PerGpu | Procs::Auto) | None, _) => None,
     };
     let document = JobDocument {
         api_version: API_VERSION.into(),
         kind: KIND.into(),
-        metadata: Metadata { name: args.name.clone().unwrap_or_else(|| name_from(script)), namespace },
+        metadata: Metadata {
+            name: args.name.clone().unwrap_or_else(|| name_from(script)),
+            namespace,
+        },
         spec: SpecDocument {
             replicas: Some(args.nnodes.max),
             min_replicas: Some(args.nnodes.min),
@@ -240,10 +301,16 @@ fn document(
             command,
             args: words,
             env,
-            working_dir: Some(absolute(args.workdir.as_deref().unwrap_or("."), here.as_ref())),
+            working_dir: Some(absolute(
+                args.workdir.as_deref().unwrap_or("."),
+                here.as_ref(),
+            )),
             priority: args.priority,
             node_mix: args.node_mix.clone(),
-            restart_policy: args.max_restarts.map(|max| RestartPolicyDocument { max_restarts: Some(max), window: None }),
+            restart_policy: args.max_restarts.map(|max| RestartPolicyDocument {
+                max_restarts: Some(max),
+                window: None,
+            }),
             fence_after: args.fence_after.clone(),
             launch: args.launch.clone(),
             step_pattern: args.step_pattern.clone(),
@@ -254,9 +321,13 @@ fn document(
     };
     match document.check() {
         Ok(_) => Ok(document),
-        Err(errors) => {
-            Err(Failure::BadJob(errors.iter().map(|error| format!("error: {}", flag_of(error))).collect::<Vec<_>>().join("\n")))
-        }
+        Err(errors) => Err(Failure::BadJob(
+            errors
+                .iter()
+                .map(|error| format!("error: {}", flag_of(error)))
+                .collect::<Vec<_>>()
+                .join("\n"),
+        )),
     }
 }
 
@@ -286,36 +357,73 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
 }
 
 /// For a program that is not Python torchrun is run by the `python3` of the job's PATH.
-fn path_to(python: &str, env: &[EnvVar], variable: impl Fn(&str) -> Option<String>) -> Result<EnvVar, Failure> {
+fn path_to(
+    python: &str,
+    env: &[EnvVar],
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<EnvVar, Failure> {
     if env.iter().any(|var| var.name == "PATH") {
-        return Err(Failure::usage("--python with --no-python sets PATH, and --env sets it too: give one of them"));
+        return Err(Failure::usage(
+            "--python with --no-python sets PATH, and --env sets it too: give one of them",
+        ));
     }
     let folder = python.strip_suffix("/python3").ok_or_else(|| {
         Failure::usage("--python with --no-python: give the path of a python3, or put its folder in front with --env PATH=...")
     })?;
-    let rest = variable("PATH").map(|path| format!(":{path}")).unwrap_or_default();
-    Ok(EnvVar { name: "PATH".into(), value: format!("{folder}{rest}") })
+    let rest = variable("PATH")
+        .map(|path| format!(":{path}"))
+        .unwrap_or_default();
+    Ok(EnvVar {
+        name: "PATH".into(),
+        value: format!("{folder}{rest}"),
+    })
 }
 
 fn read_env(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<EnvVar, Failure> {
     match text.split_once('=') {
-        Some((name, value)) => Ok(EnvVar { name: name.into(), value: value.into() }),
+        Some((name, value)) => Ok(EnvVar {
+            name: name.into(),
+            value: value.into(),
+        }),
         None => match variable(text) {
-            Some(value) => Ok(EnvVar { name: text.into(), value }),
-            None => Err(Failure::usage(format!("--env: {text} is not set here; write {text}=VALUE"))),
+            Some(value) => Ok(EnvVar {
+                name: text.into(),
+                value,
+            }),
+            None => Err(Failure::usage(format!(
+                "--env: {text} is not set here; write {text}=VALUE"
+            ))),
         },
     }
 }
 
-/// A name for a job nobody named: the script's, made a label, with something of its own, so that the next run is another job.
+/// A name for a job nobody named: the script's, made a label, with something of its own, so that
+/// the next run is another job.
 fn name_from(script: &str) -> String {
-    let stem = script.rsplit(['/', '.']).find(|part| !matches!(*part, "" | "py")).unwrap_or("job");
-    let label: String = stem.to_ascii_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    let label = label.trim_matches('-').trim_start_matches(|c: char| c.is_ascii_digit());
-    let label: String = if label.is_empty() { "job".into() } else { label.chars().take(40).collect() };
+    let stem = script
+        .rsplit(['/', '.'])
+        .find(|part| !matches!(*part, "" | "py"))
+        .unwrap_or("job");
+    let label: String = stem
+        .to_ascii_lowercase()
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    let label = label
+        .trim_matches('-')
+        .trim_start_matches(|c: char| c.is_ascii_digit());
+    let label: String = if label.is_empty() {
+        "job".into()
+    } else {
+        label.chars().take(40).collect()
+    };
     let unique = uuid::Uuid::now_v7().simple().to_string();
     // The end of a version 7 UUID is random.
-    format!("{}-{}", label.trim_end_matches('-'), &unique[unique.len() - 5..])
+    format!(
+        "{}-{}",
+        label.trim_end_matches('-'),
+        &unique[unique.len() - 5..]
+    )
 }
 
 #[cfg(test)]

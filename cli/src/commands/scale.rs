@@ -12,8 +12,9 @@ use crate::{args::Format, connect::job_ref, context::Context, fail::Failure};
 
 /// Set how many nodes a job shall have.
 ///
-/// The number must lie within the job's own range (minReplicas to maxReplicas). The job goes on from its last checkpoint with the new
-/// world; a job that saves its state at SIGTERM loses no step.
+/// The number must lie within the job's own range (minReplicas to maxReplicas). The job goes on
+/// from its last checkpoint with the new world; a job that saves its state at SIGTERM loses no
+/// step.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -30,7 +31,8 @@ pub(crate) struct Scale {
     #[arg(long, visible_alias = "replicas", value_name = "K")]
     nodes: u32,
 
-    /// Return when the job trains on so many nodes; exit 3 or 6 if it fails or is cancelled meanwhile
+    /// Return when the job trains on so many nodes; exit 3 or 6 if it fails or is cancelled
+    /// meanwhile
     #[arg(long)]
     wait: bool,
 
@@ -43,11 +45,22 @@ pub(crate) async fn scale(cx: &Context, args: Scale) -> Result<(), Failure> {
     let client = cx.connect().await?;
     let named = job_ref(cx.namespace(), &args.job);
     let name = named.name.clone();
-    let request = client.ask(ScaleRequest { r#ref: Some(named.clone()), nodes: args.nodes });
-    let answer = client.jobs().scale(request).await.map_err(|status| client.failure(status))?.into_inner();
+    let request = client.ask(ScaleRequest {
+        r#ref: Some(named.clone()),
+        nodes: args.nodes,
+    });
+    let answer = client
+        .jobs()
+        .scale(request)
+        .await
+        .map_err(|status| client.failure(status))?
+        .into_inner();
     match cx.format() {
         Format::Table | Format::Wide => {
-            cx.print(&format!("job/{name} scaled to {}\n", crate::output::words::count(args.nodes.into(), "node")))?;
+            cx.print(&format!(
+                "job/{name} scaled to {}\n",
+                crate::output::words::count(args.nodes.into(), "node")
+            ))?;
         }
         format => get::print_one(cx, format, answer.job.unwrap_or_default())?,
     }

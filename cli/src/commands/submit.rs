@@ -20,9 +20,10 @@ use crate::{
 
 /// Submit a job from a file.
 ///
-/// The file is a MusterJob document in YAML or JSON, the same that Kubernetes takes. It is checked here first; everything that is
-/// wrong is reported at once with file, line and field. A workingDir that is relative, or not given, is taken from the current
-/// directory of this command, as torchrun would.
+/// The file is a MusterJob document in YAML or JSON, the same that Kubernetes takes. It is checked
+/// here first; everything that is wrong is reported at once with file, line and field. A workingDir
+/// that is relative, or not given, is taken from the current directory of this command, as torchrun
+/// would.
 ///
 /// A job that exists already with the same content is not an error, so a script may be run again.
 #[derive(Debug, Args)]
@@ -84,39 +85,65 @@ pub(crate) fn read_job(cx: &Context, file: &str) -> Result<JobDocument, Failure>
     let text = read_file(file).map_err(|error| Failure::usage(format!("{file}: {error}")))?;
     let here = here()?;
     let name = if file == "-" { "<stdin>" } else { file };
-    jobfile::read(name, &text, Path::new(&here), cx.globals.namespace.as_deref()).map_err(|bad| Failure::BadJob(bad.to_string()))
+    jobfile::read(
+        name,
+        &text,
+        Path::new(&here),
+        cx.globals.namespace.as_deref(),
+    )
+    .map_err(|bad| Failure::BadJob(bad.to_string()))
 }
 
 /// The absolute current directory.
 pub(crate) fn here() -> Result<String, Failure> {
-    let here = std::env::current_dir().map_err(|error| Failure::request(format!("current directory: {error}")))?;
+    let here = std::env::current_dir()
+        .map_err(|error| Failure::request(format!("current directory: {error}")))?;
     Ok(here.to_string_lossy().into_owned())
 }
 
 fn read_file(file: &str) -> Result<Vec<u8>, String> {
     let mut text = Vec::new();
     let read = match file {
-        "-" => std::io::stdin().lock().take(FILE_MAX + 1).read_to_end(&mut text),
-        path => fs::File::open(path).and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut text)),
+        "-" => std::io::stdin()
+            .lock()
+            .take(FILE_MAX + 1)
+            .read_to_end(&mut text),
+        path => {
+            fs::File::open(path).and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut text))
+        }
     };
     read.map_err(|error| error.to_string())?;
     if text.len() as u64 > FILE_MAX {
-        return Err(format!("is larger than {} KiB, too large for a job", FILE_MAX >> 10));
+        return Err(format!(
+            "is larger than {} KiB, too large for a job",
+            FILE_MAX >> 10
+        ));
     }
     Ok(text)
 }
 
 /// Says which of the job's variables do not do what they say: better here than in a log of NCCL.
 fn warn_of(cx: &Context, document: &JobDocument) {
-    let Ok((_, spec)) = document.check() else { return };
-    let env = spec.env.into_iter().map(|var| (var.name, var.value)).collect();
+    let Ok((_, spec)) = document.check() else {
+        return;
+    };
+    let env = spec
+        .env
+        .into_iter()
+        .map(|var| (var.name, var.value))
+        .collect();
     for remark in lint::values(&env, spec.max_replicas) {
         cx.warn(format!("Warning: spec.env: {}", remark.message));
     }
 }
 
 /// Sends a checked job and does what was asked for after that.
-pub(crate) async fn send(cx: &Context, document: JobDocument, dry_run: Option<DryRun>, end: &Ending) -> Result<(), Failure> {
+pub(crate) async fn send(
+    cx: &Context,
+    document: JobDocument,
+    dry_run: Option<DryRun>,
+    end: &Ending,
+) -> Result<(), Failure> {
     let name = document.metadata.name.clone();
     if let Some(var) = document.spec.env.iter().find(|var| var.value == HIDDEN) {
         return Err(Failure::BadJob(format!(
@@ -127,14 +154,22 @@ pub(crate) async fn send(cx: &Context, document: JobDocument, dry_run: Option<Dr
     warn_of(cx, &document);
     if dry_run == Some(DryRun::Client) {
         return match cx.format() {
-            Format::Table | Format::Wide => cx.print(&format!("job/{name} is valid (checked here only)\n")),
+            Format::Table | Format::Wide => {
+                cx.print(&format!("job/{name} is valid (checked here only)\n"))
+            }
             Format::Name => cx.print(&format!("job/{name}\n")),
             Format::Json => cx.print(&crate::output::json(&document)),
             Format::Yaml => cx.print(&crate::output::yaml(&document)),
         };
     }
     let validate_only = dry_run == Some(DryRun::Server);
-    let named = JobRef { namespace: document.metadata.namespace.unwrap_or_else(|| cx.namespace()), name: name.clone() };
+    let named = JobRef {
+        namespace: document
+            .metadata
+            .namespace
+            .unwrap_or_else(|| cx.namespace()),
+        name: name.clone(),
+    };
     let request = SubmitRequest {
         r#ref: Some(named.clone()),
         spec: Some(jobs::spec_to_wire(document.spec)),
@@ -154,7 +189,10 @@ pub(crate) async fn send(cx: &Context, document: JobDocument, dry_run: Option<Dr
         (false, true) => "exists already with the same content",
         (false, false) => "submitted",
     };
-    let job = answer.job.unwrap_or_else(|| v1::Job { r#ref: Some(named.clone()), ..v1::Job::default() });
+    let job = answer.job.unwrap_or_else(|| v1::Job {
+        r#ref: Some(named.clone()),
+        ..v1::Job::default()
+    });
     match cx.format() {
         Format::Table | Format::Wide => cx.print(&format!("job/{name} {outcome}\n"))?,
         format => get::print_one(cx, format, job)?,

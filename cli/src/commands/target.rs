@@ -1,4 +1,5 @@
-//! What a command is about, as kubectl users write it: `job digits`, `job/digits`, `mj digits`, `nodes`.
+//! What a command is about, as kubectl users write it: `job digits`, `job/digits`, `mj digits`,
+//! `nodes`.
 
 use crate::fail::Failure;
 
@@ -31,7 +32,14 @@ pub(crate) fn read(words: &[String]) -> Result<Target, Failure> {
             Some((kind, name)) => (kind, Some(name.to_owned())),
             None => (only.as_str(), None),
         },
-        [kind, name] => (kind.as_str(), Some(name.strip_prefix(&format!("{kind}/")).unwrap_or(name).to_owned())),
+        [kind, name] => (
+            kind.as_str(),
+            Some(
+                name.strip_prefix(&format!("{kind}/"))
+                    .unwrap_or(name)
+                    .to_owned(),
+            ),
+        ),
         _ => return Err(Failure::usage("name one object at a time: KIND NAME")),
     };
     if name.as_deref() == Some("") {
@@ -39,14 +47,19 @@ pub(crate) fn read(words: &[String]) -> Result<Target, Failure> {
     }
     match kind(first) {
         Some(kind) => Ok(Target { kind, name }),
-        None => Err(Failure::usage(format!("unknown kind {first:?}: there are jobs (mj), nodes (mn) and events (ev)"))),
+        None => Err(Failure::usage(format!(
+            "unknown kind {first:?}: there are jobs (mj), nodes (mn) and events (ev)"
+        ))),
     }
 }
 
 /// As [`read`], but a word that is no kind is the name of a job.
 pub(crate) fn read_or_job(words: &[String]) -> Result<Target, Failure> {
     match words {
-        [only] if !only.contains('/') => Ok(Target { kind: Kind::Job, name: Some(only.clone()) }),
+        [only] if !only.contains('/') => Ok(Target {
+            kind: Kind::Job,
+            name: Some(only.clone()),
+        }),
         _ => read(words),
     }
 }
@@ -61,7 +74,10 @@ mod tests {
 
     #[test]
     fn reads_what_kubectl_users_write() {
-        let target = |kind, name: &str| Target { kind, name: (!name.is_empty()).then(|| name.to_owned()) };
+        let target = |kind, name: &str| Target {
+            kind,
+            name: (!name.is_empty()).then(|| name.to_owned()),
+        };
         for (text, expected) in [
             ("jobs", target(Kind::Job, "")),
             ("mj digits", target(Kind::Job, "digits")),
@@ -76,7 +92,13 @@ mod tests {
         for bad in ["pods", "job/", "job a b", "pod/x"] {
             assert_eq!(read(&words(bad)).unwrap_err().code(), 2, "{bad}");
         }
-        assert_eq!(read_or_job(&words("digits")).unwrap(), target(Kind::Job, "digits"));
-        assert_eq!(read_or_job(&words("node n1")).unwrap(), target(Kind::Node, "n1"));
+        assert_eq!(
+            read_or_job(&words("digits")).unwrap(),
+            target(Kind::Job, "digits")
+        );
+        assert_eq!(
+            read_or_job(&words("node n1")).unwrap(),
+            target(Kind::Node, "n1")
+        );
     }
 }

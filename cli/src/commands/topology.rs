@@ -21,6 +21,13 @@ pub(crate) struct Topology {
 pub(crate) async fn topology(cx: &Context, args: Topology) -> Result<(), Failure> {
     let client = cx.connect().await?;
     let request = client.ask(GetNodeRequest { name: args.name });
-    let node = client.nodes().get(request).await.map_err(|status| client.failure(status))?.into_inner().node.unwrap_or_default();
+    let node = client
+        .nodes()
+        .get(request)
+        .await
+        .map_err(|status| client.failure(status))?
+        .into_inner()
+        .node
+        .unwrap_or_default();
     cx.print(&hardware::topology(&node))
 }

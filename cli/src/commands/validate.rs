@@ -7,7 +7,8 @@ use crate::{context::Context, fail::Failure};
 
 /// Check a job file without a coordinator.
 ///
-/// Reports everything that is wrong at once, as FILE:LINE:COLUMN: field: message, and exits 2. Several files may be given.
+/// Reports everything that is wrong at once, as FILE:LINE:COLUMN: field: message, and exits 2.
+/// Several files may be given.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -30,10 +31,17 @@ pub(crate) fn validate(cx: &Context, args: Validate) -> Result<(), Failure> {
     let mut wrong = Vec::new();
     for file in args.file.iter().chain(&args.files) {
         match submit::read_job(cx, file) {
-            Ok(document) => cx.print(&format!("{file}: job/{} is valid\n", document.metadata.name))?,
+            Ok(document) => cx.print(&format!(
+                "{file}: job/{} is valid\n",
+                document.metadata.name
+            ))?,
             Err(Failure::BadJob(text)) => wrong.push(text),
             Err(other) => return Err(other),
         }
     }
-    if wrong.is_empty() { Ok(()) } else { Err(Failure::BadJob(wrong.join("\n"))) }
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::BadJob(wrong.join("\n")))
+    }
 }

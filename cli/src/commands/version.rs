@@ -7,7 +7,8 @@ use crate::{args::Format, context::Context, fail::Failure, output};
 
 /// Print the version of this program.
 ///
-/// The commit it was built from stands in brackets. The version of each node's agent is in `muster nodes`.
+/// The commit it was built from stands in brackets. The version of each node's agent is in `muster
+/// nodes`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -23,7 +24,10 @@ struct Versions {
 }
 
 pub(crate) async fn version(cx: &Context, _: Version) -> Result<(), Failure> {
-    let versions = Versions { client_version: crate::VERSION, api_version: muster_core::spec::API_VERSION };
+    let versions = Versions {
+        client_version: crate::VERSION,
+        api_version: muster_core::spec::API_VERSION,
+    };
     match cx.format() {
         Format::Json => cx.print(&output::json(&versions)),
         Format::Yaml => cx.print(&output::yaml(&versions)),

@@ -13,7 +13,8 @@ use crate::{connect::job_ref, context::Context, fail::Failure};
 
 /// Wait until a job trains, is over, or is deleted.
 ///
-/// Exits 0 when it happened, 3 if the job failed, 6 if it was cancelled, 4 if the time ran out. The coordinator may restart meanwhile.
+/// Exits 0 when it happened, 3 if the job failed, 6 if it was cancelled, 4 if the time ran out. The
+/// coordinator may restart meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -27,7 +28,12 @@ pub(crate) struct Wait {
     job: String,
 
     /// What to wait for: training with all members, over whatever the end, or forgotten
-    #[arg(long = "for", value_enum, default_value = "complete", value_name = "STATE")]
+    #[arg(
+        long = "for",
+        value_enum,
+        default_value = "complete",
+        value_name = "STATE"
+    )]
     wait_for: State,
 
     /// Give up after this long and exit 4
@@ -48,7 +54,8 @@ enum State {
 
 /// One request waits this long at most, so that a coordinator that hangs is noticed.
 const ONE_REQUEST: Duration = Duration::from_secs(60);
-/// The coordinator answers by itself when the time is over; the client's own deadline is only for one that does not.
+/// The coordinator answers by itself when the time is over; the client's own deadline is only for
+/// one that does not.
 const ANSWER_SLACK: Duration = Duration::from_secs(5);
 
 pub(crate) async fn wait(cx: &Context, args: Wait) -> Result<(), Failure> {
@@ -62,22 +69,38 @@ pub(crate) async fn wait(cx: &Context, args: Wait) -> Result<(), Failure> {
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
     let mut away = Away::default();
     let job = loop {
-        let left = deadline.map_or(ONE_REQUEST, |at| at.saturating_duration_since(Instant::now()).min(ONE_REQUEST));
+        let left = deadline.map_or(ONE_REQUEST, |at| {
+            at.saturating_duration_since(Instant::now())
+                .min(ONE_REQUEST)
+        });
         let timeout_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1);
-        let mut request = tonic::Request::new(WaitRequest { r#ref: Some(named.clone()), wait_for: wait_for.into(), timeout_ms });
+        let mut request = tonic::Request::new(WaitRequest {
+            r#ref: Some(named.clone()),
+            wait_for: wait_for.into(),
+            timeout_ms,
+        });
         request.set_timeout(left + ANSWER_SLACK);
         match client.jobs().wait(request).await {
             Ok(answer) => break answer.into_inner().job.unwrap_or_default(),
             Err(status) => {
                 let out_of_time = deadline.is_some_and(|at| Instant::now() >= at);
                 if out_of_time && status.code() != Code::NotFound {
-                    let what = args.wait_for.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+                    let what = args
+                        .wait_for
+                        .to_possible_value()
+                        .map(|value| value.get_name().to_owned())
+                        .unwrap_or_default();
                     let after = period::format(args.timeout.unwrap_or_default());
-                    return Err(Failure::Timeout(format!("job/{} is not {what} after {after}", named.name)));
+                    return Err(Failure::Timeout(format!(
+                        "job/{} is not {what} after {after}",
+                        named.name
+                    )));
                 }
                 match status.code() {
                     // Gone already, or gone while we waited: that is what was asked for.
-                    Code::NotFound if args.wait_for == State::Deleted => return say_done(cx, &args, &named.name),
+                    Code::NotFound if args.wait_for == State::Deleted => {
+                        return say_done(cx, &args, &named.name);
+                    }
                     Code::DeadlineExceeded => continue,
                     Code::Cancelled if status.message().contains("Timeout expired") => continue,
                     _ => away.wait(cx, &client, status).await?,
@@ -85,7 +108,11 @@ pub(crate) async fn wait(cx: &Context, args: Wait) -> Result<(), Failure> {
             }
         }
     };
-    let phase = job.status.as_ref().map(|status| status.phase()).unwrap_or_default();
+    let phase = job
+        .status
+        .as_ref()
+        .map(|status| status.phase())
+        .unwrap_or_default();
     if args.wait_for != State::Deleted && matches!(phase, JobPhase::Failed | JobPhase::Cancelled) {
         return follow::outcome(&job, args.mirror_exit_code);
     }
@@ -93,6 +120,10 @@ pub(crate) async fn wait(cx: &Context, args: Wait) -> Result<(), Failure> {
 }
 
 fn say_done(cx: &Context, args: &Wait, name: &str) -> Result<(), Failure> {
-    let state = args.wait_for.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let state = args
+        .wait_for
+        .to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default();
     cx.print(&format!("job/{name} {state}\n"))
 }

@@ -1,7 +1,8 @@
 //! Which fields a `MusterJob` document has and of what type: a table, walked over a [`Node`].
 //!
-//! The types of `muster_core::spec` are the truth; a test holds this table to them. It exists beside them because serde stops at the
-//! first error and knows no lines, and a user with three mistakes wants three lines.
+//! The types of `muster_core::spec` are the truth; a test holds this table to them. It exists
+//! beside them because serde stops at the first error and knows no lines, and a user with three
+//! mistakes wants three lines.
 
 use serde_json::{Map, Value as Json};
 
@@ -25,7 +26,10 @@ const TEXTS: Shape = Shape::List(&Shape::Text);
 pub(super) const DOCUMENT: Shape = Shape::Object(&[
     ("apiVersion", Shape::Text),
     ("kind", Shape::Text),
-    ("metadata", Shape::Object(&[("name", Shape::Text), ("namespace", Shape::Text)])),
+    (
+        "metadata",
+        Shape::Object(&[("name", Shape::Text), ("namespace", Shape::Text)]),
+    ),
     (
         "spec",
         Shape::Object(&[
@@ -36,10 +40,19 @@ pub(super) const DOCUMENT: Shape = Shape::Object(&[
             ("gpusPerNode", Shape::Whole),
             ("command", TEXTS),
             ("args", TEXTS),
-            ("env", Shape::List(&Shape::Object(&[("name", Shape::NeededText), ("value", Shape::Text)]))),
+            (
+                "env",
+                Shape::List(&Shape::Object(&[
+                    ("name", Shape::NeededText),
+                    ("value", Shape::Text),
+                ])),
+            ),
             ("workingDir", Shape::Text),
             ("priority", Shape::Whole),
-            ("restartPolicy", Shape::Object(&[("maxRestarts", Shape::Whole), ("window", Shape::Text)])),
+            (
+                "restartPolicy",
+                Shape::Object(&[("maxRestarts", Shape::Whole), ("window", Shape::Text)]),
+            ),
             ("stopGracePeriod", Shape::Text),
             ("scaleUpCooldown", Shape::Text),
             ("fenceAfter", Shape::Text),
@@ -51,15 +64,22 @@ pub(super) const DOCUMENT: Shape = Shape::Object(&[
     ),
 ]);
 
-/// Reads a node as this shape. What is wrong goes to `findings` and is left out of the answer, as is `null`, which means "not set" as
-/// it does in Kubernetes.
-pub(super) fn read(node: &Node, shape: &Shape, path: &str, findings: &mut Findings) -> Option<Json> {
+/// Reads a node as this shape. What is wrong goes to `findings` and is left out of the answer, as
+/// is `null`, which means "not set" as it does in Kubernetes.
+pub(super) fn read(
+    node: &Node,
+    shape: &Shape,
+    path: &str,
+    findings: &mut Findings,
+) -> Option<Json> {
     match (shape, &node.value) {
         (_, Value::Null) => None,
         (Shape::Text | Shape::NeededText, Value::Text(text)) => Some(Json::from(text.as_str())),
         (Shape::Whole, Value::Whole(number)) => Some(Json::from(*number)),
         (Shape::List(item), Value::List(nodes)) => Some(read_list(nodes, item, path, findings)),
-        (Shape::Object(fields), Value::Object(_)) => Some(read_object(node, fields, path, findings)),
+        (Shape::Object(fields), Value::Object(_)) => {
+            Some(read_object(node, fields, path, findings))
+        }
         (shape, value) => {
             findings.add(node.place, path, mismatch(shape, value));
             None
@@ -71,7 +91,11 @@ fn read_list(nodes: &[Node], item: &Shape, path: &str, findings: &mut Findings) 
     let read_item = |(i, node): (usize, &Node)| {
         let path = format!("{path}[{i}]");
         if node.value == Value::Null {
-            findings.add(node.place, &path, "is empty; leave it out, or write \"\" for an empty text");
+            findings.add(
+                node.place,
+                &path,
+                "is empty; leave it out, or write \"\" for an empty text",
+            );
         }
         // A placeholder keeps the positions of the items behind a wrong one.
         read(node, item, &path, findings).unwrap_or_else(|| placeholder(item))
@@ -79,9 +103,22 @@ fn read_list(nodes: &[Node], item: &Shape, path: &str, findings: &mut Findings) 
     Json::Array(nodes.iter().enumerate().map(read_item).collect())
 }
 
-fn read_object(node: &Node, fields: &[(&'static str, Shape)], path: &str, findings: &mut Findings) -> Json {
-    let Value::Object(entries) = &node.value else { return Json::Null };
-    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+fn read_object(
+    node: &Node,
+    fields: &[(&'static str, Shape)],
+    path: &str,
+    findings: &mut Findings,
+) -> Json {
+    let Value::Object(entries) = &node.value else {
+        return Json::Null;
+    };
+    let below = |name: &str| {
+        if path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{path}.{name}")
+        }
+    };
     let mut object = Map::new();
     for entry in entries {
         match fields.iter().find(|(name, _)| *name == entry.key) {
@@ -112,7 +149,9 @@ fn read_object(node: &Node, fields: &[(&'static str, Shape)], path: &str, findin
 
 fn placeholder(shape: &Shape) -> Json {
     match shape {
-        Shape::Object(_) => Json::Object(Map::from_iter([("name".into(), Json::from("placeholder"))])),
+        Shape::Object(_) => {
+            Json::Object(Map::from_iter([("name".into(), Json::from("placeholder"))]))
+        }
         _ => Json::from("placeholder"),
     }
 }
@@ -135,11 +174,19 @@ fn mismatch(shape: &Shape, value: &Value) -> String {
         Value::Object(_) => "is a mapping".into(),
     };
     let must = match (shape, value) {
-        (Shape::Text | Shape::NeededText, Value::Whole(number)) => format!("must be a text; write \"{number}\""),
-        (Shape::Text | Shape::NeededText, Value::Number(number)) => format!("must be a text; write \"{number}\""),
-        (Shape::Text | Shape::NeededText, Value::Bool(_)) => "must be a text; put it in quotes".into(),
+        (Shape::Text | Shape::NeededText, Value::Whole(number)) => {
+            format!("must be a text; write \"{number}\"")
+        }
+        (Shape::Text | Shape::NeededText, Value::Number(number)) => {
+            format!("must be a text; write \"{number}\"")
+        }
+        (Shape::Text | Shape::NeededText, Value::Bool(_)) => {
+            "must be a text; put it in quotes".into()
+        }
         (Shape::Text | Shape::NeededText, _) => "must be a text".into(),
-        (Shape::Whole, Value::Text(text)) if text.parse::<i64>().is_ok() => "must be a whole number; leave out the quotes".into(),
+        (Shape::Whole, Value::Text(text)) if text.parse::<i64>().is_ok() => {
+            "must be a whole number; leave out the quotes".into()
+        }
         (Shape::Whole, _) => "must be a whole number".into(),
         (Shape::List(_), _) => "must be a list".into(),
         (Shape::Object(_), _) => "must be a mapping of fields".into(),
@@ -153,13 +200,17 @@ mod tests {
 
     use super::*;
 
-    /// Every field set, written with no `..default()`: a new field in core does not compile here until it is given a value.
+    /// Every field set, written with no `..default()`: a new field in core does not compile here
+    /// until it is given a value.
     fn full() -> JobDocument {
         let text = || Some("x".to_owned());
         JobDocument {
             api_version: "x".into(),
             kind: "x".into(),
-            metadata: muster_core::spec::Metadata { name: "x".into(), namespace: text() },
+            metadata: muster_core::spec::Metadata {
+                name: "x".into(),
+                namespace: text(),
+            },
             spec: SpecDocument {
                 replicas: Some(1),
                 min_replicas: Some(1),
@@ -168,10 +219,16 @@ mod tests {
                 gpus_per_node: Some(1),
                 command: vec!["x".into()],
                 args: vec!["x".into()],
-                env: vec![EnvVar { name: "x".into(), value: "x".into() }],
+                env: vec![EnvVar {
+                    name: "x".into(),
+                    value: "x".into(),
+                }],
                 working_dir: text(),
                 priority: Some(1),
-                restart_policy: Some(RestartPolicyDocument { max_restarts: Some(1), window: text() }),
+                restart_policy: Some(RestartPolicyDocument {
+                    max_restarts: Some(1),
+                    window: text(),
+                }),
                 stop_grace_period: text(),
                 scale_up_cooldown: text(),
                 fence_after: text(),
@@ -185,12 +242,17 @@ mod tests {
 
     fn same(shape: &Shape, value: &Json, path: &str) {
         match (shape, value) {
-            (Shape::Text | Shape::NeededText, Json::String(_)) | (Shape::Whole, Json::Number(_)) => {}
+            (Shape::Text | Shape::NeededText, Json::String(_))
+            | (Shape::Whole, Json::Number(_)) => {}
             (Shape::List(item), Json::Array(items)) => same(item, &items[0], path),
             (Shape::Object(fields), Json::Object(object)) => {
                 let mut names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
                 names.sort_unstable();
-                assert_eq!(names, object.keys().map(String::as_str).collect::<Vec<_>>(), "fields of {path:?}");
+                assert_eq!(
+                    names,
+                    object.keys().map(String::as_str).collect::<Vec<_>>(),
+                    "fields of {path:?}"
+                );
                 for (name, shape) in *fields {
                     same(shape, &object[*name], &format!("{path}.{name}"));
                 }

@@ -29,18 +29,26 @@ pub(super) fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
     {
         return Some(name);
     }
-    let (distance, name) = known.iter().map(|name| (distance(&folded, &fold(name)), *name)).min()?;
+    let (distance, name) = known
+        .iter()
+        .map(|name| (distance(&folded, &fold(name)), *name))
+        .min()?;
     // A third of the letters wrong is another word.
     (distance <= (folded.chars().count() / 3).max(1)).then_some(name)
 }
 
-/// Case and separators are how names are spelt, not which name is meant: `min_replicas` is `minReplicas`.
+/// Case and separators are how names are spelt, not which name is meant: `min_replicas` is
+/// `minReplicas`.
 fn fold(name: &str) -> String {
-    name.chars().filter(|c| !matches!(c, '_' | '-' | ' ')).flat_map(char::to_lowercase).collect()
+    name.chars()
+        .filter(|c| !matches!(c, '_' | '-' | ' '))
+        .flat_map(char::to_lowercase)
+        .collect()
 }
 
-/// Edits from one text to the other: insert, delete, replace, or swap two neighbours (the optimal string alignment distance, by the
-/// table of Wagner and Fischer, three rows of it at a time). Long texts are no misspelling of ours and are not compared.
+/// Edits from one text to the other: insert, delete, replace, or swap two neighbours (the optimal
+/// string alignment distance, by the table of Wagner and Fischer, three rows of it at a time). Long
+/// texts are no misspelling of ours and are not compared.
 fn distance(from: &str, to: &str) -> usize {
     const LONGEST: usize = 64;
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
@@ -70,7 +78,13 @@ mod tests {
 
     #[test]
     fn finds_what_was_meant() {
-        let known = ["replicas", "minReplicas", "maxReplicas", "workingDir", "env"];
+        let known = [
+            "replicas",
+            "minReplicas",
+            "maxReplicas",
+            "workingDir",
+            "env",
+        ];
         for (written, meant) in [
             ("replica", "replicas"),
             ("min_replicas", "minReplicas"),

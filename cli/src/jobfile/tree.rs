@@ -1,7 +1,7 @@
 //! A YAML or JSON text as a tree in which every value knows its line and column.
 //!
-//! Reading stops at the first error of syntax; everything after syntax is judged on the tree, so that all errors of a file are found
-//! at once and each can say where it is.
+//! Reading stops at the first error of syntax; everything after syntax is judged on the tree, so
+//! that all errors of a file are found at once and each can say where it is.
 
 use std::fmt;
 
@@ -20,7 +20,10 @@ impl Place {
 
     fn of(location: Location) -> Place {
         // The parser says 0 where it does not know.
-        Place { line: location.line().max(1), column: location.column().max(1) }
+        Place {
+            line: location.line().max(1),
+            column: location.column().max(1),
+        }
     }
 }
 
@@ -55,10 +58,12 @@ pub(crate) fn parse(text: &str) -> Result<Node, (Place, String)> {
         with_snippet: false,
         // `yes` and `no` are booleans, as they are for kubectl: one file serves both.
         strict_booleans: false,
-        // The fullest legal job has 256 commands, 256 arguments and 256 variables of 4 nodes each, and 30 others.
+        // The fullest legal job has 256 commands, 256 arguments and 256 variables of 4 nodes each,
+        // and 30 others.
         budget: serde_saphyr::budget! { max_nodes: 4_096, max_depth: 64 },
     };
-    let spanned: Spanned<Value> = serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(&error))?;
+    let spanned: Spanned<Value> =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(&error))?;
     Ok(Node::from(spanned))
 }
 
@@ -67,11 +72,15 @@ fn syntax_error(error: &serde_saphyr::Error) -> (Place, String) {
     let place = error.location().map_or(Place::START, Place::of);
     let message = match error.without_snippet() {
         Error::AliasError { error, .. } => return (place, syntax_error(error).1),
-        Error::MultipleDocuments { .. } => "has more than one document; put each job into its own file".into(),
-        Error::DuplicateMappingKey { key: Some(key), .. } => format!("{key:?} is set twice in the same mapping"),
-        Error::Budget { .. } | Error::AliasReplayLimitExceeded { .. } | Error::AliasExpansionLimitExceeded { .. } => {
-            TOO_LARGE.into()
+        Error::MultipleDocuments { .. } => {
+            "has more than one document; put each job into its own file".into()
         }
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("{key:?} is set twice in the same mapping")
+        }
+        Error::Budget { .. }
+        | Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. } => TOO_LARGE.into(),
         Error::UnknownAnchor { .. } => "refers to an anchor that is not defined before it".into(),
         other => match other.to_string() {
             text if text.contains("recursion limit") => TOO_LARGE.into(),
@@ -83,7 +92,8 @@ fn syntax_error(error: &serde_saphyr::Error) -> (Place, String) {
 
 const TOO_LARGE: &str = "is too large or too deeply nested for a job";
 
-/// The parser's text without the place it may bring: `line 1 column 2: text`, `text at line 1, column 2`.
+/// The parser's text without the place it may bring: `line 1 column 2: text`, `text at line 1,
+/// column 2`.
 fn without_place(text: &str) -> &str {
     let text = match text.split_once(": ") {
         Some((head, rest)) if head.starts_with("line ") => rest,
@@ -94,7 +104,10 @@ fn without_place(text: &str) -> &str {
 
 impl From<Spanned<Value>> for Node {
     fn from(spanned: Spanned<Value>) -> Node {
-        Node { place: Place::of(spanned.referenced), value: spanned.value }
+        Node {
+            place: Place::of(spanned.referenced),
+            value: spanned.value,
+        }
     }
 }
 
@@ -147,8 +160,14 @@ impl<'de> Deserialize<'de> for Value {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
                 let mut object = Vec::new();
-                while let Some((key, node)) = entries.next_entry::<Spanned<String>, Spanned<Value>>()? {
-                    object.push(Entry { key: key.value, key_place: Place::of(key.referenced), node: Node::from(node) });
+                while let Some((key, node)) =
+                    entries.next_entry::<Spanned<String>, Spanned<Value>>()?
+                {
+                    object.push(Entry {
+                        key: key.value,
+                        key_place: Place::of(key.referenced),
+                        node: Node::from(node),
+                    });
                 }
                 Ok(Value::Object(object))
             }

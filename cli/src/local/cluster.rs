@@ -52,7 +52,12 @@ pub(super) struct Node {
 
 impl Cluster {
     pub(super) fn new() -> Self {
-        Self { version: VERSION, server: String::new(), coordinator: None, nodes: BTreeMap::new() }
+        Self {
+            version: VERSION,
+            server: String::new(),
+            coordinator: None,
+            nodes: BTreeMap::new(),
+        }
     }
 
     /// `None`: there is no cluster in this directory.
@@ -60,48 +65,86 @@ impl Cluster {
         let path = dir.join(RECORD);
         let text = match fs::read(&path) {
             Ok(text) => text,
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Ok(None);
+            }
             Err(error) => return Err(Failure::request(format!("{}: {error}", path.display()))),
         };
         let damaged = |what: String| {
-            Failure::request(format!("{}: is damaged: {what}; stop its processes by hand and remove the directory", path.display()))
+            Failure::request(format!(
+                "{}: is damaged: {what}; stop its processes by hand and remove the directory",
+                path.display()
+            ))
         };
         let json = muster_sealed::open(&text).map_err(|broken| damaged(broken.to_string()))?;
-        let cluster: Cluster = serde_json::from_slice(json).map_err(|error| damaged(error.to_string()))?;
+        let cluster: Cluster =
+            serde_json::from_slice(json).map_err(|error| damaged(error.to_string()))?;
         match cluster.version {
             VERSION => Ok(Some(cluster)),
-            other => Err(Failure::request(format!("{}: was written by another version ({other}) of muster", path.display()))),
+            other => Err(Failure::request(format!(
+                "{}: was written by another version ({other}) of muster",
+                path.display()
+            ))),
         }
     }
 
     /// A cluster must be there.
     pub(super) fn existing(dir: &Path) -> Result<Cluster, Failure> {
-        Cluster::load(dir)?
-            .ok_or_else(|| Failure::request(format!("no local cluster in {}; `muster local up` starts one", dir.display())))
+        Cluster::load(dir)?.ok_or_else(|| {
+            Failure::request(format!(
+                "no local cluster in {}; `muster local up` starts one",
+                dir.display()
+            ))
+        })
     }
 
     pub(super) fn node(&self, name: &str) -> Result<&Node, Failure> {
-        let known = || self.nodes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        self.nodes.get(name).ok_or_else(|| Failure::request(format!("no node {name:?} in this cluster; there are: {}", known())))
+        let known = || {
+            self.nodes
+                .keys()
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        self.nodes.get(name).ok_or_else(|| {
+            Failure::request(format!(
+                "no node {name:?} in this cluster; there are: {}",
+                known()
+            ))
+        })
     }
 
     pub(super) fn daemons(&self) -> impl Iterator<Item = &Identity> {
-        self.coordinator.iter().chain(self.nodes.values().filter_map(|node| node.agent.as_ref()))
+        self.coordinator
+            .iter()
+            .chain(self.nodes.values().filter_map(|node| node.agent.as_ref()))
     }
 
     /// Replaces the record; after a crash there is the old one or the new one.
     pub(super) fn save(&self, dir: &Path) -> Result<(), Failure> {
         let write = || -> io::Result<()> {
             let temporary = dir.join(format!("{RECORD}.tmp"));
-            let mut file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
+            let mut file = File::options()
+                .create(true)
+                .truncate(true)
+                .write(true)
+                .mode(0o600)
+                .open(&temporary)?;
             file.write_all(&muster_sealed::seal(serde_json::to_vec_pretty(self)?))?;
             file.sync_all()?;
             fs::rename(&temporary, dir.join(RECORD))
         };
-        write().map_err(|error| Failure::request(format!("{}: {error}", dir.join(RECORD).display())))
+        write()
+            .map_err(|error| Failure::request(format!("{}: {error}", dir.join(RECORD).display())))
     }
 
-    /// Removes what a cluster keeps in its directory and nothing else; the directory itself only if that leaves it empty.
+    /// Removes what a cluster keeps in its directory and nothing else; the directory itself only if
+    /// that leaves it empty.
     pub(super) fn remove(dir: &Path) -> io::Result<()> {
         let gone = |result: io::Result<()>| match result {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -138,12 +181,21 @@ impl Lock {
     /// Takes the lock of an existing directory; waits for another command to be done with it.
     pub(super) async fn take(dir: &Path) -> Result<Lock, Failure> {
         let path = dir.join(LOCK);
-        let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
-        let file = file.map_err(|error| Failure::request(format!("{}: {error}", path.display())))?;
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path);
+        let file =
+            file.map_err(|error| Failure::request(format!("{}: {error}", path.display())))?;
         let until = Instant::now() + LOCK_TIMEOUT;
         while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             if Instant::now() >= until {
-                return Err(Failure::request(format!("another `muster local` command is at work in {}", dir.display())));
+                return Err(Failure::request(format!(
+                    "another `muster local` command is at work in {}",
+                    dir.display()
+                )));
             }
             sleep(LOCK_LOOK).await;
         }
@@ -159,7 +211,8 @@ pub(super) async fn open(dir: &Path) -> Result<(Lock, Cluster), Failure> {
     Ok((lock, Cluster::existing(dir)?))
 }
 
-/// Killing and starting take less than a second; who waits longer than this waits for a start that hangs.
+/// Killing and starting take less than a second; who waits longer than this waits for a start that
+/// hangs.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_LOOK: Duration = Duration::from_millis(10);
 
@@ -177,15 +230,21 @@ pub(super) fn prepare(dir: &Path) -> Result<(), Failure> {
     make_private(dir).map_err(failed)?;
     let owner = fs::metadata(dir).map_err(failed)?.uid();
     if owner != peer::own_user() {
-        return Err(Failure::request(format!("{} belongs to user {owner}; choose another --dir", dir.display())));
+        return Err(Failure::request(format!(
+            "{} belongs to user {owner}; choose another --dir",
+            dir.display()
+        )));
     }
     Ok(())
 }
 
-/// Makes a directory, and those above it, that nobody else can look into: logs and state tell what jobs were given. One that is there
-/// already stays as it is.
+/// Makes a directory, and those above it, that nobody else can look into: logs and state tell what
+/// jobs were given. One that is there already stays as it is.
 pub(super) fn make_private(dir: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
 }
 
 #[cfg(test)]
@@ -198,25 +257,52 @@ mod tests {
         assert_eq!(Cluster::load(dir.path()).unwrap(), None);
         let mut cluster = Cluster::new();
         cluster.server = "http://127.0.0.1:1".into();
-        let agent = Some(Identity { pid: 1, start_time: 2, boot_id: "b".into() });
+        let agent = Some(Identity {
+            pid: 1,
+            start_time: 2,
+            boot_id: "b".into(),
+        });
         cluster.nodes.insert(
             "node-1".into(),
-            Node { agent, slots: 1, labels: vec!["a=b".into()], hardware: None, gpus: None, warm_pool: 1 },
+            Node {
+                agent,
+                slots: 1,
+                labels: vec!["a=b".into()],
+                hardware: None,
+                gpus: None,
+                warm_pool: 1,
+            },
         );
         cluster.save(dir.path()).unwrap();
         assert_eq!(Cluster::load(dir.path()).unwrap(), Some(cluster));
         let whole = fs::read(dir.path().join(RECORD)).unwrap();
         for at in 0..whole.len() {
-            let flips = (0..8).map(|bit| whole.iter().enumerate().map(|(i, b)| b ^ u8::from(i == at) << bit).collect());
+            let flips = (0..8).map(|bit| {
+                whole
+                    .iter()
+                    .enumerate()
+                    .map(|(i, b)| b ^ u8::from(i == at) << bit)
+                    .collect()
+            });
             for damaged in flips.chain([whole[..at].to_vec()]) {
                 fs::write(dir.path().join(RECORD), damaged).unwrap();
                 let error = Cluster::load(dir.path()).unwrap_err().to_string();
-                assert!(error.contains("is damaged") && error.contains("stop its processes by hand"), "at {at}: {error}");
+                assert!(
+                    error.contains("is damaged") && error.contains("stop its processes by hand"),
+                    "at {at}: {error}"
+                );
             }
         }
-        let other = muster_sealed::seal(br#"{"version":9,"server":"","coordinator":null,"nodes":{}}"#.to_vec());
+        let other = muster_sealed::seal(
+            br#"{"version":9,"server":"","coordinator":null,"nodes":{}}"#.to_vec(),
+        );
         fs::write(dir.path().join(RECORD), other).unwrap();
-        assert!(Cluster::load(dir.path()).unwrap_err().to_string().contains("another version (9)"));
+        assert!(
+            Cluster::load(dir.path())
+                .unwrap_err()
+                .to_string()
+                .contains("another version (9)")
+        );
     }
 
     #[test]
@@ -228,16 +314,31 @@ mod tests {
         fs::create_dir_all(node_dir(&root, "n")).unwrap();
         fs::write(root.join("mine.txt"), "x").unwrap();
         Cluster::remove(&root).unwrap();
-        assert_eq!(fs::read_dir(&root).unwrap().count(), 1, "a stranger's file stays");
+        assert_eq!(
+            fs::read_dir(&root).unwrap().count(),
+            1,
+            "a stranger's file stays"
+        );
         fs::create_dir(root.join("nodes")).unwrap();
-        assert!(prepare(&root).unwrap_err().to_string().contains("choose another --dir"));
+        assert!(
+            prepare(&root)
+                .unwrap_err()
+                .to_string()
+                .contains("choose another --dir")
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn two_commands_do_not_change_a_cluster_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let first = Lock::take(dir.path()).await.unwrap();
-        assert!(Lock::take(dir.path()).await.unwrap_err().to_string().contains("another `muster local` command"));
+        assert!(
+            Lock::take(dir.path())
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("another `muster local` command")
+        );
         drop(first);
         Lock::take(dir.path()).await.unwrap();
     }

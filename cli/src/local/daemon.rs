@@ -1,4 +1,5 @@
-//! One daemon of a local cluster: started so that it outlives this command and its terminal, and waited for until it serves.
+//! One daemon of a local cluster: started so that it outlives this command and its terminal, and
+//! waited for until it serves.
 
 use std::{
     env,
@@ -29,10 +30,15 @@ pub(crate) struct Detach {
     words: Vec<OsString>,
 }
 
-/// Leaves the terminal's session and becomes the given program: its pid stays, so whoever started it knows it.
+/// Leaves the terminal's session and becomes the given program: its pid stays, so whoever started
+/// it knows it.
 pub(crate) fn detach(args: &Detach) -> Result<(), Failure> {
-    rustix::process::setsid().map_err(|error| Failure::request(format!("leave the session: {error}")))?;
-    let (program, rest) = args.words.split_first().ok_or_else(|| Failure::usage("which program?"))?;
+    rustix::process::setsid()
+        .map_err(|error| Failure::request(format!("leave the session: {error}")))?;
+    let (program, rest) = args
+        .words
+        .split_first()
+        .ok_or_else(|| Failure::usage("which program?"))?;
     let error = Command::new(program).args(rest).exec();
     Err(Failure::request(format!("{}: {error}", program.display())))
 }
@@ -42,15 +48,20 @@ pub(super) fn binary(bin_dir: Option<&Path>, name: &str) -> Result<PathBuf, Fail
     let dir = match bin_dir {
         Some(dir) => dir.to_owned(),
         None => {
-            let own = env::current_exe().map_err(|error| Failure::request(format!("own path: {error}")))?;
+            let own = env::current_exe()
+                .map_err(|error| Failure::request(format!("own path: {error}")))?;
             own.parent().map(Path::to_owned).unwrap_or_default()
         }
     };
-    let path = std::path::absolute(dir.join(name)).map_err(|error| Failure::request(format!("{name}: {error}")))?;
+    let path = std::path::absolute(dir.join(name))
+        .map_err(|error| Failure::request(format!("{name}: {error}")))?;
     if path.is_file() {
         Ok(path)
     } else {
-        Err(Failure::request(format!("{} is not there; build all of Muster, or give --bin-dir", path.display())))
+        Err(Failure::request(format!(
+            "{} is not there; build all of Muster, or give --bin-dir",
+            path.display()
+        )))
     }
 }
 
@@ -63,16 +74,32 @@ pub(super) struct Starting {
 }
 
 /// Starts a daemon with its working directory, log and ready file in `dir`.
-pub(super) fn spawn(name: &str, dir: &Path, program: &Path, args: &[OsString]) -> Result<Starting, Failure> {
-    let failed = |what: &str, error: std::io::Error| Failure::request(format!("{name}: {what}: {error}"));
-    super::cluster::make_private(&dir.join("state")).map_err(|error| failed("make its directory", error))?;
+pub(super) fn spawn(
+    name: &str,
+    dir: &Path,
+    program: &Path,
+    args: &[OsString],
+) -> Result<Starting, Failure> {
+    let failed =
+        |what: &str, error: std::io::Error| Failure::request(format!("{name}: {what}: {error}"));
+    super::cluster::make_private(&dir.join("state"))
+        .map_err(|error| failed("make its directory", error))?;
     // Of a cluster that an earlier version made.
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(|error| failed("close its directory", error))?;
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
+        .map_err(|error| failed("close its directory", error))?;
     match fs::remove_file(ready_file(dir)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed("remove its old ready file", error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(failed("remove its old ready file", error));
+        }
         _ => {}
     }
-    let log = || File::options().create(true).append(true).mode(0o600).open(dir.join("log"));
+    let log = || {
+        File::options()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(dir.join("log"))
+    };
     let own = env::current_exe().map_err(|error| failed("own path", error))?;
     let child = Command::new(own)
         .arg(DETACH)
@@ -86,8 +113,14 @@ pub(super) fn spawn(name: &str, dir: &Path, program: &Path, args: &[OsString]) -
         .spawn()
         .map_err(|error| failed("start", error))?;
     // Our own child stays in /proc until we have waited for it.
-    let identity = Identity::of(child.id().cast_signed()).map_err(|error| failed("read its start time", error))?;
-    Ok(Starting { name: name.to_owned(), dir: dir.to_owned(), child, identity })
+    let identity = Identity::of(child.id().cast_signed())
+        .map_err(|error| failed("read its start time", error))?;
+    Ok(Starting {
+        name: name.to_owned(),
+        dir: dir.to_owned(),
+        child,
+        identity,
+    })
 }
 
 pub(super) fn ready_file(dir: &Path) -> PathBuf {
@@ -120,10 +153,18 @@ impl Starting {
                 return Ok(ready);
             }
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(Failure::request(format!("{} ended at once ({status}){}", self.name, self.last_words())));
+                return Err(Failure::request(format!(
+                    "{} ended at once ({status}){}",
+                    self.name,
+                    self.last_words()
+                )));
             }
             if Instant::now() >= until {
-                return Err(Failure::Timeout(format!("{} does not get ready{}", self.name, self.last_words())));
+                return Err(Failure::Timeout(format!(
+                    "{} does not get ready{}",
+                    self.name,
+                    self.last_words()
+                )));
             }
             sleep(LOOK).await;
         }
@@ -134,7 +175,10 @@ impl Starting {
         let text = fs::read(&path).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().collect();
-        let last = lines[lines.len().saturating_sub(LAST_WORDS)..].iter().map(|line| format!("\n  {line}")).collect::<String>();
+        let last = lines[lines.len().saturating_sub(LAST_WORDS)..]
+            .iter()
+            .map(|line| format!("\n  {line}"))
+            .collect::<String>();
         if last.is_empty() {
             format!("; its log {} is empty", path.display())
         } else {

@@ -22,7 +22,8 @@ use super::{
 };
 use crate::{context::Context, fail::Failure};
 
-/// What the daemons may take to end in order before they are killed. They have nothing to save that is not saved, and a person waits.
+/// What the daemons may take to end in order before they are killed. They have nothing to save that
+/// is not saved, and a person waits.
 const DAEMON_GRACE: Duration = Duration::from_secs(1);
 /// Between looks at workers that are saving their state.
 const LOOK: Duration = Duration::from_millis(20);
@@ -33,38 +34,59 @@ pub(super) async fn down(cx: &Context, dir: &Path, args: &Down) -> Result<(), Fa
         return Ok(());
     };
     let lock = Lock::take(dir).await?;
-    let daemons: BTreeSet<Identity> = cluster.daemons().filter(|daemon| daemon.is_alive()).cloned().collect();
+    let daemons: BTreeSet<Identity> = cluster
+        .daemons()
+        .filter(|daemon| daemon.is_alive())
+        .cloned()
+        .collect();
     let mut runners = Vec::new();
     for name in cluster.nodes.keys() {
         runners.extend(nodes::runners(&cluster::node_dir(dir, name)));
     }
     runners.retain(|(_, runner)| runner.is_alive());
-    // The coordinator and the agents first: nobody shall form a new world out of the one that is being stopped.
+    // The coordinator and the agents first: nobody shall form a new world out of the one that is
+    // being stopped.
     for daemon in &daemons {
         daemon.signal(Signal::TERM);
     }
     process::wait_gone(daemons.clone(), DAEMON_GRACE).await;
     stop_workers(cx, &runners, args.grace).await;
-    let known: Vec<Identity> = daemons.into_iter().chain(runners.iter().map(|(_, runner)| runner.clone())).collect();
+    let known: Vec<Identity> = daemons
+        .into_iter()
+        .chain(runners.iter().map(|(_, runner)| runner.clone()))
+        .collect();
     let find = || process::tree(dir, &known);
-    process::cut(find).await.map_err(|left| Failure::request(format!("could not kill {}", process::named(&left))))?;
+    process::cut(find)
+        .await
+        .map_err(|left| Failure::request(format!("could not kill {}", process::named(&left))))?;
     let left = leftovers(dir, &cluster.server, &find());
     if !left.is_empty() {
-        return Err(Failure::request(format!("still there: {}", left.join("; "))));
+        return Err(Failure::request(format!(
+            "still there: {}",
+            left.join("; ")
+        )));
     }
     if args.keep {
         remove_sockets(dir);
         cluster.coordinator = None;
-        cluster.nodes.values_mut().for_each(|node| node.agent = None);
+        cluster
+            .nodes
+            .values_mut()
+            .for_each(|node| node.agent = None);
         cluster.save(dir)?;
-        return cx.print(&format!("local cluster down; its logs and state are in {}\n", dir.display()));
+        return cx.print(&format!(
+            "local cluster down; its logs and state are in {}\n",
+            dir.display()
+        ));
     }
     drop(lock);
-    Cluster::remove(dir).map_err(|error| Failure::request(format!("{}: {error}", dir.display())))?;
+    Cluster::remove(dir)
+        .map_err(|error| Failure::request(format!("{}: {error}", dir.display())))?;
     cx.print("local cluster down\n")
 }
 
-/// Tells every runner to stop its group, and waits until only the runners are left or the grace is over.
+/// Tells every runner to stop its group, and waits until only the runners are left or the grace is
+/// over.
 async fn stop_workers(cx: &Context, runners: &[(PathBuf, Identity)], grace: Duration) {
     if runners.is_empty() {
         return;
@@ -79,24 +101,30 @@ async fn stop_workers(cx: &Context, runners: &[(PathBuf, Identity)], grace: Dura
     let begun = Instant::now();
     let mut said = false;
     while begun.elapsed() < grace {
-        // Only descendants: the mark of the directory is on processes that are not the runners' too.
+        // Only descendants: the mark of the directory is on processes that are not the runners'
+        // too.
         let workers = process::descendants(&known);
         if workers.is_empty() {
             return;
         }
         if !said && begun.elapsed() > Duration::from_secs(1) {
-            cx.say(format!("waiting for {} workers to save their state (at most {:?})", workers.len(), grace));
+            cx.say(format!(
+                "waiting for {} workers to save their state (at most {:?})",
+                workers.len(),
+                grace
+            ));
             said = true;
         }
         sleep(LOOK).await;
     }
 }
 
-/// The runner's own protocol: one JSON object per line on its control socket. The path goes through a descriptor of the directory,
-/// because a socket's address has room for 108 bytes only.
+/// The runner's own protocol: one JSON object per line on its control socket. The path goes through
+/// a descriptor of the directory, because a socket's address has room for 108 bytes only.
 fn ask_to_stop(run: &Path, grace_ms: u64) -> io::Result<()> {
     let dir = File::open(run)?;
-    let mut socket = UnixStream::connect(format!("/proc/self/fd/{}/control.sock", dir.as_raw_fd()))?;
+    let mut socket =
+        UnixStream::connect(format!("/proc/self/fd/{}/control.sock", dir.as_raw_fd()))?;
     socket.set_write_timeout(Some(Duration::from_secs(1)))?;
     let request = json!({"v": 1, "id": 1, "cmd": "stop", "grace_ms": grace_ms, "reason": "muster local down"});
     socket.write_all(format!("{request}\n").as_bytes())?;
@@ -118,8 +146,14 @@ fn leftovers(dir: &Path, server: &str, living: &BTreeSet<Identity>) -> Vec<Strin
     }
     let answering = sockets(dir).into_iter().filter(|socket| {
         let parent = socket.parent().and_then(|parent| File::open(parent).ok());
-        let name = socket.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        parent.is_some_and(|parent| UnixStream::connect(format!("/proc/self/fd/{}/{name}", parent.as_raw_fd())).is_ok())
+        let name = socket
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        parent.is_some_and(|parent| {
+            UnixStream::connect(format!("/proc/self/fd/{}/{name}", parent.as_raw_fd())).is_ok()
+        })
     });
     left.extend(answering.map(|socket| format!("something listens on {}", socket.display())));
     left
@@ -135,7 +169,9 @@ fn remove_sockets(dir: &Path) {
 /// Socket files below a directory.
 fn sockets(dir: &Path) -> Vec<PathBuf> {
     use std::os::unix::fs::FileTypeExt;
-    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Vec::new();
+    };
     let mut found = Vec::new();
     for entry in entries.flatten() {
         match entry.file_type() {

@@ -1,4 +1,5 @@
-//! Nodes of a local cluster that look like GPU machines: `muster-hardware` makes each a machine of its own below its directory, and breaks it.
+//! Nodes of a local cluster that look like GPU machines: `muster-hardware` makes each a machine of
+//! its own below its directory, and breaks it.
 //!
 //! The CLI knows no fault and no machine; what `muster-hardware` refuses is told in its words.
 
@@ -15,14 +16,32 @@ fn machine_dir(home: &Path) -> PathBuf {
     home.join("hardware")
 }
 
-/// Makes the machine, unless the node has it from an earlier start, and answers with the agent's flags for it.
-pub(super) fn flags(bin_dir: Option<&Path>, home: &Path, name: &str, scenario: &str) -> Result<Vec<OsString>, Failure> {
+/// Makes the machine, unless the node has it from an earlier start, and answers with the agent's
+/// flags for it.
+pub(super) fn flags(
+    bin_dir: Option<&Path>,
+    home: &Path,
+    name: &str,
+    scenario: &str,
+) -> Result<Vec<OsString>, Failure> {
     let dir = machine_dir(home);
     if !dir.exists() {
-        ask(bin_dir, &["make".as_ref(), scenario.as_ref(), dir.as_os_str(), "--seed".as_ref(), name.as_ref()])?;
+        ask(
+            bin_dir,
+            &[
+                "make".as_ref(),
+                scenario.as_ref(),
+                dir.as_os_str(),
+                "--seed".as_ref(),
+                name.as_ref(),
+            ],
+        )?;
     }
     let sysroot = [OsString::from("--sysroot"), dir.join("sysroot").into()];
-    let library = [OsString::from("--nvml-library"), dir.join("libnvidia-ml.so.1").into()];
+    let library = [
+        OsString::from("--nvml-library"),
+        dir.join("libnvidia-ml.so.1").into(),
+    ];
     Ok(sysroot.into_iter().chain(library).collect())
 }
 
@@ -30,16 +49,34 @@ pub(super) fn inject(cx: &Context, dir: &Path, args: &Inject) -> Result<(), Fail
     let cluster = cluster::Cluster::existing(dir)?;
     if cluster.node(&args.name)?.hardware.is_none() {
         let name = &args.name;
-        return Err(Failure::request(format!("{name} is this machine itself; faults can be injected after `local up --hardware`")));
+        return Err(Failure::request(format!(
+            "{name} is this machine itself; faults can be injected after `local up --hardware`"
+        )));
     }
     let machine = machine_dir(&cluster::node_dir(dir, &args.name));
-    ask(args.bin_dir.as_deref(), &["inject".as_ref(), machine.as_os_str(), args.target.as_ref(), args.fault.as_ref()])?;
+    ask(
+        args.bin_dir.as_deref(),
+        &[
+            "inject".as_ref(),
+            machine.as_os_str(),
+            args.target.as_ref(),
+            args.fault.as_ref(),
+        ],
+    )?;
     cx.print(&format!("{}: {} {}\n", args.name, args.target, args.fault))
 }
 
 fn ask(bin_dir: Option<&Path>, args: &[&OsStr]) -> Result<(), Failure> {
     let program = daemon::binary(bin_dir, "muster-hardware")?;
-    let Output { status, stderr, .. } =
-        Command::new(&program).args(args).output().map_err(|error| Failure::request(format!("{}: {error}", program.display())))?;
-    if status.success() { Ok(()) } else { Err(Failure::request(String::from_utf8_lossy(&stderr).trim().to_owned())) }
+    let Output { status, stderr, .. } = Command::new(&program)
+        .args(args)
+        .output()
+        .map_err(|error| Failure::request(format!("{}: {error}", program.display())))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Failure::request(
+            String::from_utf8_lossy(&stderr).trim().to_owned(),
+        ))
+    }
 }

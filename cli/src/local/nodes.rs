@@ -18,23 +18,42 @@ pub(super) async fn kill_node(cx: &Context, dir: &Path, name: &str) -> Result<()
     let (_lock, cluster) = cluster::open(dir).await?;
     let agent = cluster.node(name)?.agent.clone();
     let home = cluster::node_dir(dir, name);
-    let known: Vec<Identity> = agent.into_iter().chain(runners(&home).into_iter().map(|(_, runner)| runner)).collect();
+    let known: Vec<Identity> = agent
+        .into_iter()
+        .chain(runners(&home).into_iter().map(|(_, runner)| runner))
+        .collect();
     match process::cut(|| process::tree(&home, &known)).await {
-        Ok(0) => Err(Failure::request(format!("{name} is dead already: no process of it lives"))),
-        Ok(count) => cx.print(&format!("{name} killed ({})\n", words::count(count as u64, "process"))),
-        Err(left) => Err(Failure::request(format!("{name}: could not kill {}", process::named(&left)))),
+        Ok(0) => Err(Failure::request(format!(
+            "{name} is dead already: no process of it lives"
+        ))),
+        Ok(count) => cx.print(&format!(
+            "{name} killed ({})\n",
+            words::count(count as u64, "process")
+        )),
+        Err(left) => Err(Failure::request(format!(
+            "{name}: could not kill {}",
+            process::named(&left)
+        ))),
     }
 }
 
 /// The runners of a node that may live, each with its directory.
 pub(super) fn runners(home: &Path) -> Vec<(PathBuf, Identity)> {
-    let Ok(runs) = fs::read_dir(home.join("state/runs")) else { return Vec::new() };
+    let Ok(runs) = fs::read_dir(home.join("state/runs")) else {
+        return Vec::new();
+    };
     let read = |run: PathBuf| {
         let text = fs::read(run.join("runner.json")).ok()?;
-        // One that is damaged names nobody; its processes are found by the directory that they name.
-        Some((run, serde_json::from_slice(muster_sealed::open(&text).ok()?).ok()?))
+        // One that is damaged names nobody; its processes are found by the directory that they
+        // name.
+        Some((
+            run,
+            serde_json::from_slice(muster_sealed::open(&text).ok()?).ok()?,
+        ))
     };
-    runs.flatten().filter_map(|entry| read(entry.path())).collect()
+    runs.flatten()
+        .filter_map(|entry| read(entry.path()))
+        .collect()
 }
 
 pub(super) async fn kill_agent(cx: &Context, dir: &Path, name: &str) -> Result<(), Failure> {
@@ -57,6 +76,9 @@ async fn kill_one(cx: &Context, what: &str, process: Option<Identity>) -> Result
     if left.is_empty() {
         cx.print(&format!("{what} killed\n"))
     } else {
-        Err(Failure::request(format!("{what}: could not kill {}", process::named(&left))))
+        Err(Failure::request(format!(
+            "{what}: could not kill {}",
+            process::named(&left)
+        )))
     }
 }

@@ -1,6 +1,8 @@
-//! Processes of this machine, named so that a name can never mean another process, and whole trees of them.
+//! Processes of this machine, named so that a name can never mean another process, and whole trees
+//! of them.
 //!
-//! A signal goes through a pidfd that was checked against the start time, so it cannot hit a stranger who got the pid later.
+//! A signal goes through a pidfd that was checked against the start time, so it cannot hit a
+//! stranger who got the pid later.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,29 +31,41 @@ pub(super) struct Identity {
 
 impl Identity {
     pub(super) fn of(pid: i32) -> io::Result<Identity> {
-        Ok(Identity { pid, start_time: Stat::of(pid)?.start_time, boot_id: boot_id()? })
+        Ok(Identity {
+            pid,
+            start_time: Stat::of(pid)?.start_time,
+            boot_id: boot_id()?,
+        })
     }
 
     /// Whether this very process lives. A zombie does not: it only waits to be counted.
     pub(super) fn is_alive(&self) -> bool {
         boot_id().is_ok_and(|boot| boot == self.boot_id)
-            && Stat::of(self.pid).is_ok_and(|stat| stat.start_time == self.start_time && stat.is_alive())
+            && Stat::of(self.pid)
+                .is_ok_and(|stat| stat.start_time == self.start_time && stat.is_alive())
     }
 
     /// Sends a signal if this very process lives.
     pub(super) fn signal(&self, signal: Signal) {
-        let Some(pid) = Pid::from_raw(self.pid) else { return };
+        let Some(pid) = Pid::from_raw(self.pid) else {
+            return;
+        };
         // Opened before the check: from here on the descriptor means one process, whoever it is.
-        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else {
+            return;
+        };
         if self.is_alive() {
-            // Fails only if the process has ended meanwhile, or is another user's: then it stays, and is reported as left.
+            // Fails only if the process has ended meanwhile, or is another user's: then it stays,
+            // and is reported as left.
             let _ = pidfd_send_signal(&handle, signal);
         }
     }
 }
 
 fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?
+        .trim()
+        .to_owned())
 }
 
 /// What `/proc/PID/stat` says (proc(5)).
@@ -66,11 +80,13 @@ struct Stat {
 impl Stat {
     fn of(pid: i32) -> io::Result<Stat> {
         let text = fs::read(format!("/proc/{pid}/stat"))?;
-        Stat::parse(&text).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not as proc(5) says")))
+        Stat::parse(&text)
+            .ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not as proc(5) says")))
     }
 
     fn parse(text: &[u8]) -> Option<Stat> {
-        // The name stands in brackets and may hold anything, also brackets: the fields count from the last one.
+        // The name stands in brackets and may hold anything, also brackets: the fields count from
+        // the last one.
         let end = text.iter().rposition(|byte| *byte == b')')?;
         let rest = std::str::from_utf8(&text[end + 1..]).ok()?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -83,44 +99,70 @@ impl Stat {
         })
     }
 
-    /// The state is the first thread's: where others end after it, they still hold the process's sockets and files.
+    /// The state is the first thread's: where others end after it, they still hold the process's
+    /// sockets and files.
     fn is_alive(self) -> bool {
         !matches!(self.state, b'Z' | b'X') || self.threads > 1
     }
 }
 
-/// Variable that the daemons of a local cluster are started with: their directory. They do not hand it on.
+/// Variable that the daemons of a local cluster are started with: their directory. They do not hand
+/// it on.
 pub(super) const MARK: &str = "MUSTER_LOCAL_PART";
-/// Variables by which what a runner starts names the runner's directory. A rank has none: it is found as a descendant.
+/// Variables by which what a runner starts names the runner's directory. A rank has none: it is
+/// found as a descendant.
 const RUN_MARKS: [&str; 2] = ["MUSTER_SHIM_DIR", "PYTHON_EXEC"];
 /// The program that names its directory on its command line.
 const RUNNER: &str = "muster-runner";
 
-/// All living processes that carry the mark of a directory at or below `dir`, the given ones, and all their descendants.
+/// All living processes that carry the mark of a directory at or below `dir`, the given ones, and
+/// all their descendants.
 pub(super) fn tree(dir: &Path, known: &[Identity]) -> BTreeSet<Identity> {
-    let Ok(boot) = boot_id() else { return BTreeSet::new() };
+    let Ok(boot) = boot_id() else {
+        return BTreeSet::new();
+    };
     let all = all_processes();
     let ours = |pid: i32, stat: &Stat| {
-        known.iter().any(|one| one.pid == pid && one.start_time == stat.start_time && one.boot_id == boot) || is_marked(pid, dir)
+        known
+            .iter()
+            .any(|one| one.pid == pid && one.start_time == stat.start_time && one.boot_id == boot)
+            || is_marked(pid, dir)
     };
-    let roots: BTreeSet<i32> = all.iter().filter(|(pid, stat)| ours(**pid, stat)).map(|(pid, _)| *pid).collect();
+    let roots: BTreeSet<i32> = all
+        .iter()
+        .filter(|(pid, stat)| ours(**pid, stat))
+        .map(|(pid, _)| *pid)
+        .collect();
     living(&all, &boot, with_descendants(&all, roots))
 }
 
 /// All living descendants of these, without themselves.
 pub(super) fn descendants(known: &[Identity]) -> BTreeSet<Identity> {
-    let Ok(boot) = boot_id() else { return BTreeSet::new() };
+    let Ok(boot) = boot_id() else {
+        return BTreeSet::new();
+    };
     let all = all_processes();
     let is_known = |pid: &i32| known.iter().any(|one| one.pid == *pid);
-    let roots = known.iter().filter(|one| one.is_alive()).map(|one| one.pid).collect();
-    let below = with_descendants(&all, roots).into_iter().filter(|pid| !is_known(pid)).collect();
+    let roots = known
+        .iter()
+        .filter(|one| one.is_alive())
+        .map(|one| one.pid)
+        .collect();
+    let below = with_descendants(&all, roots)
+        .into_iter()
+        .filter(|pid| !is_known(pid))
+        .collect();
     living(&all, &boot, below)
 }
 
 fn with_descendants(all: &BTreeMap<i32, Stat>, mut found: BTreeSet<i32>) -> BTreeSet<i32> {
     loop {
         let is_new = |pid: &i32, stat: &Stat| found.contains(&stat.parent) && !found.contains(pid);
-        let below: Vec<i32> = all.iter().filter(|(pid, stat)| is_new(pid, stat)).map(|(pid, _)| *pid).collect();
+        let below: Vec<i32> = all
+            .iter()
+            .filter(|(pid, stat)| is_new(pid, stat))
+            .map(|(pid, _)| *pid)
+            .collect();
         if below.is_empty() {
             return found;
         }
@@ -129,15 +171,30 @@ fn with_descendants(all: &BTreeMap<i32, Stat>, mut found: BTreeSet<i32>) -> BTre
 }
 
 fn living(all: &BTreeMap<i32, Stat>, boot: &str, pids: BTreeSet<i32>) -> BTreeSet<Identity> {
-    let stats = pids.into_iter().filter_map(|pid| all.get(&pid).filter(|stat| stat.is_alive()).map(|stat| (pid, stat.start_time)));
-    stats.map(|(pid, start_time)| Identity { pid, start_time, boot_id: boot.to_owned() }).collect()
+    let stats = pids.into_iter().filter_map(|pid| {
+        all.get(&pid)
+            .filter(|stat| stat.is_alive())
+            .map(|stat| (pid, stat.start_time))
+    });
+    stats
+        .map(|(pid, start_time)| Identity {
+            pid,
+            start_time,
+            boot_id: boot.to_owned(),
+        })
+        .collect()
 }
 
 fn all_processes() -> BTreeMap<i32, Stat> {
-    let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return BTreeMap::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     // Those that end while we look are simply not there.
-    pids.filter_map(|pid| Some((pid, Stat::of(pid).ok()?))).collect()
+    pids.filter_map(|pid| Some((pid, Stat::of(pid).ok()?)))
+        .collect()
 }
 
 fn is_marked(pid: i32, dir: &Path) -> bool {
@@ -147,24 +204,33 @@ fn is_marked(pid: i32, dir: &Path) -> bool {
     let environ = words("environ");
     let has_mark = environ.split(|byte| *byte == 0).any(|variable| {
         let mut parts = variable.splitn(2, |byte| *byte == b'=');
-        let (name, value) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        (name == MARK.as_bytes() || RUN_MARKS.iter().any(|mark| name == mark.as_bytes())) && is_below(value)
+        let (name, value) = (
+            parts.next().unwrap_or_default(),
+            parts.next().unwrap_or_default(),
+        );
+        (name == MARK.as_bytes() || RUN_MARKS.iter().any(|mark| name == mark.as_bytes()))
+            && is_below(value)
     });
     let cmdline = words("cmdline");
     let mut cmdline = cmdline.split(|byte| *byte == 0);
-    let is_runner = cmdline.next().is_some_and(|program| Path::new(OsStr::from_bytes(program)).ends_with(RUNNER));
+    let is_runner = cmdline
+        .next()
+        .is_some_and(|program| Path::new(OsStr::from_bytes(program)).ends_with(RUNNER));
     // A runner that has not written its record yet is known by this alone.
     has_mark || (is_runner && cmdline.any(is_below))
 }
 
 /// How long SIGKILL may take: a process waiting in the kernel for a disk ends late, not never.
 pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between looks at processes that are about to end or stop, which takes microseconds to milliseconds.
+/// Between looks at processes that are about to end or stop, which takes microseconds to
+/// milliseconds.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Kills whole trees at one moment: `find` is asked again until freezing what it found has left nothing new to find. The answer is how
-/// many were killed, or who is left.
-pub(super) async fn cut(find: impl Fn() -> BTreeSet<Identity>) -> Result<usize, BTreeSet<Identity>> {
+/// Kills whole trees at one moment: `find` is asked again until freezing what it found has left
+/// nothing new to find. The answer is how many were killed, or who is left.
+pub(super) async fn cut(
+    find: impl Fn() -> BTreeSet<Identity>,
+) -> Result<usize, BTreeSet<Identity>> {
     let mut frozen: BTreeSet<Identity> = BTreeSet::new();
     loop {
         let new: BTreeSet<Identity> = find().difference(&frozen).cloned().collect();
@@ -174,7 +240,8 @@ pub(super) async fn cut(find: impl Fn() -> BTreeSet<Identity>) -> Result<usize, 
         for process in &new {
             process.signal(Signal::STOP);
         }
-        // A fork under way completes before the stop takes hold; only then is another look worth something.
+        // A fork under way completes before the stop takes hold; only then is another look worth
+        // something.
         let until = Instant::now() + Duration::from_secs(1);
         while new.iter().any(is_on_its_feet) && Instant::now() < until {
             sleep(LOOK).await;
@@ -185,17 +252,25 @@ pub(super) async fn cut(find: impl Fn() -> BTreeSet<Identity>) -> Result<usize, 
         process.signal(Signal::KILL);
     }
     let left = wait_gone(frozen.clone(), KILL_TIMEOUT).await;
-    if left.is_empty() { Ok(frozen.len()) } else { Err(left) }
+    if left.is_empty() {
+        Ok(frozen.len())
+    } else {
+        Err(left)
+    }
 }
 
 /// Alive, and neither stopped nor traced.
 fn is_on_its_feet(process: &Identity) -> bool {
-    Stat::of(process.pid)
-        .is_ok_and(|stat| stat.start_time == process.start_time && !matches!(stat.state, b'T' | b't' | b'Z' | b'X'))
+    Stat::of(process.pid).is_ok_and(|stat| {
+        stat.start_time == process.start_time && !matches!(stat.state, b'T' | b't' | b'Z' | b'X')
+    })
 }
 
 /// Waits until all of these are gone; those that are not in time.
-pub(super) async fn wait_gone(mut processes: BTreeSet<Identity>, timeout: Duration) -> BTreeSet<Identity> {
+pub(super) async fn wait_gone(
+    mut processes: BTreeSet<Identity>,
+    timeout: Duration,
+) -> BTreeSet<Identity> {
     let until = Instant::now() + timeout;
     loop {
         processes.retain(Identity::is_alive);

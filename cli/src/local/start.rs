@@ -13,7 +13,9 @@ use super::{
     daemon::{self, Starting},
     hardware, process, status,
 };
-use crate::{args::Format, commands::get, connect::Client, context::Context, fail::Failure, output::words};
+use crate::{
+    args::Format, commands::get, connect::Client, context::Context, fail::Failure, output::words,
+};
 
 pub(super) async fn up(cx: &Context, dir: &Path, args: Up) -> Result<(), Failure> {
     cluster::prepare(dir)?;
@@ -22,14 +24,21 @@ pub(super) async fn up(cx: &Context, dir: &Path, args: Up) -> Result<(), Failure
         let known: Vec<_> = old.daemons().cloned().collect();
         let living = process::tree(dir, &known);
         if !living.is_empty() {
-            let server = if old.server.is_empty() { String::new() } else { format!(" at {}", old.server) };
+            let server = if old.server.is_empty() {
+                String::new()
+            } else {
+                format!(" at {}", old.server)
+            };
             return Err(Failure::request(format!(
                 "a local cluster is up already in {}{server} ({}); `muster local status` shows it, `muster local down` stops it",
                 dir.display(),
                 words::count(living.len() as u64, "process"),
             )));
         }
-        cx.say(format!("the cluster in {} is not running any more; starting it again with its state", dir.display()));
+        cx.say(format!(
+            "the cluster in {} is not running any more; starting it again with its state",
+            dir.display()
+        ));
     }
     let begun = Instant::now();
     match start_all(cx, dir, &args).await {
@@ -38,11 +47,17 @@ pub(super) async fn up(cx: &Context, dir: &Path, args: Up) -> Result<(), Failure
                 cx.say("you are root, so the workers of this cluster run as root and may do anything on this machine; if that is not meant, start it \
                      as another user");
             }
-            cx.say(format!("local cluster up in {:.1}s; its files are in {}", begun.elapsed().as_secs_f64(), dir.display()));
+            cx.say(format!(
+                "local cluster up in {:.1}s; its files are in {}",
+                begun.elapsed().as_secs_f64(),
+                dir.display()
+            ));
             match cx.format() {
-                Format::Table | Format::Wide => {
-                    cx.print(&format!("{} ready at {}\n", words::count(cluster.nodes.len() as u64, "node"), cluster.server))
-                }
+                Format::Table | Format::Wide => cx.print(&format!(
+                    "{} ready at {}\n",
+                    words::count(cluster.nodes.len() as u64, "node"),
+                    cluster.server
+                )),
                 _ => status::print(cx, dir, &cluster).await,
             }
         }
@@ -65,10 +80,30 @@ async fn start_all(cx: &Context, dir: &Path, args: &Up) -> Result<Cluster, Failu
     let mut agents = Vec::new();
     for number in 1..=args.nodes {
         let name = format!("node-{number}");
-        // Several agents on one machine would all report the same GPUs: each gets its part, in the order of their index.
-        let gpus = args.node.hardware.is_none().then(|| format!("{number}/{}", args.nodes));
-        let NodeFlags { slots, label, hardware, warm_pool } = args.node.clone();
-        cluster.nodes.insert(name.clone(), Node { agent: None, slots, labels: label, hardware, gpus, warm_pool });
+        // Several agents on one machine would all report the same GPUs: each gets its part, in the
+        // order of their index.
+        let gpus = args
+            .node
+            .hardware
+            .is_none()
+            .then(|| format!("{number}/{}", args.nodes));
+        let NodeFlags {
+            slots,
+            label,
+            hardware,
+            warm_pool,
+        } = args.node.clone();
+        cluster.nodes.insert(
+            name.clone(),
+            Node {
+                agent: None,
+                slots,
+                labels: label,
+                hardware,
+                gpus,
+                warm_pool,
+            },
+        );
         agents.push(agent(dir, &mut cluster, &name, &args.start)?);
     }
     for starting in agents {
@@ -81,46 +116,105 @@ async fn start_all(cx: &Context, dir: &Path, args: &Up) -> Result<Cluster, Failu
 
 pub(super) async fn add_node(cx: &Context, dir: &Path, args: AddNode) -> Result<(), Failure> {
     let (_lock, mut cluster) = cluster::open(dir).await?;
-    let AddNode { name, node: NodeFlags { slots, label, hardware, warm_pool }, start } = args;
+    let AddNode {
+        name,
+        node:
+            NodeFlags {
+                slots,
+                label,
+                hardware,
+                warm_pool,
+            },
+        start,
+    } = args;
     let name = name.unwrap_or_else(|| free_name(&cluster));
     if let Some(message) = label_error(&name) {
         return Err(Failure::usage(format!("the name of a node {message}")));
     }
     if cluster.nodes.contains_key(&name) {
-        return Err(Failure::request(format!("{name} exists already; `muster local start-node {name}` starts it again")));
+        return Err(Failure::request(format!(
+            "{name} exists already; `muster local start-node {name}` starts it again"
+        )));
     }
     // The GPUs are given out already.
     let gpus = hardware.is_none().then(|| "none".to_owned());
-    cluster.nodes.insert(name.clone(), Node { agent: None, slots, labels: label, hardware, gpus, warm_pool });
+    cluster.nodes.insert(
+        name.clone(),
+        Node {
+            agent: None,
+            slots,
+            labels: label,
+            hardware,
+            gpus,
+            warm_pool,
+        },
+    );
     run_agent(cx, dir, &mut cluster, &name, &start).await
 }
 
 fn free_name(cluster: &Cluster) -> String {
-    let highest = cluster.nodes.keys().filter_map(|name| name.strip_prefix("node-")?.parse::<u32>().ok()).max().unwrap_or(0);
+    let highest = cluster
+        .nodes
+        .keys()
+        .filter_map(|name| name.strip_prefix("node-")?.parse::<u32>().ok())
+        .max()
+        .unwrap_or(0);
     format!("node-{}", highest.saturating_add(1))
 }
 
-pub(super) async fn start_agent(cx: &Context, dir: &Path, name: &str, flags: &StartFlags) -> Result<(), Failure> {
+pub(super) async fn start_agent(
+    cx: &Context,
+    dir: &Path,
+    name: &str,
+    flags: &StartFlags,
+) -> Result<(), Failure> {
     let (_lock, mut cluster) = cluster::open(dir).await?;
-    if cluster.node(name)?.agent.as_ref().is_some_and(|agent| agent.is_alive()) {
-        return Err(Failure::request(format!("the agent of {name} is running already")));
+    if cluster
+        .node(name)?
+        .agent
+        .as_ref()
+        .is_some_and(|agent| agent.is_alive())
+    {
+        return Err(Failure::request(format!(
+            "the agent of {name} is running already"
+        )));
     }
     run_agent(cx, dir, &mut cluster, name, flags).await
 }
 
-async fn run_agent(cx: &Context, dir: &Path, cluster: &mut Cluster, name: &str, flags: &StartFlags) -> Result<(), Failure> {
+async fn run_agent(
+    cx: &Context,
+    dir: &Path,
+    cluster: &mut Cluster,
+    name: &str,
+    flags: &StartFlags,
+) -> Result<(), Failure> {
     let until = Instant::now() + flags.timeout;
     agent(dir, cluster, name, flags)?.ready(until).await?;
-    if cluster.coordinator.as_ref().is_some_and(|coordinator| coordinator.is_alive()) {
+    if cluster
+        .coordinator
+        .as_ref()
+        .is_some_and(|coordinator| coordinator.is_alive())
+    {
         nodes_ready(cx, &cluster.server, vec![name.to_owned()], until).await?;
         return cx.print(&format!("{name} ready\n"));
     }
-    cx.print(&format!("{name} started; the coordinator is not running, so nobody knows of it yet\n"))
+    cx.print(&format!(
+        "{name} started; the coordinator is not running, so nobody knows of it yet\n"
+    ))
 }
 
-pub(super) async fn start_coordinator(cx: &Context, dir: &Path, flags: &StartFlags) -> Result<(), Failure> {
+pub(super) async fn start_coordinator(
+    cx: &Context,
+    dir: &Path,
+    flags: &StartFlags,
+) -> Result<(), Failure> {
     let (_lock, mut cluster) = cluster::open(dir).await?;
-    if cluster.coordinator.as_ref().is_some_and(|coordinator| coordinator.is_alive()) {
+    if cluster
+        .coordinator
+        .as_ref()
+        .is_some_and(|coordinator| coordinator.is_alive())
+    {
         return Err(Failure::request("the coordinator is running already"));
     }
     let until = Instant::now() + flags.timeout;
@@ -130,7 +224,13 @@ pub(super) async fn start_coordinator(cx: &Context, dir: &Path, flags: &StartFla
 }
 
 /// Starts the coordinator at `listen`, waits until it serves, and records both.
-async fn coordinator(dir: &Path, cluster: &mut Cluster, flags: &StartFlags, listen: &str, until: Instant) -> Result<(), Failure> {
+async fn coordinator(
+    dir: &Path,
+    cluster: &mut Cluster,
+    flags: &StartFlags,
+    listen: &str,
+    until: Instant,
+) -> Result<(), Failure> {
     let program = daemon::binary(flags.bin_dir.as_deref(), "muster-coordinator")?;
     let home = cluster::coordinator_dir(dir);
     let args: [(&str, OsString); 3] = [
@@ -146,7 +246,12 @@ async fn coordinator(dir: &Path, cluster: &mut Cluster, flags: &StartFlags, list
 }
 
 /// Starts a node's agent and records it.
-fn agent(dir: &Path, cluster: &mut Cluster, name: &str, flags: &StartFlags) -> Result<Starting, Failure> {
+fn agent(
+    dir: &Path,
+    cluster: &mut Cluster,
+    name: &str,
+    flags: &StartFlags,
+) -> Result<Starting, Failure> {
     let program = daemon::binary(flags.bin_dir.as_deref(), "muster-agent")?;
     let runner = daemon::binary(flags.bin_dir.as_deref(), "muster-runner")?;
     let home = cluster::node_dir(dir, name);
@@ -166,30 +271,61 @@ fn agent(dir: &Path, cluster: &mut Cluster, name: &str, flags: &StartFlags) -> R
     if peer::own_user() == 0 {
         args.push("--allow-root-workers".into());
     }
-    args.extend(node.labels.iter().flat_map(|label| ["--label".into(), OsString::from(label)]));
-    args.extend(node.gpus.iter().flat_map(|gpus| ["--gpus".into(), OsString::from(gpus)]));
+    args.extend(
+        node.labels
+            .iter()
+            .flat_map(|label| ["--label".into(), OsString::from(label)]),
+    );
+    args.extend(
+        node.gpus
+            .iter()
+            .flat_map(|gpus| ["--gpus".into(), OsString::from(gpus)]),
+    );
     if let Some(scenario) = &node.hardware {
-        args.extend(hardware::flags(flags.bin_dir.as_deref(), &home, name, scenario)?);
+        args.extend(hardware::flags(
+            flags.bin_dir.as_deref(),
+            &home,
+            name,
+            scenario,
+        )?);
     }
     let starting = daemon::spawn(name, &home, &program, &args)?;
-    cluster.nodes.insert(name.to_owned(), Node { agent: Some(starting.identity.clone()), ..node });
+    cluster.nodes.insert(
+        name.to_owned(),
+        Node {
+            agent: Some(starting.identity.clone()),
+            ..node
+        },
+    );
     cluster.save(dir)?;
     Ok(starting)
 }
 
 fn flat<const N: usize>(flags: [(&str, OsString); N]) -> Vec<OsString> {
-    flags.into_iter().flat_map(|(flag, value)| [flag.into(), value]).collect()
+    flags
+        .into_iter()
+        .flat_map(|(flag, value)| [flag.into(), value])
+        .collect()
 }
 
 /// Between questions to the coordinator: agents connect in tens of milliseconds.
 const ASK: Duration = Duration::from_millis(50);
 
 /// Waits until the coordinator calls all these nodes Ready.
-async fn nodes_ready(cx: &Context, server: &str, mut names: Vec<String>, until: Instant) -> Result<(), Failure> {
+async fn nodes_ready(
+    cx: &Context,
+    server: &str,
+    mut names: Vec<String>,
+    until: Instant,
+) -> Result<(), Failure> {
     let client = Client::connect(server, Some(Duration::from_secs(5))).await?;
     loop {
         let nodes = get::all_nodes(&client).await?;
-        let is_ready = |name: &String| nodes.iter().any(|node| &node.name == name && node.state() == NodeState::Ready);
+        let is_ready = |name: &String| {
+            nodes
+                .iter()
+                .any(|node| &node.name == name && node.state() == NodeState::Ready)
+        };
         for name in names.extract_if(.., |name| is_ready(name)) {
             cx.say(format!("{name} is ready"));
         }
@@ -197,7 +333,10 @@ async fn nodes_ready(cx: &Context, server: &str, mut names: Vec<String>, until: 
             return Ok(());
         }
         if Instant::now() >= until {
-            return Err(Failure::Timeout(format!("the coordinator does not see {} ready", names.join(", "))));
+            return Err(Failure::Timeout(format!(
+                "the coordinator does not see {} ready",
+                names.join(", ")
+            )));
         }
         sleep(ASK).await;
     }

@@ -47,7 +47,10 @@ pub(super) async fn status(cx: &Context, dir: &Path) -> Result<(), Failure> {
     if cluster.daemons().any(Identity::is_alive) {
         Ok(())
     } else {
-        Err(Failure::request(format!("the cluster in {} is down; `muster local up` starts it again", dir.display())))
+        Err(Failure::request(format!(
+            "the cluster in {} is down; `muster local up` starts it again",
+            dir.display()
+        )))
     }
 }
 
@@ -63,8 +66,17 @@ pub(super) async fn print(cx: &Context, dir: &Path, cluster: &Cluster) -> Result
         },
     )];
     for (name, node) in &cluster.nodes {
-        let state = states.as_ref().ok().and_then(|states| states.get(name)).map_or("Unknown", |state| *state);
-        parts.push(part(name, &cluster::node_dir(dir, name), node.agent.as_ref(), state.into()));
+        let state = states
+            .as_ref()
+            .ok()
+            .and_then(|states| states.get(name))
+            .map_or("Unknown", |state| *state);
+        parts.push(part(
+            name,
+            &cluster::node_dir(dir, name),
+            node.agent.as_ref(),
+            state.into(),
+        ));
     }
     let shown = LocalCluster {
         api_version: muster_core::spec::API_VERSION,
@@ -76,10 +88,20 @@ pub(super) async fn print(cx: &Context, dir: &Path, cluster: &Cluster) -> Result
     match cx.format() {
         Format::Json => cx.print(&output::json(&shown)),
         Format::Yaml => cx.print(&output::yaml(&shown)),
-        Format::Name => cx.print(&shown.parts.iter().map(|part| format!("{}\n", part.name)).collect::<String>()),
+        Format::Name => cx.print(
+            &shown
+                .parts
+                .iter()
+                .map(|part| format!("{}\n", part.name))
+                .collect::<String>(),
+        ),
         Format::Table | Format::Wide => {
             cx.say(format!("{} in {}", shown.server, shown.dir));
-            cx.print(&table(&shown, cx.format() == Format::Wide, !cx.globals.no_headers))
+            cx.print(&table(
+                &shown,
+                cx.format() == Format::Wide,
+                !cx.globals.no_headers,
+            ))
         }
     }
 }
@@ -91,7 +113,13 @@ fn table(shown: &LocalCluster, wide: bool, heads: bool) -> String {
     }
     let row = |part: &Part| {
         let pid = part.pid.map(|pid| pid.to_string()).unwrap_or_default();
-        let mut row = vec![part.name.clone(), part.process.into(), pid, part.processes.to_string(), part.state.clone()];
+        let mut row = vec![
+            part.name.clone(),
+            part.process.into(),
+            pid,
+            part.processes.to_string(),
+            part.state.clone(),
+        ];
         if wide {
             row.push(part.log.clone());
         }
@@ -115,5 +143,8 @@ fn part(name: &str, home: &Path, daemon: Option<&Identity>, state: String) -> Pa
 async fn node_states(server: &str) -> Result<BTreeMap<String, &'static str>, Failure> {
     let client = Client::connect(server, Some(Duration::from_secs(2))).await?;
     let nodes = get::all_nodes(&client).await?;
-    Ok(nodes.into_iter().map(|node| (node.name, words::node_state(node.state))).collect())
+    Ok(nodes
+        .into_iter()
+        .map(|node| (node.name, words::node_state(node.state)))
+        .collect())
 }

@@ -32,7 +32,8 @@ impl Page {
     fn field(&mut self, name: &str, value: impl AsRef<str>) {
         let value = value.as_ref();
         if !value.is_empty() {
-            self.0.push_str(&format!("{:20}{}\n", format!("{name}:"), plain(value)));
+            self.0
+                .push_str(&format!("{:20}{}\n", format!("{name}:"), plain(value)));
         }
     }
 
@@ -74,19 +75,36 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
     page.field("World size", status.world_size.to_string());
     page.field("Restarts", restarts(status.restarts));
     page.field("Joining", joining(&status.ranks));
-    page.field("Step", status.last_step.map(|step| step.to_string()).unwrap_or_default());
+    page.field(
+        "Step",
+        status
+            .last_step
+            .map(|step| step.to_string())
+            .unwrap_or_default(),
+    );
     if !status.store_node.is_empty() {
-        page.field("Store", format!("{} on {}", status.store_address, status.store_node));
+        page.field(
+            "Store",
+            format!("{} on {}", status.store_address, status.store_node),
+        );
     }
     job_spec(&mut page, &spec, show_env);
-    let lanes: BTreeSet<_> =
-        status.members.iter().filter(|member| !member.lane.is_empty()).map(|m| (&m.lane, &m.lane_reason)).collect();
+    let lanes: BTreeSet<_> = status
+        .members
+        .iter()
+        .filter(|member| !member.lane.is_empty())
+        .map(|m| (&m.lane, &m.lane_reason))
+        .collect();
     for (lane, reason) in lanes {
         page.field("Lane", format!("{lane}: {reason}"));
     }
     software(&mut page, &status.members);
     let members: Vec<_> = status.members.iter().map(member).collect();
-    page.table("Members", vec!["NODE RANK", "NODE", "PHASE", "LANE", "SPARE"], &members);
+    page.table(
+        "Members",
+        vec!["NODE RANK", "NODE", "PHASE", "LANE", "SPARE"],
+        &members,
+    );
     let number = |step: Option<u64>| step.map(|step| step.to_string()).unwrap_or_default();
     let ranks: Vec<_> = status
         .ranks
@@ -108,7 +126,21 @@ pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bo
         })
         .collect();
     page.field("Rank usage", usage::age_of_ranks(&status.ranks, now_us));
-    page.table("Ranks", vec!["RANK", "LOCAL RANK", "NODE", "PID", "STATE", "STEP", "MEMORY", "CPUS", "FIRST ERROR"], &ranks);
+    page.table(
+        "Ranks",
+        vec![
+            "RANK",
+            "LOCAL RANK",
+            "NODE",
+            "PID",
+            "STATE",
+            "STEP",
+            "MEMORY",
+            "CPUS",
+            "FIRST ERROR",
+        ],
+        &ranks,
+    );
     events_of(&mut page, events, now_us);
     page.0
 }
@@ -122,65 +154,151 @@ fn restarts(count: u32) -> String {
 
 /// For whom the others wait before the first step: a start that hangs has its culprit here.
 fn joining(ranks: &[v1::RankStatus]) -> String {
-    let missing: Vec<_> = ranks.iter().filter(|rank| rank.state == "joining").collect();
+    let missing: Vec<_> = ranks
+        .iter()
+        .filter(|rank| rank.state == "joining")
+        .collect();
     if missing.is_empty() {
         return String::new();
     }
-    let named: Vec<_> = missing.iter().take(JOINING_SHOWN).map(|rank| format!("rank {} on {}", rank.rank, rank.node)).collect();
+    let named: Vec<_> = missing
+        .iter()
+        .take(JOINING_SHOWN)
+        .map(|rank| format!("rank {} on {}", rank.rank, rank.node))
+        .collect();
     let more = missing.len() - named.len();
-    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-    format!("{} of {} ranks are there and wait for {}{more}", ranks.len() - missing.len(), ranks.len(), named.join(", "))
+    let more = if more == 0 {
+        String::new()
+    } else {
+        format!(" and {more} more")
+    };
+    format!(
+        "{} of {} ranks are there and wait for {}{more}",
+        ranks.len() - missing.len(),
+        ranks.len(),
+        named.join(", ")
+    )
 }
 
 fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
     let number = |value: Option<i64>| value.map(|value| value.to_string()).unwrap_or_default();
     let min = spec.min_replicas.or(spec.replicas).unwrap_or(1);
-    page.field("Range", words::range(min, spec.max_replicas.or(spec.replicas).unwrap_or(min)));
+    page.field(
+        "Range",
+        words::range(min, spec.max_replicas.or(spec.replicas).unwrap_or(min)),
+    );
     page.field("Processes/node", number(spec.proc_per_node));
     page.field("GPUs/node", number(spec.gpus_per_node));
-    page.field("Command", spec.command.iter().chain(&spec.args).map(|word| quoted(word)).collect::<Vec<_>>().join(" "));
-    page.field("Working dir", spec.working_dir.as_deref().unwrap_or_default());
+    page.field(
+        "Command",
+        spec.command
+            .iter()
+            .chain(&spec.args)
+            .map(|word| quoted(word))
+            .collect::<Vec<_>>()
+            .join(" "),
+    );
+    page.field(
+        "Working dir",
+        spec.working_dir.as_deref().unwrap_or_default(),
+    );
     // Values may be secrets; `get job -o yaml` shows them to whoever asks for them.
-    let shown = |var: &EnvVar| if show_env { format!("{}={}", var.name, var.value) } else { var.name.clone() };
-    page.field("Environment", spec.env.iter().map(shown).collect::<Vec<_>>().join(", "));
+    let shown = |var: &EnvVar| {
+        if show_env {
+            format!("{}={}", var.name, var.value)
+        } else {
+            var.name.clone()
+        }
+    };
+    page.field(
+        "Environment",
+        spec.env.iter().map(shown).collect::<Vec<_>>().join(", "),
+    );
     page.field("Priority", number(spec.priority));
     if let Some(policy) = &spec.restart_policy {
         let window = policy.window.as_deref().unwrap_or("its window");
-        page.field("Restart policy", format!("at most {} in {window}", number(policy.max_restarts)));
+        page.field(
+            "Restart policy",
+            format!("at most {} in {window}", number(policy.max_restarts)),
+        );
     }
-    page.field("Stop grace", spec.stop_grace_period.as_deref().unwrap_or_default());
-    page.field("Scale-up cool-down", spec.scale_up_cooldown.as_deref().unwrap_or_default());
-    page.field("Fence after", spec.fence_after.as_deref().unwrap_or_default());
+    page.field(
+        "Stop grace",
+        spec.stop_grace_period.as_deref().unwrap_or_default(),
+    );
+    page.field(
+        "Scale-up cool-down",
+        spec.scale_up_cooldown.as_deref().unwrap_or_default(),
+    );
+    page.field(
+        "Fence after",
+        spec.fence_after.as_deref().unwrap_or_default(),
+    );
     page.field("Progress", spec.progress.as_deref().unwrap_or_default());
     page.field("Launch", spec.launch.as_deref().unwrap_or_default());
     page.field("Node mix", spec.node_mix.as_deref().unwrap_or_default());
-    page.field("Step pattern", spec.step_pattern.as_deref().unwrap_or_default());
+    page.field(
+        "Step pattern",
+        spec.step_pattern.as_deref().unwrap_or_default(),
+    );
 }
 
 /// What the members' interpreters have; who has it, where they differ.
 fn software(page: &mut Page, members: &[v1::MemberStatus]) {
     let mut nodes_of: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for member in members {
-        let stack = Stack { torch: member.torch.clone(), cuda: member.cuda.clone(), nccl: member.nccl.clone() };
-        nodes_of.entry(stack.to_string()).or_default().push(&member.node);
+        let stack = Stack {
+            torch: member.torch.clone(),
+            cuda: member.cuda.clone(),
+            nccl: member.nccl.clone(),
+        };
+        nodes_of
+            .entry(stack.to_string())
+            .or_default()
+            .push(&member.node);
     }
     let differ = nodes_of.len() > 1;
     for (stack, nodes) in nodes_of.iter().filter(|(stack, _)| !stack.is_empty()) {
         let more = nodes.len() - 1;
-        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        page.field("Software", if differ { format!("{stack} on {}{more}", nodes[0]) } else { stack.clone() });
+        let more = if more == 0 {
+            String::new()
+        } else {
+            format!(" and {more} more")
+        };
+        page.field(
+            "Software",
+            if differ {
+                format!("{stack} on {}{more}", nodes[0])
+            } else {
+                stack.clone()
+            },
+        );
     }
 }
 
 fn member(member: &v1::MemberStatus) -> Vec<String> {
-    let spare = if member.spare_bytes > 0 { words::bytes(member.spare_bytes) } else { String::new() };
-    vec![member.node_rank.to_string(), member.node.clone(), member.phase.clone(), member.lane.clone(), spare]
+    let spare = if member.spare_bytes > 0 {
+        words::bytes(member.spare_bytes)
+    } else {
+        String::new()
+    };
+    vec![
+        member.node_rank.to_string(),
+        member.node.clone(),
+        member.phase.clone(),
+        member.lane.clone(),
+        spare,
+    ]
 }
 
 /// A word as a shell would need it, so that the command can be copied.
 fn quoted(word: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(safe) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    if !word.is_empty() && word.chars().all(safe) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String {
@@ -190,11 +308,21 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
     if let Some(cordon) = &node.cordon {
         page.field(
             "Cordoned",
-            format!("by {} at {}: {}", plain(&cordon.by), words::utc_seconds(cordon.at_unix_us), plain(&cordon.reason)),
+            format!(
+                "by {} at {}: {}",
+                plain(&cordon.by),
+                words::utc_seconds(cordon.at_unix_us),
+                plain(&cordon.reason)
+            ),
         );
     }
-    node.conditions.iter().for_each(|condition| page.field("Condition", condition));
-    page.field("Last heard", format!("{} ago", words::age(node.last_heard_unix_us, now_us)));
+    node.conditions
+        .iter()
+        .for_each(|condition| page.field("Condition", condition));
+    page.field(
+        "Last heard",
+        format!("{} ago", words::age(node.last_heard_unix_us, now_us)),
+    );
     page.field("First seen", words::utc_seconds(node.first_seen_unix_us));
     page.field("Address", &node.address);
     page.field("Hostname", &node.hostname);
@@ -204,28 +332,76 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
     page.field("Epoch", node.epoch.to_string());
     page.field("CPUs", node.cpus.to_string());
     page.field("Memory", words::bytes(node.memory_bytes));
-    if let Some(host) = node.hardware.as_ref().and_then(|hardware| hardware.host.as_ref()) {
-        let bytes =
-            |bytes: Option<u64>| bytes.map(|bytes| if bytes == u64::MAX { "unlimited".into() } else { words::bytes(bytes) });
+    if let Some(host) = node
+        .hardware
+        .as_ref()
+        .and_then(|hardware| hardware.host.as_ref())
+    {
+        let bytes = |bytes: Option<u64>| {
+            bytes.map(|bytes| {
+                if bytes == u64::MAX {
+                    "unlimited".into()
+                } else {
+                    words::bytes(bytes)
+                }
+            })
+        };
         page.field("Shared memory", bytes(host.shm_bytes).unwrap_or_default());
-        page.field("Lockable memory", bytes(host.memlock_bytes).unwrap_or_default());
+        page.field(
+            "Lockable memory",
+            bytes(host.memlock_bytes).unwrap_or_default(),
+        );
     }
-    page.field("Slots", format!("{} free of {}", node.slots_free, node.slots));
+    page.field(
+        "Slots",
+        format!("{} free of {}", node.slots_free, node.slots),
+    );
     if let Some(pool) = &node.warm_pool {
-        let bytes = if pool.bytes > 0 { format!(", {}", words::bytes(pool.bytes)) } else { String::new() };
-        page.field("Warm pool", format!("{} of {} launchers ready{bytes}", pool.ready, pool.limit));
+        let bytes = if pool.bytes > 0 {
+            format!(", {}", words::bytes(pool.bytes))
+        } else {
+            String::new()
+        };
+        page.field(
+            "Warm pool",
+            format!("{} of {} launchers ready{bytes}", pool.ready, pool.limit),
+        );
     }
-    let (of_object, own): (Vec<_>, Vec<_>) = node.labels.iter().partition(|(key, _)| node.kubernetes_labels.contains(key));
+    let (of_object, own): (Vec<_>, Vec<_>) = node
+        .labels
+        .iter()
+        .partition(|(key, _)| node.kubernetes_labels.contains(key));
     for (heading, labels) in [("Labels", own), ("From Kubernetes", of_object)] {
-        page.field(heading, labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", "));
+        page.field(
+            heading,
+            labels
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect::<Vec<_>>()
+                .join(", "),
+        );
     }
     page.field("GPU error", &node.gpu_error);
-    if let Some(driver) = node.hardware.as_ref().and_then(|hardware| hardware.driver.as_ref()) {
-        page.field("Driver", format!("{}, CUDA up to {}", driver.version, driver.cuda));
+    if let Some(driver) = node
+        .hardware
+        .as_ref()
+        .and_then(|hardware| hardware.driver.as_ref())
+    {
+        page.field(
+            "Driver",
+            format!("{}, CUDA up to {}", driver.version, driver.cuda),
+        );
     }
-    page.table("GPUs", hardware::GPU_HEADS.to_vec(), &hardware::gpu_rows(node));
+    page.table(
+        "GPUs",
+        hardware::GPU_HEADS.to_vec(),
+        &hardware::gpu_rows(node),
+    );
     if let Some(used) = &node.usage {
-        page.field("Usage", format!("{} ago", words::age(node.usage_unix_us, now_us)));
+        page.field(
+            "Usage",
+            format!("{} ago", words::age(node.usage_unix_us, now_us)),
+        );
         for (name, text) in usage::lines(used) {
             page.field(name, text);
         }
@@ -242,19 +418,40 @@ pub(crate) fn node(node: &v1::Node, events: &[v1::Event], now_us: u64) -> String
     let runs: Vec<_> = node
         .runs
         .iter()
-        .map(|run| vec![run.namespace.clone(), run.job.clone(), run.generation.to_string(), run.phase.clone()])
+        .map(|run| {
+            vec![
+                run.namespace.clone(),
+                run.job.clone(),
+                run.generation.to_string(),
+                run.phase.clone(),
+            ]
+        })
         .collect();
-    page.table("Runs", vec!["NAMESPACE", "JOB", "GENERATION", "PHASE"], &runs);
+    page.table(
+        "Runs",
+        vec!["NAMESPACE", "JOB", "GENERATION", "PHASE"],
+        &runs,
+    );
     let marks: Vec<_> = node
         .marks
         .iter()
         .map(|mark| {
             let lasted = period::format(Duration::from_secs(mark.lasted_us / 1_000_000));
-            vec![words::age(mark.at_unix_us, now_us), mark.job.clone(), mark.cause.clone(), lasted, mark.standing.clone()]
+            vec![
+                words::age(mark.at_unix_us, now_us),
+                mark.job.clone(),
+                mark.cause.clone(),
+                lasted,
+                mark.standing.clone(),
+            ]
         })
         .collect();
     if !marks.is_empty() {
-        page.table("Failures that began here", vec!["AGE", "JOB", "CAUSE", "LASTED", "WHAT IT SAYS"], &marks);
+        page.table(
+            "Failures that began here",
+            vec!["AGE", "JOB", "CAUSE", "LASTED", "WHAT IT SAYS"],
+            &marks,
+        );
     }
     events_of(&mut page, events, now_us);
     page.0
@@ -265,7 +462,12 @@ fn events_of(page: &mut Page, events: &[v1::Event], now_us: u64) {
     let rows: Vec<_> = newest
         .iter()
         .map(|event| {
-            vec![words::age(event.at_unix_us, now_us), severity(event).into(), event.reason.clone(), event.message.clone()]
+            vec![
+                words::age(event.at_unix_us, now_us),
+                severity(event).into(),
+                event.reason.clone(),
+                event.message.clone(),
+            ]
         })
         .collect();
     page.table("Events", vec!["AGE", "TYPE", "REASON", "MESSAGE"], &rows);
@@ -277,12 +479,21 @@ mod tests {
 
     #[test]
     fn those_who_have_not_joined_are_named() {
-        let rank =
-            |rank: u32, state: &str| v1::RankStatus { rank, node: format!("n{rank}"), state: state.into(), ..Default::default() };
+        let rank = |rank: u32, state: &str| v1::RankStatus {
+            rank,
+            node: format!("n{rank}"),
+            state: state.into(),
+            ..Default::default()
+        };
         assert_eq!(joining(&[rank(0, "running"), rank(1, "exit code 1")]), "");
         let two = [rank(0, "running"), rank(1, "joining"), rank(2, "joining")];
-        assert_eq!(joining(&two), "1 of 3 ranks are there and wait for rank 1 on n1, rank 2 on n2");
-        let many: Vec<_> = (0..20).map(|i| rank(i, if i == 0 { "running" } else { "joining" })).collect();
+        assert_eq!(
+            joining(&two),
+            "1 of 3 ranks are there and wait for rank 1 on n1, rank 2 on n2"
+        );
+        let many: Vec<_> = (0..20)
+            .map(|i| rank(i, if i == 0 { "running" } else { "joining" }))
+            .collect();
         assert!(joining(&many).ends_with("rank 8 on n8 and 11 more"));
     }
 }

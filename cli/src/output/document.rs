@@ -1,4 +1,5 @@
-//! Objects as `-o json` and `-o yaml` print them: the shape of the Kubernetes object, camelCase, stable.
+//! Objects as `-o json` and `-o yaml` print them: the shape of the Kubernetes object, camelCase,
+//! stable.
 //!
 //! `get job -o yaml` holds everything `submit -f` reads, and more: identity and status.
 
@@ -82,7 +83,8 @@ impl From<v1::Job> for Job {
                 namespace: some(named.namespace),
                 uid: job.uid,
                 labels: BTreeMap::new(),
-                creation_timestamp: (job.created_unix_us != 0).then(|| words::utc_seconds(job.created_unix_us)),
+                creation_timestamp: (job.created_unix_us != 0)
+                    .then(|| words::utc_seconds(job.created_unix_us)),
             },
             spec: jobs::spec_document(job.spec.unwrap_or_default()),
             status: Status {
@@ -166,13 +168,28 @@ struct Finding {
 
 impl From<v1::Finding> for Finding {
     fn from(finding: v1::Finding) -> Self {
-        let v1::Finding { check, severity, remedy, reason, subject, since_unix_us } = finding;
+        let v1::Finding {
+            check,
+            severity,
+            remedy,
+            reason,
+            subject,
+            since_unix_us,
+        } = finding;
         let (gpu, nic) = match subject {
             Some(Subject::Gpu(uuid)) => (Some(uuid), None),
             Some(Subject::Nic(name)) => (None, Some(name)),
             None => (None, None),
         };
-        Self { check, severity, remedy, gpu, nic, reason, since: time(since_unix_us) }
+        Self {
+            check,
+            severity,
+            remedy,
+            gpu,
+            nic,
+            reason,
+            since: time(since_unix_us),
+        }
     }
 }
 
@@ -212,10 +229,15 @@ impl From<v1::Node> for Node {
                 namespace: None,
                 uid: String::new(),
                 labels: node.labels,
-                creation_timestamp: (node.first_seen_unix_us != 0).then(|| words::utc_seconds(node.first_seen_unix_us)),
+                creation_timestamp: (node.first_seen_unix_us != 0)
+                    .then(|| words::utc_seconds(node.first_seen_unix_us)),
             },
             spec: NodeSpec {
-                cordon: node.cordon.map(|cordon| Cordon { by: cordon.by, reason: cordon.reason, at: time(cordon.at_unix_us) }),
+                cordon: node.cordon.map(|cordon| Cordon {
+                    by: cordon.by,
+                    reason: cordon.reason,
+                    at: time(cordon.at_unix_us),
+                }),
             },
             status: NodeStatus {
                 state: words::node_state(node.state),
@@ -232,11 +254,31 @@ impl From<v1::Node> for Node {
                 gpus: node
                     .gpus
                     .into_iter()
-                    .map(|gpu| Gpu { uuid: gpu.uuid, index: gpu.index, model: gpu.model, memory_bytes: gpu.memory_bytes })
+                    .map(|gpu| Gpu {
+                        uuid: gpu.uuid,
+                        index: gpu.index,
+                        model: gpu.model,
+                        memory_bytes: gpu.memory_bytes,
+                    })
                     .collect(),
                 gpu_error: some(node.gpu_error),
-                warm_pool: node.warm_pool.map(|v1::WarmPool { limit, ready, bytes }| WarmPool { limit, ready, bytes }),
-                findings: node.hardware.into_iter().flat_map(|hardware| hardware.findings).map(Finding::from).collect(),
+                warm_pool: node.warm_pool.map(
+                    |v1::WarmPool {
+                         limit,
+                         ready,
+                         bytes,
+                     }| WarmPool {
+                        limit,
+                        ready,
+                        bytes,
+                    },
+                ),
+                findings: node
+                    .hardware
+                    .into_iter()
+                    .flat_map(|hardware| hardware.findings)
+                    .map(Finding::from)
+                    .collect(),
                 usage: node.usage.map(|usage| Usage::of(usage, node.usage_unix_us)),
                 runs: node
                     .runs
@@ -286,7 +328,11 @@ impl From<v1::Event> for Event {
 }
 
 pub(crate) fn severity(event: &v1::Event) -> &'static str {
-    if event.severity() == v1::EventSeverity::Warning { "Warning" } else { "Normal" }
+    if event.severity() == v1::EventSeverity::Warning {
+        "Warning"
+    } else {
+        "Normal"
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -320,9 +366,17 @@ struct Warning {
 
 impl From<v1::EnvironmentResponse> for Environment {
     fn from(answer: v1::EnvironmentResponse) -> Self {
-        let variable =
-            |v: v1::EnvironmentVariable| Variable { name: v.name, value: v.value, from: v.from, why: v.why, nodes: v.nodes };
-        let warning = |remark: v1::EnvironmentRemark| Warning { message: remark.message, nodes: remark.nodes };
+        let variable = |v: v1::EnvironmentVariable| Variable {
+            name: v.name,
+            value: v.value,
+            from: v.from,
+            why: v.why,
+            nodes: v.nodes,
+        };
+        let warning = |remark: v1::EnvironmentRemark| Warning {
+            message: remark.message,
+            nodes: remark.nodes,
+        };
         Environment {
             generation: answer.generation,
             nodes: answer.nodes,
@@ -409,7 +463,11 @@ impl From<v1::ExplainResponse> for Explanation {
             lost: answer
                 .lost
                 .into_iter()
-                .map(|lost| Lost { cause: lost.cause, seconds: lost.lost_us as f64 / 1e6, incidents: lost.incidents })
+                .map(|lost| Lost {
+                    cause: lost.cause,
+                    seconds: lost.lost_us as f64 / 1e6,
+                    incidents: lost.incidents,
+                })
                 .collect(),
         }
     }

@@ -24,12 +24,24 @@ pub(crate) fn render(job: &str, answer: &EnvironmentResponse) -> String {
         .variables
         .iter()
         .map(|variable| {
-            vec![variable.name.clone(), value(variable), nodes(&variable.nodes), variable.from.clone(), variable.why.clone()]
+            vec![
+                variable.name.clone(),
+                value(variable),
+                nodes(&variable.nodes),
+                variable.from.clone(),
+                variable.why.clone(),
+            ]
         })
         .collect();
-    out.push_str(&Table::new(vec!["VARIABLE", "VALUE", "NODES", "FROM", "WHY"]).render(&rows, true));
+    out.push_str(
+        &Table::new(vec!["VARIABLE", "VALUE", "NODES", "FROM", "WHY"]).render(&rows, true),
+    );
     for remark in &answer.remarks {
-        let place = if remark.nodes.is_empty() { String::new() } else { format!(" (on {})", nodes(&remark.nodes)) };
+        let place = if remark.nodes.is_empty() {
+            String::new()
+        } else {
+            format!(" (on {})", nodes(&remark.nodes))
+        };
         out.push_str(&format!("\nWarning: {}{place}\n", plain(&remark.message)));
     }
     out
@@ -40,9 +52,18 @@ const COMMUNICATION: [&str; 5] = ["NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_"
 
 /// Hides the values of the job's own variables, except those of the communication libraries.
 pub(crate) fn hide(answer: &mut EnvironmentResponse) {
-    for variable in answer.variables.iter_mut().filter(|variable| variable.from == "job") {
-        let is_known = COMMUNICATION.iter().any(|prefix| variable.name.starts_with(prefix));
-        variable.value = variable.value.take().map(|value| if is_known { value } else { HIDDEN.to_owned() });
+    for variable in answer
+        .variables
+        .iter_mut()
+        .filter(|variable| variable.from == "job")
+    {
+        let is_known = COMMUNICATION
+            .iter()
+            .any(|prefix| variable.name.starts_with(prefix));
+        variable.value = variable
+            .value
+            .take()
+            .map(|value| if is_known { value } else { HIDDEN.to_owned() });
     }
 }
 

@@ -1,7 +1,7 @@
 //! `muster explain`: one timeline of a job, with the receipt of each incident under it.
 //!
-//! Times count from the submission, because that is how people tell the story of a run. A phase that nobody measured says so; it is
-//! never shown as zero.
+//! Times count from the submission, because that is how people tell the story of a run. A phase
+//! that nobody measured says so; it is never shown as zero.
 
 use muster_proto::v1::{Event, ExplainResponse, Incident, Job};
 
@@ -18,24 +18,39 @@ pub(crate) fn render(answer: &ExplainResponse, now_us: u64) -> String {
     let mut out = headline(&job, now_us);
     out.push_str("\nTimeline:\n");
     if answer.incidents_dropped > 0 {
-        out.push_str(&format!("  ({} no longer kept)\n", words::count(answer.incidents_dropped.into(), "older incident")));
+        out.push_str(&format!(
+            "  ({} no longer kept)\n",
+            words::count(answer.incidents_dropped.into(), "older incident")
+        ));
     }
     let start = job.created_unix_us;
     let mut lines: Vec<(u64, String)> = Vec::new();
-    let reasons = answer.timeline.iter().map(|event| event.reason.len()).chain(answer.incidents.iter().map(|i| i.cause.len() + 5));
+    let reasons = answer
+        .timeline
+        .iter()
+        .map(|event| event.reason.len())
+        .chain(answer.incidents.iter().map(|i| i.cause.len() + 5));
     let width = reasons.max().unwrap_or(0);
     // The event by which an incident was announced would say the same again.
     let told = |event: &Event| {
-        answer
-            .incidents
-            .iter()
-            .any(|i| (&i.cause, i.from_generation, &i.message) == (&event.reason, event.generation, &event.message))
+        answer.incidents.iter().any(|i| {
+            (&i.cause, i.from_generation, &i.message)
+                == (&event.reason, event.generation, &event.message)
+        })
     };
     for event in answer.timeline.iter().filter(|event| !told(event)) {
         lines.push((event.at_unix_us, event_line(event, start, width)));
     }
     for (i, incident) in answer.incidents.iter().enumerate() {
-        lines.push((incident.at_unix_us, receipt(incident, i as u32 + 1 + answer.incidents_dropped, start, width)));
+        lines.push((
+            incident.at_unix_us,
+            receipt(
+                incident,
+                i as u32 + 1 + answer.incidents_dropped,
+                start,
+                width,
+            ),
+        ));
     }
     // Stable: an incident stands behind the events of the same moment.
     lines.sort_by_key(|(at, _)| *at);
@@ -50,8 +65,16 @@ pub(crate) fn render(answer: &ExplainResponse, now_us: u64) -> String {
 fn headline(job: &Job, now_us: u64) -> String {
     let named = job.r#ref.clone().unwrap_or_default();
     let status = job.status.clone().unwrap_or_default();
-    let end = if status.finished_unix_us == 0 { now_us } else { status.finished_unix_us };
-    let over = if status.finished_unix_us == 0 { "so far" } else { "in all" };
+    let end = if status.finished_unix_us == 0 {
+        now_us
+    } else {
+        status.finished_unix_us
+    };
+    let over = if status.finished_unix_us == 0 {
+        "so far"
+    } else {
+        "in all"
+    };
     let why = match (status.reason.as_str(), status.message.as_str()) {
         ("", "") => String::new(),
         (reason, "") => format!(" ({})", plain(reason)),
@@ -69,28 +92,53 @@ fn headline(job: &Job, now_us: u64) -> String {
         status.nodes_running,
         words::count(status.replicas.into(), "wanted node"),
         words::count(status.restarts.into(), "restart"),
-        status.last_step.map_or_else(String::new, |step| format!(", step {step}")),
+        status
+            .last_step
+            .map_or_else(String::new, |step| format!(", step {step}")),
     )
 }
 
 fn event_line(event: &Event, start: u64, width: usize) -> String {
-    let mark = if severity(event) == "Warning" { '!' } else { ' ' };
-    let node =
-        if event.node.is_empty() || event.message.contains(&event.node) { String::new() } else { format!(" [{}]", event.node) };
-    format!("{}{:>12} {mark} {:width$}  {}{node}\n", "  ", clock(event.at_unix_us, start), event.reason, plain(&event.message))
+    let mark = if severity(event) == "Warning" {
+        '!'
+    } else {
+        ' '
+    };
+    let node = if event.node.is_empty() || event.message.contains(&event.node) {
+        String::new()
+    } else {
+        format!(" [{}]", event.node)
+    };
+    format!(
+        "{}{:>12} {mark} {:width$}  {}{node}\n",
+        "  ",
+        clock(event.at_unix_us, start),
+        event.reason,
+        plain(&event.message)
+    )
 }
 
 fn receipt(incident: &Incident, number: u32, start: u64, width: usize) -> String {
     let head = format!("#{number} {}", incident.cause);
-    let mut out = format!("{}{:>12} > {head:width$}  {}\n", "  ", clock(incident.at_unix_us, start), plain(&incident.message));
+    let mut out = format!(
+        "{}{:>12} > {head:width$}  {}\n",
+        "  ",
+        clock(incident.at_unix_us, start),
+        plain(&incident.message)
+    );
     let generations = match (incident.from_generation, incident.to_generation) {
         (0, 0) => "none formed".into(),
         (0, to) => format!("{to}"),
         (from, 0) => format!("{from} -> none yet"),
         (from, to) => format!("{from} -> {to}"),
     };
-    let mut rows: Vec<(&str, String)> =
-        vec![("generation", generations), ("nodes", format!("{} -> {}", incident.from_nodes, incident.to_nodes))];
+    let mut rows: Vec<(&str, String)> = vec![
+        ("generation", generations),
+        (
+            "nodes",
+            format!("{} -> {}", incident.from_nodes, incident.to_nodes),
+        ),
+    ];
     for (name, us) in [
         ("detect", incident.detect_us),
         ("decide", incident.decide_us),
@@ -102,8 +150,16 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize) -> String
     ] {
         rows.push((name, us.map_or_else(|| NOT_MEASURED.into(), millis)));
     }
-    rows.push(("steps lost", incident.steps_lost.map_or_else(|| NOT_MEASURED.into(), |steps| steps.to_string())));
-    for (name, text) in [("charged to", &incident.charged), ("culprit", &incident.culprit)] {
+    rows.push((
+        "steps lost",
+        incident
+            .steps_lost
+            .map_or_else(|| NOT_MEASURED.into(), |steps| steps.to_string()),
+    ));
+    for (name, text) in [
+        ("charged to", &incident.charged),
+        ("culprit", &incident.culprit),
+    ] {
         if !text.is_empty() {
             rows.push((name, plain(text)));
         }
@@ -113,7 +169,11 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize) -> String
     }
     for (name, text) in rows {
         // Figures stand right-aligned on the decimal point, words stand left.
-        let text = if text.ends_with(" ms") { format!("{text:>15}") } else { format!("   {text}") };
+        let text = if text.ends_with(" ms") {
+            format!("{text:>15}")
+        } else {
+            format!("   {text}")
+        };
         out.push_str(&format!("{:16}{name:12}{text}\n", ""));
     }
     out
@@ -126,7 +186,11 @@ fn lost(answer: &ExplainResponse) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
     let (mut total, mut incidents) = (0, 0);
     for lost in &answer.lost {
-        rows.push(vec![lost.cause.clone(), lost.incidents.to_string(), seconds(lost.lost_us)]);
+        rows.push(vec![
+            lost.cause.clone(),
+            lost.incidents.to_string(),
+            seconds(lost.lost_us),
+        ]);
         total += lost.lost_us;
         incidents += lost.incidents;
     }
@@ -136,9 +200,14 @@ fn lost(answer: &ExplainResponse) -> String {
     format!("\nLost time:\n{indented}")
 }
 
-/// `+1234.567s` since the start; an event from before it (a clock that was set) is shown with a minus.
+/// `+1234.567s` since the start; an event from before it (a clock that was set) is shown with a
+/// minus.
 fn clock(at: u64, start: u64) -> String {
-    let (sign, us) = if at >= start { ('+', at - start) } else { ('-', start - at) };
+    let (sign, us) = if at >= start {
+        ('+', at - start)
+    } else {
+        ('-', start - at)
+    };
     format!("{sign}{}", seconds(us))
 }
 

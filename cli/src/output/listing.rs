@@ -20,7 +20,8 @@ pub(crate) trait Listed: Clone {
     /// Columns; `wide` adds to the right, `namespaced` to the left.
     fn heads(wide: bool, namespaced: bool) -> Vec<&'static str>;
     fn row(&self, now_us: u64, wide: bool, namespaced: bool) -> Vec<String>;
-    /// The object without what changes all the time: a watch shows such changes now and then, others at once.
+    /// The object without what changes all the time: a watch shows such changes now and then,
+    /// others at once.
     fn calm(&self) -> Self {
         self.clone()
     }
@@ -42,8 +43,14 @@ impl Listed for v1::Job {
     const KIND: &'static str = "job";
 
     fn heads(wide: bool, namespaced: bool) -> Vec<&'static str> {
-        let mut heads = if namespaced { vec!["NAMESPACE"] } else { Vec::new() };
-        heads.extend(["NAME", "STATE", "NODES", "RANGE", "RESTARTS", "STEP", "AGE", "REASON"]);
+        let mut heads = if namespaced {
+            vec!["NAMESPACE"]
+        } else {
+            Vec::new()
+        };
+        heads.extend([
+            "NAME", "STATE", "NODES", "RANGE", "RESTARTS", "STEP", "AGE", "REASON",
+        ]);
         if wide {
             heads.extend(["GENERATION", "WORLD", "STORE", "UID", "MESSAGE"]);
         }
@@ -56,7 +63,11 @@ impl Listed for v1::Job {
         let spec = self.spec.clone().unwrap_or_default();
         let min = spec.min_replicas.or(spec.replicas).unwrap_or(1);
         let max = spec.max_replicas.or(spec.replicas).unwrap_or(min);
-        let mut row = if namespaced { vec![named.namespace] } else { Vec::new() };
+        let mut row = if namespaced {
+            vec![named.namespace]
+        } else {
+            Vec::new()
+        };
         row.extend([
             named.name,
             words::phase(status.phase).into(),
@@ -91,7 +102,12 @@ impl Listed for v1::Job {
     }
 
     fn discreet(mut self) -> Self {
-        for var in self.spec.iter_mut().flat_map(|spec| &mut spec.env).filter(|var| !var.value.is_empty()) {
+        for var in self
+            .spec
+            .iter_mut()
+            .flat_map(|spec| &mut spec.env)
+            .filter(|var| !var.value.is_empty())
+        {
             var.value = HIDDEN.into();
         }
         self
@@ -121,11 +137,20 @@ impl Listed for v1::Node {
     }
 
     fn row(&self, now_us: u64, wide: bool, _: bool) -> Vec<String> {
-        let jobs: BTreeSet<&str> = self.runs.iter().filter(|run| is_live(run)).map(|run| run.job.as_str()).collect();
+        let jobs: BTreeSet<&str> = self
+            .runs
+            .iter()
+            .filter(|run| is_live(run))
+            .map(|run| run.job.as_str())
+            .collect();
         let mut row = vec![
             self.name.clone(),
             hardware::state(self),
-            format!("{}/{}", self.slots.saturating_sub(self.slots_free), self.slots),
+            format!(
+                "{}/{}",
+                self.slots.saturating_sub(self.slots_free),
+                self.slots
+            ),
             hardware::gpus(self),
             jobs.into_iter().collect::<Vec<_>>().join(","),
             self.agent_version.clone(),
@@ -138,7 +163,10 @@ impl Listed for v1::Node {
                 self.kernel.clone(),
                 self.cpus.to_string(),
                 words::bytes(self.memory_bytes),
-                self.gpus.first().map(|gpu| gpu.model.clone()).unwrap_or_default(),
+                self.gpus
+                    .first()
+                    .map(|gpu| gpu.model.clone())
+                    .unwrap_or_default(),
             ]);
             row.extend(usage::node_row(self.usage.as_ref()));
             row.push(words::age(self.last_heard_unix_us, now_us));
@@ -147,7 +175,12 @@ impl Listed for v1::Node {
     }
 
     fn calm(&self) -> Self {
-        Self { last_heard_unix_us: 0, usage: None, usage_unix_us: 0, ..self.clone() }
+        Self {
+            last_heard_unix_us: 0,
+            usage: None,
+            usage_unix_us: 0,
+            ..self.clone()
+        }
     }
 
     fn name(&self) -> String {
@@ -169,7 +202,11 @@ impl Listed for v1::Event {
     const KIND: &'static str = "event";
 
     fn heads(wide: bool, namespaced: bool) -> Vec<&'static str> {
-        let mut heads = if namespaced { vec!["NAMESPACE"] } else { Vec::new() };
+        let mut heads = if namespaced {
+            vec!["NAMESPACE"]
+        } else {
+            Vec::new()
+        };
         heads.extend(["AGE", "TYPE", "REASON", "OBJECT", "MESSAGE"]);
         if wide {
             heads.extend(["GENERATION", "TIME", "SEQUENCE"]);
@@ -183,11 +220,25 @@ impl Listed for v1::Event {
             ("", node) => format!("node/{node}"),
             (job, _) => format!("job/{job}"),
         };
-        let mut row = if namespaced { vec![self.namespace.clone()] } else { Vec::new() };
-        row.extend([words::age(self.at_unix_us, now_us), severity(self).into(), self.reason.clone(), object, self.message.clone()]);
+        let mut row = if namespaced {
+            vec![self.namespace.clone()]
+        } else {
+            Vec::new()
+        };
+        row.extend([
+            words::age(self.at_unix_us, now_us),
+            severity(self).into(),
+            self.reason.clone(),
+            object,
+            self.message.clone(),
+        ]);
         if wide {
             let generation = (self.generation != 0).then_some(self.generation);
-            row.extend([or_dash(generation), words::utc(self.at_unix_us), self.sequence.to_string()]);
+            row.extend([
+                or_dash(generation),
+                words::utc(self.at_unix_us),
+                self.sequence.to_string(),
+            ]);
         }
         row
     }

@@ -1,5 +1,5 @@
-//! Every rendering of one job, its nodes and its story, held to the files in `golden/`. To accept a change on purpose, run the tests
-//! with `MUSTER_BLESS=1` and read the difference.
+//! Every rendering of one job, its nodes and its story, held to the files in `golden/`. To accept a
+//! change on purpose, run the tests with `MUSTER_BLESS=1` and read the difference.
 
 use std::{env, fs, path::PathBuf};
 
@@ -37,7 +37,10 @@ fn job() -> Job {
         nccl: String::new(),
     };
     Job {
-        r#ref: Some(JobRef { namespace: "team-a".into(), name: "digits".into() }),
+        r#ref: Some(JobRef {
+            namespace: "team-a".into(),
+            name: "digits".into(),
+        }),
         uid: "0190f0a0-0000-7000-8000-000000000001".into(),
         spec: Some(JobSpec {
             replicas: Some(3),
@@ -47,10 +50,16 @@ fn job() -> Job {
             gpus_per_node: Some(0),
             command: vec!["python3".into()],
             args: vec!["train.py".into(), "--note".into(), "it's on".into()],
-            env: vec![EnvVar { name: "TOKEN".into(), value: "yes".into() }],
+            env: vec![EnvVar {
+                name: "TOKEN".into(),
+                value: "yes".into(),
+            }],
             working_dir: Some("/data".into()),
             priority: Some(-5),
-            restart_policy: Some(RestartPolicy { max_restarts: Some(3), window: Some("1h".into()) }),
+            restart_policy: Some(RestartPolicy {
+                max_restarts: Some(3),
+                window: Some("1h".into()),
+            }),
             stop_grace_period: Some("10s".into()),
             scale_up_cooldown: Some("30s".into()),
             fence_after: None,
@@ -69,7 +78,10 @@ fn job() -> Job {
             nodes_running: 2,
             restarts: 1,
             members: vec![member(0, "node-2"), member(1, "node-3")],
-            ranks: vec![rank(0, "node-2", "running", ""), rank(1, "node-3", "exit code 1", "ValueError: bad\tshape")],
+            ranks: vec![
+                rank(0, "node-2", "running", ""),
+                rank(1, "node-3", "exit code 1", "ValueError: bad\tshape"),
+            ],
             last_step: Some(121),
             finished_unix_us: 0,
             replicas: 3,
@@ -82,8 +94,14 @@ fn job() -> Job {
 
 fn pending() -> Job {
     Job {
-        r#ref: Some(JobRef { namespace: "default".into(), name: "waits".into() }),
-        spec: Some(JobSpec { replicas: Some(8), ..JobSpec::default() }),
+        r#ref: Some(JobRef {
+            namespace: "default".into(),
+            name: "waits".into(),
+        }),
+        spec: Some(JobSpec {
+            replicas: Some(8),
+            ..JobSpec::default()
+        }),
         status: Some(JobStatus {
             phase: JobPhase::Pending.into(),
             reason: "BelowMinimum".into(),
@@ -106,21 +124,37 @@ fn node() -> Node {
     Node {
         name: "node-2".into(),
         state: NodeState::Suspect.into(),
-        cordon: Some(Cordon { by: "ada".into(), reason: "fan fails".into(), at_unix_us: START }),
+        cordon: Some(Cordon {
+            by: "ada".into(),
+            reason: "fan fails".into(),
+            at_unix_us: START,
+        }),
         epoch: 3,
         address: "10.0.0.2".into(),
         agent_version: "0.1.0 (commit abc)".into(),
         hostname: "rack-b-2".into(),
         kernel: "6.12.0".into(),
-        labels: [("rack", "b"), ("topology.kubernetes.io/zone", "eu-1a")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+        labels: [("rack", "b"), ("topology.kubernetes.io/zone", "eu-1a")]
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .into(),
         kubernetes_labels: vec!["topology.kubernetes.io/zone".into()],
         slots: 2,
         slots_free: 1,
         cpus: 64,
         memory_bytes: 512 << 30,
-        gpus: vec![Gpu { uuid: "GPU-1".into(), index: 0, model: "NVIDIA H100".into(), memory_bytes: 80 << 30, ..Gpu::default() }],
+        gpus: vec![Gpu {
+            uuid: "GPU-1".into(),
+            index: 0,
+            model: "NVIDIA H100".into(),
+            memory_bytes: 80 << 30,
+            ..Gpu::default()
+        }],
         gpu_error: String::new(),
-        warm_pool: Some(WarmPool { limit: 2, ready: 1, bytes: 250 << 20 }),
+        warm_pool: Some(WarmPool {
+            limit: 2,
+            ready: 1,
+            bytes: 250 << 20,
+        }),
         runs: vec![run(1, "Dead"), run(2, "Running")],
         first_seen_unix_us: START - 3_600_000_000,
         last_heard_unix_us: NOW - 3_000_000,
@@ -142,15 +176,37 @@ fn node() -> Node {
 
 fn usage() -> Usage {
     let space = |available, total| Some(Space { available, total });
-    let disk = |role: DiskRole, path: &str, space| DiskUsage { role: role.into(), path: path.into(), space };
+    let disk = |role: DiskRole, path: &str, space| DiskUsage {
+        role: role.into(),
+        path: path.into(),
+        space,
+    };
     Usage {
         memory: space(96 << 30, 512 << 30),
         swap: space(8 << 30, 8 << 30),
-        load: Some(Load { one_milli: 12_340, five_milli: 11_000, fifteen_milli: 9_876 }),
-        cpu: Some(CpuUsage { cpus: 64, all_milli: 24_500, others_milli: Some(1_250) }),
+        load: Some(Load {
+            one_milli: 12_340,
+            five_milli: 11_000,
+            fifteen_milli: 9_876,
+        }),
+        cpu: Some(CpuUsage {
+            cpus: 64,
+            all_milli: 24_500,
+            others_milli: Some(1_250),
+        }),
         processes: Some(1_412),
-        disks: vec![disk(DiskRole::State, "/var/lib/muster", space(40 << 30, 100 << 30)), disk(DiskRole::Work, "/nfs/data", None)],
-        network: Some(Traffic { received_bytes: 3 << 40, sent_bytes: 5 << 30 }),
+        disks: vec![
+            disk(
+                DiskRole::State,
+                "/var/lib/muster",
+                space(40 << 30, 100 << 30),
+            ),
+            disk(DiskRole::Work, "/nfs/data", None),
+        ],
+        network: Some(Traffic {
+            received_bytes: 3 << 40,
+            sent_bytes: 5 << 30,
+        }),
         runs: Vec::new(),
     }
 }
@@ -159,7 +215,12 @@ fn event(sequence: u64, at: u64, reason: &str, message: &str) -> Event {
     Event {
         sequence,
         at_unix_us: START + at,
-        severity: if reason.ends_with("Lost") { EventSeverity::Warning } else { EventSeverity::Normal }.into(),
+        severity: if reason.ends_with("Lost") {
+            EventSeverity::Warning
+        } else {
+            EventSeverity::Normal
+        }
+        .into(),
         reason: reason.into(),
         message: message.into(),
         namespace: "team-a".into(),
@@ -171,9 +232,21 @@ fn event(sequence: u64, at: u64, reason: &str, message: &str) -> Event {
 fn events() -> Vec<Event> {
     vec![
         event(1, 0, "Submitted", "accepted"),
-        event(2, 415_000, "WorldFormed", "generation 1: world 3 on 3 nodes"),
-        Event { node: "node-1".into(), ..event(3, 38_974_000, "NodeLost", "silent for 5 s") },
-        Event { job: String::new(), node: "node-4".into(), ..event(4, 60_000_000, "NodeReady", "node-4 connected\u{1b}[31m") },
+        event(
+            2,
+            415_000,
+            "WorldFormed",
+            "generation 1: world 3 on 3 nodes",
+        ),
+        Event {
+            node: "node-1".into(),
+            ..event(3, 38_974_000, "NodeLost", "silent for 5 s")
+        },
+        Event {
+            job: String::new(),
+            node: "node-4".into(),
+            ..event(4, 60_000_000, "NodeReady", "node-4 connected\u{1b}[31m")
+        },
     ]
 }
 
@@ -181,8 +254,14 @@ fn story() -> ExplainResponse {
     ExplainResponse {
         job: Some(job()),
         // The last announces the incident of the same words, and is not told a second time.
-        timeline: [events(), vec![Event { generation: 1, ..event(5, 38_974_000, "NodeLost", "node-1 lost its connection") }]]
-            .concat(),
+        timeline: [
+            events(),
+            vec![Event {
+                generation: 1,
+                ..event(5, 38_974_000, "NodeLost", "node-1 lost its connection")
+            }],
+        ]
+        .concat(),
         incidents: vec![
             Incident {
                 at_unix_us: START,
@@ -217,20 +296,33 @@ fn story() -> ExplainResponse {
             },
         ],
         lost: vec![
-            LostTime { cause: "FirstStart".into(), lost_us: 36_124_000, incidents: 1 },
-            LostTime { cause: "NodeLost".into(), lost_us: 14_051_585, incidents: 1 },
+            LostTime {
+                cause: "FirstStart".into(),
+                lost_us: 36_124_000,
+                incidents: 1,
+            },
+            LostTime {
+                cause: "NodeLost".into(),
+                lost_us: 14_051_585,
+                incidents: 1,
+            },
         ],
         incidents_dropped: 0,
     }
 }
 
 fn list<T: Listed>(items: &[T], wide: bool, namespaced: bool) -> String {
-    let rows: Vec<_> = items.iter().map(|item| item.row(NOW, wide, namespaced)).collect();
+    let rows: Vec<_> = items
+        .iter()
+        .map(|item| item.row(NOW, wide, namespaced))
+        .collect();
     Table::new(T::heads(wide, namespaced)).render(&rows, true)
 }
 
 fn held_to(name: &str, text: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/output/golden").join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("src/output/golden")
+        .join(name);
     if env::var_os("MUSTER_BLESS").is_some() {
         fs::write(&path, text).unwrap();
     }
@@ -241,9 +333,17 @@ fn held_to(name: &str, text: &str) {
 #[test]
 fn lists() {
     held_to("jobs.txt", &list(&[job(), pending()], false, false));
-    held_to("jobs-wide-all-namespaces.txt", &list(&[job(), pending()], true, true));
+    held_to(
+        "jobs-wide-all-namespaces.txt",
+        &list(&[job(), pending()], true, true),
+    );
     held_to("nodes.txt", &list(&[node()], false, false));
-    let quiet = Node { name: "node-9".into(), usage: None, usage_unix_us: 0, ..node() };
+    let quiet = Node {
+        name: "node-9".into(),
+        usage: None,
+        usage_unix_us: 0,
+        ..node()
+    };
     held_to("nodes-wide.txt", &list(&[node(), quiet], true, false));
     held_to("events.txt", &list(&events(), false, false));
     held_to("events-wide.txt", &list(&events(), true, true));
@@ -251,18 +351,37 @@ fn lists() {
 
 #[test]
 fn descriptions() {
-    held_to("describe-job.txt", &describe::job(&job(), &events(), NOW, false));
-    held_to("describe-job-pending.txt", &describe::job(&pending(), &[], NOW, false));
-    held_to("describe-node.txt", &describe::node(&node(), &events(), NOW));
+    held_to(
+        "describe-job.txt",
+        &describe::job(&job(), &events(), NOW, false),
+    );
+    held_to(
+        "describe-job-pending.txt",
+        &describe::job(&pending(), &[], NOW, false),
+    );
+    held_to(
+        "describe-node.txt",
+        &describe::node(&node(), &events(), NOW),
+    );
 }
 
 #[test]
 fn the_story_of_a_job() {
     held_to("explain.txt", &explain::render(&story(), NOW));
     let over = {
-        let mut story = ExplainResponse { incidents_dropped: 7, lost: Vec::new(), timeline: Vec::new(), ..story() };
-        let status = story.job.as_mut().and_then(|job| job.status.as_mut()).unwrap();
-        (status.phase, status.finished_unix_us) = (JobPhase::Succeeded.into(), START + 3_723_000_000);
+        let mut story = ExplainResponse {
+            incidents_dropped: 7,
+            lost: Vec::new(),
+            timeline: Vec::new(),
+            ..story()
+        };
+        let status = story
+            .job
+            .as_mut()
+            .and_then(|job| job.status.as_mut())
+            .unwrap();
+        (status.phase, status.finished_unix_us) =
+            (JobPhase::Succeeded.into(), START + 3_723_000_000);
         story.incidents.truncate(1);
         story
     };
@@ -271,12 +390,14 @@ fn the_story_of_a_job() {
 
 #[test]
 fn the_environment_of_a_job() {
-    let variable = |name: &str, value: Option<&str>, from: &str, why: &str, nodes: &[&str]| EnvironmentVariable {
-        name: name.into(),
-        value: value.map(str::to_owned),
-        from: from.into(),
-        why: why.into(),
-        nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+    let variable = |name: &str, value: Option<&str>, from: &str, why: &str, nodes: &[&str]| {
+        EnvironmentVariable {
+            name: name.into(),
+            value: value.map(str::to_owned),
+            from: from.into(),
+            why: why.into(),
+            nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+        }
     };
     let answer = EnvironmentResponse {
         generation: 3,
@@ -285,14 +406,38 @@ fn the_environment_of_a_job() {
         profile_hash: "f3da59462432cc74".into(),
         variables: vec![
             variable("NCCL_ALGO", Some("Ring"), "job", "set by the job", &[]),
-            variable("NCCL_IB_HCA", Some("=mlx5_0,mlx5_1"), "node", "2 of this node's RDMA devices", &["n1", "n2", "n3"]),
-            variable("NCCL_IB_HCA", Some("=mlx5_2"), "job, over =mlx5_0", "1 of this node's RDMA devices", &["n4"]),
-            variable("NODE_ZONE", None, "node", "this node has no label zone", &[]),
+            variable(
+                "NCCL_IB_HCA",
+                Some("=mlx5_0,mlx5_1"),
+                "node",
+                "2 of this node's RDMA devices",
+                &["n1", "n2", "n3"],
+            ),
+            variable(
+                "NCCL_IB_HCA",
+                Some("=mlx5_2"),
+                "job, over =mlx5_0",
+                "1 of this node's RDMA devices",
+                &["n4"],
+            ),
+            variable(
+                "NODE_ZONE",
+                None,
+                "node",
+                "this node has no label zone",
+                &[],
+            ),
         ],
-        remarks: vec![EnvironmentRemark { message: "NCCL_IB_DISABLE=true is 0 to NCCL".into(), nodes: vec!["n4".into()] }],
+        remarks: vec![EnvironmentRemark {
+            message: "NCCL_IB_DISABLE=true is 0 to NCCL".into(),
+            nodes: vec!["n4".into()],
+        }],
     };
     held_to("environment.txt", &environment::render("digits", &answer));
-    held_to("environment.json", &json(&document::Environment::from(answer)));
+    held_to(
+        "environment.json",
+        &json(&document::Environment::from(answer)),
+    );
 }
 
 #[test]
@@ -306,7 +451,10 @@ fn documents() {
 #[test]
 fn values_of_variables_are_hidden_and_their_names_are_not() {
     let text = yaml(&document::Job::from(job().discreet()));
-    assert!(text.contains("TOKEN") && text.contains("<hidden>") && !text.contains("\"yes\""), "{text}");
+    assert!(
+        text.contains("TOKEN") && text.contains("<hidden>") && !text.contains("\"yes\""),
+        "{text}"
+    );
     assert!(!describe::job(&job(), &[], NOW, false).contains("TOKEN=yes"));
     assert!(describe::job(&job(), &[], NOW, true).contains("TOKEN=yes"));
 }
@@ -322,8 +470,12 @@ fn what_is_printed_can_be_submitted_again() {
         .filter(|line| !is_the_server_s(line))
         .map(|line| format!("{line}\n"))
         .collect();
-    let document = crate::jobfile::read("job.yaml", submitted.as_bytes(), "/".as_ref(), None).unwrap();
-    assert_eq!(document.spec, muster_proto::convert::jobs::spec_document(job().spec.unwrap()));
+    let document =
+        crate::jobfile::read("job.yaml", submitted.as_bytes(), "/".as_ref(), None).unwrap();
+    assert_eq!(
+        document.spec,
+        muster_proto::convert::jobs::spec_document(job().spec.unwrap())
+    );
 }
 
 fn is_the_server_s(line: &str) -> bool {

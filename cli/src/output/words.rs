@@ -2,7 +2,8 @@
 
 use muster_proto::v1::{JobPhase, NodeState};
 
-/// The time from `from` to `to` (microseconds), as kubectl writes ages: two units while the second still matters.
+/// The time from `from` to `to` (microseconds), as kubectl writes ages: two units while the second
+/// still matters.
 pub(crate) fn age(from: u64, to: u64) -> String {
     if from == 0 {
         return "-".into();
@@ -31,7 +32,9 @@ pub(crate) fn utc_seconds(unix_us: u64) -> String {
 
 /// RFC 3339 in UTC, to the microsecond.
 pub(crate) fn utc(unix_us: u64) -> String {
-    let known = i64::try_from(unix_us).ok().and_then(|us| jiff::Timestamp::from_microsecond(us).ok());
+    let known = i64::try_from(unix_us)
+        .ok()
+        .and_then(|us| jiff::Timestamp::from_microsecond(us).ok());
     known.unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_string()
 }
 
@@ -60,7 +63,11 @@ pub(crate) fn node_state(state: i32) -> &'static str {
 
 /// `3`, or `2-8`.
 pub(crate) fn range(min: i64, max: i64) -> String {
-    if min == max { min.to_string() } else { format!("{min}-{max}") }
+    if min == max {
+        min.to_string()
+    } else {
+        format!("{min}-{max}")
+    }
 }
 
 /// `1 node`, `3 nodes`, `2 processes`.
@@ -81,7 +88,11 @@ pub(crate) fn bytes(bytes: u64) -> String {
         size /= 1024.0;
         unit += 1;
     }
-    if unit == 0 { format!("{bytes} B") } else { format!("{size:.1} {}", UNITS[unit]) }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{size:.1} {}", UNITS[unit])
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! A coordinator of cardboard: it answers what a test tells it to, so that every answer can be had at will.
+//! A coordinator of cardboard: it answers what a test tells it to, so that every answer can be had
+//! at will.
 
 use std::{
     collections::VecDeque,
@@ -35,7 +36,8 @@ impl Cardboard {
     fn next<T>(&self, heard: String, answers: &Answers<T>) -> Answer<T> {
         self.heard.lock().unwrap().push(heard);
         let next = answers.lock().unwrap().pop_front();
-        next.unwrap_or_else(|| Err(Status::failed_precondition("the test has no more answers"))).map(Response::new)
+        next.unwrap_or_else(|| Err(Status::failed_precondition("the test has no more answers")))
+            .map(Response::new)
     }
 
     fn next_stream<T: Send + 'static>(
@@ -47,7 +49,11 @@ impl Cardboard {
         // A stream without an error at its end stays open, as a watch does.
         let stays = items.last().is_none_or(Result::is_ok);
         let stream = stream::iter(items);
-        Ok(Response::new(if stays { stream.chain(stream::pending()).boxed() } else { stream.boxed() }))
+        Ok(Response::new(if stays {
+            stream.chain(stream::pending()).boxed()
+        } else {
+            stream.boxed()
+        }))
     }
 }
 
@@ -55,7 +61,10 @@ impl Cardboard {
 impl JobService for Cardboard {
     async fn submit(&self, request: Request<SubmitRequest>) -> Answer<SubmitResponse> {
         let request = request.into_inner();
-        self.next(format!("submit {} {}", request.request_id, request.validate_only), &self.submit)
+        self.next(
+            format!("submit {} {}", request.request_id, request.validate_only),
+            &self.submit,
+        )
     }
     async fn get(&self, request: Request<GetJobRequest>) -> Answer<GetJobResponse> {
         let named = request.into_inner().r#ref.unwrap_or_default();
@@ -63,11 +72,17 @@ impl JobService for Cardboard {
     }
     async fn list(&self, request: Request<ListJobsRequest>) -> Answer<ListJobsResponse> {
         let request = request.into_inner();
-        self.next(format!("list {:?} {:?}", request.namespace, request.page_token), &self.list)
+        self.next(
+            format!("list {:?} {:?}", request.namespace, request.page_token),
+            &self.list,
+        )
     }
     type WatchStream = BoxStream<'static, Result<WatchJobsResponse, Status>>;
     async fn watch(&self, request: Request<WatchJobsRequest>) -> Answer<Self::WatchStream> {
-        self.next_stream(format!("watch {:?}", request.into_inner().name), &self.watch)
+        self.next_stream(
+            format!("watch {:?}", request.into_inner().name),
+            &self.watch,
+        )
     }
     async fn scale(&self, _: Request<ScaleRequest>) -> Answer<ScaleResponse> {
         let answer = self.scale.lock().unwrap().pop_front();
@@ -78,16 +93,27 @@ impl JobService for Cardboard {
     }
     async fn cancel(&self, _: Request<CancelRequest>) -> Answer<CancelResponse> {
         let answer = self.cancel.lock().unwrap().pop_front();
-        answer.unwrap_or_else(|| Err(Status::permission_denied("not yours"))).map(Response::new)
+        answer
+            .unwrap_or_else(|| Err(Status::permission_denied("not yours")))
+            .map(Response::new)
     }
     async fn delete(&self, _: Request<DeleteRequest>) -> Answer<DeleteResponse> {
-        Err(Status::failed_precondition("job default/digits is Running; cancel it first"))
+        Err(Status::failed_precondition(
+            "job default/digits is Running; cancel it first",
+        ))
     }
     type LogsStream = BoxStream<'static, Result<LogsResponse, Status>>;
     async fn logs(&self, request: Request<LogsRequest>) -> Answer<Self::LogsStream> {
         let request = request.into_inner();
-        let from: Vec<u64> = request.positions.iter().map(|position| position.at).collect();
-        let heard = format!("logs rank {:?} tail {:?} follow {} from {from:?}", request.rank, request.tail, request.follow);
+        let from: Vec<u64> = request
+            .positions
+            .iter()
+            .map(|position| position.at)
+            .collect();
+        let heard = format!(
+            "logs rank {:?} tail {:?} follow {} from {from:?}",
+            request.rank, request.tail, request.follow
+        );
         let items = self.next(heard, &self.logs)?.into_inner();
         Ok(Response::new(stream::iter(items).boxed()))
     }
@@ -95,7 +121,9 @@ impl JobService for Cardboard {
         Err(Status::not_found("job default/x not found"))
     }
     async fn environment(&self, _: Request<EnvironmentRequest>) -> Answer<EnvironmentResponse> {
-        Err(Status::failed_precondition("job default/x has no generation yet"))
+        Err(Status::failed_precondition(
+            "job default/x has no generation yet",
+        ))
     }
     async fn wait(&self, request: Request<WaitRequest>) -> Answer<WaitResponse> {
         let request = request.into_inner();
@@ -105,12 +133,20 @@ impl JobService for Cardboard {
 
 /// Serves until the returned runtime is dropped.
 pub(crate) fn serve(cardboard: Cardboard) -> (tokio::runtime::Runtime, Arc<Cardboard>, SocketAddr) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
     let cardboard = Arc::new(cardboard);
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();
     let service = JobServiceServer::from_arc(cardboard.clone());
-    runtime.spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(TcpIncoming::from(listener)));
+    runtime.spawn(
+        tonic::transport::Server::builder()
+            .add_service(service)
+            .serve_with_incoming(TcpIncoming::from(listener)),
+    );
     (runtime, cardboard, address)
 }
 
@@ -120,12 +156,19 @@ pub(crate) fn muster(address: SocketAddr, args: &[&str]) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MUSTER_")) {
         command.env_remove(name);
     }
-    command.args(["--server", &format!("http://{address}")]).args(args).stdin(Stdio::null());
+    command
+        .args(["--server", &format!("http://{address}")])
+        .args(args)
+        .stdin(Stdio::null());
     command
 }
 
 /// Exit code, stdout, stderr.
 pub(crate) fn read(output: Output) -> (i32, String, String) {
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().expect("ended by itself"), text(output.stdout), text(output.stderr))
+    (
+        output.status.code().expect("ended by itself"),
+        text(output.stdout),
+        text(output.stderr),
+    )
 }

@@ -1,7 +1,8 @@
 //! `muster.v1.AgentService`: one stream per connected agent.
 //!
-//! The agent says Hello; the fleet accepts or refuses; then the session carries facts up and the latest desired state down until
-//! either side goes. The end of a session says nothing about the node's workers.
+//! The agent says Hello; the fleet accepts or refuses; then the session carries facts up and the
+//! latest desired state down until either side goes. The end of a session says nothing about the
+//! node's workers.
 
 use std::{
     collections::BTreeMap,
@@ -37,7 +38,8 @@ use crate::engine::Orders;
 /// An agent has its hello ready when it dials; the rest is two trips over the network.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 
-/// An agent that takes no message for this long does not read its stream: better a new session than a stuck one.
+/// An agent that takes no message for this long does not read its stream: better a new session than
+/// a stuck one.
 const SEND_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Log reads through one session at a time: a `logs -f` of a whole large node, and as many again.
@@ -50,16 +52,23 @@ pub(crate) struct Agents(pub Context);
 impl v1::agent_service_server::AgentService for Agents {
     type SessionStream = Feed<v1::CoordinatorMessage>;
 
-    async fn session(&self, request: Request<Streaming<v1::AgentMessage>>) -> Result<Response<Self::SessionStream>, Status> {
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::AgentMessage>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
         let inbound = request.into_inner();
         let context = self.0.clone();
-        Ok(Response::new(feed(&self.0.scope, "session", |out| async move {
-            if let Err(ended) = serve(&context, inbound, &out).await {
-                info!(reason = ended.message(), "session ended");
-                // For the agent's log; if it does not read any more, nothing is lost.
-                let _ = timeout(SEND_DEADLINE, out.send(Err(ended))).await;
-            }
-        })))
+        Ok(Response::new(feed(
+            &self.0.scope,
+            "session",
+            |out| async move {
+                if let Err(ended) = serve(&context, inbound, &out).await {
+                    info!(reason = ended.message(), "session ended");
+                    // For the agent's log; if it does not read any more, nothing is lost.
+                    let _ = timeout(SEND_DEADLINE, out.send(Err(ended))).await;
+                }
+            },
+        )))
     }
 }
 
@@ -70,8 +79,17 @@ async fn serve(
 ) -> Result<(), Status> {
     let (node, id, orders) = Box::pin(open(context, &mut inbound)).await?;
     let (commands, log_commands) = mpsc::channel(COMMANDS);
-    let session =
-        Session { context, id, node: node.clone(), inbound, orders, log_commands, out, reads: BTreeMap::new(), published: None };
+    let session = Session {
+        context,
+        id,
+        node: node.clone(),
+        inbound,
+        orders,
+        log_commands,
+        out,
+        reads: BTreeMap::new(),
+        published: None,
+    };
     let announced = context.connections.announce(node, id, commands);
     let ended = session.run().await;
     drop(announced);
@@ -80,20 +98,30 @@ async fn serve(
     ended
 }
 
-/// A box of its own, as for all that happens once: a hello takes a kilobyte wherever it passes through.
+/// A box of its own, as for all that happens once: a hello takes a kilobyte wherever it passes
+/// through.
 async fn open(
     context: &Context,
     inbound: &mut Streaming<v1::AgentMessage>,
 ) -> Result<(NodeName, SessionId, watch::Receiver<Orders>), Status> {
     let hello = read_hello(context, inbound).await?;
     let node = hello.node.clone();
-    let (id, orders) = context.handle.connect(hello).await.map_err(status::no_answer)?;
+    let (id, orders) = context
+        .handle
+        .connect(hello)
+        .await
+        .map_err(status::no_answer)?;
     Ok((node, id, orders))
 }
 
-async fn read_hello(context: &Context, inbound: &mut Streaming<v1::AgentMessage>) -> Result<Hello, Status> {
+async fn read_hello(
+    context: &Context,
+    inbound: &mut Streaming<v1::AgentMessage>,
+) -> Result<Hello, Status> {
     let first = timeout(HELLO_DEADLINE, inbound.message()).await;
-    let first = first.map_err(|_| Status::deadline_exceeded(format!("no hello within {} s", HELLO_DEADLINE.as_secs())))??;
+    let first = first.map_err(|_| {
+        Status::deadline_exceeded(format!("no hello within {} s", HELLO_DEADLINE.as_secs()))
+    })??;
     match first.and_then(|message| message.message) {
         Some(FromAgent::Hello(hello)) => {
             // Before anything else of it is read: what the rest means depends on the version.
@@ -105,8 +133,14 @@ async fn read_hello(context: &Context, inbound: &mut Streaming<v1::AgentMessage>
             }
             wire::hello_from_wire(hello, context.handle.now()).map_err(status::malformed)
         }
-        Some(_) => Err(status::invalid("message", "the first one of a session must be hello")),
-        None => Err(status::invalid("message", "is missing: the first one of a session must be hello")),
+        Some(_) => Err(status::invalid(
+            "message",
+            "the first one of a session must be hello",
+        )),
+        None => Err(status::invalid(
+            "message",
+            "is missing: the first one of a session must be hello",
+        )),
     }
 }
 
@@ -126,7 +160,8 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Ten thousand of these wait all the time: what is needed for one message lives in a box of its own, and only as long.
+    /// Ten thousand of these wait all the time: what is needed for one message lives in a box of
+    /// its own, and only as long.
     async fn run(mut self) -> Result<(), Status> {
         Box::pin(self.welcome()).await?;
         Box::pin(self.publish()).await?;
@@ -150,11 +185,17 @@ impl Session<'_> {
 
     /// Waits for the fleet's word on the hello and passes it on.
     async fn welcome(&mut self) -> Result<(), Status> {
-        let orders = self.orders.wait_for(|orders| orders.welcome.is_some() || orders.refused.is_some()).await;
+        let orders = self
+            .orders
+            .wait_for(|orders| orders.welcome.is_some() || orders.refused.is_some())
+            .await;
         let orders = orders.map_err(|_| shutting_down())?.clone();
         match (orders.refused, orders.welcome) {
             (Some(why), _) => Err(Status::failed_precondition(why)),
-            (None, Some(welcome)) => self.send(ToAgent::Welcome(wire::welcome_to_wire(&welcome))).await,
+            (None, Some(welcome)) => {
+                self.send(ToAgent::Welcome(wire::welcome_to_wire(&welcome)))
+                    .await
+            }
             (None, None) => unreachable!("wait_for() returns when one of them is there"),
         }
     }
@@ -166,7 +207,11 @@ impl Session<'_> {
         }
         if orders.desired.is_some() && orders.desired != self.published {
             self.published = orders.desired;
-            let desired = self.published.as_deref().map(wire::desired_to_wire).expect("tested above");
+            let desired = self
+                .published
+                .as_deref()
+                .map(wire::desired_to_wire)
+                .expect("tested above");
             self.send(ToAgent::Desired(desired)).await?;
         }
         Ok(())
@@ -177,26 +222,37 @@ impl Session<'_> {
         let input = match message.message {
             Some(FromAgent::Heartbeat(v1::Heartbeat { sequence })) => {
                 self.tell(Input::Heartbeat { session }).await?;
-                // Workers of jobs with `fenceAfter` live by this answer. It may be given because nobody else can lead while this process
-                // has its store open; with a store that can be taken over, its lease must be looked at here first.
-                let unix_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
-                return self.send(ToAgent::Heartbeat(v1::HeartbeatReply { sequence, unix_us })).await;
+                // Workers of jobs with `fenceAfter` live by this answer. It may be given because
+                // nobody else can lead while this process has its store open; with a store that can
+                // be taken over, its lease must be looked at here first.
+                let unix_us = SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .map_or(0, |since| since.as_micros() as u64);
+                return self
+                    .send(ToAgent::Heartbeat(v1::HeartbeatReply { sequence, unix_us }))
+                    .await;
             }
             Some(FromAgent::Log(chunk)) => return self.chunk(chunk).await,
-            Some(FromAgent::Report(report)) => {
-                Input::Report { session, report: wire::node_report_from_wire(report).map_err(status::malformed)? }
-            }
-            Some(FromAgent::Runs(runs)) => {
-                Input::Runs { session, runs: wire::runs_from_wire(runs, self.context.handle.now()).map_err(status::malformed)? }
-            }
-            Some(FromAgent::Spares(spares)) => {
-                Input::Spares { session, spares: wire::spares_from_wire(spares).map_err(status::malformed)? }
-            }
+            Some(FromAgent::Report(report)) => Input::Report {
+                session,
+                report: wire::node_report_from_wire(report).map_err(status::malformed)?,
+            },
+            Some(FromAgent::Runs(runs)) => Input::Runs {
+                session,
+                runs: wire::runs_from_wire(runs, self.context.handle.now())
+                    .map_err(status::malformed)?,
+            },
+            Some(FromAgent::Spares(spares)) => Input::Spares {
+                session,
+                spares: wire::spares_from_wire(spares).map_err(status::malformed)?,
+            },
             Some(FromAgent::Usage(usage)) => {
                 self.note_usage(usage)?;
                 return Ok(());
             }
-            Some(FromAgent::Hello(_)) => return Err(status::invalid("message", "hello comes once, at the start")),
+            Some(FromAgent::Hello(_)) => {
+                return Err(status::invalid("message", "hello comes once, at the start"));
+            }
             // A newer agent may say what this build does not know.
             None => return Ok(()),
         };
@@ -207,12 +263,20 @@ impl Session<'_> {
     fn note_usage(&self, usage: v1::Usage) -> Result<(), Status> {
         let usage = usage_from_wire(usage).map_err(status::malformed)?;
         let handle = &self.context.handle;
-        self.context.usages.put(self.node.clone(), handle.now(), usage, |node| handle.node(node).is_some());
+        self.context
+            .usages
+            .put(self.node.clone(), handle.now(), usage, |node| {
+                handle.node(node).is_some()
+            });
         Ok(())
     }
 
     async fn tell(&self, input: Input) -> Result<(), Status> {
-        self.context.handle.tell(input).await.map_err(status::no_answer)
+        self.context
+            .handle
+            .tell(input)
+            .await
+            .map_err(status::no_answer)
     }
 
     async fn log(&mut self, command: LogCommand) -> Result<(), Status> {
@@ -226,7 +290,9 @@ impl Session<'_> {
                 }
                 Ok(())
             }
-            LogCommand::Credit(credit) if self.reads.contains_key(&credit.id) => self.send(ToAgent::LogCredit(credit)).await,
+            LogCommand::Credit(credit) if self.reads.contains_key(&credit.id) => {
+                self.send(ToAgent::LogCredit(credit)).await
+            }
             LogCommand::Cancel { id } if self.reads.remove(&id).is_some() => {
                 self.send(ToAgent::LogCancel(v1::LogCancel { id })).await
             }
@@ -235,10 +301,13 @@ impl Session<'_> {
         }
     }
 
-    /// Hands a chunk to its reader. Never waits: a session that waits for a reader would look silent.
+    /// Hands a chunk to its reader. Never waits: a session that waits for a reader would look
+    /// silent.
     async fn chunk(&mut self, chunk: v1::LogChunk) -> Result<(), Status> {
         let (id, end) = (chunk.id, chunk.end);
-        let Some(reader) = self.reads.get(&id) else { return Ok(()) };
+        let Some(reader) = self.reads.get(&id) else {
+            return Ok(());
+        };
         let taken = reader.try_send(chunk);
         if let Err(mpsc::error::TrySendError::Full(_)) = &taken {
             warn!(session = %self.id, "the agent sends more of a log than it has credit for; the read is ended");
@@ -253,11 +322,16 @@ impl Session<'_> {
     }
 
     async fn send(&self, message: ToAgent) -> Result<(), Status> {
-        let message = v1::CoordinatorMessage { message: Some(message) };
+        let message = v1::CoordinatorMessage {
+            message: Some(message),
+        };
         match timeout(SEND_DEADLINE, self.out.send(Ok(message))).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(Status::cancelled("the agent is gone")),
-            Err(_) => Err(Status::deadline_exceeded(format!("the agent took no message for {} s", SEND_DEADLINE.as_secs()))),
+            Err(_) => Err(Status::deadline_exceeded(format!(
+                "the agent took no message for {} s",
+                SEND_DEADLINE.as_secs()
+            ))),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Which agents are connected, and log reads through their sessions.
 //!
-//! A reader has credit: the agent may send so many chunks and then waits until the reader has taken some. So a slow reader slows
-//! only its own read; the session that carries it, and the heartbeats on it, never wait for anybody's terminal.
+//! A reader has credit: the agent may send so many chunks and then waits until the reader has taken
+//! some. So a slow reader slows only its own read; the session that carries it, and the heartbeats
+//! on it, never wait for anybody's terminal.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +18,8 @@ pub(crate) const COMMANDS: usize = 64;
 
 /// Credit of one read, in chunks of at most 64 KiB: 1 MiB keeps a fast network busy.
 const WINDOW: u32 = 16;
-/// Credit of all reads of one client together: 4 MiB, shared by the ranks that are read at the same time.
+/// Credit of all reads of one client together: 4 MiB, shared by the ranks that are read at the same
+/// time.
 const WINDOW_SHARED: u32 = 64;
 
 /// What a session's task is asked to send to its agent about logs.
@@ -51,25 +53,53 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Makes a session known until the returned guard is dropped. A newer session of a node takes the older one's place.
-    pub(crate) fn announce(&self, node: NodeName, session: SessionId, commands: mpsc::Sender<LogCommand>) -> Announced<'_> {
-        self.by_node.send_modify(|all| drop(all.insert(node.clone(), Connection { session, commands })));
-        Announced { connections: self, node, session }
+    /// Makes a session known until the returned guard is dropped. A newer session of a node takes
+    /// the older one's place.
+    pub(crate) fn announce(
+        &self,
+        node: NodeName,
+        session: SessionId,
+        commands: mpsc::Sender<LogCommand>,
+    ) -> Announced<'_> {
+        self.by_node
+            .send_modify(|all| drop(all.insert(node.clone(), Connection { session, commands })));
+        Announced {
+            connections: self,
+            node,
+            session,
+        }
     }
 
     pub(crate) fn follow(&self) -> watch::Receiver<BTreeMap<NodeName, Connection>> {
         self.by_node.subscribe()
     }
 
-    /// Starts a read of one rank's log, one of `shared` that the client reads at the same time. `None`: the session has just ended.
-    pub(crate) async fn read(&self, connection: &Connection, read: v1::LogRead, shared: usize) -> Option<Reading> {
-        let window = (WINDOW_SHARED / u32::try_from(shared.max(1)).unwrap_or(u32::MAX)).clamp(2, WINDOW);
+    /// Starts a read of one rank's log, one of `shared` that the client reads at the same time.
+    /// `None`: the session has just ended.
+    pub(crate) async fn read(
+        &self,
+        connection: &Connection,
+        read: v1::LogRead,
+        shared: usize,
+    ) -> Option<Reading> {
+        let window =
+            (WINDOW_SHARED / u32::try_from(shared.max(1)).unwrap_or(u32::MAX)).clamp(2, WINDOW);
         let id = self.last_read.fetch_add(1, Ordering::Relaxed) + 1;
         // The end of a log needs no credit, and must find room behind all that do.
         let (sender, chunks) = mpsc::channel(window as usize + 1);
         let read = v1::LogRead { id, window, ..read };
-        connection.commands.send(LogCommand::Read(Box::new((read, sender)))).await.ok()?;
-        Some(Reading { id, commands: connection.commands.clone(), chunks, window, taken: 0 })
+        connection
+            .commands
+            .send(LogCommand::Read(Box::new((read, sender))))
+            .await
+            .ok()?;
+        Some(Reading {
+            id,
+            commands: connection.commands.clone(),
+            chunks,
+            window,
+            taken: 0,
+        })
     }
 }
 
@@ -82,7 +112,9 @@ pub(crate) struct Announced<'a> {
 impl Drop for Announced<'_> {
     fn drop(&mut self) {
         self.connections.by_node.send_if_modified(|all| {
-            let mine = all.get(&self.node).is_some_and(|connection| connection.session == self.session);
+            let mine = all
+                .get(&self.node)
+                .is_some_and(|connection| connection.session == self.session);
             mine && all.remove(&self.node).is_some()
         });
     }
@@ -103,7 +135,10 @@ impl Reading {
     pub(crate) async fn next(&mut self) -> Option<v1::LogChunk> {
         // Credit is given back by halves, so that most chunks cost no message of their own.
         if self.taken >= self.window / 2 {
-            let credit = v1::LogCredit { id: self.id, chunks: self.taken };
+            let credit = v1::LogCredit {
+                id: self.id,
+                chunks: self.taken,
+            };
             self.commands.send(LogCommand::Credit(credit)).await.ok()?;
             self.taken = 0;
         }

@@ -1,6 +1,8 @@
-//! `JobService.Environment`: every variable that Muster sets for the ranks of a job, on which nodes, from where, and why.
+//! `JobService.Environment`: every variable that Muster sets for the ranks of a job, on which
+//! nodes, from where, and why.
 //!
-//! Computed by the same function as on the nodes, from the profile of the latest generation and from what its nodes report now.
+//! Computed by the same function as on the nodes, from the profile of the latest generation and
+//! from what its nodes report now.
 
 use std::collections::BTreeMap;
 
@@ -21,12 +23,19 @@ pub(crate) fn answer<'a>(
 ) -> Option<v1::EnvironmentResponse> {
     let record = &view.record;
     let generation = record.latest()?;
-    let env: BTreeMap<String, String> = record.spec.env.iter().map(|var| (var.name.clone(), var.value.clone())).collect();
+    let env: BTreeMap<String, String> = record
+        .spec
+        .env
+        .iter()
+        .map(|var| (var.name.clone(), var.value.clone()))
+        .collect();
     let mut entries: BTreeMap<Entry, (String, Vec<String>)> = BTreeMap::new();
     let mut remarks: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut described = 0;
     for member in &generation.members {
-        let Some(known) = node(&member.node) else { continue };
+        let Some(known) = node(&member.node) else {
+            continue;
+        };
         described += 1;
         let share = Share {
             report: &known.report,
@@ -38,15 +47,26 @@ pub(crate) fn answer<'a>(
         let given = environment(&generation.profile, share);
         for variable in given.variables {
             let from = variable.source.to_string();
-            let (_, nodes) = entries.entry((variable.name, variable.value, from)).or_insert_with(|| (variable.why, Vec::new()));
+            let (_, nodes) = entries
+                .entry((variable.name, variable.value, from))
+                .or_insert_with(|| (variable.why, Vec::new()));
             nodes.push(member.node.to_string());
         }
         for remark in given.remarks {
-            remarks.entry(remark.message).or_default().push(member.node.to_string());
+            remarks
+                .entry(remark.message)
+                .or_default()
+                .push(member.node.to_string());
         }
     }
     // Everywhere is said by naming nobody.
-    let some = |nodes: Vec<String>| if nodes.len() == described { Vec::new() } else { nodes };
+    let some = |nodes: Vec<String>| {
+        if nodes.len() == described {
+            Vec::new()
+        } else {
+            nodes
+        }
+    };
     Some(v1::EnvironmentResponse {
         generation: generation.number.0,
         nodes: generation.members.len() as u32,
@@ -54,8 +74,22 @@ pub(crate) fn answer<'a>(
         profile_hash: generation.profile.hash(),
         variables: entries
             .into_iter()
-            .map(|((name, value, from), (why, nodes))| v1::EnvironmentVariable { name, value, from, why, nodes: some(nodes) })
+            .map(
+                |((name, value, from), (why, nodes))| v1::EnvironmentVariable {
+                    name,
+                    value,
+                    from,
+                    why,
+                    nodes: some(nodes),
+                },
+            )
             .collect(),
-        remarks: remarks.into_iter().map(|(message, nodes)| v1::EnvironmentRemark { message, nodes: some(nodes) }).collect(),
+        remarks: remarks
+            .into_iter()
+            .map(|(message, nodes)| v1::EnvironmentRemark {
+                message,
+                nodes: some(nodes),
+            })
+            .collect(),
     })
 }

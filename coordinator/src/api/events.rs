@@ -23,7 +23,10 @@ pub(crate) struct Events(pub Context);
 
 #[tonic::async_trait]
 impl v1::event_service_server::EventService for Events {
-    async fn list(&self, request: Request<v1::ListEventsRequest>) -> Result<Response<v1::ListEventsResponse>, Status> {
+    async fn list(
+        &self,
+        request: Request<v1::ListEventsRequest>,
+    ) -> Result<Response<v1::ListEventsResponse>, Status> {
         let request = request.into_inner();
         let about = About::read(&request.namespace, &request.job, &request.node)?;
         let after = match request.page_token.as_str() {
@@ -32,19 +35,32 @@ impl v1::event_service_server::EventService for Events {
         };
         let events = self.0.handle.events();
         let events = events.borrow();
-        let items = events.after(after).filter(|event| about.covers(event)).map(|event| (event.sequence, wire::event(event)));
+        let items = events
+            .after(after)
+            .filter(|event| about.covers(event))
+            .map(|event| (event.sequence, wire::event(event)));
         let (events, next) = page::fill(page::size(request.page_size), items);
-        let next_page_token = next.map(|sequence| sequence.to_string()).unwrap_or_default();
-        Ok(Response::new(v1::ListEventsResponse { events, next_page_token }))
+        let next_page_token = next
+            .map(|sequence| sequence.to_string())
+            .unwrap_or_default();
+        Ok(Response::new(v1::ListEventsResponse {
+            events,
+            next_page_token,
+        }))
     }
 
     type WatchStream = Feed<v1::WatchEventsResponse>;
 
-    async fn watch(&self, request: Request<v1::WatchEventsRequest>) -> Result<Response<Self::WatchStream>, Status> {
+    async fn watch(
+        &self,
+        request: Request<v1::WatchEventsRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
         let request = request.into_inner();
         let about = About::read(&request.namespace, &request.job, &request.node)?;
         let events = self.0.handle.events();
-        Ok(Response::new(feed(&self.0.scope, "watch events", |out| follow(events, about, request.after, out))))
+        Ok(Response::new(feed(&self.0.scope, "watch events", |out| {
+            follow(events, about, request.after, out)
+        })))
     }
 }
 
@@ -67,36 +83,70 @@ impl About {
                 if let Some(message) = label_error(&name) {
                     return Err(status::invalid("job", message));
                 }
-                let namespace = given(namespace).unwrap_or_else(|| muster_core::spec::DEFAULT_NAMESPACE.into());
+                let namespace =
+                    given(namespace).unwrap_or_else(|| muster_core::spec::DEFAULT_NAMESPACE.into());
                 Some(JobName { namespace, name })
             }
             None => None,
         };
-        let node = given(node).map(|name| node_name("node", &name)).transpose()?;
-        Ok(Self { namespace: given(namespace), job, node })
+        let node = given(node)
+            .map(|name| node_name("node", &name))
+            .transpose()?;
+        Ok(Self {
+            namespace: given(namespace),
+            job,
+            node,
+        })
     }
 
     fn covers(&self, event: &Event) -> bool {
         let job = event.job.as_ref().map(|(_, name)| name);
         self.job.as_ref().is_none_or(|wanted| job == Some(wanted))
-            && self.namespace.as_ref().is_none_or(|wanted| job.is_some_and(|name| name.namespace == *wanted))
-            && self.node.as_ref().is_none_or(|wanted| event.node.as_ref() == Some(wanted))
+            && self
+                .namespace
+                .as_ref()
+                .is_none_or(|wanted| job.is_some_and(|name| name.namespace == *wanted))
+            && self
+                .node
+                .as_ref()
+                .is_none_or(|wanted| event.node.as_ref() == Some(wanted))
     }
 }
 
-/// Runs until the client or the engine is gone. A client slower than the ring turns misses the events that fell out of it.
-async fn follow(mut events: watch::Receiver<board::Events>, about: About, mut after: u64, out: Out<v1::WatchEventsResponse>) {
+/// Runs until the client or the engine is gone. A client slower than the ring turns misses the
+/// events that fell out of it.
+async fn follow(
+    mut events: watch::Receiver<board::Events>,
+    about: About,
+    mut after: u64,
+    out: Out<v1::WatchEventsResponse>,
+) {
     loop {
         // As many as one page at a time, so that the ring is never held for long.
         let (new, last): (Vec<Arc<Event>>, u64) = {
             let ring = events.borrow_and_update();
-            let new: Vec<_> = ring.after(after).filter(|event| about.covers(event)).take(PAGE_MAX).cloned().collect();
-            let last = if new.len() == PAGE_MAX { new[PAGE_MAX - 1].sequence } else { ring.last() };
+            let new: Vec<_> = ring
+                .after(after)
+                .filter(|event| about.covers(event))
+                .take(PAGE_MAX)
+                .cloned()
+                .collect();
+            let last = if new.len() == PAGE_MAX {
+                new[PAGE_MAX - 1].sequence
+            } else {
+                ring.last()
+            };
             (new, last)
         };
         let more = new.len() == PAGE_MAX;
         for event in new {
-            if out.send(Ok(v1::WatchEventsResponse { event: Some(wire::event(&event)) })).await.is_err() {
+            if out
+                .send(Ok(v1::WatchEventsResponse {
+                    event: Some(wire::event(&event)),
+                }))
+                .await
+                .is_err()
+            {
                 return;
             }
         }

@@ -17,7 +17,8 @@ use prost::Message;
 use super::jobs::shown;
 use crate::board::Events;
 
-/// Bytes of events in an explanation: half a message; the job takes a quarter at most, 100 receipts of 1 KiB far less.
+/// Bytes of events in an explanation: half a message; the job takes a quarter at most, 100 receipts
+/// of 1 KiB far less.
 const TIMELINE_BYTES: usize = MESSAGE_MAX / 2;
 
 pub(crate) fn explain(view: &JobView, events: &Events, now: Timestamp) -> v1::ExplainResponse {
@@ -57,7 +58,10 @@ fn lost(sums: BTreeMap<Cause, Lost>) -> Vec<v1::LostTime> {
     let waits = || sums.values().filter(|sum| !sum.waited.is_zero());
     // Its incidents are counted in the rows of their causes.
     let waited = row("Waiting".into(), 0, waits().map(|sum| sum.waited).sum());
-    let mut rows: Vec<_> = sums.iter().map(|(cause, sum)| row(format!("{cause:?}"), sum.incidents, sum.time)).collect();
+    let mut rows: Vec<_> = sums
+        .iter()
+        .map(|(cause, sum)| row(format!("{cause:?}"), sum.incidents, sum.time))
+        .collect();
     rows.extend(Some(waited).filter(|waited| waited.lost_us > 0));
     rows
 }

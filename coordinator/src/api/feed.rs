@@ -12,13 +12,15 @@ use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-/// Messages that wait for a client. The task behind holds the rest back, so a small number is enough to keep the wire busy; the
-/// largest message is 4 MiB, so a client that stops reading costs at most 16 MiB.
+/// Messages that wait for a client. The task behind holds the rest back, so a small number is
+/// enough to keep the wire busy; the largest message is 4 MiB, so a client that stops reading costs
+/// at most 16 MiB.
 const QUEUE: usize = 4;
 
 /// Where a stream's task puts what its client shall get.
 ///
-/// Boxed: a queue has room for 32 items from the start, however few it may hold, and there is one for each of ten thousand agents.
+/// Boxed: a queue has room for 32 items from the start, however few it may hold, and there is one
+/// for each of ten thousand agents.
 #[derive(Debug)]
 pub(crate) struct Out<T>(mpsc::Sender<Box<Result<T, Status>>>);
 
@@ -60,13 +62,21 @@ pub(crate) struct Feed<T> {
 }
 
 /// Starts the task that fills a stream. It should end when `Out` is closed: the client is gone.
-pub(crate) fn feed<T, F>(scope: &Scope, name: &'static str, task: impl FnOnce(Out<T>) -> F) -> Feed<T>
+pub(crate) fn feed<T, F>(
+    scope: &Scope,
+    name: &'static str,
+    task: impl FnOnce(Out<T>) -> F,
+) -> Feed<T>
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let (out, messages) = Out::new(QUEUE);
     scope.spawn(name, task(out));
-    Feed { messages, shutdown: scope.shutdown().clone(), told: false }
+    Feed {
+        messages,
+        shutdown: scope.shutdown().clone(),
+        told: false,
+    }
 }
 
 pub(crate) fn shutting_down() -> Status {
@@ -77,7 +87,11 @@ impl<T> Stream for Feed<T> {
     type Item = Result<T, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        match self.messages.poll_recv(context).map(|item| item.map(|item| *item)) {
+        match self
+            .messages
+            .poll_recv(context)
+            .map(|item| item.map(|item| *item))
+        {
             Poll::Ready(None) if self.shutdown.is_cancelled() && !self.told => {
                 self.told = true;
                 Poll::Ready(Some(Err(shutting_down())))

@@ -24,24 +24,56 @@ pub(crate) struct Jobs(pub Context);
 
 #[tonic::async_trait]
 impl v1::job_service_server::JobService for Jobs {
-    async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
-        let v1::SubmitRequest { r#ref, spec, request_id, validate_only } = request.into_inner();
+    async fn submit(
+        &self,
+        request: Request<v1::SubmitRequest>,
+    ) -> Result<Response<v1::SubmitResponse>, Status> {
+        let v1::SubmitRequest {
+            r#ref,
+            spec,
+            request_id,
+            validate_only,
+        } = request.into_inner();
         if request_id.len() > REQUEST_ID_MAX || !request_id.chars().all(|c| c.is_ascii_graphic()) {
-            return Err(status::invalid("request_id", format!("must be at most {REQUEST_ID_MAX} printable ASCII characters")));
+            return Err(status::invalid(
+                "request_id",
+                format!("must be at most {REQUEST_ID_MAX} printable ASCII characters"),
+            ));
         }
-        let (name, spec) = wire::document(r#ref, spec).check().map_err(|errors| status::fields(&errors))?;
+        let (name, spec) = wire::document(r#ref, spec)
+            .check()
+            .map_err(|errors| status::fields(&errors))?;
         let uid = JobUid::from(Uuid::now_v7().to_string());
-        let (view, existed) = self.ask(FleetRequest::Submit { name, spec, uid, request_id, validate_only }).await?;
-        Ok(Response::new(v1::SubmitResponse { job: Some(shown(&view)), existed }))
+        let (view, existed) = self
+            .ask(FleetRequest::Submit {
+                name,
+                spec,
+                uid,
+                request_id,
+                validate_only,
+            })
+            .await?;
+        Ok(Response::new(v1::SubmitResponse {
+            job: Some(shown(&view)),
+            existed,
+        }))
     }
 
-    async fn get(&self, request: Request<v1::GetJobRequest>) -> Result<Response<v1::GetJobResponse>, Status> {
+    async fn get(
+        &self,
+        request: Request<v1::GetJobRequest>,
+    ) -> Result<Response<v1::GetJobResponse>, Status> {
         let name = job_name(request.into_inner().r#ref)?;
         let view = self.0.handle.job(&name).ok_or_else(|| no_such(&name))?;
-        Ok(Response::new(v1::GetJobResponse { job: Some(self.0.usages.of_job(shown(&view))) }))
+        Ok(Response::new(v1::GetJobResponse {
+            job: Some(self.0.usages.of_job(shown(&view))),
+        }))
     }
 
-    async fn list(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::ListJobsResponse>, Status> {
+    async fn list(
+        &self,
+        request: Request<v1::ListJobsRequest>,
+    ) -> Result<Response<v1::ListJobsResponse>, Status> {
         let request = request.into_inner();
         let namespace = namespace(&request.namespace)?;
         let after = match request.page_token.as_str() {
@@ -52,21 +84,41 @@ impl v1::job_service_server::JobService for Jobs {
         let jobs = jobs.borrow();
         let items = jobs
             .after(after.as_ref())
-            .filter(|(name, _)| namespace.as_ref().is_none_or(|namespace| name.namespace == *namespace))
+            .filter(|(name, _)| {
+                namespace
+                    .as_ref()
+                    .is_none_or(|namespace| name.namespace == *namespace)
+            })
             .map(|(name, view)| (name, self.0.usages.of_job(shown(view))));
         let (jobs, next) = page::fill(page::size(request.page_size), items);
-        Ok(Response::new(v1::ListJobsResponse { jobs, next_page_token: next.map(ToString::to_string).unwrap_or_default() }))
+        Ok(Response::new(v1::ListJobsResponse {
+            jobs,
+            next_page_token: next.map(ToString::to_string).unwrap_or_default(),
+        }))
     }
 
     type WatchStream = Feed<v1::WatchJobsResponse>;
 
-    async fn watch(&self, request: Request<v1::WatchJobsRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let v1::WatchJobsRequest { namespace: space, name } = request.into_inner();
+    async fn watch(
+        &self,
+        request: Request<v1::WatchJobsRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let v1::WatchJobsRequest {
+            namespace: space,
+            name,
+        } = request.into_inner();
         let wanted: Box<dyn Fn(&JobName) -> bool + Send + Sync> = if name.is_empty() {
             let space = namespace(&space)?;
             Box::new(move |key| space.as_ref().is_none_or(|space| key.namespace == *space))
         } else {
-            let name = wire::job_name("", Some(v1::JobRef { namespace: space, name })).map_err(|error| {
+            let name = wire::job_name(
+                "",
+                Some(v1::JobRef {
+                    namespace: space,
+                    name,
+                }),
+            )
+            .map_err(|error| {
                 // The request has the two fields of a reference, but no reference.
                 status::invalid(error.field.trim_start_matches('.'), error.message)
             })?;
@@ -79,44 +131,79 @@ impl v1::job_service_server::JobService for Jobs {
         let kind = Kind {
             wanted,
             identity: |view: &JobView| view.record.uid.as_str(),
-            changed: Box::new(move |view| v1::WatchJobsResponse { job: Some(usages.of_job(shown(view))), deleted: false }),
+            changed: Box::new(move |view| v1::WatchJobsResponse {
+                job: Some(usages.of_job(shown(view))),
+                deleted: false,
+            }),
             gone: |name, uid| v1::WatchJobsResponse {
-                job: Some(v1::Job { r#ref: Some(wire::job_ref(name)), uid: uid.to_owned(), ..v1::Job::default() }),
+                job: Some(v1::Job {
+                    r#ref: Some(wire::job_ref(name)),
+                    uid: uid.to_owned(),
+                    ..v1::Job::default()
+                }),
                 deleted: true,
             },
         };
         let jobs = self.0.handle.jobs();
-        Ok(Response::new(feed(&self.0.scope, "watch jobs", |out| follow(jobs, kind, out))))
+        Ok(Response::new(feed(&self.0.scope, "watch jobs", |out| {
+            follow(jobs, kind, out)
+        })))
     }
 
-    async fn scale(&self, request: Request<v1::ScaleRequest>) -> Result<Response<v1::ScaleResponse>, Status> {
+    async fn scale(
+        &self,
+        request: Request<v1::ScaleRequest>,
+    ) -> Result<Response<v1::ScaleResponse>, Status> {
         let v1::ScaleRequest { r#ref, nodes } = request.into_inner();
         let name = job_name(r#ref)?;
         let (view, _) = self.ask(FleetRequest::Scale { name, nodes }).await?;
-        Ok(Response::new(v1::ScaleResponse { job: Some(shown(&view)) }))
+        Ok(Response::new(v1::ScaleResponse {
+            job: Some(shown(&view)),
+        }))
     }
 
-    async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelResponse>, Status> {
+    async fn cancel(
+        &self,
+        request: Request<v1::CancelRequest>,
+    ) -> Result<Response<v1::CancelResponse>, Status> {
         let name = job_name(request.into_inner().r#ref)?;
         let (view, _) = self.ask(FleetRequest::Cancel { name }).await?;
-        Ok(Response::new(v1::CancelResponse { job: Some(shown(&view)) }))
+        Ok(Response::new(v1::CancelResponse {
+            job: Some(shown(&view)),
+        }))
     }
 
-    async fn delete(&self, request: Request<v1::DeleteRequest>) -> Result<Response<v1::DeleteResponse>, Status> {
+    async fn delete(
+        &self,
+        request: Request<v1::DeleteRequest>,
+    ) -> Result<Response<v1::DeleteResponse>, Status> {
         let name = job_name(request.into_inner().r#ref)?;
-        let answer = self.0.handle.request(FleetRequest::Delete { name }).await.map_err(status::no_answer)?;
+        let answer = self
+            .0
+            .handle
+            .request(FleetRequest::Delete { name })
+            .await
+            .map_err(status::no_answer)?;
         status::done(answer)?;
         Ok(Response::new(v1::DeleteResponse {}))
     }
 
     type LogsStream = Feed<v1::LogsResponse>;
 
-    async fn logs(&self, request: Request<v1::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
+    async fn logs(
+        &self,
+        request: Request<v1::LogsRequest>,
+    ) -> Result<Response<Self::LogsStream>, Status> {
         let logs = logs::Logs::open(&self.0, request.into_inner())?;
-        Ok(Response::new(feed(&self.0.scope, "logs", |out| logs.run(out))))
+        Ok(Response::new(feed(&self.0.scope, "logs", |out| {
+            logs.run(out)
+        })))
     }
 
-    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
+    async fn explain(
+        &self,
+        request: Request<v1::ExplainRequest>,
+    ) -> Result<Response<v1::ExplainResponse>, Status> {
         let name = job_name(request.into_inner().r#ref)?;
         let view = self.0.handle.job(&name).ok_or_else(|| no_such(&name))?;
         let events = self.0.handle.events();
@@ -124,7 +211,10 @@ impl v1::job_service_server::JobService for Jobs {
         Ok(Response::new(response))
     }
 
-    async fn environment(&self, request: Request<v1::EnvironmentRequest>) -> Result<Response<v1::EnvironmentResponse>, Status> {
+    async fn environment(
+        &self,
+        request: Request<v1::EnvironmentRequest>,
+    ) -> Result<Response<v1::EnvironmentResponse>, Status> {
         let name = job_name(request.into_inner().r#ref)?;
         let view = self.0.handle.job(&name).ok_or_else(|| no_such(&name))?;
         let answer = environment::answer(&view, |node| self.0.handle.node(node));
@@ -135,7 +225,10 @@ impl v1::job_service_server::JobService for Jobs {
         })
     }
 
-    async fn wait(&self, request: Request<v1::WaitRequest>) -> Result<Response<v1::WaitResponse>, Status> {
+    async fn wait(
+        &self,
+        request: Request<v1::WaitRequest>,
+    ) -> Result<Response<v1::WaitResponse>, Status> {
         let job = wait::wait(&self.0, request.into_inner()).await?;
         Ok(Response::new(v1::WaitResponse { job: Some(job) }))
     }
@@ -143,11 +236,18 @@ impl v1::job_service_server::JobService for Jobs {
 
 impl Jobs {
     async fn ask(&self, request: FleetRequest) -> Result<(Box<JobView>, bool), Status> {
-        status::job(self.0.handle.request(request).await.map_err(status::no_answer)?)
+        status::job(
+            self.0
+                .handle
+                .request(request)
+                .await
+                .map_err(status::no_answer)?,
+        )
     }
 }
 
-/// A job as it fits into a message: a very large world loses its ranks, then its members, never its status.
+/// A job as it fits into a message: a very large world loses its ranks, then its members, never its
+/// status.
 pub(crate) fn shown(view: &JobView) -> v1::Job {
     let mut job = wire::job(view);
     // Room for a page's or an explanation's other parts.
@@ -186,5 +286,8 @@ fn namespace(text: &str) -> Result<Option<String>, Status> {
 fn read_token(token: &str) -> Option<JobName> {
     let (namespace, name) = token.split_once('/')?;
     let well_formed = label_error(namespace).is_none() && label_error(name).is_none();
-    well_formed.then(|| JobName { namespace: namespace.to_owned(), name: name.to_owned() })
+    well_formed.then(|| JobName {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
 }

@@ -1,11 +1,14 @@
-//! `JobService.Logs`: logs of ranks and launchers, read through the agents of the nodes that have them.
+//! `JobService.Logs`: logs of ranks and launchers, read through the agents of the nodes that have
+//! them.
 //!
-//! Without `follow` the ranks come one after the other and end where they end now. With `follow` all wanted ranks are read at once,
-//! and when the job is re-formed, the ranks of every new generation are read as well, until the job is over. What cannot be read,
-//! because a node is not connected, is said in a `notice`; a read that broke with a session goes on where it was when the node is back.
+//! Without `follow` the ranks come one after the other and end where they end now. With `follow`
+//! all wanted ranks are read at once, and when the job is re-formed, the ranks of every new
+//! generation are read as well, until the job is over. What cannot be read, because a node is not
+//! connected, is said in a `notice`; a read that broke with a session goes on where it was when the
+//! node is back.
 //!
-//! Every byte of a log has a position. A read that broke goes on at the position where it was, here as in a client that has lost its
-//! coordinator; what was overwritten meanwhile is said.
+//! Every byte of a log has a position. A read that broke goes on at the position where it was, here
+//! as in a client that has lost its coordinator; what was overwritten meanwhile is said.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -30,7 +33,8 @@ mod run_log;
 
 use run_log::RunLog;
 
-/// Logs that one client follows at the same time; each costs its session a read and the coordinator up to 128 KiB.
+/// Logs that one client follows at the same time; each costs its session a read and the coordinator
+/// up to 128 KiB.
 const FOLLOWED_MAX: u32 = 256;
 
 /// Which logs of a generation.
@@ -82,7 +86,10 @@ impl Logs {
         let view = context.handle.job(&name).ok_or_else(|| no_such(&name))?;
         let record = &view.record;
         if request.previous && request.generation != 0 {
-            return Err(status::invalid("previous", "cannot be asked for together with a generation"));
+            return Err(status::invalid(
+                "previous",
+                "cannot be asked for together with a generation",
+            ));
         }
         let fixed = if request.previous {
             Some(previous(record)?)
@@ -91,9 +98,13 @@ impl Logs {
         };
         let since = (request.since_generation != 0).then_some(Generation(request.since_generation));
         if since.is_some() && (fixed.is_some() || !request.follow) {
-            return Err(status::invalid("since_generation", "needs follow, and excludes a generation of its own"));
+            return Err(status::invalid(
+                "since_generation",
+                "needs follow, and excludes a generation of its own",
+            ));
         }
-        // Whoever goes on may find a world without what it asked for; the next one may have it again.
+        // Whoever goes on may find a world without what it asked for; the next one may have it
+        // again.
         let goes_on = !request.positions.is_empty();
         let logs = Self {
             context: context.clone(),
@@ -101,7 +112,11 @@ impl Logs {
             wanted: wanted(&request)?,
             tail: request.tail,
             follow: request.follow,
-            positions: request.positions.into_iter().map(|at| ((Generation(at.generation), source_of(&at)), at)).collect(),
+            positions: request
+                .positions
+                .into_iter()
+                .map(|at| ((Generation(at.generation), source_of(&at)), at))
+                .collect(),
             fixed,
             since,
             name,
@@ -111,47 +126,74 @@ impl Logs {
             Some(generation) => drop(logs.sources(generation)?),
             None if logs.follow && !record.phase.is_over() => {}
             None => {
-                let why = if record.message.is_empty() { &record.reason } else { &record.message };
-                return Err(Status::failed_precondition(format!("job {} has not started: {why}", logs.name)));
+                let why = if record.message.is_empty() {
+                    &record.reason
+                } else {
+                    &record.message
+                };
+                return Err(Status::failed_precondition(format!(
+                    "job {} has not started: {why}",
+                    logs.name
+                )));
             }
         }
         Ok(logs)
     }
 
     pub(crate) async fn run(self, out: Out<v1::LogsResponse>) {
-        if self.follow { self.follow(out).await } else { self.once(out).await }
+        if self.follow {
+            self.follow(out).await
+        } else {
+            self.once(out).await
+        }
     }
 
     async fn once(&self, out: Out<v1::LogsResponse>) {
         let Some(view) = self.job() else { return };
-        let Ok(Some(generation)) = self.generation(&view.record) else { return };
+        let Ok(Some(generation)) = self.generation(&view.record) else {
+            return;
+        };
         for source in self.sources(generation).unwrap_or_default() {
-            RunLog::new(self, generation, source, 1, out.clone()).copy().await;
+            RunLog::new(self, generation, source, 1, out.clone())
+                .copy()
+                .await;
             if out.is_closed() {
                 return;
             }
         }
     }
 
-    /// Starts a task per log and generation; the stream ends when this one and all of those have ended.
+    /// Starts a task per log and generation; the stream ends when this one and all of those have
+    /// ended.
     async fn follow(&self, out: Out<v1::LogsResponse>) {
         let mut jobs = self.context.handle.jobs();
         // The newest generation that is being read.
         let mut started = None;
         loop {
-            let view = jobs.borrow_and_update().get(&self.name).filter(|view| view.record.uid == self.uid).cloned();
+            let view = jobs
+                .borrow_and_update()
+                .get(&self.name)
+                .filter(|view| view.record.uid == self.uid)
+                .cloned();
             let Some(view) = view else {
-                let _ = out.send(Ok(notice(format!("job {} was deleted", self.name)))).await;
+                let _ = out
+                    .send(Ok(notice(format!("job {} was deleted", self.name))))
+                    .await;
                 return;
             };
             let new = self.new_generations(&view.record, started);
             // What a new generation has written before it is found is never left out.
             let tail = self.tail.filter(|_| started.is_none());
             for generation in new {
-                let expected = started.map(Generation::next).or(self.since).unwrap_or(generation.number);
+                let expected = started
+                    .map(Generation::next)
+                    .or(self.since)
+                    .unwrap_or(generation.number);
                 if expected < generation.number {
                     let last = generation.number.0 - 1;
-                    let forgotten = format!("logs of generations {expected} to {last} are missing: the job has had too many since");
+                    let forgotten = format!(
+                        "logs of generations {expected} to {last} are missing: the job has had too many since"
+                    );
                     let _ = out.send(Ok(notice(forgotten))).await;
                 }
                 started = Some(generation.number);
@@ -167,25 +209,45 @@ impl Logs {
         }
     }
 
-    /// Generations to be read that are newer than those being read, oldest first. Several may have come since the last look, and some of
-    /// them may be over already.
-    fn new_generations<'a>(&self, record: &'a JobRecord, started: Option<Generation>) -> Vec<&'a GenerationRecord> {
+    /// Generations to be read that are newer than those being read, oldest first. Several may have
+    /// come since the last look, and some of them may be over already.
+    fn new_generations<'a>(
+        &self,
+        record: &'a JobRecord,
+        started: Option<Generation>,
+    ) -> Vec<&'a GenerationRecord> {
         if self.fixed.is_some() {
-            return self.generation(record).ok().flatten().filter(|_| started.is_none()).into_iter().collect();
+            return self
+                .generation(record)
+                .ok()
+                .flatten()
+                .filter(|_| started.is_none())
+                .into_iter()
+                .collect();
         }
         let latest = record.latest().map(|generation| generation.number);
         let from = started.map(Generation::next).or(self.since).or(latest);
-        let mut new: Vec<_> =
-            record.history.iter().chain(record.unproven_generations()).filter(|g| Some(g.number) >= from).collect();
+        let mut new: Vec<_> = record
+            .history
+            .iter()
+            .chain(record.unproven_generations())
+            .filter(|g| Some(g.number) >= from)
+            .collect();
         new.sort_by_key(|generation| generation.number);
         new
     }
 
-    async fn follow_generation(&self, generation: &GenerationRecord, tail: Option<u32>, out: &Out<v1::LogsResponse>) {
+    async fn follow_generation(
+        &self,
+        generation: &GenerationRecord,
+        tail: Option<u32>,
+        out: &Out<v1::LogsResponse>,
+    ) {
         match self.sources(generation) {
             Ok(sources) => {
                 for source in &sources {
-                    let mut log = RunLog::new(self, generation, source.clone(), sources.len(), out.clone());
+                    let mut log =
+                        RunLog::new(self, generation, source.clone(), sources.len(), out.clone());
                     log.tail = tail;
                     self.context.scope.spawn("follow a log", log.copy());
                 }
@@ -198,53 +260,112 @@ impl Logs {
     }
 
     fn job(&self) -> Option<Arc<JobView>> {
-        self.context.handle.job(&self.name).filter(|view| view.record.uid == self.uid)
+        self.context
+            .handle
+            .job(&self.name)
+            .filter(|view| view.record.uid == self.uid)
     }
 
-    fn generation<'a>(&self, record: &'a JobRecord) -> Result<Option<&'a GenerationRecord>, Status> {
-        let Some(number) = self.fixed else { return Ok(record.latest()) };
+    fn generation<'a>(
+        &self,
+        record: &'a JobRecord,
+    ) -> Result<Option<&'a GenerationRecord>, Status> {
+        let Some(number) = self.fixed else {
+            return Ok(record.latest());
+        };
         let found = record.generation(number);
         found.map(Some).ok_or_else(|| {
-            let known: Vec<String> =
-                record.history.iter().chain(record.unproven_generations()).map(|g| g.number.to_string()).collect();
-            let known = if known.is_empty() { "none is".into() } else { format!("{} are", known.join(", ")) };
-            Status::not_found(format!("generation {number} of job {} is not known; {known}", self.name))
+            let known: Vec<String> = record
+                .history
+                .iter()
+                .chain(record.unproven_generations())
+                .map(|g| g.number.to_string())
+                .collect();
+            let known = if known.is_empty() {
+                "none is".into()
+            } else {
+                format!("{} are", known.join(", "))
+            };
+            Status::not_found(format!(
+                "generation {number} of job {} is not known; {known}",
+                self.name
+            ))
         })
     }
 
     /// The logs to read.
     fn sources(&self, generation: &GenerationRecord) -> Result<Vec<Source>, Status> {
-        let Wanted { launcher, rank, node } = &self.wanted;
+        let Wanted {
+            launcher,
+            rank,
+            node,
+        } = &self.wanted;
         if let Some(node) = node.as_ref().filter(|node| !generation.has(node)) {
-            let members: Vec<&str> = generation.members.iter().map(|member| member.node.as_str()).collect();
+            let members: Vec<&str> = generation
+                .members
+                .iter()
+                .map(|member| member.node.as_str())
+                .collect();
             let members = members.join(", ");
-            return Err(status::invalid("node", format!("is {node}, generation {} is on {members}", generation.number)));
+            return Err(status::invalid(
+                "node",
+                format!(
+                    "is {node}, generation {} is on {members}",
+                    generation.number
+                ),
+            ));
         }
         let world = generation.world_size();
         if let Some(rank) = rank.filter(|rank| *rank >= world) {
             let last = world.saturating_sub(1);
-            return Err(status::invalid("rank", format!("is {rank}, generation {} has ranks 0 to {last}", generation.number)));
+            return Err(status::invalid(
+                "rank",
+                format!(
+                    "is {rank}, generation {} has ranks 0 to {last}",
+                    generation.number
+                ),
+            ));
         }
         let is_wanted = |on: &NodeName| node.as_ref().is_none_or(|node| node == on);
         let sources: Vec<Source> = match launcher {
             true => {
-                let nodes = generation.members.iter().map(|member| &member.node).filter(|node| is_wanted(node));
+                let nodes = generation
+                    .members
+                    .iter()
+                    .map(|member| &member.node)
+                    .filter(|node| is_wanted(node));
                 nodes.cloned().map(Source::Launcher).collect()
             }
             false => {
                 let on_it = |rank: &u32| generation.node_of(*rank).is_some_and(is_wanted);
-                (0..world).filter(|other| rank.is_none_or(|rank| rank == *other)).filter(on_it).map(Source::Rank).collect()
+                (0..world)
+                    .filter(|other| rank.is_none_or(|rank| rank == *other))
+                    .filter(on_it)
+                    .map(Source::Rank)
+                    .collect()
             }
         };
         if sources.is_empty() {
-            return Err(status::invalid("node", format!("does not have that rank in generation {}", generation.number)));
+            return Err(status::invalid(
+                "node",
+                format!(
+                    "does not have that rank in generation {}",
+                    generation.number
+                ),
+            ));
         }
         if self.follow && sources.len() > FOLLOWED_MAX as usize {
             let many = sources.len();
-            let (field, what) = if *launcher { ("node", "nodes") } else { ("rank", "ranks") };
+            let (field, what) = if *launcher {
+                ("node", "nodes")
+            } else {
+                ("rank", "ranks")
+            };
             return Err(status::invalid(
                 field,
-                format!("must name one: {many} {what} are too many to follow, at most {FOLLOWED_MAX} are"),
+                format!(
+                    "must name one: {many} {what} are too many to follow, at most {FOLLOWED_MAX} are"
+                ),
             ));
         }
         Ok(sources)
@@ -253,10 +374,17 @@ impl Logs {
 
 fn wanted(request: &v1::LogsRequest) -> Result<Wanted, Status> {
     if request.launcher && request.rank.is_some() {
-        return Err(status::invalid("rank", "cannot be asked for together with the launcher's log"));
+        return Err(status::invalid(
+            "rank",
+            "cannot be asked for together with the launcher's log",
+        ));
     }
     let node = (!request.node.is_empty()).then(|| NodeName::from(request.node.as_str()));
-    Ok(Wanted { launcher: request.launcher, rank: request.rank, node })
+    Ok(Wanted {
+        launcher: request.launcher,
+        rank: request.rank,
+        node,
+    })
 }
 
 fn source_of(position: &v1::LogPosition) -> Source {
@@ -268,12 +396,19 @@ fn source_of(position: &v1::LogPosition) -> Source {
 
 fn previous(record: &JobRecord) -> Result<Generation, Status> {
     let latest = record.latest().map(|generation| generation.number);
-    let all = record.history.iter().chain(record.unproven_generations()).map(|generation| generation.number);
+    let all = record
+        .history
+        .iter()
+        .chain(record.unproven_generations())
+        .map(|generation| generation.number);
     all.filter(|number| Some(*number) < latest)
         .max()
         .ok_or_else(|| Status::not_found(format!("job {} has no previous generation", record.name)))
 }
 
 fn notice(text: String) -> v1::LogsResponse {
-    v1::LogsResponse { notice: text, ..v1::LogsResponse::default() }
+    v1::LogsResponse {
+        notice: text,
+        ..v1::LogsResponse::default()
+    }
 }

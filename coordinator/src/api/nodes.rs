@@ -19,7 +19,10 @@ pub(crate) struct Nodes(pub Context);
 
 #[tonic::async_trait]
 impl v1::node_service_server::NodeService for Nodes {
-    async fn list(&self, request: Request<v1::ListNodesRequest>) -> Result<Response<v1::ListNodesResponse>, Status> {
+    async fn list(
+        &self,
+        request: Request<v1::ListNodesRequest>,
+    ) -> Result<Response<v1::ListNodesResponse>, Status> {
         let request = request.into_inner();
         let after = match request.page_token.as_str() {
             "" => None,
@@ -27,21 +30,34 @@ impl v1::node_service_server::NodeService for Nodes {
         };
         let nodes = self.0.handle.nodes();
         let nodes = nodes.borrow();
-        let items = nodes.after(after.as_ref()).map(|(name, view)| (name, self.0.usages.of_node(wire::node(view))));
+        let items = nodes
+            .after(after.as_ref())
+            .map(|(name, view)| (name, self.0.usages.of_node(wire::node(view))));
         let (nodes, next) = page::fill(page::size(request.page_size), items);
         let next_page_token = next.map(|name| name.to_string()).unwrap_or_default();
-        Ok(Response::new(v1::ListNodesResponse { nodes, next_page_token }))
+        Ok(Response::new(v1::ListNodesResponse {
+            nodes,
+            next_page_token,
+        }))
     }
 
-    async fn get(&self, request: Request<v1::GetNodeRequest>) -> Result<Response<v1::GetNodeResponse>, Status> {
+    async fn get(
+        &self,
+        request: Request<v1::GetNodeRequest>,
+    ) -> Result<Response<v1::GetNodeResponse>, Status> {
         let name = node_name("name", &request.into_inner().name)?;
         let view = self.0.handle.node(&name).ok_or_else(|| no_such(&name))?;
-        Ok(Response::new(v1::GetNodeResponse { node: Some(self.0.usages.of_node(wire::node(&view))) }))
+        Ok(Response::new(v1::GetNodeResponse {
+            node: Some(self.0.usages.of_node(wire::node(&view))),
+        }))
     }
 
     type WatchStream = Feed<v1::WatchNodesResponse>;
 
-    async fn watch(&self, request: Request<v1::WatchNodesRequest>) -> Result<Response<Self::WatchStream>, Status> {
+    async fn watch(
+        &self,
+        request: Request<v1::WatchNodesRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
         let name = match request.into_inner().name.as_str() {
             "" => None,
             name => Some(node_name("name", name)?),
@@ -55,32 +71,56 @@ impl v1::node_service_server::NodeService for Nodes {
         let kind = Kind {
             wanted: Box::new(move |key: &NodeName| name.as_ref().is_none_or(|name| name == key)),
             identity: |view: &NodeView| view.record.name.as_str(),
-            changed: Box::new(move |view| v1::WatchNodesResponse { node: Some(usages.of_node(wire::node(view))), deleted: false }),
+            changed: Box::new(move |view| v1::WatchNodesResponse {
+                node: Some(usages.of_node(wire::node(view))),
+                deleted: false,
+            }),
             gone: |name, _| v1::WatchNodesResponse {
-                node: Some(v1::Node { name: name.to_string(), ..v1::Node::default() }),
+                node: Some(v1::Node {
+                    name: name.to_string(),
+                    ..v1::Node::default()
+                }),
                 deleted: true,
             },
         };
         let nodes = self.0.handle.nodes();
-        Ok(Response::new(feed(&self.0.scope, "watch nodes", |out| follow(nodes, kind, out))))
+        Ok(Response::new(feed(&self.0.scope, "watch nodes", |out| {
+            follow(nodes, kind, out)
+        })))
     }
 
-    async fn cordon(&self, request: Request<v1::CordonRequest>) -> Result<Response<v1::CordonResponse>, Status> {
+    async fn cordon(
+        &self,
+        request: Request<v1::CordonRequest>,
+    ) -> Result<Response<v1::CordonResponse>, Status> {
         let v1::CordonRequest { name, reason, by } = request.into_inner();
         let node = node_name("name", &name)?;
-        let view = self.ask_node(FleetRequest::Cordon { node, by, reason }).await?;
+        let view = self
+            .ask_node(FleetRequest::Cordon { node, by, reason })
+            .await?;
         Ok(Response::new(v1::CordonResponse { node: Some(view) }))
     }
 
-    async fn uncordon(&self, request: Request<v1::UncordonRequest>) -> Result<Response<v1::UncordonResponse>, Status> {
+    async fn uncordon(
+        &self,
+        request: Request<v1::UncordonRequest>,
+    ) -> Result<Response<v1::UncordonResponse>, Status> {
         let node = node_name("name", &request.into_inner().name)?;
         let view = self.ask_node(FleetRequest::Uncordon { node }).await?;
         Ok(Response::new(v1::UncordonResponse { node: Some(view) }))
     }
 
-    async fn delete(&self, request: Request<v1::DeleteNodeRequest>) -> Result<Response<v1::DeleteNodeResponse>, Status> {
+    async fn delete(
+        &self,
+        request: Request<v1::DeleteNodeRequest>,
+    ) -> Result<Response<v1::DeleteNodeResponse>, Status> {
         let node = node_name("name", &request.into_inner().name)?;
-        let answer = self.0.handle.request(FleetRequest::DeleteNode { node }).await.map_err(status::no_answer)?;
+        let answer = self
+            .0
+            .handle
+            .request(FleetRequest::DeleteNode { node })
+            .await
+            .map_err(status::no_answer)?;
         status::done(answer)?;
         Ok(Response::new(v1::DeleteNodeResponse {}))
     }
@@ -88,7 +128,12 @@ impl v1::node_service_server::NodeService for Nodes {
 
 impl Nodes {
     async fn ask_node(&self, request: FleetRequest) -> Result<v1::Node, Status> {
-        let answer = self.0.handle.request(request).await.map_err(status::no_answer)?;
+        let answer = self
+            .0
+            .handle
+            .request(request)
+            .await
+            .map_err(status::no_answer)?;
         Ok(wire::node(&*status::node(answer)?))
     }
 }

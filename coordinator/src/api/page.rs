@@ -4,10 +4,12 @@ use muster_proto::limits::{MESSAGE_MAX, PAGE_MAX};
 use prost::Message;
 use tonic::Status;
 
-/// Bytes of items in one page: leaves the last item, which may be large, room below the message limit.
+/// Bytes of items in one page: leaves the last item, which may be large, room below the message
+/// limit.
 pub(crate) const PAGE_BYTES: usize = MESSAGE_MAX / 2;
 
-/// How many items a client gets. One that does not say, or asks for more than the maximum, gets the maximum.
+/// How many items a client gets. One that does not say, or asks for more than the maximum, gets the
+/// maximum.
 pub(crate) fn size(asked: u32) -> usize {
     match asked as usize {
         0 => PAGE_MAX,
@@ -19,8 +21,12 @@ pub(crate) fn bad_token() -> Status {
     Status::invalid_argument("page_token: is not one that this server gave; start again without")
 }
 
-/// Fills a page from `items`, which come with their keys. The second value is the key of the last one, if more are to come.
-pub(crate) fn fill<K, T: Message>(size: usize, items: impl Iterator<Item = (K, T)>) -> (Vec<T>, Option<K>) {
+/// Fills a page from `items`, which come with their keys. The second value is the key of the last
+/// one, if more are to come.
+pub(crate) fn fill<K, T: Message>(
+    size: usize,
+    items: impl Iterator<Item = (K, T)>,
+) -> (Vec<T>, Option<K>) {
     let (mut page, mut bytes, mut last) = (Vec::new(), 0, None);
     for (key, item) in items {
         let length = item.encoded_len();
@@ -50,7 +56,11 @@ mod tests {
         let (page, next) = fill(500, items(5, PAGE_BYTES / 2 - 10));
         assert_eq!((page.len(), next), (2, Some(1)));
         let (page, next) = fill(500, items(2, PAGE_BYTES + 1));
-        assert_eq!((page.len(), next), (1, Some(0)), "one that is too large goes alone");
+        assert_eq!(
+            (page.len(), next),
+            (1, Some(0)),
+            "one that is too large goes alone"
+        );
     }
 
     #[test]

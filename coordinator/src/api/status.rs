@@ -1,4 +1,5 @@
-//! Reasons as gRPC statuses: the one table. The text is the reason's own and names the field, job or node.
+//! Reasons as gRPC statuses: the one table. The text is the reason's own and names the field, job
+//! or node.
 
 use muster_core::{
     fleet::{
@@ -81,19 +82,47 @@ mod tests {
 
     #[test]
     fn every_refusal_has_its_code_and_keeps_its_words() {
-        let name = JobName { namespace: "default".into(), name: "digits".into() };
+        let name = JobName {
+            namespace: "default".into(),
+            name: "digits".into(),
+        };
         let cases = [
-            (Refusal::NoSuchJob(name.clone()), Code::NotFound, "job default/digits not found"),
-            (Refusal::NoSuchNode("node-9".into()), Code::NotFound, "node node-9 not found"),
             (
-                Refusal::JobExists { name, fields: "spec.args".into() },
+                Refusal::NoSuchJob(name.clone()),
+                Code::NotFound,
+                "job default/digits not found",
+            ),
+            (
+                Refusal::NoSuchNode("node-9".into()),
+                Code::NotFound,
+                "node node-9 not found",
+            ),
+            (
+                Refusal::JobExists {
+                    name,
+                    fields: "spec.args".into(),
+                },
                 Code::AlreadyExists,
                 "job default/digits exists already with other content: spec.args differ; delete it first or use another name",
             ),
-            (Refusal::Invalid { field: "nodes".into(), message: "is 9".into() }, Code::InvalidArgument, "nodes: is 9"),
-            (Refusal::Precondition("cancel it first".into()), Code::FailedPrecondition, "cancel it first"),
             (
-                Refusal::TooMany { what: "jobs", limit: 3 },
+                Refusal::Invalid {
+                    field: "nodes".into(),
+                    message: "is 9".into(),
+                },
+                Code::InvalidArgument,
+                "nodes: is 9",
+            ),
+            (
+                Refusal::Precondition("cancel it first".into()),
+                Code::FailedPrecondition,
+                "cancel it first",
+            ),
+            (
+                Refusal::TooMany {
+                    what: "jobs",
+                    limit: 3,
+                },
                 Code::ResourceExhausted,
                 "jobs: at most 3 are allowed; delete jobs that are over",
             ),

@@ -1,5 +1,5 @@
-//! The last usage of each node, in memory alone: it is shown with its age, and nothing is decided by it. Neither the engine nor the store
-//! hears of it.
+//! The last usage of each node, in memory alone: it is shown with its age, and nothing is decided
+//! by it. Neither the engine nor the store hears of it.
 
 use std::{
     collections::BTreeMap,
@@ -23,8 +23,8 @@ pub(crate) struct Known {
     pub(crate) usage: Usage,
 }
 
-/// Written by the sessions, read by whoever is asked about a node or a job. Nobody waits for a change, and nobody holds the lock for longer than
-/// one look into the map.
+/// Written by the sessions, read by whoever is asked about a node or a job. Nobody waits for a
+/// change, and nobody holds the lock for longer than one look into the map.
 #[derive(Debug, Default)]
 pub(crate) struct Usages {
     known: Mutex<Latest>,
@@ -38,8 +38,15 @@ struct Latest {
 }
 
 impl Usages {
-    /// `exists` is asked about every node whenever their number has doubled, so that what is kept of nodes that are gone stays less than what is kept of others.
-    pub(crate) fn put(&self, node: NodeName, at: Timestamp, usage: Usage, exists: impl Fn(&NodeName) -> bool) {
+    /// `exists` is asked about every node whenever their number has doubled, so that what is kept
+    /// of nodes that are gone stays less than what is kept of others.
+    pub(crate) fn put(
+        &self,
+        node: NodeName,
+        at: Timestamp,
+        usage: Usage,
+        exists: impl Fn(&NodeName) -> bool,
+    ) {
         let mut latest = self.latest();
         latest.by_node.insert(node, Arc::new(Known { at, usage }));
         if latest.by_node.len() > MANY.max(2 * latest.left) {
@@ -63,13 +70,23 @@ impl Usages {
 
     /// Adds what is known of a job's ranks that live.
     pub(crate) fn of_job(&self, mut job: v1::Job) -> v1::Job {
-        let Some(status) = &mut job.status else { return job };
+        let Some(status) = &mut job.status else {
+            return job;
+        };
         let mut nodes: BTreeMap<String, Option<Arc<Known>>> = BTreeMap::new();
-        for rank in status.ranks.iter_mut().filter(|rank| matches!(rank.state.as_str(), "running" | "joining")) {
+        for rank in status
+            .ranks
+            .iter_mut()
+            .filter(|rank| matches!(rank.state.as_str(), "running" | "joining"))
+        {
             let look = || self.get(&NodeName::from(rank.node.as_str()));
-            let Some(known) = nodes.entry(rank.node.clone()).or_insert_with(look) else { continue };
+            let Some(known) = nodes.entry(rank.node.clone()).or_insert_with(look) else {
+                continue;
+            };
             let of_rank = |used: &&RankUsage| {
-                used.rank == rank.rank && used.run.generation.0 == status.generation && used.run.job.as_str() == job.uid
+                used.rank == rank.rank
+                    && used.run.generation.0 == status.generation
+                    && used.run.job.as_str() == job.uid
             };
             if let Some(used) = known.usage.ranks.iter().find(of_rank) {
                 (rank.memory_bytes, rank.cpu_milli) = (Some(used.memory_bytes), used.cpu_milli);
@@ -97,9 +114,20 @@ mod tests {
     #[test]
     fn only_ranks_that_live_in_this_generation_have_a_usage() {
         let usages = Usages::default();
-        let run = |generation| RunId { job: JobUid::from("u"), generation: Generation(generation) };
-        let used = |generation, rank, memory_bytes| RankUsage { run: run(generation), rank, memory_bytes, cpu_milli: None };
-        let look = Usage { ranks: vec![used(1, 0, 1), used(2, 0, 2), used(2, 1, 3)], ..Usage::default() };
+        let run = |generation| RunId {
+            job: JobUid::from("u"),
+            generation: Generation(generation),
+        };
+        let used = |generation, rank, memory_bytes| RankUsage {
+            run: run(generation),
+            rank,
+            memory_bytes,
+            cpu_milli: None,
+        };
+        let look = Usage {
+            ranks: vec![used(1, 0, 1), used(2, 0, 2), used(2, 1, 3)],
+            ..Usage::default()
+        };
         usages.put("n1".into(), Timestamp(7), look, |_| true);
         let rank = |rank: u32, node: &str, state: &str| v1::RankStatus {
             rank,
@@ -107,11 +135,29 @@ mod tests {
             state: state.into(),
             ..Default::default()
         };
-        let ranks =
-            vec![rank(0, "n1", "running"), rank(1, "n1", "exit code 1"), rank(2, "n1", "joining"), rank(3, "n2", "running")];
-        let status = Some(v1::JobStatus { generation: 2, ranks, ..Default::default() });
-        let job = usages.of_job(v1::Job { uid: "u".into(), status, ..Default::default() });
-        let shown: Vec<_> = job.status.unwrap().ranks.iter().map(|rank| (rank.memory_bytes, rank.usage_unix_us)).collect();
+        let ranks = vec![
+            rank(0, "n1", "running"),
+            rank(1, "n1", "exit code 1"),
+            rank(2, "n1", "joining"),
+            rank(3, "n2", "running"),
+        ];
+        let status = Some(v1::JobStatus {
+            generation: 2,
+            ranks,
+            ..Default::default()
+        });
+        let job = usages.of_job(v1::Job {
+            uid: "u".into(),
+            status,
+            ..Default::default()
+        });
+        let shown: Vec<_> = job
+            .status
+            .unwrap()
+            .ranks
+            .iter()
+            .map(|rank| (rank.memory_bytes, rank.usage_unix_us))
+            .collect();
         assert_eq!(shown, [(Some(2), 7), (None, 0), (None, 0), (None, 0)]);
     }
 
@@ -123,7 +169,11 @@ mod tests {
         for i in 0..20_100 {
             usages.put(name(i), Timestamp(1), Usage::default(), exists);
         }
-        assert!(usages.latest().by_node.len() <= MANY, "{}", usages.latest().by_node.len());
+        assert!(
+            usages.latest().by_node.len() <= MANY,
+            "{}",
+            usages.latest().by_node.len()
+        );
         assert!(usages.get(&name(20_050)).is_some() && usages.get(&name(0)).is_none());
     }
 }

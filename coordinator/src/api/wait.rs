@@ -21,16 +21,27 @@ const TIMEOUT_MAX: Duration = muster_core::period::LONGEST;
 
 pub(crate) async fn wait(context: &Context, request: v1::WaitRequest) -> Result<v1::Job, Status> {
     let target = request.wait_for();
-    let v1::WaitRequest { r#ref, timeout_ms, wait_for } = request;
+    let v1::WaitRequest {
+        r#ref,
+        timeout_ms,
+        wait_for,
+    } = request;
     let name = job_name(r#ref)?;
     if target == v1::WaitFor::Unspecified {
-        return Err(status::invalid("wait_for", format!("is {wait_for}, must be WAIT_FOR_RUNNING, _COMPLETE or _DELETED")));
+        return Err(status::invalid(
+            "wait_for",
+            format!("is {wait_for}, must be WAIT_FOR_RUNNING, _COMPLETE or _DELETED"),
+        ));
     }
     let timeout = Duration::from_millis(timeout_ms);
     if timeout > TIMEOUT_MAX {
         return Err(status::invalid("timeout_ms", "is longer than 30 days"));
     }
-    let timeout = if timeout.is_zero() { TIMEOUT_MAX } else { timeout };
+    let timeout = if timeout.is_zero() {
+        TIMEOUT_MAX
+    } else {
+        timeout
+    };
     tokio::select! {
         reached = reach(context, &name, target) => reached,
         () = tokio::time::sleep(timeout) => Err(late(context, &name, target, timeout)),
@@ -44,7 +55,8 @@ async fn reach(context: &Context, name: &JobName, target: v1::WaitFor) -> Result
     loop {
         let view = jobs.borrow_and_update().get(name).cloned();
         // Another job of the same name is not the one that was there at the start.
-        let same = view.filter(|view| uid.get_or_insert_with(|| view.record.uid.clone()) == &view.record.uid);
+        let same = view
+            .filter(|view| uid.get_or_insert_with(|| view.record.uid.clone()) == &view.record.uid);
         match same {
             Some(view) => {
                 if let Some(verdict) = judge(&view, target) {
@@ -53,7 +65,11 @@ async fn reach(context: &Context, name: &JobName, target: v1::WaitFor) -> Result
             }
             None if target == v1::WaitFor::Deleted => {
                 let uid = uid.map(|uid| uid.to_string()).unwrap_or_default();
-                return Ok(v1::Job { r#ref: Some(job_ref(name)), uid, ..v1::Job::default() });
+                return Ok(v1::Job {
+                    r#ref: Some(job_ref(name)),
+                    uid,
+                    ..v1::Job::default()
+                });
             }
             None => return Err(no_such(name)),
         }
@@ -66,15 +82,24 @@ async fn reach(context: &Context, name: &JobName, target: v1::WaitFor) -> Result
 /// Whether the state is reached, or can never be; `None`: not yet.
 fn judge(view: &JobView, target: v1::WaitFor) -> Option<Result<(), Status>> {
     let record = &view.record;
-    let members = record.current.as_ref().map_or(0, |generation| generation.members.len());
+    let members = record
+        .current
+        .as_ref()
+        .map_or(0, |generation| generation.members.len());
     match (target, record.phase) {
-        (v1::WaitFor::Running, Phase::Running) if view.nodes_running as usize == members && members > 0 => Some(Ok(())),
+        (v1::WaitFor::Running, Phase::Running)
+            if view.nodes_running as usize == members && members > 0 =>
+        {
+            Some(Ok(()))
+        }
         // It did run; a client that asks a moment late must not be told otherwise.
         (v1::WaitFor::Running, Phase::Succeeded) => Some(Ok(())),
-        (v1::WaitFor::Running, Phase::Failed | Phase::Cancelled) => Some(Err(Status::failed_precondition(format!(
-            "job {} is {:?} and will not run again: {}",
-            record.name, record.phase, record.message
-        )))),
+        (v1::WaitFor::Running, Phase::Failed | Phase::Cancelled) => {
+            Some(Err(Status::failed_precondition(format!(
+                "job {} is {:?} and will not run again: {}",
+                record.name, record.phase, record.message
+            ))))
+        }
         (v1::WaitFor::Complete, phase) if phase.is_over() => Some(Ok(())),
         _ => None,
     }
@@ -93,5 +118,8 @@ fn late(context: &Context, name: &JobName, target: v1::WaitFor, timeout: Duratio
             message => format!("it is {:?}: {message}", view.record.phase),
         },
     );
-    Status::deadline_exceeded(format!("job {name} is not {aim} after {}; {now}", muster_core::period::format(timeout)))
+    Status::deadline_exceeded(format!(
+        "job {name} is not {aim} after {}; {now}",
+        muster_core::period::format(timeout)
+    ))
 }

@@ -17,8 +17,11 @@ pub(crate) struct Kind<K, V, T> {
 }
 
 /// Runs until the client or the engine is gone.
-pub(crate) async fn follow<K, V, T>(mut shelf: watch::Receiver<Shelf<K, V>>, kind: Kind<K, V, T>, out: Out<T>)
-where
+pub(crate) async fn follow<K, V, T>(
+    mut shelf: watch::Receiver<Shelf<K, V>>,
+    kind: Kind<K, V, T>,
+    out: Out<T>,
+) where
     K: Ord + Clone,
     V: PartialEq,
 {
@@ -38,7 +41,9 @@ where
                 });
             }
             let since = shelf.since(seen).filter(|(key, _)| (kind.wanted)(key));
-            let changed = since.map(|(key, value)| (key.clone(), value.clone())).collect();
+            let changed = since
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect();
             seen = shelf.revision();
             changed
         };
@@ -49,7 +54,9 @@ where
         }
         for (key, value) in changed {
             let identity = (kind.identity)(&value).to_owned();
-            let before = known.insert(key.clone(), identity.clone()).filter(|before| *before != identity);
+            let before = known
+                .insert(key.clone(), identity.clone())
+                .filter(|before| *before != identity);
             let replaced = before.map(|before| (kind.gone)(&key, &before));
             for message in replaced.into_iter().chain([(kind.changed)(&value)]) {
                 if out.send(Ok(message)).await.is_err() {
@@ -81,7 +88,9 @@ mod tests {
     #[tokio::test]
     async fn a_thing_replaced_by_another_of_its_name_is_gone_first() {
         let (shelf, receiver) = watch::channel(Shelf::default());
-        let put = |key: u8, value: &str| shelf.send_modify(|shelf| assert!(shelf.put(key, value.to_owned())));
+        let put = |key: u8, value: &str| {
+            shelf.send_modify(|shelf| assert!(shelf.put(key, value.to_owned())))
+        };
         let remove = |key: u8| shelf.send_modify(|shelf| assert!(shelf.remove(&key)));
         put(1, "a");
         put(99, "unwanted");

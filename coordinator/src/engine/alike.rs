@@ -1,7 +1,8 @@
 //! Parts of node reports that are the same on many machines, kept once.
 //!
-//! Ten thousand nodes of eight GPUs tell of 1.4 million NVLinks, and all machines of one make tell the same: 100 MB, if each report had
-//! its own. What is shared is equal, so nobody can tell but by the memory.
+//! Ten thousand nodes of eight GPUs tell of 1.4 million NVLinks, and all machines of one make tell
+//! the same: 100 MB, if each report had its own. What is shared is equal, so nobody can tell but by
+//! the memory.
 
 use std::collections::BTreeSet;
 
@@ -38,8 +39,20 @@ mod tests {
     use super::*;
 
     fn report(errors: u64) -> NodeReport {
-        let gpu = || Gpu { nvlinks: (0..18).map(|link| NvLink { link, errors, ..NvLink::default() }).collect(), ..Gpu::default() };
-        NodeReport { gpus: vec![gpu(), gpu()], ..NodeReport::default() }
+        let gpu = || Gpu {
+            nvlinks: (0..18)
+                .map(|link| NvLink {
+                    link,
+                    errors,
+                    ..NvLink::default()
+                })
+                .collect(),
+            ..Gpu::default()
+        };
+        NodeReport {
+            gpus: vec![gpu(), gpu()],
+            ..NodeReport::default()
+        }
     }
 
     #[test]
@@ -48,7 +61,12 @@ mod tests {
         alike.share(&mut one);
         alike.share(&mut other);
         assert_eq!((&one, &other), (&report(0), &report(0)));
-        let places: BTreeSet<_> = one.gpus.iter().chain(&other.gpus).map(|gpu| gpu.nvlinks.as_ptr()).collect();
+        let places: BTreeSet<_> = one
+            .gpus
+            .iter()
+            .chain(&other.gpus)
+            .map(|gpu| gpu.nvlinks.as_ptr())
+            .collect();
         assert_eq!(places.len(), 1);
         other.gpus[0].nvlinks.make_mut()[0].errors = 1;
         assert_eq!(one, report(0), "one node's news is not another's");

@@ -1,4 +1,5 @@
-//! The order of things: stored before told, ended when it cannot be stored, ticked when nothing comes.
+//! The order of things: stored before told, ended when it cannot be stored, ticked when nothing
+//! comes.
 
 use std::{io, sync::mpsc as std_mpsc, time::Duration};
 
@@ -33,7 +34,10 @@ impl Store for GuardedStore {
             return self.inner.commit(changes);
         }
         let full = ::redb::Error::Io(io::ErrorKind::StorageFull.into());
-        Err(StoreError::Write { path: "/state/muster.redb".into(), source: Box::new(full) })
+        Err(StoreError::Write {
+            path: "/state/muster.redb".into(),
+            source: Box::new(full),
+        })
     }
 
     fn keep_reports(&mut self, reports: &[(NodeName, Arc<NodeReport>)]) -> Result<(), StoreError> {
@@ -49,15 +53,31 @@ struct Guard {
 fn guarded() -> (GuardedStore, Guard) {
     let (commits, seen) = std_mpsc::channel();
     let (give, leave) = std_mpsc::channel();
-    (GuardedStore { inner: MemoryStore::default(), commits, leave }, Guard { commits: seen, leave: give })
+    (
+        GuardedStore {
+            inner: MemoryStore::default(),
+            commits,
+            leave,
+        },
+        Guard {
+            commits: seen,
+            leave: give,
+        },
+    )
 }
 
 fn submit(name: &str) -> Request {
     let document = JobDocument {
         api_version: API_VERSION.into(),
         kind: KIND.into(),
-        metadata: Metadata { name: name.into(), namespace: None },
-        spec: SpecDocument { args: vec!["train.py".into()], ..SpecDocument::default() },
+        metadata: Metadata {
+            name: name.into(),
+            namespace: None,
+        },
+        spec: SpecDocument {
+            args: vec!["train.py".into()],
+            ..SpecDocument::default()
+        },
     };
     let (job, spec) = document.check().unwrap();
     Request::Submit {
@@ -73,19 +93,44 @@ fn submit(name: &str) -> Request {
 async fn nobody_hears_of_a_decision_before_it_is_stored() {
     let (store, guard) = guarded();
     let shutdown = CancellationToken::new();
-    let started = start(Box::new(store), Policy::default(), Term(0), shutdown.clone()).unwrap();
+    let started = start(
+        Box::new(store),
+        Policy::default(),
+        Term(0),
+        shutdown.clone(),
+    )
+    .unwrap();
     let mut answer = Box::pin(started.handle.request(submit("one")));
-    assert!(tokio::time::timeout(Duration::from_millis(1), &mut answer).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(1), &mut answer)
+            .await
+            .is_err()
+    );
     let changes = guard.commits.recv().unwrap();
-    assert!(changes.iter().any(|change| matches!(change, Change::PutJob(job) if job.name.name == "one")));
+    assert!(
+        changes
+            .iter()
+            .any(|change| matches!(change, Change::PutJob(job) if job.name.name == "one"))
+    );
     // The engine stands in the commit: no answer, no view, no event.
-    assert!(tokio::time::timeout(Duration::from_millis(20), &mut answer).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(20), &mut answer)
+            .await
+            .is_err()
+    );
     assert_eq!(started.handle.jobs().borrow().after(None).count(), 0);
     assert_eq!(started.handle.events().borrow().last(), 0);
 
     guard.leave.send(true).unwrap();
-    assert!(matches!(answer.await, Ok(Answer::Job { existed: false, .. })));
-    assert_eq!(started.handle.jobs().borrow().after(None).count(), 1, "who got an answer finds the job in a list");
+    assert!(matches!(
+        answer.await,
+        Ok(Answer::Job { existed: false, .. })
+    ));
+    assert_eq!(
+        started.handle.jobs().borrow().after(None).count(),
+        1,
+        "who got an answer finds the job in a list"
+    );
     shutdown.cancel();
     // Leave for whatever it was about to store.
     let _ = guard.leave.send(true);
@@ -111,28 +156,64 @@ fn hello(node: &str) -> Hello {
 async fn a_burst_is_one_decision_and_one_commit_up_to_a_request() {
     let (store, guard) = guarded();
     let shutdown = CancellationToken::new();
-    let started = start(Box::new(store), Policy::default(), Term(0), shutdown.clone()).unwrap();
+    let started = start(
+        Box::new(store),
+        Policy::default(),
+        Term(0),
+        shutdown.clone(),
+    )
+    .unwrap();
     let mut first = Box::pin(started.handle.request(submit("one")));
-    assert!(tokio::time::timeout(Duration::from_millis(1), &mut first).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(1), &mut first)
+            .await
+            .is_err()
+    );
     guard.commits.recv().unwrap();
     // The engine stands in that commit. Behind it: four nodes, a request, a fifth node.
-    let mut nodes: Vec<_> = (1..=4).map(|n| Box::pin(started.handle.connect(hello(&format!("node-{n}"))))).collect();
+    let mut nodes: Vec<_> = (1..=4)
+        .map(|n| Box::pin(started.handle.connect(hello(&format!("node-{n}")))))
+        .collect();
     for node in &mut nodes {
-        assert!(tokio::time::timeout(Duration::from_millis(1), node).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(1), node)
+                .await
+                .is_err()
+        );
     }
     let mut second = Box::pin(started.handle.request(submit("two")));
-    assert!(tokio::time::timeout(Duration::from_millis(1), &mut second).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(1), &mut second)
+            .await
+            .is_err()
+    );
     let mut fifth = Box::pin(started.handle.connect(hello("node-5")));
-    assert!(tokio::time::timeout(Duration::from_millis(1), &mut fifth).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(1), &mut fifth)
+            .await
+            .is_err()
+    );
 
     guard.leave.send(true).unwrap();
     let burst = guard.commits.recv().unwrap();
     let stored = |changes: &[Change], name: &str| {
-        changes.iter().any(|change| matches!(change, Change::PutNode(node) if node.name.as_str() == name))
+        changes
+            .iter()
+            .any(|change| matches!(change, Change::PutNode(node) if node.name.as_str() == name))
     };
-    assert!((1..=4).all(|n| stored(&burst, &format!("node-{n}"))), "one commit for all that waited");
-    assert!(burst.iter().any(|change| matches!(change, Change::PutJob(job) if job.name.name == "two")));
-    assert!(!stored(&burst, "node-5"), "what came after a request is not part of its answer");
+    assert!(
+        (1..=4).all(|n| stored(&burst, &format!("node-{n}"))),
+        "one commit for all that waited"
+    );
+    assert!(
+        burst
+            .iter()
+            .any(|change| matches!(change, Change::PutJob(job) if job.name.name == "two"))
+    );
+    assert!(
+        !stored(&burst, "node-5"),
+        "what came after a request is not part of its answer"
+    );
     guard.leave.send(true).unwrap();
     assert!(stored(&guard.commits.recv().unwrap(), "node-5"));
     shutdown.cancel();
@@ -145,20 +226,35 @@ async fn a_burst_is_one_decision_and_one_commit_up_to_a_request() {
 #[tokio::test]
 async fn a_commit_that_fails_ends_the_engine_and_is_answered_to_nobody() {
     let (store, guard) = guarded();
-    let started = start(Box::new(store), Policy::default(), Term(0), CancellationToken::new()).unwrap();
+    let started = start(
+        Box::new(store),
+        Policy::default(),
+        Term(0),
+        CancellationToken::new(),
+    )
+    .unwrap();
     guard.leave.send(false).unwrap();
     let answer = started.handle.request(submit("one")).await;
     assert_eq!(answer, Err(crate::handle::NoAnswer::Ended));
     let error = started.thread.join().unwrap().unwrap_err();
     assert_eq!(error.to_string(), "write to store file /state/muster.redb");
     assert_eq!(started.handle.jobs().borrow().after(None).count(), 0);
-    assert_eq!(started.handle.request(submit("two")).await, Err(crate::handle::NoAnswer::Ended));
+    assert_eq!(
+        started.handle.request(submit("two")).await,
+        Err(crate::handle::NoAnswer::Ended)
+    );
 }
 
 #[tokio::test]
 async fn a_shutdown_ends_it_with_its_record_whole() {
     let shutdown = CancellationToken::new();
-    let started = start(Box::new(MemoryStore::default()), Policy::default(), Term(7), shutdown.clone()).unwrap();
+    let started = start(
+        Box::new(MemoryStore::default()),
+        Policy::default(),
+        Term(7),
+        shutdown.clone(),
+    )
+    .unwrap();
     assert_eq!(started.term, Term(7));
     shutdown.cancel();
     started.ended.await.unwrap_err();
@@ -167,16 +263,31 @@ async fn a_shutdown_ends_it_with_its_record_whole() {
 
 #[tokio::test]
 async fn time_passes_when_nothing_comes() {
-    let policy = Policy { heartbeat: Duration::from_millis(20), tick: Duration::from_millis(10), ..Policy::default() };
+    let policy = Policy {
+        heartbeat: Duration::from_millis(20),
+        tick: Duration::from_millis(10),
+        ..Policy::default()
+    };
     let shutdown = CancellationToken::new();
-    let started = start(Box::new(MemoryStore::default()), policy, Term(0), shutdown.clone()).unwrap();
+    let started = start(
+        Box::new(MemoryStore::default()),
+        policy,
+        Term(0),
+        shutdown.clone(),
+    )
+    .unwrap();
     let (_, _orders) = started.handle.connect(hello("node-a")).await.unwrap();
     // The node says nothing more: only ticks can make it Lost.
     let mut nodes = started.handle.nodes();
     let lost = nodes.wait_for(|nodes| {
-        nodes.get(&"node-a".into()).is_some_and(|node| node.liveness == muster_core::fleet::view::Liveness::Lost)
+        nodes
+            .get(&"node-a".into())
+            .is_some_and(|node| node.liveness == muster_core::fleet::view::Liveness::Lost)
     });
-    tokio::time::timeout(Duration::from_secs(30), lost).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(30), lost)
+        .await
+        .unwrap()
+        .unwrap();
     shutdown.cancel();
     started.thread.join().unwrap().unwrap();
 }

@@ -1,5 +1,9 @@
-//! A coordinator killed at every place between a request and its answer, and at any moment: no acknowledged job is lost, none doubled.
-#![allow(clippy::disallowed_methods, reason = "starts and kills a process of its own")]
+//! A coordinator killed at every place between a request and its answer, and at any moment: no
+//! acknowledged job is lost, none doubled.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "starts and kills a process of its own"
+)]
 
 use std::{
     collections::BTreeMap,
@@ -56,7 +60,10 @@ fn plan() -> Option<&'static (String, AtomicU64)> {
 }
 
 pub(crate) fn pass(name: &str) {
-    debug_assert!(PLACES.contains(&name), "{name} is not in the list of places");
+    debug_assert!(
+        PLACES.contains(&name),
+        "{name} is not in the list of places"
+    );
     if let Some((planned, left)) = plan()
         && planned == name
         && left.fetch_sub(1, Ordering::SeqCst) == 1
@@ -69,7 +76,8 @@ pub(crate) fn pass(name: &str) {
 #[derive(Debug)]
 struct FragileFile(FileBackend);
 
-/// Opens a store's file as any other build does; in a process that is to be killed, with places in it.
+/// Opens a store's file as any other build does; in a process that is to be killed, with places in
+/// it.
 pub(crate) fn open(builder: &Builder, path: &Path) -> Result<Database, DatabaseError> {
     if plan().is_none() {
         return builder.open(path);
@@ -113,19 +121,34 @@ impl StorageBackend for FragileFile {
 #[test]
 #[ignore = "started by another test"]
 fn child_that_serves_until_it_is_killed() {
-    let Some(directory) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let Some(directory) = std::env::var_os(CHILD).map(PathBuf::from) else {
+        return;
+    };
     let settings = Settings {
         listen: "127.0.0.1:0".parse().unwrap(),
         accept_unknown: false,
-        policy: Policy { jobs_max: 100_000, ..Policy::default() },
+        policy: Policy {
+            jobs_max: 100_000,
+            ..Policy::default()
+        },
         min_term: Term(0),
         kubernetes: None,
         ready_file: Some(directory.join("ready.json")),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
-        let open = || RedbStore::open(&directory.join("state")).map(|store| Box::new(store) as Box<dyn Store>);
-        Coordinator::start(settings, open).await.unwrap().run().await.unwrap();
+        let open = || {
+            RedbStore::open(&directory.join("state")).map(|store| Box::new(store) as Box<dyn Store>)
+        };
+        Coordinator::start(settings, open)
+            .await
+            .unwrap()
+            .run()
+            .await
+            .unwrap();
     });
 }
 
@@ -151,7 +174,14 @@ impl Killed {
         let directory = tempfile::tempdir().unwrap();
         // Made without a plan: a store that is not yet there has nothing to lose.
         drop(RedbStore::open(&directory.path().join("state")).unwrap());
-        Self { directory, child: None, acknowledged: BTreeMap::new(), open: None, submitted: 0, kills: 0 }
+        Self {
+            directory,
+            child: None,
+            acknowledged: BTreeMap::new(),
+            open: None,
+            submitted: 0,
+            kills: 0,
+        }
     }
 
     fn kill(&mut self) {
@@ -167,9 +197,22 @@ impl Killed {
         let ready = self.directory.path().join("ready.json");
         let _ = fs::remove_file(&ready);
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "failpoint::tests::child_that_serves_until_it_is_killed", "--ignored", "--nocapture"]);
-        command.env(CHILD, self.directory.path()).env_remove(PLAN).envs(plan.map(|plan| (PLAN, plan)));
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        command.args([
+            "--exact",
+            "failpoint::tests::child_that_serves_until_it_is_killed",
+            "--ignored",
+            "--nocapture",
+        ]);
+        command
+            .env(CHILD, self.directory.path())
+            .env_remove(PLAN)
+            .envs(plan.map(|plan| (PLAN, plan)));
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let child = self.child.insert(child);
         let mut look = tokio::time::interval(Duration::from_millis(2));
         loop {
@@ -177,10 +220,15 @@ impl Killed {
             let said = fs::read(&ready).unwrap_or_default();
             if let Ok(said) = serde_json::from_slice::<serde_json::Value>(&said) {
                 // Killed since: the next start finds out.
-                return JobServiceClient::connect(said["endpoint"].as_str().unwrap().to_owned()).await.ok();
+                return JobServiceClient::connect(said["endpoint"].as_str().unwrap().to_owned())
+                    .await
+                    .ok();
             }
             if let Some(status) = child.try_wait().unwrap() {
-                assert!(!status.success() && status.code().is_none(), "it ended by itself: {status}");
+                assert!(
+                    !status.success() && status.code().is_none(),
+                    "it ended by itself: {status}"
+                );
                 self.kills += 1;
                 return None;
             }
@@ -195,9 +243,18 @@ impl Killed {
                 format!("job-{}", self.submitted)
             });
             let request = v1::SubmitRequest {
-                r#ref: Some(v1::JobRef { namespace: String::new(), name: name.clone() }),
-                spec: Some(v1::JobSpec { args: vec!["train.py".into()], ..v1::JobSpec::default() }),
-                request_id: format!("00000000-0000-4000-8000-{:012}", name[4..].parse::<u64>().unwrap()),
+                r#ref: Some(v1::JobRef {
+                    namespace: String::new(),
+                    name: name.clone(),
+                }),
+                spec: Some(v1::JobSpec {
+                    args: vec!["train.py".into()],
+                    ..v1::JobSpec::default()
+                }),
+                request_id: format!(
+                    "00000000-0000-4000-8000-{:012}",
+                    name[4..].parse::<u64>().unwrap()
+                ),
                 ..v1::SubmitRequest::default()
             };
             match client.submit(request).await {
@@ -207,7 +264,10 @@ impl Killed {
                 }
                 Err(status) => {
                     assert!(
-                        matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal),
+                        matches!(
+                            status.code(),
+                            Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal
+                        ),
                         "{status}"
                     );
                     self.open = Some(name);
@@ -219,17 +279,26 @@ impl Killed {
         false
     }
 
-    /// All that was acknowledged is there, as it was; nothing else is, but perhaps the one that was not answered.
+    /// All that was acknowledged is there, as it was; nothing else is, but perhaps the one that was
+    /// not answered.
     async fn check(&mut self) {
         let mut client = self.start(None).await.expect("nobody kills it");
         let mut found = BTreeMap::new();
         let mut page_token = String::new();
         loop {
-            let request = v1::ListJobsRequest { page_token, page_size: 500, ..v1::ListJobsRequest::default() };
+            let request = v1::ListJobsRequest {
+                page_token,
+                page_size: 500,
+                ..v1::ListJobsRequest::default()
+            };
             let page = client.list(request).await.unwrap().into_inner();
             for job in page.jobs {
                 let name = job.r#ref.unwrap().name;
-                assert_eq!(found.insert(name.clone(), job.uid), None, "{name} is there twice");
+                assert_eq!(
+                    found.insert(name.clone(), job.uid),
+                    None,
+                    "{name} is there twice"
+                );
             }
             page_token = page.next_page_token;
             if page_token.is_empty() {
@@ -242,7 +311,10 @@ impl Killed {
         if self.open.is_some() {
             let name = self.open.clone().unwrap();
             assert!(!self.submit(&mut client, 1).await);
-            assert!(unanswered.is_none_or(|uid| self.acknowledged[&name] == uid), "{name} is there under two uids");
+            assert!(
+                unanswered.is_none_or(|uid| self.acknowledged[&name] == uid),
+                "{name} is there under two uids"
+            );
         }
     }
 }
@@ -251,7 +323,8 @@ fn is_long() -> bool {
     std::env::var_os("MUSTER_LONG_DRILL").is_some()
 }
 
-/// Kills a coordinator at one place after another, first early, then later; every fourth time at any moment instead.
+/// Kills a coordinator at one place after another, first early, then later; every fourth time at
+/// any moment instead.
 #[tokio::test]
 async fn no_acknowledged_job_is_lost_or_doubled_wherever_the_coordinator_is_killed() {
     let wanted = if is_long() { 1_000 } else { 36 };
@@ -271,7 +344,8 @@ async fn no_acknowledged_job_is_lost_or_doubled_wherever_the_coordinator_is_kill
                 if at_any_moment {
                     let pid = rustix::process::Pid::from_child(killed.child.as_ref().unwrap());
                     let moment = Duration::from_micros(round.wrapping_mul(7_919) % 20_000);
-                    // A thread of its own: the kill shall fall between any two instructions of the exchange.
+                    // A thread of its own: the kill shall fall between any two instructions of the
+                    // exchange.
                     let killer = std::thread::spawn(move || {
                         std::thread::park_timeout(moment);
                         kill_process(pid, Signal::KILL).unwrap();
@@ -284,26 +358,35 @@ async fn no_acknowledged_job_is_lost_or_doubled_wherever_the_coordinator_is_kill
                     killed.kills += 1;
                 }
             }
-            *per_place.entry(if at_any_moment { "any moment" } else { place }).or_default() += killed.kills - before;
+            *per_place
+                .entry(if at_any_moment { "any moment" } else { place })
+                .or_default() += killed.kills - before;
             killed.check().await;
         }
         kills += killed.kills;
     }
     eprintln!("{kills} kills: {per_place:?}");
     for place in PLACES {
-        assert!(!is_long() || per_place.contains_key(place), "never killed {place}");
+        assert!(
+            !is_long() || per_place.contains_key(place),
+            "never killed {place}"
+        );
     }
 }
 
-/// The figure that is promised is 2 s, for a release build on a machine that does nothing else; this is a debug build on a busy one.
+/// The figure that is promised is 2 s, for a release build on a machine that does nothing else;
+/// this is a debug build on a busy one.
 #[tokio::test]
 async fn a_coordinator_with_ten_thousand_jobs_serves_again_soon_after_a_kill() {
     let mut killed = Killed::new();
     {
         let mut store = RedbStore::open(&killed.directory.path().join("state")).unwrap();
         for thousand in 0..10 {
-            let jobs: Vec<_> =
-                (0..1_000).map(|number| crate::store::tests::put(crate::store::tests::job(thousand * 1_000 + number))).collect();
+            let jobs: Vec<_> = (0..1_000)
+                .map(|number| {
+                    crate::store::tests::put(crate::store::tests::job(thousand * 1_000 + number))
+                })
+                .collect();
             store.commit(&jobs).unwrap();
         }
     }
@@ -312,7 +395,14 @@ async fn a_coordinator_with_ten_thousand_jobs_serves_again_soon_after_a_kill() {
     killed.kill();
     let began = Instant::now();
     let mut client = killed.start(None).await.expect("nobody kills it");
-    let page = client.list(v1::ListJobsRequest { page_size: 500, ..v1::ListJobsRequest::default() }).await.unwrap().into_inner();
+    let page = client
+        .list(v1::ListJobsRequest {
+            page_size: 500,
+            ..v1::ListJobsRequest::default()
+        })
+        .await
+        .unwrap()
+        .into_inner();
     let took = began.elapsed();
     assert_eq!(page.jobs.len(), 500);
     eprintln!("served again after {took:?}, with 10,000 jobs in the store");

@@ -26,10 +26,20 @@ impl Store for MemoryStore {
         let fleet = Stored {
             jobs: self.jobs.values().cloned().collect(),
             nodes: self.nodes.values().cloned().collect(),
-            reports: self.reports.iter().map(|(name, report)| (name.clone(), (**report).clone())).collect(),
-            last_event: self.events.last_key_value().map_or(0, |(sequence, _)| *sequence),
+            reports: self
+                .reports
+                .iter()
+                .map(|(name, report)| (name.clone(), (**report).clone()))
+                .collect(),
+            last_event: self
+                .events
+                .last_key_value()
+                .map_or(0, |(sequence, _)| *sequence),
         };
-        Ok(Loaded { fleet, events: self.events.values().cloned().collect() })
+        Ok(Loaded {
+            fleet,
+            events: self.events.values().cloned().collect(),
+        })
     }
 
     fn next_term(&mut self, at_least: Term) -> Result<Term, StoreError> {
@@ -42,7 +52,9 @@ impl Store for MemoryStore {
             match change {
                 Change::PutJob(job) => drop(self.jobs.insert(job.uid.clone(), (**job).clone())),
                 Change::DeleteJob(uid) => drop(self.jobs.remove(uid)),
-                Change::PutNode(node) => drop(self.nodes.insert(node.name.clone(), (**node).clone())),
+                Change::PutNode(node) => {
+                    drop(self.nodes.insert(node.name.clone(), (**node).clone()))
+                }
                 Change::DeleteNode(name) => {
                     self.nodes.remove(name);
                     self.reports.remove(name);

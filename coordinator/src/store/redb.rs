@@ -1,8 +1,10 @@
 //! The embedded store: `STATE/muster.redb`, one crash-safe file of the [`redb`] crate.
 //!
-//! One table each for `meta`, `jobs`, `nodes`, `reports` and `events`; values are JSON, so that a person can read a copy of the file with any
-//! redb tool. A new file is made under another name and renamed when it is whole: `muster.redb` is never a half-made file, so one
-//! that cannot be read is damaged and is refused. `STATE/lock` keeps a second coordinator out for as long as the first lives.
+//! One table each for `meta`, `jobs`, `nodes`, `reports` and `events`; values are JSON, so that a
+//! person can read a copy of the file with any redb tool. A new file is made under another name and
+//! renamed when it is whole: `muster.redb` is never a half-made file, so one that cannot be read is
+//! damaged and is refused. `STATE/lock` keeps a second coordinator out for as long as the first
+//! lives.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +18,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use ::redb::{
+    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition,
+    WriteTransaction,
+};
 use muster_core::{
     fleet::{Change, Event, NodeRecord, Stored, job::JobRecord},
     id::{JobUid, NodeName, Term},
@@ -38,7 +43,8 @@ const LOCK_NAME: &str = "lock";
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const JOBS: TableDefinition<&str, &[u8]> = TableDefinition::new("jobs");
 const NODES: TableDefinition<&str, &[u8]> = TableDefinition::new("nodes");
-/// Apart from `nodes`: some 13 KiB for a node with eight GPUs, of which no decision waits for the disk.
+/// Apart from `nodes`: some 13 KiB for a node with eight GPUs, of which no decision waits for the
+/// disk.
 const REPORTS: TableDefinition<&str, &[u8]> = TableDefinition::new("reports");
 const EVENTS: TableDefinition<u64, &[u8]> = TableDefinition::new("events");
 
@@ -51,10 +57,12 @@ const META_COMMITS: &str = "commits";
 /// Grows when a record's shape changes so that an older build would misread it.
 const FORMAT: u64 = 2;
 
-/// A coordinator that was killed holds its lock until the kernel has taken it apart, and so does what it had just forked.
+/// A coordinator that was killed holds its lock until the kernel has taken it apart, and so does
+/// what it had just forked.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// redb's page cache. Everything is in memory anyway, only writes go through it, and the largest commit is a generation of some 100 KiB.
+/// redb's page cache. Everything is in memory anyway, only writes go through it, and the largest
+/// commit is a generation of some 100 KiB.
 const CACHE_BYTES: usize = 4 << 20;
 
 #[derive(Debug)]
@@ -70,11 +78,18 @@ pub struct RedbStore {
 impl RedbStore {
     /// Opens the store of a state directory, and makes both if they are not there.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
-        let unusable = |source| StoreError::Directory { path: directory.to_owned(), source };
+        let unusable = |source| StoreError::Directory {
+            path: directory.to_owned(),
+            source,
+        };
         if directory.exists() && !directory.is_dir() {
             return Err(unusable(io::ErrorKind::NotADirectory.into()));
         }
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(unusable)?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(unusable)?;
         let lock = lock(directory)?;
         let path = directory.join(FILE_NAME);
         if !path.try_exists().map_err(unusable)? {
@@ -85,12 +100,24 @@ impl RedbStore {
         let (witness, known) = Witness::open(directory).map_err(unusable)?;
         for name in [FILE_NAME, LOCK_NAME, witness::FILE_NAME] {
             // The jobs' environment is in it. The directory may be an older one, or an operator's.
-            fs::set_permissions(directory.join(name), fs::Permissions::from_mode(0o600)).map_err(unusable)?;
+            fs::set_permissions(directory.join(name), fs::Permissions::from_mode(0o600))
+                .map_err(unusable)?;
         }
         if let Some(known) = known.filter(|known| *known > found) {
-            return Err(StoreError::Behind { path, found, known, witness: directory.join(witness::FILE_NAME) });
+            return Err(StoreError::Behind {
+                path,
+                found,
+                known,
+                witness: directory.join(witness::FILE_NAME),
+            });
         }
-        Ok(Self { database, path, witness, kept: Kept::default(), _lock: lock })
+        Ok(Self {
+            database,
+            path,
+            witness,
+            kept: Kept::default(),
+            _lock: lock,
+        })
     }
 
     pub fn path(&self) -> &Path {
@@ -104,25 +131,68 @@ impl Store for RedbStore {
         let loaded = reading(path, || {
             let read = database.begin_read().map_err(|e| damaged(path, e))?;
             let meta = read.open_table(META).map_err(|e| damaged(path, e))?;
-            let last_event = meta.get(META_LAST_EVENT).map_err(|e| damaged(path, e))?.map_or(0, |value| value.value());
+            let last_event = meta
+                .get(META_LAST_EVENT)
+                .map_err(|e| damaged(path, e))?
+                .map_or(0, |value| value.value());
 
-            let mut loaded = Loaded { fleet: Stored { last_event, ..Stored::default() }, events: Vec::new() };
-            for entry in read.open_table(JOBS).map_err(|e| damaged(path, e))?.iter().map_err(|e| damaged(path, e))? {
+            let mut loaded = Loaded {
+                fleet: Stored {
+                    last_event,
+                    ..Stored::default()
+                },
+                events: Vec::new(),
+            };
+            for entry in read
+                .open_table(JOBS)
+                .map_err(|e| damaged(path, e))?
+                .iter()
+                .map_err(|e| damaged(path, e))?
+            {
                 let (uid, value) = entry.map_err(|e| damaged(path, e))?;
-                loaded.fleet.jobs.push(parse::<JobRecord>(path, value.value(), || format!("job {}", uid.value()))?);
+                loaded
+                    .fleet
+                    .jobs
+                    .push(parse::<JobRecord>(path, value.value(), || {
+                        format!("job {}", uid.value())
+                    })?);
             }
-            for entry in read.open_table(NODES).map_err(|e| damaged(path, e))?.iter().map_err(|e| damaged(path, e))? {
+            for entry in read
+                .open_table(NODES)
+                .map_err(|e| damaged(path, e))?
+                .iter()
+                .map_err(|e| damaged(path, e))?
+            {
                 let (name, value) = entry.map_err(|e| damaged(path, e))?;
-                loaded.fleet.nodes.push(parse::<NodeRecord>(path, value.value(), || format!("node {}", name.value()))?);
+                loaded
+                    .fleet
+                    .nodes
+                    .push(parse::<NodeRecord>(path, value.value(), || {
+                        format!("node {}", name.value())
+                    })?);
             }
-            for entry in read.open_table(REPORTS).map_err(|e| damaged(path, e))?.iter().map_err(|e| damaged(path, e))? {
+            for entry in read
+                .open_table(REPORTS)
+                .map_err(|e| damaged(path, e))?
+                .iter()
+                .map_err(|e| damaged(path, e))?
+            {
                 let (name, value) = entry.map_err(|e| damaged(path, e))?;
-                let report = parse::<NodeReport>(path, value.value(), || format!("report of node {}", name.value()))?;
+                let report = parse::<NodeReport>(path, value.value(), || {
+                    format!("report of node {}", name.value())
+                })?;
                 loaded.fleet.reports.push((name.value().into(), report));
             }
-            for entry in read.open_table(EVENTS).map_err(|e| damaged(path, e))?.iter().map_err(|e| damaged(path, e))? {
+            for entry in read
+                .open_table(EVENTS)
+                .map_err(|e| damaged(path, e))?
+                .iter()
+                .map_err(|e| damaged(path, e))?
+            {
                 let (sequence, value) = entry.map_err(|e| damaged(path, e))?;
-                loaded.events.push(parse::<Event>(path, value.value(), || format!("event {}", sequence.value()))?);
+                loaded.events.push(parse::<Event>(path, value.value(), || {
+                    format!("event {}", sequence.value())
+                })?);
             }
             Ok(loaded)
         })?;
@@ -138,11 +208,17 @@ impl Store for RedbStore {
             tables.insert(META_TERM, term.0)?;
             Ok(term)
         });
-        term.map_err(|source| StoreError::Write { path: self.path.clone(), source: Box::new(source) })
+        term.map_err(|source| StoreError::Write {
+            path: self.path.clone(),
+            source: Box::new(source),
+        })
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        self.apply(changes).map_err(|source| StoreError::Write { path: self.path.clone(), source: Box::new(source) })
+        self.apply(changes).map_err(|source| StoreError::Write {
+            path: self.path.clone(),
+            source: Box::new(source),
+        })
     }
 
     fn keep_reports(&mut self, reports: &[(NodeName, Arc<NodeReport>)]) -> Result<(), StoreError> {
@@ -156,13 +232,17 @@ impl Store for RedbStore {
             }
             self.finish(transaction)
         };
-        keep().map_err(|source| StoreError::Write { path: self.path.clone(), source: Box::new(source) })
+        keep().map_err(|source| StoreError::Write {
+            path: self.path.clone(),
+            source: Box::new(source),
+        })
     }
 }
 
 impl RedbStore {
-    /// What is begun here is on the disk when `commit()` returns. In two phases (0.3 ms more), because after one phase and a crash the
-    /// last transaction cannot be told from one that never finished: a single flipped bit in it would quietly bring back the state before.
+    /// What is begun here is on the disk when `commit()` returns. In two phases (0.3 ms more),
+    /// because after one phase and a crash the last transaction cannot be told from one that never
+    /// finished: a single flipped bit in it would quietly bring back the state before.
     fn begin(&self) -> Result<WriteTransaction, ::redb::Error> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_two_phase_commit(true);
@@ -181,9 +261,13 @@ impl RedbStore {
             let mut events = transaction.open_table(EVENTS)?;
             for change in changes {
                 match change {
-                    Change::PutJob(job) => drop(jobs.insert(job.uid.as_str(), json(job).as_slice())?),
+                    Change::PutJob(job) => {
+                        drop(jobs.insert(job.uid.as_str(), json(job).as_slice())?)
+                    }
                     Change::DeleteJob(uid) => drop(jobs.remove(uid.as_str())?),
-                    Change::PutNode(node) => drop(nodes.insert(node.name.as_str(), json(node).as_slice())?),
+                    Change::PutNode(node) => {
+                        drop(nodes.insert(node.name.as_str(), json(node).as_slice())?)
+                    }
                     Change::DeleteNode(name) => {
                         nodes.remove(name.as_str())?;
                         reports.remove(name.as_str())?;
@@ -219,7 +303,10 @@ impl RedbStore {
         Ok(())
     }
 
-    fn write<T>(&self, change: impl FnOnce(&mut ::redb::Table<&str, u64>) -> Result<T, ::redb::Error>) -> Result<T, ::redb::Error> {
+    fn write<T>(
+        &self,
+        change: impl FnOnce(&mut ::redb::Table<&str, u64>) -> Result<T, ::redb::Error>,
+    ) -> Result<T, ::redb::Error> {
         let transaction = self.begin()?;
         let value = change(&mut transaction.open_table(META)?)?;
         self.finish(transaction)?;
@@ -229,9 +316,18 @@ impl RedbStore {
 
 /// Keeps every other coordinator out of this directory until the returned file is closed.
 fn lock(directory: &Path) -> Result<File, StoreError> {
-    let unusable = |source| StoreError::Directory { path: directory.to_owned(), source };
+    let unusable = |source| StoreError::Directory {
+        path: directory.to_owned(),
+        source,
+    };
     let path = directory.join(LOCK_NAME);
-    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(unusable)?;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(unusable)?;
     let begun = Instant::now();
     let mut locked = file.try_lock();
     while matches!(locked, Err(TryLockError::WouldBlock)) && begun.elapsed() < LEAVING {
@@ -242,8 +338,15 @@ fn lock(directory: &Path) -> Result<File, StoreError> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut owner = String::new();
-            let pid = file.read_to_string(&mut owner).ok().map(|_| owner.trim().to_owned()).filter(|pid| !pid.is_empty());
-            return Err(StoreError::InUse { path: directory.to_owned(), pid });
+            let pid = file
+                .read_to_string(&mut owner)
+                .ok()
+                .map(|_| owner.trim().to_owned())
+                .filter(|pid| !pid.is_empty());
+            return Err(StoreError::InUse {
+                path: directory.to_owned(),
+                pid,
+            });
         }
         Err(TryLockError::Error(source)) => return Err(unusable(source)),
     }
@@ -252,9 +355,13 @@ fn lock(directory: &Path) -> Result<File, StoreError> {
     Ok(file)
 }
 
-/// Makes a store file with nothing in it. A crash on the way leaves only `muster.redb.new`, which the next start replaces.
+/// Makes a store file with nothing in it. A crash on the way leaves only `muster.redb.new`, which
+/// the next start replaces.
 fn create(directory: &Path) -> Result<(), StoreError> {
-    let unusable = |source| StoreError::Directory { path: directory.to_owned(), source };
+    let unusable = |source| StoreError::Directory {
+        path: directory.to_owned(),
+        source,
+    };
     let (new, path) = (directory.join(NEW_NAME), directory.join(FILE_NAME));
     match fs::remove_file(&new) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unusable(e)),
@@ -271,57 +378,99 @@ fn create(directory: &Path) -> Result<(), StoreError> {
         transaction.commit()?;
         Ok(database.close()?)
     };
-    fill().map_err(|source| StoreError::Write { path: new.clone(), source: Box::new(source) })?;
+    fill().map_err(|source| StoreError::Write {
+        path: new.clone(),
+        source: Box::new(source),
+    })?;
     fs::rename(&new, &path).map_err(unusable)?;
     // Without this the rename may be lost at a power cut, and with it the first term.
-    File::open(directory).and_then(|dir| dir.sync_all()).map_err(unusable)
+    File::open(directory)
+        .and_then(|dir| dir.sync_all())
+        .map_err(unusable)
 }
 
 fn open_existing(path: &Path) -> Result<Database, StoreError> {
     let database = reading(path, || {
-        // redb trusts a file that was closed cleanly; the check reads it all, some 100 MB at most, and finds damage from outside.
+        // redb trusts a file that was closed cleanly; the check reads it all, some 100 MB at most,
+        // and finds damage from outside.
         let mut builder = Builder::new();
-        builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
+        builder
+            .set_cache_size(CACHE_BYTES)
+            .set_check_integrity_on_open(true);
         #[cfg(test)]
         let opened = crate::failpoint::tests::open(&builder, path);
         #[cfg(not(test))]
         let opened = builder.open(path);
         opened.map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.parent().unwrap_or(path).to_owned(), pid: None },
+            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse {
+                path: path.parent().unwrap_or(path).to_owned(),
+                pid: None,
+            },
             error => damaged(path, error),
         })
     })?;
     let format = reading(path, || {
-        let meta = database.begin_read().map_err(|e| damaged(path, e))?.open_table(META).map_err(|e| damaged(path, e))?;
-        let format = meta.get(META_FORMAT).map_err(|e| damaged(path, e))?.map(|value| value.value());
+        let meta = database
+            .begin_read()
+            .map_err(|e| damaged(path, e))?
+            .open_table(META)
+            .map_err(|e| damaged(path, e))?;
+        let format = meta
+            .get(META_FORMAT)
+            .map_err(|e| damaged(path, e))?
+            .map(|value| value.value());
         format.ok_or_else(|| damaged(path, "it names no format"))
     })?;
     if format != FORMAT {
-        return Err(StoreError::Format { path: path.to_owned(), found: format, known: FORMAT });
+        return Err(StoreError::Format {
+            path: path.to_owned(),
+            found: format,
+            known: FORMAT,
+        });
     }
     Ok(database)
 }
 
 fn commits(database: &Database, path: &Path) -> Result<u64, StoreError> {
     reading(path, || {
-        let meta = database.begin_read().map_err(|e| damaged(path, e))?.open_table(META).map_err(|e| damaged(path, e))?;
-        Ok(meta.get(META_COMMITS).map_err(|e| damaged(path, e))?.map_or(0, |value| value.value()))
+        let meta = database
+            .begin_read()
+            .map_err(|e| damaged(path, e))?
+            .open_table(META)
+            .map_err(|e| damaged(path, e))?;
+        Ok(meta
+            .get(META_COMMITS)
+            .map_err(|e| damaged(path, e))?
+            .map_or(0, |value| value.value()))
     })
 }
 
-/// Runs a read of the file. redb promises errors for damage it looks for, and panics on some that it does not.
+/// Runs a read of the file. redb promises errors for damage it looks for, and panics on some that
+/// it does not.
 fn reading<T>(path: &Path, read: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(damaged(path, "its contents contradict each other")))
+    catch_unwind(AssertUnwindSafe(read))
+        .unwrap_or_else(|_| Err(damaged(path, "its contents contradict each other")))
 }
 
 fn damaged(path: &Path, what: impl ToString) -> StoreError {
-    StoreError::Damaged { path: path.to_owned(), what: what.to_string() }
+    StoreError::Damaged {
+        path: path.to_owned(),
+        what: what.to_string(),
+    }
 }
 
 fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("records have string keys and no failing serializers")
 }
 
-fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8], what: impl FnOnce() -> String) -> Result<T, StoreError> {
-    serde_json::from_slice(bytes).map_err(|source| StoreError::Record { path: path.to_owned(), what: what(), source })
+fn parse<T: DeserializeOwned>(
+    path: &Path,
+    bytes: &[u8],
+    what: impl FnOnce() -> String,
+) -> Result<T, StoreError> {
+    serde_json::from_slice(bytes).map_err(|source| StoreError::Record {
+        path: path.to_owned(),
+        what: what(),
+        source,
+    })
 }

@@ -1,5 +1,8 @@
 //! One suite for every store, and what only a file can do: be locked, be damaged, survive a kill.
-#![allow(clippy::disallowed_methods, reason = "the kill test starts a process of its own")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the kill test starts a process of its own"
+)]
 
 use std::{
     fs,
@@ -26,11 +29,23 @@ pub(crate) fn job(number: u64) -> JobRecord {
     let document = JobDocument {
         api_version: API_VERSION.into(),
         kind: KIND.into(),
-        metadata: Metadata { name: format!("job-{number}"), namespace: None },
-        spec: SpecDocument { args: vec!["train.py".into()], ..SpecDocument::default() },
+        metadata: Metadata {
+            name: format!("job-{number}"),
+            namespace: None,
+        },
+        spec: SpecDocument {
+            args: vec!["train.py".into()],
+            ..SpecDocument::default()
+        },
     };
     let (name, spec) = document.check().unwrap();
-    JobRecord::submitted(JobUid::from(format!("uid-{number:06}")), name, spec, String::new(), Timestamp(number))
+    JobRecord::submitted(
+        JobUid::from(format!("uid-{number:06}")),
+        name,
+        spec,
+        String::new(),
+        Timestamp(number),
+    )
 }
 
 fn node(name: &str) -> NodeRecord {
@@ -41,7 +56,11 @@ fn node(name: &str) -> NodeRecord {
         first_seen: Timestamp(1),
         gone: false,
         gone_since: None,
-        cordon: Some(Cordon { by: "ann".into(), reason: "fan".into(), at: Timestamp(2) }),
+        cordon: Some(Cordon {
+            by: "ann".into(),
+            reason: "fan".into(),
+            at: Timestamp(2),
+        }),
         marks: Vec::new(),
         halt: None,
     }
@@ -68,35 +87,83 @@ fn said(sequence: u64) -> Change {
     Change::Event(Box::new(event(sequence)))
 }
 
-/// What every store must do. `reopen` ends the store as a process's death would, and opens it again.
+/// What every store must do. `reopen` ends the store as a process's death would, and opens it
+/// again.
 fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
-    assert_eq!(store.load().unwrap(), Loaded::default(), "a new store is empty");
+    assert_eq!(
+        store.load().unwrap(),
+        Loaded::default(),
+        "a new store is empty"
+    );
     assert_eq!(store.next_term(Term(0)).unwrap(), Term(1));
     assert_eq!(store.next_term(Term(0)).unwrap(), Term(2));
     assert_eq!(store.next_term(Term(40)).unwrap(), Term(40));
 
     store.commit(&[]).unwrap();
-    store.commit(&[put(job(1)), put(job(2)), Change::PutNode(Box::new(node("a"))), said(1)]).unwrap();
+    store
+        .commit(&[
+            put(job(1)),
+            put(job(2)),
+            Change::PutNode(Box::new(node("a"))),
+            said(1),
+        ])
+        .unwrap();
     let mut changed = job(2);
     changed.message = "changed".into();
-    store.commit(&[Change::DeleteJob(job(1).uid), put(changed.clone()), Change::PutNode(Box::new(node("b"))), said(2)]).unwrap();
-    let report = |slots| Arc::new(NodeReport { slots, ..NodeReport::default() });
-    store.keep_reports(&[("a".into(), report(1)), ("b".into(), report(2))]).unwrap();
+    store
+        .commit(&[
+            Change::DeleteJob(job(1).uid),
+            put(changed.clone()),
+            Change::PutNode(Box::new(node("b"))),
+            said(2),
+        ])
+        .unwrap();
+    let report = |slots| {
+        Arc::new(NodeReport {
+            slots,
+            ..NodeReport::default()
+        })
+    };
+    store
+        .keep_reports(&[("a".into(), report(1)), ("b".into(), report(2))])
+        .unwrap();
     store.keep_reports(&[("b".into(), report(3))]).unwrap();
-    store.commit(&[Change::DeleteNode("a".into()), Change::DeleteNode("never-there".into())]).unwrap();
+    store
+        .commit(&[
+            Change::DeleteNode("a".into()),
+            Change::DeleteNode("never-there".into()),
+        ])
+        .unwrap();
 
     store = reopen(store);
     let loaded = store.load().unwrap();
     assert_eq!(loaded.fleet.jobs, [changed]);
     assert_eq!(loaded.fleet.nodes, [node("b")]);
-    assert_eq!(loaded.fleet.reports, [("b".into(), (*report(3)).clone())], "and none of a deleted node");
+    assert_eq!(
+        loaded.fleet.reports,
+        [("b".into(), (*report(3)).clone())],
+        "and none of a deleted node"
+    );
     assert_eq!(loaded.fleet.last_event, 2);
     assert_eq!(loaded.events, [event(1), event(2)]);
-    assert_eq!(store.next_term(Term(0)).unwrap(), Term(41), "terms go on over a restart");
+    assert_eq!(
+        store.next_term(Term(0)).unwrap(),
+        Term(41),
+        "terms go on over a restart"
+    );
 
     let of_job = |sequence| {
-        let named = (job(2).uid, JobName { namespace: "default".into(), name: "job".into() });
-        Change::Event(Box::new(Event { job: Some(named), ..event(sequence) }))
+        let named = (
+            job(2).uid,
+            JobName {
+                namespace: "default".into(),
+                name: "job".into(),
+            },
+        );
+        Change::Event(Box::new(Event {
+            job: Some(named),
+            ..event(sequence)
+        }))
     };
     store.commit(&[of_job(3)]).unwrap();
     let most = FLEET_MAX as u64;
@@ -111,9 +178,17 @@ fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
         "the oldest of the fleet's made room, the job's did not"
     );
     assert_eq!(loaded.fleet.last_event, most + 6);
-    store.commit(&[Change::DeleteJob(job(2).uid), of_job(most + 7)]).unwrap();
+    store
+        .commit(&[Change::DeleteJob(job(2).uid), of_job(most + 7)])
+        .unwrap();
     store = reopen(store);
-    let numbers: Vec<u64> = store.load().unwrap().events.iter().map(|event| event.sequence).collect();
+    let numbers: Vec<u64> = store
+        .load()
+        .unwrap()
+        .events
+        .iter()
+        .map(|event| event.sequence)
+        .collect();
     assert_eq!(
         (numbers.len() as u64, numbers[0]),
         (most, 8),
@@ -158,7 +233,10 @@ fn a_directory_that_is_none_is_named() {
     for path in [file.clone(), file.join("below")] {
         let error = RedbStore::open(&path).unwrap_err();
         assert!(matches!(error, StoreError::Directory { .. }), "{error}");
-        assert_eq!(error.to_string(), format!("state directory {} cannot be used", path.display()));
+        assert_eq!(
+            error.to_string(),
+            format!("state directory {} cannot be used", path.display())
+        );
     }
 }
 
@@ -177,13 +255,20 @@ fn another_format_is_refused_by_its_number() {
     let file = directory.path().join("muster.redb");
     let database = ::redb::Database::open(&file).unwrap();
     let write = database.begin_write().unwrap();
-    write.open_table(::redb::TableDefinition::<&str, u64>::new("meta")).unwrap().insert("format", 9).unwrap();
+    write
+        .open_table(::redb::TableDefinition::<&str, u64>::new("meta"))
+        .unwrap()
+        .insert("format", 9)
+        .unwrap();
     write.commit().unwrap();
     drop(database);
     let error = RedbStore::open(directory.path()).unwrap_err().to_string();
     assert_eq!(
         error,
-        format!("store file {} has format 9, this build reads format 2: use the build that wrote it", file.display())
+        format!(
+            "store file {} has format 9, this build reads format 2: use the build that wrote it",
+            file.display()
+        )
     );
 }
 
@@ -195,11 +280,24 @@ fn a_record_of_another_shape_is_named() {
     let database = ::redb::Database::open(&file).unwrap();
     let write = database.begin_write().unwrap();
     let jobs = ::redb::TableDefinition::<&str, &[u8]>::new("jobs");
-    write.open_table(jobs).unwrap().insert("uid-1", b"{\"uid\":7}".as_slice()).unwrap();
+    write
+        .open_table(jobs)
+        .unwrap()
+        .insert("uid-1", b"{\"uid\":7}".as_slice())
+        .unwrap();
     write.commit().unwrap();
     drop(database);
-    let error = RedbStore::open(directory.path()).unwrap().load().unwrap_err();
-    assert_eq!(error.to_string(), format!("store file {}: job uid-1 cannot be read by this build", file.display()));
+    let error = RedbStore::open(directory.path())
+        .unwrap()
+        .load()
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "store file {}: job uid-1 cannot be read by this build",
+            file.display()
+        )
+    );
 }
 
 /// A store with something in it, as a file's bytes.
@@ -207,7 +305,13 @@ fn filled(directory: &Path) -> (Vec<u8>, Loaded) {
     let mut store = RedbStore::open(directory).unwrap();
     store.next_term(Term(0)).unwrap();
     for number in 1..=30 {
-        store.commit(&[put(job(number)), Change::PutNode(Box::new(node("a"))), said(number)]).unwrap();
+        store
+            .commit(&[
+                put(job(number)),
+                Change::PutNode(Box::new(node("a"))),
+                said(number),
+            ])
+            .unwrap();
     }
     let loaded = store.load().unwrap();
     drop(store);
@@ -237,11 +341,24 @@ fn a_damaged_file_is_an_error_that_says_what_to_do() {
     for (what, bytes) in cases {
         fs::write(&file, bytes).unwrap();
         let error = open_and_load(directory.path()).expect_err(what);
-        assert!(matches!(error, StoreError::Damaged { .. }), "{what}: {error:?}");
+        assert!(
+            matches!(error, StoreError::Damaged { .. }),
+            "{what}: {error:?}"
+        );
         let text = error.to_string();
-        assert!(text.starts_with(&format!("store file {} is damaged: ", file.display())), "{text}");
-        assert!(text.contains("Put back a copy of the file; or move it away"), "{text}");
-        assert_eq!(fs::read(&file).unwrap(), bytes, "{what}: the file must be left as it is");
+        assert!(
+            text.starts_with(&format!("store file {} is damaged: ", file.display())),
+            "{text}"
+        );
+        assert!(
+            text.contains("Put back a copy of the file; or move it away"),
+            "{text}"
+        );
+        assert_eq!(
+            fs::read(&file).unwrap(),
+            bytes,
+            "{what}: the file must be left as it is"
+        );
     }
     fs::write(&file, &whole).unwrap();
     open_and_load(directory.path()).unwrap();
@@ -253,7 +370,9 @@ const CHILD_DIRECTORY: &str = "MUSTER_TEST_STORE_CHILD";
 #[test]
 #[ignore = "started by another test"]
 fn child_that_commits_until_it_is_killed() {
-    let Some(directory) = std::env::var_os(CHILD_DIRECTORY) else { return };
+    let Some(directory) = std::env::var_os(CHILD_DIRECTORY) else {
+        return;
+    };
     let mut store = RedbStore::open(Path::new(&directory)).unwrap();
     let first = store.load().unwrap().fleet.last_event + 1;
     for number in first.. {
@@ -269,7 +388,12 @@ fn every_acknowledged_record_survives_a_kill() {
     let directory = tempfile::tempdir().unwrap();
     for round in 0..6_u32 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "store::tests::child_that_commits_until_it_is_killed", "--ignored", "--nocapture"])
+            .args([
+                "--exact",
+                "store::tests::child_that_commits_until_it_is_killed",
+                "--ignored",
+                "--nocapture",
+            ])
             .env(CHILD_DIRECTORY, directory.path())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -280,8 +404,11 @@ fn every_acknowledged_record_survives_a_kill() {
         for line in lines.by_ref().take(3 + round as usize * 4) {
             acknowledged = number_in(&line.unwrap()).unwrap();
         }
-        // Somewhere within the next commit: each round a different stretch of work, without a clock.
-        std::hint::black_box((0..u64::from(round) * 20_000).fold(0, |sum, i| sum ^ std::hint::black_box(i)));
+        // Somewhere within the next commit: each round a different stretch of work, without a
+        // clock.
+        std::hint::black_box(
+            (0..u64::from(round) * 20_000).fold(0, |sum, i| sum ^ std::hint::black_box(i)),
+        );
         child.kill().unwrap();
         child.wait().unwrap();
         for line in lines {
@@ -291,7 +418,10 @@ fn every_acknowledged_record_survives_a_kill() {
         let loaded = open_and_load(directory.path()).unwrap();
         let stored = loaded.fleet.jobs.len() as u64;
         assert!(acknowledged > 0);
-        assert!((acknowledged..=acknowledged + 1).contains(&stored), "{acknowledged} acknowledged, {stored} stored");
+        assert!(
+            (acknowledged..=acknowledged + 1).contains(&stored),
+            "{acknowledged} acknowledged, {stored} stored"
+        );
         assert_eq!(loaded.fleet.last_event, stored, "a transaction is whole");
         assert_eq!(loaded.events.last().unwrap().sequence, stored);
     }

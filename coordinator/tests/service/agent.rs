@@ -1,4 +1,5 @@
-//! An agent without workers: it does at once what it is told, reports it, and reads logs from memory.
+//! An agent without workers: it does at once what it is told, reports it, and reads logs from
+//! memory.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,7 +12,10 @@ use muster_core::{
     id::{Generation, NodeEpoch, NodeName, Term},
     node_report::{Gpu, NodeReport, gpu::Driver},
     protocol::Speaks,
-    run::{Assignment, Endpoint, RankReport, RunId, RunPhase, RunReport, SpareReport, SpareState, Target},
+    run::{
+        Assignment, Endpoint, RankReport, RunId, RunPhase, RunReport, SpareReport, SpareState,
+        Target,
+    },
     time::Timestamp,
 };
 use muster_proto::{
@@ -29,7 +33,11 @@ pub(crate) fn hello(node: &str) -> v1::Hello {
 }
 
 fn hello_with(node: &str, report: NodeReport) -> v1::Hello {
-    let report = NodeReport { address: "127.0.0.1".into(), slots: 1, ..report };
+    let report = NodeReport {
+        address: "127.0.0.1".into(),
+        slots: 1,
+        ..report
+    };
     let hello = Hello {
         node: NodeName::from(node),
         boot_id: format!("boot-of-{node}"),
@@ -46,7 +54,9 @@ fn hello_with(node: &str, report: NodeReport) -> v1::Hello {
 }
 
 pub(crate) fn say(message: FromAgent) -> v1::AgentMessage {
-    v1::AgentMessage { message: Some(message) }
+    v1::AgentMessage {
+        message: Some(message),
+    }
 }
 
 /// A session opened by hand.
@@ -59,13 +69,19 @@ impl RawSession {
     pub(crate) async fn open(server: &Server, first: v1::AgentMessage) -> Result<Self, Status> {
         let (up, messages) = mpsc::channel(64);
         up.send(first).await.unwrap();
-        let down = server.agents().session(ReceiverStream::new(messages)).await?.into_inner();
+        let down = server
+            .agents()
+            .session(ReceiverStream::new(messages))
+            .await?
+            .into_inner();
         Ok(Self { up, down })
     }
 
     pub(crate) async fn next(&mut self) -> Result<ToAgent, Status> {
         match crate::server::within(self.down.message()).await? {
-            Some(message) => Ok(message.message.expect("the coordinator never sends an empty message")),
+            Some(message) => Ok(message
+                .message
+                .expect("the coordinator never sends an empty message")),
             None => Err(Status::unknown("the stream ended")),
         }
     }
@@ -101,30 +117,76 @@ impl Drop for FakeAgent {
 }
 
 impl FakeAgent {
-    /// Connects; every log of the node holds these lines. `obeys_credit` false: it sends all of a log at once.
-    pub(crate) async fn start(server: &Server, name: &str, log: &[String], obeys_credit: bool) -> Self {
+    /// Connects; every log of the node holds these lines. `obeys_credit` false: it sends all of a
+    /// log at once.
+    pub(crate) async fn start(
+        server: &Server,
+        name: &str,
+        log: &[String],
+        obeys_credit: bool,
+    ) -> Self {
         Self::introduced(server, hello(name), log, obeys_credit).await
     }
 
-    /// The same node again on the same boot: it has its ledger still, and says nothing of what it held.
+    /// The same node again on the same boot: it has its ledger still, and says nothing of what it
+    /// held.
     pub(crate) async fn again(server: &Server, name: &str, log: &[String]) -> Self {
-        Self::introduced(server, v1::Hello { epoch_seen: 1, ..hello(name) }, log, true).await
+        Self::introduced(
+            server,
+            v1::Hello {
+                epoch_seen: 1,
+                ..hello(name)
+            },
+            log,
+            true,
+        )
+        .await
     }
 
     /// A node with one GPU, whose driver runs up to this CUDA.
     pub(crate) async fn with_gpu(server: &Server, name: &str, cuda: &str) -> Self {
-        let gpu = Gpu { uuid: format!("GPU-of-{name}"), model: "H100".into(), ..Gpu::default() };
-        let driver = Some(Driver { cuda: cuda.into(), ..Driver::default() });
-        let hello = hello_with(name, NodeReport { gpus: vec![gpu], driver, ..NodeReport::default() });
+        let gpu = Gpu {
+            uuid: format!("GPU-of-{name}"),
+            model: "H100".into(),
+            ..Gpu::default()
+        };
+        let driver = Some(Driver {
+            cuda: cuda.into(),
+            ..Driver::default()
+        });
+        let hello = hello_with(
+            name,
+            NodeReport {
+                gpus: vec![gpu],
+                driver,
+                ..NodeReport::default()
+            },
+        );
         Self::introduced(server, hello, &[], true).await
     }
 
-    async fn introduced(server: &Server, hello: v1::Hello, log: &[String], obeys_credit: bool) -> Self {
+    async fn introduced(
+        server: &Server,
+        hello: v1::Hello,
+        log: &[String],
+        obeys_credit: bool,
+    ) -> Self {
         let (orders, commands) = mpsc::channel(8);
-        let mut session = RawSession::open(server, say(FromAgent::Hello(hello))).await.unwrap();
+        let mut session = RawSession::open(server, say(FromAgent::Hello(hello)))
+            .await
+            .unwrap();
         assert!(matches!(session.next().await.unwrap(), ToAgent::Welcome(_)));
-        let node = Node { session, runs: BTreeMap::new(), log: log.to_vec(), reads: Vec::new(), obeys_credit };
-        Self { orders, running: tokio::spawn(node.work(commands)) }
+        let node = Node {
+            session,
+            runs: BTreeMap::new(),
+            log: log.to_vec(),
+            reads: Vec::new(),
+            obeys_credit,
+        };
+        Self {
+            orders,
+            running: tokio::spawn(node.work(commands)),
+        }
     }
 }
 
@@ -170,8 +232,10 @@ impl Node {
                 for wanted in desired.runs {
                     self.target(wanted.run, wanted.target);
                 }
-                let without =
-                    |job: &Assignment| SpareReport { job: job.run.job.clone(), state: SpareState::Without("a test".into()) };
+                let without = |job: &Assignment| SpareReport {
+                    job: job.run.job.clone(),
+                    state: SpareState::Without("a test".into()),
+                };
                 let spares: Vec<SpareReport> = desired.warm.iter().map(without).collect();
                 if !spares.is_empty() {
                     self.send(FromAgent::Spares(spares_to_wire(&spares))).await;
@@ -183,16 +247,31 @@ impl Node {
                 // Positions are numbers of lines.
                 let from = match (request.from, request.tail) {
                     (Some(at), _) => at as usize,
-                    (None, tail) => tail.map_or(0, |tail| self.log.len().saturating_sub(tail as usize)),
+                    (None, tail) => {
+                        tail.map_or(0, |tail| self.log.len().saturating_sub(tail as usize))
+                    }
                 };
                 let from = from.min(self.log.len());
                 let lines = self.log[from..].iter().cloned().collect();
-                let credit = if self.obeys_credit { request.window } else { u32::MAX };
-                self.reads.push(Read { request, lines, credit, at: from as u64 });
+                let credit = if self.obeys_credit {
+                    request.window
+                } else {
+                    u32::MAX
+                };
+                self.reads.push(Read {
+                    request,
+                    lines,
+                    credit,
+                    at: from as u64,
+                });
                 self.pump().await;
             }
             ToAgent::LogCredit(credit) => {
-                for read in self.reads.iter_mut().filter(|read| read.request.id == credit.id) {
+                for read in self
+                    .reads
+                    .iter_mut()
+                    .filter(|read| read.request.id == credit.id)
+                {
                     read.credit = read.credit.saturating_add(credit.chunks);
                 }
                 self.pump().await;
@@ -205,7 +284,11 @@ impl Node {
     async fn order(&mut self, order: Order) {
         match order {
             Order::Exit(exit) => {
-                for run in self.runs.values_mut().filter(|run| run.phase == RunPhase::Running) {
+                for run in self
+                    .runs
+                    .values_mut()
+                    .filter(|run| run.phase == RunPhase::Running)
+                {
                     run.phase = RunPhase::Dead;
                     run.launcher_exit = Some(exit);
                     run.dead_at = Some(Timestamp(0));
@@ -229,18 +312,29 @@ impl Node {
     fn target(&mut self, id: RunId, target: Target) {
         match target {
             Target::Ready(assignment) => {
-                let run = self.runs.entry(id.clone()).or_insert_with(|| RunReport::preparing(id, Term(1)));
+                let run = self
+                    .runs
+                    .entry(id.clone())
+                    .or_insert_with(|| RunReport::preparing(id, Term(1)));
                 if run.phase == RunPhase::Preparing {
                     run.phase = RunPhase::Ready;
-                    run.store = assignment.hosts_store.then(|| Endpoint { host: "127.0.0.1".into(), port: 1 });
+                    run.store = assignment.hosts_store.then(|| Endpoint {
+                        host: "127.0.0.1".into(),
+                        port: 1,
+                    });
                 }
             }
             Target::Running(assignment, _) => {
-                let run = self.runs.entry(id.clone()).or_insert_with(|| RunReport::preparing(id, Term(1)));
+                let run = self
+                    .runs
+                    .entry(id.clone())
+                    .or_insert_with(|| RunReport::preparing(id, Term(1)));
                 if matches!(run.phase, RunPhase::Preparing | RunPhase::Ready) {
                     run.phase = RunPhase::Running;
                     run.launched_at = Some(Timestamp(0));
-                    run.ranks = (0..assignment.proc_per_node).map(|i| rank(assignment.first_rank + i, i)).collect();
+                    run.ranks = (0..assignment.proc_per_node)
+                        .map(|i| rank(assignment.first_rank + i, i))
+                        .collect();
                     if assignment.hosts_store {
                         run.joined_ranks = (0..assignment.world_size).collect();
                         run.all_joined_at = Some(Timestamp(0));
@@ -248,7 +342,10 @@ impl Node {
                 }
             }
             Target::Stopped { .. } => {
-                let run = self.runs.entry(id.clone()).or_insert_with(|| RunReport::preparing(id, Term(1)));
+                let run = self
+                    .runs
+                    .entry(id.clone())
+                    .or_insert_with(|| RunReport::preparing(id, Term(1)));
                 run.phase = RunPhase::Dead;
                 run.dead_at.get_or_insert(Timestamp(0));
             }
@@ -258,7 +355,8 @@ impl Node {
 
     async fn report(&self) {
         let runs: Vec<RunReport> = self.runs.values().cloned().collect();
-        self.send(FromAgent::Runs(runs_to_wire(&runs, Timestamp(0)))).await;
+        self.send(FromAgent::Runs(runs_to_wire(&runs, Timestamp(0))))
+            .await;
     }
 
     /// Sends what the credit allows, a line a chunk.
@@ -267,7 +365,13 @@ impl Node {
         let runs = &self.runs;
         self.reads.retain_mut(|read| {
             let id = read.request.id;
-            let chunk = |lines: Vec<String>, at: u64, end: bool| v1::LogChunk { id, lines, at, end, ..v1::LogChunk::default() };
+            let chunk = |lines: Vec<String>, at: u64, end: bool| v1::LogChunk {
+                id,
+                lines,
+                at,
+                end,
+                ..v1::LogChunk::default()
+            };
             while read.credit > 0
                 && let Some(line) = read.lines.pop_front()
             {
@@ -279,7 +383,8 @@ impl Node {
                 generation: Generation(read.request.generation),
             };
             // Of a run that it does not know, a real agent waits to hear, too.
-            let grows = read.request.follow && runs.get(&run).is_none_or(|run| run.phase != RunPhase::Dead);
+            let grows =
+                read.request.follow && runs.get(&run).is_none_or(|run| run.phase != RunPhase::Dead);
             let over = read.lines.is_empty() && read.credit > 0 && !grows;
             if over {
                 messages.push(chunk(Vec::new(), read.at, true));
@@ -293,5 +398,9 @@ impl Node {
 }
 
 fn rank(rank: u32, local_rank: u32) -> RankReport {
-    RankReport { pid: 4_000 + rank, started_at: Some(Timestamp(0)), ..RankReport::bare(rank, local_rank) }
+    RankReport {
+        pid: 4_000 + rank,
+        started_at: Some(Timestamp(0)),
+        ..RankReport::bare(rank, local_rank)
+    }
 }

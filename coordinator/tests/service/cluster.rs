@@ -1,6 +1,8 @@
-//! An API server that knows nothing but Node objects: lists them in pages, and follows a watch from a version on.
+//! An API server that knows nothing but Node objects: lists them in pages, and follows a watch from
+//! a version on.
 //!
-//! Plain HTTP/1.1 over real sockets, one request a connection. What a test changes is one step: no request sees half of it.
+//! Plain HTTP/1.1 over real sockets, one request a connection. What a test changes is one step: no
+//! request sees half of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,23 +54,28 @@ pub(crate) struct State {
 
 impl State {
     pub(crate) fn put(&mut self, name: &str, labels: &[(&str, &str)]) {
-        let change = if self.nodes.contains_key(name) { "MODIFIED" } else { "ADDED" };
+        let change = if self.nodes.contains_key(name) {
+            "MODIFIED"
+        } else {
+            "ADDED"
+        };
         self.version += 1;
         let labels: BTreeMap<_, _> = labels.iter().copied().collect();
         // What a real one carries beside labels, and nobody here needs.
         let annotations = json!({ "volumes.kubernetes.io/controller-managed-attach-detach": "true", "noise": "n".repeat(2_000) });
-        let metadata =
-            json!({ "name": name, "resourceVersion": self.version.to_string(), "labels": labels, "annotations": annotations });
+        let metadata = json!({ "name": name, "resourceVersion": self.version.to_string(), "labels": labels, "annotations": annotations });
         let object = json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata });
         self.nodes.insert(name.into(), object.clone());
-        self.log.push((self.version, json!({ "type": change, "object": object })));
+        self.log
+            .push((self.version, json!({ "type": change, "object": object })));
     }
 
     pub(crate) fn delete(&mut self, name: &str) {
         self.version += 1;
         let mut object = self.nodes.remove(name).unwrap();
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.log.push((self.version, json!({ "type": "DELETED", "object": object })));
+        self.log
+            .push((self.version, json!({ "type": "DELETED", "object": object })));
     }
 
     /// Ends all watches, and forgets every version before the present.
@@ -83,10 +90,21 @@ impl State {
     fn list(&mut self, query: &BTreeMap<String, String>) -> Value {
         self.lists += 1;
         let after = query.get("continue").cloned().unwrap_or_default();
-        let limit: usize = query.get("limit").map_or(usize::MAX, |limit| limit.parse().unwrap()).min(PAGE);
-        let rest: Vec<(&String, &Value)> = self.nodes.iter().filter(|(name, _)| **name > after).collect();
+        let limit: usize = query
+            .get("limit")
+            .map_or(usize::MAX, |limit| limit.parse().unwrap())
+            .min(PAGE);
+        let rest: Vec<(&String, &Value)> = self
+            .nodes
+            .iter()
+            .filter(|(name, _)| **name > after)
+            .collect();
         let page = &rest[..rest.len().min(limit)];
-        let more = if rest.len() > page.len() { page.last().unwrap().0.as_str() } else { "" };
+        let more = if rest.len() > page.len() {
+            page.last().unwrap().0.as_str()
+        } else {
+            ""
+        };
         json!({
             "kind": "PartialObjectMetadataList",
             "apiVersion": "meta.k8s.io/v1",
@@ -111,7 +129,12 @@ impl Cluster {
                 }
             }
         });
-        Self { address, state, changed, serving }
+        Self {
+            address,
+            state,
+            changed,
+            serving,
+        }
     }
 
     /// Changes it, in one step.
@@ -123,7 +146,9 @@ impl Cluster {
     /// Waits until it has been asked what is wanted.
     pub(crate) async fn until(&self, wanted: impl Fn(&State) -> bool) {
         let mut changed = self.changed.subscribe();
-        crate::server::within(changed.wait_for(|_| wanted(&self.state.lock().unwrap()))).await.unwrap();
+        crate::server::within(changed.wait_for(|_| wanted(&self.state.lock().unwrap())))
+            .await
+            .unwrap();
     }
 
     pub(crate) fn configuration(&self) -> kube::Config {
@@ -133,7 +158,8 @@ impl Cluster {
     /// As a user has it in a file.
     pub(crate) fn kubeconfig(&self) -> String {
         let context = json!({ "name": "c", "context": { "cluster": "c", "user": "u" } });
-        let cluster = json!({ "name": "c", "cluster": { "server": format!("http://{}", self.address) } });
+        let cluster =
+            json!({ "name": "c", "cluster": { "server": format!("http://{}", self.address) } });
         json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -150,7 +176,11 @@ fn status(code: u16, reason: &str, message: &str) -> Value {
     json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message })
 }
 
-async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>, changed: watch::Sender<u64>) -> Option<()> {
+async fn serve(
+    mut stream: TcpStream,
+    state: Arc<Mutex<State>>,
+    changed: watch::Sender<u64>,
+) -> Option<()> {
     if state.lock().unwrap().down {
         return None;
     }
@@ -161,15 +191,31 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>, changed: watch::
     let head = String::from_utf8(head).unwrap();
     let target = head.split(' ').nth(1).unwrap();
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    assert!(head.starts_with("GET ") && path == "/api/v1/nodes", "{head}");
-    assert!(head.contains("as=PartialObjectMetadata"), "only metadata is asked for: {head}");
-    let query: BTreeMap<String, String> =
-        query.split('&').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-    let verb = if query.contains_key("watch") { "watch" } else { "list" };
+    assert!(
+        head.starts_with("GET ") && path == "/api/v1/nodes",
+        "{head}"
+    );
+    assert!(
+        head.contains("as=PartialObjectMetadata"),
+        "only metadata is asked for: {head}"
+    );
+    let query: BTreeMap<String, String> = query
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .collect();
+    let verb = if query.contains_key("watch") {
+        "watch"
+    } else {
+        "list"
+    };
     let mut changes = changed.subscribe();
     let (answer, from, cuts) = {
         let mut state = state.lock().unwrap();
-        let from: u64 = query.get("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or_default();
+        let from: u64 = query
+            .get("resourceVersion")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_default();
         let gone = verb == "watch" && from < state.oldest;
         let answer = if state.forbidden.contains(verb) {
             let why = format!(
@@ -195,7 +241,12 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>, changed: watch::
         );
         return stream.write_all((head + &body).as_bytes()).await.ok();
     }
-    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n").await.ok()?;
+    stream
+        .write_all(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n",
+        )
+        .await
+        .ok()?;
     let mut seen = from;
     loop {
         changes.borrow_and_update();
@@ -203,7 +254,11 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>, changed: watch::
             let state = state.lock().unwrap();
             let gone = from < state.oldest && state.cuts == cuts;
             let expired = gone.then(|| json!({ "type": "ERROR", "object": status(410, "Expired", "too old resource version") }));
-            let news = state.log.iter().filter(|(version, _)| *version > seen && !gone).map(|(_, event)| event.clone());
+            let news = state
+                .log
+                .iter()
+                .filter(|(version, _)| *version > seen && !gone)
+                .map(|(_, event)| event.clone());
             let lines: Vec<Value> = expired.into_iter().chain(news).collect();
             seen = state.version;
             (lines, gone || state.cuts != cuts || state.down)
@@ -213,7 +268,10 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>, changed: watch::
             return None;
         }
         for line in lines {
-            stream.write_all(format!("{line}\n").as_bytes()).await.ok()?;
+            stream
+                .write_all(format!("{line}\n").as_bytes())
+                .await
+                .ok()?;
         }
         if over {
             return None;

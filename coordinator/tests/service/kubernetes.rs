@@ -3,7 +3,9 @@
 use std::fs;
 
 use muster_core::fleet::Policy;
-use muster_proto::v1::{self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent};
+use muster_proto::v1::{
+    self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent,
+};
 
 use crate::{
     agent::{FakeAgent, RawSession, hello, say},
@@ -15,7 +17,12 @@ use crate::{
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 async fn beside(cluster: &Cluster) -> Server {
-    Server::start_beside(tempfile::tempdir().unwrap(), Policy::default(), Some(cluster.configuration())).await
+    Server::start_beside(
+        tempfile::tempdir().unwrap(),
+        Policy::default(),
+        Some(cluster.configuration()),
+    )
+    .await
 }
 
 fn zone(node: &v1::Node) -> Option<&str> {
@@ -29,8 +36,17 @@ async fn until_zone(server: &Server, node: &str, wanted: Option<&str>) -> v1::No
 /// Events with these reasons, in order.
 async fn told(server: &Server, reasons: &[&str]) -> Vec<v1::Event> {
     let request = v1::ListEventsRequest::default();
-    let events = server.events().list(request).await.unwrap().into_inner().events;
-    events.into_iter().filter(|event| reasons.contains(&event.reason.as_str())).collect()
+    let events = server
+        .events()
+        .list(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .events;
+    events
+        .into_iter()
+        .filter(|event| reasons.contains(&event.reason.as_str()))
+        .collect()
 }
 
 #[tokio::test]
@@ -46,40 +62,63 @@ async fn labels_are_listed_followed_and_kept() {
     let server = beside(&cluster).await;
     let mut greeting = hello("node-a");
     greeting.report.as_mut().unwrap().labels = [("rack".to_owned(), "r7".to_owned())].into();
-    let mut agent = RawSession::open(&server, say(FromAgent::Hello(greeting))).await.unwrap();
+    let mut agent = RawSession::open(&server, say(FromAgent::Hello(greeting)))
+        .await
+        .unwrap();
     let node = until_zone(&server, "node-a", Some("x")).await;
-    assert_eq!((node.labels["rack"].as_str(), node.labels["pool"].as_str()), ("r7", "big"), "its own label is stronger");
+    assert_eq!(
+        (node.labels["rack"].as_str(), node.labels["pool"].as_str()),
+        ("r7", "big"),
+        "its own label is stronger"
+    );
     assert_eq!(node.kubernetes_labels, ["pool", ZONE]);
     let _last = FakeAgent::start(&server, "ip-10-0-0-1.example.internal", &[], true).await;
     until_zone(&server, "ip-10-0-0-1.example.internal", Some("z")).await;
 
     cluster.change(|state| state.put("node-a", &[(ZONE, "w")]));
     let node = until_zone(&server, "node-a", Some("w")).await;
-    assert!(!node.labels.contains_key("pool"), "a label that was taken away");
+    assert!(
+        !node.labels.contains_key("pool"),
+        "a label that was taken away"
+    );
     // The agent is told of it, and of no label that its workers are not told.
     within(async {
         loop {
             if let ToAgent::Desired(desired) = agent.next().await.unwrap()
                 && desired.labels.get(ZONE).is_some_and(|zone| zone == "w")
             {
-                assert!(desired.labels.keys().all(|key| key == ZONE || key == "rack"), "{:?}", desired.labels);
+                assert!(
+                    desired
+                        .labels
+                        .keys()
+                        .all(|key| key == ZONE || key == "rack"),
+                    "{:?}",
+                    desired.labels
+                );
                 break;
             }
         }
     })
     .await;
 
-    // Gone with its object, but not before the node says so. The other one's change shows that the deletion was heard.
+    // Gone with its object, but not before the node says so. The other one's change shows that the
+    // deletion was heard.
     cluster.change(|state| {
         state.delete("node-a");
         state.put("ip-10-0-0-1.example.internal", &[(ZONE, "v")]);
     });
     until_zone(&server, "ip-10-0-0-1.example.internal", Some("v")).await;
-    assert_eq!(zone(&until_zone(&server, "node-a", Some("w")).await), Some("w"));
+    assert_eq!(
+        zone(&until_zone(&server, "node-a", Some("w")).await),
+        Some("w")
+    );
     drop(agent);
     let _again = FakeAgent::start(&server, "node-a", &[], true).await;
     until_zone(&server, "node-a", None).await;
-    assert_eq!(told(&server, &["NodeLabelsStale", "NodeLabelsFresh"]).await, []);
+    assert_eq!(
+        told(&server, &["NodeLabelsStale", "NodeLabelsFresh"]).await,
+        []
+    );
 }
 
 #[tokio::test]
@@ -90,7 +129,10 @@ async fn a_server_that_has_forgotten_is_listed_anew() {
         state.put("node-b", &[(ZONE, "0")]);
     });
     let server = beside(&cluster).await;
-    let _agents = [FakeAgent::start(&server, "node-a", &[], true).await, FakeAgent::start(&server, "node-b", &[], true).await];
+    let _agents = [
+        FakeAgent::start(&server, "node-a", &[], true).await,
+        FakeAgent::start(&server, "node-b", &[], true).await,
+    ];
     until_zone(&server, "node-b", Some("0")).await;
     cluster.until(|state| state.watches == 1).await;
     for (round, gone_as_status) in [(1, false), (2, true)] {
@@ -113,7 +155,11 @@ async fn a_server_that_has_forgotten_is_listed_anew() {
     });
     until_zone(&server, "node-a", Some("3")).await;
     cluster.until(|state| state.lists == 3).await;
-    assert_eq!(told(&server, &["NodeLabelsStale"]).await, [], "all of this is everyday life");
+    assert_eq!(
+        told(&server, &["NodeLabelsStale"]).await,
+        [],
+        "all of this is everyday life"
+    );
 }
 
 #[tokio::test]
@@ -126,23 +172,37 @@ async fn a_missing_right_is_named_once_and_nothing_stops() {
         });
         let server = beside(&cluster).await;
         let _agent = FakeAgent::start(&server, "node-a", &[], true).await;
-        let node = server.until_node("node-a", |node| !node.conditions.is_empty()).await;
+        let node = server
+            .until_node("node-a", |node| !node.conditions.is_empty())
+            .await;
         let why = format!(
             "the coordinator may not {verb} nodes (nodes is forbidden: User \"muster\" cannot {verb} resource \"nodes\" in API group \"\" at \
              the cluster scope): its user needs a ClusterRole with apiGroups [\"\"], resources [nodes], verbs [get, list, watch]"
         );
-        let condition = format!("LabelsStale: its labels may be old, Kubernetes Node objects cannot be read: {why}");
+        let condition = format!(
+            "LabelsStale: its labels may be old, Kubernetes Node objects cannot be read: {why}"
+        );
         assert_eq!(node.conditions, [condition]);
         server.submit("works-on", spec(1)).await;
-        server.until_job("works-on", |job| phase(job) == v1::JobPhase::Running).await;
+        server
+            .until_job("works-on", |job| phase(job) == v1::JobPhase::Running)
+            .await;
 
         cluster.change(|state| state.forbidden.clear());
-        let node = server.until_node("node-a", |node| zone(node) == Some("x") && node.conditions.is_empty()).await;
+        let node = server
+            .until_node("node-a", |node| {
+                zone(node) == Some("x") && node.conditions.is_empty()
+            })
+            .await;
         assert_eq!(node.state(), v1::NodeState::Ready);
         let events = told(&server, &["NodeLabelsStale", "NodeLabelsFresh"]).await;
         let reasons: Vec<&str> = events.iter().map(|event| event.reason.as_str()).collect();
         assert_eq!(reasons, ["NodeLabelsStale", "NodeLabelsFresh"]);
-        assert!(events[0].severity() == v1::EventSeverity::Warning && events[0].message.contains(&why), "{}", events[0].message);
+        assert!(
+            events[0].severity() == v1::EventSeverity::Warning && events[0].message.contains(&why),
+            "{}",
+            events[0].message
+        );
     }
 }
 
@@ -154,30 +214,56 @@ async fn a_coordinator_without_an_api_server_goes_on_with_the_labels_it_has() {
     let agent = FakeAgent::start(&server, "node-a", &[], true).await;
     until_zone(&server, "node-a", Some("x")).await;
     cluster.change(|state| state.down = true);
-    let node = server.until_node("node-a", |node| !node.conditions.is_empty()).await;
+    let node = server
+        .until_node("node-a", |node| !node.conditions.is_empty())
+        .await;
     assert_eq!(zone(&node), Some("x"));
     // Reports are stored at the engine's tick, four times a second.
     let later = |now: &v1::Node| now.last_heard_unix_us > node.last_heard_unix_us + 1_000_000;
     within(async {
-        let get = || v1::GetNodeRequest { name: "node-a".into() };
-        while !later(&server.nodes().get(get()).await.unwrap().into_inner().node.unwrap()) {}
+        let get = || v1::GetNodeRequest {
+            name: "node-a".into(),
+        };
+        while !later(
+            &server
+                .nodes()
+                .get(get())
+                .await
+                .unwrap()
+                .into_inner()
+                .node
+                .unwrap(),
+        ) {}
     })
     .await;
     drop(agent);
     let state = server.stop().await;
 
-    // It starts again, and the API server is still away: the stored labels count, for those who ask and for the ranks.
-    let server = Server::start_beside(state, Policy::default(), Some(cluster.configuration())).await;
+    // It starts again, and the API server is still away: the stored labels count, for those who ask
+    // and for the ranks.
+    let server =
+        Server::start_beside(state, Policy::default(), Some(cluster.configuration())).await;
     let _agent = FakeAgent::start(&server, "node-a", &[], true).await;
-    let stale = |node: &v1::Node| node.state() == v1::NodeState::Ready && !node.conditions.is_empty();
+    let stale =
+        |node: &v1::Node| node.state() == v1::NodeState::Ready && !node.conditions.is_empty();
     assert_eq!(zone(&server.until_node("node-a", stale).await), Some("x"));
     cluster.change(|state| {
         state.down = false;
         state.put("node-a", &[(ZONE, "y")]);
     });
     let node = until_zone(&server, "node-a", Some("y")).await;
-    assert_eq!(server.until_node("node-a", |node| node.conditions.is_empty()).await.name, node.name);
-    assert_eq!(told(&server, &["NodeLabelsStale"]).await.len(), 2, "one for each time it was noticed, however often it was tried");
+    assert_eq!(
+        server
+            .until_node("node-a", |node| node.conditions.is_empty())
+            .await
+            .name,
+        node.name
+    );
+    assert_eq!(
+        told(&server, &["NodeLabelsStale"]).await.len(),
+        2,
+        "one for each time it was noticed, however often it was tried"
+    );
 }
 
 #[tokio::test]
@@ -187,18 +273,36 @@ async fn a_process_finds_its_kubeconfig_and_ranks_are_told_the_zone() {
     let kubeconfig = directory.path().join("kubeconfig");
     fs::write(&kubeconfig, cluster.kubeconfig()).unwrap();
     let process = Running::start_with(directory.path(), |command| {
-        command.arg("--kubernetes-nodes").env("KUBECONFIG", &kubeconfig);
+        command
+            .arg("--kubernetes-nodes")
+            .env("KUBECONFIG", &kubeconfig);
     })
     .await;
     let server = Server::elsewhere(&process.endpoint).await;
     let _agent = FakeAgent::start(&server, "node-a", &[], true).await;
     until_zone(&server, "node-a", Some("eu-1a")).await;
     server.submit("told", spec(1)).await;
-    server.until_job("told", |job| phase(job) == v1::JobPhase::Running).await;
-    let request = v1::EnvironmentRequest { r#ref: Some(reference("told")) };
-    let variables = server.jobs().environment(request).await.unwrap().into_inner().variables;
-    let zone = variables.iter().find(|variable| variable.name == "NODE_ZONE").unwrap();
-    assert_eq!((zone.value.as_deref(), zone.why.as_str()), (Some("eu-1a"), "label topology.kubernetes.io/zone"));
+    server
+        .until_job("told", |job| phase(job) == v1::JobPhase::Running)
+        .await;
+    let request = v1::EnvironmentRequest {
+        r#ref: Some(reference("told")),
+    };
+    let variables = server
+        .jobs()
+        .environment(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .variables;
+    let zone = variables
+        .iter()
+        .find(|variable| variable.name == "NODE_ZONE")
+        .unwrap();
+    assert_eq!(
+        (zone.value.as_deref(), zone.why.as_str()),
+        (Some("eu-1a"), "label topology.kubernetes.io/zone")
+    );
 }
 
 /// Over TLS, too: a client for it looks for a provider of cryptography.
@@ -207,18 +311,37 @@ async fn a_server_that_hangs_up_is_an_outage() {
     let cluster = Cluster::start().await;
     cluster.change(|state| state.down = true);
     let configuration = kube::Config::new(format!("https://{}", cluster.address).parse().unwrap());
-    let server = Server::start_beside(tempfile::tempdir().unwrap(), Policy::default(), Some(configuration)).await;
+    let server = Server::start_beside(
+        tempfile::tempdir().unwrap(),
+        Policy::default(),
+        Some(configuration),
+    )
+    .await;
     let _agent = FakeAgent::start(&server, "node-a", &[], true).await;
-    let node = server.until_node("node-a", |node| !node.conditions.is_empty()).await;
-    assert!(node.conditions[0].contains("cannot be read: list nodes: "), "{:?}", node.conditions);
+    let node = server
+        .until_node("node-a", |node| !node.conditions.is_empty())
+        .await;
+    assert!(
+        node.conditions[0].contains("cannot be read: list nodes: "),
+        "{:?}",
+        node.conditions
+    );
 }
 
 #[test]
 fn without_a_cluster_the_flag_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = program(&directory.path().join("state"));
-    command.arg("--kubernetes-nodes").env("KUBECONFIG", directory.path().join("none")).env("HOME", directory.path());
-    command.env_remove("KUBERNETES_SERVICE_HOST").env_remove("KUBERNETES_SERVICE_PORT");
+    command
+        .arg("--kubernetes-nodes")
+        .env("KUBECONFIG", directory.path().join("none"))
+        .env("HOME", directory.path());
+    command
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .env_remove("KUBERNETES_SERVICE_PORT");
     let text = refused(command);
-    assert!(text.starts_with("muster-coordinator: --kubernetes-nodes: find the API server: "), "{text}");
+    assert!(
+        text.starts_with("muster-coordinator: --kubernetes-nodes: find the API server: "),
+        "{text}"
+    );
 }

@@ -1,6 +1,7 @@
 //! A real coordinator on a free port, spoken to as its users and agents do.
 //!
-//! Most tests run it inside the test process with a store in a temporary directory; `process` runs the program itself.
+//! Most tests run it inside the test process with a store in a temporary directory; `process` runs
+//! the program itself.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
 mod agent;

@@ -1,6 +1,8 @@
 //! Nodes as users see and cordon them.
 
-use muster_proto::v1::{self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent};
+use muster_proto::v1::{
+    self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent,
+};
 use tonic::Code;
 
 use crate::{
@@ -13,65 +15,205 @@ async fn a_node_is_listed_cordoned_and_forgotten() {
     let server = Server::start().await;
     let agent = FakeAgent::start(&server, "node-a", &[], true).await;
     let _other = FakeAgent::start(&server, "node-b", &[], true).await;
-    let node = server.until_node("node-a", |node| node.state() == v1::NodeState::Ready).await;
-    assert_eq!((node.slots, node.slots_free, node.boot_id.as_str()), (1, 1, "boot-of-node-a"));
+    let node = server
+        .until_node("node-a", |node| node.state() == v1::NodeState::Ready)
+        .await;
+    assert_eq!(
+        (node.slots, node.slots_free, node.boot_id.as_str()),
+        (1, 1, "boot-of-node-a")
+    );
 
     // Heartbeats change nothing but this, and it is not told to watchers.
     within(async {
-        let get = || v1::GetNodeRequest { name: "node-a".into() };
-        while server.nodes().get(get()).await.unwrap().into_inner().node.unwrap().last_heard_unix_us <= node.last_heard_unix_us {}
+        let get = || v1::GetNodeRequest {
+            name: "node-a".into(),
+        };
+        while server
+            .nodes()
+            .get(get())
+            .await
+            .unwrap()
+            .into_inner()
+            .node
+            .unwrap()
+            .last_heard_unix_us
+            <= node.last_heard_unix_us
+        {}
     })
     .await;
 
-    let page = server.nodes().list(v1::ListNodesRequest { page_size: 1, page_token: String::new() }).await.unwrap().into_inner();
-    assert_eq!((page.nodes[0].name.as_str(), page.next_page_token.as_str()), ("node-a", "node-a"));
-    let rest = v1::ListNodesRequest { page_size: 1, page_token: page.next_page_token };
-    assert_eq!(server.nodes().list(rest).await.unwrap().into_inner().nodes[0].name, "node-b");
+    let page = server
+        .nodes()
+        .list(v1::ListNodesRequest {
+            page_size: 1,
+            page_token: String::new(),
+        })
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        (page.nodes[0].name.as_str(), page.next_page_token.as_str()),
+        ("node-a", "node-a")
+    );
+    let rest = v1::ListNodesRequest {
+        page_size: 1,
+        page_token: page.next_page_token,
+    };
+    assert_eq!(
+        server.nodes().list(rest).await.unwrap().into_inner().nodes[0].name,
+        "node-b"
+    );
 
-    let cordon = v1::CordonRequest { name: "node-a".into(), reason: "fan".into(), by: "ann".into() };
-    let cordoned = server.nodes().cordon(cordon).await.unwrap().into_inner().node.unwrap().cordon.unwrap();
-    assert_eq!((cordoned.by.as_str(), cordoned.reason.as_str()), ("ann", "fan"));
-    let shown = server.nodes().get(v1::GetNodeRequest { name: "node-a".into() }).await.unwrap().into_inner().node.unwrap();
+    let cordon = v1::CordonRequest {
+        name: "node-a".into(),
+        reason: "fan".into(),
+        by: "ann".into(),
+    };
+    let cordoned = server
+        .nodes()
+        .cordon(cordon)
+        .await
+        .unwrap()
+        .into_inner()
+        .node
+        .unwrap()
+        .cordon
+        .unwrap();
+    assert_eq!(
+        (cordoned.by.as_str(), cordoned.reason.as_str()),
+        ("ann", "fan")
+    );
+    let shown = server
+        .nodes()
+        .get(v1::GetNodeRequest {
+            name: "node-a".into(),
+        })
+        .await
+        .unwrap()
+        .into_inner()
+        .node
+        .unwrap();
     assert_eq!(shown.cordon, Some(cordoned));
-    let free = server.nodes().uncordon(v1::UncordonRequest { name: "node-a".into() }).await.unwrap().into_inner().node.unwrap();
+    let free = server
+        .nodes()
+        .uncordon(v1::UncordonRequest {
+            name: "node-a".into(),
+        })
+        .await
+        .unwrap()
+        .into_inner()
+        .node
+        .unwrap();
     assert_eq!(free.cordon, None);
 
-    let delete = || v1::DeleteNodeRequest { name: "node-a".into() };
+    let delete = || v1::DeleteNodeRequest {
+        name: "node-a".into(),
+    };
     let refused = server.nodes().delete(delete()).await.unwrap_err();
-    assert_eq!((refused.code(), refused.message()), (Code::FailedPrecondition, "node-a is connected; stop its agent first"));
-    let mut watch = server.nodes().watch(v1::WatchNodesRequest { name: "node-a".into() }).await.unwrap().into_inner();
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (
+            Code::FailedPrecondition,
+            "node-a is connected; stop its agent first"
+        )
+    );
+    let mut watch = server
+        .nodes()
+        .watch(v1::WatchNodesRequest {
+            name: "node-a".into(),
+        })
+        .await
+        .unwrap()
+        .into_inner();
     drop(agent);
-    server.until_node("node-a", |node| node.state() == v1::NodeState::Suspect).await;
+    server
+        .until_node("node-a", |node| node.state() == v1::NodeState::Suspect)
+        .await;
     server.nodes().delete(delete()).await.unwrap();
     within(async { while !watch.message().await.unwrap().unwrap().deleted {} }).await;
-    assert_eq!(server.nodes().get(v1::GetNodeRequest { name: "node-a".into() }).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(
+        server
+            .nodes()
+            .get(v1::GetNodeRequest {
+                name: "node-a".into()
+            })
+            .await
+            .unwrap_err()
+            .code(),
+        Code::NotFound
+    );
 }
 
 #[tokio::test]
 async fn a_node_s_usage_is_shown_with_its_time_and_told_to_nobody() {
     let server = Server::start().await;
-    let mut session = RawSession::open(&server, say(FromAgent::Hello(hello("node-a")))).await.unwrap();
+    let mut session = RawSession::open(&server, say(FromAgent::Hello(hello("node-a"))))
+        .await
+        .unwrap();
     assert!(matches!(session.next().await.unwrap(), ToAgent::Welcome(_)));
-    let node = server.until_node("node-a", |node| node.state() == v1::NodeState::Ready).await;
-    assert_eq!((node.usage, node.usage_unix_us), (None, 0), "not known is not 0");
-    let mut watch = server.nodes().watch(v1::WatchNodesRequest { name: "node-a".into() }).await.unwrap().into_inner();
+    let node = server
+        .until_node("node-a", |node| node.state() == v1::NodeState::Ready)
+        .await;
+    assert_eq!(
+        (node.usage, node.usage_unix_us),
+        (None, 0),
+        "not known is not 0"
+    );
+    let mut watch = server
+        .nodes()
+        .watch(v1::WatchNodesRequest {
+            name: "node-a".into(),
+        })
+        .await
+        .unwrap()
+        .into_inner();
     assert!(watch.message().await.unwrap().is_some());
 
-    let usage = v1::Usage { memory: Some(v1::Space { available: 3, total: 16 << 30 }), processes: Some(7), ..v1::Usage::default() };
-    session.up.send(say(FromAgent::Usage(usage.clone()))).await.unwrap();
-    let shown = server.until_node("node-a", |node| node.usage.is_some()).await;
+    let usage = v1::Usage {
+        memory: Some(v1::Space {
+            available: 3,
+            total: 16 << 30,
+        }),
+        processes: Some(7),
+        ..v1::Usage::default()
+    };
+    session
+        .up
+        .send(say(FromAgent::Usage(usage.clone())))
+        .await
+        .unwrap();
+    let shown = server
+        .until_node("node-a", |node| node.usage.is_some())
+        .await;
     assert_eq!(shown.usage.as_ref(), Some(&usage));
     assert!(shown.usage_unix_us >= node.first_seen_unix_us);
-    let page = server.nodes().list(v1::ListNodesRequest::default()).await.unwrap().into_inner();
+    let page = server
+        .nodes()
+        .list(v1::ListNodesRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(page.nodes[0].usage.as_ref(), Some(&usage));
 
     // What a watch hears next is the cordon: a usage is no change of the node.
-    let cordon = v1::CordonRequest { name: "node-a".into(), reason: "fan".into(), by: "ann".into() };
+    let cordon = v1::CordonRequest {
+        name: "node-a".into(),
+        reason: "fan".into(),
+        by: "ann".into(),
+    };
     server.nodes().cordon(cordon).await.unwrap();
-    let heard = within(watch.message()).await.unwrap().unwrap().node.unwrap();
+    let heard = within(watch.message())
+        .await
+        .unwrap()
+        .unwrap()
+        .node
+        .unwrap();
     assert!(heard.cordon.is_some() && heard.usage.is_some());
 
-    let wrong = v1::Usage { disks: vec![v1::DiskUsage::default()], ..v1::Usage::default() };
+    let wrong = v1::Usage {
+        disks: vec![v1::DiskUsage::default()],
+        ..v1::Usage::default()
+    };
     session.up.send(say(FromAgent::Usage(wrong))).await.unwrap();
     let ended = loop {
         match session.next().await {
@@ -79,20 +221,49 @@ async fn a_node_s_usage_is_shown_with_its_time_and_told_to_nobody() {
             Err(ended) => break ended,
         }
     };
-    assert_eq!((ended.code(), ended.message()), (Code::InvalidArgument, "usage.disks[0].role: is 0, which is none"));
-    let shown = server.until_node("node-a", |node| node.state() != v1::NodeState::Ready).await;
-    assert_eq!(shown.usage, Some(usage), "the last one stays, with its time");
+    assert_eq!(
+        (ended.code(), ended.message()),
+        (
+            Code::InvalidArgument,
+            "usage.disks[0].role: is 0, which is none"
+        )
+    );
+    let shown = server
+        .until_node("node-a", |node| node.state() != v1::NodeState::Ready)
+        .await;
+    assert_eq!(
+        shown.usage,
+        Some(usage),
+        "the last one stays, with its time"
+    );
 }
 
 #[tokio::test]
 async fn every_service_is_healthy() {
     let server = Server::start().await;
     let mut health = tonic_health::pb::health_client::HealthClient::new(server.channel.clone());
-    for service in ["", "muster.v1.JobService", "muster.v1.NodeService", "muster.v1.EventService", "muster.v1.AgentService"] {
-        let request = tonic_health::pb::HealthCheckRequest { service: service.into() };
+    for service in [
+        "",
+        "muster.v1.JobService",
+        "muster.v1.NodeService",
+        "muster.v1.EventService",
+        "muster.v1.AgentService",
+    ] {
+        let request = tonic_health::pb::HealthCheckRequest {
+            service: service.into(),
+        };
         let status = health.check(request).await.unwrap().into_inner().status();
-        assert_eq!(status, tonic_health::pb::health_check_response::ServingStatus::Serving, "{service}");
+        assert_eq!(
+            status,
+            tonic_health::pb::health_check_response::ServingStatus::Serving,
+            "{service}"
+        );
     }
-    let unknown = tonic_health::pb::HealthCheckRequest { service: "muster.v1.None".into() };
-    assert_eq!(health.check(unknown).await.unwrap_err().code(), Code::NotFound);
+    let unknown = tonic_health::pb::HealthCheckRequest {
+        service: "muster.v1.None".into(),
+    };
+    assert_eq!(
+        health.check(unknown).await.unwrap_err().code(),
+        Code::NotFound
+    );
 }

@@ -22,7 +22,10 @@ pub(crate) fn program(state: &Path) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MUSTER_")) {
         command.env_remove(name);
     }
-    command.args(["--listen", "127.0.0.1:0", "--state-dir"]).arg(state).stdin(Stdio::null());
+    command
+        .args(["--listen", "127.0.0.1:0", "--state-dir"])
+        .arg(state)
+        .stdin(Stdio::null());
     command
 }
 
@@ -64,11 +67,17 @@ impl Running {
         })
         .await;
         let ready_state: serde_json::Value = serde_json::from_str(&content).unwrap();
-        Self { child, endpoint: ready_state["endpoint"].as_str().unwrap().to_owned(), ready }
+        Self {
+            child,
+            endpoint: ready_state["endpoint"].as_str().unwrap().to_owned(),
+            ready,
+        }
     }
 
     async fn jobs(&self) -> JobServiceClient<Channel> {
-        JobServiceClient::connect(self.endpoint.clone()).await.unwrap()
+        JobServiceClient::connect(self.endpoint.clone())
+            .await
+            .unwrap()
     }
 
     fn signal(&self, signal: Signal) {
@@ -77,7 +86,11 @@ impl Running {
 }
 
 pub(crate) fn refused(mut command: Command) -> String {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
         assert!(start.elapsed() < PATIENCE, "a start that must fail goes on");
@@ -87,7 +100,10 @@ pub(crate) fn refused(mut command: Command) -> String {
     assert!(!status.success());
     let text = String::from_utf8(stderr).unwrap();
     assert!(!text.contains("panicked"), "{text}");
-    text.lines().filter(|line| !line.contains(" INFO ")).collect::<Vec<_>>().join("\n")
+    text.lines()
+        .filter(|line| !line.contains(" INFO "))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[tokio::test]
@@ -98,14 +114,23 @@ async fn accepted_jobs_survive_kill_9_at_any_moment() {
         let mut running = Running::start(directory.path()).await;
         let mut jobs = running.jobs().await;
         for name in &accepted {
-            jobs.get(v1::GetJobRequest { r#ref: Some(reference(name)) }).await.unwrap();
+            jobs.get(v1::GetJobRequest {
+                r#ref: Some(reference(name)),
+            })
+            .await
+            .unwrap();
         }
         // Killed while it is being asked: what it said yes to must be there, the last one may be.
         let pid = Pid::from_child(&running.child);
         for number in 0.. {
             let name = format!("job-{round}-{number}");
-            let request = v1::SubmitRequest { r#ref: Some(reference(&name)), spec: Some(spec(1)), ..Default::default() };
-            let killer = (number == 5 + round).then(|| std::thread::spawn(move || kill_process(pid, Signal::KILL).unwrap()));
+            let request = v1::SubmitRequest {
+                r#ref: Some(reference(&name)),
+                spec: Some(spec(1)),
+                ..Default::default()
+            };
+            let killer = (number == 5 + round)
+                .then(|| std::thread::spawn(move || kill_process(pid, Signal::KILL).unwrap()));
             let submitted = within(jobs.submit(request)).await;
             if let Some(killer) = killer {
                 killer.join().unwrap();
@@ -120,19 +145,38 @@ async fn accepted_jobs_survive_kill_9_at_any_moment() {
         running.child.wait().unwrap();
     }
     let running = Running::start(directory.path()).await;
-    let listed = running.jobs().await.list(v1::ListJobsRequest::default()).await.unwrap().into_inner().jobs;
-    let names: Vec<String> = listed.into_iter().map(|job| job.r#ref.unwrap().name).collect();
+    let listed = running
+        .jobs()
+        .await
+        .list(v1::ListJobsRequest::default())
+        .await
+        .unwrap()
+        .into_inner()
+        .jobs;
+    let names: Vec<String> = listed
+        .into_iter()
+        .map(|job| job.r#ref.unwrap().name)
+        .collect();
     for name in &accepted {
         assert!(names.contains(name), "{name} was accepted and is lost");
     }
-    assert!(names.len() <= accepted.len() + 3, "at most one unanswered job a round");
+    assert!(
+        names.len() <= accepted.len() + 3,
+        "at most one unanswered job a round"
+    );
 }
 
 #[tokio::test]
 async fn sigterm_ends_it_gracefully_with_streams_open() {
     let directory = tempfile::tempdir().unwrap();
     let mut running = Running::start(directory.path()).await;
-    let mut watch = running.jobs().await.watch(v1::WatchJobsRequest::default()).await.unwrap().into_inner();
+    let mut watch = running
+        .jobs()
+        .await
+        .watch(v1::WatchJobsRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
     running.signal(Signal::TERM);
     let ended = within(watch.message()).await.unwrap_err();
     assert_eq!(ended.message(), "the coordinator is shutting down");
@@ -145,7 +189,10 @@ async fn sigterm_ends_it_gracefully_with_streams_open() {
         tokio::task::yield_now().await;
     };
     assert!(status.success(), "{status}");
-    assert!(!running.ready.exists(), "a ready file says that somebody serves");
+    assert!(
+        !running.ready.exists(),
+        "a ready file says that somebody serves"
+    );
 }
 
 #[test]
@@ -164,7 +211,10 @@ fn says_what_is_wrong_with_how_it_was_started() {
     );
     let listen = |address: &str| {
         let mut command = Command::new(PROGRAM);
-        command.env_remove("MUSTER_LISTEN").args(["--listen", address, "--state-dir"]).arg(&state);
+        command
+            .env_remove("MUSTER_LISTEN")
+            .args(["--listen", address, "--state-dir"])
+            .arg(&state);
         refused(command)
     };
     assert_eq!(
@@ -185,24 +235,40 @@ fn says_what_is_wrong_with_how_it_was_started() {
             address.port()
         )
     );
-    assert!(!state.exists(), "a start that cannot listen leaves no trace");
-    assert!(refused(with(&["--heartbeat", "1h"])).starts_with("error: --heartbeat: is 1h, must be between 10ms and 1m"));
     assert!(
-        refused(with(&["--heartbeat", "soon"])).contains("\"soon\" is not a period; write for example 500ms, 10s, 1m30s or 2h")
+        !state.exists(),
+        "a start that cannot listen leaves no trace"
     );
-    assert!(refused(with(&["--log-filter", "x=loud"])).starts_with("muster-coordinator: log filter \"x=loud\" is not a list like"));
+    assert!(
+        refused(with(&["--heartbeat", "1h"]))
+            .starts_with("error: --heartbeat: is 1h, must be between 10ms and 1m")
+    );
+    assert!(
+        refused(with(&["--heartbeat", "soon"]))
+            .contains("\"soon\" is not a period; write for example 500ms, 10s, 1m30s or 2h")
+    );
+    assert!(
+        refused(with(&["--log-filter", "x=loud"]))
+            .starts_with("muster-coordinator: log filter \"x=loud\" is not a list like")
+    );
 
     let file = directory.path().join("file");
     fs::write(&file, "x").unwrap();
     assert_eq!(
         refused(program(&file)),
-        format!("muster-coordinator: state directory {} cannot be used: not a directory", file.display())
+        format!(
+            "muster-coordinator: state directory {} cannot be used: not a directory",
+            file.display()
+        )
     );
     fs::create_dir_all(&state).unwrap();
     fs::write(state.join("muster.redb"), "garbage").unwrap();
     let damaged = refused(program(&state));
     assert!(
-        damaged.starts_with(&format!("muster-coordinator: store file {}/muster.redb is damaged: ", state.display())),
+        damaged.starts_with(&format!(
+            "muster-coordinator: store file {}/muster.redb is damaged: ",
+            state.display()
+        )),
         "{damaged}"
     );
     assert!(
@@ -230,15 +296,24 @@ async fn a_second_one_on_the_same_state_is_refused() {
             running.child.id()
         )
     );
-    running.jobs().await.list(v1::ListJobsRequest::default()).await.unwrap();
+    running
+        .jobs()
+        .await
+        .list(v1::ListJobsRequest::default())
+        .await
+        .unwrap();
 }
 
 #[test]
 fn says_its_version_and_its_flags() {
     let output = Command::new(PROGRAM).arg("--version").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.starts_with("muster-coordinator 0.1.0 (commit ") && text.ends_with(")\n"), "{text}");
-    let help = String::from_utf8(Command::new(PROGRAM).arg("--help").output().unwrap().stdout).unwrap();
+    assert!(
+        text.starts_with("muster-coordinator 0.1.0 (commit ") && text.ends_with(")\n"),
+        "{text}"
+    );
+    let help =
+        String::from_utf8(Command::new(PROGRAM).arg("--help").output().unwrap().stdout).unwrap();
     for flag in [
         "--kubernetes-nodes",
         "--listen",
@@ -257,12 +332,24 @@ fn says_its_version_and_its_flags() {
 fn json_logs_are_json() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("muster.redb"), "garbage").unwrap();
-    let mut child = program(directory.path()).args(["--log-format", "json"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = program(directory.path())
+        .args(["--log-format", "json"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut text = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
     child.wait().unwrap();
     let first: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-    assert_eq!((first["level"].as_str(), first["message"].as_str()), (Some("INFO"), Some("starting")));
+    assert_eq!(
+        (first["level"].as_str(), first["message"].as_str()),
+        (Some("INFO"), Some("starting"))
+    );
 }
 
 /// As on a disk without room.
@@ -276,7 +363,15 @@ async fn a_log_that_takes_nothing_ends_no_coordinator() {
     .await;
     let mut jobs = running.jobs().await;
     // An event, which is logged.
-    let request = v1::SubmitRequest { r#ref: Some(reference("one")), spec: Some(spec(1)), ..Default::default() };
+    let request = v1::SubmitRequest {
+        r#ref: Some(reference("one")),
+        spec: Some(spec(1)),
+        ..Default::default()
+    };
     within(jobs.submit(request)).await.unwrap();
-    within(jobs.get(v1::GetJobRequest { r#ref: Some(reference("one")) })).await.unwrap();
+    within(jobs.get(v1::GetJobRequest {
+        r#ref: Some(reference("one")),
+    }))
+    .await
+    .unwrap();
 }

@@ -8,8 +8,8 @@ use muster_coordinator::{
 };
 use muster_core::{fleet::Policy, id::Term};
 use muster_proto::v1::{
-    self, agent_service_client::AgentServiceClient, event_service_client::EventServiceClient, job_service_client::JobServiceClient,
-    node_service_client::NodeServiceClient,
+    self, agent_service_client::AgentServiceClient, event_service_client::EventServiceClient,
+    job_service_client::JobServiceClient, node_service_client::NodeServiceClient,
 };
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -40,7 +40,11 @@ impl Server {
     }
 
     /// It reads the labels of its nodes there.
-    pub(crate) async fn start_beside(state: TempDir, policy: Policy, kubernetes: Option<kube::Config>) -> Self {
+    pub(crate) async fn start_beside(
+        state: TempDir,
+        policy: Policy,
+        kubernetes: Option<kube::Config>,
+    ) -> Self {
         let settings = Settings {
             listen: "127.0.0.1:0".parse().unwrap(),
             accept_unknown: false,
@@ -55,14 +59,32 @@ impl Server {
         let endpoint = format!("http://{}", coordinator.address);
         let shutdown = coordinator.shutdown();
         let running = tokio::spawn(coordinator.run());
-        let channel = Channel::from_shared(endpoint).unwrap().connect().await.unwrap();
-        Self { channel, shutdown, running, state: Some(state) }
+        let channel = Channel::from_shared(endpoint)
+            .unwrap()
+            .connect()
+            .await
+            .unwrap();
+        Self {
+            channel,
+            shutdown,
+            running,
+            state: Some(state),
+        }
     }
 
     /// One that runs as a process of its own.
     pub(crate) async fn elsewhere(endpoint: &str) -> Self {
-        let channel = Channel::from_shared(endpoint.to_owned()).unwrap().connect().await.unwrap();
-        Self { channel, shutdown: CancellationToken::new(), running: tokio::spawn(async { Ok(()) }), state: None }
+        let channel = Channel::from_shared(endpoint.to_owned())
+            .unwrap()
+            .connect()
+            .await
+            .unwrap();
+        Self {
+            channel,
+            shutdown: CancellationToken::new(),
+            running: tokio::spawn(async { Ok(()) }),
+            state: None,
+        }
     }
 
     /// Ends it gracefully and returns its directory.
@@ -89,17 +111,34 @@ impl Server {
     }
 
     pub(crate) async fn job(&self, name: &str) -> v1::Job {
-        let request = v1::GetJobRequest { r#ref: Some(reference(name)) };
-        self.jobs().get(request).await.unwrap().into_inner().job.unwrap()
+        let request = v1::GetJobRequest {
+            r#ref: Some(reference(name)),
+        };
+        self.jobs()
+            .get(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .job
+            .unwrap()
     }
 
     /// Waits until a job's view is as wanted.
     pub(crate) async fn until_job(&self, name: &str, wanted: impl Fn(&v1::Job) -> bool) -> v1::Job {
-        let request = v1::WatchJobsRequest { namespace: String::new(), name: name.into() };
+        let request = v1::WatchJobsRequest {
+            namespace: String::new(),
+            name: name.into(),
+        };
         let mut stream = self.jobs().watch(request).await.unwrap().into_inner();
         within(async {
             loop {
-                let job = stream.message().await.unwrap().expect("the watch goes on").job.unwrap();
+                let job = stream
+                    .message()
+                    .await
+                    .unwrap()
+                    .expect("the watch goes on")
+                    .job
+                    .unwrap();
                 if wanted(&job) {
                     return job;
                 }
@@ -108,11 +147,26 @@ impl Server {
         .await
     }
 
-    pub(crate) async fn until_node(&self, name: &str, wanted: impl Fn(&v1::Node) -> bool) -> v1::Node {
-        let mut stream = self.nodes().watch(v1::WatchNodesRequest::default()).await.unwrap().into_inner();
+    pub(crate) async fn until_node(
+        &self,
+        name: &str,
+        wanted: impl Fn(&v1::Node) -> bool,
+    ) -> v1::Node {
+        let mut stream = self
+            .nodes()
+            .watch(v1::WatchNodesRequest::default())
+            .await
+            .unwrap()
+            .into_inner();
         within(async {
             loop {
-                let node = stream.message().await.unwrap().expect("the watch goes on").node.unwrap();
+                let node = stream
+                    .message()
+                    .await
+                    .unwrap()
+                    .expect("the watch goes on")
+                    .node
+                    .unwrap();
                 if node.name == name && wanted(&node) {
                     return node;
                 }
@@ -122,8 +176,18 @@ impl Server {
     }
 
     pub(crate) async fn submit(&self, name: &str, spec: v1::JobSpec) -> v1::Job {
-        let request = v1::SubmitRequest { r#ref: Some(reference(name)), spec: Some(spec), ..v1::SubmitRequest::default() };
-        self.jobs().submit(request).await.unwrap().into_inner().job.unwrap()
+        let request = v1::SubmitRequest {
+            r#ref: Some(reference(name)),
+            spec: Some(spec),
+            ..v1::SubmitRequest::default()
+        };
+        self.jobs()
+            .submit(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .job
+            .unwrap()
     }
 }
 
@@ -138,11 +202,16 @@ impl Ended for &mut JoinHandle<Result<(), ServeError>> {
 }
 
 pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("what the test waits for must happen")
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .expect("what the test waits for must happen")
 }
 
 pub(crate) fn reference(name: &str) -> v1::JobRef {
-    v1::JobRef { namespace: String::new(), name: name.into() }
+    v1::JobRef {
+        namespace: String::new(),
+        name: name.into(),
+    }
 }
 
 /// A job of one to `most` nodes, with a rank on each.

@@ -10,32 +10,58 @@ use crate::{
 };
 
 fn wait(name: &str, wait_for: v1::WaitFor, timeout_ms: u64) -> v1::WaitRequest {
-    v1::WaitRequest { r#ref: Some(reference(name)), wait_for: wait_for.into(), timeout_ms }
+    v1::WaitRequest {
+        r#ref: Some(reference(name)),
+        wait_for: wait_for.into(),
+        timeout_ms,
+    }
 }
 
 #[tokio::test]
 async fn waits_for_running_complete_and_deleted() {
     let server = Server::start().await;
     server.submit("one", spec(1)).await;
-    let late = server.jobs().wait(wait("one", v1::WaitFor::Running, 50)).await.unwrap_err();
+    let late = server
+        .jobs()
+        .wait(wait("one", v1::WaitFor::Running, 50))
+        .await
+        .unwrap_err();
     assert_eq!(late.code(), Code::DeadlineExceeded);
-    assert!(late.message().starts_with("job default/one is not running after 50ms; it is Pending: "), "{}", late.message());
+    assert!(
+        late.message()
+            .starts_with("job default/one is not running after 50ms; it is Pending: "),
+        "{}",
+        late.message()
+    );
 
     let agent = FakeAgent::start(&server, "node-a", &[], true).await;
-    let running = within(server.jobs().wait(wait("one", v1::WaitFor::Running, 0))).await.unwrap().into_inner();
+    let running = within(server.jobs().wait(wait("one", v1::WaitFor::Running, 0)))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(phase(&running.job.unwrap()), v1::JobPhase::Running);
 
     let mut jobs = server.jobs();
-    let complete = tokio::spawn(async move { jobs.wait(wait("one", v1::WaitFor::Complete, 0)).await });
+    let complete =
+        tokio::spawn(async move { jobs.wait(wait("one", v1::WaitFor::Complete, 0)).await });
     agent.orders.send(Order::Exit(Exit::Code(0))).await.unwrap();
     let complete = within(complete).await.unwrap().unwrap().into_inner();
     assert_eq!(phase(&complete.job.unwrap()), v1::JobPhase::Succeeded);
     // It ran, so waiting for that a moment too late is no error.
-    within(server.jobs().wait(wait("one", v1::WaitFor::Running, 0))).await.unwrap();
+    within(server.jobs().wait(wait("one", v1::WaitFor::Running, 0)))
+        .await
+        .unwrap();
 
     let mut jobs = server.jobs();
-    let deleted = tokio::spawn(async move { jobs.wait(wait("one", v1::WaitFor::Deleted, 0)).await });
-    server.jobs().delete(v1::DeleteRequest { r#ref: Some(reference("one")) }).await.unwrap();
+    let deleted =
+        tokio::spawn(async move { jobs.wait(wait("one", v1::WaitFor::Deleted, 0)).await });
+    server
+        .jobs()
+        .delete(v1::DeleteRequest {
+            r#ref: Some(reference("one")),
+        })
+        .await
+        .unwrap();
     within(deleted).await.unwrap().unwrap();
 }
 
@@ -43,25 +69,46 @@ async fn waits_for_running_complete_and_deleted() {
 async fn what_will_never_run_is_not_waited_for() {
     let server = Server::start().await;
     server.submit("one", spec(1)).await;
-    server.jobs().cancel(v1::CancelRequest { r#ref: Some(reference("one")) }).await.unwrap();
-    let never = within(server.jobs().wait(wait("one", v1::WaitFor::Running, 0))).await.unwrap_err();
+    server
+        .jobs()
+        .cancel(v1::CancelRequest {
+            r#ref: Some(reference("one")),
+        })
+        .await
+        .unwrap();
+    let never = within(server.jobs().wait(wait("one", v1::WaitFor::Running, 0)))
+        .await
+        .unwrap_err();
     assert_eq!(
         (never.code(), never.message()),
-        (Code::FailedPrecondition, "job default/one is Cancelled and will not run again: cancelled by a user")
+        (
+            Code::FailedPrecondition,
+            "job default/one is Cancelled and will not run again: cancelled by a user"
+        )
     );
-    let unknown = within(server.jobs().wait(wait("two", v1::WaitFor::Complete, 0))).await.unwrap_err();
+    let unknown = within(server.jobs().wait(wait("two", v1::WaitFor::Complete, 0)))
+        .await
+        .unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
-    within(server.jobs().wait(wait("two", v1::WaitFor::Deleted, 0))).await.unwrap();
+    within(server.jobs().wait(wait("two", v1::WaitFor::Deleted, 0)))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn a_shutdown_ends_waits_and_streams_with_unavailable() {
     let server = Server::start().await;
     server.submit("one", spec(1)).await;
-    let mut watch = server.jobs().watch(v1::WatchJobsRequest::default()).await.unwrap().into_inner();
+    let mut watch = server
+        .jobs()
+        .watch(v1::WatchJobsRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
     within(watch.message()).await.unwrap().unwrap();
     let mut jobs = server.jobs();
-    let waiting = tokio::spawn(async move { jobs.wait(wait("one", v1::WaitFor::Complete, 0)).await });
+    let waiting =
+        tokio::spawn(async move { jobs.wait(wait("one", v1::WaitFor::Complete, 0)).await });
     // The wait is at the coordinator once a later call on the same connection was answered.
     server.job("one").await;
     server.shutdown.cancel();
@@ -75,8 +122,14 @@ async fn a_shutdown_ends_waits_and_streams_with_unavailable() {
         }
     })
     .await;
-    assert_eq!((ended.code(), ended.message()), (Code::Unavailable, "the coordinator is shutting down"));
+    assert_eq!(
+        (ended.code(), ended.message()),
+        (Code::Unavailable, "the coordinator is shutting down")
+    );
     let ended = within(waiting).await.unwrap().unwrap_err();
-    assert_eq!((ended.code(), ended.message()), (Code::Unavailable, "the coordinator is shutting down"));
+    assert_eq!(
+        (ended.code(), ended.message()),
+        (Code::Unavailable, "the coordinator is shutting down")
+    );
     server.stop().await;
 }

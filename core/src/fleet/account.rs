@@ -1,7 +1,9 @@
-//! What a job's incidents have cost, by cause: time in which it did not train although it should have.
+//! What a job's incidents have cost, by cause: time in which it did not train although it should
+//! have.
 //!
-//! A receipt is kept for the newest incidents only. What one that is dropped has cost is added to sums in the job's record first, so no sum
-//! ever falls. Time in which nothing could be done, for want of nodes or in back-off, is kept apart from what the cause itself has cost.
+//! A receipt is kept for the newest incidents only. What one that is dropped has cost is added to
+//! sums in the job's record first, so no sum ever falls. Time in which nothing could be done, for
+//! want of nodes or in back-off, is kept apart from what the cause itself has cost.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -32,7 +34,10 @@ pub fn lost(record: &JobRecord, now: Timestamp) -> BTreeMap<Cause, Lost> {
     let mut sums = record.lost.clone();
     for (at, incident) in record.incidents.iter().enumerate() {
         let next = record.incidents.get(at + 1);
-        let still = record.waiting_since.filter(|_| next.is_none()).map_or(Duration::ZERO, |since| end(record, now).since(since));
+        let still = record
+            .waiting_since
+            .filter(|_| next.is_none())
+            .map_or(Duration::ZERO, |since| end(record, now).since(since));
         add(&mut sums, incident, next, end(record, now), still);
     }
     sums
@@ -53,7 +58,9 @@ pub(crate) fn waits(record: &mut JobRecord, now: Timestamp) {
 }
 
 pub(crate) fn goes_on(record: &mut JobRecord, now: Timestamp) {
-    if let (Some(since), Some(incident)) = (record.waiting_since.take(), record.incidents.last_mut()) {
+    if let (Some(since), Some(incident)) =
+        (record.waiting_since.take(), record.incidents.last_mut())
+    {
         incident.waited += now.since(since);
     }
 }
@@ -62,11 +69,24 @@ fn end(record: &JobRecord, now: Timestamp) -> Timestamp {
     record.finished.map_or(now, |finished| finished.min(now))
 }
 
-/// One that never got to a step lasted until the next took over, or the job ended, or it lasts still.
-fn add(sums: &mut BTreeMap<Cause, Lost>, incident: &Incident, next: Option<&Incident>, until: Timestamp, still: Duration) {
-    let over = incident.first_step_at.or(incident.joined_at).unwrap_or(until);
+/// One that never got to a step lasted until the next took over, or the job ended, or it lasts
+/// still.
+fn add(
+    sums: &mut BTreeMap<Cause, Lost>,
+    incident: &Incident,
+    next: Option<&Incident>,
+    until: Timestamp,
+    still: Duration,
+) {
+    let over = incident
+        .first_step_at
+        .or(incident.joined_at)
+        .unwrap_or(until);
     let over = next.map_or(over, |next| over.min(next.event_at)).min(until);
-    let (whole, waited) = (over.since(stopped_training(incident)), incident.waited + still);
+    let (whole, waited) = (
+        over.since(stopped_training(incident)),
+        incident.waited + still,
+    );
     let sum = sums.entry(incident.cause).or_default();
     sum.incidents += 1;
     sum.waited += waited.min(whole);
@@ -76,7 +96,9 @@ fn add(sums: &mut BTreeMap<Cause, Lost>, incident: &Incident, next: Option<&Inci
 /// A world that is changed on purpose trains on until the change is decided.
 fn stopped_training(incident: &Incident) -> Timestamp {
     match incident.cause {
-        Cause::NodeJoined | Cause::NodeLeaving | Cause::Scaled => incident.decided_at.unwrap_or(incident.detected_at),
+        Cause::NodeJoined | Cause::NodeLeaving | Cause::Scaled => {
+            incident.decided_at.unwrap_or(incident.detected_at)
+        }
         _ => incident.event_at,
     }
 }
@@ -87,11 +109,16 @@ pub(crate) mod micros {
 
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(crate) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(
+        time: &Duration,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Duration, D::Error> {
         u64::deserialize(deserializer).map(Duration::from_micros)
     }
 }
@@ -113,8 +140,13 @@ mod tests {
 
     /// An incident every ten seconds, of three causes in turn, each three seconds long.
     fn incident(number: u64) -> Incident {
-        let cause = [Cause::WorkerFailed, Cause::NodeLost, Cause::WorkerKilled][number as usize % 3];
-        Incident { cause, first_step_at: Some(at(number * 10 + 3)), ..Incident::at(at(number * 10)) }
+        let cause =
+            [Cause::WorkerFailed, Cause::NodeLost, Cause::WorkerKilled][number as usize % 3];
+        Incident {
+            cause,
+            first_step_at: Some(at(number * 10 + 3)),
+            ..Incident::at(at(number * 10))
+        }
     }
 
     #[test]
@@ -124,34 +156,60 @@ mod tests {
         for number in 0..3 * INCIDENTS_MAX as u64 {
             record.open_incident(incident(number));
             let sums = lost(&record, at(number * 10 + 5));
-            let falls = |(cause, sum): (&Cause, &Lost)| sums.get(cause).is_none_or(|now| now.time < sum.time);
-            assert!(!before.iter().any(falls), "incident {number}: {before:?} -> {sums:?}");
+            let falls = |(cause, sum): (&Cause, &Lost)| {
+                sums.get(cause).is_none_or(|now| now.time < sum.time)
+            };
+            assert!(
+                !before.iter().any(falls),
+                "incident {number}: {before:?} -> {sums:?}"
+            );
             before = sums;
         }
         assert_eq!(record.incidents.len(), INCIDENTS_MAX);
-        let each = Lost { incidents: INCIDENTS_MAX as u32, time: 3 * SECOND * INCIDENTS_MAX as u32, waited: Duration::ZERO };
-        assert!(before.len() == 3 && before.values().all(|sum| *sum == each), "{before:?}");
-        let stored: JobRecord = serde_json::from_str(&serde_json::to_string(&record).unwrap()).unwrap();
+        let each = Lost {
+            incidents: INCIDENTS_MAX as u32,
+            time: 3 * SECOND * INCIDENTS_MAX as u32,
+            waited: Duration::ZERO,
+        };
+        assert!(
+            before.len() == 3 && before.values().all(|sum| *sum == each),
+            "{before:?}"
+        );
+        let stored: JobRecord =
+            serde_json::from_str(&serde_json::to_string(&record).unwrap()).unwrap();
         assert_eq!(lost(&stored, at(9_999)), before);
     }
 
     #[test]
     fn waiting_is_not_charged_to_the_cause() {
         let mut record = record();
-        record.open_incident(Incident { cause: Cause::NodeLost, ..Incident::at(at(100)) });
+        record.open_incident(Incident {
+            cause: Cause::NodeLost,
+            ..Incident::at(at(100))
+        });
         waits(&mut record, at(102));
         waits(&mut record, at(150));
         let of = |record: &JobRecord, now| lost(record, at(now))[&Cause::NodeLost];
-        assert_eq!((of(&record, 160).time, of(&record, 160).waited), (2 * SECOND, 58 * SECOND), "it waits still");
+        assert_eq!(
+            (of(&record, 160).time, of(&record, 160).waited),
+            (2 * SECOND, 58 * SECOND),
+            "it waits still"
+        );
         goes_on(&mut record, at(162));
         record.incidents[0].first_step_at = Some(at(165));
-        assert_eq!((of(&record, 900).time, of(&record, 900).waited), (5 * SECOND, 60 * SECOND));
+        assert_eq!(
+            (of(&record, 900).time, of(&record, 900).waited),
+            (5 * SECOND, 60 * SECOND)
+        );
     }
 
     #[test]
     fn a_job_that_ended_while_it_waited_waits_no_longer() {
         let mut record = record();
-        record.open_incident(Incident { cause: Cause::NodeLost, ..Incident::at(at(100)) });
+        record.open_incident(Incident {
+            cause: Cause::NodeLost,
+            ..Incident::at(at(100))
+        });
         waits(&mut record, at(100));
         record.finished = Some(at(130));
         assert_eq!(lost(&record, at(900))[&Cause::NodeLost].waited, 30 * SECOND);

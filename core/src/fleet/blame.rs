@@ -1,4 +1,5 @@
-//! Who broke a generation. The first cause is the primary, all that fell because of it is collateral and never charged.
+//! Who broke a generation. The first cause is the primary, all that fell because of it is
+//! collateral and never charged.
 //!
 //! A node fault never spends a job's restart budget; a job fault never cordons a node.
 
@@ -31,14 +32,16 @@ pub(crate) enum Evidence {
         /// Some rank had been started.
         launched: bool,
     },
-    /// The group is dead and nobody knows how it ended: its holder was killed. No program can do that to itself by failing.
+    /// The group is dead and nobody knows how it ended: its holder was killed. No program can do
+    /// that to itself by failing.
     Vanished {
         node: NodeName,
         at: Timestamp,
         /// Some rank had been started.
         launched: bool,
     },
-    /// The node's agent is silent: its connection broke at `since`, or that is when it was last heard. `heard`: its last sign of life.
+    /// The node's agent is silent: its connection broke at `since`, or that is when it was last
+    /// heard. `heard`: its last sign of life.
     NodeSilent {
         node: NodeName,
         lost: bool,
@@ -59,7 +62,8 @@ pub(crate) enum Evidence {
         reason: String,
         at: Timestamp,
     },
-    /// The workers stopped by themselves, since nothing was heard of the coordinator (`fenceAfter`): nobody's fault.
+    /// The workers stopped by themselves, since nothing was heard of the coordinator
+    /// (`fenceAfter`): nobody's fault.
     Fenced {
         node: NodeName,
         at: Timestamp,
@@ -73,7 +77,8 @@ pub(crate) enum Evidence {
         node: NodeName,
         at: Timestamp,
     },
-    /// What its ranks would run does not go with the others', and the job refuses that. `how`: as `torch 2.14, not torch 2.15`.
+    /// What its ranks would run does not go with the others', and the job refuses that. `how`: as
+    /// `torch 2.14, not torch 2.15`.
     Unlike {
         node: NodeName,
         how: String,
@@ -81,23 +86,38 @@ pub(crate) enum Evidence {
     },
 }
 
-/// A silent node explains another's failure that was seen up to this long before the silence was: both come from the same cut,
-/// and which of two connections notices first is chance.
+/// A silent node explains another's failure that was seen up to this long before the silence was:
+/// both come from the same cut, and which of two connections notices first is chance.
 const SAME_CUT: Duration = Duration::from_millis(250);
 
 /// A sign of life that came so soon after a death may have been sent before it.
 pub(crate) const UNDER_WAY: Duration = Duration::from_millis(250);
 
-/// Whether this names its culprit, whatever else of the same burst is yet to come: who was killed from outside fell to nobody of its own
-/// world, and all that will be heard after it are victims. A silence may be older than it.
+/// Whether this names its culprit, whatever else of the same burst is yet to come: who was killed
+/// from outside fell to nobody of its own world, and all that will be heard after it are victims. A
+/// silence may be older than it.
 pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
-    let killed = |e: &Evidence| matches!(e, Evidence::RankExit { exit: Exit::Signal(SIGKILL), class: ExitClass::Killed, .. });
+    let killed = |e: &Evidence| {
+        matches!(
+            e,
+            Evidence::RankExit {
+                exit: Exit::Signal(SIGKILL),
+                class: ExitClass::Killed,
+                ..
+            }
+        )
+    };
     evidence.iter().any(killed) && evidence.iter().all(|e| killed(e) || e.is_victim())
 }
 
-/// Silences of nodes that were still heard after the first victim had fallen: they began too late to be its cause.
+/// Silences of nodes that were still heard after the first victim had fallen: they began too late
+/// to be its cause.
 pub(crate) fn too_late(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
-    let victims = evidence.iter().filter(|e| e.is_victim()).map(Evidence::at).filter(|at| *at > Timestamp::default());
+    let victims = evidence
+        .iter()
+        .filter(|e| e.is_victim())
+        .map(Evidence::at)
+        .filter(|at| *at > Timestamp::default());
     let fell = victims.min();
     move |e| matches!((e, fell), (Evidence::NodeSilent { heard, .. }, Some(fell)) if *heard > fell + UNDER_WAY)
 }
@@ -119,15 +139,19 @@ impl Evidence {
         }
     }
 
-    /// The ranks of this generation had been started, though the node's report may not say so any more: an agent that was restarted
-    /// knows of a lost runner only what the runner had written down.
+    /// The ranks of this generation had been started, though the node's report may not say so any
+    /// more: an agent that was restarted knows of a lost runner only what the runner had written
+    /// down.
     pub(crate) fn had_launched(&mut self) {
-        if let Evidence::LauncherFailed { launched, .. } | Evidence::Vanished { launched, .. } = self {
+        if let Evidence::LauncherFailed { launched, .. } | Evidence::Vanished { launched, .. } =
+            self
+        {
             *launched = true;
         }
     }
 
-    /// Whether this alone ends the generation. A suspicion does not: only a member's death, or silence beyond the limit.
+    /// Whether this alone ends the generation. A suspicion does not: only a member's death, or
+    /// silence beyond the limit.
     pub(crate) fn breaks(&self) -> bool {
         !matches!(self, Evidence::NodeSilent { lost: false, .. })
     }
@@ -136,14 +160,19 @@ impl Evidence {
     pub(crate) fn is_victim(&self) -> bool {
         match self {
             Evidence::RankExit { class, .. } => *class == ExitClass::PeerLost,
-            Evidence::LauncherFailed { exit, error, .. } => exit.class(error.as_deref()) == ExitClass::PeerLost,
+            Evidence::LauncherFailed { exit, error, .. } => {
+                exit.class(error.as_deref()) == ExitClass::PeerLost
+            }
             _ => false,
         }
     }
 
     /// Whether this says only that nothing is heard.
     pub(crate) fn is_silence(&self) -> bool {
-        matches!(self, Evidence::NodeSilent { .. } | Evidence::StartTimeout { .. })
+        matches!(
+            self,
+            Evidence::NodeSilent { .. } | Evidence::StartTimeout { .. }
+        )
     }
 
     fn at(&self) -> Timestamp {
@@ -165,11 +194,14 @@ impl Evidence {
     /// How much it explains: lower explains more. Within one kind the earlier one wins.
     fn order(&self) -> (u8, Timestamp) {
         let kind = match self {
-            Evidence::NodeRebooted { .. } | Evidence::NodeDeleted { .. } | Evidence::Unhealthy { .. } | Evidence::Fenced { .. } => {
-                0
-            }
+            Evidence::NodeRebooted { .. }
+            | Evidence::NodeDeleted { .. }
+            | Evidence::Unhealthy { .. }
+            | Evidence::Fenced { .. } => 0,
             victim if victim.is_victim() => 5,
-            Evidence::RankExit { .. } | Evidence::NodeSilent { .. } | Evidence::Vanished { .. } => 1,
+            Evidence::RankExit { .. } | Evidence::NodeSilent { .. } | Evidence::Vanished { .. } => {
+                1
+            }
             Evidence::Refused { .. } | Evidence::Unlike { .. } => 2,
             Evidence::LauncherFailed { .. } => 3,
             Evidence::StartTimeout { .. } => 4,
@@ -197,7 +229,8 @@ impl Evidence {
 pub(crate) struct Verdict {
     pub cause: Cause,
     pub message: String,
-    /// How the program ended that failed first, without where; `None` if no program of the job's failed.
+    /// How the program ended that failed first, without where; `None` if no program of the job's
+    /// failed.
     pub symptom: Option<String>,
     pub charged: Charged,
     /// `None`: all that is known are victims of each other.
@@ -211,73 +244,177 @@ pub(crate) struct Verdict {
 
 /// Judges all evidence of one generation together; `None` without any.
 ///
-/// Where every member says that another went away, and all of them are there, the network between them failed, and nobody pays; where a
-/// group vanished with its runner, its node does. But a program that cannot reach something else uses the same words, and one that eats all
-/// memory may take its runner along. So in doubt a job pays all the same if this has happened `in_vain`, again and again without a
-/// step further; else it would be restarted for ever.
+/// Where every member says that another went away, and all of them are there, the network between
+/// them failed, and nobody pays; where a group vanished with its runner, its node does. But a
+/// program that cannot reach something else uses the same words, and one that eats all memory may
+/// take its runner along. So in doubt a job pays all the same if this has happened `in_vain`, again
+/// and again without a step further; else it would be restarted for ever.
 pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Option<Verdict> {
     let late = too_late(evidence);
-    let primary = evidence.iter().min_by_key(|e| (late(e), e.order(), Reverse(e.breaks())))?;
-    let refused_everywhere = evidence.iter().filter(|e| matches!(e, Evidence::Refused { .. })).count() == members;
+    let primary = evidence
+        .iter()
+        .min_by_key(|e| (late(e), e.order(), Reverse(e.breaks())))?;
+    let refused_everywhere = evidence
+        .iter()
+        .filter(|e| matches!(e, Evidence::Refused { .. }))
+        .count()
+        == members;
     let (cause, charged, message) = match primary {
         victim if victim.is_victim() => {
-            let charged = if in_vain { Charged::Job } else { Charged::Nobody };
+            let charged = if in_vain {
+                Charged::Job
+            } else {
+                Charged::Nobody
+            };
             let error = match victim {
-                Evidence::RankExit { error: Some(error), .. } | Evidence::LauncherFailed { error: Some(error), .. } => error,
+                Evidence::RankExit {
+                    error: Some(error), ..
+                }
+                | Evidence::LauncherFailed {
+                    error: Some(error), ..
+                } => error,
                 _ => "no error",
             };
             let name = victim.name();
-            (Cause::PeersLost, charged, format!("members lost each other while every node was heard; first {name}: {error}"))
+            (
+                Cause::PeersLost,
+                charged,
+                format!(
+                    "members lost each other while every node was heard; first {name}: {error}"
+                ),
+            )
         }
-        Evidence::RankExit { node, rank, exit, class, error, .. } => {
-            let cause = if *class == ExitClass::Killed { Cause::WorkerKilled } else { Cause::WorkerFailed };
-            let error = error.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
-            (cause, Charged::Job, format!("rank {rank} on {node} ended with {exit}{error}"))
+        Evidence::RankExit {
+            node,
+            rank,
+            exit,
+            class,
+            error,
+            ..
+        } => {
+            let cause = if *class == ExitClass::Killed {
+                Cause::WorkerKilled
+            } else {
+                Cause::WorkerFailed
+            };
+            let error = error
+                .as_ref()
+                .map(|text| format!(": {text}"))
+                .unwrap_or_default();
+            (
+                cause,
+                Charged::Job,
+                format!("rank {rank} on {node} ended with {exit}{error}"),
+            )
         }
-        Evidence::LauncherFailed { node, exit, error, launched, .. } => {
+        Evidence::LauncherFailed {
+            node,
+            exit,
+            error,
+            launched,
+            ..
+        } => {
             let cause = match exit.class(error.as_deref()) {
                 _ if !launched => Cause::StartFailed,
                 ExitClass::Killed => Cause::WorkerKilled,
                 _ => Cause::WorkerFailed,
             };
-            let error = error.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
-            (cause, Charged::Job, format!("torchrun on {node} ended with {exit} before any rank failed{error}"))
+            let error = error
+                .as_ref()
+                .map(|text| format!(": {text}"))
+                .unwrap_or_default();
+            (
+                cause,
+                Charged::Job,
+                format!("torchrun on {node} ended with {exit} before any rank failed{error}"),
+            )
         }
         Evidence::Vanished { node, launched, .. } => {
-            let cause = if *launched { Cause::WorkerKilled } else { Cause::StartFailed };
+            let cause = if *launched {
+                Cause::WorkerKilled
+            } else {
+                Cause::StartFailed
+            };
             let charged = if in_vain { Charged::Job } else { Charged::Node };
-            (cause, charged, format!("the worker group on {node} was killed together with its runner"))
+            (
+                cause,
+                charged,
+                format!("the worker group on {node} was killed together with its runner"),
+            )
         }
-        Evidence::NodeSilent { node, lost: true, .. } => (Cause::NodeLost, Charged::Node, format!("{node} is silent")),
-        Evidence::NodeSilent { node, .. } => {
-            (Cause::NodeLost, Charged::Node, format!("{node} lost its connection, and its peers' connections to it broke"))
-        }
-        Evidence::NodeRebooted { node, .. } => (Cause::NodeRebooted, Charged::Node, format!("{node} was booted anew")),
-        Evidence::Unhealthy { node, reason, .. } => (Cause::NodeUnhealthy, Charged::Node, format!("{node} is unhealthy: {reason}")),
-        Evidence::NodeDeleted { node, .. } => (Cause::NodeDeleted, Charged::Nobody, format!("{node} was deleted by an operator")),
+        Evidence::NodeSilent {
+            node, lost: true, ..
+        } => (Cause::NodeLost, Charged::Node, format!("{node} is silent")),
+        Evidence::NodeSilent { node, .. } => (
+            Cause::NodeLost,
+            Charged::Node,
+            format!("{node} lost its connection, and its peers' connections to it broke"),
+        ),
+        Evidence::NodeRebooted { node, .. } => (
+            Cause::NodeRebooted,
+            Charged::Node,
+            format!("{node} was booted anew"),
+        ),
+        Evidence::Unhealthy { node, reason, .. } => (
+            Cause::NodeUnhealthy,
+            Charged::Node,
+            format!("{node} is unhealthy: {reason}"),
+        ),
+        Evidence::NodeDeleted { node, .. } => (
+            Cause::NodeDeleted,
+            Charged::Nobody,
+            format!("{node} was deleted by an operator"),
+        ),
         Evidence::Fenced { node, .. } => {
-            let message = format!("{node} and the coordinator heard nothing of each other, so its workers stopped (fenceAfter)");
+            let message = format!(
+                "{node} and the coordinator heard nothing of each other, so its workers stopped (fenceAfter)"
+            );
             (Cause::Fenced, Charged::Nobody, message)
         }
         Evidence::Refused { node, reason } => {
-            let charged = if refused_everywhere { Charged::Job } else { Charged::Node };
-            (Cause::StartFailed, charged, format!("{node} cannot start it: {reason}"))
+            let charged = if refused_everywhere {
+                Charged::Job
+            } else {
+                Charged::Node
+            };
+            (
+                Cause::StartFailed,
+                charged,
+                format!("{node} cannot start it: {reason}"),
+            )
         }
-        Evidence::StartTimeout { node, .. } => (Cause::StartTimeout, Charged::Node, format!("{node} did not get ready in time")),
-        Evidence::Unlike { .. } => (Cause::MixedNodes, Charged::Nobody, unlike(evidence, members)),
+        Evidence::StartTimeout { node, .. } => (
+            Cause::StartTimeout,
+            Charged::Node,
+            format!("{node} did not get ready in time"),
+        ),
+        Evidence::Unlike { .. } => (
+            Cause::MixedNodes,
+            Charged::Nobody,
+            unlike(evidence, members),
+        ),
     };
     let symptom = match primary {
         victim if victim.is_victim() => None,
         Evidence::RankExit { exit, error, .. } | Evidence::LauncherFailed { exit, error, .. } => {
-            Some(error.as_ref().map_or_else(|| exit.to_string(), |error| format!("{exit}: {error}")))
+            Some(
+                error
+                    .as_ref()
+                    .map_or_else(|| exit.to_string(), |error| format!("{exit}: {error}")),
+            )
         }
         Evidence::Refused { reason, .. } => Some(reason.clone()),
         _ => None,
     };
     let named = !primary.is_victim() && !matches!(primary, Evidence::Fenced { .. });
     // Who stopped by itself, or was not let in, is neither to blame nor a victim of anybody here.
-    let fell = evidence.iter().filter(|e| !matches!(e, Evidence::Fenced { .. } | Evidence::Unlike { .. }));
-    let collateral = fell.filter(|e| !named || e.name() != primary.name()).map(Evidence::name).collect();
+    let fell = evidence
+        .iter()
+        .filter(|e| !matches!(e, Evidence::Fenced { .. } | Evidence::Unlike { .. }));
+    let collateral = fell
+        .filter(|e| !named || e.name() != primary.name())
+        .map(Evidence::name)
+        .collect();
     Some(Verdict {
         cause,
         message,
@@ -301,7 +438,11 @@ fn unlike(evidence: &[Evidence], members: usize) -> String {
     });
     let odd: Vec<String> = odd.collect();
     let more = odd.len().saturating_sub(NAMED);
-    let more = if more == 0 { String::new() } else { format!(", and {more} more") };
+    let more = if more == 0 {
+        String::new()
+    } else {
+        format!(", and {more} more")
+    };
     format!(
         "{} of {members} nodes not taken, as they do not go with the others: {}{more}",
         odd.len(),
@@ -315,20 +456,41 @@ mod tests {
 
     fn exit(node: &str, rank: u32, exit: Exit, error: Option<&str>, ms: u64) -> Evidence {
         let at = Timestamp(ms * 1000);
-        Evidence::RankExit { node: node.into(), rank, exit, class: exit.class(error), at, error: error.map(str::to_owned) }
+        Evidence::RankExit {
+            node: node.into(),
+            rank,
+            exit,
+            class: exit.class(error),
+            at,
+            error: error.map(str::to_owned),
+        }
     }
 
     fn silent(node: &str, lost: bool, ms: u64) -> Evidence {
         let at = Timestamp(ms * 1000);
-        Evidence::NodeSilent { node: node.into(), lost, since: at, heard: at }
+        Evidence::NodeSilent {
+            node: node.into(),
+            lost,
+            since: at,
+            heard: at,
+        }
     }
 
-    const PEER: Option<&str> = Some("RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1");
+    const PEER: Option<&str> = Some(
+        "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1",
+    );
 
     #[test]
     fn the_rank_that_failed_by_itself_is_to_blame_even_if_a_victim_was_seen_first() {
-        let verdict =
-            judge(&[exit("b", 1, Exit::Code(1), PEER, 1000), exit("a", 0, Exit::Signal(11), None, 1003)], 2, false).unwrap();
+        let verdict = judge(
+            &[
+                exit("b", 1, Exit::Code(1), PEER, 1000),
+                exit("a", 0, Exit::Signal(11), None, 1003),
+            ],
+            2,
+            false,
+        )
+        .unwrap();
         assert_eq!(
             (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
             (Cause::WorkerFailed, Charged::Job, Some("rank 0 on a"))
@@ -338,20 +500,43 @@ mod tests {
 
     #[test]
     fn a_cut_node_explains_its_peers_deaths_and_costs_the_job_nothing() {
-        let evidence = [exit("b", 1, Exit::Code(1), PEER, 1000), exit("c", 2, Exit::Code(1), None, 1001), silent("a", false, 1020)];
+        let evidence = [
+            exit("b", 1, Exit::Code(1), PEER, 1000),
+            exit("c", 2, Exit::Code(1), None, 1001),
+            silent("a", false, 1020),
+        ];
         let verdict = judge(&evidence, 3, false).unwrap();
-        assert_eq!((verdict.cause, verdict.charged, verdict.culprit.as_deref()), (Cause::NodeLost, Charged::Node, Some("a")));
+        assert_eq!(
+            (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
+            (Cause::NodeLost, Charged::Node, Some("a"))
+        );
         assert_eq!(verdict.collateral, ["rank 1 on b", "rank 2 on c"]);
     }
 
     #[test]
     fn who_was_heard_after_the_victims_fell_did_not_fell_them() {
-        let victims = [exit("b", 1, Exit::Code(1), PEER, 1000), exit("c", 2, Exit::Code(1), PEER, 1001)];
-        let with = |heard| judge(&[victims.as_slice(), &[silent("a", true, heard)]].concat(), 3, false).unwrap();
+        let victims = [
+            exit("b", 1, Exit::Code(1), PEER, 1000),
+            exit("c", 2, Exit::Code(1), PEER, 1001),
+        ];
+        let with = |heard| {
+            judge(
+                &[victims.as_slice(), &[silent("a", true, heard)]].concat(),
+                3,
+                false,
+            )
+            .unwrap()
+        };
         let verdict = with(1240);
-        assert_eq!((verdict.cause, verdict.culprit.as_deref()), (Cause::NodeLost, Some("a")));
+        assert_eq!(
+            (verdict.cause, verdict.culprit.as_deref()),
+            (Cause::NodeLost, Some("a"))
+        );
         let verdict = with(1260);
-        assert_eq!((verdict.cause, verdict.charged, verdict.culprit), (Cause::PeersLost, Charged::Nobody, None));
+        assert_eq!(
+            (verdict.cause, verdict.charged, verdict.culprit),
+            (Cause::PeersLost, Charged::Nobody, None)
+        );
         assert_eq!(verdict.collateral, ["rank 1 on b", "rank 2 on c", "a"]);
         // By now one node is silent: the sentence is about the time at which the first victim fell.
         let told = "members lost each other while every node was heard; first rank 1 on b: ";
@@ -360,36 +545,80 @@ mod tests {
 
     #[test]
     fn a_failure_long_before_a_silence_is_not_the_silences_fault() {
-        let verdict = judge(&[exit("b", 1, Exit::Code(3), None, 1000), silent("a", false, 2000)], 2, false).unwrap();
+        let verdict = judge(
+            &[
+                exit("b", 1, Exit::Code(3), None, 1000),
+                silent("a", false, 2000),
+            ],
+            2,
+            false,
+        )
+        .unwrap();
         assert_eq!(verdict.charged, Charged::Job);
     }
 
     #[test]
     fn a_group_that_vanished_with_its_runner_costs_the_job_nothing() {
-        let vanished = |launched| Evidence::Vanished { node: "a".into(), at: Timestamp(900_000), launched };
-        let verdict = judge(&[exit("b", 1, Exit::Code(1), PEER, 1000), vanished(true)], 2, false).unwrap();
-        assert_eq!((verdict.cause, verdict.charged, verdict.culprit.as_deref()), (Cause::WorkerKilled, Charged::Node, Some("a")));
-        assert_eq!(judge(&[vanished(false)], 1, false).unwrap().cause, Cause::StartFailed, "it is not tried there again at once");
+        let vanished = |launched| Evidence::Vanished {
+            node: "a".into(),
+            at: Timestamp(900_000),
+            launched,
+        };
+        let verdict = judge(
+            &[exit("b", 1, Exit::Code(1), PEER, 1000), vanished(true)],
+            2,
+            false,
+        )
+        .unwrap();
+        assert_eq!(
+            (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
+            (Cause::WorkerKilled, Charged::Node, Some("a"))
+        );
+        assert_eq!(
+            judge(&[vanished(false)], 1, false).unwrap().cause,
+            Cause::StartFailed,
+            "it is not tried there again at once"
+        );
     }
 
     #[test]
     fn a_launcher_that_ends_under_its_ranks_did_not_fail_to_start() {
         let failed = |exit, launched| {
-            let evidence = Evidence::LauncherFailed { node: "a".into(), exit, at: Timestamp(900_000), error: None, launched };
+            let evidence = Evidence::LauncherFailed {
+                node: "a".into(),
+                exit,
+                at: Timestamp(900_000),
+                error: None,
+                launched,
+            };
             judge(&[evidence], 2, false).unwrap()
         };
         assert_eq!(failed(Exit::Code(1), false).cause, Cause::StartFailed);
         assert_eq!(failed(Exit::Code(1), true).cause, Cause::WorkerFailed);
-        assert_eq!(failed(Exit::Signal(SIGKILL), true).cause, Cause::WorkerKilled);
-        assert_eq!(failed(Exit::Signal(SIGKILL), false).cause, Cause::StartFailed);
+        assert_eq!(
+            failed(Exit::Signal(SIGKILL), true).cause,
+            Cause::WorkerKilled
+        );
+        assert_eq!(
+            failed(Exit::Signal(SIGKILL), false).cause,
+            Cause::StartFailed
+        );
     }
 
     #[test]
     fn victims_of_each_other_name_nobody_and_pay_only_if_it_is_in_vain() {
-        let evidence = [exit("a", 0, Exit::Code(1), PEER, 1000), exit("b", 1, Exit::Code(1), PEER, 1001)];
+        let evidence = [
+            exit("a", 0, Exit::Code(1), PEER, 1000),
+            exit("b", 1, Exit::Code(1), PEER, 1001),
+        ];
         let verdict = judge(&evidence, 2, false).unwrap();
         assert_eq!(
-            (verdict.cause, verdict.charged, verdict.culprit, verdict.node),
+            (
+                verdict.cause,
+                verdict.charged,
+                verdict.culprit,
+                verdict.node
+            ),
             (Cause::PeersLost, Charged::Nobody, None, None)
         );
         assert_eq!(verdict.collateral, ["rank 0 on a", "rank 1 on b"]);
@@ -398,24 +627,47 @@ mod tests {
 
     #[test]
     fn a_refusal_everywhere_is_the_jobs_fault_elsewhere_the_nodes() {
-        let refused = |node: &str| Evidence::Refused { node: node.into(), reason: "no such script".into() };
-        assert_eq!(judge(&[refused("a"), refused("b")], 2, false).unwrap().charged, Charged::Job);
-        assert_eq!(judge(&[refused("a")], 2, false).unwrap().charged, Charged::Node);
+        let refused = |node: &str| Evidence::Refused {
+            node: node.into(),
+            reason: "no such script".into(),
+        };
+        assert_eq!(
+            judge(&[refused("a"), refused("b")], 2, false)
+                .unwrap()
+                .charged,
+            Charged::Job
+        );
+        assert_eq!(
+            judge(&[refused("a")], 2, false).unwrap().charged,
+            Charged::Node
+        );
     }
 
     #[test]
     fn only_a_kill_from_outside_needs_nothing_more_to_be_judged() {
-        let (killed, victim) = (exit("a", 0, Exit::Signal(9), None, 1000), exit("b", 1, Exit::Code(1), PEER, 1001));
-        assert!(is_conclusive(std::slice::from_ref(&killed)) && is_conclusive(&[victim.clone(), killed.clone()]));
+        let (killed, victim) = (
+            exit("a", 0, Exit::Signal(9), None, 1000),
+            exit("b", 1, Exit::Code(1), PEER, 1001),
+        );
+        assert!(
+            is_conclusive(std::slice::from_ref(&killed))
+                && is_conclusive(&[victim.clone(), killed.clone()])
+        );
         assert!(!is_conclusive(&[victim]), "of whom is yet to come");
-        assert!(!is_conclusive(&[killed.clone(), silent("c", false, 1000)]), "its node may have fallen before");
+        assert!(
+            !is_conclusive(&[killed.clone(), silent("c", false, 1000)]),
+            "its node may have fallen before"
+        );
         for may_be_a_victim in [Exit::Code(1), Exit::Signal(11), Exit::Signal(15)] {
             assert!(
                 !is_conclusive(&[exit("a", 0, may_be_a_victim, None, 1000)]),
                 "{may_be_a_victim}: its last words may say nothing"
             );
         }
-        assert!(!is_conclusive(&[killed, exit("b", 1, Exit::Code(1), None, 999)]), "that one fell first");
+        assert!(
+            !is_conclusive(&[killed, exit("b", 1, Exit::Code(1), None, 999)]),
+            "that one fell first"
+        );
     }
 
     #[test]

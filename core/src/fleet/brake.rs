@@ -1,13 +1,18 @@
-//! The brake for mass losses (R10): when many nodes fall silent at once, the likeliest cause is not the nodes.
+//! The brake for mass losses (R10): when many nodes fall silent at once, the likeliest cause is not
+//! the nodes.
 //!
-//! A network or the coordinator's own isolation makes everybody look lost while all of them go on training. So while the brake is on,
-//! Muster cordons nobody, and replaces no generation of which every member is silent: such a generation is left as it is, and goes on where
-//! it was when the silence ends. Jobs with a member that can be heard are re-formed as ever: of those, somebody knows.
+//! A network or the coordinator's own isolation makes everybody look lost while all of them go on
+//! training. So while the brake is on, Muster cordons nobody, and replaces no generation of which
+//! every member is silent: such a generation is left as it is, and goes on where it was when the
+//! silence ends. Jobs with a member that can be heard are re-formed as ever: of those, somebody
+//! knows.
 //!
-//! On: of the nodes that were there, more than [`Policy::mass_loss_percent`], and [`Policy::mass_loss_min`] at least, fell silent within
-//! [`Policy::mass_loss_window`]. It takes one that is Lost to look; those that are Suspect by then count too, since silence is noticed one by
-//! one. Off: so many of them are back (or were deleted by an operator) that it would not have come on; or nobody new was lost for
-//! [`Policy::mass_loss_hold`], so that this is no disturbance any more but the state of things.
+//! On: of the nodes that were there, more than [`Policy::mass_loss_percent`], and
+//! [`Policy::mass_loss_min`] at least, fell silent within [`Policy::mass_loss_window`]. It takes
+//! one that is Lost to look; those that are Suspect by then count too, since silence is noticed one
+//! by one. Off: so many of them are back (or were deleted by an operator) that it would not have
+//! come on; or nobody new was lost for [`Policy::mass_loss_hold`], so that this is no disturbance
+//! any more but the state of things.
 
 use crate::{
     fleet::{Policy, registry::Registry, view::Liveness},
@@ -33,29 +38,49 @@ impl Brake {
 
     pub(crate) fn sentence(&self, policy: &Policy) -> String {
         let Self { silent, of, .. } = self;
-        format!("{silent} of {of} nodes fell silent within {}", period::format(policy.mass_loss_window))
+        format!(
+            "{silent} of {of} nodes fell silent within {}",
+            period::format(policy.mass_loss_window)
+        )
     }
 }
 
 /// The brake as it shall be now.
-pub(crate) fn judge(brake: Option<&Brake>, nodes: &Registry, policy: &Policy, now: Timestamp) -> Option<Brake> {
+pub(crate) fn judge(
+    brake: Option<&Brake>,
+    nodes: &Registry,
+    policy: &Policy,
+    now: Timestamp,
+) -> Option<Brake> {
     if let Some(kept) = brake.filter(|_| planted::on(Mistake::BrakeKeptOn)) {
         return Some(kept.clone());
     }
     // While it is on, a loss stays fresh for as long as the brake may hold.
-    let window = if brake.is_some() { policy.mass_loss_hold.max(policy.mass_loss_window) } else { policy.mass_loss_window };
+    let window = if brake.is_some() {
+        policy.mass_loss_hold.max(policy.mass_loss_window)
+    } else {
+        policy.mass_loss_window
+    };
     let (mut silent, mut of, mut last_loss) = (0u32, 0u32, None);
     for node in nodes.nodes.values() {
-        let lost = node.lost_at.filter(|at| node.liveness == Liveness::Lost && now.since(*at) < window);
+        let lost = node
+            .lost_at
+            .filter(|at| node.liveness == Liveness::Lost && now.since(*at) < window);
         last_loss = last_loss.max(lost);
         silent += u32::from(lost.is_some() || node.liveness == Liveness::Suspect);
         // Who was lost long ago is no part of the fleet that was there.
         of += u32::from(node.liveness != Liveness::Lost || lost.is_some());
     }
     let last_loss = last_loss?;
-    let many =
-        silent >= policy.mass_loss_min && silent * 100 > policy.mass_loss_percent * of && !planted::on(Mistake::BrakeNeverPut);
-    let next = Brake { since: brake.map_or(now, |brake| brake.since), last_loss, silent, of };
+    let many = silent >= policy.mass_loss_min
+        && silent * 100 > policy.mass_loss_percent * of
+        && !planted::on(Mistake::BrakeNeverPut);
+    let next = Brake {
+        since: brake.map_or(now, |brake| brake.since),
+        last_loss,
+        silent,
+        of,
+    };
     (many && now < next.until(policy)).then_some(next)
 }
 
@@ -76,11 +101,16 @@ mod tests {
         let mut registry = Registry::default();
         let mut add = |liveness, lost_at| {
             let name = NodeName::from(format!("n{}", registry.nodes.len()));
-            let node = Node { liveness, lost_at, ..Node::stored(node(name.as_str()), NOW) };
+            let node = Node {
+                liveness,
+                lost_at,
+                ..Node::stored(node(name.as_str()), NOW)
+            };
             registry.nodes.insert(name, node);
         };
         (0..ready).for_each(|_| add(Liveness::Ready, None));
-        lost.iter().for_each(|s| add(Liveness::Lost, Some(NOW - Duration::from_secs(*s))));
+        lost.iter()
+            .for_each(|s| add(Liveness::Lost, Some(NOW - Duration::from_secs(*s))));
         (0..suspect).for_each(|_| add(Liveness::Suspect, None));
         registry
     }
@@ -94,14 +124,23 @@ mod tests {
         assert!(!on(12, &[1, 2, 3], 0), "a fifth is not more than a fifth");
         assert!(on(11, &[1, 2, 3], 0));
         assert!(!on(11, &[1, 2, 60], 0), "one of them was lost a minute ago");
-        assert!(on(11, &[1], 2), "those that are silent and not Lost yet will be");
-        assert!(!on(9, &[], 5), "before anybody is Lost nothing is decided anyway");
+        assert!(
+            on(11, &[1], 2),
+            "those that are silent and not Lost yet will be"
+        );
+        assert!(
+            !on(9, &[], 5),
+            "before anybody is Lost nothing is decided anyway"
+        );
     }
 
     #[test]
     fn a_small_cluster_may_lose_two_nodes() {
         assert!(!on(2, &[1], 0) && !on(1, &[1, 2], 0));
-        assert!(on(0, &[1, 2, 3], 0), "nobody is left: it is the coordinator that is alone");
+        assert!(
+            on(0, &[1, 2, 3], 0),
+            "nobody is left: it is the coordinator that is alone"
+        );
     }
 
     #[test]
@@ -109,9 +148,18 @@ mod tests {
         let mut registry = fleet(11, &[1, 2, 3], 0);
         for i in 0..50 {
             let name = NodeName::from(format!("gone{i}"));
-            registry.nodes.insert(name.clone(), Node { liveness: Liveness::Lost, ..Node::stored(node(name.as_str()), NOW) });
+            registry.nodes.insert(
+                name.clone(),
+                Node {
+                    liveness: Liveness::Lost,
+                    ..Node::stored(node(name.as_str()), NOW)
+                },
+            );
         }
-        assert_eq!(judge(None, &registry, &Policy::default(), NOW).map(|brake| (brake.silent, brake.of)), Some((3, 14)));
+        assert_eq!(
+            judge(None, &registry, &Policy::default(), NOW).map(|brake| (brake.silent, brake.of)),
+            Some((3, 14))
+        );
     }
 
     #[test]
@@ -120,11 +168,36 @@ mod tests {
         let brake = judge(None, &fleet(5, &[1, 1, 1], 0), &policy, NOW);
         let later = |s| NOW + Duration::from_secs(s);
         assert!(
-            judge(brake.as_ref(), &fleet(5, &[1, 1, 1], 0), &policy, later(120)).is_some(),
+            judge(
+                brake.as_ref(),
+                &fleet(5, &[1, 1, 1], 0),
+                &policy,
+                later(120)
+            )
+            .is_some(),
             "older than the window, and still on"
         );
-        assert!(judge(brake.as_ref(), &fleet(6, &[1, 1], 0), &policy, later(120)).is_none(), "one came back");
-        assert!(judge(brake.as_ref(), &fleet(5, &[1, 1, 1], 0), &policy, later(598)).is_some());
-        assert!(judge(brake.as_ref(), &fleet(5, &[1, 1, 1], 0), &policy, later(599)).is_none());
+        assert!(
+            judge(brake.as_ref(), &fleet(6, &[1, 1], 0), &policy, later(120)).is_none(),
+            "one came back"
+        );
+        assert!(
+            judge(
+                brake.as_ref(),
+                &fleet(5, &[1, 1, 1], 0),
+                &policy,
+                later(598)
+            )
+            .is_some()
+        );
+        assert!(
+            judge(
+                brake.as_ref(),
+                &fleet(5, &[1, 1, 1], 0),
+                &policy,
+                later(599)
+            )
+            .is_none()
+        );
     }
 }

@@ -23,10 +23,17 @@ pub(crate) enum Restart {
 
 /// Charges one failure to a job.
 pub(crate) fn charge(record: &mut JobRecord, policy: &Policy, now: Timestamp) -> Restart {
-    let (max, window) = (record.spec.restart_policy.max_restarts, record.spec.restart_policy.window);
+    let (max, window) = (
+        record.spec.restart_policy.max_restarts,
+        record.spec.restart_policy.window,
+    );
     record.restarts.retain(|at| now.since(*at) < window);
     if record.restarts.len() >= max as usize && !planted::on(Mistake::BudgetIgnored) {
-        return Restart::Spent(format!("{} restarts in {} are all that restartPolicy allows", max, period::format(window)));
+        return Restart::Spent(format!(
+            "{} restarts in {} are all that restartPolicy allows",
+            max,
+            period::format(window)
+        ));
     }
     // Failures that the window has forgotten do not count for the back-off either.
     let in_row = record.failures_in_row.min(record.restarts.len() as u32);
@@ -35,8 +42,14 @@ pub(crate) fn charge(record: &mut JobRecord, policy: &Policy, now: Timestamp) ->
     Restart::At(now + backoff(in_row, policy))
 }
 
-/// Ends the row of failures if the current generation, which is about to be replaced, has trained. `last_step`: the highest step it has shown.
-pub(crate) fn note_progress(record: &mut JobRecord, last_step: Option<u64>, policy: &Policy, now: Timestamp) {
+/// Ends the row of failures if the current generation, which is about to be replaced, has trained.
+/// `last_step`: the highest step it has shown.
+pub(crate) fn note_progress(
+    record: &mut JobRecord,
+    last_step: Option<u64>,
+    policy: &Policy,
+    now: Timestamp,
+) {
     let before = record.furthest_step.max(record.last_step);
     let trained = match last_step {
         Some(_) => last_step > before,
@@ -48,10 +61,14 @@ pub(crate) fn note_progress(record: &mut JobRecord, last_step: Option<u64>, poli
     record.furthest_step = before.max(last_step);
 }
 
-/// When all ranks of the current generation had found each other; where that is not seen, when the last of them was started.
+/// When all ranks of the current generation had found each other; where that is not seen, when the
+/// last of them was started.
 fn trains_since(record: &JobRecord) -> Option<Timestamp> {
     let number = record.current.as_ref()?.number;
-    let receipt = record.incidents.last().filter(|receipt| receipt.to == Some(number))?;
+    let receipt = record
+        .incidents
+        .last()
+        .filter(|receipt| receipt.to == Some(number))?;
     receipt.joined_at.or(receipt.launched_at)
 }
 
@@ -59,12 +76,19 @@ fn trains_since(record: &JobRecord) -> Option<Timestamp> {
 fn backoff(failures_before: u32, policy: &Policy) -> Duration {
     match failures_before {
         0 => Duration::ZERO,
-        n => policy.backoff_first.saturating_mul(1 << (n - 1).min(16)).min(policy.backoff_max),
+        n => policy
+            .backoff_first
+            .saturating_mul(1 << (n - 1).min(16))
+            .min(policy.backoff_max),
     }
 }
 
 /// Why Muster may not cordon one more node now; `None` if it may.
-pub(crate) fn cordon_veto<'a>(nodes: impl Iterator<Item = &'a NodeRecord>, policy: &Policy, now: Timestamp) -> Option<String> {
+pub(crate) fn cordon_veto<'a>(
+    nodes: impl Iterator<Item = &'a NodeRecord>,
+    policy: &Policy,
+    now: Timestamp,
+) -> Option<String> {
     if planted::on(Mistake::CordonUncapped) {
         return None;
     }
@@ -80,19 +104,25 @@ pub(crate) fn cordon_veto<'a>(nodes: impl Iterator<Item = &'a NodeRecord>, polic
     }
     let share = |percent: u32| (total * percent / 100).max(1);
     if ours >= share(policy.cordon_breaker_percent) {
-        Some(format!("{ours} of {total} nodes are cordoned by Muster already: a person must look"))
+        Some(format!(
+            "{ours} of {total} nodes are cordoned by Muster already: a person must look"
+        ))
     } else if recent >= share(policy.cordon_percent) {
-        Some(format!("{recent} nodes were cordoned within {}", period::format(policy.cordon_window)))
+        Some(format!(
+            "{recent} nodes were cordoned within {}",
+            period::format(policy.cordon_window)
+        ))
     } else {
         None
     }
 }
 
-/// How often in a row a job may break in a way nobody can be charged with for certain, without a step further: then it pays. As often as
-/// a job may fail by default.
+/// How often in a row a job may break in a way nobody can be charged with for certain, without a
+/// step further: then it pays. As often as a job may fail by default.
 pub(crate) const IN_VAIN_MAX: u32 = 3;
 
-/// Nodes a job shall not have for a while, because it could not start there: longer each would starve small fleets.
+/// Nodes a job shall not have for a while, because it could not start there: longer each would
+/// starve small fleets.
 pub(crate) const AVOID: Duration = Duration::from_secs(60);
 
 /// A node some job avoids, until when, and why.
@@ -133,16 +163,31 @@ pub(super) mod tests {
     fn cordons_are_capped_and_a_persons_cordons_do_not_count() {
         let (policy, now) = (Policy::default(), Timestamp(1));
         let mut fleet: Vec<NodeRecord> = (0..100).map(|i| node(&format!("n{i}"))).collect();
-        let cordon = |by: &str, at| Some(Cordon { by: by.into(), reason: String::new(), at });
+        let cordon = |by: &str, at| {
+            Some(Cordon {
+                by: by.into(),
+                reason: String::new(),
+                at,
+            })
+        };
         fleet[0].cordon = cordon("alice", now);
         fleet[1].cordon = cordon(MUSTER, now);
         assert_eq!(cordon_veto(fleet.iter(), &policy, now), None);
         fleet[2].cordon = cordon(MUSTER, now);
-        assert!(cordon_veto(fleet.iter(), &policy, now).is_some(), "2 % in ten minutes");
-        assert_eq!(cordon_veto(fleet.iter(), &policy, now + policy.cordon_window), None);
+        assert!(
+            cordon_veto(fleet.iter(), &policy, now).is_some(),
+            "2 % in ten minutes"
+        );
+        assert_eq!(
+            cordon_veto(fleet.iter(), &policy, now + policy.cordon_window),
+            None
+        );
         for record in &mut fleet[3..11] {
             record.cordon = cordon(MUSTER, now);
         }
-        assert!(cordon_veto(fleet.iter(), &policy, now + policy.cordon_window).is_some(), "10 % outstanding");
+        assert!(
+            cordon_veto(fleet.iter(), &policy, now + policy.cordon_window).is_some(),
+            "10 % outstanding"
+        );
     }
 }

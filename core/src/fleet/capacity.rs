@@ -1,6 +1,7 @@
 //! What each node has left for a job: the facts placement chooses from.
 //!
-//! A slot or GPU is taken while any generation may have a live process on it. It comes back by proof of death, never by a timer.
+//! A slot or GPU is taken while any generation may have a live process on it. It comes back by
+//! proof of death, never by a timer.
 
 use std::collections::BTreeSet;
 
@@ -25,11 +26,16 @@ impl Fleet {
     pub(crate) fn place(&self, uid: &JobUid, now: Timestamp) -> Placement {
         let avoided = |name: &NodeName| {
             let live = self.live.get(uid)?;
-            live.avoided.iter().find(|avoided| &avoided.node == name && avoided.until > now).map(|avoided| avoided.why.clone())
+            live.avoided
+                .iter()
+                .find(|avoided| &avoided.node == name && avoided.until > now)
+                .map(|avoided| avoided.why.clone())
         };
         let job = &self.jobs[uid];
         let unfenced = |node: &Node| {
-            let old = job.spec.fence_after.is_some() && node.protocol < protocol::FENCES && !planted::on(Mistake::FencedAnywhere);
+            let old = job.spec.fence_after.is_some()
+                && node.protocol < protocol::FENCES
+                && !planted::on(Mistake::FencedAnywhere);
             old.then(|| "has an agent that does not know fenceAfter: upgrade it".to_owned())
         };
         let before = job.latest();
@@ -48,31 +54,53 @@ impl Fleet {
                 connected: node.session.is_some(),
                 cordoned: node.record.cordon.is_some(),
                 halted: node.record.halt.is_some(),
-                avoided: avoided(name).or_else(|| unhealthy::withheld(node)).or_else(|| unfenced(node)),
+                avoided: avoided(name)
+                    .or_else(|| unhealthy::withheld(node))
+                    .or_else(|| unfenced(node)),
                 shunned: fault_ledger::shunned_by(&node.record, uid, &self.policy, now),
                 slots_free: self.slots_free_on(node, Some(uid)),
                 node_rank: before.and_then(|g| g.members.rank_of(name)),
                 stack: job.stack_on(node),
                 trained: trained.is_some_and(|g| g.has(name)),
-                kind: if alike && gpus_free.len() >= gpus_per_node { kind(node, &gpus_free) } else { Kind::default() },
+                kind: if alike && gpus_free.len() >= gpus_per_node {
+                    kind(node, &gpus_free)
+                } else {
+                    Kind::default()
+                },
                 gpus_free,
             })
             .collect();
-        let need = Need { min: job.spec.min_replicas, wanted: job.replicas, gpus_per_node: job.spec.gpus_per_node };
+        let need = Need {
+            min: job.spec.min_replicas,
+            wanted: job.replicas,
+            gpus_per_node: job.spec.gpus_per_node,
+        };
         placement::place(&candidates, need)
     }
 
-    /// Worker groups this node could still take, not counting those of `but`: they make room for themselves.
+    /// Worker groups this node could still take, not counting those of `but`: they make room for
+    /// themselves.
     pub(crate) fn slots_free(&self, name: &NodeName, but: Option<&JobUid>) -> u32 {
-        self.nodes.get(name).map_or(0, |node| self.slots_free_on(node, but))
+        self.nodes
+            .get(name)
+            .map_or(0, |node| self.slots_free_on(node, but))
     }
 
     pub(crate) fn slots_free_on(&self, node: &Node, but: Option<&JobUid>) -> u32 {
-        let mut taken: BTreeSet<&JobUid> =
-            node.runs.iter().filter(|(_, run)| !run.phase.is_over()).map(|(id, _)| &id.job).collect();
-        taken.extend(node.jobs.iter().filter(|uid| self.holds(uid, &node.record.name)));
-        let taken =
-            taken.into_iter().filter(|uid| Some(*uid) != but && self.jobs.get(uid).is_none_or(|j| j.spec.gpus_per_node == 0));
+        let mut taken: BTreeSet<&JobUid> = node
+            .runs
+            .iter()
+            .filter(|(_, run)| !run.phase.is_over())
+            .map(|(id, _)| &id.job)
+            .collect();
+        taken.extend(
+            node.jobs
+                .iter()
+                .filter(|uid| self.holds(uid, &node.record.name)),
+        );
+        let taken = taken.into_iter().filter(|uid| {
+            Some(*uid) != but && self.jobs.get(uid).is_none_or(|j| j.spec.gpus_per_node == 0)
+        });
         node.report.slots.saturating_sub(taken.count() as u32)
     }
 
@@ -81,28 +109,46 @@ impl Fleet {
             return Vec::new();
         }
         let name = &node.record.name;
-        let others = node.jobs.iter().filter(|uid| *uid != but).filter_map(|uid| self.jobs.get(uid));
+        let others = node
+            .jobs
+            .iter()
+            .filter(|uid| *uid != but)
+            .filter_map(|uid| self.jobs.get(uid));
         let taken: Vec<&str> = others
             .flat_map(JobRecord::unproven_generations)
-            .filter(|g| !g.dead.contains(name) && (g.stopping.is_none() || !planted::on(Mistake::HeldIsFree)))
+            .filter(|g| {
+                !g.dead.contains(name)
+                    && (g.stopping.is_none() || !planted::on(Mistake::HeldIsFree))
+            })
             .filter_map(|g| g.members.get(g.members.rank_of(name)? as usize))
             .flat_map(|member| member.gpus.iter().map(String::as_str))
             .collect();
-        let free = node.report.placeable_ids().filter(|(_, uuid)| !taken.contains(uuid));
+        let free = node
+            .report
+            .placeable_ids()
+            .filter(|(_, uuid)| !taken.contains(uuid));
         free.map(|(index, uuid)| FreeGpu { index, uuid }).collect()
     }
 
     /// A generation of this job has a member on the node that is not proven dead.
     fn holds(&self, uid: &JobUid, name: &NodeName) -> bool {
-        let current = |g: &GenerationRecord| g.stopping.is_none() || !planted::on(Mistake::HeldIsFree);
-        self.jobs
-            .get(uid)
-            .is_some_and(|job| job.unproven_generations().any(|g| g.has(name) && !g.dead.contains(name) && current(g)))
+        let current =
+            |g: &GenerationRecord| g.stopping.is_none() || !planted::on(Mistake::HeldIsFree);
+        self.jobs.get(uid).is_some_and(|job| {
+            job.unproven_generations()
+                .any(|g| g.has(name) && !g.dead.contains(name) && current(g))
+        })
     }
 }
 
 /// The kind of node it would be in a generation: of the GPU that placement gives first.
 fn kind(node: &Node, free: &[FreeGpu<'_>]) -> Kind {
-    let Some(first) = free.iter().min_by_key(|gpu| gpu.index) else { return Kind::default() };
-    Kind::of(&Member { node: &node.record.name, report: &node.report, gpus: &[first.uuid.to_owned()] })
+    let Some(first) = free.iter().min_by_key(|gpu| gpu.index) else {
+        return Kind::default();
+    };
+    Kind::of(&Member {
+        node: &node.record.name,
+        report: &node.report,
+        gpus: &[first.uuid.to_owned()],
+    })
 }

@@ -1,6 +1,8 @@
-//! Does a job look as if it could not start at all: a wrong path, a missing package, an argument it does not take.
+//! Does a job look as if it could not start at all: a wrong path, a missing package, an argument it
+//! does not take.
 //!
-//! The answer is a sentence for people. It stops nothing: a file system that is not mounted yet looks the same, and a restart mends it.
+//! The answer is a sentence for people. It stops nothing: a file system that is not mounted yet
+//! looks the same, and a restart mends it.
 
 use std::time::Duration;
 
@@ -8,13 +10,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::{fleet::job::JobRecord, time::Timestamp};
 
-/// Failures alike in a row from which on it is said. Two: the first failure may be chance, and the budget is small.
+/// Failures alike in a row from which on it is said. Two: the first failure may be chance, and the
+/// budget is small.
 const ALIKE_MIN: u32 = 2;
 
-/// What fails later than this after its start has started. Imports of a large environment from a network disk take half of it.
+/// What fails later than this after its start has started. Imports of a large environment from a
+/// network disk take half of it.
 const EARLY: Duration = Duration::from_secs(120);
 
-/// Failures in a row that look alike, each soon after its start, in a job that has never shown a step.
+/// Failures in a row that look alike, each soon after its start, in a job that has never shown a
+/// step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CrashLoop {
@@ -44,16 +49,28 @@ impl CrashLoop {
     }
 }
 
-/// Takes down a failure that the job is charged with. `symptom`: how its program ended, if one did; `failed_at`: when.
+/// Takes down a failure that the job is charged with. `symptom`: how its program ended, if one did;
+/// `failed_at`: when.
 pub(crate) fn note(record: &mut JobRecord, symptom: Option<&str>, failed_at: Timestamp) {
-    let lasted = record.current.as_ref().and_then(|generation| generation.started_at).map(|at| failed_at.since(at));
+    let lasted = record
+        .current
+        .as_ref()
+        .and_then(|generation| generation.started_at)
+        .map(|at| failed_at.since(at));
     let lasted = lasted.unwrap_or_default();
     let early = record.furthest_step.is_none() && lasted < EARLY;
     let before = record.crash_loop.take();
-    let Some(symptom) = symptom.filter(|_| early) else { return };
+    let Some(symptom) = symptom.filter(|_| early) else {
+        return;
+    };
     let before = before.filter(|before| alike(&before.symptom, symptom));
-    let (times, longest) = before.map_or((0, Duration::ZERO), |before| (before.times, before.within));
-    record.crash_loop = Some(CrashLoop { times: times + 1, within: longest.max(lasted), symptom: symptom.to_owned() });
+    let (times, longest) =
+        before.map_or((0, Duration::ZERO), |before| (before.times, before.within));
+    record.crash_loop = Some(CrashLoop {
+        times: times + 1,
+        within: longest.max(lasted),
+        symptom: symptom.to_owned(),
+    });
 }
 
 /// Addresses, ports and times in a message differ each time.

@@ -1,4 +1,5 @@
-//! Each node's whole desired state, made from the stored decisions and from what the node says it holds.
+//! Each node's whole desired state, made from the stored decisions and from what the node says it
+//! holds.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -39,63 +40,123 @@ pub(crate) fn of_node(
             }
         }
     }
-    // What the node holds beyond that: ends that are recorded, and runs of generations long replaced.
+    // What the node holds beyond that: ends that are recorded, and runs of generations long
+    // replaced.
     for (run, report) in &node.runs {
         if runs.contains_key(run) {
             continue;
         }
         let target = match jobs.get(&run.job) {
-            // Left alone until it is judged. A node that is no member holds one of a newer store that was lost, whose number was given
-            // out again.
-            Some(job) if job.current.as_ref().is_some_and(|current| current.number == run.generation && current.has(name)) => {
+            // Left alone until it is judged. A node that is no member holds one of a newer store
+            // that was lost, whose number was given out again.
+            Some(job)
+                if job.current.as_ref().is_some_and(|current| {
+                    current.number == run.generation && current.has(name)
+                }) =>
+            {
                 continue;
             }
             _ if report.phase.is_over() && planted::on(Mistake::EndsUnacknowledged) => continue,
-            _ if report.phase.is_over() => Target::Gone { purge: !jobs.contains_key(&run.job) },
+            _ if report.phase.is_over() => Target::Gone {
+                purge: !jobs.contains_key(&run.job),
+            },
             Some(job) if run.generation > job.last_generation => continue,
-            Some(job) => {
-                Target::Stopped { grace: Duration::ZERO, reason: format!("generation {} is current", job.last_generation) }
-            }
-            // A job this store never knew: if the agent has seen a newer term, the store is an old copy, and its session is refused.
-            None => Target::Stopped { grace: Duration::ZERO, reason: "the job was deleted".into() },
+            Some(job) => Target::Stopped {
+                grace: Duration::ZERO,
+                reason: format!("generation {} is current", job.last_generation),
+            },
+            // A job this store never knew: if the agent has seen a newer term, the store is an old
+            // copy, and its session is refused.
+            None => Target::Stopped {
+                grace: Duration::ZERO,
+                reason: "the job was deleted".into(),
+            },
         };
         runs.insert(run.clone(), target);
     }
     for tombstone in tombstones.iter().filter(|t| t.nodes.contains(name)) {
-        runs.entry(tombstone.run.clone()).or_insert(Target::Gone { purge: true });
+        runs.entry(tombstone.run.clone())
+            .or_insert(Target::Gone { purge: true });
     }
-    let runs = runs.into_iter().map(|(run, target)| DesiredRun { run, target }).collect();
+    let runs = runs
+        .into_iter()
+        .map(|(run, target)| DesiredRun { run, target })
+        .collect();
     let labels = environment::told(&node.report.object_labels);
-    let warm = node.prewarm.iter().filter_map(|(uid, asked)| prewarm_assignment(node, jobs.get(uid)?, asked)).collect();
-    Desired { term, epoch: node.record.epoch, runs, labels, warm }
+    let warm = node
+        .prewarm
+        .iter()
+        .filter_map(|(uid, asked)| prewarm_assignment(node, jobs.get(uid)?, asked))
+        .collect();
+    Desired {
+        term,
+        epoch: node.record.epoch,
+        runs,
+        labels,
+        warm,
+    }
 }
 
-/// All that a launcher must know to be started ahead, as if this node were the last of a world with one node more.
+/// All that a launcher must know to be started ahead, as if this node were the last of a world with
+/// one node more.
 fn prewarm_assignment(node: &Node, job: &JobRecord, asked: &Prewarm) -> Option<Assignment> {
     let name = node.record.name.clone();
     let current = job.current.as_ref().filter(|current| !current.has(&name))?;
-    let member = Member { node: name.clone(), boot_id: node.record.boot_id.clone(), gpus: asked.gpus.clone() };
-    let members = current.members.iter().cloned().chain([member]).collect::<Vec<_>>().into();
+    let member = Member {
+        node: name.clone(),
+        boot_id: node.record.boot_id.clone(),
+        gpus: asked.gpus.clone(),
+    };
+    let members = current
+        .members
+        .iter()
+        .cloned()
+        .chain([member])
+        .collect::<Vec<_>>()
+        .into();
     let (number, profile) = (job.last_generation.next(), asked.profile.clone());
-    assignment(&name, job, &GenerationRecord { number, members, profile, ..current.clone() })
+    assignment(
+        &name,
+        job,
+        &GenerationRecord {
+            number,
+            members,
+            profile,
+            ..current.clone()
+        },
+    )
 }
 
-fn target(name: &NodeName, node: &Node, job: &JobRecord, generation: &GenerationRecord) -> Option<Target> {
+fn target(
+    name: &NodeName,
+    node: &Node,
+    job: &JobRecord,
+    generation: &GenerationRecord,
+) -> Option<Target> {
     let dead = generation.dead.contains(name);
     if let Some(stopping) = &generation.stopping {
-        // What a node holds it must stop, even if its death was proven by other means before: it may have been told late.
-        let held = node.runs.get(&generation.run(&job.uid)).is_some_and(|run| !run.phase.is_over());
+        // What a node holds it must stop, even if its death was proven by other means before: it
+        // may have been told late.
+        let held = node
+            .runs
+            .get(&generation.run(&job.uid))
+            .is_some_and(|run| !run.phase.is_over());
         let acknowledged = dead && !held && !planted::on(Mistake::EndsUnacknowledged);
         return Some(match acknowledged {
             true => Target::Gone { purge: false },
-            false => Target::Stopped { grace: stopping.grace, reason: stopping.reason.clone() },
+            false => Target::Stopped {
+                grace: stopping.grace,
+                reason: stopping.reason.clone(),
+            },
         });
     }
-    // Also where nothing is decided about the job, since another of its nodes knows more than the store: then the death is not noted yet.
+    // Also where nothing is decided about the job, since another of its nodes knows more than the
+    // store: then the death is not noted yet.
     let member = &generation.members[generation.members.rank_of(name)? as usize];
     let another_boot = member.boot_id != node.record.boot_id;
     if generation.has_stopped(name) || another_boot && !planted::on(Mistake::BootIgnored) {
-        // It will be replaced in a moment: nothing of it is begun on a node that was booted anew, and no evidence is cleared away.
+        // It will be replaced in a moment: nothing of it is begun on a node that was booted anew,
+        // and no evidence is cleared away.
         return None;
     }
     let assignment = Box::new(assignment(name, job, generation)?);
@@ -105,11 +166,18 @@ fn target(name: &NodeName, node: &Node, job: &JobRecord, generation: &Generation
     })
 }
 
-fn assignment(name: &NodeName, job: &JobRecord, generation: &GenerationRecord) -> Option<Assignment> {
+fn assignment(
+    name: &NodeName,
+    job: &JobRecord,
+    generation: &GenerationRecord,
+) -> Option<Assignment> {
     let node_rank = generation.members.rank_of(name)?;
     let spec = &job.spec;
     Some(Assignment {
-        run: RunId { job: job.uid.clone(), generation: generation.number },
+        run: RunId {
+            job: job.uid.clone(),
+            generation: generation.number,
+        },
         name: job.name.clone(),
         rendezvous: generation.rendezvous.clone(),
         node_rank,
@@ -121,7 +189,11 @@ fn assignment(name: &NodeName, job: &JobRecord, generation: &GenerationRecord) -
         hosts_store: &generation.store_host == name,
         command: spec.command.clone(),
         args: spec.args.clone(),
-        env: spec.env.iter().map(|var| (var.name.clone(), var.value.clone())).collect(),
+        env: spec
+            .env
+            .iter()
+            .map(|var| (var.name.clone(), var.value.clone()))
+            .collect(),
         working_dir: spec.working_dir.clone(),
         gpus: generation.members[node_rank as usize].gpus.clone(),
         launch: spec.launch,

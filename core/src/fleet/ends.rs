@@ -1,6 +1,7 @@
 //! How the members of a generation ended: what their nodes said last of them, kept with the job.
 //!
-//! A node forgets a run as soon as its death is noted. Who asks afterwards how a job ended is answered from here.
+//! A node forgets a run as soon as its death is noted. Who asks afterwards how a job ended is
+//! answered from here.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,8 @@ use crate::{
     run::{LaneReport, RankReport, RunPhase, RunReport},
 };
 
-/// Ranks kept of one generation, beside those of the node that is to blame. 256 of about 120 bytes are 30 KiB of a record.
+/// Ranks kept of one generation, beside those of the node that is to blame. 256 of about 120 bytes
+/// are 30 KiB of a record.
 const RANKS_MAX: usize = 256;
 
 /// One member's run as its node described it last.
@@ -43,7 +45,12 @@ pub struct RankEnd {
 impl From<&RunReport> for MemberEnd {
     fn from(run: &RunReport) -> Self {
         let (phase, lane, stack) = (run.phase.clone(), run.lane.clone(), run.stack.clone());
-        Self { phase, lane, stack, ranks: run.ranks.iter().map(RankEnd::from).collect() }
+        Self {
+            phase,
+            lane,
+            stack,
+            ranks: run.ranks.iter().map(RankEnd::from).collect(),
+        }
     }
 }
 
@@ -65,13 +72,28 @@ impl Fleet {
     /// Takes down how members of the last started generation ended, and forgets it of those before.
     pub(crate) fn keep_ends(&mut self, uid: &JobUid) {
         let job = &self.jobs[uid];
-        let Some(last) = job.trained_last() else { return };
+        let Some(last) = job.trained_last() else {
+            return;
+        };
         let (number, run) = (last.number, last.run(uid));
-        let culprit = job.incidents.iter().rev().find(|incident| incident.from == Some(number)).and_then(|i| i.node.as_ref());
+        let culprit = job
+            .incidents
+            .iter()
+            .rev()
+            .find(|incident| incident.from == Some(number))
+            .and_then(|i| i.node.as_ref());
         let mut kept: usize = last.ends.values().map(|end| end.ranks.len().max(1)).sum();
         let mut new: Vec<(NodeName, MemberEnd)> = Vec::new();
-        for name in last.dead.iter().filter(|name| !last.ends.contains_key(*name)) {
-            let report = self.nodes.get(name).and_then(|node| node.runs.get(&run)).filter(|report| report.phase.is_over());
+        for name in last
+            .dead
+            .iter()
+            .filter(|name| !last.ends.contains_key(*name))
+        {
+            let report = self
+                .nodes
+                .get(name)
+                .and_then(|node| node.runs.get(&run))
+                .filter(|report| report.phase.is_over());
             let Some(report) = report else { continue };
             let weight = report.ranks.len().max(1);
             if kept + weight <= RANKS_MAX || culprit == Some(name) {
@@ -79,8 +101,15 @@ impl Fleet {
                 new.push((name.clone(), report.into()));
             }
         }
-        let Some(job) = self.jobs.get_mut(uid) else { return };
-        for generation in job.retiring.iter_mut().chain(&mut job.current).chain(&mut job.history) {
+        let Some(job) = self.jobs.get_mut(uid) else {
+            return;
+        };
+        for generation in job
+            .retiring
+            .iter_mut()
+            .chain(&mut job.current)
+            .chain(&mut job.history)
+        {
             if generation.number == number {
                 generation.ends.extend(std::mem::take(&mut new));
             } else if generation.number < number {

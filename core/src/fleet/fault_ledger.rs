@@ -1,9 +1,11 @@
 //! The ledger of failures by job and node: which of the two is at fault.
 //!
-//! One failure cannot tell. What tells is how the two fare apart. A job whose failures begin on other nodes too is at fault itself, and
-//! acquits every node it has failed on. A job that, without this node, lasts twice as long as it lasted here accuses the node. Until
-//! one of the two has happened the mark is *open*, and an open mark accuses nobody: two faulty jobs on a healthy node stay two faulty
-//! jobs. So that it does happen, a job that has failed here twice is placed elsewhere where there is room (`placement`).
+//! One failure cannot tell. What tells is how the two fare apart. A job whose failures begin on
+//! other nodes too is at fault itself, and acquits every node it has failed on. A job that, without
+//! this node, lasts twice as long as it lasted here accuses the node. Until one of the two has
+//! happened the mark is *open*, and an open mark accuses nobody: two faulty jobs on a healthy node
+//! stay two faulty jobs. So that it does happen, a job that has failed here twice is placed
+//! elsewhere where there is room (`placement`).
 //!
 //! Marks are stored with the node, are bounded, and are forgotten after [`Policy::storm_window`].
 
@@ -22,11 +24,13 @@ use crate::{
 /// Marks kept per node; ten times any threshold.
 const MARKS_MAX: usize = 32;
 
-/// A job must last twice as long elsewhere as it lasted here, and at least this, before that says anything: a failure that strikes
-/// at random after a mean time t leaves 14 % of jobs alone for 2 t, and a cordon takes two jobs.
+/// A job must last twice as long elsewhere as it lasted here, and at least this, before that says
+/// anything: a failure that strikes at random after a mean time t leaves 14 % of jobs alone for 2
+/// t, and a cordon takes two jobs.
 const PROVEN: Duration = Duration::from_secs(60);
 
-/// Failures of one job here after which it is tried elsewhere: the first is mostly chance, as for the back-off.
+/// Failures of one job here after which it is tried elsewhere: the first is mostly chance, as for
+/// the back-off.
 const SHUN_AFTER: usize = 2;
 
 /// One failure that began on a node.
@@ -77,7 +81,9 @@ impl Standing {
 /// What a failure of this kind says by itself; `None`: nothing about any node.
 pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
     match cause {
-        Cause::NodeLost | Cause::NodeRebooted | Cause::NodeUnhealthy | Cause::StartTimeout => Some(Standing::Node),
+        Cause::NodeLost | Cause::NodeRebooted | Cause::NodeUnhealthy | Cause::StartTimeout => {
+            Some(Standing::Node)
+        }
         Cause::WorkerFailed | Cause::WorkerKilled | Cause::StartFailed => Some(Standing::Open),
         // Nobody is named, an operator did it, or it is no failure.
         Cause::PeersLost
@@ -93,13 +99,16 @@ pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
     }
 }
 
-/// Whether a failure of this kind may be the job's own doing, so that it tells on which nodes a job fails.
+/// Whether a failure of this kind may be the job's own doing, so that it tells on which nodes a job
+/// fails.
 pub(crate) fn may_be_the_jobs(cause: Cause) -> bool {
     at_first(cause) == Some(Standing::Open)
 }
 
 pub(crate) fn add(record: &mut NodeRecord, mark: Mark, policy: &Policy, now: Timestamp) {
-    record.marks.retain(|mark| now.since(mark.at) < policy.storm_window);
+    record
+        .marks
+        .retain(|mark| now.since(mark.at) < policy.storm_window);
     record.marks.push(mark);
     let excess = record.marks.len().saturating_sub(MARKS_MAX);
     record.marks.drain(..excess);
@@ -115,7 +124,11 @@ pub(crate) fn acquit(record: &mut NodeRecord, job: &JobUid) {
 
 /// The job has trained for `lasted` without this node, or come to its good end (`None`).
 pub(crate) fn accuse(record: &mut NodeRecord, job: &JobUid, lasted: Option<Duration>) {
-    for mark in record.marks.iter_mut().filter(|mark| &mark.job == job && mark.standing == Standing::Open) {
+    for mark in record
+        .marks
+        .iter_mut()
+        .filter(|mark| &mark.job == job && mark.standing == Standing::Open)
+    {
         if lasted.is_none_or(|lasted| lasted >= proof(mark)) {
             mark.standing = Standing::Accused;
         }
@@ -124,7 +137,12 @@ pub(crate) fn accuse(record: &mut NodeRecord, job: &JobUid, lasted: Option<Durat
 
 /// How long the job must train elsewhere until the next of its open marks here is decided.
 pub(crate) fn next_proof(record: &NodeRecord, job: &JobUid) -> Option<Duration> {
-    record.marks.iter().filter(|mark| &mark.job == job && mark.standing == Standing::Open).map(proof).min()
+    record
+        .marks
+        .iter()
+        .filter(|mark| &mark.job == job && mark.standing == Standing::Open)
+        .map(proof)
+        .min()
 }
 
 fn proof(mark: &Mark) -> Duration {
@@ -132,12 +150,26 @@ fn proof(mark: &Mark) -> Duration {
 }
 
 /// Whether this job had better be tried elsewhere.
-pub(crate) fn shunned_by(record: &NodeRecord, job: &JobUid, policy: &Policy, now: Timestamp) -> bool {
-    let theirs = |mark: &&Mark| &mark.job == job && matches!(mark.standing, Standing::Open | Standing::Accused);
-    record.marks.iter().filter(theirs).filter(|mark| now.since(mark.at) < policy.storm_window).count() >= SHUN_AFTER
+pub(crate) fn shunned_by(
+    record: &NodeRecord,
+    job: &JobUid,
+    policy: &Policy,
+    now: Timestamp,
+) -> bool {
+    let theirs = |mark: &&Mark| {
+        &mark.job == job && matches!(mark.standing, Standing::Open | Standing::Accused)
+    };
+    record
+        .marks
+        .iter()
+        .filter(theirs)
+        .filter(|mark| now.since(mark.at) < policy.storm_window)
+        .count()
+        >= SHUN_AFTER
 }
 
-/// Whether a node is at the root of a restart storm: enough failures count against it, and of more than one job.
+/// Whether a node is at the root of a restart storm: enough failures count against it, and of more
+/// than one job.
 pub(crate) fn storm(record: &NodeRecord, policy: &Policy, now: Timestamp) -> Option<String> {
     let counts = |mark: &&Mark| mark.standing.counts() && now.since(mark.at) < policy.storm_window;
     let against: Vec<&Mark> = record.marks.iter().filter(counts).collect();
@@ -163,7 +195,10 @@ mod tests {
         Mark {
             at: Timestamp(1),
             job: job.into(),
-            name: JobName { namespace: "default".into(), name: job.into() },
+            name: JobName {
+                namespace: "default".into(),
+                name: job.into(),
+            },
             cause: Cause::WorkerFailed,
             lasted: Duration::from_secs(50),
             standing,
@@ -172,7 +207,9 @@ mod tests {
 
     fn marked(marks: &[(&str, Standing)]) -> NodeRecord {
         let (policy, mut record) = (Policy::default(), node("a"));
-        marks.iter().for_each(|(job, standing)| add(&mut record, mark(job, *standing), &policy, Timestamp(1)));
+        marks.iter().for_each(|(job, standing)| {
+            add(&mut record, mark(job, *standing), &policy, Timestamp(1))
+        });
         record
     }
 
@@ -180,18 +217,31 @@ mod tests {
     fn open_marks_accuse_nobody_however_many() {
         let record = marked(&[("one", Standing::Open); 9].map(|m| m));
         assert_eq!(storm(&record, &Policy::default(), Timestamp(1)), None);
-        let both: Vec<_> = (0..9).map(|i| (if i % 2 == 0 { "one" } else { "two" }, Standing::Open)).collect();
-        assert_eq!(storm(&marked(&both), &Policy::default(), Timestamp(1)), None);
+        let both: Vec<_> = (0..9)
+            .map(|i| (if i % 2 == 0 { "one" } else { "two" }, Standing::Open))
+            .collect();
+        assert_eq!(
+            storm(&marked(&both), &Policy::default(), Timestamp(1)),
+            None
+        );
     }
 
     #[test]
     fn two_jobs_that_lasted_elsewhere_make_a_storm_and_one_does_not() {
         let (policy, now) = (Policy::default(), Timestamp(1));
-        let mut record = marked(&[("one", Standing::Open), ("one", Standing::Open), ("two", Standing::Open)]);
+        let mut record = marked(&[
+            ("one", Standing::Open),
+            ("one", Standing::Open),
+            ("two", Standing::Open),
+        ]);
         accuse(&mut record, &"one".into(), Some(Duration::from_secs(99)));
         assert_eq!(
             record,
-            marked(&[("one", Standing::Open), ("one", Standing::Open), ("two", Standing::Open)]),
+            marked(&[
+                ("one", Standing::Open),
+                ("one", Standing::Open),
+                ("two", Standing::Open)
+            ]),
             "not twice as long"
         );
         accuse(&mut record, &"one".into(), Some(Duration::from_secs(100)));
@@ -199,31 +249,58 @@ mod tests {
         accuse(&mut record, &"two".into(), None);
         let why = storm(&record, &policy, now).unwrap();
         assert!(why.contains("3 failures of 2 jobs"), "{why}");
-        assert_eq!(storm(&record, &policy, now + policy.storm_window), None, "old failures are forgotten");
+        assert_eq!(
+            storm(&record, &policy, now + policy.storm_window),
+            None,
+            "old failures are forgotten"
+        );
         acquit(&mut record, &"one".into());
-        assert_eq!(storm(&record, &policy, now), None, "it failed elsewhere after all");
+        assert_eq!(
+            storm(&record, &policy, now),
+            None,
+            "it failed elsewhere after all"
+        );
     }
 
     #[test]
     fn what_no_job_does_counts_at_once() {
-        let record = marked(&[("one", Standing::Node), ("two", Standing::Node), ("two", Standing::Node)]);
+        let record = marked(&[
+            ("one", Standing::Node),
+            ("two", Standing::Node),
+            ("two", Standing::Node),
+        ]);
         assert!(storm(&record, &Policy::default(), Timestamp(1)).is_some());
         let mut record = record;
         acquit(&mut record, &"two".into());
-        assert!(storm(&record, &Policy::default(), Timestamp(1)).is_some(), "no job's failing elsewhere explains a reboot");
+        assert!(
+            storm(&record, &Policy::default(), Timestamp(1)).is_some(),
+            "no job's failing elsewhere explains a reboot"
+        );
     }
 
     #[test]
     fn a_job_moves_away_after_its_second_failure() {
         let (policy, now) = (Policy::default(), Timestamp(1));
-        let shunned = |marks: &[(&str, Standing)]| shunned_by(&marked(marks), &"one".into(), &policy, now);
-        assert!(!shunned(&[("one", Standing::Open), ("two", Standing::Open)]));
+        let shunned =
+            |marks: &[(&str, Standing)]| shunned_by(&marked(marks), &"one".into(), &policy, now);
+        assert!(!shunned(&[
+            ("one", Standing::Open),
+            ("two", Standing::Open)
+        ]));
         assert!(shunned(&[("one", Standing::Open), ("one", Standing::Open)]));
-        assert!(!shunned(&[("one", Standing::Acquitted), ("one", Standing::Open)]));
+        assert!(!shunned(&[
+            ("one", Standing::Acquitted),
+            ("one", Standing::Open)
+        ]));
     }
 
     #[test]
     fn marks_are_bounded() {
-        assert_eq!(marked(&[("one", Standing::Open); 99].map(|m| m)).marks.len(), MARKS_MAX);
+        assert_eq!(
+            marked(&[("one", Standing::Open); 99].map(|m| m))
+                .marks
+                .len(),
+            MARKS_MAX
+        );
     }
 }

@@ -1,9 +1,11 @@
-//! Jobs with `fenceAfter`: when the workers of a node that cannot be heard have stopped by themselves, whatever became of it (R5, R7).
+//! Jobs with `fenceAfter`: when the workers of a node that cannot be heard have stopped by
+//! themselves, whatever became of it (R5, R7).
 //!
-//! The node counts from the moment it sent the last heartbeat that was answered, this coordinator from the moment it last heard the node,
-//! which is later. So from one number follow two deadlines, of which the node's comes first, without any clock they share. What has passed
-//! its deadline makes no step any more, so that the next generation may start; it is not proven dead, and gives no GPU back: only its node's
-//! own word does (R6).
+//! The node counts from the moment it sent the last heartbeat that was answered, this coordinator
+//! from the moment it last heard the node, which is later. So from one number follow two deadlines,
+//! of which the node's comes first, without any clock they share. What has passed its deadline
+//! makes no step any more, so that the next generation may start; it is not proven dead, and gives
+//! no GPU back: only its node's own word does (R6).
 
 use std::time::Duration;
 
@@ -14,17 +16,21 @@ use crate::{
     time::Timestamp,
 };
 
-/// Clocks run up to one percent wrong, and these are two: (1 + 1 %) / (1 - 1 %) is 1.0202. What is beyond two percent, 0.8 s for the longest
-/// fence and grace, is in the margin.
+/// Clocks run up to one percent wrong, and these are two: (1 + 1 %) / (1 - 1 %) is 1.0202. What is
+/// beyond two percent, 0.8 s for the longest fence and grace, is in the margin.
 const DRIFT_PERCENT: u32 = 2;
 
-/// From the end of the grace to the death of the last process: the runner's kill is confirmed within 5 s, and a machine under load may wake
-/// its runner late; as much again for that.
+/// From the end of the grace to the death of the last process: the runner's kill is confirmed
+/// within 5 s, and a machine under load may wake its runner late; as much again for that.
 const MARGIN: Duration = Duration::from_secs(10);
 
 /// When the workers of a node that was last `heard` then have stopped, by the coordinator's clock.
 fn stopped_at(heard: Timestamp, fence_after: Duration, grace: Duration) -> Timestamp {
-    let grace = if planted::on(Mistake::FenceGraceForgotten) { Duration::ZERO } else { grace };
+    let grace = if planted::on(Mistake::FenceGraceForgotten) {
+        Duration::ZERO
+    } else {
+        grace
+    };
     let lasts = fence_after + grace;
     heard + lasts + lasts * DRIFT_PERCENT / 100 + MARGIN
 }
@@ -33,13 +39,21 @@ fn stopped_at(heard: Timestamp, fence_after: Duration, grace: Duration) -> Times
 fn note(nodes: &Registry, job: &mut JobRecord, now: Timestamp) -> Option<Timestamp> {
     let (fence_after, grace) = (job.spec.fence_after?, job.spec.stop_grace_period);
     let mut next = None;
-    for generation in job.unproven_generations_mut().filter(|generation| generation.started) {
+    for generation in job
+        .unproven_generations_mut()
+        .filter(|generation| generation.started)
+    {
         for member in &generation.members {
             if generation.has_stopped(&member.node) {
                 continue;
             }
             // Of a node that is there its own reports tell.
-            let Some(node) = nodes.get(&member.node).filter(|node| node.session.is_none() || !node.is_ready()) else { continue };
+            let Some(node) = nodes
+                .get(&member.node)
+                .filter(|node| node.session.is_none() || !node.is_ready())
+            else {
+                continue;
+            };
             let at = stopped_at(node.heard, fence_after, grace);
             if now >= at {
                 generation.fenced.insert(member.node.clone());
@@ -54,7 +68,10 @@ fn note(nodes: &Registry, job: &mut JobRecord, now: Timestamp) -> Option<Timesta
 impl Fleet {
     /// Records which members of this job have stopped by themselves.
     pub(crate) fn note_fences(&mut self, uid: &JobUid, now: Timestamp) {
-        let next = self.jobs.get_mut(uid).and_then(|job| note(&self.nodes, job, now));
+        let next = self
+            .jobs
+            .get_mut(uid)
+            .and_then(|job| note(&self.nodes, job, now));
         if let Some(at) = next {
             self.wake_job(uid, at);
         }
@@ -68,12 +85,18 @@ mod tests {
     #[test]
     fn the_node_is_always_first() {
         let second = Duration::from_secs(1);
-        assert_eq!(stopped_at(Timestamp(0), 60 * second, 10 * second), Timestamp(0) + Duration::from_millis(81_400));
+        assert_eq!(
+            stopped_at(Timestamp(0), 60 * second, 10 * second),
+            Timestamp(0) + Duration::from_millis(81_400)
+        );
         for (fence, grace) in [(10, 0), (10, 300), (60, 10), (3_600, 0), (3_600, 300)] {
             let (fence, grace) = (fence * second, grace * second);
-            // The node's clock is one percent slow, this coordinator's one percent fast, and what was heard took no time.
+            // The node's clock is one percent slow, this coordinator's one percent fast, and what
+            // was heard took no time.
             let by_node = (fence + grace).mul_f64(1.01 / 0.99);
-            let spare = stopped_at(Timestamp(0), fence, grace).since(Timestamp(0)).saturating_sub(by_node);
+            let spare = stopped_at(Timestamp(0), fence, grace)
+                .since(Timestamp(0))
+                .saturating_sub(by_node);
             assert!(spare >= 9 * second, "{fence:?} {grace:?}: {spare:?}");
         }
     }

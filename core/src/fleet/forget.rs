@@ -1,8 +1,9 @@
 //! Nodes that are gone for good, and how many may be known.
 //!
-//! A name is cheap to make up, and autoscaled machines bring new ones every day. A node that has been gone for long is forgotten, unless
-//! something of it is still to be decided: a job's workers that are not proven dead, a cordon, a halt. Where as many are known as may be,
-//! the one that has been gone longest makes room at once; where none can, a new name is refused.
+//! A name is cheap to make up, and autoscaled machines bring new ones every day. A node that has
+//! been gone for long is forgotten, unless something of it is still to be decided: a job's workers
+//! that are not proven dead, a cordon, a halt. Where as many are known as may be, the one that has
+//! been gone longest makes room at once; where none can, a new name is refused.
 
 use std::time::Duration;
 
@@ -22,7 +23,9 @@ const NAMED: usize = 8;
 fn forgettable(node: &Node) -> Option<Timestamp> {
     let free = node.session.is_none() && node.record.cordon.is_none() && node.record.halt.is_none();
     let holds_nothing = node.jobs.is_empty() && node.runs.values().all(|run| run.phase.is_over());
-    node.record.gone_since.filter(|_| node.record.gone && free && holds_nothing)
+    node.record
+        .gone_since
+        .filter(|_| node.record.gone && free && holds_nothing)
 }
 
 impl Fleet {
@@ -34,7 +37,13 @@ impl Fleet {
         self.forget_at = now + LOOK_EVERY;
         // A store of before this was noted does not say since when.
         let undated = |node: &&Node| node.record.gone && node.record.gone_since.is_none();
-        let undated: Vec<NodeName> = self.nodes.nodes.values().filter(undated).map(|node| node.record.name.clone()).collect();
+        let undated: Vec<NodeName> = self
+            .nodes
+            .nodes
+            .values()
+            .filter(undated)
+            .map(|node| node.record.name.clone())
+            .collect();
         for name in undated {
             self.touch_node(&name, scratch);
             if let Some(node) = self.nodes.nodes.get_mut(&name) {
@@ -43,13 +52,24 @@ impl Fleet {
         }
         let after = self.policy.forget_after;
         let old = |node: &&Node| forgettable(node).is_some_and(|since| now.since(since) >= after);
-        let old: Vec<NodeName> = self.nodes.nodes.values().filter(old).map(|node| node.record.name.clone()).collect();
+        let old: Vec<NodeName> = self
+            .nodes
+            .nodes
+            .values()
+            .filter(old)
+            .map(|node| node.record.name.clone())
+            .collect();
         if old.is_empty() {
             return;
         }
         let named: Vec<&str> = old.iter().take(NAMED).map(NodeName::as_str).collect();
         let more = if old.len() > NAMED { ", ..." } else { "" };
-        let message = format!("forgotten, gone for {}: {} nodes ({}{more})", period::format(after), old.len(), named.join(", "));
+        let message = format!(
+            "forgotten, gone for {}: {} nodes ({}{more})",
+            period::format(after),
+            old.len(),
+            named.join(", ")
+        );
         old.iter().for_each(|name| self.forget_node(name, scratch));
         self.event(scratch, now, false, "NodesForgotten", message, None, None);
     }
@@ -59,11 +79,28 @@ impl Fleet {
         if self.nodes.nodes.len() < self.policy.nodes_max {
             return true;
         }
-        let gone = self.nodes.nodes.iter().filter_map(|(name, node)| Some((forgettable(node)?, name)));
-        let Some((since, name)) = gone.min().map(|(since, name)| (since, name.clone())) else { return false };
-        let message = format!("{name} forgotten to make room, gone for {}", period::format(now.since(since)));
+        let gone = self
+            .nodes
+            .nodes
+            .iter()
+            .filter_map(|(name, node)| Some((forgettable(node)?, name)));
+        let Some((since, name)) = gone.min().map(|(since, name)| (since, name.clone())) else {
+            return false;
+        };
+        let message = format!(
+            "{name} forgotten to make room, gone for {}",
+            period::format(now.since(since))
+        );
         self.forget_node(&name, scratch);
-        self.event(scratch, now, false, "NodesForgotten", message, None, Some(&name));
+        self.event(
+            scratch,
+            now,
+            false,
+            "NodesForgotten",
+            message,
+            None,
+            Some(&name),
+        );
         true
     }
 

@@ -1,4 +1,5 @@
-//! What agents say, and what their silence says: facts about nodes, taken down without judgement of any job.
+//! What agents say, and what their silence says: facts about nodes, taken down without judgement of
+//! any job.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,10 +31,19 @@ impl Fleet {
         }
     }
 
-    pub(crate) fn connected(&mut self, session: SessionId, hello: Hello, now: Timestamp, scratch: &mut Scratch) {
+    pub(crate) fn connected(
+        &mut self,
+        session: SessionId,
+        hello: Hello,
+        now: Timestamp,
+        scratch: &mut Scratch,
+    ) {
         let name = hello.node.clone();
         let ahead = self.ahead_of_store(&hello);
-        let stranger = || self.forgotten(&hello).filter(|_| ahead.is_none() && !self.policy.accept_store);
+        let stranger = || {
+            self.forgotten(&hello)
+                .filter(|_| ahead.is_none() && !self.policy.accept_store)
+        };
         if let Some(why) = self.unwelcome(&hello, now).or_else(stranger) {
             return self.refuse_session(session, &name, why, now, scratch);
         }
@@ -65,8 +75,18 @@ impl Fleet {
             }
         }
         if let Some(why) = ahead.as_ref().filter(|_| self.policy.accept_store) {
-            let message = format!("{name}: {why}; an operator has accepted the store, and what it does not know is stopped");
-            self.event(scratch, now, true, "StoreAccepted", message, None, Some(&name));
+            let message = format!(
+                "{name}: {why}; an operator has accepted the store, and what it does not know is stopped"
+            );
+            self.event(
+                scratch,
+                now,
+                true,
+                "StoreAccepted",
+                message,
+                None,
+                Some(&name),
+            );
         }
         if self.policy.accept_store || ahead.is_none() && !self.halted.contains(&name) {
             self.accept_numbers(&hello, now, scratch);
@@ -89,41 +109,96 @@ impl Fleet {
         let stale = self.has_just_woken(now);
         let node = self.nodes.nodes.get_mut(&name).expect("inserted above");
         let same_boot = node.record.boot_id == hello.boot_id;
-        node.spoke = if stale { node.spoke.filter(|_| same_boot) } else { Some(now) };
+        node.spoke = if stale {
+            node.spoke.filter(|_| same_boot)
+        } else {
+            Some(now)
+        };
         (node.heartbeat, node.protocol) = (heartbeat, protocol);
-        let known = if planted::on(Mistake::EpochFromNode) { hello.epoch_seen } else { node.record.epoch };
+        let known = if planted::on(Mistake::EpochFromNode) {
+            hello.epoch_seen
+        } else {
+            node.record.epoch
+        };
         node.record.epoch = known.max(hello.epoch_seen).next();
         node.record.boot_id = hello.boot_id;
         node.told_silent = false;
         let before = node.report.clone();
-        let report = NodeReport { object_labels: self.objects.of(&name, &before), ..hello.report };
+        let report = NodeReport {
+            object_labels: self.objects.of(&name, &before),
+            ..hello.report
+        };
         if *before != report {
             node.report = report.into();
         }
         node.incarnation = hello.incarnation;
         node.spares.clear();
-        node.runs = hello.runs.into_iter().map(|run| (run.run.clone(), run)).collect();
+        node.runs = hello
+            .runs
+            .into_iter()
+            .map(|run| (run.run.clone(), run))
+            .collect();
         let epoch = node.record.epoch;
         if let Some(why) = ahead.filter(|_| !self.policy.accept_store) {
             let why = Fleet::halt_sentence(&why);
-            node.record.halt = Some(Halt { at: now, why: why.clone() });
+            node.record.halt = Some(Halt {
+                at: now,
+                why: why.clone(),
+            });
             self.halted.insert(name.clone());
-            self.event(scratch, now, true, "StoreBehind", format!("{name}: {why}"), None, Some(&name));
+            self.event(
+                scratch,
+                now,
+                true,
+                "StoreBehind",
+                format!("{name}: {why}"),
+                None,
+                Some(&name),
+            );
         }
-        scratch.effects.push(Effect::Welcome { session, term: self.term, epoch, heartbeat, protocol });
+        scratch.effects.push(Effect::Welcome {
+            session,
+            term: self.term,
+            epoch,
+            heartbeat,
+            protocol,
+        });
         if returns {
             self.returned += 1;
         } else {
-            self.event(scratch, now, false, "NodeReady", format!("{name} connected, node epoch {epoch}"), None, Some(&name));
+            self.event(
+                scratch,
+                now,
+                false,
+                "NodeReady",
+                format!("{name} connected, node epoch {epoch}"),
+                None,
+                Some(&name),
+            );
         }
         self.tell_health(&name, &before.health, now, scratch);
         scratch.publish.insert(name.clone());
         self.node_changed(&name, scratch);
     }
 
-    fn refuse_session(&mut self, session: SessionId, name: &NodeName, why: String, now: Timestamp, scratch: &mut Scratch) {
+    fn refuse_session(
+        &mut self,
+        session: SessionId,
+        name: &NodeName,
+        why: String,
+        now: Timestamp,
+        scratch: &mut Scratch,
+    ) {
         let message = format!("session of {name} refused: {why}");
-        self.event(scratch, now, true, "SessionRefused", message, None, Some(name));
+        self.event(
+            scratch,
+            now,
+            true,
+            "SessionRefused",
+            message,
+            None,
+            Some(name),
+        );
         scratch.effects.push(Effect::Refuse { session, why });
     }
 
@@ -146,19 +221,33 @@ impl Fleet {
         self.namesake(hello, now)
     }
 
-    /// The heartbeat interval agents are given: one second, stretched so that 2,000 a second arrive at most. Who is gone sends none.
+    /// The heartbeat interval agents are given: one second, stretched so that 2,000 a second arrive
+    /// at most. Who is gone sends none.
     pub(crate) fn heartbeat(&self) -> Duration {
         const PER_SECOND: u64 = 2_000;
         let present = self.nodes.present().next_multiple_of(HEARTBEAT_STEP) as u64;
-        self.policy.heartbeat.max(Duration::from_millis(present * 1_000 / PER_SECOND))
+        self.policy
+            .heartbeat
+            .max(Duration::from_millis(present * 1_000 / PER_SECOND))
     }
 
-    pub(crate) fn reported(&mut self, session: SessionId, report: NodeReport, now: Timestamp, scratch: &mut Scratch) {
+    pub(crate) fn reported(
+        &mut self,
+        session: SessionId,
+        report: NodeReport,
+        now: Timestamp,
+        scratch: &mut Scratch,
+    ) {
         self.heard(session, now, scratch);
-        let Some(name) = self.nodes.speaker(session).cloned() else { return };
+        let Some(name) = self.nodes.speaker(session).cloned() else {
+            return;
+        };
         self.touch_node(&name, scratch);
         if let Some(node) = self.nodes.nodes.get_mut(&name) {
-            let report = NodeReport { object_labels: self.objects.of(&name, &node.report), ..report };
+            let report = NodeReport {
+                object_labels: self.objects.of(&name, &node.report),
+                ..report
+            };
             let before = std::mem::replace(&mut node.report, report.into());
             self.tell_health(&name, &before.health, now, scratch);
         }
@@ -166,19 +255,34 @@ impl Fleet {
         self.node_changed(&name, scratch);
     }
 
-    pub(crate) fn runs(&mut self, session: SessionId, runs: Vec<RunReport>, now: Timestamp, scratch: &mut Scratch) {
+    pub(crate) fn runs(
+        &mut self,
+        session: SessionId,
+        runs: Vec<RunReport>,
+        now: Timestamp,
+        scratch: &mut Scratch,
+    ) {
         self.heard(session, now, scratch);
-        let Some(name) = self.nodes.speaker(session).cloned() else { return };
-        let Some(node) = self.nodes.nodes.get_mut(&name) else { return };
+        let Some(name) = self.nodes.speaker(session).cloned() else {
+            return;
+        };
+        let Some(node) = self.nodes.nodes.get_mut(&name) else {
+            return;
+        };
         let next: BTreeMap<_, _> = runs.into_iter().map(|run| (run.run.clone(), run)).collect();
         let keys_changed = !node.runs.keys().eq(next.keys());
-        let ended = next.iter().any(|(id, run)| run.phase.is_over() && node.runs.get(id).is_none_or(|old| !old.phase.is_over()));
+        let ended = next.iter().any(|(id, run)| {
+            run.phase.is_over() && node.runs.get(id).is_none_or(|old| !old.phase.is_over())
+        });
         let mut touched = BTreeSet::new();
         for (id, run) in &next {
             match node.runs.get(id) {
                 Some(before) if before == run => {}
-                // Steps are made all the time on every node: they are shown, and decide nothing until something else happens.
-                Some(before) if before.without_progress() == run.without_progress() => drop(scratch.shown.insert(id.job.clone())),
+                // Steps are made all the time on every node: they are shown, and decide nothing
+                // until something else happens.
+                Some(before) if before.without_progress() == run.without_progress() => {
+                    drop(scratch.shown.insert(id.job.clone()))
+                }
                 _ => drop(touched.insert(id.job.clone())),
             }
         }
@@ -192,7 +296,8 @@ impl Fleet {
         }
     }
 
-    /// A node's liveness, cordon, facts or load changed: its jobs and those that wait for nodes must be looked at again.
+    /// A node's liveness, cordon, facts or load changed: its jobs and those that wait for nodes
+    /// must be looked at again.
     pub(crate) fn node_changed(&mut self, name: &NodeName, scratch: &mut Scratch) {
         self.touch_node(name, scratch);
         scratch.capacity = true;
@@ -203,12 +308,21 @@ impl Fleet {
         }
     }
 
-    pub(crate) fn liveness_changed(&mut self, name: &NodeName, now: Timestamp, scratch: &mut Scratch) {
+    pub(crate) fn liveness_changed(
+        &mut self,
+        name: &NodeName,
+        now: Timestamp,
+        scratch: &mut Scratch,
+    ) {
         self.touch_node(name, scratch);
-        let Some(node) = self.nodes.get(name) else { return };
+        let Some(node) = self.nodes.get(name) else {
+            return;
+        };
         let lost = node.liveness == Liveness::Lost;
         let newly_lost = self.nodes.set_gone(name, lost, now) && lost;
-        let Some(node) = self.nodes.nodes.get_mut(name) else { return };
+        let Some(node) = self.nodes.nodes.get_mut(name) else {
+            return;
+        };
         if newly_lost {
             node.lost_at = Some(now);
             scratch.lost = true;
@@ -230,14 +344,38 @@ impl Fleet {
                 );
             }
             Liveness::Suspect => {
-                self.event(scratch, now, true, "NodeSuspect", format!("{name}: the agent's connection broke"), None, Some(name));
+                self.event(
+                    scratch,
+                    now,
+                    true,
+                    "NodeSuspect",
+                    format!("{name}: the agent's connection broke"),
+                    None,
+                    Some(name),
+                );
             }
             Liveness::Lost => {
-                self.event(scratch, now, true, "NodeLost", format!("{name} has been silent for {silent:.1} s"), None, Some(name));
+                self.event(
+                    scratch,
+                    now,
+                    true,
+                    "NodeLost",
+                    format!("{name} has been silent for {silent:.1} s"),
+                    None,
+                    Some(name),
+                );
             }
             Liveness::Ready => {
                 if told_silent {
-                    self.event(scratch, now, false, "NodeReady", format!("{name} is heard again"), None, Some(name));
+                    self.event(
+                        scratch,
+                        now,
+                        false,
+                        "NodeReady",
+                        format!("{name} is heard again"),
+                        None,
+                        Some(name),
+                    );
                 } else {
                     self.returned += 1;
                 }
@@ -247,15 +385,28 @@ impl Fleet {
         }
         self.node_changed(name, scratch);
     }
-    /// Says in one sentence that the nodes are back which were there before this coordinator was, or before it stood still.
+    /// Says in one sentence that the nodes are back which were there before this coordinator was,
+    /// or before it stood still.
     pub(crate) fn tell_return(&mut self, now: Timestamp, scratch: &mut Scratch) {
         if self.told_return || self.is_listening(now) {
             return;
         }
         self.told_return = true;
-        let missing: Vec<&str> =
-            self.nodes.unheard().filter(|node| !node.record.gone).map(|node| node.record.name.as_str()).collect();
-        let (back, named) = (std::mem::take(&mut self.returned), missing.iter().take(8).copied().collect::<Vec<_>>().join(", "));
+        let missing: Vec<&str> = self
+            .nodes
+            .unheard()
+            .filter(|node| !node.record.gone)
+            .map(|node| node.record.name.as_str())
+            .collect();
+        let (back, named) = (
+            std::mem::take(&mut self.returned),
+            missing
+                .iter()
+                .take(8)
+                .copied()
+                .collect::<Vec<_>>()
+                .join(", "),
+        );
         if back == 0 && missing.is_empty() {
             return;
         }
@@ -264,10 +415,20 @@ impl Fleet {
             0 => format!("{back} nodes are back, all that were there, after {took:.1} s"),
             some => {
                 let more = if some > 8 { ", ..." } else { "" };
-                format!("{back} nodes are back after {took:.1} s; not heard: {some} ({named}{more})")
+                format!(
+                    "{back} nodes are back after {took:.1} s; not heard: {some} ({named}{more})"
+                )
             }
         };
-        self.event(scratch, now, !missing.is_empty(), "NodesBack", message, None, None);
+        self.event(
+            scratch,
+            now,
+            !missing.is_empty(),
+            "NodesBack",
+            message,
+            None,
+            None,
+        );
     }
 
     /// Puts the brake for mass losses on or off (R10).
@@ -288,7 +449,10 @@ impl Fleet {
                 self.event(scratch, now, true, "MassLoss", message, None, None);
             }
             (Some(brake), None) => {
-                let message = format!("{}; it is decided as usual again", brake.sentence(&self.policy));
+                let message = format!(
+                    "{}; it is decided as usual again",
+                    brake.sentence(&self.policy)
+                );
                 self.event(scratch, now, false, "MassLossOver", message, None, None);
             }
             _ => {}
@@ -296,9 +460,16 @@ impl Fleet {
         self.brake = next;
         if turned {
             scratch.capacity = true;
-            let silent: Vec<NodeName> =
-                self.nodes.nodes.values().filter(|node| !node.is_ready()).map(|node| node.record.name.clone()).collect();
-            silent.iter().for_each(|name| self.touch_node(name, scratch));
+            let silent: Vec<NodeName> = self
+                .nodes
+                .nodes
+                .values()
+                .filter(|node| !node.is_ready())
+                .map(|node| node.record.name.clone())
+                .collect();
+            silent
+                .iter()
+                .for_each(|name| self.touch_node(name, scratch));
         }
         if let Some(brake) = &self.brake {
             scratch.wake(brake.until(&self.policy));
@@ -309,7 +480,15 @@ impl Fleet {
     pub(crate) fn conditions(&self, node: &Node) -> Vec<String> {
         let brake = self.brake.as_ref().filter(|_| !node.is_ready());
         let mass_loss = brake.map(|brake| format!("MassLoss: {}", brake.sentence(&self.policy)));
-        let halt = node.record.halt.as_ref().map(|halt| format!("StoreBehind: {}", halt.why));
-        mass_loss.into_iter().chain(halt).chain(self.objects.condition()).collect()
+        let halt = node
+            .record
+            .halt
+            .as_ref()
+            .map(|halt| format!("StoreBehind: {}", halt.why));
+        mass_loss
+            .into_iter()
+            .chain(halt)
+            .chain(self.objects.condition())
+            .collect()
     }
 }

@@ -1,8 +1,9 @@
 //! A job's durable record: all that must survive a coordinator that dies at any moment.
 //!
-//! Phases: `Pending -> Forming -> Running -> Succeeded`, with `Running -> Recovering -> Running` for every broken or outgrown
-//! generation, `Recovering -> Pending` when fewer than the minimum are left, `* -> Stopping -> Cancelled` on request, and `* -> Failed`
-//! when the restart budget is spent. Succeeded, Failed and Cancelled are for ever.
+//! Phases: `Pending -> Forming -> Running -> Succeeded`, with `Running -> Recovering -> Running`
+//! for every broken or outgrown generation, `Recovering -> Pending` when fewer than the minimum are
+//! left, `* -> Stopping -> Cancelled` on request, and `* -> Failed` when the restart budget is
+//! spent. Succeeded, Failed and Cancelled are for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,14 +66,16 @@ pub struct JobRecord {
     pub last_generation: Generation,
     /// Failures charged to the job within its window, newest last.
     pub restarts: Vec<Timestamp>,
-    /// How often workers that had been started were started again, for whatever reason: a failure, a lost node, a resize.
+    /// How often workers that had been started were started again, for whatever reason: a failure,
+    /// a lost node, a resize.
     pub restart_count: u32,
     /// Failures charged in a row, with no generation between them that trained: for the back-off.
     pub failures_in_row: u32,
     /// Failures charged in a row that look alike, before the job has ever shown a step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crash_loop: Option<CrashLoop>,
-    /// Breaks in a row that nobody could be charged with for certain, without a step further than before.
+    /// Breaks in a row that nobody could be charged with for certain, without a step further than
+    /// before.
     #[serde(default)]
     pub in_vain: u32,
     /// Not to be started again before this.
@@ -96,8 +99,8 @@ pub struct JobRecord {
     /// What the nodes of refused generations have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stacks: BTreeMap<NodeName, KnownStack>,
-    /// Generations that are over, newest last, bounded by `HISTORY_MAX` and `HISTORY_MEMBERS_MAX`: where their logs are. The first that
-    /// failed stays among them.
+    /// Generations that are over, newest last, bounded by `HISTORY_MAX` and `HISTORY_MEMBERS_MAX`:
+    /// where their logs are. The first that failed stays among them.
     pub history: Vec<GenerationRecord>,
     /// Every node that ever held a run of this job and may hold its logs.
     pub nodes_used: BTreeSet<NodeName>,
@@ -112,9 +115,11 @@ pub struct Ending {
     pub message: String,
 }
 
-/// Generations a job remembers, the newest and the first that failed, for `logs --previous` and `--generation`.
+/// Generations a job remembers, the newest and the first that failed, for `logs --previous` and
+/// `--generation`.
 pub const HISTORY_MAX: usize = 10;
-/// Members in all remembered generations together: 1,024 of about 100 bytes keep a record near 100 KiB.
+/// Members in all remembered generations together: 1,024 of about 100 bytes keep a record near 100
+/// KiB.
 pub const HISTORY_MEMBERS_MAX: usize = 1_024;
 
 /// Receipts kept with a job. 100 of about 400 bytes stay far below a record of 64 KiB.
@@ -128,7 +133,8 @@ pub struct GenerationRecord {
     pub cause: Cause,
     pub members: Members,
     pub proc_per_node: u32,
-    /// The job's restarts with this one; part of the assignment, which must never change within a generation.
+    /// The job's restarts with this one; part of the assignment, which must never change within a
+    /// generation.
     pub restart_count: u32,
     pub store_host: NodeName,
     /// Where the store is served; known and stored from the moment the generation is started.
@@ -146,8 +152,9 @@ pub struct GenerationRecord {
     pub stopping: Option<Stopping>,
     /// Members proven dead.
     pub dead: BTreeSet<NodeName>,
-    /// Members that could not be heard for so long that their workers have stopped by themselves (`fenceAfter`). They make no step any
-    /// more, for ever; what they hold is theirs until their node has spoken.
+    /// Members that could not be heard for so long that their workers have stopped by themselves
+    /// (`fenceAfter`). They make no step any more, for ever; what they hold is theirs until their
+    /// node has spoken.
     #[serde(default)]
     pub fenced: BTreeSet<NodeName>,
     /// What all its ranks agree on.
@@ -172,14 +179,21 @@ pub struct Member {
 #[serde(rename_all = "camelCase")]
 pub struct Stopping {
     pub reason: String,
-    /// Time to save a checkpoint. Zero for a broken synchronous generation: its survivors cannot make a step any more.
+    /// Time to save a checkpoint. Zero for a broken synchronous generation: its survivors cannot
+    /// make a step any more.
     #[serde(with = "crate::period::serde_period")]
     pub grace: std::time::Duration,
 }
 
 impl JobRecord {
     /// A job as just accepted.
-    pub fn submitted(uid: JobUid, name: JobName, spec: JobSpec, request_id: String, now: Timestamp) -> Self {
+    pub fn submitted(
+        uid: JobUid,
+        name: JobName,
+        spec: JobSpec,
+        request_id: String,
+        now: Timestamp,
+    ) -> Self {
         Self {
             uid,
             name,
@@ -224,19 +238,30 @@ impl JobRecord {
 
     /// The generation a user means who names none: the current one, else the newest.
     pub fn latest(&self) -> Option<&GenerationRecord> {
-        self.current.as_ref().or_else(|| self.retiring.iter().chain(&self.history).max_by_key(|g| g.number))
+        self.current.as_ref().or_else(|| {
+            self.retiring
+                .iter()
+                .chain(&self.history)
+                .max_by_key(|g| g.number)
+        })
     }
 
-    /// The generation that tells most about the job: the latest; once the job is over, the last that was started.
+    /// The generation that tells most about the job: the latest; once the job is over, the last
+    /// that was started.
     pub fn shown(&self) -> Option<&GenerationRecord> {
-        self.trained_last().filter(|_| self.phase.is_over()).or_else(|| self.latest())
+        self.trained_last()
+            .filter(|_| self.phase.is_over())
+            .or_else(|| self.latest())
     }
 
     pub fn generation(&self, number: Generation) -> Option<&GenerationRecord> {
-        self.unproven_generations().chain(&self.history).find(|g| g.number == number)
+        self.unproven_generations()
+            .chain(&self.history)
+            .find(|g| g.number == number)
     }
 
-    /// Takes the current generation out of service for good. It is retiring until every member is proven dead.
+    /// Takes the current generation out of service for good. It is retiring until every member is
+    /// proven dead.
     pub(crate) fn retire_current(&mut self, stopping: Stopping) {
         if let Some(mut generation) = self.current.take() {
             generation.stopping = Some(stopping);
@@ -246,21 +271,27 @@ impl JobRecord {
 
     /// Moves generations whose every member is proven dead to the history.
     pub(crate) fn keep_proven_as_history(&mut self) {
-        let (dead, alive): (Vec<_>, Vec<_>) = std::mem::take(&mut self.retiring).into_iter().partition(GenerationRecord::all_dead);
+        let (dead, alive): (Vec<_>, Vec<_>) = std::mem::take(&mut self.retiring)
+            .into_iter()
+            .partition(GenerationRecord::all_dead);
         self.retiring = alive;
         self.history.extend(dead);
         let mut members: usize = self.history.iter().map(|g| g.members.len()).sum();
-        while self.history.len() > HISTORY_MAX || (members > HISTORY_MEMBERS_MAX && self.history.len() > 1) {
+        while self.history.len() > HISTORY_MAX
+            || (members > HISTORY_MEMBERS_MAX && self.history.len() > 1)
+        {
             let oldest = usize::from(self.history.len() > 2 && self.keeps_first());
             members -= self.history.remove(oldest).members.len();
         }
     }
 
-    /// Whether the oldest generation of the history is the first that failed: it is what users ask for when the job has failed for good.
-    /// It stays when those after it go, and is known by that gap then.
+    /// Whether the oldest generation of the history is the first that failed: it is what users ask
+    /// for when the job has failed for good. It stays when those after it go, and is known by that
+    /// gap then.
     fn keeps_first(&self) -> bool {
         let first = self.history[0].number;
-        let failed = |incident: &Incident| incident.from == Some(first) && incident.cause.is_failure();
+        let failed =
+            |incident: &Incident| incident.from == Some(first) && incident.cause.is_failure();
         self.history[1].number > first.next() || self.incidents.iter().any(failed)
     }
 
@@ -276,12 +307,17 @@ impl JobRecord {
 
 impl GenerationRecord {
     pub fn run(&self, job: &JobUid) -> RunId {
-        RunId { job: job.clone(), generation: self.number }
+        RunId {
+            job: job.clone(),
+            generation: self.number,
+        }
     }
 
     /// Node of a global rank.
     pub fn node_of(&self, rank: u32) -> Option<&NodeName> {
-        self.members.get((rank / self.proc_per_node.max(1)) as usize).map(|member| &member.node)
+        self.members
+            .get((rank / self.proc_per_node.max(1)) as usize)
+            .map(|member| &member.node)
     }
 
     pub fn world_size(&self) -> u32 {
@@ -298,7 +334,11 @@ impl GenerationRecord {
     }
 
     pub fn all_dead(&self) -> bool {
-        self.dead.len() >= self.members.len() && self.members.iter().all(|member| self.dead.contains(&member.node))
+        self.dead.len() >= self.members.len()
+            && self
+                .members
+                .iter()
+                .all(|member| self.dead.contains(&member.node))
     }
 }
 
@@ -311,9 +351,20 @@ pub(crate) mod tests {
 
     /// A job just submitted.
     pub(crate) fn record() -> JobRecord {
-        let metadata = Metadata { name: "digits".into(), namespace: None };
-        let spec = SpecDocument { args: vec!["train.py".into()], ..SpecDocument::default() };
-        let document = JobDocument { api_version: API_VERSION.into(), kind: KIND.into(), metadata, spec };
+        let metadata = Metadata {
+            name: "digits".into(),
+            namespace: None,
+        };
+        let spec = SpecDocument {
+            args: vec!["train.py".into()],
+            ..SpecDocument::default()
+        };
+        let document = JobDocument {
+            api_version: API_VERSION.into(),
+            kind: KIND.into(),
+            metadata,
+            spec,
+        };
         let (name, spec) = document.check().unwrap();
         JobRecord::submitted(JobUid::from("uid"), name, spec, String::new(), Timestamp(0))
     }
@@ -344,16 +395,29 @@ pub(crate) mod tests {
     fn the_first_generation_that_failed_stays_known() {
         let mut job = record();
         for number in 1..=30 {
-            // The first is resized; from the second on, all fail, and the job remembers a hundred incidents.
-            let cause = if number == 1 { Cause::Scaled } else { Cause::WorkerFailed };
-            job.open_incident(Incident { cause, from: Some(Generation(number)), ..Incident::at(Timestamp(number)) });
+            // The first is resized; from the second on, all fail, and the job remembers a hundred
+            // incidents.
+            let cause = if number == 1 {
+                Cause::Scaled
+            } else {
+                Cause::WorkerFailed
+            };
+            job.open_incident(Incident {
+                cause,
+                from: Some(Generation(number)),
+                ..Incident::at(Timestamp(number))
+            });
             if number > 20 {
                 job.incidents.remove(0);
             }
             job.retiring.push(generation(number));
             job.keep_proven_as_history();
         }
-        let known: Vec<u64> = job.history.iter().map(|generation| generation.number.0).collect();
+        let known: Vec<u64> = job
+            .history
+            .iter()
+            .map(|generation| generation.number.0)
+            .collect();
         assert_eq!(known, [2, 22, 23, 24, 25, 26, 27, 28, 29, 30]);
     }
 }

@@ -1,6 +1,8 @@
-//! The members of one generation, in node rank order. Sealed: made once, shared by all copies of the record, found by name at once.
+//! The members of one generation, in node rank order. Sealed: made once, shared by all copies of
+//! the record, found by name at once.
 //!
-//! A job of 1,000 nodes is looked at for each of them, and its record is copied whenever it may change; neither may cost 1,000 steps.
+//! A job of 1,000 nodes is looked at for each of them, and its record is copied whenever it may
+//! change; neither may cost 1,000 steps.
 
 use std::{fmt, ops::Deref, slice, sync::Arc};
 
@@ -20,8 +22,13 @@ struct Sealed {
 impl Members {
     /// The node rank of the member on this node.
     pub fn rank_of(&self, node: &NodeName) -> Option<u32> {
-        let Sealed { in_rank_order, by_name } = &*self.0;
-        let at = by_name.binary_search_by(|rank| in_rank_order[*rank as usize].node.cmp(node)).ok()?;
+        let Sealed {
+            in_rank_order,
+            by_name,
+        } = &*self.0;
+        let at = by_name
+            .binary_search_by(|rank| in_rank_order[*rank as usize].node.cmp(node))
+            .ok()?;
         Some(by_name[at])
     }
 }
@@ -30,8 +37,15 @@ impl From<Vec<Member>> for Members {
     fn from(members: Vec<Member>) -> Self {
         let in_rank_order = members.into_boxed_slice();
         let mut by_name: Box<[u32]> = (0..in_rank_order.len() as u32).collect();
-        by_name.sort_by(|a, b| in_rank_order[*a as usize].node.cmp(&in_rank_order[*b as usize].node));
-        Self(Arc::new(Sealed { in_rank_order, by_name }))
+        by_name.sort_by(|a, b| {
+            in_rank_order[*a as usize]
+                .node
+                .cmp(&in_rank_order[*b as usize].node)
+        });
+        Self(Arc::new(Sealed {
+            in_rank_order,
+            by_name,
+        }))
     }
 }
 
@@ -84,7 +98,11 @@ mod tests {
     use super::*;
 
     fn members(names: &[&str]) -> Members {
-        let member = |name: &&str| Member { node: NodeName::from(*name), boot_id: "boot".into(), gpus: Vec::new() };
+        let member = |name: &&str| Member {
+            node: NodeName::from(*name),
+            boot_id: "boot".into(),
+            gpus: Vec::new(),
+        };
         names.iter().map(member).collect::<Vec<_>>().into()
     }
 
@@ -93,11 +111,18 @@ mod tests {
         let names = ["c", "a", "d", "b"];
         let members = members(&names);
         for (rank, name) in names.iter().enumerate() {
-            assert_eq!(members.rank_of(&NodeName::from(*name)), Some(rank as u32), "{name}");
+            assert_eq!(
+                members.rank_of(&NodeName::from(*name)),
+                Some(rank as u32),
+                "{name}"
+            );
             assert_eq!(members[rank].node.as_str(), *name);
         }
         assert_eq!(members.rank_of(&NodeName::from("e")), None);
-        assert_eq!(Members::from(Vec::new()).rank_of(&NodeName::from("a")), None);
+        assert_eq!(
+            Members::from(Vec::new()).rank_of(&NodeName::from("a")),
+            None
+        );
     }
 
     #[test]

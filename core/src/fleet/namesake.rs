@@ -1,10 +1,12 @@
 //! A second machine that claims the name of a node.
 //!
-//! Another boot of a node proves that all processes of the boot before are dead (R4), provided that it is the same machine. A machine was
-//! rebooted only if its boot is younger than the silence of the boot before. One that was up already while the other was heard is a second
-//! machine with the same name: taken in, it would prove workers dead that live, and their GPUs would be given away.
+//! Another boot of a node proves that all processes of the boot before are dead (R4), provided that
+//! it is the same machine. A machine was rebooted only if its boot is younger than the silence of
+//! the boot before. One that was up already while the other was heard is a second machine with the
+//! same name: taken in, it would prove workers dead that live, and their GPUs would be given away.
 //!
-//! Such a machine is refused while the first may still hold workers. Without workers there is nothing to protect, and a name may move.
+//! Such a machine is refused while the first may still hold workers. Without workers there is
+//! nothing to protect, and a name may move.
 
 use std::time::Duration;
 
@@ -15,7 +17,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// What an uptime may exceed a silence by on one and the same machine: a second or two for a slow network, and more to be safe.
+/// What an uptime may exceed a silence by on one and the same machine: a second or two for a slow
+/// network, and more to be safe.
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// Clocks run up to one percent wrong, and these are two.
@@ -27,7 +30,11 @@ fn was_up(uptime: Duration, ago: Duration) -> bool {
 }
 
 fn machine(report: &NodeReport) -> String {
-    let address = if report.address.is_empty() { "no known address" } else { &report.address };
+    let address = if report.address.is_empty() {
+        "no known address"
+    } else {
+        &report.address
+    };
     match report.hostname.as_str() {
         "" => address.to_owned(),
         host => format!("{host} ({address})"),
@@ -39,9 +46,13 @@ fn seconds(time: Duration) -> String {
 }
 
 impl Fleet {
-    /// Why this agent is a second machine's, if another machine has its name and may still hold workers.
+    /// Why this agent is a second machine's, if another machine has its name and may still hold
+    /// workers.
     pub(crate) fn namesake(&self, hello: &Hello, now: Timestamp) -> Option<String> {
-        let node = self.nodes.get(&hello.node).filter(|node| node.record.boot_id != hello.boot_id)?;
+        let node = self
+            .nodes
+            .get(&hello.node)
+            .filter(|node| node.record.boot_id != hello.boot_id)?;
         if node.session.is_some() && node.is_ready() {
             return Some(format!(
                 "another machine is connected as {}: {}. Start the agent of this one, {}, with a name of its own (--node-name)",
@@ -51,16 +62,27 @@ impl Fleet {
             ));
         }
         let uptime = hello.uptime?;
-        // A word of a node may have waited for so long before it was taken down: a coordinator that stands still for longer knows it.
+        // A word of a node may have waited for so long before it was taken down: a coordinator that
+        // stands still for longer knows it.
         let waited = self.heartbeat() * self.policy.suspect_missed;
-        let (job, number, heard) = node.jobs.iter().filter_map(|uid| self.jobs.get(uid)).find_map(|job| {
-            job.unproven_generations().find_map(|generation| {
-                let member = &generation.members[generation.members.rank_of(&hello.node)? as usize];
-                let unproven = member.boot_id != hello.boot_id && !generation.dead.contains(&hello.node);
-                let heard = self.last_heard(node, &member.boot_id, generation.opened)?;
-                (unproven && was_up(uptime, now.since(heard) + waited)).then_some((&job.name, generation.number, heard))
-            })
-        })?;
+        let (job, number, heard) = node
+            .jobs
+            .iter()
+            .filter_map(|uid| self.jobs.get(uid))
+            .find_map(|job| {
+                job.unproven_generations().find_map(|generation| {
+                    let member =
+                        &generation.members[generation.members.rank_of(&hello.node)? as usize];
+                    let unproven =
+                        member.boot_id != hello.boot_id && !generation.dead.contains(&hello.node);
+                    let heard = self.last_heard(node, &member.boot_id, generation.opened)?;
+                    (unproven && was_up(uptime, now.since(heard) + waited)).then_some((
+                        &job.name,
+                        generation.number,
+                        heard,
+                    ))
+                })
+            })?;
         Some(format!(
             "another machine has the name {} and may still run generation {number} of {job}: {}, last heard {} ago. This one, {}, has been up \
              for {}, so it is not that machine after a reboot. Start its agent with a name of its own (--node-name); or, if the other \
@@ -74,9 +96,10 @@ impl Fleet {
         ))
     }
 
-    /// When this boot of the node was heard last, by this coordinator's clock. A generation is opened only on nodes that are Ready. None for
-    /// one that was opened before this coordinator was started and whose node it has not heard: the wall clock of the one before may have
-    /// been any, and a node that was booted meanwhile would be refused for ever.
+    /// When this boot of the node was heard last, by this coordinator's clock. A generation is
+    /// opened only on nodes that are Ready. None for one that was opened before this coordinator
+    /// was started and whose node it has not heard: the wall clock of the one before may have been
+    /// any, and a node that was booted meanwhile would be refused for ever.
     fn last_heard(&self, node: &Node, boot: &str, opened: Timestamp) -> Option<Timestamp> {
         let spoke = node.spoke.filter(|_| node.record.boot_id == boot);
         spoke.max(Some(opened).filter(|opened| *opened >= self.present_since))
@@ -90,9 +113,15 @@ mod tests {
     #[test]
     fn a_reboot_is_never_older_than_the_silence_before_it() {
         let seconds = Duration::from_secs;
-        assert!(!was_up(seconds(0), seconds(0)) && !was_up(seconds(5), seconds(0)), "the margin");
+        assert!(
+            !was_up(seconds(0), seconds(0)) && !was_up(seconds(5), seconds(0)),
+            "the margin"
+        );
         assert!(was_up(seconds(6), seconds(0)) && was_up(seconds(3_600), seconds(10)));
-        assert!(!was_up(seconds(40), seconds(60)), "booted a while after the last word");
+        assert!(
+            !was_up(seconds(40), seconds(60)),
+            "booted a while after the last word"
+        );
         // Rebooted at once, and looked at two days later by a clock that goes two percent slower.
         let two_days = seconds(48 * 3_600);
         assert!(!was_up(two_days + two_days * 2 / 100, two_days));

@@ -1,8 +1,9 @@
 //! What Kubernetes Node objects say of the fleet's nodes: labels, and nothing that is decided from.
 //!
-//! An object may be read before its agent has ever connected, or long after. A node whose object is gone keeps the labels it had until it
-//! reports anew; a coordinator that starts keeps those of the stored reports until it has read the objects. That they cannot be read stops
-//! nothing: it is one event, and a condition of every node until they can.
+//! An object may be read before its agent has ever connected, or long after. A node whose object is
+//! gone keeps the labels it had until it reports anew; a coordinator that starts keeps those of the
+//! stored reports until it has read the objects. That they cannot be read stops nothing: it is one
+//! event, and a condition of every node until they can.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,8 @@ pub enum ObjectNews {
 pub(crate) struct Objects {
     /// By node, whether its agent has ever been heard or not; shared with the reports.
     labels: BTreeMap<NodeName, Labels>,
-    /// All of them have been read once by this coordinator: a node that is not in `labels` has no object.
+    /// All of them have been read once by this coordinator: a node that is not in `labels` has no
+    /// object.
     listed: bool,
     /// Why they cannot be read at present.
     unreadable: Option<String>,
@@ -49,7 +51,9 @@ impl Objects {
 
     pub(crate) fn condition(&self) -> Option<String> {
         let why = self.unreadable.as_ref()?;
-        Some(format!("LabelsStale: its labels may be old, Kubernetes Node objects cannot be read: {why}"))
+        Some(format!(
+            "LabelsStale: its labels may be old, Kubernetes Node objects cannot be read: {why}"
+        ))
     }
 }
 
@@ -68,12 +72,22 @@ impl Fleet {
             ObjectNews::Deleted(name) => drop(self.objects.labels.remove(&name)),
             ObjectNews::Followed => {
                 if self.objects.unreadable.take().is_some() {
-                    self.event(scratch, now, false, "NodeLabelsFresh", "Kubernetes Node objects are read again".into(), None, None);
+                    self.event(
+                        scratch,
+                        now,
+                        false,
+                        "NodeLabelsFresh",
+                        "Kubernetes Node objects are read again".into(),
+                        None,
+                        None,
+                    );
                     self.touch_all_nodes(scratch);
                 }
             }
             ObjectNews::Unreadable(why) => {
-                let message = format!("Kubernetes Node objects cannot be read: {why}; nodes keep the labels they have");
+                let message = format!(
+                    "Kubernetes Node objects cannot be read: {why}; nodes keep the labels they have"
+                );
                 self.event(scratch, now, true, "NodeLabelsStale", message, None, None);
                 self.objects.unreadable = Some(why);
                 self.touch_all_nodes(scratch);
@@ -83,9 +97,22 @@ impl Fleet {
 
     /// Gives a node the labels of its object, if it has one.
     fn relabel(&mut self, name: &NodeName, scratch: &mut Scratch) {
-        let Some(labels) = self.objects.labels.get(name) else { return };
-        let Some(node) = self.nodes.nodes.get_mut(name).filter(|node| node.report.object_labels != *labels) else { return };
-        node.report = NodeReport { object_labels: labels.clone(), ..(*node.report).clone() }.into();
+        let Some(labels) = self.objects.labels.get(name) else {
+            return;
+        };
+        let Some(node) = self
+            .nodes
+            .nodes
+            .get_mut(name)
+            .filter(|node| node.report.object_labels != *labels)
+        else {
+            return;
+        };
+        node.report = NodeReport {
+            object_labels: labels.clone(),
+            ..(*node.report).clone()
+        }
+        .into();
         scratch.publish.insert(name.clone());
         self.node_changed(name, scratch);
     }

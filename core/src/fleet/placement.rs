@@ -1,8 +1,9 @@
 //! Which nodes form the next generation, and in which rank order. Gang: all or nothing.
 //!
-//! Hard exclusions first, each with its reason; where the job refuses a mixture, only the kind of node and interpreter of which there are enough,
-//! with most survivors, then with most nodes; then a score whose derived `Ord` is the policy. Survivors keep their relative
-//! rank order, newcomers follow: a rank's data and its neighbours stay where they were.
+//! Hard exclusions first, each with its reason; where the job refuses a mixture, only the kind of
+//! node and interpreter of which there are enough, with most survivors, then with most nodes; then
+//! a score whose derived `Ord` is the policy. Survivors keep their relative rank order, newcomers
+//! follow: a rank's data and its neighbours stay where they were.
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt};
 
@@ -36,7 +37,8 @@ pub(crate) struct Candidate<'a> {
     pub node_rank: Option<u32>,
     /// The same for all where the job takes any mixture, and for those with too few GPUs.
     pub kind: Kind,
-    /// What its interpreter has, as far as that is known; nothing is where the job takes any mixture.
+    /// What its interpreter has, as far as that is known; nothing is where the job takes any
+    /// mixture.
     pub stack: Stack,
     /// It has trained in the last generation that did.
     pub trained: bool,
@@ -154,7 +156,10 @@ fn exclusion(candidate: &Candidate<'_>, need: &Need) -> Option<Exclusion> {
     } else if let Some(why) = &candidate.avoided {
         Some(Exclusion::Avoided(why.clone()))
     } else if need.gpus_per_node > 0 && free < need.gpus_per_node {
-        Some(Exclusion::Gpus { free, need: need.gpus_per_node })
+        Some(Exclusion::Gpus {
+            free,
+            need: need.gpus_per_node,
+        })
     } else if need.gpus_per_node == 0 && candidate.slots_free == 0 {
         Some(Exclusion::Occupied)
     } else {
@@ -177,21 +182,35 @@ pub(crate) fn place(candidates: &[Candidate<'_>], need: Need) -> Placement {
     only_one_kind(&mut fit, &need, &mut excluded);
     only_one_stack(&mut fit, &need, &mut excluded);
     if (fit.len() as u32) < need.min && (fit.is_empty() || !planted::on(Mistake::MinimumIgnored)) {
-        return Placement::Short(Shortfall { need: need.min, have: fit.len() as u32, excluded });
+        return Placement::Short(Shortfall {
+            need: need.min,
+            have: fit.len() as u32,
+            excluded,
+        });
     }
     // A few of very many: the rest needs no order.
     let wanted = need.wanted as usize;
     if fit.len() > wanted && wanted > 0 {
-        fit.select_nth_unstable_by(wanted - 1, |a, b| (a.1.shunned, &a.0).cmp(&(b.1.shunned, &b.0)));
+        fit.select_nth_unstable_by(wanted - 1, |a, b| {
+            (a.1.shunned, &a.0).cmp(&(b.1.shunned, &b.0))
+        });
     }
     fit.truncate(wanted);
     fit.sort_by(|a, b| a.0.cmp(&b.0));
-    Placement::Gang(fit.into_iter().map(|(_, candidate)| member(candidate, &need)).collect())
+    Placement::Gang(
+        fit.into_iter()
+            .map(|(_, candidate)| member(candidate, &need))
+            .collect(),
+    )
 }
 
-/// Leaves the nodes of one kind. A kind that is too few loses; a generation's survivors stay together, as they do without kinds; then the
-/// larger one wins.
-fn only_one_kind(fit: &mut Vec<(Score, &Candidate<'_>)>, need: &Need, excluded: &mut BTreeMap<NodeName, Exclusion>) {
+/// Leaves the nodes of one kind. A kind that is too few loses; a generation's survivors stay
+/// together, as they do without kinds; then the larger one wins.
+fn only_one_kind(
+    fit: &mut Vec<(Score, &Candidate<'_>)>,
+    need: &Need,
+    excluded: &mut BTreeMap<NodeName, Exclusion>,
+) {
     let mut kinds: BTreeMap<&Kind, (u32, u32)> = BTreeMap::new();
     for (score, candidate) in fit.iter() {
         let (survivors, all) = kinds.entry(&candidate.kind).or_default();
@@ -199,26 +218,48 @@ fn only_one_kind(fit: &mut Vec<(Score, &Candidate<'_>)>, need: &Need, excluded: 
         *all += 1;
     }
     // Of equals the last, which has the newer CUDA.
-    let best = kinds.into_iter().max_by_key(|(_, (survivors, all))| (*all >= need.min, *survivors, (*all).min(need.wanted)));
+    let best = kinds.into_iter().max_by_key(|(_, (survivors, all))| {
+        (*all >= need.min, *survivors, (*all).min(need.wanted))
+    });
     let Some((best, _)) = best else { return };
     fit.retain(|(_, candidate)| {
         if candidate.kind != *best {
-            excluded.insert(candidate.node.clone(), Exclusion::Mixed(candidate.kind.beside(best)));
+            excluded.insert(
+                candidate.node.clone(),
+                Exclusion::Mixed(candidate.kind.beside(best)),
+            );
         }
         candidate.kind == *best
     });
 }
 
-/// Leaves the nodes whose interpreters go together, as far as it is known of them; a node of which it is not is asked when it is ready.
-fn only_one_stack(fit: &mut Vec<(Score, &Candidate<'_>)>, need: &Need, excluded: &mut BTreeMap<NodeName, Exclusion>) {
-    if fit.iter().all(|(_, candidate)| candidate.stack == Stack::default()) {
+/// Leaves the nodes whose interpreters go together, as far as it is known of them; a node of which
+/// it is not is asked when it is ready.
+fn only_one_stack(
+    fit: &mut Vec<(Score, &Candidate<'_>)>,
+    need: &Need,
+    excluded: &mut BTreeMap<NodeName, Exclusion>,
+) {
+    if fit
+        .iter()
+        .all(|(_, candidate)| candidate.stack == Stack::default())
+    {
         return;
     }
-    let bearers: Vec<Bearer<'_>> =
-        fit.iter().map(|(_, c)| Bearer { node: &c.node, stack: &c.stack, survivor: c.trained }).collect();
+    let bearers: Vec<Bearer<'_>> = fit
+        .iter()
+        .map(|(_, c)| Bearer {
+            node: &c.node,
+            stack: &c.stack,
+            survivor: c.trained,
+        })
+        .collect();
     let odd = stack::mismatched(&bearers, need.gpus_per_node > 0, need.min);
     fit.retain(|(_, candidate)| !odd.contains_key(&candidate.node));
-    excluded.extend(odd.into_iter().map(|(node, how)| (node, Exclusion::Mixed(how))));
+    excluded.extend(
+        odd.into_iter()
+            .map(|(node, how)| (node, Exclusion::Mixed(how))),
+    );
 }
 
 fn score(candidate: &Candidate<'_>, need: &Need) -> Score {
@@ -234,8 +275,15 @@ fn score(candidate: &Candidate<'_>, need: &Need) -> Score {
 fn member(candidate: &Candidate<'_>, need: &Need) -> Member {
     let mut gpus: Vec<&FreeGpu<'_>> = candidate.gpus_free.iter().collect();
     gpus.sort_by_key(|gpu| Reverse(gpu.index));
-    let gpus = (0..need.gpus_per_node).filter_map(|_| gpus.pop()).map(|gpu| gpu.uuid.to_owned()).collect();
-    Member { node: candidate.node.clone(), boot_id: candidate.boot_id.to_owned(), gpus }
+    let gpus = (0..need.gpus_per_node)
+        .filter_map(|_| gpus.pop())
+        .map(|gpu| gpu.uuid.to_owned())
+        .collect();
+    Member {
+        node: candidate.node.clone(),
+        boot_id: candidate.boot_id.to_owned(),
+        gpus,
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// Why a generation was opened. The order is that of severity, for "which cause explains this re-form".
+/// Why a generation was opened. The order is that of severity, for "which cause explains this
+/// re-form".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Cause {
     FirstStart,
@@ -33,7 +34,8 @@ pub enum Cause {
     NodeJoined,
     Scaled,
     Resumed,
-    /// A person has accepted an older copy of the store, and a member had gone on to what that does not know.
+    /// A person has accepted an older copy of the store, and a member had gone on to what that does
+    /// not know.
     StoreAccepted,
 }
 
@@ -42,9 +44,10 @@ impl Cause {
     pub fn is_failure(self) -> bool {
         use Cause::*;
         match self {
-            WorkerFailed | WorkerKilled | PeersLost | NodeLost | NodeRebooted | NodeUnhealthy | Fenced | StartFailed
-            | StartTimeout => true,
-            FirstStart | NodeLeaving | NodeDeleted | MixedNodes | NodeJoined | Scaled | Resumed | StoreAccepted => false,
+            WorkerFailed | WorkerKilled | PeersLost | NodeLost | NodeRebooted | NodeUnhealthy
+            | Fenced | StartFailed | StartTimeout => true,
+            FirstStart | NodeLeaving | NodeDeleted | MixedNodes | NodeJoined | Scaled | Resumed
+            | StoreAccepted => false,
         }
     }
 }
@@ -58,7 +61,8 @@ pub enum Charged {
     Nobody,
 }
 
-/// One re-formation. Points in time are on the coordinator's clock; those not reached, or not measurable, are `None`.
+/// One re-formation. Points in time are on the coordinator's clock; those not reached, or not
+/// measurable, are `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Incident {
@@ -73,7 +77,8 @@ pub struct Incident {
     pub to: Option<Generation>,
     pub from_nodes: u32,
     pub to_nodes: u32,
-    /// When it happened: a rank's exit as its node's kernel saw it; for a silent node, when it was last heard.
+    /// When it happened: a rank's exit as its node's kernel saw it; for a silent node, when it was
+    /// last heard.
     pub event_at: Timestamp,
     /// The coordinator knew.
     pub detected_at: Timestamp,

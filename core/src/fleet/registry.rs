@@ -1,9 +1,12 @@
-//! Who is alive. Silence only: a node's health is another matter, and so is whether somebody cordoned it.
+//! Who is alive. Silence only: a node's health is another matter, and so is whether somebody
+//! cordoned it.
 //!
-//! `Unknown -> Ready -> Suspect -> Lost`, and from each back to `Ready` by a new session. *Suspect*: three heartbeats missed, or the
-//! stream broke; no new work, nothing is stopped. *Lost*: five missed; its work may be placed elsewhere as soon as that is safe.
-//! *Unknown*: not heard since this coordinator started, or since it stood still itself; while the coordinator listens, Unknown never
-//! turns into Lost, and a stream that ends says nothing, since it is the coordinator who was away.
+//! `Unknown -> Ready -> Suspect -> Lost`, and from each back to `Ready` by a new session.
+//! *Suspect*: three heartbeats missed, or the stream broke; no new work, nothing is stopped.
+//! *Lost*: five missed; its work may be placed elsewhere as soon as that is safe. *Unknown*: not
+//! heard since this coordinator started, or since it stood still itself; while the coordinator
+//! listens, Unknown never turns into Lost, and a stream that ends says nothing, since it is the
+//! coordinator who was away.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,14 +26,16 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Node {
     pub record: NodeRecord,
-    /// What it last said of itself, shared with all views: a node with eight GPUs has some 15 KiB to say.
+    /// What it last said of itself, shared with all views: a node with eight GPUs has some 15 KiB
+    /// to say.
     pub report: Arc<NodeReport>,
     pub session: Option<SessionId>,
     pub incarnation: u64,
     /// The version of the session's protocol its agent was welcomed under; 0 before that.
     pub protocol: u32,
     pub liveness: Liveness,
-    /// How often its agent was told to speak: it is judged by this, also when the fleet has become smaller, and its heartbeat quicker.
+    /// How often its agent was told to speak: it is judged by this, also when the fleet has become
+    /// smaller, and its heartbeat quicker.
     pub heartbeat: Duration,
     /// People were told that it is silent, and not yet that it is back.
     pub told_silent: bool,
@@ -38,9 +43,11 @@ pub(crate) struct Node {
     pub doubted_at: Timestamp,
     /// When this coordinator saw it become Lost; `None` for one that was Lost before it started.
     pub lost_at: Option<Timestamp>,
-    /// When it was last heard; the coordinator's own stalls are added, so that they are not held against it.
+    /// When it was last heard; the coordinator's own stalls are added, so that they are not held
+    /// against it.
     pub heard: Timestamp,
-    /// When this boot certainly lived, by its own word; `None`: this coordinator has not heard it yet.
+    /// When this boot certainly lived, by its own word; `None`: this coordinator has not heard it
+    /// yet.
     pub spoke: Option<Timestamp>,
     /// Everything it holds, as of its last report.
     pub runs: BTreeMap<RunId, RunReport>,
@@ -87,7 +94,10 @@ impl Node {
     /// After how long a silence it is doubted, and lost. `heartbeat`: the fleet's now.
     fn patience(&self, heartbeat: Duration, policy: &Policy) -> (Duration, Duration) {
         let heartbeat = heartbeat.max(self.heartbeat);
-        (heartbeat * policy.suspect_missed, heartbeat * policy.lost_missed)
+        (
+            heartbeat * policy.suspect_missed,
+            heartbeat * policy.lost_missed,
+        )
     }
 
     /// When its silence will say something new. `heartbeat`: the fleet's now.
@@ -108,7 +118,8 @@ impl Node {
     }
 }
 
-/// The heartbeat changes with the number of nodes in steps of so many: whoever becomes quicker has everybody filed anew.
+/// The heartbeat changes with the number of nodes in steps of so many: whoever becomes quicker has
+/// everybody filed anew.
 pub(crate) const HEARTBEAT_STEP: usize = 500;
 
 /// All nodes, and which session speaks for which.
@@ -116,14 +127,16 @@ pub(crate) const HEARTBEAT_STEP: usize = 500;
 pub(crate) struct Registry {
     pub nodes: BTreeMap<NodeName, Node>,
     sessions: BTreeMap<SessionId, NodeName>,
-    /// Ready and Suspect nodes, each by a moment not later than the next verdict on it. Messages only put verdicts off; how far is looked up
-    /// when that moment has come, so that a message costs nothing here, and a turn no more than the nodes it is about.
+    /// Ready and Suspect nodes, each by a moment not later than the next verdict on it. Messages
+    /// only put verdicts off; how far is looked up when that moment has come, so that a message
+    /// costs nothing here, and a turn no more than the nodes it is about.
     due: BTreeSet<(Timestamp, NodeName)>,
     unknown: BTreeSet<NodeName>,
     /// Nodes that are not gone.
     present: usize,
-    /// No verdict on silence is due before this. Messages of Ready nodes only put verdicts off; whatever else happens resets it, so that
-    /// 2,000 heartbeats a second do not each look at 10,000 nodes.
+    /// No verdict on silence is due before this. Messages of Ready nodes only put verdicts off;
+    /// whatever else happens resets it, so that 2,000 heartbeats a second do not each look at
+    /// 10,000 nodes.
     quiet_until: Timestamp,
 }
 
@@ -132,14 +145,21 @@ impl Registry {
         self.nodes.get(name)
     }
 
-    /// Nodes that are connected, or awaited: not those that are gone. The heartbeat depends on their number, in steps.
+    /// Nodes that are connected, or awaited: not those that are gone. The heartbeat depends on
+    /// their number, in steps.
     pub(crate) fn present(&self) -> usize {
         self.present
     }
 
     /// Notes that a node is gone since `now`, or that it is not. True if that is new.
     pub(crate) fn set_gone(&mut self, name: &NodeName, gone: bool, now: Timestamp) -> bool {
-        let Some(node) = self.nodes.get_mut(name).filter(|node| node.record.gone != gone) else { return false };
+        let Some(node) = self
+            .nodes
+            .get_mut(name)
+            .filter(|node| node.record.gone != gone)
+        else {
+            return false;
+        };
         (node.record.gone, node.record.gone_since) = (gone, gone.then_some(now));
         match gone {
             true => self.one_less(),
@@ -174,7 +194,9 @@ impl Registry {
 
     /// Puts a node where its liveness belongs. `due`: not later than the next verdict on it.
     fn file(&mut self, name: &NodeName, due: Timestamp) {
-        let Some(node) = self.nodes.get_mut(name) else { return };
+        let Some(node) = self.nodes.get_mut(name) else {
+            return;
+        };
         if let Some(before) = node.due.take() {
             self.due.remove(&(before, name.clone()));
         }
@@ -194,7 +216,12 @@ impl Registry {
     }
 
     /// Binds a session to a node, and frees the node of the session it had.
-    pub(crate) fn bind(&mut self, session: SessionId, name: &NodeName, now: Timestamp) -> Option<SessionId> {
+    pub(crate) fn bind(
+        &mut self,
+        session: SessionId,
+        name: &NodeName,
+        now: Timestamp,
+    ) -> Option<SessionId> {
         self.quiet_until = Timestamp(0);
         let node = self.nodes.get_mut(name)?;
         let before = node.session.replace(session);
@@ -211,8 +238,12 @@ impl Registry {
 
     /// A message came; `stale`: it may have waited here for long. True if that ended a doubt.
     pub(crate) fn heard(&mut self, session: SessionId, now: Timestamp, stale: bool) -> bool {
-        let Some(name) = self.sessions.get(&session) else { return false };
-        let Some(node) = self.nodes.get_mut(name) else { return false };
+        let Some(name) = self.sessions.get(&session) else {
+            return false;
+        };
+        let Some(node) = self.nodes.get_mut(name) else {
+            return false;
+        };
         node.heard = now;
         if !stale {
             node.spoke = Some(now);
@@ -227,9 +258,15 @@ impl Registry {
         back
     }
 
-    /// The stream ended: a suspicion, at once; `excused`: it may be for this coordinator's own fault, and the node must be heard anew.
-    /// Answers with the node, if the session still spoke for one.
-    pub(crate) fn disconnect(&mut self, session: SessionId, now: Timestamp, excused: bool) -> Option<NodeName> {
+    /// The stream ended: a suspicion, at once; `excused`: it may be for this coordinator's own
+    /// fault, and the node must be heard anew. Answers with the node, if the session still spoke
+    /// for one.
+    pub(crate) fn disconnect(
+        &mut self,
+        session: SessionId,
+        now: Timestamp,
+        excused: bool,
+    ) -> Option<NodeName> {
         let name = self.sessions.remove(&session)?;
         self.quiet_until = Timestamp(0);
         let node = self.nodes.get_mut(&name)?;
@@ -244,7 +281,9 @@ impl Registry {
     }
 
     pub(crate) fn forget(&mut self, name: &NodeName) {
-        let Some(node) = self.nodes.remove(name) else { return };
+        let Some(node) = self.nodes.remove(name) else {
+            return;
+        };
         if let Some(due) = node.due {
             self.due.remove(&(due, name.clone()));
         }
@@ -255,9 +294,15 @@ impl Registry {
         }
     }
 
-    /// Judges silence by the heartbeat that agents were given. `listening`: nobody becomes Lost who was not heard by this
-    /// coordinator. Answers with those that changed.
-    pub(crate) fn expire(&mut self, now: Timestamp, heartbeat: Duration, policy: &Policy, listening: bool) -> Vec<NodeName> {
+    /// Judges silence by the heartbeat that agents were given. `listening`: nobody becomes Lost who
+    /// was not heard by this coordinator. Answers with those that changed.
+    pub(crate) fn expire(
+        &mut self,
+        now: Timestamp,
+        heartbeat: Duration,
+        policy: &Policy,
+        listening: bool,
+    ) -> Vec<NodeName> {
         if now < self.quiet_until {
             return Vec::new();
         }
@@ -270,11 +315,18 @@ impl Registry {
         }
         let mut changed = Vec::new();
         for name in looked_at {
-            let Some(node) = self.nodes.get_mut(&name) else { continue };
+            let Some(node) = self.nodes.get_mut(&name) else {
+                continue;
+            };
             node.due = None;
             let next = match node.liveness {
                 Liveness::Unknown => Liveness::Lost,
-                same if node.next_verdict(heartbeat, policy).is_none_or(|at| now < at) => same,
+                same if node
+                    .next_verdict(heartbeat, policy)
+                    .is_none_or(|at| now < at) =>
+                {
+                    same
+                }
                 Liveness::Ready => Liveness::Suspect,
                 _ => Liveness::Lost,
             };
@@ -287,8 +339,12 @@ impl Registry {
         }
         changed.sort_unstable();
         let heard_all = self.unknown.is_empty();
-        self.quiet_until =
-            if heard_all { self.next_silence(heartbeat, policy).unwrap_or(Timestamp(u64::MAX)) } else { Timestamp(0) };
+        self.quiet_until = if heard_all {
+            self.next_silence(heartbeat, policy)
+                .unwrap_or(Timestamp(u64::MAX))
+        } else {
+            Timestamp(0)
+        };
         changed
     }
 
@@ -300,10 +356,15 @@ impl Registry {
         }
     }
 
-    /// The coordinator stood still so long that agents may have given it up: who is there must be heard anew.
+    /// The coordinator stood still so long that agents may have given it up: who is there must be
+    /// heard anew.
     pub(crate) fn unhear(&mut self) {
         self.quiet_until = Timestamp(0);
-        for (name, node) in self.nodes.iter_mut().filter(|(_, node)| node.liveness != Liveness::Lost) {
+        for (name, node) in self
+            .nodes
+            .iter_mut()
+            .filter(|(_, node)| node.liveness != Liveness::Lost)
+        {
             (node.liveness, node.due) = (Liveness::Unknown, None);
             self.unknown.insert(name.clone());
         }
@@ -311,7 +372,11 @@ impl Registry {
     }
 
     /// When the next verdict on silence may be due; never later than it is.
-    pub(crate) fn next_verdict(&mut self, heartbeat: Duration, policy: &Policy) -> Option<Timestamp> {
+    pub(crate) fn next_verdict(
+        &mut self,
+        heartbeat: Duration,
+        policy: &Policy,
+    ) -> Option<Timestamp> {
         match self.quiet_until {
             Timestamp(0) => self.next_silence(heartbeat, policy),
             known => Some(known).filter(|at| *at < Timestamp(u64::MAX)),

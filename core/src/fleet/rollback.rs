@@ -1,9 +1,12 @@
-//! A node that knows more than the store (R9, R12): the store is an old copy, put back after a loss.
+//! A node that knows more than the store (R9, R12): the store is an old copy, put back after a
+//! loss.
 //!
-//! Every decision is committed before anybody hears of it, so no node can be ahead of the newest store. One that is (in node epoch, in the
-//! generation of a job, or with workers of a job the store never knew) proves that decisions are missing. Then nobody guesses: the node is
-//! *halted*, which is stored with it. It gets no orders and no work, its workers are left alone, and nothing is decided about the jobs it
-//! holds or is a member of. What to do is an operator's choice, and the sentence says which there are.
+//! Every decision is committed before anybody hears of it, so no node can be ahead of the newest
+//! store. One that is (in node epoch, in the generation of a job, or with workers of a job the
+//! store never knew) proves that decisions are missing. Then nobody guesses: the node is *halted*,
+//! which is stored with it. It gets no orders and no work, its workers are left alone, and nothing
+//! is decided about the jobs it holds or is a member of. What to do is an operator's choice, and
+//! the sentence says which there are.
 
 use std::time::Duration;
 
@@ -34,10 +37,17 @@ newest store; or, if that is lost, start the coordinator with --accept-store, wh
 node is odd (it came from another cluster), strike it off (muster delete node) and empty its state directory";
 
 impl Hello {
-    /// What the node has obeyed of each job, and what it holds: that may be more, if its ledger is an older copy itself.
+    /// What the node has obeyed of each job, and what it holds: that may be more, if its ledger is
+    /// an older copy itself.
     pub(crate) fn newest(&self) -> impl Iterator<Item = (&JobUid, Generation)> {
-        let held = self.runs.iter().map(|run| (&run.run.job, run.run.generation));
-        self.jobs_seen.iter().map(|(job, obeyed)| (job, obeyed.generation)).chain(held)
+        let held = self
+            .runs
+            .iter()
+            .map(|run| (&run.run.job, run.run.generation));
+        self.jobs_seen
+            .iter()
+            .map(|(job, obeyed)| (job, obeyed.generation))
+            .chain(held)
     }
 }
 
@@ -50,20 +60,40 @@ impl Fleet {
         let stored = self.nodes.get(&hello.node).map(|node| node.record.epoch);
         let newer_epoch = stored
             .filter(|stored| hello.epoch_seen > *stored)
-            .map(|stored| format!("it has obeyed node epoch {}, the store says {stored}", hello.epoch_seen));
+            .map(|stored| {
+                format!(
+                    "it has obeyed node epoch {}, the store says {stored}",
+                    hello.epoch_seen
+                )
+            });
         let newer = |(uid, generation): (&JobUid, Generation)| {
-            let job = self.jobs.get(uid).filter(|job| generation > job.last_generation)?;
-            Some(format!("it has obeyed generation {generation} of {}, the store says {}", job.name, job.last_generation))
+            let job = self
+                .jobs
+                .get(uid)
+                .filter(|job| generation > job.last_generation)?;
+            Some(format!(
+                "it has obeyed generation {generation} of {}, the store says {}",
+                job.name, job.last_generation
+            ))
         };
         // A number that was given out again before this node was heard.
         let another = |run: &RunReport| {
             let job = self.jobs.get(&run.run.job)?;
-            let current =
-                job.current.as_ref().filter(|current| current.number == run.run.generation && !current.has(&hello.node))?;
-            Some(format!("it holds generation {} of {}, whose members in the store are others", current.number, job.name))
+            let current = job.current.as_ref().filter(|current| {
+                current.number == run.run.generation && !current.has(&hello.node)
+            })?;
+            Some(format!(
+                "it holds generation {} of {}, whose members in the store are others",
+                current.number, job.name
+            ))
         };
-        // A job is deleted only when all its members are dead, or struck off by an operator. A node that was struck off is not known any more.
-        let is_deleted = |job: &JobUid| self.tombstones.iter().any(|tombstone| &tombstone.run.job == job);
+        // A job is deleted only when all its members are dead, or struck off by an operator. A node
+        // that was struck off is not known any more.
+        let is_deleted = |job: &JobUid| {
+            self.tombstones
+                .iter()
+                .any(|tombstone| &tombstone.run.job == job)
+        };
         let unknown = |run: &RunReport| {
             let uid = &run.run.job;
             let lives = !run.phase.is_over() && !self.jobs.contains_key(uid) && !is_deleted(uid);
@@ -76,25 +106,46 @@ impl Fleet {
             .or_else(|| hello.runs.iter().find_map(unknown))
     }
 
-    /// What this agent must know if it is the one that speaks for this node, and does not: workers were started here on this boot, its ledger is
-    /// older than its node's last welcome, and it holds nothing of them. It is a second agent with a state directory of its own, or
-    /// somebody has put another in the place of the first. To such a one nothing is said: it would start them a second time.
+    /// What this agent must know if it is the one that speaks for this node, and does not: workers
+    /// were started here on this boot, its ledger is older than its node's last welcome, and it
+    /// holds nothing of them. It is a second agent with a state directory of its own, or somebody
+    /// has put another in the place of the first. To such a one nothing is said: it would start
+    /// them a second time.
     pub(crate) fn forgotten(&self, hello: &Hello) -> Option<String> {
-        let node = self.nodes.get(&hello.node).filter(|node| node.record.boot_id == hello.boot_id)?;
+        let node = self
+            .nodes
+            .get(&hello.node)
+            .filter(|node| node.record.boot_id == hello.boot_id)?;
         if hello.epoch_seen >= node.record.epoch || planted::on(Mistake::StrangerTakenIn) {
             return None;
         }
-        let past = |seen: &Obeyed, run: &RunId| seen.generation > run.generation || seen.over && seen.generation == run.generation;
-        let obeyed = |run: &RunId| hello.jobs_seen.get(&run.job).is_some_and(|seen| past(seen, run));
+        let past = |seen: &Obeyed, run: &RunId| {
+            seen.generation > run.generation || seen.over && seen.generation == run.generation
+        };
+        let obeyed = |run: &RunId| {
+            hello
+                .jobs_seen
+                .get(&run.job)
+                .is_some_and(|seen| past(seen, run))
+        };
         let lacks = |run: &RunId| !obeyed(run) && !hello.runs.iter().any(|held| held.run == *run);
-        let run = node.jobs.iter().filter_map(|uid| self.jobs.get(uid)).find_map(|job| {
-            let on_this_boot = |g: &GenerationRecord| {
-                let member = g.members.rank_of(&hello.node).map(|rank| &g.members[rank as usize]);
-                member.is_some_and(|member| member.boot_id == hello.boot_id)
-            };
-            let mut here = job.unproven_generations().filter(|g| g.started && on_this_boot(g) && !g.dead.contains(&hello.node));
-            here.find_map(|generation| Some(generation.run(&job.uid)).filter(lacks))
-        })?;
+        let run = node
+            .jobs
+            .iter()
+            .filter_map(|uid| self.jobs.get(uid))
+            .find_map(|job| {
+                let on_this_boot = |g: &GenerationRecord| {
+                    let member = g
+                        .members
+                        .rank_of(&hello.node)
+                        .map(|rank| &g.members[rank as usize]);
+                    member.is_some_and(|member| member.boot_id == hello.boot_id)
+                };
+                let mut here = job
+                    .unproven_generations()
+                    .filter(|g| g.started && on_this_boot(g) && !g.dead.contains(&hello.node));
+                here.find_map(|generation| Some(generation.run(&job.uid)).filter(lacks))
+            })?;
         let (name, number) = (&self.jobs[&run.job].name, run.generation);
         Some(format!(
             "this agent does not know of generation {number} of {name}, whose workers were started on {} on this boot: another agent of this name \
@@ -109,25 +160,37 @@ impl Fleet {
         format!("{why}. {REMEDY}")
     }
 
-    /// Takes up what a node has obeyed that is not ahead of the store, or is and an operator has said that the store is the truth: numbers that
-    /// nodes have seen are not given out again. Where another node still holds a job up, that node's word is awaited: whoever has spoken since
-    /// speaks again to the coordinator that accepts the store, and a node that is struck off ends the generation by that.
+    /// Takes up what a node has obeyed that is not ahead of the store, or is and an operator has
+    /// said that the store is the truth: numbers that nodes have seen are not given out again.
+    /// Where another node still holds a job up, that node's word is awaited: whoever has spoken
+    /// since speaks again to the coordinator that accepts the store, and a node that is struck off
+    /// ends the generation by that.
     pub(crate) fn accept_numbers(&mut self, hello: &Hello, now: Timestamp, scratch: &mut Scratch) {
         for (uid, generation) in hello.newest() {
-            let Some(job) = self.jobs.get(uid).filter(|_| self.halted_by(uid).is_none()) else { continue };
+            let Some(job) = self.jobs.get(uid).filter(|_| self.halted_by(uid).is_none()) else {
+                continue;
+            };
             let newer = generation > job.last_generation;
-            // A member has gone on to another, so this one was replaced by what an accepted store did not know, and no node goes back to it.
-            // Of a node that is no member nothing follows: the current one may have been begun since.
-            let replaced = job.current.as_ref().is_some_and(|g| generation > g.number && g.has(&hello.node));
+            // A member has gone on to another, so this one was replaced by what an accepted store
+            // did not know, and no node goes back to it. Of a node that is no member nothing
+            // follows: the current one may have been begun since.
+            let replaced = job
+                .current
+                .as_ref()
+                .is_some_and(|g| generation > g.number && g.has(&hello.node));
             if !newer && !replaced {
                 continue;
             }
             self.touch_job(uid, scratch);
             let job = self.jobs.get_mut(uid).expect("looked up above");
             job.last_generation = job.last_generation.max(generation);
-            let Some(current) = job.current.as_ref().filter(|_| replaced) else { continue };
-            let message =
-                format!("{} has gone on to generation {generation}, of which the accepted store does not know", hello.node);
+            let Some(current) = job.current.as_ref().filter(|_| replaced) else {
+                continue;
+            };
+            let message = format!(
+                "{} has gone on to generation {generation}, of which the accepted store does not know",
+                hello.node
+            );
             let (from, from_nodes) = (Some(current.number), current.members.len() as u32);
             job.open_incident(Incident {
                 cause: Cause::StoreAccepted,
@@ -136,7 +199,10 @@ impl Fleet {
                 from_nodes,
                 ..Incident::at(now)
             });
-            job.retire_current(Stopping { reason: message, grace: Duration::ZERO });
+            job.retire_current(Stopping {
+                reason: message,
+                grace: Duration::ZERO,
+            });
         }
     }
 
@@ -144,9 +210,14 @@ impl Fleet {
     pub(crate) fn halted_by(&self, uid: &JobUid) -> Option<&NodeName> {
         let holds = |name: &&NodeName| {
             let node = self.nodes.get(name);
-            node.is_some_and(|node| node.jobs.contains(uid) || node.runs.keys().any(|run| &run.job == uid))
+            node.is_some_and(|node| {
+                node.jobs.contains(uid) || node.runs.keys().any(|run| &run.job == uid)
+            })
         };
-        self.halted.iter().filter(|_| !planted::on(Mistake::HaltIgnored)).find(holds)
+        self.halted
+            .iter()
+            .filter(|_| !planted::on(Mistake::HaltIgnored))
+            .find(holds)
     }
 
     /// Users' wishes for such a job have to wait.
@@ -154,8 +225,9 @@ impl Fleet {
         match self.halted_by(uid) {
             None => Ok(()),
             Some(node) => {
-                let message =
-                    format!("nothing is decided about {name}: {node} knows more than the store (muster describe node {node})");
+                let message = format!(
+                    "nothing is decided about {name}: {node} knows more than the store (muster describe node {node})"
+                );
                 Err(Refusal::Precondition(message))
             }
         }

@@ -1,10 +1,13 @@
-//! Members whose interpreters do not go together ([`crate::nccl::stack`]). A node knows what a job's interpreter has only once it has made itself ready to
-//! run it; so this is judged when all members of a generation are ready and none is started.
+//! Members whose interpreters do not go together ([`crate::nccl::stack`]). A node knows what a
+//! job's interpreter has only once it has made itself ready to run it; so this is judged when all
+//! members of a generation are ready and none is started.
 //!
-//! A job that refuses a mixture has such a generation broken before it starts. What its members have is remembered, and placement goes by it: each
-//! generation that is refused teaches something, so that the last is of nodes that go together, or there are too few. It is forgotten when a node's agent
-//! starts anew, when a user scales the job, when what then trains turns out to be alike, and after a while if the job waits for nodes: one that
-//! waits may as well look again, one that trains is not disturbed for it. Any other job is started with a warning.
+//! A job that refuses a mixture has such a generation broken before it starts. What its members
+//! have is remembered, and placement goes by it: each generation that is refused teaches something,
+//! so that the last is of nodes that go together, or there are too few. It is forgotten when a
+//! node's agent starts anew, when a user scales the job, when what then trains turns out to be
+//! alike, and after a while if the job waits for nodes: one that waits may as well look again, one
+//! that trains is not disturbed for it. Any other job is started with a warning.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -26,9 +29,11 @@ use crate::{
     time::Timestamp,
 };
 
-/// Nodes of which one job remembers it; the oldest are forgotten, and asked again. 1,024 of about 120 bytes, where a whole large job is refused.
+/// Nodes of which one job remembers it; the oldest are forgotten, and asked again. 1,024 of about
+/// 120 bytes, where a whole large job is refused.
 const KNOWN_MAX: usize = 1_024;
-/// How long a job that waits for nodes goes by what it remembers. Each look is a generation and a receipt, and `muster scale` is quicker.
+/// How long a job that waits for nodes goes by what it remembers. Each look is a generation and a
+/// receipt, and `muster scale` is quicker.
 const ASK_AGAIN: Duration = Duration::from_secs(300);
 
 /// What a node was found to have.
@@ -46,16 +51,28 @@ impl JobRecord {
         self.spec.node_mix == NodeMix::Refuse
     }
 
-    /// What is known of its interpreter on this node: by the node's own last word, else from memory.
+    /// What is known of its interpreter on this node: by the node's own last word, else from
+    /// memory.
     pub(crate) fn stack_on(&self, node: &Node) -> Stack {
         if !self.refuses() {
             return Stack::default();
         }
-        let run = |generation| RunId { job: self.uid.clone(), generation: Generation(generation) };
-        let said =
-            node.runs.range(run(0)..=run(u64::MAX)).rev().map(|(_, run)| &run.stack).find(|stack| **stack != Stack::default());
-        let known =
-            || self.stacks.get(&node.record.name).filter(|known| known.incarnation == node.incarnation).map(|known| &known.stack);
+        let run = |generation| RunId {
+            job: self.uid.clone(),
+            generation: Generation(generation),
+        };
+        let said = node
+            .runs
+            .range(run(0)..=run(u64::MAX))
+            .rev()
+            .map(|(_, run)| &run.stack)
+            .find(|stack| **stack != Stack::default());
+        let known = || {
+            self.stacks
+                .get(&node.record.name)
+                .filter(|known| known.incarnation == node.incarnation)
+                .map(|known| &known.stack)
+        };
         said.or_else(known).cloned().unwrap_or_default()
     }
 
@@ -79,52 +96,107 @@ impl JobRecord {
 
 impl Fleet {
     /// The members and what their nodes say they have.
-    fn bearers<'a>(&'a self, job: &'a JobRecord, generation: &'a GenerationRecord) -> Vec<Bearer<'a>> {
+    fn bearers<'a>(
+        &'a self,
+        job: &'a JobRecord,
+        generation: &'a GenerationRecord,
+    ) -> Vec<Bearer<'a>> {
         let before = job.trained_last();
         let reports = generation::reports(&self.nodes, &job.uid, generation);
         let known = reports.filter_map(|(node, run)| Some((node, &run?.stack)));
-        known.map(|(node, stack)| Bearer { node, stack, survivor: before.is_some_and(|g| g.has(node)) }).collect()
+        known
+            .map(|(node, stack)| Bearer {
+                node,
+                stack,
+                survivor: before.is_some_and(|g| g.has(node)),
+            })
+            .collect()
     }
 
-    /// Members of the generation being formed that do not go with the others, where the job refuses that; none before all are ready.
+    /// Members of the generation being formed that do not go with the others, where the job refuses
+    /// that; none before all are ready.
     pub(crate) fn mismatched(&self, uid: &JobUid, now: Timestamp) -> Vec<Evidence> {
         let job = &self.jobs[uid];
         let forming = job.current.as_ref().filter(|g| !g.started && job.refuses());
-        let Some(generation) = forming.filter(|g| generation::unready(&self.nodes, uid, g).is_empty()) else { return Vec::new() };
-        let odd = stack::mismatched(&self.bearers(job, generation), job.spec.gpus_per_node > 0, job.spec.min_replicas);
-        odd.into_iter().map(|(node, how)| Evidence::Unlike { node, how, at: now }).collect()
+        let Some(generation) =
+            forming.filter(|g| generation::unready(&self.nodes, uid, g).is_empty())
+        else {
+            return Vec::new();
+        };
+        let odd = stack::mismatched(
+            &self.bearers(job, generation),
+            job.spec.gpus_per_node > 0,
+            job.spec.min_replicas,
+        );
+        odd.into_iter()
+            .map(|(node, how)| Evidence::Unlike { node, how, at: now })
+            .collect()
     }
 
     /// Remembers what the members of a refused generation have: their runs are forgotten soon.
     pub(crate) fn note_stacks(&mut self, uid: &JobUid, evidence: &[Evidence], now: Timestamp) {
         let job = &self.jobs[uid];
-        let Some(generation) = &job.current else { return };
-        if !evidence.iter().any(|e| matches!(e, Evidence::Unlike { .. })) {
+        let Some(generation) = &job.current else {
+            return;
+        };
+        if !evidence
+            .iter()
+            .any(|e| matches!(e, Evidence::Unlike { .. }))
+        {
             return;
         }
         let note = |bearer: Bearer<'_>| {
             let incarnation = self.nodes.get(bearer.node)?.incarnation;
-            Some((bearer.node.clone(), KnownStack { at: now, stack: bearer.stack.clone(), incarnation }))
+            Some((
+                bearer.node.clone(),
+                KnownStack {
+                    at: now,
+                    stack: bearer.stack.clone(),
+                    incarnation,
+                },
+            ))
         };
-        let noted: Vec<_> = self.bearers(job, generation).into_iter().filter_map(note).collect();
+        let noted: Vec<_> = self
+            .bearers(job, generation)
+            .into_iter()
+            .filter_map(note)
+            .collect();
         let stacks = &mut self.jobs.get_mut(uid).expect("found above").stacks;
         stacks.extend(noted);
         while stacks.len() > KNOWN_MAX {
-            let oldest = stacks.iter().min_by_key(|(_, known)| known.at).map(|(node, _)| node.clone());
+            let oldest = stacks
+                .iter()
+                .min_by_key(|(_, known)| known.at)
+                .map(|(node, _)| node.clone());
             oldest.and_then(|node| stacks.remove(&node));
         }
     }
 
-    /// What the generation about to start is made of, for its event. Warns of what differs, and forgets of whom goes with it.
-    pub(crate) fn know_stacks(&mut self, uid: &JobUid, now: Timestamp, scratch: &mut Scratch) -> String {
+    /// What the generation about to start is made of, for its event. Warns of what differs, and
+    /// forgets of whom goes with it.
+    pub(crate) fn know_stacks(
+        &mut self,
+        uid: &JobUid,
+        now: Timestamp,
+        scratch: &mut Scratch,
+    ) -> String {
         let job = &self.jobs[uid];
-        let Some(generation) = &job.current else { return String::new() };
+        let Some(generation) = &job.current else {
+            return String::new();
+        };
         let (bearers, gpus) = (self.bearers(job, generation), job.spec.gpus_per_node > 0);
         let mismatches = stack::mismatches(&bearers, gpus);
         // A large job has many members and few stacks.
-        let different: BTreeMap<&Stack, Bearer<'_>> = bearers.iter().map(|bearer| (bearer.stack, *bearer)).collect();
+        let different: BTreeMap<&Stack, Bearer<'_>> = bearers
+            .iter()
+            .map(|bearer| (bearer.stack, *bearer))
+            .collect();
         let fits = |known: &KnownStack, node| {
-            let with = different.values().copied().chain([Bearer { node, stack: &known.stack, survivor: false }]);
+            let with = different.values().copied().chain([Bearer {
+                node,
+                stack: &known.stack,
+                survivor: false,
+            }]);
             stack::mismatches(&with.collect::<Vec<_>>(), gpus).is_empty()
         };
         let alike: Vec<_> = job
@@ -133,10 +205,22 @@ impl Fleet {
             .filter(|(node, known)| generation.has(node) || fits(known, node))
             .map(|(node, _)| node.clone())
             .collect();
-        let said: Vec<String> = different.keys().map(|stack| stack.to_string()).filter(|said| !said.is_empty()).collect();
+        let said: Vec<String> = different
+            .keys()
+            .map(|stack| stack.to_string())
+            .filter(|said| !said.is_empty())
+            .collect();
         let (name, number) = (job.name.clone(), generation.number);
         for mismatch in mismatches {
-            self.event(scratch, now, true, "MixedNodes", mismatch.to_string(), Some((uid, &name, Some(number))), None);
+            self.event(
+                scratch,
+                now,
+                true,
+                "MixedNodes",
+                mismatch.to_string(),
+                Some((uid, &name, Some(number))),
+                None,
+            );
         }
         if let Some(job) = self.jobs.get_mut(uid) {
             alike.iter().for_each(|node| drop(job.stacks.remove(node)));

@@ -1,7 +1,8 @@
-//! What a node's own verdict on its hardware means for jobs: who may not go there, who cannot stay, who should leave when it is convenient.
+//! What a node's own verdict on its hardware means for jobs: who may not go there, who cannot stay,
+//! who should leave when it is convenient.
 //!
-//! The verdict is the agent's ([`crate::health`]); nothing is judged anew here. It says nothing of a job's fault, and a node that is well
-//! again is used again.
+//! The verdict is the agent's ([`crate::health`]); nothing is judged anew here. It says nothing of
+//! a job's fault, and a node that is well again is used again.
 
 use crate::{
     fleet::{Fleet, job::Member, placement::Placement, registry::Node, turn::Scratch},
@@ -12,11 +13,18 @@ use crate::{
     time::Timestamp,
 };
 
-/// The gravest finding about what this member was given: its GPUs, or its node. A member without GPUs stays while its processes do.
+/// The gravest finding about what this member was given: its GPUs, or its node. A member without
+/// GPUs stays while its processes do.
 fn concerns<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> {
     let report = &node.report;
-    let given = member.gpus.iter().map(|uuid| report.gpu_of(uuid).map_or(uuid.as_str(), |gpu| gpu.uuid.as_str()));
-    given.filter_map(|uuid| report.health.of_gpu(uuid)).max_by_key(|finding| finding.severity)
+    let given = member.gpus.iter().map(|uuid| {
+        report
+            .gpu_of(uuid)
+            .map_or(uuid.as_str(), |gpu| gpu.uuid.as_str())
+    });
+    given
+        .filter_map(|uuid| report.health.of_gpu(uuid))
+        .max_by_key(|finding| finding.severity)
 }
 
 /// Why this member cannot go on, or must not.
@@ -26,77 +34,152 @@ pub(crate) fn fails<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> 
 
 /// Why nothing new may be placed on the node, if so.
 pub(crate) fn withheld(node: &Node) -> Option<String> {
-    let finding = node.report.health.withholds_node().filter(|_| !planted::on(Mistake::UnhealthyPlaced))?;
+    let finding = node
+        .report
+        .health
+        .withholds_node()
+        .filter(|_| !planted::on(Mistake::UnhealthyPlaced))?;
     Some(format!("unhealthy ({}: {})", finding.check, finding.reason))
 }
 
 /// What keeps work away from something.
 fn grave(health: &Health) -> impl Iterator<Item = &Finding> {
-    health.findings.iter().filter(|finding| finding.severity >= Severity::Drain)
+    health
+        .findings
+        .iter()
+        .filter(|finding| finding.severity >= Severity::Drain)
 }
 
 impl Fleet {
-    /// Says what keeps work away from a node that did not before its last report, or that nothing does any more: one event a report.
-    pub(crate) fn tell_health(&mut self, name: &NodeName, before: &Health, now: Timestamp, scratch: &mut Scratch) {
-        let Some(node) = self.nodes.get(name) else { return };
-        let known = |finding: &&Finding| grave(before).any(|old| (&old.check, &old.subject) == (&finding.check, &finding.subject));
-        let news: Vec<&Finding> = grave(&node.report.health).filter(|finding| !known(finding)).collect();
+    /// Says what keeps work away from a node that did not before its last report, or that nothing
+    /// does any more: one event a report.
+    pub(crate) fn tell_health(
+        &mut self,
+        name: &NodeName,
+        before: &Health,
+        now: Timestamp,
+        scratch: &mut Scratch,
+    ) {
+        let Some(node) = self.nodes.get(name) else {
+            return;
+        };
+        let known = |finding: &&Finding| {
+            grave(before)
+                .any(|old| (&old.check, &old.subject) == (&finding.check, &finding.subject))
+        };
+        let news: Vec<&Finding> = grave(&node.report.health)
+            .filter(|finding| !known(finding))
+            .collect();
         let (warning, reason, message) = if let Some(first) = news.first() {
-            let others = if news.len() > 1 { format!("; and {} more", news.len() - 1) } else { String::new() };
-            (true, "NodeUnhealthy", format!("{name}: {} ({}): {}{others}", first.check, first.severity, first.reason))
+            let others = if news.len() > 1 {
+                format!("; and {} more", news.len() - 1)
+            } else {
+                String::new()
+            };
+            (
+                true,
+                "NodeUnhealthy",
+                format!(
+                    "{name}: {} ({}): {}{others}",
+                    first.check, first.severity, first.reason
+                ),
+            )
         } else if grave(before).next().is_some() && grave(&node.report.health).next().is_none() {
-            (false, "NodeHealthy", format!("{name}: nothing keeps work away from its hardware any more"))
+            (
+                false,
+                "NodeHealthy",
+                format!("{name}: nothing keeps work away from its hardware any more"),
+            )
         } else {
             return;
         };
         self.event(scratch, now, warning, reason, message, None, Some(name));
     }
 
-    /// What is left of a job on a node that can be asked, and nothing kills: what is to be said of it.
+    /// What is left of a job on a node that can be asked, and nothing kills: what is to be said of
+    /// it.
     pub(crate) fn unkillable(&self, uid: &JobUid) -> Option<String> {
-        self.jobs[uid].unproven_generations().find_map(|generation| {
-            let run = RunId { job: uid.clone(), generation: generation.number };
-            let there = generation.members.iter().filter(|member| !generation.has_stopped(&member.node));
-            let mut nodes = there.filter_map(|member| self.nodes.get(&member.node).filter(|node| node.is_ready()));
-            nodes.find_map(|node| {
-                let of_run = |finding: &&Finding| finding.check == WORKER_UNKILLABLE && run.is_named_in(&finding.reason);
-                let finding = node.report.health.findings.iter().find(of_run)?;
-                Some(format!("the workers on {} are not dead, and it needs a reboot: {}", node.record.name, finding.reason))
+        self.jobs[uid]
+            .unproven_generations()
+            .find_map(|generation| {
+                let run = RunId {
+                    job: uid.clone(),
+                    generation: generation.number,
+                };
+                let there = generation
+                    .members
+                    .iter()
+                    .filter(|member| !generation.has_stopped(&member.node));
+                let mut nodes = there.filter_map(|member| {
+                    self.nodes.get(&member.node).filter(|node| node.is_ready())
+                });
+                nodes.find_map(|node| {
+                    let of_run = |finding: &&Finding| {
+                        finding.check == WORKER_UNKILLABLE && run.is_named_in(&finding.reason)
+                    };
+                    let finding = node.report.health.findings.iter().find(of_run)?;
+                    Some(format!(
+                        "the workers on {} are not dead, and it needs a reboot: {}",
+                        node.record.name, finding.reason
+                    ))
+                })
             })
-        })
     }
 
-    /// A member should leave at the next good moment, and there is as much room elsewhere: what is to be said of it.
+    /// A member should leave at the next good moment, and there is as much room elsewhere: what is
+    /// to be said of it.
     pub(crate) fn reason_to_move(&self, uid: &JobUid, now: Timestamp) -> Option<String> {
         let (node, why) = self.ailing(uid)?;
-        let Placement::Gang(gang) = self.place(uid, now) else { return None };
+        let Placement::Gang(gang) = self.place(uid, now) else {
+            return None;
+        };
         let have = self.jobs[uid].current.as_ref()?.members.len();
         (gang.len() >= have).then(|| format!("moving off what is unhealthy on {node} ({why})"))
     }
 
-    /// A member's machine will be taken away, and the job can go on without it, be it smaller: what is to be said of it. Whoever waits for as much
-    /// room as now, or for a cool-down, loses what was trained since the last checkpoint.
+    /// A member's machine will be taken away, and the job can go on without it, be it smaller: what
+    /// is to be said of it. Whoever waits for as much room as now, or for a cool-down, loses what
+    /// was trained since the last checkpoint.
     pub(crate) fn departure(&self, uid: &JobUid, now: Timestamp) -> Option<String> {
         let (node, reason) = self.leaving(uid)?;
-        let Placement::Gang(_) = self.place(uid, now) else { return None };
+        let Placement::Gang(_) = self.place(uid, now) else {
+            return None;
+        };
         Some(format!("leaving {node}: {reason}"))
     }
 
     /// A member whose machine will be taken away, and what is said of that.
     pub(crate) fn leaving(&self, uid: &JobUid) -> Option<(&NodeName, &str)> {
-        self.jobs[uid].current.as_ref()?.members.iter().find_map(|member| {
-            let findings = &self.nodes.get(&member.node)?.report.health.findings;
-            // Where an operator's rules make less of it the node still takes work, and a job that left would come back.
-            let notice = findings.iter().find(|f| f.check == TERMINATION_NOTICE && f.severity >= Severity::Drain)?;
-            Some((&member.node, notice.reason.as_str()))
-        })
+        self.jobs[uid]
+            .current
+            .as_ref()?
+            .members
+            .iter()
+            .find_map(|member| {
+                let findings = &self.nodes.get(&member.node)?.report.health.findings;
+                // Where an operator's rules make less of it the node still takes work, and a job
+                // that left would come back.
+                let notice = findings
+                    .iter()
+                    .find(|f| f.check == TERMINATION_NOTICE && f.severity >= Severity::Drain)?;
+                Some((&member.node, notice.reason.as_str()))
+            })
     }
 
     /// A member that should leave at the next good moment, and why.
     pub(crate) fn ailing(&self, uid: &JobUid) -> Option<(NodeName, String)> {
-        self.jobs[uid].current.as_ref()?.members.iter().find_map(|member| {
-            let finding = concerns(self.nodes.get(&member.node)?, member).filter(|finding| finding.severity >= Severity::Drain)?;
-            Some((member.node.clone(), format!("{}: {}", finding.check, finding.reason)))
-        })
+        self.jobs[uid]
+            .current
+            .as_ref()?
+            .members
+            .iter()
+            .find_map(|member| {
+                let finding = concerns(self.nodes.get(&member.node)?, member)
+                    .filter(|finding| finding.severity >= Severity::Drain)?;
+                Some((
+                    member.node.clone(),
+                    format!("{}: {}", finding.check, finding.reason),
+                ))
+            })
     }
 }

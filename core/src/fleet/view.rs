@@ -1,4 +1,5 @@
-//! What users see of jobs and nodes: values made from the fleet's state, with every number filled in.
+//! What users see of jobs and nodes: values made from the fleet's state, with every number filled
+//! in.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -81,30 +82,54 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         ranks: Vec::new(),
         last_step: None,
         nodes_running: 0,
-        store_address: record.shown().and_then(|generation| generation.store.clone()),
+        store_address: record
+            .shown()
+            .and_then(|generation| generation.store.clone()),
     };
-    let Some(generation) = record.shown() else { return view };
+    let Some(generation) = record.shown() else {
+        return view;
+    };
     let mut joined: Option<&[u32]> = None;
-    for (node_rank, (node, report)) in generation::reports(nodes, &record.uid, generation).enumerate() {
+    for (node_rank, (node, report)) in
+        generation::reports(nodes, &record.uid, generation).enumerate()
+    {
         // A node forgets a run whose death is noted; how it ended is kept.
-        let known = report.map(MemberEnd::from).or_else(|| generation.ends.get(node).cloned());
-        let runs = |run: &RunReport| run.phase == RunPhase::Running && run.ranks_started(generation.proc_per_node);
+        let known = report
+            .map(MemberEnd::from)
+            .or_else(|| generation.ends.get(node).cloned());
+        let runs = |run: &RunReport| {
+            run.phase == RunPhase::Running && run.ranks_started(generation.proc_per_node)
+        };
         view.nodes_running += u32::from(report.is_some_and(runs));
         let (phase, lane, stack, ranks) = match known {
             Some(known) => (Some(known.phase), known.lane, known.stack, known.ranks),
             None => Default::default(),
         };
-        view.members.push(MemberView { node: node.clone(), node_rank: node_rank as u32, phase, lane, stack });
-        view.ranks.extend(ranks.into_iter().map(|rank| rank_view(node, rank)));
+        view.members.push(MemberView {
+            node: node.clone(),
+            node_rank: node_rank as u32,
+            phase,
+            lane,
+            stack,
+        });
+        view.ranks
+            .extend(ranks.into_iter().map(|rank| rank_view(node, rank)));
         // Only the node that serves the store knows, and only of backends that name their ranks.
-        let incomplete = report.filter(|run| run.all_joined_at.is_none() && !run.joined_ranks.is_empty());
+        let incomplete =
+            report.filter(|run| run.all_joined_at.is_none() && !run.joined_ranks.is_empty());
         joined = joined.or(incomplete.map(|run| &run.joined_ranks[..]));
     }
     for rank in &mut view.ranks {
-        rank.joining = rank.exit.is_none() && joined.is_some_and(|joined| joined.binary_search(&rank.rank).is_err());
+        rank.joining = rank.exit.is_none()
+            && joined.is_some_and(|joined| joined.binary_search(&rank.rank).is_err());
     }
     view.ranks.sort_by_key(|rank| rank.rank);
-    view.last_step = view.ranks.iter().filter_map(|rank| rank.last_step).max().or(record.last_step);
+    view.last_step = view
+        .ranks
+        .iter()
+        .filter_map(|rank| rank.last_step)
+        .max()
+        .or(record.last_step);
     view
 }
 
@@ -122,7 +147,12 @@ fn rank_view(node: &NodeName, rank: RankEnd) -> RankView {
     }
 }
 
-pub(crate) fn node(node: &Node, jobs: &BTreeMap<JobUid, JobRecord>, slots_free: u32, conditions: Vec<String>) -> NodeView {
+pub(crate) fn node(
+    node: &Node,
+    jobs: &BTreeMap<JobUid, JobRecord>,
+    slots_free: u32,
+    conditions: Vec<String>,
+) -> NodeView {
     let name_of = |run: &RunId| jobs.get(&run.job).map(|job| job.name.clone());
     NodeView {
         record: node.record.clone(),
@@ -130,7 +160,11 @@ pub(crate) fn node(node: &Node, jobs: &BTreeMap<JobUid, JobRecord>, slots_free: 
         liveness: node.liveness,
         slots_free,
         last_heard: (node.liveness != Liveness::Unknown).then_some(node.heard),
-        runs: node.runs.iter().map(|(id, run)| (id.clone(), name_of(id), run.phase.clone())).collect(),
+        runs: node
+            .runs
+            .iter()
+            .map(|(id, run)| (id.clone(), name_of(id), run.phase.clone()))
+            .collect(),
         conditions,
     }
 }

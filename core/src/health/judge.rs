@@ -1,7 +1,9 @@
-//! Readings against rules. Time comes in; baselines and what only a reboot clears are kept in [`Memory`], which the agent stores so
-//! that its own restart neither forgets a fault nor counts an old one anew.
+//! Readings against rules. Time comes in; baselines and what only a reboot clears are kept in
+//! [`Memory`], which the agent stores so that its own restart neither forgets a fault nor counts an
+//! old one anew.
 //!
-//! A *live* finding is there as long as its source's last look shows it. One that *holds* stays for its time, or for the boot.
+//! A *live* finding is there as long as its source's last look shows it. One that *holds* stays for
+//! its time, or for the boot.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -76,8 +78,9 @@ pub enum Value {
     Level(u64),
     /// Ever rising, unless it is reset.
     Counter(u64),
-    /// A part of a whole that moves all the time. The rule's limit is in percent. The finding names the limit, not the value, and
-    /// stays until the value is a fifth beyond the limit: a report is sent when a finding changes.
+    /// A part of a whole that moves all the time. The rule's limit is in percent. The finding names
+    /// the limit, not the value, and stays until the value is a fifth beyond the limit: a report is
+    /// sent when a finding changes.
     Share {
         part: u64,
         of: u64,
@@ -126,18 +129,32 @@ pub struct Judge {
     faults: BTreeMap<String, BTreeMap<Subject, Timestamp>>,
 }
 
-/// Distinct XIDs remembered in a boot: 16 GPUs with all known codes are below it, a wild log is cut off.
+/// Distinct XIDs remembered in a boot: 16 GPUs with all known codes are below it, a wild log is cut
+/// off.
 const XIDS_MAX: usize = 4_096;
 
 impl Judge {
     /// Takes up what an earlier agent of the same boot knew.
     pub fn new(table: Table, boot_id: &str, memory: Memory) -> Self {
-        let memory = if memory.boot_id == boot_id { memory } else { Memory::default() };
+        let memory = if memory.boot_id == boot_id {
+            memory
+        } else {
+            Memory::default()
+        };
         Self {
             table,
             boot_id: boot_id.to_owned(),
             baselines: memory.baselines.into_iter().collect(),
-            held: memory.held.into_iter().map(|held| ((held.finding.check.clone(), held.finding.subject.clone()), held)).collect(),
+            held: memory
+                .held
+                .into_iter()
+                .map(|held| {
+                    (
+                        (held.finding.check.clone(), held.finding.subject.clone()),
+                        held,
+                    )
+                })
+                .collect(),
             xids: memory.xids.into_iter().collect(),
             most: memory.most,
             live: BTreeMap::new(),
@@ -152,41 +169,80 @@ impl Judge {
     pub fn memory(&self) -> Memory {
         Memory {
             boot_id: self.boot_id.clone(),
-            baselines: self.baselines.iter().map(|(key, value)| (key.clone(), *value)).collect(),
+            baselines: self
+                .baselines
+                .iter()
+                .map(|(key, value)| (key.clone(), *value))
+                .collect(),
             held: self.held.values().cloned().collect(),
-            xids: self.xids.iter().map(|(key, counts)| (key.clone(), counts.clone())).collect(),
+            xids: self
+                .xids
+                .iter()
+                .map(|(key, counts)| (key.clone(), counts.clone()))
+                .collect(),
             most: self.most.clone(),
         }
     }
 
     /// One whole look of one source.
     pub fn look(&mut self, source: Source, readings: &[Reading], at: Moment) {
-        let before: BTreeMap<Key, Finding> =
-            self.live.iter().filter(|(_, (s, _))| *s == source).map(|(key, (_, finding))| (key.clone(), finding.clone())).collect();
+        let before: BTreeMap<Key, Finding> = self
+            .live
+            .iter()
+            .filter(|(_, (s, _))| *s == source)
+            .map(|(key, (_, finding))| (key.clone(), finding.clone()))
+            .collect();
         self.live.retain(|_, (s, _)| *s != source);
         let mut rising = BTreeSet::new();
         for reading in readings {
-            let Some(rule) = self.table.rule(reading.check).cloned() else { continue };
+            let Some(rule) = self.table.rule(reading.check).cloned() else {
+                continue;
+            };
             let key = (reading.check.to_owned(), reading.subject.clone());
             let known = before.contains_key(&(key.0.clone(), self.about(&rule, &key.1)));
-            let Some(numbers) = self.triggered(&rule, &key, reading, known, at.now) else { continue };
+            let Some(numbers) = self.triggered(&rule, &key, reading, known, at.now) else {
+                continue;
+            };
             rising.insert(key.clone());
             let since = self.rising.entry(key.clone()).or_insert((source, at.now)).1;
             if at.now.since(since) < rule.sustained {
                 continue;
             }
             let reason = format!("{}{numbers}", reading.words);
-            self.find(source, &rule, key, reason, at, before.get(&(reading.check.to_owned(), self.about(&rule, &reading.subject))));
+            self.find(
+                source,
+                &rule,
+                key,
+                reason,
+                at,
+                before.get(&(
+                    reading.check.to_owned(),
+                    self.about(&rule, &reading.subject),
+                )),
+            );
         }
-        self.rising.retain(|key, (s, _)| *s != source || rising.contains(key));
+        self.rising
+            .retain(|key, (s, _)| *s != source || rising.contains(key));
         self.expire(at.now);
     }
 
     fn about(&self, rule: &Rule, subject: &Subject) -> Subject {
-        if rule.whole_node { Subject::Node } else { subject.clone() }
+        if rule.whole_node {
+            Subject::Node
+        } else {
+            subject.clone()
+        }
     }
 
-    fn find(&mut self, source: Source, rule: &Rule, key: Key, reason: String, at: Moment, before: Option<&Finding>) {
+    fn find(
+        &mut self,
+        source: Source,
+        rule: &Rule,
+        key: Key,
+        reason: String,
+        at: Moment,
+        before: Option<&Finding>,
+    ) {
         let key = (key.0, self.about(rule, &key.1));
         let known = before.or_else(|| self.held.get(&key).map(|held| &held.finding));
         let since = known.map_or(at.unix_us, |known| known.since_unix_us);
@@ -203,28 +259,62 @@ impl Judge {
                 self.live.insert(key, (source, finding));
             }
             Holds::For(time) => {
-                self.held.insert(key, Held { finding, until: Some(at.now + time) });
+                self.held.insert(
+                    key,
+                    Held {
+                        finding,
+                        until: Some(at.now + time),
+                    },
+                );
             }
             Holds::Boot => {
-                self.held.insert(key, Held { finding, until: None });
+                self.held.insert(
+                    key,
+                    Held {
+                        finding,
+                        until: None,
+                    },
+                );
             }
         }
     }
 
-    /// Whether the reading breaks its rule, and the numbers for people. `known`: the last look of its source broke the rule as well.
-    fn triggered(&mut self, rule: &Rule, key: &Key, reading: &Reading, known: bool, now: Timestamp) -> Option<String> {
+    /// Whether the reading breaks its rule, and the numbers for people. `known`: the last look of
+    /// its source broke the rule as well.
+    fn triggered(
+        &mut self,
+        rule: &Rule,
+        key: &Key,
+        reading: &Reading,
+        known: bool,
+        now: Timestamp,
+    ) -> Option<String> {
         match (rule.trigger, reading.value) {
             (Trigger::Set, Value::Flag(set)) => set.then(String::new),
-            (Trigger::Above(limit), Value::Level(value)) => (value > limit).then(|| format!(": {value}, above {limit}")),
-            (Trigger::Below(limit), Value::Level(value)) => (value < limit).then(|| format!(": {value}, below {limit}")),
-            (Trigger::Grew { more_than, per }, Value::Counter(value)) => self.grew(key, value, more_than, per, now),
+            (Trigger::Above(limit), Value::Level(value)) => {
+                (value > limit).then(|| format!(": {value}, above {limit}"))
+            }
+            (Trigger::Below(limit), Value::Level(value)) => {
+                (value < limit).then(|| format!(": {value}, below {limit}"))
+            }
+            (Trigger::Grew { more_than, per }, Value::Counter(value)) => {
+                self.grew(key, value, more_than, per, now)
+            }
             (trigger, Value::Share { part, of }) => share::triggered(trigger, part, of, known),
-            // A rule and a reading of different kinds: an operator's file asks for what cannot be told.
+            // A rule and a reading of different kinds: an operator's file asks for what cannot be
+            // told.
             _ => None,
         }
     }
 
-    fn grew(&mut self, key: &Key, value: u64, more_than: u64, per: Option<Duration>, now: Timestamp) -> Option<String> {
+    fn grew(
+        &mut self,
+        key: &Key,
+        value: u64,
+        more_than: u64,
+        per: Option<Duration>,
+        now: Timestamp,
+    ) -> Option<String> {
         let baseline = *self.baselines.entry(key.clone()).or_insert(value);
         let last = self.last.insert(key.clone(), value).unwrap_or(baseline);
         if value < last {
@@ -236,7 +326,8 @@ impl Judge {
         }
         let Some(per) = per else {
             let grown = value - baseline;
-            return (grown > more_than).then(|| format!(": {} since this boot's baseline", in_steps(grown)));
+            return (grown > more_than)
+                .then(|| format!(": {} since this boot's baseline", in_steps(grown)));
         };
         let (begun, first) = *self.windows.entry(key.clone()).or_insert((now, value));
         if value < first {
@@ -249,13 +340,18 @@ impl Judge {
         }
         // A look may come later than the window is long: what is allowed grows with it.
         let allowed = more_than as f64 * (span.as_secs_f64() / per.as_secs_f64()).max(1.0);
-        (grown as f64 > allowed).then(|| format!(": more than {more_than} in {}", crate::period::format(per)))
+        (grown as f64 > allowed)
+            .then(|| format!(": more than {more_than} in {}", crate::period::format(per)))
     }
 
     /// The device was reset: what a reset remedies is remedied.
     fn was_reset(&mut self, subject: &Subject) {
         let remedied = |finding: &Finding| {
-            &finding.subject == subject && matches!(finding.remedy, Remedy::None | Remedy::RestartApp | Remedy::GpuReset)
+            &finding.subject == subject
+                && matches!(
+                    finding.remedy,
+                    Remedy::None | Remedy::RestartApp | Remedy::GpuReset
+                )
         };
         self.held.retain(|_, held| !remedied(&held.finding));
         self.bursts.remove(subject);
@@ -263,7 +359,12 @@ impl Judge {
 
     /// The driver was loaded anew: every GPU was reset.
     pub fn driver_reloaded(&mut self) {
-        let gpus: BTreeSet<Subject> = self.held.keys().map(|key| key.1.clone()).filter(|s| matches!(s, Subject::Gpu(_))).collect();
+        let gpus: BTreeSet<Subject> = self
+            .held
+            .keys()
+            .map(|key| key.1.clone())
+            .filter(|s| matches!(s, Subject::Gpu(_)))
+            .collect();
         gpus.iter().for_each(|gpu| self.was_reset(gpu));
     }
 
@@ -274,7 +375,8 @@ impl Judge {
         *most
     }
 
-    /// One XID, told by the event channel or the log. True if it is grave enough to look at the GPU at once.
+    /// One XID, told by the event channel or the log. True if it is grave enough to look at the GPU
+    /// at once.
     pub fn xid(&mut self, xid: &Xid, gpu: &Subject, at: Moment) -> bool {
         let key = (xid.pci.clone(), xid.code);
         if self.xids.len() >= XIDS_MAX && !self.xids.contains_key(&key) {
@@ -283,13 +385,28 @@ impl Judge {
         let counts = self.xids.entry(key).or_default();
         let news = counts.hear(xid);
         let (fatal, times) = (counts.fatal, counts.in_words());
-        let detail = if counts.detail.is_empty() { String::new() } else { format!(": {}", counts.detail) };
-        let Some((name, rule)) = self.table.xid(xid.code, fatal).map(|(name, rule)| (name, rule.clone())) else { return false };
+        let detail = if counts.detail.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", counts.detail)
+        };
+        let Some((name, rule)) = self
+            .table
+            .xid(xid.code, fatal)
+            .map(|(name, rule)| (name, rule.clone()))
+        else {
+            return false;
+        };
         // An unknown code keeps its number.
-        let check = if name == "xid:*" { format!("xid:{}", xid.code) } else { name };
+        let check = if name == "xid:*" {
+            format!("xid:{}", xid.code)
+        } else {
+            name
+        };
         if fatal.is_some() {
             // The event said less than the log.
-            self.held.remove(&(format!("xid:{}", xid.code), self.about(&rule, gpu)));
+            self.held
+                .remove(&(format!("xid:{}", xid.code), self.about(&rule, gpu)));
         }
         let reason = format!("XID {} on {}{times}{detail}", xid.code, xid.pci);
         self.find(Source::Gpus, &rule, (check, gpu.clone()), reason, at, None);
@@ -302,14 +419,31 @@ impl Judge {
 
     /// Something that happened, as the kernel log tells it.
     pub fn event(&mut self, check: &'static str, subject: &Subject, text: &str, at: Moment) {
-        let Some(rule) = self.table.rule(check).cloned() else { return };
+        let Some(rule) = self.table.rule(check).cloned() else {
+            return;
+        };
         // An event cannot be looked at again: it holds, if only for a while.
-        let rule = if rule.holds == Holds::Live { Rule { holds: Holds::For(BURST), ..rule } } else { rule };
-        self.find(Source::Node, &rule, (check.to_owned(), subject.clone()), text.to_owned(), at, None);
+        let rule = if rule.holds == Holds::Live {
+            Rule {
+                holds: Holds::For(BURST),
+                ..rule
+            }
+        } else {
+            rule
+        };
+        self.find(
+            Source::Node,
+            &rule,
+            (check.to_owned(), subject.clone()),
+            text.to_owned(),
+            at,
+            None,
+        );
     }
 
     fn expire(&mut self, now: Timestamp) {
-        self.held.retain(|_, held| held.until.is_none_or(|until| until > now));
+        self.held
+            .retain(|_, held| held.until.is_none_or(|until| until > now));
     }
 
     /// When a finding ends by itself next, or one that must be sustained is due.
@@ -321,13 +455,21 @@ impl Judge {
     pub fn health(&mut self, now: Timestamp) -> Health {
         self.expire(now);
         let held = self.held.values().map(|held| &held.finding);
-        let mut findings: Vec<Finding> = held.chain(self.live.values().map(|(_, finding)| finding)).cloned().collect();
-        findings.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| (&a.subject, &a.check).cmp(&(&b.subject, &b.check))));
+        let mut findings: Vec<Finding> = held
+            .chain(self.live.values().map(|(_, finding)| finding))
+            .cloned()
+            .collect();
+        findings.sort_by(|a, b| {
+            b.severity
+                .cmp(&a.severity)
+                .then_with(|| (&a.subject, &a.check).cmp(&(&b.subject, &b.check)))
+        });
         Health { findings }
     }
 }
 
-/// Small numbers exactly, large ones in steps: a count that runs must not make a report of each of its values.
+/// Small numbers exactly, large ones in steps: a count that runs must not make a report of each of
+/// its values.
 fn in_steps(count: u64) -> String {
     match count {
         0..=10 => count.to_string(),

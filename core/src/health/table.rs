@@ -1,7 +1,8 @@
 //! Rules as data: one line a rule, `CHECK SEVERITY REMEDY [PARAMETER=VALUE ...]  # why`.
 //!
-//! The standard table is part of the program; an operator's file has the same form, and each of its lines takes the place of the standard
-//! line of that name. Thresholds are other projects' defaults (`# why` names whose), not measurements of ours.
+//! The standard table is part of the program; an operator's file has the same form, and each of its
+//! lines takes the place of the standard line of that name. Thresholds are other projects' defaults
+//! (`# why` names whose), not measurements of ours.
 
 use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
 
@@ -39,8 +40,12 @@ pub enum Remedy {
     Support,
 }
 
-const SEVERITIES: [(&str, Severity); 4] =
-    [("note", Severity::Note), ("warn", Severity::Warn), ("drain", Severity::Drain), ("fail_now", Severity::FailNow)];
+const SEVERITIES: [(&str, Severity); 4] = [
+    ("note", Severity::Note),
+    ("warn", Severity::Warn),
+    ("drain", Severity::Drain),
+    ("fail_now", Severity::FailNow),
+];
 const REMEDIES: [(&str, Remedy); 7] = [
     ("none", Remedy::None),
     ("restart_app", Remedy::RestartApp),
@@ -52,7 +57,10 @@ const REMEDIES: [(&str, Remedy); 7] = [
 ];
 
 fn word_of<T: Copy + PartialEq>(words: &[(&'static str, T)], wanted: T) -> &'static str {
-    words.iter().find(|(_, value)| *value == wanted).map_or("unknown", |(word, _)| word)
+    words
+        .iter()
+        .find(|(_, value)| *value == wanted)
+        .map_or("unknown", |(word, _)| word)
 }
 
 impl fmt::Display for Severity {
@@ -76,10 +84,16 @@ pub struct NoSuchWord {
 }
 
 fn read_word<T: Copy>(words: &[(&'static str, T)], word: &str) -> Result<T, NoSuchWord> {
-    let found = words.iter().find(|(known, _)| *known == word).map(|(_, value)| *value);
+    let found = words
+        .iter()
+        .find(|(known, _)| *known == word)
+        .map(|(_, value)| *value);
     found.ok_or_else(|| {
         let allowed: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
-        NoSuchWord { word: word.to_owned(), allowed: allowed.join(", ") }
+        NoSuchWord {
+            word: word.to_owned(),
+            allowed: allowed.join(", "),
+        }
     })
 }
 
@@ -119,12 +133,14 @@ pub enum Trigger {
     Set,
     Above(u64),
     Below(u64),
-    /// A share that is below so many percent of its whole, and below so many bytes: 5 % of a terabyte is enough.
+    /// A share that is below so many percent of its whole, and below so many bytes: 5 % of a
+    /// terabyte is enough.
     Scarce {
         percent: u64,
         bytes: u64,
     },
-    /// A counter that grew by more than so much, within so long, or ever since this boot's baseline.
+    /// A counter that grew by more than so much, within so long, or ever since this boot's
+    /// baseline.
     Grew {
         more_than: u64,
         per: Option<Duration>,
@@ -173,10 +189,24 @@ impl Table {
     pub fn parse(text: &str) -> Result<Self, TableError> {
         let mut rules = BTreeMap::new();
         for (at, line) in text.lines().enumerate() {
-            let wrong = |message: String| TableError { line: at + 1, message };
-            let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
-            let Some((name, rest)) = words.split_first() else { continue };
-            let rule = if rest == ["off"] { None } else { Some(rule(rest).map_err(wrong)?) };
+            let wrong = |message: String| TableError {
+                line: at + 1,
+                message,
+            };
+            let words: Vec<&str> = line
+                .split('#')
+                .next()
+                .unwrap_or_default()
+                .split_whitespace()
+                .collect();
+            let Some((name, rest)) = words.split_first() else {
+                continue;
+            };
+            let rule = if rest == ["off"] {
+                None
+            } else {
+                Some(rule(rest).map_err(wrong)?)
+            };
             if rules.insert((*name).to_owned(), rule).is_some() {
                 return Err(wrong(format!("{name} has a line already")));
             }
@@ -192,14 +222,17 @@ impl Table {
         self.rules.get(check)?.as_ref()
     }
 
-    /// The most special rule there is for an XID: with its word, without, for any. Answers with its name.
+    /// The most special rule there is for an XID: with its word, without, for any. Answers with its
+    /// name.
     pub fn xid(&self, code: u32, fatal: Option<bool>) -> Option<(String, &Rule)> {
         let word = match fatal {
             Some(true) => format!("xid:{code}:fatal"),
             Some(false) => format!("xid:{code}:nonfatal"),
             None => format!("xid:{code}"),
         };
-        let named = [word, format!("xid:{code}"), "xid:*".to_owned()].into_iter().find(|name| self.rules.contains_key(name))?;
+        let named = [word, format!("xid:{code}"), "xid:*".to_owned()]
+            .into_iter()
+            .find(|name| self.rules.contains_key(name))?;
         self.rule(&named).map(|rule| (named.clone(), rule))
     }
 
@@ -222,20 +255,35 @@ fn rule(words: &[&str]) -> Result<Rule, String> {
     };
     let (mut per, mut bytes) = (None, None);
     for parameter in parameters {
-        let (name, value) = parameter.split_once('=').ok_or_else(|| format!("{parameter:?} is not PARAMETER=VALUE"))?;
-        let number = || value.parse::<u64>().map_err(|_| format!("{name}={value}: not a number"));
+        let (name, value) = parameter
+            .split_once('=')
+            .ok_or_else(|| format!("{parameter:?} is not PARAMETER=VALUE"))?;
+        let number = || {
+            value
+                .parse::<u64>()
+                .map_err(|_| format!("{name}={value}: not a number"))
+        };
         let time = || period::parse(value).map_err(|e| format!("{name}={value}: {e}"));
         match name {
             "above" => rule.trigger = Trigger::Above(number()?),
             "below" => rule.trigger = Trigger::Below(number()?),
-            "grew" => rule.trigger = Trigger::Grew { more_than: number()?, per: None },
+            "grew" => {
+                rule.trigger = Trigger::Grew {
+                    more_than: number()?,
+                    per: None,
+                }
+            }
             "per" => per = Some(time()?),
             "bytes" => bytes = Some(number()?),
             "for" => rule.sustained = time()?,
             "hold" if value == "boot" => rule.holds = Holds::Boot,
             "hold" => rule.holds = Holds::For(time()?),
             "scope" if value == "node" => rule.whole_node = true,
-            _ => return Err(format!("{parameter:?}: known are above=, below=, bytes=, grew=, per=, for=, hold= and scope=node")),
+            _ => {
+                return Err(format!(
+                    "{parameter:?}: known are above=, below=, bytes=, grew=, per=, for=, hold= and scope=node"
+                ));
+            }
         }
     }
     match (rule.trigger, bytes) {
@@ -258,7 +306,12 @@ mod tests {
     #[test]
     fn the_standard_table_is_well_formed_and_says_what_the_note_says() {
         let table = Table::standard();
-        let severity = |check: &str| table.rule(check).unwrap_or_else(|| panic!("{check} has no rule")).severity;
+        let severity = |check: &str| {
+            table
+                .rule(check)
+                .unwrap_or_else(|| panic!("{check} has no rule"))
+                .severity
+        };
         for (check, expected) in [
             ("xid:13", Severity::Note),
             ("xid:48", Severity::FailNow),
@@ -279,17 +332,32 @@ mod tests {
     #[test]
     fn the_most_special_rule_wins() {
         let table = Table::standard();
-        let of = |code, fatal| table.xid(code, fatal).map(|(name, rule)| (name, rule.severity));
-        assert_eq!(of(145, Some(true)), Some(("xid:145:fatal".into(), Severity::FailNow)));
-        assert_eq!(of(145, Some(false)), Some(("xid:145:nonfatal".into(), Severity::Warn)));
+        let of = |code, fatal| {
+            table
+                .xid(code, fatal)
+                .map(|(name, rule)| (name, rule.severity))
+        };
+        assert_eq!(
+            of(145, Some(true)),
+            Some(("xid:145:fatal".into(), Severity::FailNow))
+        );
+        assert_eq!(
+            of(145, Some(false)),
+            Some(("xid:145:nonfatal".into(), Severity::Warn))
+        );
         assert_eq!(of(145, None), Some(("xid:145".into(), Severity::Drain)));
-        assert_eq!(of(79, Some(true)), Some(("xid:79".into(), Severity::FailNow)));
+        assert_eq!(
+            of(79, Some(true)),
+            Some(("xid:79".into(), Severity::FailNow))
+        );
         assert_eq!(of(999, None), Some(("xid:*".into(), Severity::Drain)));
     }
 
     #[test]
     fn an_operator_s_line_takes_the_place_of_ours() {
-        let table = Table::standard().overridden("xid:79 drain support\nxid:31 off  # we know\n").unwrap();
+        let table = Table::standard()
+            .overridden("xid:79 drain support\nxid:31 off  # we know\n")
+            .unwrap();
         assert_eq!(table.xid(79, None).unwrap().1.severity, Severity::Drain);
         assert_eq!(table.xid(31, None), None, "off, and not the rule for any");
         assert!(table.rule("xid:48").is_some());
@@ -298,16 +366,28 @@ mod tests {
     #[test]
     fn every_wrong_line_is_named() {
         for (text, error) in [
-            ("a drain", "line 1: must read CHECK SEVERITY REMEDY [PARAMETER=VALUE ...], or CHECK off"),
-            ("\na bad none", "line 2: \"bad\" is none of note, warn, drain, fail_now"),
+            (
+                "a drain",
+                "line 1: must read CHECK SEVERITY REMEDY [PARAMETER=VALUE ...], or CHECK off",
+            ),
+            (
+                "\na bad none",
+                "line 2: \"bad\" is none of note, warn, drain, fail_now",
+            ),
             (
                 "a warn magic",
                 "line 1: \"magic\" is none of none, restart_app, gpu_reset, node_reboot, update_software, rma, support",
             ),
             ("a warn none above=x", "line 1: above=x: not a number"),
             ("a warn none per=5s", "line 1: per= belongs to grew="),
-            ("a warn none size=3", "line 1: \"size=3\": known are above=, below=, bytes=, grew=, per=, for=, hold= and scope=node"),
-            ("a warn none above=5 bytes=5", "line 1: bytes= belongs to below="),
+            (
+                "a warn none size=3",
+                "line 1: \"size=3\": known are above=, below=, bytes=, grew=, per=, for=, hold= and scope=node",
+            ),
+            (
+                "a warn none above=5 bytes=5",
+                "line 1: bytes= belongs to below=",
+            ),
             ("a warn none\na warn none", "line 2: a has a line already"),
         ] {
             assert_eq!(Table::parse(text).unwrap_err().to_string(), error);

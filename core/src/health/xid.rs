@@ -1,5 +1,5 @@
-//! Errors that the driver numbers (XIDs). The event channel and the kernel log both tell of each, so each is counted by channel, and the
-//! channel that heard more is believed.
+//! Errors that the driver numbers (XIDs). The event channel and the kernel log both tell of each,
+//! so each is counted by channel, and the channel that heard more is believed.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,8 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Takes one telling down. True if that is news, and not the other channel's word of what is known.
+    /// Takes one telling down. True if that is news, and not the other channel's word of what is
+    /// known.
     pub(super) fn hear(&mut self, xid: &Xid) -> bool {
         let before = self.times();
         let mine = self.by_channel.entry(xid.channel).or_default();
@@ -45,7 +46,11 @@ impl Counts {
             self.detail.clone_from(&xid.detail);
         }
         // Once fatal, always fatal in this boot.
-        self.fatal = if self.fatal == Some(true) { self.fatal } else { xid.fatal.or(self.fatal) };
+        self.fatal = if self.fatal == Some(true) {
+            self.fatal
+        } else {
+            xid.fatal.or(self.fatal)
+        };
         self.times() > before
     }
 
@@ -53,12 +58,19 @@ impl Counts {
         self.by_channel.values().copied().max().unwrap_or(0)
     }
 
-    /// A storm must not make a report of each of its drops: small numbers exactly, large ones in steps.
+    /// A storm must not make a report of each of its drops: small numbers exactly, large ones in
+    /// steps.
     pub(super) fn in_words(&self) -> String {
         match self.times() {
             0 | 1 => String::new(),
             n @ 2..=5 => format!(" ({n} times)"),
-            n => format!(" (more than {} times)", [5, 10, 50, 100, 1_000, 10_000].into_iter().rfind(|step| *step < n).unwrap_or(5)),
+            n => format!(
+                " (more than {} times)",
+                [5, 10, 50, 100, 1_000, 10_000]
+                    .into_iter()
+                    .rfind(|step| *step < n)
+                    .unwrap_or(5)
+            ),
         }
     }
 }
@@ -68,7 +80,13 @@ mod tests {
     use super::*;
 
     fn xid(channel: Channel) -> Xid {
-        Xid { pci: "0000:1b:00.0".into(), code: 31, channel, fatal: None, detail: String::new() }
+        Xid {
+            pci: "0000:1b:00.0".into(),
+            code: 31,
+            channel,
+            fatal: None,
+            detail: String::new(),
+        }
     }
 
     #[test]
@@ -77,7 +95,10 @@ mod tests {
         assert!(counts.hear(&xid(Channel::Event)));
         assert!(!counts.hear(&xid(Channel::Log)), "the log tells the same");
         assert_eq!(counts.times(), 1);
-        assert!(counts.hear(&xid(Channel::Log)), "and now another, before the event");
+        assert!(
+            counts.hear(&xid(Channel::Log)),
+            "and now another, before the event"
+        );
         assert!(!counts.hear(&xid(Channel::Event)));
         assert_eq!(counts.in_words(), " (2 times)");
     }

@@ -1,7 +1,8 @@
 //! The variables of one node's ranks, each with its value, where it came from and why.
 //!
-//! Not torchrun's own (`node::torchrun` sets those): what NCCL, Gloo and the threads of torch take from the environment, and the labels of the
-//! node. The same function answers the agent before a launch and `muster explain --env` afterwards.
+//! Not torchrun's own (`node::torchrun` sets those): what NCCL, Gloo and the threads of torch take
+//! from the environment, and the labels of the node. The same function answers the agent before a
+//! launch and `muster explain --env` afterwards.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -25,7 +26,8 @@ pub enum Source {
     Job,
     /// The job's own `env`, in place of this computed value.
     Override(String),
-    /// Left to a configuration file of NCCL on the node, which has this name; the computed value is not given.
+    /// Left to a configuration file of NCCL on the node, which has this name; the computed value is
+    /// not given.
     File,
 }
 
@@ -73,34 +75,62 @@ pub struct Environment {
 impl Environment {
     /// What is put into the environment of each rank.
     pub fn set(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.variables.iter().filter_map(|variable| Some((variable.name.as_str(), variable.value.as_deref()?)))
+        self.variables
+            .iter()
+            .filter_map(|variable| Some((variable.name.as_str(), variable.value.as_deref()?)))
     }
 
     /// Why a run with it cannot work here.
     pub fn fatal(&self) -> Option<&str> {
-        self.remarks.iter().find(|remark| remark.fatal).map(|remark| remark.message.as_str())
+        self.remarks
+            .iter()
+            .find(|remark| remark.fatal)
+            .map(|remark| remark.message.as_str())
     }
 }
 
 pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
     let mut computed: BTreeMap<String, (String, Source, String)> = BTreeMap::new();
-    let mut set =
-        |name: &str, value: String, source: Source, why: String| drop(computed.insert(name.to_owned(), (value, source, why)));
+    let mut set = |name: &str, value: String, source: Source, why: String| {
+        drop(computed.insert(name.to_owned(), (value, source, why)))
+    };
     for shared in &profile.shared {
-        set(&shared.name, shared.value.clone(), Source::Profile, shared.why.clone());
+        set(
+            &shared.name,
+            shared.value.clone(),
+            Source::Profile,
+            shared.why.clone(),
+        );
     }
     let with_gpus = !share.gpus.is_empty();
     if let Some((name, why)) = socket_interface(share.report) {
         // Gloo takes plain names, NCCL prefixes unless told otherwise.
-        set("GLOO_SOCKET_IFNAME", name.to_owned(), Source::Node, why.clone());
+        set(
+            "GLOO_SOCKET_IFNAME",
+            name.to_owned(),
+            Source::Node,
+            why.clone(),
+        );
         if with_gpus {
-            set("TP_SOCKET_IFNAME", name.to_owned(), Source::Node, why.clone());
+            set(
+                "TP_SOCKET_IFNAME",
+                name.to_owned(),
+                Source::Node,
+                why.clone(),
+            );
             set("NCCL_SOCKET_IFNAME", format!("={name}"), Source::Node, why);
         }
     }
     if with_gpus {
-        let why = "the GPUs given, by UUID: an index means another GPU after one has fallen off the bus".to_owned();
-        set("CUDA_VISIBLE_DEVICES", share.gpus.join(","), Source::Node, why);
+        let why =
+            "the GPUs given, by UUID: an index means another GPU after one has fallen off the bus"
+                .to_owned();
+        set(
+            "CUDA_VISIBLE_DEVICES",
+            share.gpus.join(","),
+            Source::Node,
+            why,
+        );
     }
     if with_gpus && matches!(profile.transport, Transport::Infiniband | Transport::Roce) {
         let devices: Vec<String> = profile::compute_devices(share.report)
@@ -108,8 +138,16 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
             .take(profile.rails as usize)
             .map(|device| device.name.clone())
             .collect();
-        let why = format!("{} of this node's RDMA devices, one a rail, near its GPUs and up", devices.len());
-        set("NCCL_IB_HCA", format!("={}", devices.join(",")), Source::Node, why);
+        let why = format!(
+            "{} of this node's RDMA devices, one a rail, near its GPUs and up",
+            devices.len()
+        );
+        set(
+            "NCCL_IB_HCA",
+            format!("={}", devices.join(",")),
+            Source::Node,
+            why,
+        );
     }
     if with_gpus
         && let Some(file) = &share.report.host.topology_file
@@ -126,72 +164,146 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
         let (threads, why) = threads(share);
         set("OMP_NUM_THREADS", threads.to_string(), Source::Node, why);
     }
-    let pinned = if with_gpus { affinity::rank_cpus(share) } else { Err(String::new()) };
+    let pinned = if with_gpus {
+        affinity::rank_cpus(share)
+    } else {
+        Err(String::new())
+    };
     if let Ok((lists, why)) = &pinned {
-        set(affinity::RANK_CPUS, lists.clone(), Source::Node, why.clone());
+        set(
+            affinity::RANK_CPUS,
+            lists.clone(),
+            Source::Node,
+            why.clone(),
+        );
     }
-    let mut variables: BTreeMap<String, Variable> = labels(share.report).into_iter().map(|v| (v.name.clone(), v)).collect();
+    let mut variables: BTreeMap<String, Variable> = labels(share.report)
+        .into_iter()
+        .map(|v| (v.name.clone(), v))
+        .collect();
     if let Err(why) = pinned
         && with_gpus
     {
         let name = affinity::RANK_CPUS.to_owned();
-        variables.insert(name.clone(), Variable { name, value: None, source: Source::Node, why });
+        variables.insert(
+            name.clone(),
+            Variable {
+                name,
+                value: None,
+                source: Source::Node,
+                why,
+            },
+        );
     }
-    let by_file = |name: &String, source: &Source| *source == Source::Node && share.report.host.nccl_conf.contains(name);
+    let by_file = |name: &String, source: &Source| {
+        *source == Source::Node && share.report.host.nccl_conf.contains(name)
+    };
     for (name, (value, source, why)) in computed {
         // What all ranks have agreed on is not left to a file of one node.
         let variable = if by_file(&name, &source) {
             let why = format!("a configuration file of NCCL sets it; computed: {value}");
-            Variable { name, value: None, source: Source::File, why }
+            Variable {
+                name,
+                value: None,
+                source: Source::File,
+                why,
+            }
         } else {
-            Variable { name, value: Some(value), source, why }
+            Variable {
+                name,
+                value: Some(value),
+                source,
+                why,
+            }
         };
         variables.insert(variable.name.clone(), variable);
     }
     for (name, own) in share.env {
         let (source, why) = match variables.remove(name) {
-            Some(Variable { value: Some(value), why, .. }) if value == *own => (Source::Job, why),
-            Some(Variable { value: Some(value), why, .. }) => (Source::Override(value), why),
+            Some(Variable {
+                value: Some(value),
+                why,
+                ..
+            }) if value == *own => (Source::Job, why),
+            Some(Variable {
+                value: Some(value),
+                why,
+                ..
+            }) => (Source::Override(value), why),
             _ => (Source::Job, "set by the job".to_owned()),
         };
-        variables.insert(name.clone(), Variable { name: name.clone(), value: Some(own.clone()), source, why });
+        variables.insert(
+            name.clone(),
+            Variable {
+                name: name.clone(),
+                value: Some(own.clone()),
+                source,
+                why,
+            },
+        );
     }
     let mut remarks = lint::values(share.env, share.nodes);
     remarks.extend(lint::names(share.env, share.report));
-    Environment { variables: variables.into_values().collect(), remarks }
+    Environment {
+        variables: variables.into_values().collect(),
+        remarks,
+    }
 }
 
 /// Where NCCL looks by itself.
 const DEFAULT_TOPOLOGY_FILE: &str = "/var/run/nvidia-topologyd/virtualTopology.xml";
 
-/// The interface the other members reach this node over: the one that carries the advertised address, else the default route's.
+/// The interface the other members reach this node over: the one that carries the advertised
+/// address, else the default route's.
 pub(super) fn socket_interface(report: &NodeReport) -> Option<(&str, String)> {
     let address = report.address.as_str();
-    if address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback()) {
-        // Gloo would take the address the host's name resolves to, which need not be reachable from a loopback listener.
+    if address
+        .parse::<std::net::IpAddr>()
+        .is_ok_and(|address| address.is_loopback())
+    {
+        // Gloo would take the address the host's name resolves to, which need not be reachable from
+        // a loopback listener.
         return Some(("lo", format!("carries this node's address {address}")));
     }
     let interfaces = || report.network.interfaces.iter();
     let carries = |interface: &&Interface| interface.addresses.iter().any(|own| own == address);
     if let Some(interface) = interfaces().find(carries) {
-        return Some((&interface.name, format!("carries this node's address {address}")));
+        return Some((
+            &interface.name,
+            format!("carries this node's address {address}"),
+        ));
     }
     let interface = interfaces().find(|interface| interface.default_route && interface.up)?;
-    Some((&interface.name, format!("the default route; no interface carries the advertised address {address}")))
+    Some((
+        &interface.name,
+        format!("the default route; no interface carries the advertised address {address}"),
+    ))
 }
 
-/// torchrun gives every rank one thread where a node runs several, because it knows nothing of the machine. With GPUs the ranks
-/// feed them and nothing else, so each takes its share of the cores of its NUMA nodes.
+/// torchrun gives every rank one thread where a node runs several, because it knows nothing of the
+/// machine. With GPUs the ranks feed them and nothing else, so each takes its share of the cores of
+/// its NUMA nodes.
 fn threads(share: Share<'_>) -> (u32, String) {
     let host = &share.report.host;
     if share.gpus.is_empty() || host.physical_cores == 0 {
-        return (1, "as torchrun gives where a node runs several ranks".into());
+        return (
+            1,
+            "as torchrun gives where a node runs several ranks".into(),
+        );
     }
     let mut near: BTreeMap<Option<u32>, u32> = BTreeMap::new();
-    share.gpus.iter().for_each(|uuid| *near.entry(share.report.gpu_of(uuid).and_then(|gpu| gpu.numa_node)).or_default() += 1);
+    share.gpus.iter().for_each(|uuid| {
+        *near
+            .entry(share.report.gpu_of(uuid).and_then(|gpu| gpu.numa_node))
+            .or_default() += 1
+    });
     let all = host.numa.len().max(1) as u32;
     // A GPU that does not say where it is may be anywhere.
-    let used = if near.contains_key(&None) { all } else { (near.len() as u32).min(all) };
+    let used = if near.contains_key(&None) {
+        all
+    } else {
+        (near.len() as u32).min(all)
+    };
     let (cores, ranks) = match near.values().max() {
         // Each stays on its own node, and all are told one number: that of the busiest.
         Some(busiest) if used == near.len() as u32 && share.ranks as usize == share.gpus.len() => {
@@ -199,27 +311,55 @@ fn threads(share: Share<'_>) -> (u32, String) {
         }
         _ => (host.physical_cores / all * used, share.ranks),
     };
-    let nodes = if cores == host.physical_cores / all { 1 } else { used };
+    let nodes = if cores == host.physical_cores / all {
+        1
+    } else {
+        used
+    };
     let threads = (cores / ranks).max(1);
-    (threads, format!("{cores} cores of {nodes} NUMA node{} for {ranks} ranks", if nodes == 1 { "" } else { "s" }))
+    (
+        threads,
+        format!(
+            "{cores} cores of {nodes} NUMA node{} for {ranks} ranks",
+            if nodes == 1 { "" } else { "s" }
+        ),
+    )
 }
 
 /// Variables made of labels, each with the keys it may come from.
 const LABELS: [(&str, &[&str]); 5] = [
     ("NODE_REGION", &["topology.kubernetes.io/region", "region"]),
     ("NODE_ZONE", &["topology.kubernetes.io/zone", "zone"]),
-    ("NODE_INSTANCE_TYPE", &["node.kubernetes.io/instance-type", "instance-type"]),
-    ("NODE_RACK", &["topology.muster.dev/rack", "rack", "topology.gke.io/rack", "oci.oraclecloud.com/host.rack_id"]),
+    (
+        "NODE_INSTANCE_TYPE",
+        &["node.kubernetes.io/instance-type", "instance-type"],
+    ),
+    (
+        "NODE_RACK",
+        &[
+            "topology.muster.dev/rack",
+            "rack",
+            "topology.gke.io/rack",
+            "oci.oraclecloud.com/host.rack_id",
+        ],
+    ),
     ("NODE_NVLINK_DOMAIN", &["nvidia.com/gpu.clique"]),
 ];
 
-/// Of a Node object's labels those that ranks are told: all that an agent has to know of them. The rest, a few KiB, would go with every order.
+/// Of a Node object's labels those that ranks are told: all that an agent has to know of them. The
+/// rest, a few KiB, would go with every order.
 pub fn told(labels: &Labels) -> Labels {
     let told = |key: &String| LABELS.iter().any(|(_, keys)| keys.contains(&key.as_str()));
-    Labels::bounded(labels.iter().filter(|(key, _)| told(key)).map(|(key, value)| (key.clone(), value.clone())))
+    Labels::bounded(
+        labels
+            .iter()
+            .filter(|(key, _)| told(key))
+            .map(|(key, value)| (key.clone(), value.clone())),
+    )
 }
 
-/// What a script may want to know of its node. From labels where there are any, else from what the probes saw.
+/// What a script may want to know of its node. From labels where there are any, else from what the
+/// probes saw.
 fn labels(report: &NodeReport) -> Vec<Variable> {
     let mut variables: Vec<Variable> = LABELS
         .iter()
@@ -229,13 +369,25 @@ fn labels(report: &NodeReport) -> Vec<Variable> {
                 name: (*name).to_owned(),
                 value: found.map(|(_, value)| value.to_owned()),
                 source: Source::Node,
-                why: found.map_or_else(|| format!("this node has no label {}", keys[0]), |(key, _)| format!("label {key}")),
+                why: found.map_or_else(
+                    || format!("this node has no label {}", keys[0]),
+                    |(key, _)| format!("label {key}"),
+                ),
             }
         })
         .collect();
     let model = report.gpus.first().map(|gpu| gpu.model.clone());
-    let why = if model.is_some() { "as its driver says" } else { "this node has no GPU" };
-    variables.push(Variable { name: "NODE_GPU_MODEL".into(), value: model, source: Source::Node, why: why.into() });
+    let why = if model.is_some() {
+        "as its driver says"
+    } else {
+        "this node has no GPU"
+    };
+    variables.push(Variable {
+        name: "NODE_GPU_MODEL".into(),
+        value: model,
+        source: Source::Node,
+        why: why.into(),
+    });
     let count = report.gpus.len().to_string();
     variables.push(Variable {
         name: "NODE_GPU_COUNT".into(),

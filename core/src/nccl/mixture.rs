@@ -1,5 +1,6 @@
-//! Which nodes go together in one generation. What is listed here ends, where it differs, in an error of NCCL or CUDA at the first collective,
-//! or in a job that is as slow as its slowest GPU. Which interpreters go together is [`super::stack`]'s.
+//! Which nodes go together in one generation. What is listed here ends, where it differs, in an
+//! error of NCCL or CUDA at the first collective, or in a job that is as slow as its slowest GPU.
+//! Which interpreters go together is [`super::stack`]'s.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -39,7 +40,8 @@ const ASPECTS: [Aspect; 3] = [
     },
 ];
 
-/// What is only told: it ends badly on one network and well on another, and which it is nobody here can know.
+/// What is only told: it ends badly on one network and well on another, and which it is nobody here
+/// can know.
 const TOLD: [Aspect; 1] = [Aspect {
     what: "the MTU of its network",
     of: |member| Some(format!("MTU {}", mtu(member.report)?)),
@@ -49,13 +51,27 @@ const TOLD: [Aspect; 1] = [Aspect {
 /// The least of the interfaces of its RoCE devices, else of the interface its sockets use.
 fn mtu(report: &NodeReport) -> Option<u32> {
     let devices = compute_devices(report);
-    let roce = devices.iter().filter(|device| device.ports.iter().any(|port| port.link_layer == LinkLayer::Ethernet));
-    let mut names: Vec<&str> = roce.flat_map(|device| &device.interfaces).map(String::as_str).collect();
+    let roce = devices.iter().filter(|device| {
+        device
+            .ports
+            .iter()
+            .any(|port| port.link_layer == LinkLayer::Ethernet)
+    });
+    let mut names: Vec<&str> = roce
+        .flat_map(|device| &device.interfaces)
+        .map(String::as_str)
+        .collect();
     if names.is_empty() {
         names.extend(socket_interface(report).map(|(name, _)| name));
     }
-    let used = report.network.interfaces.iter().filter(|interface| names.contains(&interface.name.as_str()));
-    used.map(|interface| interface.mtu).filter(|mtu| *mtu > 0).min()
+    let used = report
+        .network
+        .interfaces
+        .iter()
+        .filter(|interface| names.contains(&interface.name.as_str()));
+    used.map(|interface| interface.mtu)
+        .filter(|mtu| *mtu > 0)
+        .min()
 }
 
 /// A difference between members of one generation that is known to end badly.
@@ -76,7 +92,11 @@ impl Mismatch {
     ) -> Option<Self> {
         let mut values: BTreeMap<String, Vec<NodeName>> = BTreeMap::new();
         found.for_each(|(value, node)| values.entry(value).or_default().push(node.clone()));
-        (values.len() > 1).then_some(Mismatch { what, values, consequence })
+        (values.len() > 1).then_some(Mismatch {
+            what,
+            values,
+            consequence,
+        })
     }
 }
 
@@ -84,8 +104,17 @@ impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} differs: ", self.what)?;
         for (i, (value, nodes)) in self.values.iter().enumerate() {
-            let others = if nodes.len() > 1 { format!(" and {} more", nodes.len() - 1) } else { String::new() };
-            write!(f, "{}{value} on {}{others}", if i == 0 { "" } else { ", " }, nodes[0])?;
+            let others = if nodes.len() > 1 {
+                format!(" and {} more", nodes.len() - 1)
+            } else {
+                String::new()
+            };
+            write!(
+                f,
+                "{}{value} on {}{others}",
+                if i == 0 { "" } else { ", " },
+                nodes[0]
+            )?;
         }
         write!(f, "; {}", self.consequence)
     }
@@ -94,14 +123,16 @@ impl fmt::Display for Mismatch {
 /// What differs among these members, and how that ends.
 pub fn mismatches(members: &[Member<'_>]) -> Vec<Mismatch> {
     let found = ASPECTS.iter().chain(&TOLD).map(|aspect| {
-        let values = members.iter().filter_map(|member| Some(((aspect.of)(member)?, member.node)));
+        let values = members
+            .iter()
+            .filter_map(|member| Some(((aspect.of)(member)?, member.node)));
         Mismatch::of(aspect.what, aspect.consequence, values)
     });
     found.flatten().collect()
 }
 
-/// What a node brings of all that must be alike. Only nodes of the same kind are sure to go together: one that does not say what it is, is of
-/// another.
+/// What a node brings of all that must be alike. Only nodes of the same kind are sure to go
+/// together: one that does not say what it is, is of another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind([Option<String>; ASPECTS.len()]);
 
@@ -113,10 +144,17 @@ impl Kind {
     /// How it differs from the others', for people: `CUDA 12, not CUDA 13`.
     pub fn beside(&self, others: &Kind) -> String {
         let word = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
-        let differing = ASPECTS.iter().zip(self.0.iter().zip(&others.0)).filter(|(_, (own, others))| own != others);
+        let differing = ASPECTS
+            .iter()
+            .zip(self.0.iter().zip(&others.0))
+            .filter(|(_, (own, others))| own != others);
         let said = differing.map(|(aspect, (own, others))| {
             // "unknown" alone would not say what is.
-            let what = if own.is_none() || others.is_none() { format!("{} ", aspect.what) } else { String::new() };
+            let what = if own.is_none() || others.is_none() {
+                format!("{} ", aspect.what)
+            } else {
+                String::new()
+            };
             format!("{what}{}, not {}", word(own), word(others))
         });
         said.collect::<Vec<_>>().join("; ")
@@ -142,29 +180,50 @@ mod tests {
     }
 
     fn kind(report: &NodeReport) -> Kind {
-        Kind::of(&Member { node: &"n".into(), report, gpus: &["GPU-0".into()] })
+        Kind::of(&Member {
+            node: &"n".into(),
+            report,
+            gpus: &["GPU-0".into()],
+        })
     }
 
     #[test]
     fn an_mtu_that_differs_is_told_and_keeps_nobody_apart() {
         let told = |reports: [&NodeReport; 2]| {
             let (names, gpus) = (["a".into(), "b".into()], ["GPU-0".to_owned()]);
-            let member = |(node, report)| Member { node, report, gpus: &gpus };
+            let member = |(node, report)| Member {
+                node,
+                report,
+                gpus: &gpus,
+            };
             mismatches(&names.iter().zip(reports).map(member).collect::<Vec<_>>())
                 .iter()
                 .map(ToString::to_string)
                 .collect::<Vec<_>>()
         };
         let (mut small, mut large) = (dgx(), dgx());
-        assert_eq!(told([&small, &large]), [""; 0], "where it is not known nothing is said");
-        (small.network.interfaces[0].mtu, large.network.interfaces[0].mtu) = (1_500, 9_000);
-        let [said] = &told([&small, &large])[..] else { panic!("{:?}", told([&small, &large])) };
-        assert!(said.starts_with("the MTU of its network differs: MTU 1500 on a, MTU 9000 on b; "), "{said}");
+        assert_eq!(
+            told([&small, &large]),
+            [""; 0],
+            "where it is not known nothing is said"
+        );
+        (
+            small.network.interfaces[0].mtu,
+            large.network.interfaces[0].mtu,
+        ) = (1_500, 9_000);
+        let [said] = &told([&small, &large])[..] else {
+            panic!("{:?}", told([&small, &large]))
+        };
+        assert!(
+            said.starts_with("the MTU of its network differs: MTU 1500 on a, MTU 9000 on b; "),
+            "{said}"
+        );
         assert_eq!(kind(&small), kind(&large));
         // The interfaces of RoCE devices carry what counts.
         for report in [&mut small, &mut large] {
             let device = &mut report.network.rdma[0];
-            (device.interfaces, device.ports[0].link_layer) = (vec!["eth1".into()], LinkLayer::Ethernet);
+            (device.interfaces, device.ports[0].link_layer) =
+                (vec!["eth1".into()], LinkLayer::Ethernet);
             report.network.interfaces[1].mtu = 4_200;
         }
         assert_eq!(told([&small, &large]), [""; 0]);
@@ -176,8 +235,14 @@ mod tests {
         old.driver.as_mut().unwrap().cuda = "11.8".into();
         silent.driver = None;
         let well = kind(&dgx());
-        assert_eq!(kind(&old).beside(&well), "CUDA 11, not CUDA 12; A100, not NVIDIA H100 80GB HBM3");
-        assert_eq!(kind(&silent).beside(&well), "what the driver can run unknown, not CUDA 12");
+        assert_eq!(
+            kind(&old).beside(&well),
+            "CUDA 11, not CUDA 12; A100, not NVIDIA H100 80GB HBM3"
+        );
+        assert_eq!(
+            kind(&silent).beside(&well),
+            "what the driver can run unknown, not CUDA 12"
+        );
         assert_eq!(well, kind(&dgx()));
     }
 }

@@ -1,4 +1,5 @@
-//! What all ranks of a generation must agree on, decided from the weakest of its members. Never names a node's own devices.
+//! What all ranks of a generation must agree on, decided from the weakest of its members. Never
+//! names a node's own devices.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,13 +31,20 @@ pub enum Transport {
 }
 
 impl Transport {
-    pub const ALL: [(&str, Transport); 4] =
-        [("socket", Self::Socket), ("infiniband", Self::Infiniband), ("roce", Self::Roce), ("efa", Self::Efa)];
+    pub const ALL: [(&str, Transport); 4] = [
+        ("socket", Self::Socket),
+        ("infiniband", Self::Infiniband),
+        ("roce", Self::Roce),
+        ("efa", Self::Efa),
+    ];
 }
 
 impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, _) = Self::ALL.iter().find(|(_, transport)| transport == self).expect("all are listed");
+        let (name, _) = Self::ALL
+            .iter()
+            .find(|(_, transport)| transport == self)
+            .expect("all are listed");
         f.write_str(name)
     }
 }
@@ -62,8 +70,9 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// 16 hexadecimal digits over everything that must agree; the reasons are not part of it. An agent that understands a profile otherwise
-    /// than its coordinator (another version) computes another hash, and refuses. Guards against mistakes, so FNV-1a does.
+    /// 16 hexadecimal digits over everything that must agree; the reasons are not part of it. An
+    /// agent that understands a profile otherwise than its coordinator (another version) computes
+    /// another hash, and refuses. Guards against mistakes, so FNV-1a does.
     pub fn hash(&self) -> String {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         let mut text = |text: &str| {
@@ -91,12 +100,15 @@ pub struct Member<'a> {
 
 impl<'a> Member<'a> {
     pub(super) fn given(self) -> impl Iterator<Item = &'a Gpu> {
-        self.gpus.iter().filter_map(move |uuid| self.report.gpu_of(uuid))
+        self.gpus
+            .iter()
+            .filter_map(move |uuid| self.report.gpu_of(uuid))
     }
 }
 
-/// The RDMA devices NCCL shall use on a node, in the order of their rails: near a GPU (or, where nothing is known of places, not behind the
-/// management interface), openable, with a port that is up.
+/// The RDMA devices NCCL shall use on a node, in the order of their rails: near a GPU (or, where
+/// nothing is known of places, not behind the management interface), openable, with a port that is
+/// up.
 pub fn compute_devices(report: &NodeReport) -> Vec<&RdmaDevice> {
     let management: BTreeSet<&str> = report
         .network
@@ -105,14 +117,26 @@ pub fn compute_devices(report: &NodeReport) -> Vec<&RdmaDevice> {
         .filter(|interface| interface.default_route)
         .map(|interface| interface.name.as_str())
         .collect();
-    let usable = |device: &&RdmaDevice| device.openable && device.ports.iter().any(|port| port.is_active());
+    let usable =
+        |device: &&RdmaDevice| device.openable && device.ports.iter().any(|port| port.is_active());
     let mut devices: Vec<&RdmaDevice> = report.network.rdma.iter().filter(usable).collect();
     if devices.iter().any(|device| device.rail.is_some()) {
         devices.retain(|device| device.rail.is_some());
     } else {
-        devices.retain(|device| !device.interfaces.iter().any(|name| management.contains(name.as_str())));
-        // Of two kinds InfiniBand is the compute fabric: the Ethernet ports beside it lead to storage (GB200: those of its BlueField cards).
-        let infiniband = |device: &&RdmaDevice| device.ports.iter().any(|port| port.link_layer == LinkLayer::Infiniband);
+        devices.retain(|device| {
+            !device
+                .interfaces
+                .iter()
+                .any(|name| management.contains(name.as_str()))
+        });
+        // Of two kinds InfiniBand is the compute fabric: the Ethernet ports beside it lead to
+        // storage (GB200: those of its BlueField cards).
+        let infiniband = |device: &&RdmaDevice| {
+            device
+                .ports
+                .iter()
+                .any(|port| port.link_layer == LinkLayer::Infiniband)
+        };
         if devices.iter().any(infiniband) {
             devices.retain(infiniband);
         }
@@ -124,15 +148,23 @@ pub fn compute_devices(report: &NodeReport) -> Vec<&RdmaDevice> {
 /// What a node could talk over by itself.
 fn transport_of(report: &NodeReport) -> Transport {
     let devices = compute_devices(report);
-    let layer = |device: &&RdmaDevice| device.ports.iter().find(|port| port.is_active()).map(|port| port.link_layer);
+    let layer = |device: &&RdmaDevice| {
+        device
+            .ports
+            .iter()
+            .find(|port| port.is_active())
+            .map(|port| port.link_layer)
+    };
     match devices.first() {
         None => Transport::Socket,
         Some(device) if device.driver == "efa" => Transport::Efa,
-        Some(first) if devices.iter().all(|device| layer(device) == layer(first)) => match layer(first) {
-            Some(LinkLayer::Infiniband) => Transport::Infiniband,
-            Some(LinkLayer::Ethernet) => Transport::Roce,
-            _ => Transport::Socket,
-        },
+        Some(first) if devices.iter().all(|device| layer(device) == layer(first)) => {
+            match layer(first) {
+                Some(LinkLayer::Infiniband) => Transport::Infiniband,
+                Some(LinkLayer::Ethernet) => Transport::Roce,
+                _ => Transport::Socket,
+            }
+        }
         Some(_) => Transport::Socket,
     }
 }
@@ -143,81 +175,174 @@ pub fn decide(members: &[Member<'_>]) -> (Profile, Vec<Mismatch>) {
         return (Profile::default(), Vec::new());
     }
     let mut shared: BTreeMap<&str, (String, String)> = BTreeMap::new();
-    let mut set = |name: &'static str, value: &str, why: String| drop(shared.insert(name, (value.to_owned(), why)));
+    let mut set = |name: &'static str, value: &str, why: String| {
+        drop(shared.insert(name, (value.to_owned(), why)))
+    };
     // NCCL 2.30 starts with unequal numbers of network devices by default, and hangs.
-    set("NCCL_IGNORE_NET_MISMATCH", "0", "unequal numbers of network devices shall be an error, not a hang".into());
-    // Of a collective that timed out the recorder tells which rank was missing; 2,000 entries are a few hundred KiB (torch's own example).
-    set("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", "flight recorder: who was missing when a collective timed out".into());
-    set("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "flight recorder: written down when a collective times out".into());
+    set(
+        "NCCL_IGNORE_NET_MISMATCH",
+        "0",
+        "unequal numbers of network devices shall be an error, not a hang".into(),
+    );
+    // Of a collective that timed out the recorder tells which rank was missing; 2,000 entries are a
+    // few hundred KiB (torch's own example).
+    set(
+        "TORCH_NCCL_TRACE_BUFFER_SIZE",
+        "2000",
+        "flight recorder: who was missing when a collective timed out".into(),
+    );
+    set(
+        "TORCH_NCCL_DUMP_ON_TIMEOUT",
+        "1",
+        "flight recorder: written down when a collective times out".into(),
+    );
 
-    let transports: Vec<Transport> = members.iter().map(|member| transport_of(member.report)).collect();
-    let uniform = transports.iter().all(|transport| *transport == transports[0]);
-    let transport = if uniform { transports[0] } else { Transport::Socket };
-    let names = |wanted: &dyn Fn(&Member<'_>) -> bool| listing(members.iter().filter(|m| wanted(m)).map(|m| m.node));
+    let transports: Vec<Transport> = members
+        .iter()
+        .map(|member| transport_of(member.report))
+        .collect();
+    let uniform = transports
+        .iter()
+        .all(|transport| *transport == transports[0]);
+    let transport = if uniform {
+        transports[0]
+    } else {
+        Transport::Socket
+    };
+    let names = |wanted: &dyn Fn(&Member<'_>) -> bool| {
+        listing(members.iter().filter(|m| wanted(m)).map(|m| m.node))
+    };
     if !uniform {
         let poor = transports.iter().min().expect("there is a member");
-        let first =
-            members.iter().zip(&transports).find(|(_, transport)| *transport == poor).expect("the minimum is one of them").0.node;
+        let first = members
+            .iter()
+            .zip(&transports)
+            .find(|(_, transport)| *transport == poor)
+            .expect("the minimum is one of them")
+            .0
+            .node;
         set(
             "NCCL_IB_DISABLE",
             "1",
-            format!("not all nodes have the same RDMA: {first} has {poor}, and a job must use one transport"),
+            format!(
+                "not all nodes have the same RDMA: {first} has {poor}, and a job must use one transport"
+            ),
         );
     }
     let mut rails = 0;
     match transport {
         Transport::Infiniband | Transport::Roce => {
-            rails = members.iter().map(|member| compute_devices(member.report).len()).min().unwrap_or_default() as u32;
+            rails = members
+                .iter()
+                .map(|member| compute_devices(member.report).len())
+                .min()
+                .unwrap_or_default() as u32;
             let direct = |member: &Member<'_>| member.report.host.peermem;
             if members.iter().any(direct) && !members.iter().all(direct) {
                 let without = names(&|member| !direct(member));
-                set("NCCL_NET_GDR_LEVEL", "LOC", format!("no GPUDirect RDMA (nvidia-peermem) on {without}"));
+                set(
+                    "NCCL_NET_GDR_LEVEL",
+                    "LOC",
+                    format!("no GPUDirect RDMA (nvidia-peermem) on {without}"),
+                );
             }
         }
-        Transport::Efa => set("FI_PROVIDER", "efa", "all nodes have EFA; the rest is its plugin's to choose".into()),
+        Transport::Efa => set(
+            "FI_PROVIDER",
+            "efa",
+            "all nodes have EFA; the rest is its plugin's to choose".into(),
+        ),
         Transport::Socket => {}
     }
     if members.iter().any(|member| only_ipv6(member.report)) {
         let without = names(&|member| only_ipv6(member.report));
-        set("NCCL_SOCKET_FAMILY", "AF_INET6", format!("no IPv4 address on {without}"));
+        set(
+            "NCCL_SOCKET_FAMILY",
+            "AF_INET6",
+            format!("no IPv4 address on {without}"),
+        );
         if transport == Transport::Roce {
-            set("NCCL_IB_ADDR_FAMILY", "AF_INET6", format!("no IPv4 address on {without}"));
+            set(
+                "NCCL_IB_ADDR_FAMILY",
+                "AF_INET6",
+                format!("no IPv4 address on {without}"),
+            );
         }
     }
     if members.iter().any(|member| lacks_nvls(*member)) {
         let without = names(&|member| lacks_nvls(*member));
-        set("NCCL_NVLS_ENABLE", "0", format!("NVLink SHARP needs a registered fabric and /dev/nvidia-caps, missing on {without}"));
+        set(
+            "NCCL_NVLS_ENABLE",
+            "0",
+            format!(
+                "NVLink SHARP needs a registered fabric and /dev/nvidia-caps, missing on {without}"
+            ),
+        );
     }
     if let Some(why) = no_multi_node_nvlink(members) {
         set("NCCL_MNNVL_ENABLE", "0", why);
     }
     let old = |member: &Member<'_>| cuda_of(member.report).is_some_and(|cuda| cuda < (12, 0));
     if members.iter().any(old) {
-        set("NCCL_CUMEM_ENABLE", "0", format!("the driver knows CUDA below 12.0 on {}", names(&old)));
+        set(
+            "NCCL_CUMEM_ENABLE",
+            "0",
+            format!("the driver knows CUDA below 12.0 on {}", names(&old)),
+        );
     }
-    let shared = shared.into_iter().map(|(name, (value, why))| Shared { name: name.to_owned(), value, why }).collect();
-    (Profile { transport, rails, shared }, mixture::mismatches(members))
+    let shared = shared
+        .into_iter()
+        .map(|(name, (value, why))| Shared {
+            name: name.to_owned(),
+            value,
+            why,
+        })
+        .collect();
+    (
+        Profile {
+            transport,
+            rails,
+            shared,
+        },
+        mixture::mismatches(members),
+    )
 }
 
-/// Why NCCL must not use NVLink between nodes, of which some are made for it. Otherwise it is left to NCCL, which uses it within each clique and the
-/// network between them, and does without by itself where one rank is in none (`ncclMnnvlCheck`). Forced on (`1`), it would fail there.
+/// Why NCCL must not use NVLink between nodes, of which some are made for it. Otherwise it is left
+/// to NCCL, which uses it within each clique and the network between them, and does without by
+/// itself where one rank is in none (`ncclMnnvlCheck`). Forced on (`1`), it would fail there.
 fn no_multi_node_nvlink(members: &[Member<'_>]) -> Option<String> {
     let mut cliques: BTreeMap<(&str, u32), BTreeSet<&NodeName>> = BTreeMap::new();
     for member in members {
-        let fabrics = member.given().filter_map(|gpu| gpu.fabric.as_ref()).filter(|fabric| !fabric.cluster.is_empty());
+        let fabrics = member
+            .given()
+            .filter_map(|gpu| gpu.fabric.as_ref())
+            .filter(|fabric| !fabric.cluster.is_empty());
         for fabric in fabrics {
-            cliques.entry((&fabric.cluster, fabric.clique)).or_default().insert(member.node);
+            cliques
+                .entry((&fabric.cluster, fabric.clique))
+                .or_default()
+                .insert(member.node);
         }
     }
     if cliques.is_empty() || members.len() < 2 {
         return None;
     }
-    let closed = members.iter().filter(|member| member.report.host.imex_channels.is_empty()).map(|member| member.node);
-    let closed: Vec<&NodeName> = closed.filter(|node| cliques.values().any(|nodes| nodes.contains(node))).collect();
+    let closed = members
+        .iter()
+        .filter(|member| member.report.host.imex_channels.is_empty())
+        .map(|member| member.node);
+    let closed: Vec<&NodeName> = closed
+        .filter(|node| cliques.values().any(|nodes| nodes.contains(node)))
+        .collect();
     if !closed.is_empty() {
-        return Some(format!("multi-node NVLink without an IMEX channel on {}", listing(closed.into_iter())));
+        return Some(format!(
+            "multi-node NVLink without an IMEX channel on {}",
+            listing(closed.into_iter())
+        ));
     }
-    // Each alone has nobody to reach, and NCCL would still ask for memory that others can map, which a node may refuse.
+    // Each alone has nobody to reach, and NCCL would still ask for memory that others can map,
+    // which a node may refuse.
     let alone = cliques.values().all(|nodes| nodes.len() == 1);
     alone.then(|| "no two nodes are in the same clique of an NVLink domain".to_owned())
 }
@@ -238,22 +363,47 @@ pub(super) fn cuda_of(report: &NodeReport) -> Option<(u32, u32)> {
 }
 
 fn only_ipv6(report: &NodeReport) -> bool {
-    let up = || report.network.interfaces.iter().filter(|interface| interface.up);
+    let up = || {
+        report
+            .network
+            .interfaces
+            .iter()
+            .filter(|interface| interface.up)
+    };
     up().any(|interface| interface.ipv6) && !up().any(|interface| interface.ipv4)
 }
 
-/// Hopper or newer behind NVSwitch, for which NCCL tries multicast by itself, where the fabric or its device files would make it fail.
+/// Hopper or newer behind NVSwitch, for which NCCL tries multicast by itself, where the fabric or
+/// its device files would make it fail.
 fn lacks_nvls(member: Member<'_>) -> bool {
     let multicasts = |gpu: &Gpu| {
-        let major = gpu.compute_capability.split('.').next().and_then(|major| major.parse::<u32>().ok());
-        major >= Some(9) && gpu.nvlinks.iter().any(|link| link.active && matches!(link.peer, NvLinkPeer::Switch(_)))
+        let major = gpu
+            .compute_capability
+            .split('.')
+            .next()
+            .and_then(|major| major.parse::<u32>().ok());
+        major >= Some(9)
+            && gpu
+                .nvlinks
+                .iter()
+                .any(|link| link.active && matches!(link.peer, NvLinkPeer::Switch(_)))
     };
     let unregistered = |gpu: &Gpu| {
-        let state = gpu.fabric.as_ref().map_or(FabricState::NotSupported, |fabric| fabric.state);
+        let state = gpu
+            .fabric
+            .as_ref()
+            .map_or(FabricState::NotSupported, |fabric| fabric.state);
         matches!(state, FabricState::NotStarted | FabricState::InProgress)
     };
-    let no_files = !member.report.host.gpu_device_files.iter().any(|file| file == "nvidia-caps");
-    member.given().any(|gpu| multicasts(gpu) && (unregistered(gpu) || no_files))
+    let no_files = !member
+        .report
+        .host
+        .gpu_device_files
+        .iter()
+        .any(|file| file == "nvidia-caps");
+    member
+        .given()
+        .any(|gpu| multicasts(gpu) && (unregistered(gpu) || no_files))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! What the ranks of a generation are made of: torch, the CUDA it was built for, NCCL. All of it is the interpreter's that the job names, so a node
-//! knows it only once it has looked there, and the coordinator once every member is ready to start.
+//! What the ranks of a generation are made of: torch, the CUDA it was built for, NCCL. All of it is
+//! the interpreter's that the job names, so a node knows it only once it has looked there, and the
+//! coordinator once every member is ready to start.
 //!
 //! What is not known is held against nobody: NCCL may be a part of torch itself, or the system's.
 
@@ -24,8 +25,15 @@ pub struct Stack {
 
 impl fmt::Display for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [("torch", &self.torch), ("CUDA", &self.cuda), ("NCCL", &self.nccl)];
-        let known = parts.iter().filter(|(_, version)| !version.is_empty()).map(|(what, version)| format!("{what} {version}"));
+        let parts = [
+            ("torch", &self.torch),
+            ("CUDA", &self.cuda),
+            ("NCCL", &self.nccl),
+        ];
+        let known = parts
+            .iter()
+            .filter(|(_, version)| !version.is_empty())
+            .map(|(what, version)| format!("{what} {version}"));
         f.write_str(&known.collect::<Vec<_>>().join(", "))
     }
 }
@@ -69,7 +77,11 @@ const ASPECTS: [Aspect; 3] = [
 /// The first so many numbers of a version; none if they are not there: then it is not known.
 fn numbers(version: &str, count: usize) -> Option<Vec<u32>> {
     let release = version.split(['+', '-']).next().unwrap_or_default();
-    let found: Vec<u32> = release.split('.').map_while(|part| part.parse().ok()).take(count).collect();
+    let found: Vec<u32> = release
+        .split('.')
+        .map_while(|part| part.parse().ok())
+        .take(count)
+        .collect();
     (found.len() == count).then_some(found)
 }
 
@@ -96,14 +108,17 @@ pub struct Bearer<'a> {
 /// What differs among these, and how that ends. `gpus`: the job was given some.
 pub fn mismatches(bearers: &[Bearer<'_>], gpus: bool) -> Vec<Mismatch> {
     let found = aspects(gpus).map(|aspect| {
-        let values = bearers.iter().filter_map(|b| Some((aspect.called(&(aspect.of)(b.stack)?), b.node)));
+        let values = bearers
+            .iter()
+            .filter_map(|b| Some((aspect.called(&(aspect.of)(b.stack)?), b.node)));
         Mismatch::of(aspect.what, aspect.consequence, values)
     });
     found.flatten().collect()
 }
 
-/// Who does not go with the others, and how he differs: `torch 2.14, not torch 2.15`. The others do go together. For each aspect the version stays
-/// that leaves enough (`min`), then the one of most survivors, then the one of most, then the newest.
+/// Who does not go with the others, and how he differs: `torch 2.14, not torch 2.15`. The others do
+/// go together. For each aspect the version stays that leaves enough (`min`), then the one of most
+/// survivors, then the one of most, then the newest.
 pub fn mismatched(bearers: &[Bearer<'_>], gpus: bool, min: u32) -> BTreeMap<NodeName, String> {
     let (mut left, mut odd) = (bearers.to_vec(), BTreeMap::new());
     for aspect in aspects(gpus) {
@@ -120,12 +135,17 @@ pub fn mismatched(bearers: &[Bearer<'_>], gpus: bool, min: u32) -> BTreeMap<Node
             }
         }
         // Of equals the last, which is the newest.
-        let best = versions.into_iter().max_by_key(|(_, (survivors, all))| (all + unknown >= min, *survivors, *all));
+        let best = versions
+            .into_iter()
+            .max_by_key(|(_, (survivors, all))| (all + unknown >= min, *survivors, *all));
         let Some((best, _)) = best else { continue };
         left.retain(|bearer| {
             let other = (aspect.of)(bearer.stack).filter(|version| *version != best);
             if let Some(version) = &other {
-                odd.insert(bearer.node.clone(), format!("{}, not {}", aspect.called(version), aspect.called(&best)));
+                odd.insert(
+                    bearer.node.clone(),
+                    format!("{}, not {}", aspect.called(version), aspect.called(&best)),
+                );
             }
             other.is_none()
         });
@@ -140,21 +160,37 @@ mod tests {
     use super::*;
 
     fn stack(torch: &str, cuda: &str, nccl: &str) -> Stack {
-        Stack { torch: torch.into(), cuda: cuda.into(), nccl: nccl.into() }
+        Stack {
+            torch: torch.into(),
+            cuda: cuda.into(),
+            nccl: nccl.into(),
+        }
     }
 
     /// Named a, b, ...; `survivors`: whose letter is among them.
     fn odd(stacks: &[Stack], survivors: &str, gpus: bool, min: u32) -> Vec<(String, String)> {
-        let names: Vec<NodeName> =
-            (b'a'..).take(stacks.len()).map(|letter| char::from(letter).to_string().as_str().into()).collect();
+        let names: Vec<NodeName> = (b'a'..)
+            .take(stacks.len())
+            .map(|letter| char::from(letter).to_string().as_str().into())
+            .collect();
         let bearers: Vec<Bearer<'_>> = names
             .iter()
             .zip(stacks)
-            .map(|(node, stack)| Bearer { node, stack, survivor: survivors.contains(node.as_str()) })
+            .map(|(node, stack)| Bearer {
+                node,
+                stack,
+                survivor: survivors.contains(node.as_str()),
+            })
             .collect();
         let odd = mismatched(&bearers, gpus, min);
-        assert_eq!(odd.is_empty(), mismatches(&bearers, gpus).is_empty(), "the two say the same");
-        odd.into_iter().map(|(node, how)| (node.to_string(), how)).collect()
+        assert_eq!(
+            odd.is_empty(),
+            mismatches(&bearers, gpus).is_empty(),
+            "the two say the same"
+        );
+        odd.into_iter()
+            .map(|(node, how)| (node.to_string(), how))
+            .collect()
     }
 
     fn one(node: &str, how: &str) -> Vec<(String, String)> {
@@ -163,11 +199,34 @@ mod tests {
 
     #[test]
     fn the_minority_is_odd_and_says_how() {
-        let (new, old) = (stack("2.15.0+cu132", "13.2", "2.30.7"), stack("2.9.1", "13.0", "2.30.7"));
-        assert_eq!(odd(&[new.clone(), old.clone(), new.clone()], "", true, 2), one("b", "torch 2.9, not torch 2.15"));
-        assert_eq!(odd(&[old.clone(), new.clone()], "", true, 1), one("a", "torch 2.9, not torch 2.15"), "the newer of two");
-        assert_eq!(odd(&[old, new.clone()], "a", true, 1), one("b", "torch 2.15, not torch 2.9"), "who trains already stays");
-        assert_eq!(odd(&[new.clone(), stack("2.15.3", "13.9", "2.30.7")], "", true, 1), [], "no more than that must be alike");
+        let (new, old) = (
+            stack("2.15.0+cu132", "13.2", "2.30.7"),
+            stack("2.9.1", "13.0", "2.30.7"),
+        );
+        assert_eq!(
+            odd(&[new.clone(), old.clone(), new.clone()], "", true, 2),
+            one("b", "torch 2.9, not torch 2.15")
+        );
+        assert_eq!(
+            odd(&[old.clone(), new.clone()], "", true, 1),
+            one("a", "torch 2.9, not torch 2.15"),
+            "the newer of two"
+        );
+        assert_eq!(
+            odd(&[old, new.clone()], "a", true, 1),
+            one("b", "torch 2.15, not torch 2.9"),
+            "who trains already stays"
+        );
+        assert_eq!(
+            odd(
+                &[new.clone(), stack("2.15.3", "13.9", "2.30.7")],
+                "",
+                true,
+                1
+            ),
+            [],
+            "no more than that must be alike"
+        );
     }
 
     #[test]
@@ -175,25 +234,49 @@ mod tests {
         let (new, old) = (stack("2.15.0", "", ""), stack("2.14.0", "", ""));
         let mixed = [old, new.clone(), new];
         assert_eq!(odd(&mixed, "a", false, 1).len(), 2);
-        assert_eq!(odd(&mixed, "a", false, 2), one("a", "torch 2.14, not torch 2.15"));
+        assert_eq!(
+            odd(&mixed, "a", false, 2),
+            one("a", "torch 2.14, not torch 2.15")
+        );
     }
 
     #[test]
     fn nccl_must_be_the_same_to_the_patch_where_there_are_gpus() {
-        let stacks = [stack("2.15.0", "13.2", "2.30.7"), stack("2.15.0", "13.2", "2.30.7"), stack("2.15.0", "13.2", "2.30.4")];
-        assert_eq!(odd(&stacks, "", true, 2), one("c", "NCCL 2.30.4, not NCCL 2.30.7"));
+        let stacks = [
+            stack("2.15.0", "13.2", "2.30.7"),
+            stack("2.15.0", "13.2", "2.30.7"),
+            stack("2.15.0", "13.2", "2.30.4"),
+        ];
+        assert_eq!(
+            odd(&stacks, "", true, 2),
+            one("c", "NCCL 2.30.4, not NCCL 2.30.7")
+        );
         assert_eq!(odd(&stacks, "", false, 2), [], "nobody loads it");
-        let stacks = [stack("2.15.0", "12.8", "2.30.7"), stack("2.15.0", "13.2", "2.30.7"), stack("2.15.0", "13.0", "2.30.7")];
+        let stacks = [
+            stack("2.15.0", "12.8", "2.30.7"),
+            stack("2.15.0", "13.2", "2.30.7"),
+            stack("2.15.0", "13.0", "2.30.7"),
+        ];
         assert_eq!(odd(&stacks, "", true, 2), one("a", "CUDA 12, not CUDA 13"));
     }
 
     #[test]
     fn what_is_not_known_is_held_against_nobody() {
-        let stacks =
-            [Stack::default(), stack("2.15.0", "13.2", ""), stack("2.15.0a0+git1234", "13.2", "2.30.7"), stack("main", "", "")];
+        let stacks = [
+            Stack::default(),
+            stack("2.15.0", "13.2", ""),
+            stack("2.15.0a0+git1234", "13.2", "2.30.7"),
+            stack("main", "", ""),
+        ];
         assert_eq!(odd(&stacks, "", true, 4), []);
         let bare = stack("2.15.0+cu132", "", "2.30.7");
-        assert_eq!((bare.to_string().as_str(), Stack::default().to_string().as_str()), ("torch 2.15.0+cu132, NCCL 2.30.7", ""));
+        assert_eq!(
+            (
+                bare.to_string().as_str(),
+                Stack::default().to_string().as_str()
+            ),
+            ("torch 2.15.0+cu132, NCCL 2.30.7", "")
+        );
     }
 
     proptest! {

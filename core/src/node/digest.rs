@@ -1,8 +1,10 @@
-//! The fingerprint of an assignment: equal contents have equal digests, in this and every later version of the agent.
+//! The fingerprint of an assignment: equal contents have equal digests, in this and every later
+//! version of the agent.
 //!
-//! Guards against mistakes (a coordinator that reuses a generation's number), not against an attacker, so 128 bits of FNV-1a do
-//! (Fowler, Noll and Vo; draft-eastlake-fnv). Fields are written one by one with their lengths: the standard library's `Hash` promises nothing
-//! across compiler versions, and the ledger outlives both.
+//! Guards against mistakes (a coordinator that reuses a generation's number), not against an
+//! attacker, so 128 bits of FNV-1a do (Fowler, Noll and Vo; draft-eastlake-fnv). Fields are written
+//! one by one with their lengths: the standard library's `Hash` promises nothing across compiler
+//! versions, and the ledger outlives both.
 
 use std::fmt;
 
@@ -45,10 +47,22 @@ impl Digest {
         let mut fnv = Fnv::default();
         fnv.text(run.job.as_str());
         fnv.number(run.generation.0);
-        for text in [name.namespace.as_str(), &name.name, rendezvous, store_host.as_str()] {
+        for text in [
+            name.namespace.as_str(),
+            &name.name,
+            rendezvous,
+            store_host.as_str(),
+        ] {
             fnv.text(text);
         }
-        for number in [node_rank, node_count, proc_per_node, first_rank, world_size, restart_count] {
+        for number in [
+            node_rank,
+            node_count,
+            proc_per_node,
+            first_rank,
+            world_size,
+            restart_count,
+        ] {
             fnv.number((*number).into());
         }
         fnv.number((*hosts_store).into());
@@ -67,7 +81,8 @@ impl Digest {
         }
         fnv.text(launch.name());
         fnv.number(u64::try_from(stop_grace.as_millis()).unwrap_or(u64::MAX));
-        // Came later: an assignment without it has the digest it always had. The hash stands for the whole.
+        // Came later: an assignment without it has the digest it always had. The hash stands for
+        // the whole.
         if *profile != Profile::default() {
             fnv.text(profile_hash);
         }
@@ -96,7 +111,8 @@ impl Default for Fnv {
 impl Fnv {
     fn bytes(&mut self, bytes: &[u8]) {
         for byte in bytes {
-            self.0 = (self.0 ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
+            self.0 = (self.0 ^ u128::from(*byte))
+                .wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
         }
     }
 
@@ -125,7 +141,10 @@ mod tests {
     /// A ledger written by an older agent must mean the same to a newer one.
     #[test]
     fn stays_the_same_for_ever() {
-        assert_eq!(Digest::of(&assignment("a", 1)).to_string(), "edd170ffea40b3b8a47da18548a6ad59");
+        assert_eq!(
+            Digest::of(&assignment("a", 1)).to_string(),
+            "edd170ffea40b3b8a47da18548a6ad59"
+        );
     }
 
     #[test]
@@ -154,7 +173,8 @@ mod tests {
         other(|a| (a.profile.rails, a.profile_hash) = (1, "1".into()));
         other(|a| (a.profile.rails, a.profile_hash) = (1, "2".into()));
         others.push(first);
-        let digests: std::collections::BTreeSet<String> = others.iter().map(|a| Digest::of(a).to_string()).collect();
+        let digests: std::collections::BTreeSet<String> =
+            others.iter().map(|a| Digest::of(a).to_string()).collect();
         assert_eq!(digests.len(), others.len());
     }
 }

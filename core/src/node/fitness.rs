@@ -1,5 +1,6 @@
-//! What about a node would break a launch on it, found before anything is started: NCCL answers most of these with a hang or with an error that
-//! names something else. Judges the node as it reports itself; whether interpreter and script are there is the agent's to look.
+//! What about a node would break a launch on it, found before anything is started: NCCL answers
+//! most of these with a hang or with an error that names something else. Judges the node as it
+//! reports itself; whether interpreter and script are there is the agent's to look.
 
 use std::fmt;
 
@@ -9,11 +10,13 @@ use crate::{
     run::Assignment,
 };
 
-/// Two ranks on a node talk through shared memory: NCCL takes 10 MiB or so a pair of them and channel, a DataLoader as much as a few batches.
-/// 64 MiB is what containers get by default, and ends as "bus error" in the middle of training; nobody who thought about it gave less than this.
+/// Two ranks on a node talk through shared memory: NCCL takes 10 MiB or so a pair of them and
+/// channel, a DataLoader as much as a few batches. 64 MiB is what containers get by default, and
+/// ends as "bus error" in the middle of training; nobody who thought about it gave less than this.
 pub const SHM_MIN: u64 = 1 << 30;
-/// RDMA locks what it sends from. The usual default is 64 KiB or 8 MiB, and ends as "Cannot allocate memory" in `ibv_reg_mr`; below this not even NCCL's own
-/// buffers (4 MiB a channel and peer) of one node fit.
+/// RDMA locks what it sends from. The usual default is 64 KiB or 8 MiB, and ends as "Cannot
+/// allocate memory" in `ibv_reg_mr`; below this not even NCCL's own buffers (4 MiB a channel and
+/// peer) of one node fit.
 pub const MEMLOCK_MIN: u64 = 1 << 30;
 
 /// Why this node must not start the run.
@@ -42,29 +45,46 @@ impl fmt::Display for Unfit {
                 bytes / 1024,
                 MEMLOCK_MIN / MIB
             ),
-            Unfit::DeviceFile { name } => write!(f, "/dev/{name} is missing, without which CUDA cannot use a GPU"),
+            Unfit::DeviceFile { name } => write!(
+                f,
+                "/dev/{name} is missing, without which CUDA cannot use a GPU"
+            ),
             Unfit::GpuGone { uuid } => write!(f, "{uuid} is not among this node's GPUs any more"),
             Unfit::Occupied { gpu, pid, name } => {
-                write!(f, "{gpu} is used by process {pid} ({name}), which no job of Muster started")
+                write!(
+                    f,
+                    "{gpu} is used by process {pid} ({name}), which no job of Muster started"
+                )
             }
         }
     }
 }
 
-/// All that is wrong. `is_ours`: a process of a run this agent holds, or one that is gone since the report was made.
-pub fn unfit(assignment: &Assignment, report: &NodeReport, is_ours: impl Fn(u32) -> bool) -> Vec<Unfit> {
+/// All that is wrong. `is_ours`: a process of a run this agent holds, or one that is gone since the
+/// report was made.
+pub fn unfit(
+    assignment: &Assignment,
+    report: &NodeReport,
+    is_ours: impl Fn(u32) -> bool,
+) -> Vec<Unfit> {
     let mut found = Vec::new();
     let host = &report.host;
     if assignment.gpus.is_empty() {
         return found;
     }
-    if let Some(bytes) = host.shm_bytes.filter(|bytes| assignment.proc_per_node > 1 && *bytes < SHM_MIN) {
-        found.push(Unfit::Shm { bytes, ranks: assignment.proc_per_node });
+    if let Some(bytes) = host
+        .shm_bytes
+        .filter(|bytes| assignment.proc_per_node > 1 && *bytes < SHM_MIN)
+    {
+        found.push(Unfit::Shm {
+            bytes,
+            ranks: assignment.proc_per_node,
+        });
     }
     let transport = assignment.profile.transport;
-    if let Some(bytes) =
-        host.memlock_bytes.filter(|bytes| transport != Transport::Socket && assignment.node_count > 1 && *bytes < MEMLOCK_MIN)
-    {
+    if let Some(bytes) = host.memlock_bytes.filter(|bytes| {
+        transport != Transport::Socket && assignment.node_count > 1 && *bytes < MEMLOCK_MIN
+    }) {
         found.push(Unfit::Memlock { bytes, transport });
     }
     let mut given: Vec<&Gpu> = Vec::new();
@@ -78,13 +98,25 @@ pub fn unfit(assignment: &Assignment, report: &NodeReport, is_ours: impl Fn(u32)
     }
     // A node on which the list could not be read has none at all.
     if !host.gpu_device_files.is_empty() {
-        let own = given.iter().filter_map(|gpu| Some(format!("nvidia{}", gpu.minor?)));
-        let needed = ["nvidiactl".to_owned(), "nvidia-uvm".to_owned()].into_iter().chain(own);
-        found.extend(needed.filter(|name| !host.gpu_device_files.contains(name)).map(|name| Unfit::DeviceFile { name }));
+        let own = given
+            .iter()
+            .filter_map(|gpu| Some(format!("nvidia{}", gpu.minor?)));
+        let needed = ["nvidiactl".to_owned(), "nvidia-uvm".to_owned()]
+            .into_iter()
+            .chain(own);
+        found.extend(
+            needed
+                .filter(|name| !host.gpu_device_files.contains(name))
+                .map(|name| Unfit::DeviceFile { name }),
+        );
     }
     for gpu in given {
         let stray = gpu.processes.iter().filter(|process| !is_ours(process.pid));
-        found.extend(stray.map(|process| Unfit::Occupied { gpu: gpu.uuid.clone(), pid: process.pid, name: process.name.clone() }));
+        found.extend(stray.map(|process| Unfit::Occupied {
+            gpu: gpu.uuid.clone(),
+            pid: process.pid,
+            name: process.name.clone(),
+        }));
     }
     found
 }
@@ -92,11 +124,17 @@ pub fn unfit(assignment: &Assignment, report: &NodeReport, is_ours: impl Fn(u32)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{nccl::profile::tests::dgx, node::turn::tests::assignment, node_report::gpu::GpuProcess};
+    use crate::{
+        nccl::profile::tests::dgx, node::turn::tests::assignment, node_report::gpu::GpuProcess,
+    };
 
     fn eight() -> Assignment {
         let gpus = (0..8).map(|i| format!("GPU-{i}")).collect();
-        let mut run = Assignment { gpus, proc_per_node: 8, ..assignment("a", 1) };
+        let mut run = Assignment {
+            gpus,
+            proc_per_node: 8,
+            ..assignment("a", 1)
+        };
         run.profile.transport = Transport::Infiniband;
         run
     }
@@ -112,7 +150,10 @@ mod tests {
     }
 
     fn said(report: &NodeReport) -> Vec<String> {
-        unfit(&eight(), report, |pid| pid == 7).iter().map(ToString::to_string).collect()
+        unfit(&eight(), report, |pid| pid == 7)
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
@@ -122,8 +163,14 @@ mod tests {
             unfit(&assignment("a", 1), &NodeReport::default(), |_| false).is_empty(),
             "nothing is asked of a node without GPUs"
         );
-        let unknown = NodeReport { gpus: node().gpus, ..NodeReport::default() };
-        assert!(said(&unknown).is_empty(), "what could not be read is not held against it");
+        let unknown = NodeReport {
+            gpus: node().gpus,
+            ..NodeReport::default()
+        };
+        assert!(
+            said(&unknown).is_empty(),
+            "what could not be read is not held against it"
+        );
     }
 
     #[test]
@@ -131,11 +178,22 @@ mod tests {
         let mut report = node();
         report.host.shm_bytes = Some(64 << 20);
         report.host.memlock_bytes = Some(64 << 10);
-        report.host.gpu_device_files.retain(|name| name != "nvidia-uvm" && name != "nvidia3");
+        report
+            .host
+            .gpu_device_files
+            .retain(|name| name != "nvidia-uvm" && name != "nvidia3");
         report.gpus.remove(5);
         report.gpus[0].processes = vec![
-            GpuProcess { pid: 7, name: "ours".into(), memory_bytes: 1 << 30 },
-            GpuProcess { pid: 9, name: "python".into(), memory_bytes: 1 << 30 },
+            GpuProcess {
+                pid: 7,
+                name: "ours".into(),
+                memory_bytes: 1 << 30,
+            },
+            GpuProcess {
+                pid: 9,
+                name: "python".into(),
+                memory_bytes: 1 << 30,
+            },
         ];
         assert_eq!(
             said(&report),
@@ -154,7 +212,15 @@ mod tests {
     fn what_is_not_used_is_not_asked_for() {
         let mut report = node();
         (report.host.shm_bytes, report.host.memlock_bytes) = (Some(1), Some(1));
-        let one = Assignment { proc_per_node: 1, gpus: vec!["GPU-0".into()], node_count: 1, ..eight() };
-        assert!(unfit(&one, &report, |_| false).is_empty(), "one rank on one node needs neither");
+        let one = Assignment {
+            proc_per_node: 1,
+            gpus: vec!["GPU-0".into()],
+            node_count: 1,
+            ..eight()
+        };
+        assert!(
+            unfit(&one, &report, |_| false).is_empty(),
+            "one rank on one node needs neither"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! One worker group as its runner describes it, and the report the coordinator gets of it.
 //!
-//! A group holds until it is started, runs, stops when it is told to or when its first process fails, and is dead once the runner
-//! has proven that nothing of it lives. The same words as the runner's, so that nothing is invented in between.
+//! A group holds until it is started, runs, stops when it is told to or when its first process
+//! fails, and is dead once the runner has proven that nothing of it lives. The same words as the
+//! runner's, so that nothing is invented in between.
 
 use std::time::Duration;
 
@@ -108,7 +109,14 @@ pub(super) enum State {
 
 impl Run {
     pub(super) fn new(term: Term, gpus: Vec<String>, hosts_store: bool, state: State) -> Self {
-        Self { term, gpus, hosts_store, state, start_asked: false, stop_asked: None }
+        Self {
+            term,
+            gpus,
+            hosts_store,
+            state,
+            start_asked: false,
+            stop_asked: None,
+        }
     }
 
     pub(super) fn found(found: Found) -> Self {
@@ -136,7 +144,9 @@ impl Run {
     /// The runner is there, serves the store if it shall, and nothing was started yet.
     pub(super) fn holds(&self) -> bool {
         match &self.state {
-            State::Up(status) => status.phase == GroupPhase::Holding && (status.store.is_some() || !self.hosts_store),
+            State::Up(status) => {
+                status.phase == GroupPhase::Holding && (status.store.is_some() || !self.hosts_store)
+            }
             _ => false,
         }
     }
@@ -173,7 +183,8 @@ impl Run {
 }
 
 impl GroupStatus {
-    /// The runner is gone and its workers with it: what the journal says is added to what was last heard.
+    /// The runner is gone and its workers with it: what the journal says is added to what was last
+    /// heard.
     pub(super) fn end(&mut self, exits: &[SeenExit], at: Timestamp) {
         self.phase = GroupPhase::Dead;
         self.store = None;
@@ -187,7 +198,8 @@ impl GroupStatus {
             let place = match self.ranks.iter().position(|rank| rank.rank == number) {
                 Some(place) => place,
                 None => {
-                    self.ranks.push(RankReport::bare(number, self.ranks.len() as u32));
+                    self.ranks
+                        .push(RankReport::bare(number, self.ranks.len() as u32));
                     self.ranks.len() - 1
                 }
             };
@@ -202,5 +214,8 @@ impl GroupStatus {
 
 /// All runs of the same job below this one's generation.
 pub(super) fn older_than(run: &RunId) -> std::ops::Range<RunId> {
-    RunId { job: run.job.clone(), generation: Generation(0) }..run.clone()
+    RunId {
+        job: run.job.clone(),
+        generation: Generation(0),
+    }..run.clone()
 }

@@ -1,7 +1,8 @@
 //! Which lane a worker group takes on this node, and why: the only place that knows what is proven.
 //!
-//! A lane is proven for an interpreter when the compatibility suite (`tests/drills/tests/lanes.rs`) has run each of its scripts under plain
-//! torchrun and under that lane and found no difference that is not written down there.
+//! A lane is proven for an interpreter when the compatibility suite (`tests/drills/tests/lanes.rs`)
+//! has run each of its scripts under plain torchrun and under that lane and found no difference
+//! that is not written down there.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,32 +44,55 @@ pub struct Interpreter {
     pub system: String,
 }
 
-/// Versions of torch, and of CPython on Linux, with which the suite has passed in every lane. `make lanes` runs it and prints what belongs here.
-const PROVEN: [((u32, u32), (u32, u32)); 3] = [((2, 15), (3, 11)), ((2, 15), (3, 12)), ((2, 15), (3, 13))];
+/// Versions of torch, and of CPython on Linux, with which the suite has passed in every lane. `make
+/// lanes` runs it and prints what belongs here.
+const PROVEN: [((u32, u32), (u32, u32)); 3] =
+    [((2, 15), (3, 11)), ((2, 15), (3, 12)), ((2, 15), (3, 13))];
 
-/// The lane of a proven interpreter where nobody asked for one. `direct` is slower after a job's first failure: no rank was forked before it.
+/// The lane of a proven interpreter where nobody asked for one. `direct` is slower after a job's
+/// first failure: no rank was forked before it.
 const FASTEST: Lane = Lane::Fork;
 
 /// The oldest Python the launcher is written for: `socket.recv_fds`, absolute `__file__`.
 const LAUNCHER_PYTHON: (u32, u32) = (3, 9);
 
-/// The lane for what was asked, and the reason, for the user. `python`: the workers are a Python script or module.
+/// The lane for what was asked, and the reason, for the user. `python`: the workers are a Python
+/// script or module.
 pub fn choose(asked: Launch, python: bool, interpreter: &Interpreter) -> (Lane, String) {
-    let Interpreter { torch, implementation, python: version, system } = interpreter;
-    let shown = format!("torch {}.{} on {system} {implementation} {}.{}", torch.0, torch.1, version.0, version.1);
+    let Interpreter {
+        torch,
+        implementation,
+        python: version,
+        system,
+    } = interpreter;
+    let shown = format!(
+        "torch {}.{} on {system} {implementation} {}.{}",
+        torch.0, torch.1, version.0, version.1
+    );
     let wanted = match asked {
         Launch::Cold => return (Lane::Cold, "asked for".into()),
         // The interpreter matters only where there is one.
         Launch::Direct if !python => return (Lane::Direct, "asked for".into()),
-        _ if !python => return (Lane::Cold, "only Python scripts and modules can be started from a parked launcher".into()),
+        _ if !python => {
+            return (
+                Lane::Cold,
+                "only Python scripts and modules can be started from a parked launcher".into(),
+            );
+        }
         _ if implementation != "cpython" || system != "linux" || *version < LAUNCHER_PYTHON => {
-            return (Lane::Cold, format!("the launcher does not run with {shown}"));
+            return (
+                Lane::Cold,
+                format!("the launcher does not run with {shown}"),
+            );
         }
         Launch::Parked => Lane::Parked,
         Launch::Fork => Lane::Fork,
         Launch::Direct => Lane::Direct,
         Launch::Auto if PROVEN.contains(&(*torch, *version)) => {
-            return (FASTEST, format!("the fastest lane that is proven for {shown}"));
+            return (
+                FASTEST,
+                format!("the fastest lane that is proven for {shown}"),
+            );
         }
         Launch::Auto => return (Lane::Cold, format!("no faster lane is proven for {shown}")),
     };
@@ -81,19 +105,55 @@ mod tests {
 
     #[test]
     fn auto_takes_only_what_is_proven() {
-        let here = Interpreter { torch: (2, 15), implementation: "cpython".into(), python: (3, 11), system: "linux".into() };
-        let proven = (Lane::Fork, "the fastest lane that is proven for torch 2.15 on linux cpython 3.11".to_owned());
+        let here = Interpreter {
+            torch: (2, 15),
+            implementation: "cpython".into(),
+            python: (3, 11),
+            system: "linux".into(),
+        };
+        let proven = (
+            Lane::Fork,
+            "the fastest lane that is proven for torch 2.15 on linux cpython 3.11".to_owned(),
+        );
         assert_eq!(choose(Launch::Auto, true, &here), proven);
         assert_eq!(choose(Launch::Parked, true, &here).0, Lane::Parked);
         assert_eq!(choose(Launch::Cold, true, &here).0, Lane::Cold);
-        assert_eq!(choose(Launch::Fork, false, &here).0, Lane::Cold, "not a script");
-        assert_eq!(choose(Launch::Auto, false, &here).0, Lane::Cold, "not a script");
-        assert_eq!(choose(Launch::Direct, false, &here).0, Lane::Direct, "whatever can be executed");
-        let newer = Interpreter { torch: (2, 16), ..here.clone() };
+        assert_eq!(
+            choose(Launch::Fork, false, &here).0,
+            Lane::Cold,
+            "not a script"
+        );
+        assert_eq!(
+            choose(Launch::Auto, false, &here).0,
+            Lane::Cold,
+            "not a script"
+        );
+        assert_eq!(
+            choose(Launch::Direct, false, &here).0,
+            Lane::Direct,
+            "whatever can be executed"
+        );
+        let newer = Interpreter {
+            torch: (2, 16),
+            ..here.clone()
+        };
         let (lane, why) = choose(Launch::Auto, true, &newer);
-        assert_eq!((lane, why.as_str()), (Lane::Cold, "no faster lane is proven for torch 2.16 on linux cpython 3.11"));
-        assert_eq!(choose(Launch::Fork, true, &newer).0, Lane::Fork, "whoever asks gets it");
-        let other = Interpreter { implementation: "pypy".into(), ..here };
+        assert_eq!(
+            (lane, why.as_str()),
+            (
+                Lane::Cold,
+                "no faster lane is proven for torch 2.16 on linux cpython 3.11"
+            )
+        );
+        assert_eq!(
+            choose(Launch::Fork, true, &newer).0,
+            Lane::Fork,
+            "whoever asks gets it"
+        );
+        let other = Interpreter {
+            implementation: "pypy".into(),
+            ..here
+        };
         assert_eq!(choose(Launch::Fork, true, &other).0, Lane::Cold);
     }
 }

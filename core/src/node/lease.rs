@@ -1,7 +1,9 @@
-//! When the coordinator was heard last, as far as that is certain: what workers of jobs with `fenceAfter` live by.
+//! When the coordinator was heard last, as far as that is certain: what workers of jobs with
+//! `fenceAfter` live by.
 //!
-//! An answer may have been on its way for any time, and may lie here for any time more while this agent stands still. So it says nothing about
-//! when it was sent; but it was sent after the question, and the moment of the question is known here. The coordinator, who counts from when
+//! An answer may have been on its way for any time, and may lie here for any time more while this
+//! agent stands still. So it says nothing about when it was sent; but it was sent after the
+//! question, and the moment of the question is known here. The coordinator, who counts from when
 //! the question came, counts from a later moment.
 
 use std::collections::VecDeque;
@@ -11,7 +13,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// Questions without an answer yet: at one a second a minute's worth, and a connection is given up long before.
+/// Questions without an answer yet: at one a second a minute's worth, and a connection is given up
+/// long before.
 const ASKED_MAX: usize = 64;
 
 /// What one session has asked, and what was answered.
@@ -29,7 +32,8 @@ impl Lease {
         self.asked.push_back((number, at));
     }
 
-    /// A question was answered: since when the coordinator has been heard for certain. None for one that was not asked.
+    /// A question was answered: since when the coordinator has been heard for certain. None for one
+    /// that was not asked.
     pub fn answered(&mut self, number: u64, now: Timestamp) -> Option<Timestamp> {
         // Answers come in the order of the questions.
         while let Some((asked, at)) = self.asked.front().copied() {
@@ -38,7 +42,11 @@ impl Lease {
             }
             self.asked.pop_front();
             if asked == number {
-                return Some(if planted::on(Mistake::LeaseFromAnswer) { now } else { at });
+                return Some(if planted::on(Mistake::LeaseFromAnswer) {
+                    now
+                } else {
+                    at
+                });
             }
         }
         None
@@ -55,10 +63,26 @@ mod tests {
         for (number, at) in [(0, 10), (1, 20), (2, 30)] {
             lease.asked(number, Timestamp(at));
         }
-        assert_eq!(lease.answered(1, Timestamp(5_000)), Some(Timestamp(20)), "one may be lost");
-        assert_eq!(lease.answered(1, Timestamp(5_001)), None, "nothing is answered twice");
-        assert_eq!(lease.answered(9, Timestamp(5_002)), None, "nobody asked that");
-        assert_eq!(lease.answered(2, Timestamp(5_003)), None, "what was before it is not answered any more");
+        assert_eq!(
+            lease.answered(1, Timestamp(5_000)),
+            Some(Timestamp(20)),
+            "one may be lost"
+        );
+        assert_eq!(
+            lease.answered(1, Timestamp(5_001)),
+            None,
+            "nothing is answered twice"
+        );
+        assert_eq!(
+            lease.answered(9, Timestamp(5_002)),
+            None,
+            "nobody asked that"
+        );
+        assert_eq!(
+            lease.answered(2, Timestamp(5_003)),
+            None,
+            "what was before it is not answered any more"
+        );
     }
 
     #[test]

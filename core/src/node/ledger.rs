@@ -1,5 +1,6 @@
-//! What this node has promised never to go behind (DESIGN R2). The shell writes it to disk before it executes anything else of the
-//! same turn, so that an agent killed at any moment comes back knowing at least what it obeyed.
+//! What this node has promised never to go behind (DESIGN R2). The shell writes it to disk before
+//! it executes anything else of the same turn, so that an agent killed at any moment comes back
+//! knowing at least what it obeyed.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +13,9 @@ use crate::{
     run::{Assignment, Endpoint, Obeyed, RunId},
 };
 
-/// Jobs remembered. Only messages in flight can name an older generation, since term and epoch fence whole sessions; a node has a
-/// few jobs at a time, so 1,000 reach back for days at about 200 bytes each.
+/// Jobs remembered. Only messages in flight can name an older generation, since term and epoch
+/// fence whole sessions; a node has a few jobs at a time, so 1,000 reach back for days at about 200
+/// bytes each.
 pub const JOBS_MAX: usize = 1_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +52,9 @@ pub enum Objection {
         "term {got} is older than {seen}, which this node has obeyed: the coordinator's store was restored from a backup, or an old coordinator still runs"
     )]
     OlderTerm { got: Term, seen: Term },
-    #[error("node epoch {got} is older than {seen}, which this node has obeyed: the message is of an older session")]
+    #[error(
+        "node epoch {got} is older than {seen}, which this node has obeyed: the message is of an older session"
+    )]
     OlderEpoch { got: NodeEpoch, seen: NodeEpoch },
     #[error("generation {got} is older than {seen}, which this node has obeyed")]
     OlderGeneration { got: Generation, seen: Generation },
@@ -59,7 +63,11 @@ pub enum Objection {
     OtherContent(Generation),
     /// An alarm: its workers were sent elsewhere before.
     #[error("generation {generation} shall meet at {got}, was started to meet at {seen}", got = show(got), seen = show(seen))]
-    OtherStore { generation: Generation, got: Endpoint, seen: Endpoint },
+    OtherStore {
+        generation: Generation,
+        got: Endpoint,
+        seen: Endpoint,
+    },
     #[error("generation {0} has ended on this node and is not started twice")]
     Over(Generation),
 }
@@ -70,21 +78,44 @@ fn show(endpoint: &Endpoint) -> String {
 
 impl Ledger {
     pub fn new(node: NodeName) -> Self {
-        Self { node, term: Term(0), epoch: NodeEpoch(0), jobs: BTreeMap::new(), clock: 0 }
+        Self {
+            node,
+            term: Term(0),
+            epoch: NodeEpoch(0),
+            jobs: BTreeMap::new(),
+            clock: 0,
+        }
     }
 
     /// What this node has obeyed, without how.
     pub fn jobs_seen(&self) -> BTreeMap<JobUid, Obeyed> {
-        self.jobs.iter().map(|(job, seen)| (job.clone(), Obeyed { generation: seen.generation, over: seen.over })).collect()
+        self.jobs
+            .iter()
+            .map(|(job, seen)| {
+                (
+                    job.clone(),
+                    Obeyed {
+                        generation: seen.generation,
+                        over: seen.over,
+                    },
+                )
+            })
+            .collect()
     }
 
     /// Takes a session's stamp; true if there is something new to persist.
     pub(super) fn accept_stamp(&mut self, term: Term, epoch: NodeEpoch) -> Result<bool, Objection> {
         if term < self.term {
-            return Err(Objection::OlderTerm { got: term, seen: self.term });
+            return Err(Objection::OlderTerm {
+                got: term,
+                seen: self.term,
+            });
         }
         if epoch < self.epoch && !planted::on(Mistake::OlderEpochObeyed) {
-            return Err(Objection::OlderEpoch { got: epoch, seen: self.epoch });
+            return Err(Objection::OlderEpoch {
+                got: epoch,
+                seen: self.epoch,
+            });
         }
         let new = (term, epoch) != (self.term, self.epoch);
         (self.term, self.epoch) = (term, epoch);
@@ -96,8 +127,14 @@ impl Ledger {
         let run = &assignment.run;
         let digest = Digest::of(assignment);
         match self.jobs.get(&run.job) {
-            Some(seen) if run.generation < seen.generation && !planted::on(Mistake::OlderGenerationObeyed) => {
-                Err(Objection::OlderGeneration { got: run.generation, seen: seen.generation })
+            Some(seen)
+                if run.generation < seen.generation
+                    && !planted::on(Mistake::OlderGenerationObeyed) =>
+            {
+                Err(Objection::OlderGeneration {
+                    got: run.generation,
+                    seen: seen.generation,
+                })
             }
             Some(seen) if run.generation == seen.generation => match &seen.digest {
                 Some(known) if *known != digest => Err(Objection::OtherContent(run.generation)),
@@ -105,7 +142,16 @@ impl Ledger {
                 _ => Ok(false),
             },
             _ => {
-                self.put(run, Seen { generation: run.generation, digest: Some(digest), store: None, over: false, at: 0 });
+                self.put(
+                    run,
+                    Seen {
+                        generation: run.generation,
+                        digest: Some(digest),
+                        store: None,
+                        over: false,
+                        at: 0,
+                    },
+                );
                 Ok(true)
             }
         }
@@ -113,10 +159,17 @@ impl Ledger {
 
     /// Takes the meeting place of an accepted assignment, before its workers are started.
     pub(super) fn accept_store(&self, run: &RunId, store: &Endpoint) -> Result<(), Objection> {
-        match self.jobs.get(&run.job).filter(|seen| seen.generation == run.generation).and_then(|seen| seen.store.as_ref()) {
-            Some(seen) if seen != store => {
-                Err(Objection::OtherStore { generation: run.generation, got: store.clone(), seen: seen.clone() })
-            }
+        match self
+            .jobs
+            .get(&run.job)
+            .filter(|seen| seen.generation == run.generation)
+            .and_then(|seen| seen.store.as_ref())
+        {
+            Some(seen) if seen != store => Err(Objection::OtherStore {
+                generation: run.generation,
+                got: store.clone(),
+                seen: seen.clone(),
+            }),
             _ => Ok(()),
         }
     }
@@ -136,32 +189,59 @@ impl Ledger {
     pub(super) fn end(&mut self, run: &RunId) -> bool {
         match self.jobs.get_mut(&run.job) {
             Some(seen) if run.generation < seen.generation => false,
-            Some(seen) if run.generation == seen.generation => !std::mem::replace(&mut seen.over, true),
+            Some(seen) if run.generation == seen.generation => {
+                !std::mem::replace(&mut seen.over, true)
+            }
             _ => {
-                self.put(run, Seen { generation: run.generation, digest: None, store: None, over: true, at: 0 });
+                self.put(
+                    run,
+                    Seen {
+                        generation: run.generation,
+                        digest: None,
+                        store: None,
+                        over: true,
+                        at: 0,
+                    },
+                );
                 true
             }
         }
     }
 
     pub(super) fn is_ended(&self, run: &RunId) -> bool {
-        self.jobs.get(&run.job).is_some_and(|seen| seen.generation == run.generation && seen.over)
+        self.jobs
+            .get(&run.job)
+            .is_some_and(|seen| seen.generation == run.generation && seen.over)
     }
 
     pub(super) fn is_newest(&self, run: &RunId) -> bool {
-        self.jobs.get(&run.job).is_some_and(|seen| seen.generation == run.generation)
+        self.jobs
+            .get(&run.job)
+            .is_some_and(|seen| seen.generation == run.generation)
     }
 
     /// Whether workers of this run may have been started.
     pub(super) fn was_started(&self, run: &RunId) -> bool {
-        self.jobs.get(&run.job).is_some_and(|seen| seen.generation == run.generation && seen.store.is_some())
+        self.jobs
+            .get(&run.job)
+            .is_some_and(|seen| seen.generation == run.generation && seen.store.is_some())
     }
 
     fn put(&mut self, run: &RunId, seen: Seen) {
         self.clock += 1;
-        self.jobs.insert(run.job.clone(), Seen { at: self.clock, ..seen });
+        self.jobs.insert(
+            run.job.clone(),
+            Seen {
+                at: self.clock,
+                ..seen
+            },
+        );
         if self.jobs.len() > JOBS_MAX
-            && let Some(oldest) = self.jobs.iter().min_by_key(|(_, seen)| seen.at).map(|(job, _)| job.clone())
+            && let Some(oldest) = self
+                .jobs
+                .iter()
+                .min_by_key(|(_, seen)| seen.at)
+                .map(|(job, _)| job.clone())
         {
             self.jobs.remove(&oldest);
         }
@@ -178,30 +258,58 @@ mod tests {
         let mut ledger = Ledger::new("n1".into());
         assert_eq!(ledger.accept_stamp(Term(2), NodeEpoch(5)), Ok(true));
         assert_eq!(ledger.accept_stamp(Term(2), NodeEpoch(5)), Ok(false));
-        let older = Objection::OlderTerm { got: Term(1), seen: Term(2) };
+        let older = Objection::OlderTerm {
+            got: Term(1),
+            seen: Term(2),
+        };
         assert_eq!(ledger.accept_stamp(Term(1), NodeEpoch(9)), Err(older));
-        let older = Objection::OlderEpoch { got: NodeEpoch(4), seen: NodeEpoch(5) };
+        let older = Objection::OlderEpoch {
+            got: NodeEpoch(4),
+            seen: NodeEpoch(5),
+        };
         assert_eq!(ledger.accept_stamp(Term(3), NodeEpoch(4)), Err(older));
-        assert_eq!((ledger.term, ledger.epoch), (Term(2), NodeEpoch(5)), "a refusal changes nothing");
+        assert_eq!(
+            (ledger.term, ledger.epoch),
+            (Term(2), NodeEpoch(5)),
+            "a refusal changes nothing"
+        );
 
         assert_eq!(ledger.accept(&assignment("a", 2)), Ok(true));
         assert_eq!(ledger.accept(&assignment("a", 2)), Ok(false));
-        let older = Objection::OlderGeneration { got: Generation(1), seen: Generation(2) };
+        let older = Objection::OlderGeneration {
+            got: Generation(1),
+            seen: Generation(2),
+        };
         assert_eq!(ledger.accept(&assignment("a", 1)), Err(older));
-        let other = Assignment { restart_count: 7, ..assignment("a", 2) };
-        assert_eq!(ledger.accept(&other), Err(Objection::OtherContent(Generation(2))));
+        let other = Assignment {
+            restart_count: 7,
+            ..assignment("a", 2)
+        };
+        assert_eq!(
+            ledger.accept(&other),
+            Err(Objection::OtherContent(Generation(2)))
+        );
     }
 
     #[test]
     fn one_meeting_place_per_generation() {
         let mut ledger = Ledger::new("n1".into());
         let run = assignment("a", 1).run;
-        let store = |port| Endpoint { host: "127.0.0.1".into(), port };
+        let store = |port| Endpoint {
+            host: "127.0.0.1".into(),
+            port,
+        };
         ledger.accept(&assignment("a", 1)).unwrap();
         assert!(ledger.started(&run, &store(1)) && !ledger.started(&run, &store(1)));
         assert_eq!(ledger.accept_store(&run, &store(1)), Ok(()));
-        let error = ledger.accept_store(&run, &store(2)).unwrap_err().to_string();
-        assert_eq!(error, "generation 1 shall meet at 127.0.0.1:2, was started to meet at 127.0.0.1:1");
+        let error = ledger
+            .accept_store(&run, &store(2))
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "generation 1 shall meet at 127.0.0.1:2, was started to meet at 127.0.0.1:1"
+        );
     }
 
     #[test]
@@ -209,7 +317,10 @@ mod tests {
         let mut ledger = Ledger::new("n1".into());
         let run = assignment("a", 3).run;
         assert!(ledger.end(&run) && !ledger.end(&run));
-        assert_eq!(ledger.accept(&assignment("a", 3)), Err(Objection::Over(Generation(3))));
+        assert_eq!(
+            ledger.accept(&assignment("a", 3)),
+            Err(Objection::Over(Generation(3)))
+        );
         assert_eq!(ledger.accept(&assignment("a", 4)), Ok(true));
         assert!(!ledger.end(&run), "an older one needs no note");
         assert_eq!(ledger.accept(&assignment("a", 4)), Ok(false));
@@ -222,6 +333,9 @@ mod tests {
             ledger.accept(&assignment(&format!("job-{i}"), 1)).unwrap();
         }
         assert_eq!(ledger.jobs.len(), JOBS_MAX);
-        assert!(!ledger.jobs.contains_key(&JobUid::from("job-4")) && ledger.jobs.contains_key(&JobUid::from("job-5")));
+        assert!(
+            !ledger.jobs.contains_key(&JobUid::from("job-4"))
+                && ledger.jobs.contains_key(&JobUid::from("job-5"))
+        );
     }
 }

@@ -1,8 +1,10 @@
-//! The warm pool: launchers that belong to no job yet, and that the next job with the same interpreter takes over.
+//! The warm pool: launchers that belong to no job yet, and that the next job with the same
+//! interpreter takes over.
 //!
-//! A pool launcher has imported torch and nothing else. It starts without the job's environment and in `/`, so that nothing of a job
-//! waits there for another one. What a process reads before a rank is forked from it cannot be changed afterwards. So a job takes one
-//! only if it would start its own launcher with the same [`Key`]. All launchers of a node have the agent's user.
+//! A pool launcher has imported torch and nothing else. It starts without the job's environment and
+//! in `/`, so that nothing of a job waits there for another one. What a process reads before a rank
+//! is forked from it cannot be changed afterwards. So a job takes one only if it would start its
+//! own launcher with the same [`Key`]. All launchers of a node have the agent's user.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -18,29 +20,38 @@ use crate::{
 /// Stands where a launcher of a job has its job.
 pub const NAME: &str = "warm-pool";
 
-/// Variables of a job that a pool launcher may be started with: numbers of threads, which OpenMP, MKL and OpenBLAS read when they are loaded.
+/// Variables of a job that a pool launcher may be started with: numbers of threads, which OpenMP,
+/// MKL and OpenBLAS read when they are loaded.
 const CARRIED: &str = "_NUM_THREADS";
 
-/// Variables that may differ, beside those that [`torchrun::lasting`] leaves out: they are read by packages that `import torch` does not
-/// load. A rank gets the job's own values.
+/// Variables that may differ, beside those that [`torchrun::lasting`] leaves out: they are read by
+/// packages that `import torch` does not load. A rank gets the job's own values.
 const READ_BY_OTHERS: [&str; 5] = ["WANDB_", "MLFLOW_", "HF_", "TRANSFORMERS_", "TOKENIZERS_"];
 
 /// Variables that name folders. A relative folder means another one in each working directory.
-const FOLDERS: [&str; 5] = ["PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "VIRTUAL_ENV"];
+const FOLDERS: [&str; 5] = [
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "TMPDIR",
+    "VIRTUAL_ENV",
+];
 
-/// A launcher is renewed after this time: an upgrade of a package that changes no folder's time is noticed the same day, as in the
-/// agent's memory of interpreters.
+/// A launcher is renewed after this time: an upgrade of a package that changes no folder's time is
+/// noticed the same day, as in the agent's memory of interpreters.
 pub const AGE_MAX: Duration = Duration::from_secs(4 * 3_600);
 
-/// No launcher is started for this long after a job has started or ended here: the next generation may follow at once, and an import
-/// beside it would take half of its processor time on a small machine.
+/// No launcher is started for this long after a job has started or ended here: the next generation
+/// may follow at once, and an import beside it would take half of its processor time on a small
+/// machine.
 pub const CALM: Duration = Duration::from_secs(3);
 
-/// Pool launchers end when less than this share of the node's memory is available, and are started above twice as much, so that the
-/// memory of one decides nothing.
+/// Pool launchers end when less than this share of the node's memory is available, and are started
+/// above twice as much, so that the memory of one decides nothing.
 pub const RESERVE: u64 = 10;
 
-/// How often memory is looked at while there is a pool: a training job rarely takes a tenth of a node's memory sooner.
+/// How often memory is looked at while there is a pool: a training job rarely takes a tenth of a
+/// node's memory sooner.
 pub const LOOK: Duration = Duration::from_secs(5);
 
 /// All that must be equal for a job to take a launcher of the pool.
@@ -68,12 +79,16 @@ impl fmt::Display for Unfit {
         match self {
             Unfit::NotPython => f.write_str("it is not Python"),
             Unfit::Relative(what) => write!(f, "{what} names a relative path"),
-            Unfit::OwnVariable(name) => write!(f, "the job sets {name}, which may be read before ranks are forked"),
+            Unfit::OwnVariable(name) => write!(
+                f,
+                "the job sets {name}, which may be read before ranks are forked"
+            ),
         }
     }
 }
 
-/// The key of the launcher that this job may take. `launch` is the job's, `bare` that of [`without_job`].
+/// The key of the launcher that this job may take. `launch` is the job's, `bare` that of
+/// [`without_job`].
 pub fn key(assignment: &Assignment, launch: &Launch, bare: &Launch) -> Result<Key, Unfit> {
     let (options, _) = torchrun::ranks(assignment).ok_or(Unfit::NotPython)?;
     let program = launch.program.clone();
@@ -81,11 +96,18 @@ pub fn key(assignment: &Assignment, launch: &Launch, bare: &Launch) -> Result<Ke
     if program.contains('/') && relative(&program) {
         return Err(Unfit::Relative(program));
     }
-    if options.iter().any(|option| option.contains("pycache_prefix")) {
+    if options
+        .iter()
+        .any(|option| option.contains("pycache_prefix"))
+    {
         return Err(Unfit::Relative("-X pycache_prefix".into()));
     }
-    let folders =
-        FOLDERS.iter().find(|name| launch.env.get(**name).is_some_and(|list| !list.is_empty() && list.split(':').any(relative)));
+    let folders = FOLDERS.iter().find(|name| {
+        launch
+            .env
+            .get(**name)
+            .is_some_and(|list| !list.is_empty() && list.split(':').any(relative))
+    });
     if let Some(name) = folders {
         return Err(Unfit::Relative((*name).to_owned()));
     }
@@ -94,23 +116,43 @@ pub fn key(assignment: &Assignment, launch: &Launch, bare: &Launch) -> Result<Ke
     if let Some(name) = env.keys().chain(theirs.keys()).find(differs) {
         return Err(Unfit::OwnVariable(name.clone()));
     }
-    Ok(Key { program, options, env, ranks: assignment.proc_per_node })
+    Ok(Key {
+        program,
+        options,
+        env,
+        ranks: assignment.proc_per_node,
+    })
 }
 
 /// The variables that must be equal.
 fn fixed(launch: &Launch) -> BTreeMap<String, String> {
     let ours = |name: &str| name.starts_with("MUSTER_") && name != affinity::RANK_CPUS;
     let late = |name: &str| READ_BY_OTHERS.iter().any(|prefix| name.starts_with(prefix));
-    torchrun::lasting(launch).into_iter().filter(|(name, _)| !ours(name) && !late(name)).collect()
+    torchrun::lasting(launch)
+        .into_iter()
+        .filter(|(name, _)| !ours(name) && !late(name))
+        .collect()
 }
 
-/// What a pool launcher for the interpreter of this job is started as: the job without its script, its folder and its environment.
+/// What a pool launcher for the interpreter of this job is started as: the job without its script,
+/// its folder and its environment.
 pub fn without_job(assignment: &Assignment, program: &str) -> Assignment {
     let (options, _) = torchrun::ranks(assignment).unwrap_or_default();
-    let env = assignment.env.iter().filter(|(name, _)| name.ends_with(CARRIED)).map(|(n, v)| (n.clone(), v.clone())).collect();
+    let env = assignment
+        .env
+        .iter()
+        .filter(|(name, _)| name.ends_with(CARRIED))
+        .map(|(n, v)| (n.clone(), v.clone()))
+        .collect();
     Assignment {
-        run: RunId { job: JobUid::from(NAME), generation: Generation(0) },
-        name: JobName { namespace: String::new(), name: NAME.into() },
+        run: RunId {
+            job: JobUid::from(NAME),
+            generation: Generation(0),
+        },
+        name: JobName {
+            namespace: String::new(),
+            name: NAME.into(),
+        },
         hosts_store: false,
         step_pattern: None,
         fence_after: None,
@@ -187,7 +229,15 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
     let mut bytes = held.bytes_of_jobs;
     // Launchers for what was used last are kept first.
     let mut members: Vec<&Member> = held.launchers.iter().collect();
-    members.sort_by_key(|member| (held.used.iter().position(|key| *key == member.key).unwrap_or(usize::MAX), member.number));
+    members.sort_by_key(|member| {
+        (
+            held.used
+                .iter()
+                .position(|key| *key == member.key)
+                .unwrap_or(usize::MAX),
+            member.number,
+        )
+    });
     for member in members {
         let mut end = |cause| plan.end.push((member.number, cause));
         let Some(at) = wanted.iter().position(|key| **key == member.key) else {
@@ -196,7 +246,10 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
         };
         if held.memory.available < held.memory.total / RESERVE {
             end(Cause::MemoryLow);
-        } else if held.bytes_max.is_some_and(|most| bytes + member.bytes.unwrap_or(0) > most) {
+        } else if held
+            .bytes_max
+            .is_some_and(|most| bytes + member.bytes.unwrap_or(0) > most)
+        {
             end(Cause::TooMuch);
         } else if now.since(member.started_at) >= AGE_MAX {
             end(Cause::Old);
@@ -225,7 +278,8 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
     plan
 }
 
-/// One launcher for each of the newest interpreters, and what is left of the limit for the newest of them.
+/// One launcher for each of the newest interpreters, and what is left of the limit for the newest
+/// of them.
 fn wanted<'a>(held: &Held<'a>) -> Vec<&'a Key> {
     let mut wanted: Vec<&Key> = held.used.iter().take(held.limit).collect();
     if let Some(newest) = held.used.first() {
@@ -248,19 +302,49 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
     const NOW: Timestamp = Timestamp(1_000_000_000_000);
-    const ROOMY: Space = Space { total: 64 * GIB, available: 32 * GIB };
+    const ROOMY: Space = Space {
+        total: 64 * GIB,
+        available: 32 * GIB,
+    };
 
     fn job(env: &[(&str, &str)]) -> Assignment {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect();
-        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Assignment { command: words("/opt/py/python3 -O"), args: words("train.py --lr 1"), env, ..assignment("a", 3) }
+        let env = env
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        Assignment {
+            command: words("/opt/py/python3 -O"),
+            args: words("train.py --lr 1"),
+            env,
+            ..assignment("a", 3)
+        }
     }
 
     fn started(assignment: &Assignment, agents: &[(&str, &str)]) -> Launch {
-        let env = agents.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let report = NodeReport { address: "127.0.0.1".into(), ..NodeReport::default() };
-        let site = Site { node: "n1".into(), report, run_dir: format!("/runs/{}", assignment.run.job), env };
-        launch(assignment, Meeting::Served(&Endpoint { host: "127.0.0.1".into(), port: 1 }), &site).unwrap()
+        let env = agents
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        let report = NodeReport {
+            address: "127.0.0.1".into(),
+            ..NodeReport::default()
+        };
+        let site = Site {
+            node: "n1".into(),
+            report,
+            run_dir: format!("/runs/{}", assignment.run.job),
+            env,
+        };
+        launch(
+            assignment,
+            Meeting::Served(&Endpoint {
+                host: "127.0.0.1".into(),
+                port: 1,
+            }),
+            &site,
+        )
+        .unwrap()
     }
 
     fn key_in(assignment: &Assignment, agents: &[(&str, &str)]) -> Result<Key, Unfit> {
@@ -277,18 +361,47 @@ mod tests {
     fn a_job_takes_a_launcher_only_if_its_own_would_be_started_alike() {
         let plain = key_of(&job(&[])).unwrap();
         let alike = [
-            Assignment { args: ["other.py".to_owned()].into(), ..job(&[]) },
-            Assignment { working_dir: Some("/elsewhere".into()), restart_count: 4, ..job(&[]) },
-            job(&[("NCCL_DEBUG", "INFO"), ("GLOO_SOCKET_IFNAME", "eth7"), ("WANDB_API_KEY", "secret")]),
-            Assignment { run: RunId { job: JobUid::from("b"), generation: Generation(9) }, ..job(&[]) },
+            Assignment {
+                args: ["other.py".to_owned()].into(),
+                ..job(&[])
+            },
+            Assignment {
+                working_dir: Some("/elsewhere".into()),
+                restart_count: 4,
+                ..job(&[])
+            },
+            job(&[
+                ("NCCL_DEBUG", "INFO"),
+                ("GLOO_SOCKET_IFNAME", "eth7"),
+                ("WANDB_API_KEY", "secret"),
+            ]),
+            Assignment {
+                run: RunId {
+                    job: JobUid::from("b"),
+                    generation: Generation(9),
+                },
+                ..job(&[])
+            },
         ];
         for other in alike {
             assert_eq!(key_of(&other), Ok(plain.clone()), "{other:?}");
         }
-        let options = Assignment { command: ["/opt/py/python3".to_owned()].into(), ..job(&[]) };
-        let python = Assignment { command: ["/opt/other/python3".to_owned(), "-O".to_owned()].into(), ..job(&[]) };
-        let ranks = Assignment { proc_per_node: 2, ..job(&[]) };
-        let gpus = Assignment { gpus: ["GPU-a".to_owned()].into(), ..job(&[]) };
+        let options = Assignment {
+            command: ["/opt/py/python3".to_owned()].into(),
+            ..job(&[])
+        };
+        let python = Assignment {
+            command: ["/opt/other/python3".to_owned(), "-O".to_owned()].into(),
+            ..job(&[])
+        };
+        let ranks = Assignment {
+            proc_per_node: 2,
+            ..job(&[])
+        };
+        let gpus = Assignment {
+            gpus: ["GPU-a".to_owned()].into(),
+            ..job(&[])
+        };
         let threads = job(&[("OMP_NUM_THREADS", "4")]);
         for other in [options, python, ranks, gpus, threads] {
             assert_ne!(key_of(&other).unwrap(), plain, "{other:?}");
@@ -299,27 +412,66 @@ mod tests {
 
     #[test]
     fn a_job_with_variables_that_may_be_read_at_a_start_takes_none() {
-        for name in
-            ["PYTHONPATH", "LD_PRELOAD", "LC_ALL", "LANG", "PYTHONHASHSEED", "TORCH_LOGS", "MALLOC_CONF", "OWN", "PATH", "HOME"]
-        {
-            assert_eq!(key_of(&job(&[(name, "/x")])), Err(Unfit::OwnVariable(name.into())));
+        for name in [
+            "PYTHONPATH",
+            "LD_PRELOAD",
+            "LC_ALL",
+            "LANG",
+            "PYTHONHASHSEED",
+            "TORCH_LOGS",
+            "MALLOC_CONF",
+            "OWN",
+            "PATH",
+            "HOME",
+        ] {
+            assert_eq!(
+                key_of(&job(&[(name, "/x")])),
+                Err(Unfit::OwnVariable(name.into()))
+            );
         }
         for list in ["/a:b", ":/a", "/a:", "."] {
-            assert_eq!(key_in(&job(&[]), &[("PYTHONPATH", list)]), Err(Unfit::Relative("PYTHONPATH".into())), "{list}");
+            assert_eq!(
+                key_in(&job(&[]), &[("PYTHONPATH", list)]),
+                Err(Unfit::Relative("PYTHONPATH".into())),
+                "{list}"
+            );
         }
         assert!(key_in(&job(&[]), &[("PYTHONPATH", "/a:/b")]).is_ok());
-        let relative = Assignment { command: ["env/bin/python3".to_owned()].into(), ..job(&[]) };
-        assert_eq!(key_of(&relative), Err(Unfit::Relative("env/bin/python3".into())));
-        let program = Assignment { command: ["./train".to_owned()].into(), ..job(&[]) };
+        let relative = Assignment {
+            command: ["env/bin/python3".to_owned()].into(),
+            ..job(&[])
+        };
+        assert_eq!(
+            key_of(&relative),
+            Err(Unfit::Relative("env/bin/python3".into()))
+        );
+        let program = Assignment {
+            command: ["./train".to_owned()].into(),
+            ..job(&[])
+        };
         assert_eq!(key_of(&program), Err(Unfit::NotPython));
     }
 
     #[test]
     fn a_launcher_of_the_pool_has_nothing_of_the_job() {
-        let own = [("WANDB_API_KEY", "secret"), ("OMP_NUM_THREADS", "4"), ("NCCL_DEBUG", "INFO"), ("OWN", "x")];
-        let bare = without_job(&Assignment { working_dir: Some("/w".into()), ..job(&own) }, "/opt/py/python3");
+        let own = [
+            ("WANDB_API_KEY", "secret"),
+            ("OMP_NUM_THREADS", "4"),
+            ("NCCL_DEBUG", "INFO"),
+            ("OWN", "x"),
+        ];
+        let bare = without_job(
+            &Assignment {
+                working_dir: Some("/w".into()),
+                ..job(&own)
+            },
+            "/opt/py/python3",
+        );
         let launch = started(&bare, &[]);
-        assert_eq!((launch.program.as_str(), launch.dir.as_str()), ("/opt/py/python3", "/"));
+        assert_eq!(
+            (launch.program.as_str(), launch.dir.as_str()),
+            ("/opt/py/python3", "/")
+        );
         assert_eq!(launch.env["OMP_NUM_THREADS"], "4");
         for name in ["WANDB_API_KEY", "NCCL_DEBUG", "OWN"] {
             assert!(!launch.env.contains_key(name), "{name}");
@@ -328,34 +480,81 @@ mod tests {
     }
 
     fn keys(count: usize) -> Vec<Key> {
-        let one = |at: usize| Key { program: format!("/py{at}"), options: Vec::new(), env: BTreeMap::new(), ranks: 1 };
+        let one = |at: usize| Key {
+            program: format!("/py{at}"),
+            options: Vec::new(),
+            env: BTreeMap::new(),
+            ranks: 1,
+        };
         (0..count).map(one).collect()
     }
 
     fn member(number: u32, key: &Key, bytes: Option<u64>) -> Member {
-        Member { number, key: key.clone(), started_at: NOW, bytes }
+        Member {
+            number,
+            key: key.clone(),
+            started_at: NOW,
+            bytes,
+        }
     }
 
     fn held<'a>(limit: usize, launchers: &'a [Member], used: &'a [Key]) -> Held<'a> {
-        Held { limit, launchers, used, busy_at: None, memory: ROOMY, size: GIB, bytes_max: None, bytes_of_jobs: 0 }
+        Held {
+            limit,
+            launchers,
+            used,
+            busy_at: None,
+            memory: ROOMY,
+            size: GIB,
+            bytes_max: None,
+            bytes_of_jobs: 0,
+        }
     }
 
     #[test]
     fn there_is_one_for_each_of_the_newest_interpreters_and_more_for_the_newest() {
         let used = keys(3);
         assert_eq!(plan(NOW, &held(0, &[], &used)), Plan::default(), "off");
-        assert_eq!(plan(NOW, &held(2, &[], &[])), Plan::default(), "nothing was used yet");
+        assert_eq!(
+            plan(NOW, &held(2, &[], &[])),
+            Plan::default(),
+            "nothing was used yet"
+        );
         assert_eq!(plan(NOW, &held(2, &[], &used)).start, Some(used[0].clone()));
         let first = [member(1, &used[0], None)];
-        assert_eq!(plan(NOW, &held(2, &first, &used)).start, None, "one at a time");
+        assert_eq!(
+            plan(NOW, &held(2, &first, &used)).start,
+            None,
+            "one at a time"
+        );
         let first = [member(1, &used[0], Some(GIB))];
-        assert_eq!(plan(NOW, &held(2, &first, &used)).start, Some(used[1].clone()));
-        assert_eq!(plan(NOW, &held(2, &first, &used[..1])).start, Some(used[0].clone()), "two jobs may come at once");
-        let full = [member(1, &used[0], Some(GIB)), member(2, &used[1], Some(GIB))];
-        assert_eq!(plan(NOW, &held(2, &full, &used)), Plan { look_again: Some(NOW + LOOK), ..Plan::default() });
+        assert_eq!(
+            plan(NOW, &held(2, &first, &used)).start,
+            Some(used[1].clone())
+        );
+        assert_eq!(
+            plan(NOW, &held(2, &first, &used[..1])).start,
+            Some(used[0].clone()),
+            "two jobs may come at once"
+        );
+        let full = [
+            member(1, &used[0], Some(GIB)),
+            member(2, &used[1], Some(GIB)),
+        ];
+        assert_eq!(
+            plan(NOW, &held(2, &full, &used)),
+            Plan {
+                look_again: Some(NOW + LOOK),
+                ..Plan::default()
+            }
+        );
         let third = [used[2].clone(), used[0].clone(), used[1].clone()];
         let turned = plan(NOW, &held(2, &full, &third));
-        assert_eq!((turned.start, turned.end), (None, vec![(2, Cause::Unused)]), "the one that was used longest ago");
+        assert_eq!(
+            (turned.start, turned.end),
+            (None, vec![(2, Cause::Unused)]),
+            "the one that was used longest ago"
+        );
         let shrunk = plan(NOW, &held(0, &full, &used));
         assert_eq!(shrunk.end, [(1, Cause::Unused), (2, Cause::Unused)]);
     }
@@ -363,36 +562,99 @@ mod tests {
     #[test]
     fn none_is_started_beside_a_job_that_starts_or_has_just_fallen() {
         let used = keys(1);
-        let busy = |busy_at| plan(NOW, &Held { busy_at: Some(busy_at), ..held(1, &[], &used) });
+        let busy = |busy_at| {
+            plan(
+                NOW,
+                &Held {
+                    busy_at: Some(busy_at),
+                    ..held(1, &[], &used)
+                },
+            )
+        };
         assert_eq!(busy(NOW).start, None);
         let almost = NOW - CALM + Duration::from_secs(1);
-        assert_eq!((busy(almost).start, busy(almost).look_again), (None, Some(NOW + Duration::from_secs(1))));
+        assert_eq!(
+            (busy(almost).start, busy(almost).look_again),
+            (None, Some(NOW + Duration::from_secs(1)))
+        );
         assert_eq!(busy(NOW - CALM).start, Some(used[0].clone()));
     }
 
     #[test]
     fn it_gives_way_where_memory_is_short_and_does_not_come_back_at_once() {
         let used = keys(2);
-        let full = [member(1, &used[0], Some(GIB)), member(2, &used[1], Some(GIB))];
-        let left = |available| Held { memory: Space { total: 100 * GIB, available }, ..held(2, &full, &used) };
+        let full = [
+            member(1, &used[0], Some(GIB)),
+            member(2, &used[1], Some(GIB)),
+        ];
+        let left = |available| Held {
+            memory: Space {
+                total: 100 * GIB,
+                available,
+            },
+            ..held(2, &full, &used)
+        };
         assert_eq!(plan(NOW, &left(10 * GIB)).end, []);
         let low = plan(NOW, &left(10 * GIB - 1));
-        assert_eq!((low.end, low.start), (vec![(1, Cause::MemoryLow), (2, Cause::MemoryLow)], None));
-        let none = |available| plan(NOW, &Held { memory: Space { total: 100 * GIB, available }, ..held(2, &[], &used) }).start;
-        assert_eq!((none(20 * GIB - 1), none(20 * GIB)), (None, Some(used[0].clone())));
+        assert_eq!(
+            (low.end, low.start),
+            (vec![(1, Cause::MemoryLow), (2, Cause::MemoryLow)], None)
+        );
+        let none = |available| {
+            plan(
+                NOW,
+                &Held {
+                    memory: Space {
+                        total: 100 * GIB,
+                        available,
+                    },
+                    ..held(2, &[], &used)
+                },
+            )
+            .start
+        };
+        assert_eq!(
+            (none(20 * GIB - 1), none(20 * GIB)),
+            (None, Some(used[0].clone()))
+        );
 
-        let bound = |launchers, bytes_of_jobs| Held { bytes_max: Some(3 * GIB), bytes_of_jobs, ..held(2, launchers, &used) };
+        let bound = |launchers, bytes_of_jobs| Held {
+            bytes_max: Some(3 * GIB),
+            bytes_of_jobs,
+            ..held(2, launchers, &used)
+        };
         assert_eq!(plan(NOW, &bound(&full, GIB)).end, []);
-        assert_eq!(plan(NOW, &bound(&full, 2 * GIB)).end, [(2, Cause::TooMuch)], "the one that was used last is kept");
-        assert_eq!(plan(NOW, &bound(&full[..1], 2 * GIB)).start, None, "it would have to end again");
-        assert_eq!(plan(NOW, &bound(&full[..1], GIB)).start, Some(used[1].clone()));
+        assert_eq!(
+            plan(NOW, &bound(&full, 2 * GIB)).end,
+            [(2, Cause::TooMuch)],
+            "the one that was used last is kept"
+        );
+        assert_eq!(
+            plan(NOW, &bound(&full[..1], 2 * GIB)).start,
+            None,
+            "it would have to end again"
+        );
+        assert_eq!(
+            plan(NOW, &bound(&full[..1], GIB)).start,
+            Some(used[1].clone())
+        );
     }
 
     #[test]
     fn an_old_one_is_renewed() {
         let used = keys(1);
         let old = [member(1, &used[0], Some(GIB))];
-        assert_eq!(plan(NOW + AGE_MAX - Duration::from_secs(1), &held(1, &old, &used)).end, []);
-        assert_eq!(plan(NOW + AGE_MAX, &held(1, &old, &used)).end, [(1, Cause::Old)]);
+        assert_eq!(
+            plan(
+                NOW + AGE_MAX - Duration::from_secs(1),
+                &held(1, &old, &used)
+            )
+            .end,
+            []
+        );
+        assert_eq!(
+            plan(NOW + AGE_MAX, &held(1, &old, &used)).end,
+            [(1, Cause::Old)]
+        );
     }
 }

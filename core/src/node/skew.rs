@@ -1,10 +1,11 @@
-//! How far this node's wall clock is from the coordinator's, by the answers to its heartbeats. For people, whose logs do not fit together
-//! otherwise: nothing is decided by a wall clock.
+//! How far this node's wall clock is from the coordinator's, by the answers to its heartbeats. For
+//! people, whose logs do not fit together otherwise: nothing is decided by a wall clock.
 //!
-//! The answer was stamped between question and answer, as they are by this node's clock. What lies outside that is skew beyond doubt; how long the
-//! answer took is none.
+//! The answer was stamped between question and answer, as they are by this node's clock. What lies
+//! outside that is skew beyond doubt; how long the answer took is none.
 
-/// What it was last said to be; told anew only when it is another, since an answer comes every second.
+/// What it was last said to be; told anew only when it is another, since an answer comes every
+/// second.
 #[derive(Clone, Debug, Default)]
 pub struct Skew {
     told_ms: i64,
@@ -14,8 +15,9 @@ pub struct Skew {
 const NEWS_MS: u64 = 250;
 
 impl Skew {
-    /// Milliseconds by which this node is ahead (below 0: behind), if that is news. All times are Unix microseconds: the question sent and the answer
-    /// heard by this node's clock, the stamp by the coordinator's.
+    /// Milliseconds by which this node is ahead (below 0: behind), if that is news. All times are
+    /// Unix microseconds: the question sent and the answer heard by this node's clock, the stamp by
+    /// the coordinator's.
     pub fn hear(&mut self, sent: u64, stamp: u64, heard: u64) -> Option<i64> {
         let apart = match (sent.checked_sub(stamp), stamp.checked_sub(heard)) {
             (Some(ahead), _) => i64::try_from(ahead).unwrap_or(i64::MAX),
@@ -40,11 +42,33 @@ mod tests {
     #[test]
     fn what_the_way_may_have_taken_is_no_skew() {
         let mut skew = Skew::default();
-        assert_eq!(skew.hear(10 * SECOND, 12 * SECOND, 15 * SECOND), None, "a slow answer");
-        assert_eq!(skew.hear(20 * SECOND, 17 * SECOND, 21 * SECOND), Some(3_000));
-        assert_eq!(skew.hear(20 * SECOND, 17 * SECOND + 100_000, 21 * SECOND), None, "no news");
-        assert_eq!(skew.hear(20 * SECOND, 26 * SECOND, 21 * SECOND), Some(-5_000));
-        assert_eq!(skew.hear(20 * SECOND, 20 * SECOND + 1, 21 * SECOND), Some(0), "mended");
-        assert_eq!(skew.hear(0, u64::MAX, 0), Some(-9_223_372_036_854_775), "whatever a coordinator may say");
+        assert_eq!(
+            skew.hear(10 * SECOND, 12 * SECOND, 15 * SECOND),
+            None,
+            "a slow answer"
+        );
+        assert_eq!(
+            skew.hear(20 * SECOND, 17 * SECOND, 21 * SECOND),
+            Some(3_000)
+        );
+        assert_eq!(
+            skew.hear(20 * SECOND, 17 * SECOND + 100_000, 21 * SECOND),
+            None,
+            "no news"
+        );
+        assert_eq!(
+            skew.hear(20 * SECOND, 26 * SECOND, 21 * SECOND),
+            Some(-5_000)
+        );
+        assert_eq!(
+            skew.hear(20 * SECOND, 20 * SECOND + 1, 21 * SECOND),
+            Some(0),
+            "mended"
+        );
+        assert_eq!(
+            skew.hear(0, u64::MAX, 0),
+            Some(-9_223_372_036_854_775),
+            "whatever a coordinator may say"
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! From an assignment to the process that starts its workers: torchrun's flags and the complete environment.
+//! From an assignment to the process that starts its workers: torchrun's flags and the complete
+//! environment.
 //!
-//! One generation is one static torchrun per node with exact N and rank, no restarts of its own, and a store that is served for it.
-//! What each variable is for, and since which torch, stands beside it; versions read are 2.4 to 2.15.
+//! One generation is one static torchrun per node with exact N and rank, no restarts of its own,
+//! and a store that is served for it. What each variable is for, and since which torch, stands
+//! beside it; versions read are 2.4 to 2.15.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +14,8 @@ use crate::{
     run::{Assignment, Endpoint},
 };
 
-/// The process that starts one node's workers. Its environment is complete: nothing else reaches them.
+/// The process that starts one node's workers. Its environment is complete: nothing else reaches
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     pub program: String,
@@ -36,7 +39,8 @@ pub struct Site {
 /// Names the run's directory in the environment of all its processes.
 pub const RUN_DIR: &str = "MUSTER_RUN_DIR";
 
-/// From this torch on torchrun at node rank 0 forgives that it cannot bind the store's port because the store is on its own host.
+/// From this torch on torchrun at node rank 0 forgives that it cannot bind the store's port because
+/// the store is on its own host.
 pub const FORGIVES_BIND: (u32, u32) = (2, 7);
 
 /// Where the ranks of a generation meet.
@@ -48,14 +52,20 @@ pub enum Meeting<'a> {
     Own,
 }
 
-/// Whether torchrun must bring a store of its own: below [`FORGIVES_BIND`] its node rank 0 cannot share a host with ours, and a
-/// world of one node has no other host. Nobody else has to find that store, so nothing is lost but the news of who has arrived.
+/// Whether torchrun must bring a store of its own: below [`FORGIVES_BIND`] its node rank 0 cannot
+/// share a host with ours, and a world of one node has no other host. Nobody else has to find that
+/// store, so nothing is lost but the news of who has arrived.
 pub fn alone(assignment: &Assignment, torch: (u32, u32)) -> bool {
     assignment.node_count == 1 && torch < FORGIVES_BIND
 }
 
-/// How `assignment` is started on this node, meeting the others at `meeting`. The error is for the user.
-pub fn launch(assignment: &Assignment, meeting: Meeting<'_>, site: &Site) -> Result<Launch, String> {
+/// How `assignment` is started on this node, meeting the others at `meeting`. The error is for the
+/// user.
+pub fn launch(
+    assignment: &Assignment,
+    meeting: Meeting<'_>,
+    site: &Site,
+) -> Result<Launch, String> {
     let entry = Entry::read(&assignment.command, &assignment.args)?;
     let shim = format!("{}/muster-shim", site.run_dir);
     let mut args: Vec<String> = ["-m", "torch.distributed.run"].map(str::to_owned).into();
@@ -67,7 +77,10 @@ pub fn launch(assignment: &Assignment, meeting: Meeting<'_>, site: &Site) -> Res
             format!("--node-rank={}", assignment.node_rank),
         ]),
         // What its --standalone stands for. Port 0: it binds one that is free and tells its ranks.
-        Meeting::Own => args.extend(["--rdzv-backend=c10d".to_owned(), "--rdzv-endpoint=localhost:0".to_owned()]),
+        Meeting::Own => args.extend([
+            "--rdzv-backend=c10d".to_owned(),
+            "--rdzv-endpoint=localhost:0".to_owned(),
+        ]),
     }
     args.extend([
         format!("--rdzv-id={}", assignment.rendezvous),
@@ -79,12 +92,22 @@ pub fn launch(assignment: &Assignment, meeting: Meeting<'_>, site: &Site) -> Res
         "--monitor-interval=0.1".to_owned(),
     ]);
     let (worker, options) = match entry {
-        Entry::Script { python, options, script, args: own } => {
+        Entry::Script {
+            python,
+            options,
+            script,
+            args: own,
+        } => {
             args.push(script);
             args.extend(own);
             (python, options)
         }
-        Entry::Module { python, options, module, args: own } => {
+        Entry::Module {
+            python,
+            options,
+            module,
+            args: own,
+        } => {
             args.extend(["-m".to_owned(), module]);
             args.extend(own);
             (python, options)
@@ -95,30 +118,71 @@ pub fn launch(assignment: &Assignment, meeting: Meeting<'_>, site: &Site) -> Res
             (program, Vec::new())
         }
     };
-    let env = environment(assignment, meeting, site, Shim { path: shim, program: &worker, options: &options });
-    let dir = assignment.working_dir.clone().or_else(|| env.get("HOME").cloned()).unwrap_or_else(|| "/".to_owned());
-    Ok(Launch { program: interpreter(&assignment.command, &worker), args, env, dir })
+    let env = environment(
+        assignment,
+        meeting,
+        site,
+        Shim {
+            path: shim,
+            program: &worker,
+            options: &options,
+        },
+    );
+    let dir = assignment
+        .working_dir
+        .clone()
+        .or_else(|| env.get("HOME").cloned())
+        .unwrap_or_else(|| "/".to_owned());
+    Ok(Launch {
+        program: interpreter(&assignment.command, &worker),
+        args,
+        env,
+        dir,
+    })
 }
 
-/// The arguments of the ranks themselves, without torchrun: interpreter options, and a script with its arguments or `-m` with a module's.
-/// None: not Python.
+/// The arguments of the ranks themselves, without torchrun: interpreter options, and a script with
+/// its arguments or `-m` with a module's. None: not Python.
 pub fn ranks(assignment: &Assignment) -> Option<(Vec<String>, Vec<String>)> {
     match Entry::read(&assignment.command, &assignment.args).ok()? {
-        Entry::Script { options, script, args, .. } => Some((options, [vec![script], args].concat())),
-        Entry::Module { options, module, args, .. } => Some((options, [vec!["-m".to_owned(), module], args].concat())),
+        Entry::Script {
+            options,
+            script,
+            args,
+            ..
+        } => Some((options, [vec![script], args].concat())),
+        Entry::Module {
+            options,
+            module,
+            args,
+            ..
+        } => Some((options, [vec!["-m".to_owned(), module], args].concat())),
         Entry::Program { .. } => None,
     }
 }
 
-/// What one rank executes where no torchrun does it for Muster: torchrun runs a script unbuffered as well.
+/// What one rank executes where no torchrun does it for Muster: torchrun runs a script unbuffered
+/// as well.
 pub fn rank_command(assignment: &Assignment) -> Vec<String> {
     match Entry::read(&assignment.command, &assignment.args) {
-        Ok(Entry::Script { python, options, script, args }) => {
-            [vec![python], options, vec!["-u".to_owned(), script], args].concat()
-        }
-        Ok(Entry::Module { python, options, module, args }) => {
-            [vec![python], options, vec!["-u".to_owned(), "-m".to_owned(), module], args].concat()
-        }
+        Ok(Entry::Script {
+            python,
+            options,
+            script,
+            args,
+        }) => [vec![python], options, vec!["-u".to_owned(), script], args].concat(),
+        Ok(Entry::Module {
+            python,
+            options,
+            module,
+            args,
+        }) => [
+            vec![python],
+            options,
+            vec!["-u".to_owned(), "-m".to_owned(), module],
+            args,
+        ]
+        .concat(),
         Ok(Entry::Program { program, args }) => [vec![program], args].concat(),
         // Such a job was refused before.
         Err(_) => Vec::new(),
@@ -131,20 +195,38 @@ pub fn own_arguments(launch: &Launch) -> &[String] {
     launch.args.get(2..).unwrap_or_default()
 }
 
-/// What of a launch's environment is the same in every generation of a job on its node. A launcher may be started with it before the
-/// next generation is known.
+/// What of a launch's environment is the same in every generation of a job on its node. A launcher
+/// may be started with it before the next generation is known.
 pub fn lasting(launch: &Launch) -> BTreeMap<String, String> {
-    const CHANGING: [&str; 7] =
-        ["MASTER_ADDR", "MASTER_PORT", "MUSTER_GENERATION", "MUSTER_RESTART_COUNT", RUN_DIR, "PYTHON_EXEC", "MUSTER_SHIM_DIR"];
+    const CHANGING: [&str; 7] = [
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "MUSTER_GENERATION",
+        "MUSTER_RESTART_COUNT",
+        RUN_DIR,
+        "PYTHON_EXEC",
+        "MUSTER_SHIM_DIR",
+    ];
     // Read when a process group is made, long after the launcher has handed them over.
     const READ_LATE: [&str; 6] = ["NCCL_", "TORCH_NCCL_", "GLOO_", "TP_", "FI_", "NODE_"];
-    let changing = |name: &str| CHANGING.contains(&name) || READ_LATE.iter().any(|prefix| name.starts_with(prefix));
-    launch.env.iter().filter(|(name, _)| !changing(name)).map(|(n, v)| (n.clone(), v.clone())).collect()
+    let changing = |name: &str| {
+        CHANGING.contains(&name) || READ_LATE.iter().any(|prefix| name.starts_with(prefix))
+    };
+    launch
+        .env
+        .iter()
+        .filter(|(name, _)| !changing(name))
+        .map(|(n, v)| (n.clone(), v.clone()))
+        .collect()
 }
 
 /// Who runs torchrun: the job's own interpreter, or for other programs the one its PATH names.
 fn interpreter(command: &[String], worker: &str) -> String {
-    if command.is_empty() || is_python(worker) { worker.to_owned() } else { "python3".to_owned() }
+    if command.is_empty() || is_python(worker) {
+        worker.to_owned()
+    } else {
+        "python3".to_owned()
+    }
 }
 
 /// The program that stands between torchrun and each rank; torchrun hides how a rank ended.
@@ -154,18 +236,48 @@ struct Shim<'a> {
     options: &'a [String],
 }
 
-/// Of the agent's own environment: who and where the user is, where programs and libraries lie. Everything else is the agent's
-/// business, or a trap: torchrun reads every flag from `PET_<FLAG>`, and a stale RANK or MASTER_ADDR changes what a script does.
-const PASSED: [&str; 10] =
-    ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV"];
+/// Of the agent's own environment: who and where the user is, where programs and libraries lie.
+/// Everything else is the agent's business, or a trap: torchrun reads every flag from `PET_<FLAG>`,
+/// and a stale RANK or MASTER_ADDR changes what a script does.
+const PASSED: [&str; 10] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+];
 const PASSED_PREFIXES: [&str; 2] = ["LC_", "SSL_CERT_"];
 
-fn environment(assignment: &Assignment, meeting: Meeting<'_>, site: &Site, shim: Shim<'_>) -> BTreeMap<String, String> {
-    let passed = |name: &str| PASSED.contains(&name) || PASSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-    let mut env: BTreeMap<String, String> =
-        site.env.iter().filter(|(name, _)| passed(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
-    // What a job may change, and what it sets itself. The number of threads is among it: torchrun, left alone, prints eight lines about it.
-    env.extend(surroundings(assignment, site).set().map(|(name, value)| (name.to_owned(), value.to_owned())));
+fn environment(
+    assignment: &Assignment,
+    meeting: Meeting<'_>,
+    site: &Site,
+    shim: Shim<'_>,
+) -> BTreeMap<String, String> {
+    let passed = |name: &str| {
+        PASSED.contains(&name)
+            || PASSED_PREFIXES
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+    };
+    let mut env: BTreeMap<String, String> = site
+        .env
+        .iter()
+        .filter(|(name, _)| passed(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    // What a job may change, and what it sets itself. The number of threads is among it: torchrun,
+    // left alone, prints eight lines about it.
+    env.extend(
+        surroundings(assignment, site)
+            .set()
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
+    );
     let mut ours = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
     ours("MUSTER_JOB", assignment.name.name.clone());
     ours("MUSTER_NAMESPACE", assignment.name.namespace.clone());
@@ -173,17 +285,21 @@ fn environment(assignment: &Assignment, meeting: Meeting<'_>, site: &Site, shim:
     ours("MUSTER_JOB_UID", assignment.run.job.to_string());
     ours("MUSTER_GENERATION", assignment.run.generation.to_string());
     ours("MUSTER_NODE", site.node.to_string());
-    // torchrun is new in every generation and counts from 0: who starts a rank gives it this as TORCHELASTIC_RESTART_COUNT.
+    // torchrun is new in every generation and counts from 0: who starts a rank gives it this as
+    // TORCHELASTIC_RESTART_COUNT.
     ours("MUSTER_RESTART_COUNT", assignment.restart_count.to_string());
     if let Meeting::Served(store) = meeting {
-        // With these three torchrun at node rank 0 forgives that it cannot bind the store's port on the store's own host (2.7).
+        // With these three torchrun at node rank 0 forgives that it cannot bind the store's port on
+        // the store's own host (2.7).
         ours("TORCHELASTIC_USE_AGENT_STORE", "True".into());
         ours("MASTER_ADDR", store.host.clone());
         ours("MASTER_PORT", store.port.to_string());
     }
-    // All nodes have the same number of ranks: torchrun need not exchange roles through the store (2.6).
+    // All nodes have the same number of ranks: torchrun need not exchange roles through the store
+    // (2.6).
     ours("TORCH_ELASTIC_WORKER_IDENTICAL", "1".into());
-    // The one mark of a run that no other process on the machine carries, by which what is left of it is found.
+    // The one mark of a run that no other process on the machine carries, by which what is left of
+    // it is found.
     ours(RUN_DIR, site.run_dir.clone());
     // torchrun runs this in place of the interpreter (1.13).
     ours("PYTHON_EXEC", shim.path);
@@ -227,15 +343,26 @@ fn json_array(items: &[String]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// `python [options] script.py args`
-    Script { python: String, options: Vec<String>, script: String, args: Vec<String> },
+    Script {
+        python: String,
+        options: Vec<String>,
+        script: String,
+        args: Vec<String>,
+    },
     /// `python [options] -m module args`
-    Module { python: String, options: Vec<String>, module: String, args: Vec<String> },
+    Module {
+        python: String,
+        options: Vec<String>,
+        module: String,
+        args: Vec<String>,
+    },
     /// Any other program: torchrun's `--no-python`.
     Program { program: String, args: Vec<String> },
 }
 
 impl Entry {
-    /// Reads `command` followed by `args` as a shell would run them. The error is for the user, without the field's name.
+    /// Reads `command` followed by `args` as a shell would run them. The error is for the user,
+    /// without the field's name.
     pub fn read(command: &[String], args: &[String]) -> Result<Entry, String> {
         let mut words = command.iter().chain(args).cloned();
         let program = match command.is_empty() {
@@ -243,17 +370,33 @@ impl Entry {
             false => words.next().unwrap_or_default(),
         };
         if !is_python(&program) {
-            return Ok(Entry::Program { program, args: words.collect() });
+            return Ok(Entry::Program {
+                program,
+                args: words.collect(),
+            });
         }
         let mut options = Vec::new();
         loop {
-            let Some(word) = words.next() else { return Err("names no script after the interpreter's options".into()) };
+            let Some(word) = words.next() else {
+                return Err("names no script after the interpreter's options".into());
+            };
             match word.as_str() {
-                "-c" => return Err("torchrun cannot run `python -c`; put the code into a script".into()),
-                "-" => return Err("a script cannot be read from standard input; give its path".into()),
+                "-c" => {
+                    return Err(
+                        "torchrun cannot run `python -c`; put the code into a script".into(),
+                    );
+                }
+                "-" => {
+                    return Err("a script cannot be read from standard input; give its path".into());
+                }
                 "-m" => {
                     let module = words.next().ok_or("-m names no module")?;
-                    return Ok(Entry::Module { python: program, options, module, args: words.collect() });
+                    return Ok(Entry::Module {
+                        python: program,
+                        options,
+                        module,
+                        args: words.collect(),
+                    });
                 }
                 // The interpreter's options that take a value of their own.
                 "-W" | "-X" | "--check-hash-based-pycs" => {
@@ -261,7 +404,14 @@ impl Entry {
                     options.extend([word, value]);
                 }
                 option if option.starts_with('-') => options.push(word),
-                _ => return Ok(Entry::Script { python: program, options, script: word, args: words.collect() }),
+                _ => {
+                    return Ok(Entry::Script {
+                        python: program,
+                        options,
+                        script: word,
+                        args: words.collect(),
+                    });
+                }
             }
         }
     }
@@ -270,9 +420,10 @@ impl Entry {
 /// `python`, `python3`, `/opt/env/bin/python3.11`, `pypy3`.
 fn is_python(program: &str) -> bool {
     let name = program.rsplit('/').next().unwrap_or(program);
-    ["python", "pypy"]
-        .iter()
-        .any(|stem| name.strip_prefix(stem).is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.')))
+    ["python", "pypy"].iter().any(|stem| {
+        name.strip_prefix(stem)
+            .is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
+    })
 }
 
 #[cfg(test)]
@@ -287,38 +438,96 @@ mod tests {
     fn reads_what_users_write() {
         let script = Entry::read(&words("python3 -u"), &words("train.py --epochs 3")).unwrap();
         let args = words("--epochs 3");
-        assert_eq!(script, Entry::Script { python: "python3".into(), options: words("-u"), script: "train.py".into(), args });
-        let module = Entry::read(&words("/opt/bin/python3.11"), &words("-X dev -m pkg.train -v")).unwrap();
+        assert_eq!(
+            script,
+            Entry::Script {
+                python: "python3".into(),
+                options: words("-u"),
+                script: "train.py".into(),
+                args
+            }
+        );
+        let module = Entry::read(
+            &words("/opt/bin/python3.11"),
+            &words("-X dev -m pkg.train -v"),
+        )
+        .unwrap();
         let (python, options) = ("/opt/bin/python3.11".to_owned(), words("-X dev"));
-        assert_eq!(module, Entry::Module { python, options, module: "pkg.train".into(), args: words("-v") });
+        assert_eq!(
+            module,
+            Entry::Module {
+                python,
+                options,
+                module: "pkg.train".into(),
+                args: words("-v")
+            }
+        );
         let program = Entry::read(&words("./train"), &words("x")).unwrap();
-        assert_eq!(program, Entry::Program { program: "./train".into(), args: words("x") });
+        assert_eq!(
+            program,
+            Entry::Program {
+                program: "./train".into(),
+                args: words("x")
+            }
+        );
         assert!(Entry::read(&words("python"), &words("-c pass")).is_err());
         assert!(Entry::read(&words("python"), &words("-u")).is_err());
-        assert!(matches!(Entry::read(&words("python3-config"), &[]).unwrap(), Entry::Program { .. }));
+        assert!(matches!(
+            Entry::read(&words("python3-config"), &[]).unwrap(),
+            Entry::Program { .. }
+        ));
     }
 
     fn at(address: &str) -> NodeReport {
-        NodeReport { address: address.into(), ..NodeReport::default() }
+        NodeReport {
+            address: address.into(),
+            ..NodeReport::default()
+        }
     }
 
     fn site() -> Site {
-        let own = [("PATH", "/bin"), ("HOME", "/home/u"), ("LC_ALL", "C"), ("PET_NNODES", "9"), ("RANK", "3"), ("SECRET", "s")];
-        let env = own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        Site { node: "n1".into(), report: at("127.0.0.1"), run_dir: "/runs/a-g1".into(), env }
+        let own = [
+            ("PATH", "/bin"),
+            ("HOME", "/home/u"),
+            ("LC_ALL", "C"),
+            ("PET_NNODES", "9"),
+            ("RANK", "3"),
+            ("SECRET", "s"),
+        ];
+        let env = own
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        Site {
+            node: "n1".into(),
+            report: at("127.0.0.1"),
+            run_dir: "/runs/a-g1".into(),
+            env,
+        }
     }
 
     fn job(command: &str, args: &str) -> Assignment {
-        Assignment { command: words(command), args: words(args), ..crate::node::turn::tests::assignment("a", 3) }
+        Assignment {
+            command: words(command),
+            args: words(args),
+            ..crate::node::turn::tests::assignment("a", 3)
+        }
     }
 
     fn meeting() -> Endpoint {
-        Endpoint { host: "10.0.0.7".into(), port: 4711 }
+        Endpoint {
+            host: "10.0.0.7".into(),
+            port: 4711,
+        }
     }
 
     #[test]
     fn a_script_under_torchrun() {
-        let launch = launch(&job("/opt/py/python3 -O", "train.py --epochs 3"), Meeting::Served(&meeting()), &site()).unwrap();
+        let launch = launch(
+            &job("/opt/py/python3 -O", "train.py --epochs 3"),
+            Meeting::Served(&meeting()),
+            &site(),
+        )
+        .unwrap();
         assert_eq!(launch.program, "/opt/py/python3");
         let flags = "-m torch.distributed.run --rdzv-backend=static --master-addr=10.0.0.7 --master-port=4711 --node-rank=0 \
                      --rdzv-id=a-g3 --nnodes=2 --nproc-per-node=1 --max-restarts=0 --monitor-interval=0.1 train.py --epochs 3";
@@ -347,52 +556,132 @@ mod tests {
             ("TORCHELASTIC_USE_AGENT_STORE", "True"),
             ("TORCH_ELASTIC_WORKER_IDENTICAL", "1"),
         ];
-        assert_eq!(launch.env, env.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+        assert_eq!(
+            launch.env,
+            env.map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into()
+        );
     }
 
     #[test]
     fn an_older_torch_alone_meets_at_its_own_store() {
-        let one = Assignment { node_count: 1, ..job("python3", "t.py") };
-        assert!(alone(&one, (2, 6)) && !alone(&one, (2, 7)) && !alone(&job("python3", "t.py"), (2, 6)));
+        let one = Assignment {
+            node_count: 1,
+            ..job("python3", "t.py")
+        };
+        assert!(
+            alone(&one, (2, 6)) && !alone(&one, (2, 7)) && !alone(&job("python3", "t.py"), (2, 6))
+        );
         let launch = launch(&one, Meeting::Own, &site()).unwrap();
         let flags = "-m torch.distributed.run --rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-id=a-g3 --nnodes=1 \
                      --nproc-per-node=1 --max-restarts=0 --monitor-interval=0.1 t.py";
         assert_eq!(launch.args, words(flags));
         for name in ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"] {
-            assert!(!launch.env.contains_key(name), "{name} would send the ranks to the other store");
+            assert!(
+                !launch.env.contains_key(name),
+                "{name} would send the ranks to the other store"
+            );
         }
     }
 
     #[test]
     fn modules_and_other_programs() {
-        let module = launch(&job("python3", "-m pkg.train -v"), Meeting::Served(&meeting()), &site()).unwrap();
-        assert_eq!(module.args[module.args.len() - 3..], words("-m pkg.train -v"));
+        let module = launch(
+            &job("python3", "-m pkg.train -v"),
+            Meeting::Served(&meeting()),
+            &site(),
+        )
+        .unwrap();
+        assert_eq!(
+            module.args[module.args.len() - 3..],
+            words("-m pkg.train -v")
+        );
         let program = launch(&job("./train", "x"), Meeting::Served(&meeting()), &site()).unwrap();
         assert_eq!(program.program, "python3");
-        assert_eq!(program.args[program.args.len() - 3..], words("--no-python /runs/a-g1/muster-shim x"));
+        assert_eq!(
+            program.args[program.args.len() - 3..],
+            words("--no-python /runs/a-g1/muster-shim x")
+        );
         assert_eq!(program.env["MUSTER_SHIM_PROGRAM"], "./train");
-        assert!(launch(&job("python3", "-c pass"), Meeting::Served(&meeting()), &site()).is_err());
+        assert!(
+            launch(
+                &job("python3", "-c pass"),
+                Meeting::Served(&meeting()),
+                &site()
+            )
+            .is_err()
+        );
     }
 
     #[test]
     fn a_job_may_change_defaults_but_not_what_is_ours() {
-        let set = [("OMP_NUM_THREADS", "4"), ("GLOO_SOCKET_IFNAME", "eth1"), ("MASTER_ADDR", "evil"), ("PATH", "/job/bin")];
-        let env = set.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let set = [
+            ("OMP_NUM_THREADS", "4"),
+            ("GLOO_SOCKET_IFNAME", "eth1"),
+            ("MASTER_ADDR", "evil"),
+            ("PATH", "/job/bin"),
+        ];
+        let env = set
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
         let gpus = vec!["GPU-a".to_owned(), "GPU-b".to_owned()];
-        let assignment = Assignment { env, gpus, proc_per_node: 2, working_dir: Some("/w".into()), ..job("python3", "t.py") };
+        let assignment = Assignment {
+            env,
+            gpus,
+            proc_per_node: 2,
+            working_dir: Some("/w".into()),
+            ..job("python3", "t.py")
+        };
         let changed = launch(&assignment, Meeting::Served(&meeting()), &site()).unwrap();
-        assert_eq!((changed.env["OMP_NUM_THREADS"].as_str(), changed.env["GLOO_SOCKET_IFNAME"].as_str()), ("4", "eth1"));
-        assert_eq!((changed.env["MASTER_ADDR"].as_str(), changed.env["PATH"].as_str()), ("10.0.0.7", "/job/bin"));
-        assert_eq!((changed.env["CUDA_VISIBLE_DEVICES"].as_str(), changed.dir.as_str()), ("GPU-a,GPU-b", "/w"));
-        let two = Assignment { proc_per_node: 2, ..job("python3", "t.py") };
-        assert_eq!(launch(&two, Meeting::Served(&meeting()), &site()).unwrap().env["OMP_NUM_THREADS"], "1");
-        let elsewhere = Site { report: at("10.0.0.8"), ..site() };
-        assert!(!launch(&two, Meeting::Served(&meeting()), &elsewhere).unwrap().env.contains_key("GLOO_SOCKET_IFNAME"));
+        assert_eq!(
+            (
+                changed.env["OMP_NUM_THREADS"].as_str(),
+                changed.env["GLOO_SOCKET_IFNAME"].as_str()
+            ),
+            ("4", "eth1")
+        );
+        assert_eq!(
+            (
+                changed.env["MASTER_ADDR"].as_str(),
+                changed.env["PATH"].as_str()
+            ),
+            ("10.0.0.7", "/job/bin")
+        );
+        assert_eq!(
+            (
+                changed.env["CUDA_VISIBLE_DEVICES"].as_str(),
+                changed.dir.as_str()
+            ),
+            ("GPU-a,GPU-b", "/w")
+        );
+        let two = Assignment {
+            proc_per_node: 2,
+            ..job("python3", "t.py")
+        };
+        assert_eq!(
+            launch(&two, Meeting::Served(&meeting()), &site())
+                .unwrap()
+                .env["OMP_NUM_THREADS"],
+            "1"
+        );
+        let elsewhere = Site {
+            report: at("10.0.0.8"),
+            ..site()
+        };
+        assert!(
+            !launch(&two, Meeting::Served(&meeting()), &elsewhere)
+                .unwrap()
+                .env
+                .contains_key("GLOO_SOCKET_IFNAME")
+        );
     }
 
     #[test]
     fn json_survives_quotes() {
         let items = ["a\"b\\c\n", "", "ü"].map(str::to_owned);
-        assert_eq!(serde_json::from_str::<Vec<String>>(&json_array(&items)).unwrap(), items);
+        assert_eq!(
+            serde_json::from_str::<Vec<String>>(&json_array(&items)).unwrap(),
+            items
+        );
     }
 }

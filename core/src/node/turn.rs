@@ -36,7 +36,8 @@ pub enum Input {
         run: RunId,
         status: GroupStatus,
     },
-    /// A runner is gone without a record of its group's end; since `at`, nothing it started is left.
+    /// A runner is gone without a record of its group's end; since `at`, nothing it started is
+    /// left.
     RunnerLost {
         run: RunId,
         exits: Vec<SeenExit>,
@@ -54,14 +55,26 @@ pub enum Input {
 /// One thing the agent shall do; all of a turn in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Persist this, and say [`Input::Saved`] when it is on disk; if it cannot be written, try again. What follows from it comes then.
+    /// Persist this, and say [`Input::Saved`] when it is on disk; if it cannot be written, try
+    /// again. What follows from it comes then.
     SaveLedger(Box<Ledger>),
     /// Bring the runner up, with a store if the assignment hosts it.
-    Hold { assignment: Box<Assignment>, term: Term },
-    /// Start the workers. The shell keeps an order until the runner has it; after a restart of the agent it comes again.
-    Start { assignment: Box<Assignment>, store: Endpoint },
+    Hold {
+        assignment: Box<Assignment>,
+        term: Term,
+    },
+    /// Start the workers. The shell keeps an order until the runner has it; after a restart of the
+    /// agent it comes again.
+    Start {
+        assignment: Box<Assignment>,
+        store: Endpoint,
+    },
     /// End the group; a shorter grace may follow.
-    Stop { run: RunId, grace: Duration, reason: String },
+    Stop {
+        run: RunId,
+        grace: Duration,
+        reason: String,
+    },
     /// The end is recorded elsewhere: the runner may go.
     Release { run: RunId },
     /// Remove what runs of this job, up to this generation, have left on disk.
@@ -99,7 +112,13 @@ pub struct Node {
 impl Node {
     pub fn new(ledger: Ledger) -> Self {
         let unsaved = Unsaved::new(ledger.clone());
-        Self { ledger, runs: BTreeMap::new(), desired: None, objected: BTreeSet::new(), unsaved }
+        Self {
+            ledger,
+            runs: BTreeMap::new(),
+            desired: None,
+            objected: BTreeSet::new(),
+            unsaved,
+        }
     }
 
     pub fn name(&self) -> &NodeName {
@@ -155,12 +174,21 @@ impl Node {
                 }
             }
         }
-        let released = if saved { self.unsaved.saved() } else { Vec::new() };
+        let released = if saved {
+            self.unsaved.saved()
+        } else {
+            Vec::new()
+        };
         let mut effects = self.not_overtaken(released, now);
         self.reconcile(&mut work);
         if planted::on(Mistake::LedgerSavedLast) {
-            work.effects.extend(work.save.then(|| Effect::SaveLedger(Box::new(self.ledger.clone()))));
-            return Turn { effects: work.effects };
+            work.effects.extend(
+                work.save
+                    .then(|| Effect::SaveLedger(Box::new(self.ledger.clone()))),
+            );
+            return Turn {
+                effects: work.effects,
+            };
         }
         let untold = work.save.then_some(work.untold);
         effects.extend(self.unsaved.queue(work.effects, &self.ledger, untold));
@@ -169,10 +197,14 @@ impl Node {
 
     /// What the coordinator says of this node's Kubernetes object.
     pub fn object_labels(&self) -> Labels {
-        self.desired.as_ref().map(|desired| desired.labels.clone()).unwrap_or_default()
+        self.desired
+            .as_ref()
+            .map(|desired| desired.labels.clone())
+            .unwrap_or_default()
     }
 
-    /// Every run this node holds, alive or not, as far as it may be told: what follows from a promise is told once that is on disk.
+    /// Every run this node holds, alive or not, as far as it may be told: what follows from a
+    /// promise is told once that is on disk.
     pub fn reports(&self) -> Vec<RunReport> {
         let report = |id: &RunId| match self.unsaved.in_place_of(id) {
             Some(told) => told.clone(),
@@ -182,12 +214,15 @@ impl Node {
     }
 
     fn report(&self, id: &RunId) -> Option<RunReport> {
-        self.runs.get(id).map(|run| run.report(id, self.in_the_way(id, run).is_empty()))
+        self.runs
+            .get(id)
+            .map(|run| run.report(id, self.in_the_way(id, run).is_empty()))
     }
 
     /// Runs of which this node says that they are over.
     pub fn runs_over(&self) -> impl Iterator<Item = &RunId> {
-        let over = |(id, run): &(&RunId, &Run)| run.is_over() && self.unsaved.in_place_of(id).is_none();
+        let over =
+            |(id, run): &(&RunId, &Run)| run.is_over() && self.unsaved.in_place_of(id).is_none();
         self.runs.iter().filter(over).map(|(id, _)| id)
     }
 
@@ -198,13 +233,15 @@ impl Node {
                 true
             }
             Err(why) => {
-                work.effects.push(Effect::EndSession(Alarm { run: None, why }));
+                work.effects
+                    .push(Effect::EndSession(Alarm { run: None, why }));
                 false
             }
         }
     }
 
-    /// Takes over a desired state, run by run: what is older or contradicts what was obeyed is left aside with its reason.
+    /// Takes over a desired state, run by run: what is older or contradicts what was obeyed is left
+    /// aside with its reason.
     fn accept(&mut self, mut desired: Desired, now: Timestamp, work: &mut Work) {
         // Ascending generations: of two that contradict each other the newer one counts.
         desired.runs.sort_by(|a, b| a.run.cmp(&b.run));
@@ -212,11 +249,18 @@ impl Node {
         for wanted in &desired.runs {
             let verdict = match &wanted.target {
                 Target::Ready(assignment) => self.accept_assignment(assignment, None, work),
-                Target::Running(assignment, store) => self.accept_assignment(assignment, Some(store), work),
+                Target::Running(assignment, store) => {
+                    self.accept_assignment(assignment, Some(store), work)
+                }
                 Target::Stopped { .. } if !self.runs.contains_key(&wanted.run) => {
-                    // Never heard of it, or its start was lost on the way: from now on it never will start, so it is dead.
+                    // Never heard of it, or its start was lost on the way: from now on it never
+                    // will start, so it is dead.
                     work.save_if(self.ledger.end(&wanted.run), &wanted.run, None);
-                    let dead = GroupStatus { phase: GroupPhase::Dead, dead_at: Some(now), ..GroupStatus::holding() };
+                    let dead = GroupStatus {
+                        phase: GroupPhase::Dead,
+                        dead_at: Some(now),
+                        ..GroupStatus::holding()
+                    };
                     let run = Run::new(self.ledger.term, Vec::new(), false, State::Up(dead));
                     self.runs.insert(wanted.run.clone(), run);
                     Ok(())
@@ -229,28 +273,43 @@ impl Node {
             };
             if let Err(why) = verdict {
                 self.objected.insert(wanted.run.clone());
-                // An end that the coordinator has not heard of yet is the usual case after a reconnect, not an alarm.
+                // An end that the coordinator has not heard of yet is the usual case after a
+                // reconnect, not an alarm.
                 if !matches!(why, Objection::Over(_)) {
-                    work.effects.push(Effect::Alarm(Alarm { run: Some(wanted.run.clone()), why }));
+                    work.effects.push(Effect::Alarm(Alarm {
+                        run: Some(wanted.run.clone()),
+                        why,
+                    }));
                 }
             }
         }
         self.desired = Some(desired);
     }
 
-    fn accept_assignment(&mut self, assignment: &Assignment, store: Option<&Endpoint>, work: &mut Work) -> Result<(), Objection> {
+    fn accept_assignment(
+        &mut self,
+        assignment: &Assignment,
+        store: Option<&Endpoint>,
+        work: &mut Work,
+    ) -> Result<(), Objection> {
         let run = &assignment.run;
         let verdict = self.ledger.accept(assignment);
         if let Err(Objection::Over(generation)) = verdict
             && !self.runs.contains_key(run)
         {
-            self.refuse(run, format!("generation {generation} has ended on this node and is not started twice"));
+            self.refuse(
+                run,
+                format!("generation {generation} has ended on this node and is not started twice"),
+            );
         }
         // One that is found here already, although the ledger does not know it, was told of.
         let told = self.report(run);
         work.save_if(verdict?, run, told);
         if self.ledger.was_started(run) && !self.runs.contains_key(run) {
-            self.refuse(run, "its workers were started on this node, but its records are gone".into());
+            self.refuse(
+                run,
+                "its workers were started on this node, but its records are gone".into(),
+            );
         }
         match store {
             Some(store) => self.ledger.accept_store(run, store),
@@ -265,7 +324,9 @@ impl Node {
 
     /// Emits what is missing between what shall be and what is.
     fn reconcile(&mut self, work: &mut Work) {
-        let Some(desired) = self.desired.take() else { return };
+        let Some(desired) = self.desired.take() else {
+            return;
+        };
         for wanted in &desired.runs {
             if self.objected.contains(&wanted.run) {
                 self.carry_through(&wanted.run, work);
@@ -284,11 +345,16 @@ impl Node {
         self.desired = Some(desired);
     }
 
-    /// Ends what the ledger says is over here and what is held all the same: the agent died after it had written that down and before it
-    /// had done it. Nobody would start it any more, and the coordinator must hear that.
+    /// Ends what the ledger says is over here and what is held all the same: the agent died after
+    /// it had written that down and before it had done it. Nobody would start it any more, and the
+    /// coordinator must hear that.
     fn carry_through(&mut self, id: &RunId, work: &mut Work) {
-        let Some(run) = self.runs.get_mut(id).filter(|_| self.ledger.is_ended(id)) else { return };
-        let State::Up(status) = &run.state else { return };
+        let Some(run) = self.runs.get_mut(id).filter(|_| self.ledger.is_ended(id)) else {
+            return;
+        };
+        let State::Up(status) = &run.state else {
+            return;
+        };
         if run.stop_asked.is_some() || status.phase == GroupPhase::Dead {
             return;
         }
@@ -300,45 +366,78 @@ impl Node {
         }
     }
 
-    /// Has the runner of a job's newest generation brought up, and everything older of that job stopped.
+    /// Has the runner of a job's newest generation brought up, and everything older of that job
+    /// stopped.
     fn prepare(&mut self, assignment: &Assignment, desired: &Desired, work: &mut Work) {
         let id = &assignment.run;
         if !self.ledger.is_newest(id) {
             return;
         }
         for (older, run) in self.runs.range_mut(older_than(id)) {
-            let told = desired.runs.iter().any(|w| w.run == *older && matches!(w.target, Target::Stopped { .. }));
-            if !told && !run.is_over() && run.stop_asked.is_none() && matches!(run.state, State::Up(_)) {
+            let told = desired
+                .runs
+                .iter()
+                .any(|w| w.run == *older && matches!(w.target, Target::Stopped { .. }));
+            if !told
+                && !run.is_over()
+                && run.stop_asked.is_none()
+                && matches!(run.state, State::Up(_))
+            {
                 run.stop_asked = Some(assignment.stop_grace);
-                work.stop(older, assignment.stop_grace, &format!("replaced by generation {}", id.generation));
+                work.stop(
+                    older,
+                    assignment.stop_grace,
+                    &format!("replaced by generation {}", id.generation),
+                );
             }
         }
         match self.runs.get_mut(id) {
             Some(run) => run.hosts_store |= assignment.hosts_store,
             None => {
                 let state = State::Waiting { alive: false };
-                let run = Run::new(self.ledger.term, assignment.gpus.clone(), assignment.hosts_store, state);
+                let run = Run::new(
+                    self.ledger.term,
+                    assignment.gpus.clone(),
+                    assignment.hosts_store,
+                    state,
+                );
                 self.runs.insert(id.clone(), run);
-                work.effects.push(Effect::Hold { assignment: Box::new(assignment.clone()), term: self.ledger.term });
+                work.effects.push(Effect::Hold {
+                    assignment: Box::new(assignment.clone()),
+                    term: self.ledger.term,
+                });
             }
         }
     }
 
-    /// Starts the workers once nothing stands in the way. Never twice: a runner that has started shows it and does not hold.
+    /// Starts the workers once nothing stands in the way. Never twice: a runner that has started
+    /// shows it and does not hold.
     fn start(&mut self, assignment: &Assignment, store: &Endpoint, work: &mut Work) {
         let id = &assignment.run;
         let Some(run) = self.runs.get(id) else { return };
         let asked = run.start_asked || run.stop_asked.is_some();
-        if asked || !run.holds() || !self.ledger.is_newest(id) || !self.in_the_way(id, run).is_empty() {
+        if asked
+            || !run.holds()
+            || !self.ledger.is_newest(id)
+            || !self.in_the_way(id, run).is_empty()
+        {
             return;
         }
         work.save |= self.ledger.started(id, store);
-        work.effects.push(Effect::Start { assignment: Box::new(assignment.clone()), store: store.clone() });
-        self.runs.get_mut(id).expect("it was found above").start_asked = true;
+        work.effects.push(Effect::Start {
+            assignment: Box::new(assignment.clone()),
+            store: store.clone(),
+        });
+        self.runs
+            .get_mut(id)
+            .expect("it was found above")
+            .start_asked = true;
     }
 
     fn stop(&mut self, id: &RunId, grace: Duration, reason: &str, work: &mut Work) {
-        let Some(run) = self.runs.get_mut(id) else { return };
+        let Some(run) = self.runs.get_mut(id) else {
+            return;
+        };
         match &run.state {
             // Nothing came up yet. What may still come up holds, and is stopped when it says so.
             State::Waiting { .. } | State::Refused(_) => {}
@@ -352,7 +451,8 @@ impl Node {
         }
     }
 
-    /// Lets go of a run whose end is recorded. One that lives is not let go of, whatever the coordinator believes.
+    /// Lets go of a run whose end is recorded. One that lives is not let go of, whatever the
+    /// coordinator believes.
     fn forget(&mut self, id: &RunId, purge: bool, work: &mut Work) {
         if !self.runs.get(id).is_some_and(Run::is_over) {
             return;
@@ -365,24 +465,35 @@ impl Node {
         }
     }
 
-    /// Has what is left of a job removed, unless something of it still lives here: its end will bring the next occasion.
+    /// Has what is left of a job removed, unless something of it still lives here: its end will
+    /// bring the next occasion.
     fn purge(&self, id: &RunId, work: &mut Work) {
-        let of_job = |(other, run): (&RunId, &Run)| other.job == id.job && other.generation <= id.generation && !run.is_over();
+        let of_job = |(other, run): (&RunId, &Run)| {
+            other.job == id.job && other.generation <= id.generation && !run.is_over()
+        };
         if !self.runs.iter().any(of_job) {
             work.effects.push(Effect::Purge { run: id.clone() });
         }
     }
 
-    /// Runs that must be dead before this one may start: older ones of its job, and whoever holds one of its GPUs.
+    /// Runs that must be dead before this one may start: older ones of its job, and whoever holds
+    /// one of its GPUs.
     fn in_the_way(&self, id: &RunId, run: &Run) -> Vec<RunId> {
         let stands = |other: &RunId, theirs: &Run| {
             if planted::on(Mistake::WaitsForNobody) {
                 return false;
             }
             let older = other.job == id.job && other.generation < id.generation;
-            !theirs.is_over() && other != id && (older || theirs.gpus.iter().any(|gpu| run.gpus.contains(gpu)) && theirs.may_run())
+            !theirs.is_over()
+                && other != id
+                && (older
+                    || theirs.gpus.iter().any(|gpu| run.gpus.contains(gpu)) && theirs.may_run())
         };
-        self.runs.iter().filter(|(other, theirs)| stands(other, theirs)).map(|(other, _)| other.clone()).collect()
+        self.runs
+            .iter()
+            .filter(|(other, theirs)| stands(other, theirs))
+            .map(|(other, _)| other.clone())
+            .collect()
     }
 }
 
@@ -423,7 +534,8 @@ struct Work {
 }
 
 impl Work {
-    /// If the ledger has changed in what it says of this run: it is to be saved before anything new is told of the run. `told`: what was.
+    /// If the ledger has changed in what it says of this run: it is to be saved before anything new
+    /// is told of the run. `told`: what was.
     fn save_if(&mut self, changed: bool, run: &RunId, told: Option<RunReport>) {
         if changed {
             self.save = true;
@@ -432,7 +544,11 @@ impl Work {
     }
 
     fn stop(&mut self, run: &RunId, grace: Duration, reason: &str) {
-        self.effects.push(Effect::Stop { run: run.clone(), grace, reason: reason.to_owned() });
+        self.effects.push(Effect::Stop {
+            run: run.clone(),
+            grace,
+            reason: reason.to_owned(),
+        });
     }
 }
 

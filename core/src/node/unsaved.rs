@@ -1,7 +1,9 @@
-//! What waits until the ledger is on disk (DESIGN R2): effects that follow from a promise, and reports that speak of one.
+//! What waits until the ledger is on disk (DESIGN R2): effects that follow from a promise, and
+//! reports that speak of one.
 //!
-//! The brain goes on meanwhile, however slow the disk is: it hears its runners, and what they say is reported. While one write of the ledger
-//! is under way, everything that comes to wait is covered by the next one, so that a slow disk is asked for few writes.
+//! The brain goes on meanwhile, however slow the disk is: it hears its runners, and what they say
+//! is reported. While one write of the ledger is under way, everything that comes to wait is
+//! covered by the next one, so that a slow disk is asked for few writes.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -36,7 +38,11 @@ struct Waiting {
 
 impl Unsaved {
     pub(super) fn new(on_disk: Ledger) -> Self {
-        Self { on_disk, writing: None, waiting: VecDeque::new() }
+        Self {
+            on_disk,
+            writing: None,
+            waiting: VecDeque::new(),
+        }
     }
 
     /// The ledger as it is on disk for certain.
@@ -44,40 +50,64 @@ impl Unsaved {
         &self.on_disk
     }
 
-    /// Takes the effects of a turn and returns those that are to be executed now. `untold`: the turn changed the ledger, and of these runs
-    /// nothing new may be told.
-    pub(super) fn queue(&mut self, effects: Vec<Effect>, ledger: &Ledger, untold: Option<Untold>) -> Vec<Effect> {
+    /// Takes the effects of a turn and returns those that are to be executed now. `untold`: the
+    /// turn changed the ledger, and of these runs nothing new may be told.
+    pub(super) fn queue(
+        &mut self,
+        effects: Vec<Effect>,
+        ledger: &Ledger,
+        untold: Option<Untold>,
+    ) -> Vec<Effect> {
         let saves = untold.is_some();
-        let (mut now, later): (Vec<_>, Vec<_>) = effects.into_iter().partition(|effect| !self.must_wait(effect, saves));
+        let (mut now, later): (Vec<_>, Vec<_>) = effects
+            .into_iter()
+            .partition(|effect| !self.must_wait(effect, saves));
         match untold {
-            Some(untold) => self.waiting.push_back(Waiting { effects: later, untold }),
-            None => self.waiting.back_mut().into_iter().for_each(|last| last.effects.extend(later.iter().cloned())),
+            Some(untold) => self.waiting.push_back(Waiting {
+                effects: later,
+                untold,
+            }),
+            None => self
+                .waiting
+                .back_mut()
+                .into_iter()
+                .for_each(|last| last.effects.extend(later.iter().cloned())),
         }
         now.extend(self.next_write(ledger));
         now
     }
 
-    /// Whether an effect of this turn follows from what is not on disk, or from an effect that waits.
+    /// Whether an effect of this turn follows from what is not on disk, or from an effect that
+    /// waits.
     fn must_wait(&self, effect: &Effect, saves: bool) -> bool {
         match effect {
             // These are about the session and for people: nothing of them must be remembered.
             Effect::EndSession(_) | Effect::Alarm(_) | Effect::SaveLedger(_) => false,
             // A stop alone needs no memory, but it does not overtake the start of the same run.
-            Effect::Stop { run, .. } => saves || self.waiting.iter().any(|waiting| waiting.concerns(run)),
-            Effect::Hold { .. } | Effect::Start { .. } | Effect::Release { .. } | Effect::Purge { .. } => {
-                saves || !self.waiting.is_empty()
+            Effect::Stop { run, .. } => {
+                saves || self.waiting.iter().any(|waiting| waiting.concerns(run))
             }
+            Effect::Hold { .. }
+            | Effect::Start { .. }
+            | Effect::Release { .. }
+            | Effect::Purge { .. } => saves || !self.waiting.is_empty(),
         }
     }
 
     /// The ledger that was to be written is on disk. Returns what waited for it.
     pub(super) fn saved(&mut self) -> Vec<Effect> {
-        let Some(Writing { ledger, covers }) = self.writing.take() else { return Vec::new() };
+        let Some(Writing { ledger, covers }) = self.writing.take() else {
+            return Vec::new();
+        };
         self.on_disk = ledger;
-        self.waiting.drain(..covers).flat_map(|waiting| waiting.effects).collect()
+        self.waiting
+            .drain(..covers)
+            .flat_map(|waiting| waiting.effects)
+            .collect()
     }
 
-    /// Something new of this run may not be told before everything that waits is on disk. `told`: what was.
+    /// Something new of this run may not be told before everything that waits is on disk. `told`:
+    /// what was.
     pub(super) fn withhold(&mut self, run: &RunId, told: Option<RunReport>) {
         if let Some(last) = self.waiting.back_mut() {
             last.untold.entry(run.clone()).or_insert(told);
@@ -88,21 +118,30 @@ impl Unsaved {
         if self.writing.is_some() || self.waiting.is_empty() {
             return None;
         }
-        self.writing = Some(Writing { ledger: ledger.clone(), covers: self.waiting.len() });
+        self.writing = Some(Writing {
+            ledger: ledger.clone(),
+            covers: self.waiting.len(),
+        });
         Some(Effect::SaveLedger(Box::new(ledger.clone())))
     }
 
     /// What is to be told of a run in place of what is; `None`: what is may be told.
     pub(super) fn in_place_of(&self, run: &RunId) -> Option<&Option<RunReport>> {
-        self.waiting.iter().find_map(|waiting| waiting.untold.get(run))
+        self.waiting
+            .iter()
+            .find_map(|waiting| waiting.untold.get(run))
     }
 }
 
 impl Waiting {
     fn concerns(&self, run: &RunId) -> bool {
         let of_run = |effect: &Effect| match effect {
-            Effect::Hold { assignment, .. } | Effect::Start { assignment, .. } => assignment.run == *run,
-            Effect::Stop { run: other, .. } | Effect::Release { run: other } | Effect::Purge { run: other } => other == run,
+            Effect::Hold { assignment, .. } | Effect::Start { assignment, .. } => {
+                assignment.run == *run
+            }
+            Effect::Stop { run: other, .. }
+            | Effect::Release { run: other }
+            | Effect::Purge { run: other } => other == run,
             Effect::SaveLedger(_) | Effect::EndSession(_) | Effect::Alarm(_) => false,
         };
         self.untold.contains_key(run) || self.effects.iter().any(of_run)

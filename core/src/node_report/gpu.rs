@@ -21,7 +21,8 @@ pub struct Driver {
 #[serde(rename_all = "camelCase", default)]
 pub struct Gpu {
     pub uuid: String,
-    /// NVML's index: it shifts when a GPU before it falls off the bus, so nothing is ever addressed by it.
+    /// NVML's index: it shifts when a GPU before it falls off the bus, so nothing is ever addressed
+    /// by it.
     pub index: u32,
     pub model: String,
     pub memory_bytes: u64,
@@ -49,7 +50,11 @@ impl Gpu {
     /// What of it can be given to a job.
     pub fn parts(&self) -> Vec<Gpu> {
         match &self.mig {
-            Some(mig) if mig.enabled => mig.instances.iter().map(|instance| self.part(instance)).collect(),
+            Some(mig) if mig.enabled => mig
+                .instances
+                .iter()
+                .map(|instance| self.part(instance))
+                .collect(),
             _ => vec![self.clone()],
         }
     }
@@ -124,7 +129,8 @@ pub struct NvLink {
     pub errors: u64,
 }
 
-/// The links of one GPU. Machines of one make have the same, some 1.4 KB a GPU, so whoever holds many reports may share them.
+/// The links of one GPU. Machines of one make have the same, some 1.4 KB a GPU, so whoever holds
+/// many reports may share them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "Vec<NvLink>", into = "Vec<NvLink>")]
 pub struct NvLinks(Arc<[NvLink]>);

@@ -11,18 +11,21 @@ pub struct Host {
     /// Cores, not hardware threads.
     pub physical_cores: u32,
     pub numa: Vec<NumaNode>,
-    /// Size of `/dev/shm` as the agent, and so its workers, see it. NCCL's shared-memory transport lives there.
+    /// Size of `/dev/shm` as the agent, and so its workers, see it. NCCL's shared-memory transport
+    /// lives there.
     pub shm_bytes: Option<u64>,
     /// How much memory a worker may lock, for RDMA; `u64::MAX` is unlimited.
     pub memlock_bytes: Option<u64>,
     pub open_files: Option<u64>,
     /// GPUDirect RDMA through the nvidia-peermem module.
     pub peermem: bool,
-    /// `/dev/nvidia*` nodes, without their path: `nvidiactl`, `nvidia-uvm`, `nvidia0`, `nvidia-caps`.
+    /// `/dev/nvidia*` nodes, without their path: `nvidiactl`, `nvidia-uvm`, `nvidia0`,
+    /// `nvidia-caps`.
     pub gpu_device_files: Vec<String>,
     /// Channels of multi-node NVLink (`/dev/nvidia-caps-imex-channels/`).
     pub imex_channels: Vec<String>,
-    /// Variables that configuration files of NCCL set on this node (`/etc/nccl.conf`): whoever exports one of these overrules its owner.
+    /// Variables that configuration files of NCCL set on this node (`/etc/nccl.conf`): whoever
+    /// exports one of these overrules its owner.
     pub nccl_conf: Vec<String>,
     /// A topology file that a virtual machine's vendor put down for NCCL.
     pub topology_file: Option<String>,

@@ -1,7 +1,8 @@
 //! Labels that a node did not give itself: those of its Kubernetes Node object.
 //!
-//! Only the coordinator reads Node objects (agents have no rights there), so it puts these into a report when it takes it in, and tells the
-//! agent those that its workers are told. They never replace the node's own: what a person said on that machine wins.
+//! Only the coordinator reads Node objects (agents have no rights there), so it puts these into a
+//! report when it takes it in, and tells the agent those that its workers are told. They never
+//! replace the node's own: what a person said on that machine wins.
 
 use std::{collections::BTreeMap, ops::Deref, sync::Arc};
 
@@ -19,10 +20,18 @@ pub const LABEL_VALUE_MAX: usize = 63;
 pub struct Labels(Arc<BTreeMap<String, String>>);
 
 impl Labels {
-    /// Without what no label is: an API server has checked them, this only keeps a broken one from exhausting the fleet.
+    /// Without what no label is: an API server has checked them, this only keeps a broken one from
+    /// exhausting the fleet.
     pub fn bounded(labels: impl IntoIterator<Item = (String, String)>) -> Self {
-        let is_label = |(key, value): &(String, String)| (1..=LABEL_KEY_MAX).contains(&key.len()) && value.len() <= LABEL_VALUE_MAX;
-        labels.into_iter().filter(is_label).take(LABELS_MAX).collect::<BTreeMap<_, _>>().into()
+        let is_label = |(key, value): &(String, String)| {
+            (1..=LABEL_KEY_MAX).contains(&key.len()) && value.len() <= LABEL_VALUE_MAX
+        };
+        labels
+            .into_iter()
+            .filter(is_label)
+            .take(LABELS_MAX)
+            .collect::<BTreeMap<_, _>>()
+            .into()
     }
 }
 
@@ -53,15 +62,29 @@ mod tests {
     #[test]
     fn what_no_label_is_is_left_out() {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        let given = [pair("zone", "a"), pair("", "x"), pair("long", &"v".repeat(64)), pair(&"k".repeat(318), "x")];
+        let given = [
+            pair("zone", "a"),
+            pair("", "x"),
+            pair("long", &"v".repeat(64)),
+            pair(&"k".repeat(318), "x"),
+        ];
         assert_eq!(*Labels::bounded(given), [pair("zone", "a")].into());
-        assert_eq!(Labels::bounded((0..2_000).map(|i| (format!("k{i}"), String::new()))).len(), LABELS_MAX);
+        assert_eq!(
+            Labels::bounded((0..2_000).map(|i| (format!("k{i}"), String::new()))).len(),
+            LABELS_MAX
+        );
     }
 
     #[test]
     fn they_are_stored_as_a_plain_map() {
         let labels = Labels::bounded([("zone".to_owned(), "a".to_owned())]);
         let text = serde_json::to_string(&labels).unwrap();
-        assert_eq!((text.as_str(), serde_json::from_str::<Labels>(&text).unwrap()), (r#"{"zone":"a"}"#, labels));
+        assert_eq!(
+            (
+                text.as_str(),
+                serde_json::from_str::<Labels>(&text).unwrap()
+            ),
+            (r#"{"zone":"a"}"#, labels)
+        );
     }
 }

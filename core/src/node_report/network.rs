@@ -9,7 +9,8 @@ pub struct Network {
     pub rdma: Vec<RdmaDevice>,
 }
 
-/// One network interface with hardware behind it, or of a kind that carries traffic between nodes (bond, WireGuard, VLAN).
+/// One network interface with hardware behind it, or of a kind that carries traffic between nodes
+/// (bond, WireGuard, VLAN).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Interface {
@@ -128,11 +129,16 @@ impl Gid {
     }
 }
 
-/// The index NCCL chooses when it is told none: RoCE v2 before v1, of the address family asked for, never link-local, lowest index.
-/// (NCCL 2.30, `src/transport/net_ib`, restated.)
+/// The index NCCL chooses when it is told none: RoCE v2 before v1, of the address family asked for,
+/// never link-local, lowest index. (NCCL 2.30, `src/transport/net_ib`, restated.)
 pub fn chosen_gid(gids: &[Gid], ipv4: bool) -> Option<u32> {
-    let usable = || gids.iter().filter(|gid| gid.is_ipv4() == ipv4 && !gid.is_link_local());
-    let best = usable().find(|gid| gid.is_roce_v2()).or_else(|| usable().next());
+    let usable = || {
+        gids.iter()
+            .filter(|gid| gid.is_ipv4() == ipv4 && !gid.is_link_local())
+    };
+    let best = usable()
+        .find(|gid| gid.is_roce_v2())
+        .or_else(|| usable().next());
     best.map(|gid| gid.index)
 }
 
@@ -141,7 +147,12 @@ mod tests {
     use super::*;
 
     fn gid(index: u32, address: &str, kind: &str) -> Gid {
-        Gid { index, address: address.into(), kind: kind.into(), interface: "eth0".into() }
+        Gid {
+            index,
+            address: address.into(),
+            kind: kind.into(),
+            interface: "eth0".into(),
+        }
     }
 
     #[test]
@@ -159,8 +170,16 @@ mod tests {
         ];
         assert_eq!(chosen_gid(&table, true), Some(3));
         assert_eq!(chosen_gid(&table, false), Some(5));
-        assert_eq!(chosen_gid(&table[..3], true), Some(2), "version 1 is better than none");
-        assert_eq!(chosen_gid(&table[..2], true), None, "link-local is no address for others");
+        assert_eq!(
+            chosen_gid(&table[..3], true),
+            Some(2),
+            "version 1 is better than none"
+        );
+        assert_eq!(
+            chosen_gid(&table[..2], true),
+            None,
+            "link-local is no address for others"
+        );
         assert_eq!(chosen_gid(&table[..2], false), None);
     }
 }

@@ -1,8 +1,9 @@
 //! How far devices are from each other, in the words of `nvidia-smi topo -m`.
 //!
-//! A PCIe device is known by its chain of bridges below a root complex, as sysfs resolves it. A switch has an upstream and a downstream
-//! port, so one physical switch is two components of the chain. Inside most virtual machines every device hangs under its own
-//! root and the chain says nothing: then the distance is unknown, never "far".
+//! A PCIe device is known by its chain of bridges below a root complex, as sysfs resolves it. A
+//! switch has an upstream and a downstream port, so one physical switch is two components of the
+//! chain. Inside most virtual machines every device hangs under its own root and the chain says
+//! nothing: then the distance is unknown, never "far".
 
 use std::fmt;
 
@@ -54,7 +55,15 @@ impl std::str::FromStr for Path {
     type Err = NoPath;
 
     fn from_str(word: &str) -> Result<Self, NoPath> {
-        let fixed = [Path::X, Path::Pix, Path::Pxb, Path::Phb, Path::Node, Path::Sys, Path::Unknown];
+        let fixed = [
+            Path::X,
+            Path::Pix,
+            Path::Pxb,
+            Path::Phb,
+            Path::Node,
+            Path::Sys,
+            Path::Unknown,
+        ];
         if let Some(path) = fixed.into_iter().find(|path| path.to_string() == word) {
             return Ok(path);
         }
@@ -63,7 +72,8 @@ impl std::str::FromStr for Path {
     }
 }
 
-/// Every device's distance to every other: GPUs by UUID first, then RDMA devices and interfaces of their own by name.
+/// Every device's distance to every other: GPUs by UUID first, then RDMA devices and interfaces of
+/// their own by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Topology {
@@ -77,7 +87,9 @@ pub struct Topology {
 impl Topology {
     pub fn between(&self, one: &str, other: &str) -> Path {
         let at = |name: &str| self.devices.iter().position(|device| device == name);
-        let path = at(one).zip(at(other)).and_then(|(row, column)| self.paths.get(row)?.get(column));
+        let path = at(one)
+            .zip(at(other))
+            .and_then(|(row, column)| self.paths.get(row)?.get(column));
         path.copied().unwrap_or_default()
     }
 }
@@ -95,14 +107,20 @@ pub struct PciPlace {
 }
 
 impl PciPlace {
-    /// From the resolved path of `/sys/bus/pci/devices/ADDRESS`, from which everything before the root is cut.
+    /// From the resolved path of `/sys/bus/pci/devices/ADDRESS`, from which everything before the
+    /// root is cut.
     pub fn parse(resolved: &str, numa_node: Option<u32>) -> Option<Self> {
         let at = resolved.find("/pci")? + 1;
         let mut parts = resolved[at..].split('/');
         let root = parts.next()?.to_owned();
         let mut bridges: Vec<String> = parts.map(str::to_owned).collect();
         let address = bridges.pop()?;
-        Some(Self { root, bridges, address, numa_node })
+        Some(Self {
+            root,
+            bridges,
+            address,
+            numa_node,
+        })
     }
 
     /// The tree says nothing about this device: nothing between it and its root, and no NUMA node.
@@ -128,8 +146,14 @@ pub fn pcie_path(one: &PciPlace, other: &PciPlace) -> Path {
             _ => Path::Unknown,
         };
     }
-    let shared = one.bridges.iter().zip(&other.bridges).take_while(|(a, b)| a == b).count();
-    // The root port is the first bridge; to share it, or what is below it, means not to pass the host bridge.
+    let shared = one
+        .bridges
+        .iter()
+        .zip(&other.bridges)
+        .take_while(|(a, b)| a == b)
+        .count();
+    // The root port is the first bridge; to share it, or what is below it, means not to pass the
+    // host bridge.
     if shared == 0 {
         return if one.bridges.is_empty() && other.bridges.is_empty() && one.numa_node.is_none() {
             Path::Unknown
@@ -139,16 +163,31 @@ pub fn pcie_path(one: &PciPlace, other: &PciPlace) -> Path {
     }
     let below = |place: &PciPlace| place.bridges.len() - shared;
     // Only a downstream port of the shared switch on either way, or two functions of one card.
-    if below(one) <= 1 && below(other) <= 1 { Path::Pix } else { Path::Pxb }
+    if below(one) <= 1 && below(other) <= 1 {
+        Path::Pix
+    } else {
+        Path::Pxb
+    }
 }
 
-/// NVLinks between two GPUs: those that lead straight to the other, else, where both lead into switches, as many as the poorer has.
+/// NVLinks between two GPUs: those that lead straight to the other, else, where both lead into
+/// switches, as many as the poorer has.
 pub fn nvlinks(one: &super::Gpu, other: &super::Gpu) -> u32 {
     use super::gpu::{Gpu, NvLinkPeer};
     let direct = |from: &Gpu, to: &Gpu| {
-        from.nvlinks.iter().filter(|link| link.active && matches!(&link.peer, NvLinkPeer::Gpu(pci) if *pci == to.pci)).count()
+        from.nvlinks
+            .iter()
+            .filter(|link| {
+                link.active && matches!(&link.peer, NvLinkPeer::Gpu(pci) if *pci == to.pci)
+            })
+            .count()
     };
-    let switched = |gpu: &Gpu| gpu.nvlinks.iter().filter(|link| link.active && matches!(link.peer, NvLinkPeer::Switch(_))).count();
+    let switched = |gpu: &Gpu| {
+        gpu.nvlinks
+            .iter()
+            .filter(|link| link.active && matches!(link.peer, NvLinkPeer::Switch(_)))
+            .count()
+    };
     let links = match direct(one, other) {
         0 => switched(one).min(switched(other)),
         direct => direct,
@@ -166,9 +205,18 @@ mod tests {
 
     #[test]
     fn distances_follow_the_bridges() {
-        let gpu = place("pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0", Some(0));
-        let sibling = place("pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0", Some(0));
-        let cascaded = place("pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1a:00.0/0000:1b:00.0/0000:1c:00.0", Some(0));
+        let gpu = place(
+            "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0",
+            Some(0),
+        );
+        let sibling = place(
+            "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0",
+            Some(0),
+        );
+        let cascaded = place(
+            "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1a:00.0/0000:1b:00.0/0000:1c:00.0",
+            Some(0),
+        );
         let other_port = place("pci0000:15/0000:15:02.0/0000:20:00.0", Some(0));
         let same_numa = place("pci0000:37/0000:37:01.0/0000:38:00.0", Some(0));
         let far = place("pci0000:97/0000:97:01.0/0000:98:00.0", Some(1));
@@ -183,7 +231,11 @@ mod tests {
             (&lost, Path::Unknown),
         ] {
             assert_eq!(pcie_path(&gpu, other), path, "{other:?}");
-            assert_eq!(pcie_path(other, &gpu), path, "{other:?}, the other way round");
+            assert_eq!(
+                pcie_path(other, &gpu),
+                path,
+                "{other:?}, the other way round"
+            );
         }
     }
 
@@ -196,16 +248,31 @@ mod tests {
 
     #[test]
     fn a_flat_tree_says_unknown() {
-        let (one, two) = (place("pci0000:00/0000:00:05.0", None), place("pci0000:00/0000:00:06.0", None));
+        let (one, two) = (
+            place("pci0000:00/0000:00:05.0", None),
+            place("pci0000:00/0000:00:06.0", None),
+        );
         assert_eq!(pcie_path(&one, &two), Path::Unknown);
         assert!(is_flat(&[one.clone(), two]));
-        assert!(!is_flat(&[one, place("pci0000:15/0000:15:01.0/0000:29:00.0", Some(0))]));
+        assert!(!is_flat(&[
+            one,
+            place("pci0000:15/0000:15:01.0/0000:29:00.0", Some(0))
+        ]));
         assert!(!is_flat(&[]), "no device, no tree");
     }
 
     #[test]
     fn words_are_read_as_they_are_written() {
-        for path in [Path::X, Path::Nv(18), Path::Pix, Path::Pxb, Path::Phb, Path::Node, Path::Sys, Path::Unknown] {
+        for path in [
+            Path::X,
+            Path::Nv(18),
+            Path::Pix,
+            Path::Pxb,
+            Path::Phb,
+            Path::Node,
+            Path::Sys,
+            Path::Unknown,
+        ] {
             assert_eq!(path.to_string().parse(), Ok(path));
         }
         for wrong in ["", "NV", "NVx", "pix"] {

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Whether a generation can make a step without one of its members. DDP, FSDP and Megatron cannot; replicas that average now
-/// and then can. Decides whether one proven death makes the whole generation inert (DESIGN R5, ring-break).
+/// Whether a generation can make a step without one of its members. DDP, FSDP and Megatron cannot;
+/// replicas that average now and then can. Decides whether one proven death makes the whole
+/// generation inert (DESIGN R5, ring-break).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Progress {
@@ -13,10 +14,14 @@ pub enum Progress {
 }
 
 impl Progress {
-    pub const ALL: [(&str, Progress); 2] = [("synchronous", Progress::Synchronous), ("independent", Progress::Independent)];
+    pub const ALL: [(&str, Progress); 2] = [
+        ("synchronous", Progress::Synchronous),
+        ("independent", Progress::Independent),
+    ];
 }
 
-/// What is done about nodes that are known not to go together in one generation ([`crate::nccl::mixture`]).
+/// What is done about nodes that are known not to go together in one generation
+/// ([`crate::nccl::mixture`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum NodeMix {
@@ -49,7 +54,8 @@ pub enum Launch {
     Parked,
     /// Ranks are forked from an interpreter that has imported torch already.
     Fork,
-    /// Ranks are started without torchrun: forked where an interpreter waits that has imported torch, else executed.
+    /// Ranks are started without torchrun: forked where an interpreter waits that has imported
+    /// torch, else executed.
     Direct,
     /// The fastest of these that is proven for the node's interpreter ([`crate::node::lane`]).
     #[default]

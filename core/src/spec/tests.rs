@@ -4,20 +4,34 @@ fn document() -> JobDocument {
     JobDocument {
         api_version: API_VERSION.into(),
         kind: KIND.into(),
-        metadata: Metadata { name: "digits".into(), namespace: None },
-        spec: SpecDocument { args: vec!["train.py".into()], ..SpecDocument::default() },
+        metadata: Metadata {
+            name: "digits".into(),
+            namespace: None,
+        },
+        spec: SpecDocument {
+            args: vec!["train.py".into()],
+            ..SpecDocument::default()
+        },
     }
 }
 
 fn paths(document: &JobDocument) -> Vec<String> {
-    document.check().expect_err("must be refused").into_iter().map(|error| error.path).collect()
+    document
+        .check()
+        .expect_err("must be refused")
+        .into_iter()
+        .map(|error| error.path)
+        .collect()
 }
 
 #[test]
 fn defaults_are_filled_in() {
     let (name, spec) = document().check().unwrap();
     assert_eq!(name.to_string(), "default/digits");
-    assert_eq!((spec.replicas, spec.min_replicas, spec.max_replicas), (1, 1, 1));
+    assert_eq!(
+        (spec.replicas, spec.min_replicas, spec.max_replicas),
+        (1, 1, 1)
+    );
     assert_eq!((spec.proc_per_node, spec.gpus_per_node), (1, 0));
     assert_eq!(spec.command, ["python3"]);
     assert_eq!(spec.stop_grace_period, STOP_GRACE);
@@ -40,32 +54,78 @@ fn every_wrong_field_is_named() {
         ("kind", |d| d.kind = "Job".into()),
         ("metadata.name", |d| d.metadata.name = String::new()),
         ("metadata.name", |d| d.metadata.name = "Digits".into()),
-        ("metadata.namespace", |d| d.metadata.namespace = Some("a/b".into())),
+        ("metadata.namespace", |d| {
+            d.metadata.namespace = Some("a/b".into())
+        }),
         ("spec.replicas", |d| d.spec.replicas = Some(0)),
         ("spec.replicas", |d| d.spec.replicas = Some(4097)),
-        ("spec.replicas", |d| (d.spec.replicas, d.spec.min_replicas, d.spec.max_replicas) = (Some(1), Some(2), Some(3))),
-        ("spec.replicas", |d| (d.spec.replicas, d.spec.min_replicas, d.spec.max_replicas) = (Some(4), Some(2), Some(3))),
-        ("spec.minReplicas", |d| (d.spec.min_replicas, d.spec.max_replicas) = (Some(3), Some(2))),
+        ("spec.replicas", |d| {
+            (d.spec.replicas, d.spec.min_replicas, d.spec.max_replicas) =
+                (Some(1), Some(2), Some(3))
+        }),
+        ("spec.replicas", |d| {
+            (d.spec.replicas, d.spec.min_replicas, d.spec.max_replicas) =
+                (Some(4), Some(2), Some(3))
+        }),
+        ("spec.minReplicas", |d| {
+            (d.spec.min_replicas, d.spec.max_replicas) = (Some(3), Some(2))
+        }),
         ("spec.minReplicas", |d| d.spec.min_replicas = Some(-1)),
         ("spec.procPerNode", |d| d.spec.proc_per_node = Some(0)),
         ("spec.gpusPerNode", |d| d.spec.gpus_per_node = Some(-1)),
         ("spec.args", |d| d.spec.args.clear()),
         ("spec.args", |d| d.spec.args = vec!["x".into(); 257]),
-        ("spec.args", |d| d.spec.args = vec!["-c".into(), "print()".into()]),
+        ("spec.args", |d| {
+            d.spec.args = vec!["-c".into(), "print()".into()]
+        }),
         ("spec.args[0]", |d| d.spec.args[0] = "a\0b".into()),
         ("spec.command[0]", |d| d.spec.command = vec![String::new()]),
-        ("spec.env[0].name", |d| d.spec.env = vec![EnvVar { name: "A B".into(), value: String::new() }]),
-        ("spec.env[0].name", |d| d.spec.env = vec![EnvVar { name: "RANK".into(), value: String::new() }]),
-        ("spec.env[0].name", |d| d.spec.env = vec![EnvVar { name: "MUSTER_RANK_CPUS".into(), value: "0-3".into() }]),
-        ("spec.env[1].name", |d| d.spec.env = vec![EnvVar { name: "A".into(), value: String::new() }; 2]),
-        ("spec.workingDir", |d| d.spec.working_dir = Some("work".into())),
+        ("spec.env[0].name", |d| {
+            d.spec.env = vec![EnvVar {
+                name: "A B".into(),
+                value: String::new(),
+            }]
+        }),
+        ("spec.env[0].name", |d| {
+            d.spec.env = vec![EnvVar {
+                name: "RANK".into(),
+                value: String::new(),
+            }]
+        }),
+        ("spec.env[0].name", |d| {
+            d.spec.env = vec![EnvVar {
+                name: "MUSTER_RANK_CPUS".into(),
+                value: "0-3".into(),
+            }]
+        }),
+        ("spec.env[1].name", |d| {
+            d.spec.env = vec![
+                EnvVar {
+                    name: "A".into(),
+                    value: String::new()
+                };
+                2
+            ]
+        }),
+        ("spec.workingDir", |d| {
+            d.spec.working_dir = Some("work".into())
+        }),
         ("spec.priority", |d| d.spec.priority = Some(i64::MAX)),
         ("spec.restartPolicy.maxRestarts", |d| {
-            d.spec.restart_policy = Some(RestartPolicyDocument { max_restarts: Some(-1), window: None });
+            d.spec.restart_policy = Some(RestartPolicyDocument {
+                max_restarts: Some(-1),
+                window: None,
+            });
         }),
-        ("spec.stopGracePeriod", |d| d.spec.stop_grace_period = Some("301s".into())),
-        ("spec.fenceAfter", |d| d.spec.fence_after = Some("9s".into())),
-        ("spec.fenceAfter", |d| d.spec.fence_after = Some("soon".into())),
+        ("spec.stopGracePeriod", |d| {
+            d.spec.stop_grace_period = Some("301s".into())
+        }),
+        ("spec.fenceAfter", |d| {
+            d.spec.fence_after = Some("9s".into())
+        }),
+        ("spec.fenceAfter", |d| {
+            d.spec.fence_after = Some("soon".into())
+        }),
         ("spec.progress", |d| d.spec.progress = Some("sync".into())),
         ("spec.launch", |d| d.spec.launch = Some("warm".into())),
         ("spec.nodeMix", |d| d.spec.node_mix = Some("allow".into())),
@@ -80,7 +140,10 @@ fn every_wrong_field_is_named() {
 #[test]
 fn pinning_is_all_a_job_may_switch_off_of_ours() {
     let mut doc = document();
-    doc.spec.env = vec![EnvVar { name: "MUSTER_RANK_CPUS".into(), value: "off".into() }];
+    doc.spec.env = vec![EnvVar {
+        name: "MUSTER_RANK_CPUS".into(),
+        value: "off".into(),
+    }];
     assert!(doc.check().is_ok());
     for name in [
         "MUSTER_RANK",
@@ -90,7 +153,10 @@ fn pinning_is_all_a_job_may_switch_off_of_ours() {
         "TORCH_ELASTIC_WORKER_IDENTICAL",
         "PET_NNODES",
     ] {
-        doc.spec.env = vec![EnvVar { name: name.into(), value: "off".into() }];
+        doc.spec.env = vec![EnvVar {
+            name: name.into(),
+            value: "off".into(),
+        }];
         assert_eq!(paths(&doc), ["spec.env[0].name"], "{name} is ours");
     }
 }
@@ -108,7 +174,10 @@ fn workers_are_fenced_only_where_asked_and_within_bounds() {
     }
     doc.spec.fence_after = Some("2h".into());
     let error = doc.check().unwrap_err().remove(0);
-    assert_eq!(error.to_string(), "spec.fenceAfter: is 2h, must be between 10s and 1h");
+    assert_eq!(
+        error.to_string(),
+        "spec.fenceAfter: is 2h, must be between 10s and 1h"
+    );
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use crate::nccl::affinity;
 
-/// Why a job may not set this variable so: it is no name, or it is one that Muster or torchrun sets.
+/// Why a job may not set this variable so: it is no name, or it is one that Muster or torchrun
+/// sets.
 pub(super) fn env_error(name: &str, value: &str) -> Option<String> {
     const OURS: [&str; 12] = [
         "RANK",
@@ -23,12 +24,20 @@ pub(super) fn env_error(name: &str, value: &str) -> Option<String> {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         && name.len() <= 256;
     if !well_formed {
-        Some(format!("{name:?} is not the name of an environment variable (letters, digits and '_', not starting with a digit)"))
+        Some(format!(
+            "{name:?} is not the name of an environment variable (letters, digits and '_', not starting with a digit)"
+        ))
     } else if name == affinity::RANK_CPUS {
-        (value != affinity::OFF)
-            .then(|| format!("{name} may only be {}: which CPUs are near which GPU is the node's to know", affinity::OFF))
+        (value != affinity::OFF).then(|| {
+            format!(
+                "{name} may only be {}: which CPUs are near which GPU is the node's to know",
+                affinity::OFF
+            )
+        })
     } else if OURS.contains(&name) || OUR_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
-        Some(format!("{name} is set by Muster for every rank and cannot be set by a job"))
+        Some(format!(
+            "{name} is set by Muster for every rank and cannot be set by a job"
+        ))
     } else {
         None
     }

@@ -10,7 +10,9 @@ use muster_core::{
     },
 };
 
-use super::session::bounds::{NAME_MAX, SENTENCE_MAX, count, malformed, required_text, text, texts};
+use super::session::bounds::{
+    NAME_MAX, SENTENCE_MAX, count, malformed, required_text, text, texts,
+};
 use crate::{convert::Malformed, v1};
 
 mod gpu;
@@ -22,11 +24,13 @@ pub(super) use gpu::{gpu_from_wire, gpu_to_wire};
 const DEVICES_MAX: usize = 64;
 /// A row holds a word of at most 5 letters for each device.
 const ROW_MAX: usize = DEVICES_MAX * 6;
-/// Machines have at most some hundred NUMA nodes, with memory and device nodes of accelerators counted.
+/// Machines have at most some hundred NUMA nodes, with memory and device nodes of accelerators
+/// counted.
 const NUMA_MAX: usize = 256;
 /// A few files for each GPU.
 const FILES_MAX: usize = 256;
-/// Each device has a handful of findings at its worst; a wild kernel log cannot make more than the judge keeps codes, and is cut here.
+/// Each device has a handful of findings at its worst; a wild kernel log cannot make more than the
+/// judge keeps codes, and is cut here.
 const FINDINGS_MAX: usize = 1_000;
 
 /// Enumerations by their words; what is not known is the last.
@@ -44,7 +48,11 @@ macro_rules! words {
 use words;
 
 pub(super) fn warm_pool_to_wire(pool: WarmPool) -> v1::WarmPool {
-    v1::WarmPool { limit: pool.limit, ready: pool.ready, bytes: pool.bytes }
+    v1::WarmPool {
+        limit: pool.limit,
+        ready: pool.ready,
+        bytes: pool.bytes,
+    }
 }
 
 pub(super) fn hardware_to_wire(report: &NodeReport) -> v1::Hardware {
@@ -54,17 +62,36 @@ pub(super) fn hardware_to_wire(report: &NodeReport) -> v1::Hardware {
             cuda: driver.cuda.clone(),
             nvml: driver.nvml.clone(),
         }),
-        interfaces: report.network.interfaces.iter().map(network::interface_to_wire).collect(),
-        rdma: report.network.rdma.iter().map(network::rdma_to_wire).collect(),
+        interfaces: report
+            .network
+            .interfaces
+            .iter()
+            .map(network::interface_to_wire)
+            .collect(),
+        rdma: report
+            .network
+            .rdma
+            .iter()
+            .map(network::rdma_to_wire)
+            .collect(),
         topology: Some(topology_to_wire(&report.topology)),
         host: Some(host_to_wire(&report.host)),
         // The worst come first, so a cut takes the least.
-        findings: report.health.findings.iter().take(FINDINGS_MAX).map(finding_to_wire).collect(),
+        findings: report
+            .health
+            .findings
+            .iter()
+            .take(FINDINGS_MAX)
+            .map(finding_to_wire)
+            .collect(),
     }
 }
 
 /// Fills the report's part that hardware is. An agent that does not say anything has nothing.
-pub(super) fn hardware_from_wire(wire: v1::Hardware, report: &mut NodeReport) -> Result<(), Malformed> {
+pub(super) fn hardware_from_wire(
+    wire: v1::Hardware,
+    report: &mut NodeReport,
+) -> Result<(), Malformed> {
     let name = |field: &str, value| text(&format!("report.hardware.{field}"), value, NAME_MAX);
     report.driver = match wire.driver {
         None => None,
@@ -77,20 +104,44 @@ pub(super) fn hardware_from_wire(wire: v1::Hardware, report: &mut NodeReport) ->
     report.network = network::network_from_wire(wire.interfaces, wire.rdma)?;
     report.topology = topology_from_wire(wire.topology.unwrap_or_default())?;
     report.host = host_from_wire(wire.host.unwrap_or_default())?;
-    count("report.hardware.findings", wire.findings.len(), FINDINGS_MAX)?;
-    let findings = wire.findings.into_iter().enumerate().map(|(i, finding)| finding_from_wire(i, finding));
-    report.health = Health { findings: findings.collect::<Result<_, _>>()? };
+    count(
+        "report.hardware.findings",
+        wire.findings.len(),
+        FINDINGS_MAX,
+    )?;
+    let findings = wire
+        .findings
+        .into_iter()
+        .enumerate()
+        .map(|(i, finding)| finding_from_wire(i, finding));
+    report.health = Health {
+        findings: findings.collect::<Result<_, _>>()?,
+    };
     Ok(())
 }
 
 fn topology_to_wire(topology: &Topology) -> v1::Topology {
-    let row = |row: &Vec<Path>| row.iter().map(Path::to_string).collect::<Vec<_>>().join(" ");
-    v1::Topology { devices: topology.devices.clone(), rows: topology.paths.iter().map(row).collect(), flat: topology.flat }
+    let row = |row: &Vec<Path>| {
+        row.iter()
+            .map(Path::to_string)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    v1::Topology {
+        devices: topology.devices.clone(),
+        rows: topology.paths.iter().map(row).collect(),
+        flat: topology.flat,
+    }
 }
 
 fn topology_from_wire(wire: v1::Topology) -> Result<Topology, Malformed> {
     let field = "report.hardware.topology";
-    let devices = texts(&format!("{field}.devices"), wire.devices, DEVICES_MAX, NAME_MAX)?;
+    let devices = texts(
+        &format!("{field}.devices"),
+        wire.devices,
+        DEVICES_MAX,
+        NAME_MAX,
+    )?;
     let rows = texts(&format!("{field}.rows"), wire.rows, DEVICES_MAX, ROW_MAX)?;
     let mut paths = Vec::new();
     for (i, row) in rows.iter().enumerate() {
@@ -98,9 +149,16 @@ fn topology_from_wire(wire: v1::Topology) -> Result<Topology, Malformed> {
         paths.push(words.map_err(|e| malformed(format!("{field}.rows[{i}]"), e.to_string()))?);
     }
     if paths.len() != devices.len() || paths.iter().any(|row| row.len() != devices.len()) {
-        return Err(malformed(field, format!("is not a square of {} devices", devices.len())));
+        return Err(malformed(
+            field,
+            format!("is not a square of {} devices", devices.len()),
+        ));
     }
-    Ok(Topology { devices, paths, flat: wire.flat })
+    Ok(Topology {
+        devices,
+        paths,
+        flat: wire.flat,
+    })
 }
 
 fn host_to_wire(host: &Host) -> v1::Host {
@@ -112,13 +170,22 @@ fn host_to_wire(host: &Host) -> v1::Host {
         numa: host
             .numa
             .iter()
-            .map(|node| v1::NumaNode { id: node.id, cpus: node.cpus.clone(), memory_bytes: node.memory_bytes })
+            .map(|node| v1::NumaNode {
+                id: node.id,
+                cpus: node.cpus.clone(),
+                memory_bytes: node.memory_bytes,
+            })
             .collect(),
         shm_bytes: host.shm_bytes,
         memlock_bytes: host.memlock_bytes,
         open_files: host.open_files,
         peermem: host.peermem,
-        gpu_device_files: host.gpu_device_files.iter().take(FILES_MAX).cloned().collect(),
+        gpu_device_files: host
+            .gpu_device_files
+            .iter()
+            .take(FILES_MAX)
+            .cloned()
+            .collect(),
         imex_channels: host.imex_channels.iter().take(FILES_MAX).cloned().collect(),
         topology_file: host.topology_file.clone().unwrap_or_default(),
         virtual_machine: host.virtual_machine,
@@ -131,7 +198,11 @@ fn host_from_wire(wire: v1::Host) -> Result<Host, Malformed> {
     count(&field("numa"), wire.numa.len(), NUMA_MAX)?;
     let numa = wire.numa.into_iter().map(|node| {
         let cpus = text(&field("numa.cpus"), node.cpus, SENTENCE_MAX)?;
-        Ok(NumaNode { id: node.id, cpus, memory_bytes: node.memory_bytes })
+        Ok(NumaNode {
+            id: node.id,
+            cpus,
+            memory_bytes: node.memory_bytes,
+        })
     });
     Ok(Host {
         boot_id: text(&field("boot_id"), wire.boot_id, NAME_MAX)?,
@@ -143,9 +214,24 @@ fn host_from_wire(wire: v1::Host) -> Result<Host, Malformed> {
         memlock_bytes: wire.memlock_bytes,
         open_files: wire.open_files,
         peermem: wire.peermem,
-        gpu_device_files: texts(&field("gpu_device_files"), wire.gpu_device_files, FILES_MAX, NAME_MAX)?,
-        imex_channels: texts(&field("imex_channels"), wire.imex_channels, FILES_MAX, NAME_MAX)?,
-        topology_file: Some(text(&field("topology_file"), wire.topology_file, SENTENCE_MAX)?).filter(|path| !path.is_empty()),
+        gpu_device_files: texts(
+            &field("gpu_device_files"),
+            wire.gpu_device_files,
+            FILES_MAX,
+            NAME_MAX,
+        )?,
+        imex_channels: texts(
+            &field("imex_channels"),
+            wire.imex_channels,
+            FILES_MAX,
+            NAME_MAX,
+        )?,
+        topology_file: Some(text(
+            &field("topology_file"),
+            wire.topology_file,
+            SENTENCE_MAX,
+        )?)
+        .filter(|path| !path.is_empty()),
         virtual_machine: wire.virtual_machine,
         nccl_conf: texts(&field("nccl_conf"), wire.nccl_conf, FILES_MAX, NAME_MAX)?,
     })
@@ -172,15 +258,26 @@ fn finding_from_wire(i: usize, wire: v1::Finding) -> Result<Finding, Malformed> 
         check: required_text(&field("check"), wire.check, NAME_MAX)?,
         subject: match wire.subject {
             None => Subject::Node,
-            Some(v1::finding::Subject::Gpu(uuid)) => Subject::Gpu(required_text(&field("gpu"), uuid, NAME_MAX)?),
-            Some(v1::finding::Subject::Nic(name)) => Subject::Nic(required_text(&field("nic"), name, NAME_MAX)?),
+            Some(v1::finding::Subject::Gpu(uuid)) => {
+                Subject::Gpu(required_text(&field("gpu"), uuid, NAME_MAX)?)
+            }
+            Some(v1::finding::Subject::Nic(name)) => {
+                Subject::Nic(required_text(&field("nic"), name, NAME_MAX)?)
+            }
         },
         // A verdict must not be guessed: it decides who may train.
         severity: wire
             .severity
             .parse()
-            .map_err(|e: muster_core::health::NoSuchWord| malformed(field("severity"), e.to_string()))?,
-        remedy: wire.remedy.parse().map_err(|e: muster_core::health::NoSuchWord| malformed(field("remedy"), e.to_string()))?,
+            .map_err(|e: muster_core::health::NoSuchWord| {
+                malformed(field("severity"), e.to_string())
+            })?,
+        remedy: wire
+            .remedy
+            .parse()
+            .map_err(|e: muster_core::health::NoSuchWord| {
+                malformed(field("remedy"), e.to_string())
+            })?,
         reason: text(&field("reason"), wire.reason, SENTENCE_MAX)?,
         since_unix_us: wire.since_unix_us,
     })

@@ -1,7 +1,7 @@
 //! Jobs, nodes, events and receipts, as users see them.
 //!
-//! A [`JobDocument`] crosses the wire field by field and unchecked, so that there is one check and it is core's. Views go only to
-//! the wire: nobody sends a status to the coordinator.
+//! A [`JobDocument`] crosses the wire field by field and unchecked, so that there is one check and
+//! it is core's. Views go only to the wire: nobody sends a status to the coordinator.
 
 use muster_core::{
     fleet::{
@@ -14,7 +14,8 @@ use muster_core::{
     period,
     run::{Endpoint, RunPhase},
     spec::{
-        API_VERSION, DEFAULT_NAMESPACE, EnvVar, JobDocument, JobSpec, KIND, Metadata, Progress, RestartPolicyDocument, SpecDocument,
+        API_VERSION, DEFAULT_NAMESPACE, EnvVar, JobDocument, JobSpec, KIND, Metadata, Progress,
+        RestartPolicyDocument, SpecDocument,
     },
     time::Timestamp,
 };
@@ -30,32 +31,47 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// The document a submission carries, still to be checked. A missing message reads as an empty one: the check then names what lacks.
+/// The document a submission carries, still to be checked. A missing message reads as an empty one:
+/// the check then names what lacks.
 pub fn document(reference: Option<v1::JobRef>, spec: Option<v1::JobSpec>) -> JobDocument {
     let reference = reference.unwrap_or_default();
     JobDocument {
         api_version: API_VERSION.into(),
         kind: KIND.into(),
-        metadata: Metadata { name: reference.name, namespace: (!reference.namespace.is_empty()).then_some(reference.namespace) },
+        metadata: Metadata {
+            name: reference.name,
+            namespace: (!reference.namespace.is_empty()).then_some(reference.namespace),
+        },
         spec: spec.map(spec_document).unwrap_or_default(),
     }
 }
 
-/// A document as a submission carries it. `apiVersion` and `kind` do not travel: the message's type says the same.
+/// A document as a submission carries it. `apiVersion` and `kind` do not travel: the message's type
+/// says the same.
 pub fn document_to_wire(document: &JobDocument) -> (v1::JobRef, v1::JobSpec) {
-    let reference =
-        v1::JobRef { namespace: document.metadata.namespace.clone().unwrap_or_default(), name: document.metadata.name.clone() };
+    let reference = v1::JobRef {
+        namespace: document.metadata.namespace.clone().unwrap_or_default(),
+        name: document.metadata.name.clone(),
+    };
     (reference, spec_to_wire(document.spec.clone()))
 }
 
-/// A job named by a request; `field` is the request's field, for the error. An empty namespace means `default`.
+/// A job named by a request; `field` is the request's field, for the error. An empty namespace
+/// means `default`.
 pub fn job_name(field: &str, reference: Option<v1::JobRef>) -> Result<JobName, Malformed> {
-    let refuse = |part: &str, message: String| Malformed { field: format!("{field}.{part}"), message };
+    let refuse = |part: &str, message: String| Malformed {
+        field: format!("{field}.{part}"),
+        message,
+    };
     let v1::JobRef { namespace, name } = reference.unwrap_or_default();
     if let Some(message) = label_error(&name) {
         return Err(refuse("name", message));
     }
-    let namespace = if namespace.is_empty() { DEFAULT_NAMESPACE.to_owned() } else { namespace };
+    let namespace = if namespace.is_empty() {
+        DEFAULT_NAMESPACE.to_owned()
+    } else {
+        namespace
+    };
     match label_error(&namespace) {
         Some(message) => Err(refuse("namespace", message)),
         None => Ok(JobName { namespace, name }),
@@ -63,7 +79,10 @@ pub fn job_name(field: &str, reference: Option<v1::JobRef>) -> Result<JobName, M
 }
 
 pub fn job_ref(name: &JobName) -> v1::JobRef {
-    v1::JobRef { namespace: name.namespace.clone(), name: name.name.clone() }
+    v1::JobRef {
+        namespace: name.namespace.clone(),
+        name: name.name.clone(),
+    }
 }
 
 pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
@@ -75,12 +94,20 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         gpus_per_node: spec.gpus_per_node,
         command: spec.command,
         args: spec.args,
-        env: spec.env.into_iter().map(|var| EnvVar { name: var.name, value: var.value }).collect(),
+        env: spec
+            .env
+            .into_iter()
+            .map(|var| EnvVar {
+                name: var.name,
+                value: var.value,
+            })
+            .collect(),
         working_dir: spec.working_dir,
         priority: spec.priority,
-        restart_policy: spec
-            .restart_policy
-            .map(|policy| RestartPolicyDocument { max_restarts: policy.max_restarts, window: policy.window }),
+        restart_policy: spec.restart_policy.map(|policy| RestartPolicyDocument {
+            max_restarts: policy.max_restarts,
+            window: policy.window,
+        }),
         stop_grace_period: spec.stop_grace_period,
         scale_up_cooldown: spec.scale_up_cooldown,
         fence_after: spec.fence_after,
@@ -100,12 +127,20 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         gpus_per_node: spec.gpus_per_node,
         command: spec.command,
         args: spec.args,
-        env: spec.env.into_iter().map(|var| v1::EnvVar { name: var.name, value: var.value }).collect(),
+        env: spec
+            .env
+            .into_iter()
+            .map(|var| v1::EnvVar {
+                name: var.name,
+                value: var.value,
+            })
+            .collect(),
         working_dir: spec.working_dir,
         priority: spec.priority,
-        restart_policy: spec
-            .restart_policy
-            .map(|policy| v1::RestartPolicy { max_restarts: policy.max_restarts, window: policy.window }),
+        restart_policy: spec.restart_policy.map(|policy| v1::RestartPolicy {
+            max_restarts: policy.max_restarts,
+            window: policy.window,
+        }),
         stop_grace_period: spec.stop_grace_period,
         scale_up_cooldown: spec.scale_up_cooldown,
         fence_after: spec.fence_after,
@@ -169,8 +204,14 @@ fn status(view: &JobView) -> v1::JobStatus {
         reason: record.reason.clone(),
         message: record.message.clone(),
         generation: shown.map_or(record.last_generation.0, |generation| generation.number.0),
-        world_size: record.current.as_ref().map_or(0, |generation| generation.world_size()),
-        nodes: record.current.as_ref().map_or(0, |generation| generation.members.len() as u32),
+        world_size: record
+            .current
+            .as_ref()
+            .map_or(0, |generation| generation.world_size()),
+        nodes: record
+            .current
+            .as_ref()
+            .map_or(0, |generation| generation.members.len() as u32),
         nodes_running: view.nodes_running,
         restarts: record.restart_count,
         members: view.members.iter().map(member).collect(),
@@ -178,7 +219,9 @@ fn status(view: &JobView) -> v1::JobStatus {
         last_step: view.last_step,
         finished_unix_us: unix_us(record.finished),
         replicas: record.replicas,
-        store_node: shown.map(|generation| generation.store_host.to_string()).unwrap_or_default(),
+        store_node: shown
+            .map(|generation| generation.store_host.to_string())
+            .unwrap_or_default(),
         store_address: view.store_address.as_ref().map(address).unwrap_or_default(),
     }
 }
@@ -200,7 +243,10 @@ fn member(view: &MemberView) -> v1::MemberStatus {
     v1::MemberStatus {
         node: view.node.to_string(),
         node_rank: view.node_rank,
-        phase: view.phase.as_ref().map_or_else(|| "Unknown".into(), run_phase_name),
+        phase: view
+            .phase
+            .as_ref()
+            .map_or_else(|| "Unknown".into(), run_phase_name),
         lane: view.lane.name.clone(),
         lane_reason: view.lane.reason.clone(),
         spare_bytes: view.lane.spare_bytes,
@@ -269,7 +315,11 @@ pub fn node(view: &NodeView) -> v1::Node {
         memory_bytes: report.memory_bytes,
         gpus: report.gpus.iter().map(gpu_to_wire).collect(),
         gpu_error: report.gpu_error.clone().unwrap_or_default(),
-        runs: view.runs.iter().map(|(run, name, phase)| node_run(run, name.as_ref(), phase)).collect(),
+        runs: view
+            .runs
+            .iter()
+            .map(|(run, name, phase)| node_run(run, name.as_ref(), phase))
+            .collect(),
         first_seen_unix_us: record.first_seen.0,
         last_heard_unix_us: unix_us(view.last_heard),
         boot_id: record.boot_id.clone(),
@@ -280,12 +330,20 @@ pub fn node(view: &NodeView) -> v1::Node {
         usage: None,
         usage_unix_us: 0,
         warm_pool: report.warm_pool.map(warm_pool_to_wire),
-        kubernetes_labels: report.object_labels.keys().filter(|key| !report.labels.contains_key(*key)).cloned().collect(),
+        kubernetes_labels: report
+            .object_labels
+            .keys()
+            .filter(|key| !report.labels.contains_key(*key))
+            .cloned()
+            .collect(),
     }
 }
 
 fn mark(mark: &Mark) -> v1::NodeMark {
-    let v1::JobRef { namespace, name: job } = job_ref(&mark.name);
+    let v1::JobRef {
+        namespace,
+        name: job,
+    } = job_ref(&mark.name);
     v1::NodeMark {
         at_unix_us: mark.at.0,
         namespace,
@@ -306,18 +364,39 @@ fn node_state(liveness: Liveness) -> v1::NodeState {
 }
 
 fn cordon(cordon: &Cordon) -> v1::Cordon {
-    v1::Cordon { by: cordon.by.clone(), reason: cordon.reason.clone(), at_unix_us: cordon.at.0 }
+    v1::Cordon {
+        by: cordon.by.clone(),
+        reason: cordon.reason.clone(),
+        at_unix_us: cordon.at.0,
+    }
 }
 
-fn node_run(run: &muster_core::run::RunId, name: Option<&JobName>, phase: &RunPhase) -> v1::NodeRun {
+fn node_run(
+    run: &muster_core::run::RunId,
+    name: Option<&JobName>,
+    phase: &RunPhase,
+) -> v1::NodeRun {
     let v1::JobRef { namespace, name } = name.map(job_ref).unwrap_or_default();
-    v1::NodeRun { job_uid: run.job.to_string(), namespace, job: name, generation: run.generation.0, phase: run_phase_name(phase) }
+    v1::NodeRun {
+        job_uid: run.job.to_string(),
+        namespace,
+        job: name,
+        generation: run.generation.0,
+        phase: run_phase_name(phase),
+    }
 }
 
 pub fn event(event: &Event) -> v1::Event {
-    let (job_uid, v1::JobRef { namespace, name }) =
-        event.job.as_ref().map(|(uid, name)| (uid.to_string(), job_ref(name))).unwrap_or_default();
-    let severity = if event.warning { v1::EventSeverity::Warning } else { v1::EventSeverity::Normal };
+    let (job_uid, v1::JobRef { namespace, name }) = event
+        .job
+        .as_ref()
+        .map(|(uid, name)| (uid.to_string(), job_ref(name)))
+        .unwrap_or_default();
+    let severity = if event.warning {
+        v1::EventSeverity::Warning
+    } else {
+        v1::EventSeverity::Normal
+    };
     v1::Event {
         sequence: event.sequence,
         at_unix_us: event.at.0,
@@ -327,14 +406,20 @@ pub fn event(event: &Event) -> v1::Event {
         job_uid,
         namespace,
         job: name,
-        node: event.node.as_ref().map(|node| node.to_string()).unwrap_or_default(),
+        node: event
+            .node
+            .as_ref()
+            .map(|node| node.to_string())
+            .unwrap_or_default(),
         generation: event.generation.map_or(0, |generation| generation.0),
     }
 }
 
-/// Each phase is what lies between two points in time, so the phases add up to the whole; one that was not reached is unset.
+/// Each phase is what lies between two points in time, so the phases add up to the whole; one that
+/// was not reached is unset.
 pub fn incident(incident: &Incident) -> v1::Incident {
-    // The old generation may be down before the next one is decided; the launch can begin only after both.
+    // The old generation may be down before the next one is decided; the launch can begin only
+    // after both.
     let launch_from = incident.decided_at.max(incident.stopped_at);
     v1::Incident {
         at_unix_us: incident.event_at.0,

@@ -1,7 +1,8 @@
 //! The agent session: hello and reports up, welcome and desired state down.
 //!
-//! Core's reports carry points in time on the sender's clock; the wire carries ages. So everything with a time in it takes `now`: the
-//! sender's on the way out, the receiver's on the way in. Whatever comes from the wire is bounded here, once, for both ends.
+//! Core's reports carry points in time on the sender's clock; the wire carries ages. So everything
+//! with a time in it takes `now`: the sender's on the way out, the receiver's on the way in.
+//! Whatever comes from the wire is bounded here, once, for both ends.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -39,25 +40,39 @@ pub fn hello_to_wire(hello: &Hello, now: Timestamp) -> v1::Hello {
         protocol_oldest: hello.speaks.oldest,
         node: hello.node.to_string(),
         boot_id: hello.boot_id.clone(),
-        uptime_us: hello.uptime.map_or(0, |uptime| u64::try_from(uptime.as_micros()).unwrap_or(u64::MAX)),
+        uptime_us: hello.uptime.map_or(0, |uptime| {
+            u64::try_from(uptime.as_micros()).unwrap_or(u64::MAX)
+        }),
         incarnation: hello.incarnation,
         term_seen: hello.term_seen.0,
         epoch_seen: hello.epoch_seen.0,
-        jobs_seen: hello.jobs_seen.iter().map(|(job, obeyed)| (job.to_string(), obeyed_to_wire(*obeyed))).collect(),
+        jobs_seen: hello
+            .jobs_seen
+            .iter()
+            .map(|(job, obeyed)| (job.to_string(), obeyed_to_wire(*obeyed)))
+            .collect(),
         report: Some(node_report_to_wire(&hello.report)),
         runs: Some(runs_to_wire(&hello.runs, now)),
     }
 }
 
-/// What an agent says it speaks. To be looked at before anything else of its hello: what the rest means depends on it.
+/// What an agent says it speaks. To be looked at before anything else of its hello: what the rest
+/// means depends on it.
 pub fn speaks_from_wire(wire: &v1::Hello) -> Result<Speaks, Malformed> {
     let newest = wire.protocol;
-    let oldest = if wire.protocol_oldest == 0 { newest } else { wire.protocol_oldest };
+    let oldest = if wire.protocol_oldest == 0 {
+        newest
+    } else {
+        wire.protocol_oldest
+    };
     if newest == 0 {
         return Err(malformed("hello.protocol", "is 0, the first version is 1"));
     }
     if oldest > newest {
-        return Err(malformed("hello.protocol_oldest", format!("is {oldest}, and the newest is {newest}")));
+        return Err(malformed(
+            "hello.protocol_oldest",
+            format!("is {oldest}, and the newest is {newest}"),
+        ));
     }
     Ok(Speaks { oldest, newest })
 }
@@ -74,27 +89,47 @@ pub fn hello_from_wire(wire: v1::Hello, now: Timestamp) -> Result<Hello, Malform
     Ok(Hello {
         node: NodeName::from(wire.node),
         boot_id: text("hello.boot_id", wire.boot_id, NAME_MAX)?,
-        uptime: Some(wire.uptime_us).filter(|us| *us > 0).map(Duration::from_micros),
+        uptime: Some(wire.uptime_us)
+            .filter(|us| *us > 0)
+            .map(Duration::from_micros),
         incarnation: wire.incarnation,
         speaks,
         term_seen: Term(numbered("hello.term_seen", wire.term_seen)?),
         epoch_seen: NodeEpoch(numbered("hello.epoch_seen", wire.epoch_seen)?),
         jobs_seen: jobs_seen_from_wire(wire.jobs_seen)?,
-        report: node_report_from_wire(wire.report.ok_or_else(|| malformed("hello.report", "is missing"))?)?,
-        runs: runs_from_wire(wire.runs.ok_or_else(|| malformed("hello.runs", "is missing"))?, now)?,
+        report: node_report_from_wire(
+            wire.report
+                .ok_or_else(|| malformed("hello.report", "is missing"))?,
+        )?,
+        runs: runs_from_wire(
+            wire.runs
+                .ok_or_else(|| malformed("hello.runs", "is missing"))?,
+            now,
+        )?,
     })
 }
 
 fn obeyed_to_wire(obeyed: Obeyed) -> v1::Obeyed {
-    v1::Obeyed { generation: obeyed.generation.0, over: obeyed.over }
+    v1::Obeyed {
+        generation: obeyed.generation.0,
+        over: obeyed.over,
+    }
 }
 
 /// As many as an agent's ledger remembers.
-fn jobs_seen_from_wire(wire: BTreeMap<String, v1::Obeyed>) -> Result<BTreeMap<JobUid, Obeyed>, Malformed> {
+fn jobs_seen_from_wire(
+    wire: BTreeMap<String, v1::Obeyed>,
+) -> Result<BTreeMap<JobUid, Obeyed>, Malformed> {
     count("hello.jobs_seen", wire.len(), node::JOBS_MAX)?;
     let seen = |(job, obeyed): (String, v1::Obeyed)| {
         let run = run_id_from_wire("hello.jobs_seen", job, obeyed.generation)?;
-        Ok((run.job, Obeyed { generation: run.generation, over: obeyed.over }))
+        Ok((
+            run.job,
+            Obeyed {
+                generation: run.generation,
+                over: obeyed.over,
+            },
+        ))
     };
     wire.into_iter().map(seen).collect()
 }
@@ -119,20 +154,27 @@ pub fn welcome_to_wire(welcome: &Welcome) -> v1::Welcome {
     }
 }
 
-/// Heartbeats an agent accepts to send: a hundred a second is a flood, one a minute is as good as silence.
+/// Heartbeats an agent accepts to send: a hundred a second is a flood, one a minute is as good as
+/// silence.
 const HEARTBEAT: std::ops::RangeInclusive<u64> = 10..=60_000;
 
 pub fn welcome_from_wire(wire: v1::Welcome) -> Result<Welcome, Malformed> {
     if !HEARTBEAT.contains(&wire.heartbeat_interval_ms) {
         let (low, high) = (HEARTBEAT.start(), HEARTBEAT.end());
-        let message = format!("is {}, must be between {low} and {high}", wire.heartbeat_interval_ms);
+        let message = format!(
+            "is {}, must be between {low} and {high}",
+            wire.heartbeat_interval_ms
+        );
         return Err(malformed("welcome.heartbeat_interval_ms", message));
     }
     // Version 1 did not say so.
     let protocol = wire.protocol.max(1);
     let Speaks { oldest, newest } = Speaks::OURS;
     if !(oldest..=newest).contains(&protocol) {
-        return Err(malformed("welcome.protocol", format!("is {protocol}, this agent speaks {}", Speaks::OURS)));
+        return Err(malformed(
+            "welcome.protocol",
+            format!("is {protocol}, this agent speaks {}", Speaks::OURS),
+        ));
     }
     Ok(Welcome {
         term: Term(wire.term),

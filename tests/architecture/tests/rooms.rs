@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, Metadata, Package};
 use muster_architecture::{expect_none, root, workspace};
 
-/// Our crates, and which of ours each uses in production. A new line, or a new name in one, is a decision: say it in ARCHITECTURE.md.
+/// Our crates, and which of ours each uses in production. A new line, or a new name in one, is a
+/// decision: say it in ARCHITECTURE.md.
 const ROOMS: [(&str, &[&str]); 16] = [
     ("muster-core", &[]),
     // Conversions between wire and core live beside the messages.
@@ -14,41 +15,118 @@ const ROOMS: [(&str, &[&str]); 16] = [
     ("muster-sealed", &[]),
     ("muster-tcpstore", &[]),
     ("muster-runner", &["muster-sealed", "muster-tcpstore"]),
-    ("muster-agent", &["muster-core", "muster-proto", "muster-runner", "muster-runtime", "muster-sealed"]),
-    ("muster-coordinator", &["muster-core", "muster-proto", "muster-runtime", "muster-sealed"]),
-    ("muster-cli", &["muster-core", "muster-proto", "muster-runtime", "muster-sealed"]),
+    (
+        "muster-agent",
+        &[
+            "muster-core",
+            "muster-proto",
+            "muster-runner",
+            "muster-runtime",
+            "muster-sealed",
+        ],
+    ),
+    (
+        "muster-coordinator",
+        &[
+            "muster-core",
+            "muster-proto",
+            "muster-runtime",
+            "muster-sealed",
+        ],
+    ),
+    (
+        "muster-cli",
+        &[
+            "muster-core",
+            "muster-proto",
+            "muster-runtime",
+            "muster-sealed",
+        ],
+    ),
     ("muster-world", &["muster-core", "muster-runtime"]),
     ("muster-fake-nvml", &[]),
     // The agent's probes against machines that are not there.
-    ("muster-senses", &["muster-agent", "muster-core", "muster-fake-nvml"]),
+    (
+        "muster-senses",
+        &["muster-agent", "muster-core", "muster-fake-nvml"],
+    ),
     ("muster-architecture", &[]),
     // The agents' real sessions against the real coordinator, as a process.
-    ("muster-fleetbench", &["muster-agent", "muster-core", "muster-proto", "muster-runtime"]),
+    (
+        "muster-fleetbench",
+        &[
+            "muster-agent",
+            "muster-core",
+            "muster-proto",
+            "muster-runtime",
+        ],
+    ),
     // Every decoder, fed with what nobody meant to write.
-    ("muster-damage", &["muster-cli", "muster-core", "muster-proto", "muster-runner", "muster-sealed", "muster-tcpstore"]),
+    (
+        "muster-damage",
+        &[
+            "muster-cli",
+            "muster-core",
+            "muster-proto",
+            "muster-runner",
+            "muster-sealed",
+            "muster-tcpstore",
+        ],
+    ),
     // Drills drive the programs from outside.
     ("muster-drills", &[]),
 ];
 
 /// What a room must never pull in, directly or through others, and why.
 const NEVER: [(&str, &[&str], &str); 6] = [
-    ("muster-core", &["tokio", "tonic", "prost", "tracing", "rustix", "libc", "redb"], "decisions are pure: no I/O, clock or log"),
+    (
+        "muster-core",
+        &[
+            "tokio", "tonic", "prost", "tracing", "rustix", "libc", "redb",
+        ],
+        "decisions are pure: no I/O, clock or log",
+    ),
     (
         "muster-runner",
         &["tokio", "tonic", "tracing", "prost", "hyper"],
         "the runner is small and outlives every upgrade of the others",
     ),
-    ("muster-tcpstore", &["tokio", "tonic", "serde"], "the store is one epoll loop over rustix"),
-    ("muster-coordinator", &["nvml-wrapper", "muster-runner", "muster-tcpstore", "sysinfo"], "the coordinator touches no node"),
-    ("muster-cli", &["nvml-wrapper", "redb", "muster-agent", "muster-coordinator"], "the command line speaks gRPC only"),
-    ("muster-agent", &["redb", "muster-coordinator"], "an agent has no store of the fleet"),
+    (
+        "muster-tcpstore",
+        &["tokio", "tonic", "serde"],
+        "the store is one epoll loop over rustix",
+    ),
+    (
+        "muster-coordinator",
+        &[
+            "nvml-wrapper",
+            "muster-runner",
+            "muster-tcpstore",
+            "sysinfo",
+        ],
+        "the coordinator touches no node",
+    ),
+    (
+        "muster-cli",
+        &["nvml-wrapper", "redb", "muster-agent", "muster-coordinator"],
+        "the command line speaks gRPC only",
+    ),
+    (
+        "muster-agent",
+        &["redb", "muster-coordinator"],
+        "an agent has no store of the fleet",
+    ),
 ];
 
 /// Clients of Kubernetes and what comes with them.
 const KUBERNETES: [&str; 4] = ["kube", "kube-client", "kube-runtime", "k8s-openapi"];
 
 fn ours(metadata: &Metadata) -> BTreeMap<String, &Package> {
-    metadata.workspace_packages().into_iter().map(|package| (package.name.to_string(), package)).collect()
+    metadata
+        .workspace_packages()
+        .into_iter()
+        .map(|package| (package.name.to_string(), package))
+        .collect()
 }
 
 fn uses(package: &Package, kinds: &[DependencyKind]) -> BTreeSet<String> {
@@ -78,14 +156,30 @@ fn dependencies_point_one_way() {
     let crates = ours(&metadata);
     let mut wrong = Vec::new();
     for (name, allowed) in ROOMS {
-        let Some(package) = crates.get(name) else { continue };
+        let Some(package) = crates.get(name) else {
+            continue;
+        };
         let used = uses(package, &[DependencyKind::Normal, DependencyKind::Build]);
-        let used: BTreeSet<&str> = used.iter().map(String::as_str).filter(|name| crates.contains_key(*name)).collect();
+        let used: BTreeSet<&str> = used
+            .iter()
+            .map(String::as_str)
+            .filter(|name| crates.contains_key(*name))
+            .collect();
         let allowed: BTreeSet<&str> = allowed.iter().copied().collect();
-        wrong.extend(used.difference(&allowed).map(|other| format!("{name} uses {other}")));
-        wrong.extend(allowed.difference(&used).map(|other| format!("{name} does not use {other} any more")));
+        wrong.extend(
+            used.difference(&allowed)
+                .map(|other| format!("{name} uses {other}")),
+        );
+        wrong.extend(
+            allowed
+                .difference(&used)
+                .map(|other| format!("{name} does not use {other} any more")),
+        );
     }
-    expect_none(&wrong, "move the code to the room that may use it, or change ROOMS together with ARCHITECTURE.md");
+    expect_none(
+        &wrong,
+        "move the code to the room that may use it, or change ROOMS together with ARCHITECTURE.md",
+    );
 }
 
 /// A test that needs another room of ours is a test of both: it belongs to `tests/`.
@@ -96,30 +190,55 @@ fn unit_tests_stay_in_their_room() {
     let development = |package: &&Package| uses(package, &[DependencyKind::Development]);
     let wrong: Vec<String> = crates
         .iter()
-        .flat_map(|(name, package)| development(package).into_iter().map(move |other| (name, other)))
+        .flat_map(|(name, package)| {
+            development(package)
+                .into_iter()
+                .map(move |other| (name, other))
+        })
         .filter(|(_, other)| crates.contains_key(other))
         .map(|(name, other)| format!("the tests of {name} use {other}"))
         .collect();
-    expect_none(&wrong, "put the test into a crate below tests/, which may use both");
+    expect_none(
+        &wrong,
+        "put the test into a crate below tests/, which may use both",
+    );
 }
 
 #[test]
 fn core_needs_two_crates() {
     let metadata = workspace();
-    let used = uses(ours(&metadata)["muster-core"], &[DependencyKind::Normal, DependencyKind::Build]);
-    let wrong: Vec<String> = used.into_iter().filter(|name| name != "serde" && name != "thiserror").collect();
-    expect_none(&wrong, "core is decisions over plain values; what needs more than serde and thiserror is not a decision");
+    let used = uses(
+        ours(&metadata)["muster-core"],
+        &[DependencyKind::Normal, DependencyKind::Build],
+    );
+    let wrong: Vec<String> = used
+        .into_iter()
+        .filter(|name| name != "serde" && name != "thiserror")
+        .collect();
+    expect_none(
+        &wrong,
+        "core is decisions over plain values; what needs more than serde and thiserror is not a decision",
+    );
 }
 
 #[test]
 fn some_things_are_never_pulled_in() {
     let metadata = workspace();
-    let resolve = metadata.resolve.as_ref().expect("cargo metadata resolves unless told not to");
+    let resolve = metadata
+        .resolve
+        .as_ref()
+        .expect("cargo metadata resolves unless told not to");
     let nodes: BTreeMap<_, _> = resolve.nodes.iter().map(|node| (&node.id, node)).collect();
-    let names: BTreeMap<_, _> = metadata.packages.iter().map(|package| (&package.id, package.name.as_str())).collect();
+    let names: BTreeMap<_, _> = metadata
+        .packages
+        .iter()
+        .map(|package| (&package.id, package.name.as_str()))
+        .collect();
     let mut wrong = Vec::new();
     for (name, never, why) in NEVER {
-        let Some(package) = ours(&metadata).get(name).copied() else { continue };
+        let Some(package) = ours(&metadata).get(name).copied() else {
+            continue;
+        };
         let (mut seen, mut waiting) = (BTreeSet::new(), vec![(&package.id, name.to_owned())]);
         while let Some((id, way)) = waiting.pop() {
             if !seen.insert(id) {
@@ -128,35 +247,71 @@ fn some_things_are_never_pulled_in() {
             if never.contains(&names[id]) {
                 wrong.push(format!("{way}: {why}"));
             }
-            let normal = |dep: &&cargo_metadata::NodeDep| dep.dep_kinds.iter().any(|kind| kind.kind == DependencyKind::Normal);
-            waiting.extend(nodes[id].deps.iter().filter(normal).map(|dep| (&dep.pkg, format!("{way} -> {}", names[&dep.pkg]))));
+            let normal = |dep: &&cargo_metadata::NodeDep| {
+                dep.dep_kinds
+                    .iter()
+                    .any(|kind| kind.kind == DependencyKind::Normal)
+            };
+            waiting.extend(
+                nodes[id]
+                    .deps
+                    .iter()
+                    .filter(normal)
+                    .map(|dep| (&dep.pkg, format!("{way} -> {}", names[&dep.pkg]))),
+            );
         }
     }
-    expect_none(&wrong, "take the dependency out again, or put what needs it where it may be");
+    expect_none(
+        &wrong,
+        "take the dependency out again, or put what needs it where it may be",
+    );
 }
 
 /// Rights in a cluster are the coordinator's alone.
 #[test]
 fn one_room_speaks_with_an_api_server() {
     let metadata = workspace();
-    let all = [DependencyKind::Normal, DependencyKind::Build, DependencyKind::Development];
+    let all = [
+        DependencyKind::Normal,
+        DependencyKind::Build,
+        DependencyKind::Development,
+    ];
     let wrong: Vec<String> = ours(&metadata)
         .into_iter()
         .filter(|(name, package)| {
-            name != "muster-coordinator" && uses(package, &all).iter().any(|used| KUBERNETES.contains(&used.as_str()))
+            name != "muster-coordinator"
+                && uses(package, &all)
+                    .iter()
+                    .any(|used| KUBERNETES.contains(&used.as_str()))
         })
         .map(|(name, _)| name)
         .collect();
-    expect_none(&wrong, "agents have no rights in a cluster: let the coordinator read it and tell them");
+    expect_none(
+        &wrong,
+        "agents have no rights in a cluster: let the coordinator read it and tell them",
+    );
 }
 
 #[test]
 fn one_tls_and_no_c_library_for_it() {
-    let lock = std::fs::read_to_string(root().join("Cargo.lock")).expect("the lock file is committed");
-    let banned = ["aws-lc-rs", "aws-lc-sys", "openssl", "openssl-sys", "native-tls"];
-    let wrong: Vec<String> =
-        banned.into_iter().filter(|name| lock.contains(&format!("name = \"{name}\"\n"))).map(str::to_owned).collect();
-    expect_none(&wrong, "TLS is rustls with ring: turn off the default features of whoever brings these");
+    let lock =
+        std::fs::read_to_string(root().join("Cargo.lock")).expect("the lock file is committed");
+    let banned = [
+        "aws-lc-rs",
+        "aws-lc-sys",
+        "openssl",
+        "openssl-sys",
+        "native-tls",
+    ];
+    let wrong: Vec<String> = banned
+        .into_iter()
+        .filter(|name| lock.contains(&format!("name = \"{name}\"\n")))
+        .map(str::to_owned)
+        .collect();
+    expect_none(
+        &wrong,
+        "TLS is rustls with ring: turn off the default features of whoever brings these",
+    );
 }
 
 #[test]
@@ -164,7 +319,8 @@ fn versions_are_said_once() {
     let metadata = workspace();
     let mut wrong = Vec::new();
     for (name, package) in ours(&metadata) {
-        let manifest = std::fs::read_to_string(&package.manifest_path).expect("cargo has read it as well");
+        let manifest =
+            std::fs::read_to_string(&package.manifest_path).expect("cargo has read it as well");
         let mut section = "";
         for line in manifest.lines().map(str::trim) {
             if line.starts_with('[') {
@@ -178,17 +334,30 @@ fn versions_are_said_once() {
             }
         }
     }
-    expect_none(&wrong, "name the version in [workspace.dependencies] of the root manifest and write `.workspace = true` here");
+    expect_none(
+        &wrong,
+        "name the version in [workspace.dependencies] of the root manifest and write `.workspace = true` here",
+    );
 }
 
 #[test]
 fn the_map_shows_every_room() {
     let metadata = workspace();
-    let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md is there");
+    let page =
+        std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md is there");
     let missing = |(name, package): (String, &Package)| {
-        let folder = package.manifest_path.parent()?.strip_prefix(root()).ok()?.to_string();
-        (!page.contains(&format!("`{folder}/`")) || !page.contains(&name)).then(|| format!("{folder}/ ({name})"))
+        let folder = package
+            .manifest_path
+            .parent()?
+            .strip_prefix(root())
+            .ok()?
+            .to_string();
+        (!page.contains(&format!("`{folder}/`")) || !page.contains(&name))
+            .then(|| format!("{folder}/ ({name})"))
     };
     let wrong: Vec<String> = ours(&metadata).into_iter().filter_map(missing).collect();
-    expect_none(&wrong, "add the room to the table of ARCHITECTURE.md: what it owns, what it never does");
+    expect_none(
+        &wrong,
+        "add the room to the table of ARCHITECTURE.md: what it owns, what it never does",
+    );
 }

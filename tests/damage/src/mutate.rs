@@ -14,14 +14,29 @@ impl Dice {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        if sides == 0 { 0 } else { (self.0 % sides as u64) as usize }
+        if sides == 0 {
+            0
+        } else {
+            (self.0 % sides as u64) as usize
+        }
     }
 }
 
 /// Bytes that mean something to some format: ends of ranges, lengths, quotes, newlines.
-const LOADED: [u8; 16] = [0, 1, 0x7f, 0x80, 0xff, b'\n', b'"', b'\\', b'{', b'}', b'[', b'-', b'0', b'9', b':', b' '];
+const LOADED: [u8; 16] = [
+    0, 1, 0x7f, 0x80, 0xff, b'\n', b'"', b'\\', b'{', b'}', b'[', b'-', b'0', b'9', b':', b' ',
+];
 /// Numbers at the end of some type's range, as text.
-const EXTREMES: [&str; 8] = ["0", "-1", "255", "65536", "4294967296", "9223372036854775808", "18446744073709551616", "1e400"];
+const EXTREMES: [&str; 8] = [
+    "0",
+    "-1",
+    "255",
+    "65536",
+    "4294967296",
+    "9223372036854775808",
+    "18446744073709551616",
+    "1e400",
+];
 /// Longest input made: longer ones only repeat what a shorter one says.
 const LONGEST: usize = 16 << 10;
 
@@ -50,13 +65,28 @@ fn damage(dice: &mut Dice, bytes: &mut Vec<u8>, other: &[u8]) {
         }
         6 => {
             let from = dice.below(other.len());
-            let piece = &other[from..from + dice.below(other.len() - from.min(other.len()) + 1).min(other.len() - from)];
+            let piece = &other[from..from
+                + dice
+                    .below(other.len() - from.min(other.len()) + 1)
+                    .min(other.len() - from)];
             drop(bytes.splice(at..end, piece.iter().copied()));
         }
         7 => {
-            let Some(start) = bytes[at..].iter().position(u8::is_ascii_digit).map(|found| at + found) else { return };
-            let digits = bytes[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-            drop(bytes.splice(start..start + digits, EXTREMES[dice.below(EXTREMES.len())].bytes()));
+            let Some(start) = bytes[at..]
+                .iter()
+                .position(u8::is_ascii_digit)
+                .map(|found| at + found)
+            else {
+                return;
+            };
+            let digits = bytes[start..]
+                .iter()
+                .take_while(|byte| byte.is_ascii_digit())
+                .count();
+            drop(bytes.splice(
+                start..start + digits,
+                EXTREMES[dice.below(EXTREMES.len())].bytes(),
+            ));
         }
         _ => bytes.extend_from_slice(&other[..dice.below(other.len().min(256) + 1)]),
     }

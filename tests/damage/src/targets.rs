@@ -12,33 +12,82 @@ pub struct Target {
     pub run: fn(&[u8]),
     /// Well-formed inputs.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Written with a checksum: every second mutation is sealed again, so that it reaches what is behind.
+    /// Written with a checksum: every second mutation is sealed again, so that it reaches what is
+    /// behind.
     pub sealed: bool,
 }
 
-const fn target(name: &'static str, run: fn(&[u8]), seeds: fn() -> Vec<Vec<u8>>, sealed: bool) -> Target {
-    Target { name, run, seeds, sealed }
+const fn target(
+    name: &'static str,
+    run: fn(&[u8]),
+    seeds: fn() -> Vec<Vec<u8>>,
+    sealed: bool,
+) -> Target {
+    Target {
+        name,
+        run,
+        seeds,
+        sealed,
+    }
 }
 
 /// All of them; `fuzz/fuzz_targets/NAME.rs` is the same for cargo-fuzz.
 pub const ALL: [Target; 12] = [
-    target("agent_message", session::agent_message, session::agent_seeds, false),
-    target("coordinator_message", session::coordinator_message, session::coordinator_seeds, false),
-    target("submit_request", jobs::submit_request, jobs::submit_seeds, false),
+    target(
+        "agent_message",
+        session::agent_message,
+        session::agent_seeds,
+        false,
+    ),
+    target(
+        "coordinator_message",
+        session::coordinator_message,
+        session::coordinator_seeds,
+        false,
+    ),
+    target(
+        "submit_request",
+        jobs::submit_request,
+        jobs::submit_seeds,
+        false,
+    ),
     target("job_file", jobs::job_file, jobs::file_seeds, false),
-    target("store_record", jobs::store_record, jobs::record_seeds, false),
+    target(
+        "store_record",
+        jobs::store_record,
+        jobs::record_seeds,
+        false,
+    ),
     target("ledger", files::ledger, files::ledger_seeds, true),
     target("hold", files::hold, files::hold_seeds, true),
-    target("runner_record", files::runner_record, files::runner_seeds, true),
+    target(
+        "runner_record",
+        files::runner_record,
+        files::runner_seeds,
+        true,
+    ),
     target("exits", files::exits, files::exits_seeds, false),
-    target("runner_request", files::runner_request, files::request_seeds, false),
-    target("runner_reply", files::runner_reply, files::reply_seeds, false),
+    target(
+        "runner_request",
+        files::runner_request,
+        files::request_seeds,
+        false,
+    ),
+    target(
+        "runner_reply",
+        files::runner_reply,
+        files::reply_seeds,
+        false,
+    ),
     target("tcpstore", tcpstore::stream, tcpstore::seeds, false),
 ];
 
 /// Runs the target of this name.
 pub fn run(name: &str, input: &[u8]) {
-    let target = ALL.iter().find(|target| target.name == name).expect("fuzz/fuzz_targets names a target of this list");
+    let target = ALL
+        .iter()
+        .find(|target| target.name == name)
+        .expect("fuzz/fuzz_targets names a target of this list");
     (target.run)(input);
 }
 

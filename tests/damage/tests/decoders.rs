@@ -1,6 +1,7 @@
 //! All targets over their seeds, the committed corpus, and mutations of both, for a bounded time.
 //!
-//! `MUSTER_FUZZ_SECONDS` (of each target) makes it longer; `MUSTER_FUZZ_SEED` another one. A failure prints the input.
+//! `MUSTER_FUZZ_SECONDS` (of each target) makes it longer; `MUSTER_FUZZ_SEED` another one. A
+//! failure prints the input.
 
 use std::{
     fs,
@@ -25,18 +26,32 @@ fn time() -> Duration {
 
 /// What is kept of earlier finds and of what reaches far.
 fn corpus(target: &Target) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target.name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fuzz/corpus")
+        .join(target.name);
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
-    files.map(|file| fs::read(file.path()).expect("a file of the corpus can be read")).collect()
+    files
+        .map(|file| fs::read(file.path()).expect("a file of the corpus can be read"))
+        .collect()
 }
 
 fn try_one(target: &Target, input: &[u8]) {
     let began = Instant::now();
     if catch_unwind(AssertUnwindSafe(|| (target.run)(input))).is_err() {
-        panic!("{}: does not keep its word for b\"{}\"", target.name, input.escape_ascii());
+        panic!(
+            "{}: does not keep its word for b\"{}\"",
+            target.name,
+            input.escape_ascii()
+        );
     }
     // A debug build on a busy machine; what is wrong here is quadratic, and takes minutes.
-    assert!(began.elapsed() < Duration::from_secs(10), "{}: takes {:?} for {} bytes", target.name, began.elapsed(), input.len());
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "{}: takes {:?} for {} bytes",
+        target.name,
+        began.elapsed(),
+        input.len()
+    );
 }
 
 #[test]
@@ -72,7 +87,13 @@ fn every_decoder_keeps_its_word() {
 /// The same content with a checksum that fits, where there is an object to seal.
 fn sealed_again(input: Vec<u8>) -> Vec<u8> {
     const TAIL: usize = ",\"sum\":\"00000000\"}\n".len();
-    let Some(body) = input.len().checked_sub(TAIL).map(|end| [&input[..end], b"}"].concat()) else { return input };
+    let Some(body) = input
+        .len()
+        .checked_sub(TAIL)
+        .map(|end| [&input[..end], b"}"].concat())
+    else {
+        return input;
+    };
     muster_sealed::seal(body)
 }
 
@@ -82,10 +103,26 @@ fn cargo_fuzz_has_the_same_targets() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("fuzz/Cargo.toml is there");
     for target in &ALL {
-        let program = folder.join("fuzz_targets").join(format!("{}.rs", target.name));
-        let text = fs::read_to_string(&program).unwrap_or_else(|e| panic!("{}: {e}", program.display()));
-        assert!(text.contains(&format!("\"{}\"", target.name)), "{}", program.display());
-        assert!(manifest.contains(&format!("name = \"{}\"", target.name)), "{} is not in fuzz/Cargo.toml", target.name);
+        let program = folder
+            .join("fuzz_targets")
+            .join(format!("{}.rs", target.name));
+        let text =
+            fs::read_to_string(&program).unwrap_or_else(|e| panic!("{}: {e}", program.display()));
+        assert!(
+            text.contains(&format!("\"{}\"", target.name)),
+            "{}",
+            program.display()
+        );
+        assert!(
+            manifest.contains(&format!("name = \"{}\"", target.name)),
+            "{} is not in fuzz/Cargo.toml",
+            target.name
+        );
     }
-    assert_eq!(fs::read_dir(folder.join("fuzz_targets")).expect("a folder").count(), ALL.len());
+    assert_eq!(
+        fs::read_dir(folder.join("fuzz_targets"))
+            .expect("a folder")
+            .count(),
+        ALL.len()
+    );
 }

@@ -1,5 +1,6 @@
-//! A small fleet of the real daemons with a stand-in for torch: every agent in a network namespace of its own, reaching the coordinator
-//! through a [`Relay`] only. Cheap enough to have many at a time.
+//! A small fleet of the real daemons with a stand-in for torch: every agent in a network namespace
+//! of its own, reaching the coordinator through a [`Relay`] only. Cheap enough to have many at a
+//! time.
 
 use std::{
     collections::BTreeSet,
@@ -20,8 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// How often a state is looked at; each look is a process.
 const LOOK: Duration = Duration::from_millis(150);
 
-/// Heartbeats, and after how many missed a node is Suspect and Lost: 1 s and 4 s, far from what a loaded machine makes of a heartbeat.
-/// Those who come back are waited for longer than an agent ever waits before it dials again, which is 5 s.
+/// Heartbeats, and after how many missed a node is Suspect and Lost: 1 s and 4 s, far from what a
+/// loaded machine makes of a heartbeat. Those who come back are waited for longer than an agent
+/// ever waits before it dials again, which is 5 s.
 const POLICY: [&str; 14] = [
     "--heartbeat",
     "250ms",
@@ -58,9 +60,17 @@ pub struct Node {
 
 impl Fleet {
     pub fn start(nodes: usize) -> Fleet {
-        let folder = tempfile::Builder::new().prefix("muster-fleet-").tempdir().expect("a temporary folder");
+        let folder = tempfile::Builder::new()
+            .prefix("muster-fleet-")
+            .tempdir()
+            .expect("a temporary folder");
         let port = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut fleet = Fleet { coordinator: None, port, nodes: Vec::new(), folder };
+        let mut fleet = Fleet {
+            coordinator: None,
+            port,
+            nodes: Vec::new(),
+            folder,
+        };
         fleet.start_coordinator();
         for _ in 0..nodes {
             fleet.add_node();
@@ -77,13 +87,26 @@ impl Fleet {
         let ready = self.path().join("coordinator.json");
         let _ = fs::remove_file(&ready);
         let mut command = Command::new(program("muster-coordinator"));
-        command.args(["--listen", &self.port.to_string()]).args(POLICY);
-        command.arg("--state-dir").arg(self.path().join("coordinator")).arg("--ready-file").arg(&ready);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log(&self.path().join("coordinator.log")));
+        command
+            .args(["--listen", &self.port.to_string()])
+            .args(POLICY);
+        command
+            .arg("--state-dir")
+            .arg(self.path().join("coordinator"))
+            .arg("--ready-file")
+            .arg(&ready);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log(&self.path().join("coordinator.log")));
         self.coordinator = Some(command.spawn().expect("the coordinator can be executed"));
         let address = self.until("the coordinator serves", |_| {
             let ready: Value = serde_json::from_slice(&fs::read(&ready).ok()?).ok()?;
-            ready["endpoint"].as_str()?.strip_prefix("http://")?.parse().ok()
+            ready["endpoint"]
+                .as_str()?
+                .strip_prefix("http://")?
+                .parse()
+                .ok()
         });
         self.port = address;
     }
@@ -106,20 +129,34 @@ impl Fleet {
             None => TcpListener::bind("127.0.0.1:0").expect("free ports"),
         };
         let relay = Relay::start(listener, self.port);
-        self.nodes.push(Node { name, relay, agent: None, home, namespace });
+        self.nodes.push(Node {
+            name,
+            relay,
+            agent: None,
+            home,
+            namespace,
+        });
         self.nodes.last_mut().expect("just added").start_agent();
     }
 
     pub fn try_muster(&self, args: &[&str]) -> Output {
         let mut command = Command::new(program("muster"));
-        command.args(args).env("MUSTER_SERVER", format!("http://{}", self.port)).env("MUSTER_LOCAL_DIR", self.path());
+        command
+            .args(args)
+            .env("MUSTER_SERVER", format!("http://{}", self.port))
+            .env("MUSTER_LOCAL_DIR", self.path());
         command.output().expect("muster can be executed")
     }
 
     pub fn muster(&self, args: &[&str]) -> String {
         let output = self.try_muster(args);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert!(output.status.success(), "muster {args:?}: {}{}", text(&output.stdout), text(&output.stderr));
+        assert!(
+            output.status.success(),
+            "muster {args:?}: {}{}",
+            text(&output.stdout),
+            text(&output.stderr)
+        );
         text(&output.stdout)
     }
 
@@ -150,18 +187,35 @@ impl Fleet {
 
     pub fn ready_nodes(&self) -> usize {
         let nodes = self.json(&["get", "nodes"]).unwrap_or_default();
-        nodes["items"].as_array().into_iter().flatten().filter(|node| node["status"]["state"] == "Ready").count()
+        nodes["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|node| node["status"]["state"] == "Ready")
+            .count()
     }
 
-    /// Waits until the job runs on exactly these nodes, in a generation of at least this number, and gives its status.
+    /// Waits until the job runs on exactly these nodes, in a generation of at least this number,
+    /// and gives its status.
     pub fn runs_on(&self, job: &str, generation: u64, nodes: &[usize]) -> Value {
-        let wanted: BTreeSet<String> = nodes.iter().map(|node| self.nodes[*node].name.clone()).collect();
-        self.until(&format!("{job} runs on {wanted:?} as generation {generation} or later"), |fleet| {
-            let status = fleet.status(job)?;
-            let on: BTreeSet<String> = members(&status).into_iter().collect();
-            let all = status["nodesRunning"].as_u64()? == nodes.len() as u64 && steps(&status) == nodes.len();
-            (status["phase"] == "Running" && on == wanted && all && status["generation"].as_u64()? >= generation).then_some(status)
-        })
+        let wanted: BTreeSet<String> = nodes
+            .iter()
+            .map(|node| self.nodes[*node].name.clone())
+            .collect();
+        self.until(
+            &format!("{job} runs on {wanted:?} as generation {generation} or later"),
+            |fleet| {
+                let status = fleet.status(job)?;
+                let on: BTreeSet<String> = members(&status).into_iter().collect();
+                let all = status["nodesRunning"].as_u64()? == nodes.len() as u64
+                    && steps(&status) == nodes.len();
+                (status["phase"] == "Running"
+                    && on == wanted
+                    && all
+                    && status["generation"].as_u64()? >= generation)
+                    .then_some(status)
+            },
+        )
     }
 
     /// Waits for an answer, be it a value or `true`.
@@ -174,7 +228,11 @@ impl Fleet {
             if let Some(found) = look(self).found() {
                 return found;
             }
-            assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}\n{}", self.story());
+            assert!(
+                Instant::now() < deadline,
+                "not within {PATIENCE:?}: {what}\n{}",
+                self.story()
+            );
             std::thread::park_timeout(LOOK);
         }
     }
@@ -183,19 +241,36 @@ impl Fleet {
     pub fn story(&self) -> String {
         let tell = |args: &[&str]| {
             let output = self.try_muster(args);
-            format!("--- muster {args:?}\n{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+            format!(
+                "--- muster {args:?}\n{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            )
         };
         let jobs = self.json(&["get", "jobs"]).unwrap_or_default();
-        let names = jobs["items"].as_array().into_iter().flatten().filter_map(|job| job["metadata"]["name"].as_str());
-        let jobs: String = names.map(|name| tell(&["explain", name]) + &tell(&["get", "job", name, "-o", "json"])).collect();
+        let names = jobs["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|job| job["metadata"]["name"].as_str());
+        let jobs: String = names
+            .map(|name| tell(&["explain", name]) + &tell(&["get", "job", name, "-o", "json"]))
+            .collect();
         let last = |path: PathBuf| {
             let text = fs::read_to_string(path).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
             lines[lines.len().saturating_sub(15)..].join("\n")
         };
-        let logs: String =
-            self.nodes.iter().map(|node| format!("--- {}\n{}\n", node.name, last(node.home.join("agent.log")))).collect();
-        format!("{}{jobs}{logs}--- coordinator\n{}", tell(&["get", "nodes"]), last(self.path().join("coordinator.log")))
+        let logs: String = self
+            .nodes
+            .iter()
+            .map(|node| format!("--- {}\n{}\n", node.name, last(node.home.join("agent.log"))))
+            .collect();
+        format!(
+            "{}{jobs}{logs}--- coordinator\n{}",
+            tell(&["get", "nodes"]),
+            last(self.path().join("coordinator.log"))
+        )
     }
 
     /// Ends everything as its operator would, and holds it to leaving nothing behind.
@@ -209,7 +284,9 @@ impl Fleet {
                 let name = job["metadata"]["name"].as_str().expect("a job has a name");
                 let _ = self.try_muster(&["cancel", name]);
             }
-            self.until("no worker and no runner is left", |fleet| fleet.of_the_jobs().is_empty());
+            self.until("no worker and no runner is left", |fleet| {
+                fleet.of_the_jobs().is_empty()
+            });
         }
         self.end_daemons();
         let left = processes_of(self.path());
@@ -220,8 +297,16 @@ impl Fleet {
 
     /// Runners, launchers and workers: what lives of this fleet beside its daemons.
     pub fn of_the_jobs(&self) -> Vec<(u32, String)> {
-        let daemons: BTreeSet<u32> = self.nodes.iter().filter_map(Node::agent_pid).chain(self.coordinator_pid()).collect();
-        processes_of(self.path()).into_iter().filter(|(pid, _)| !daemons.contains(pid)).collect()
+        let daemons: BTreeSet<u32> = self
+            .nodes
+            .iter()
+            .filter_map(Node::agent_pid)
+            .chain(self.coordinator_pid())
+            .collect();
+        processes_of(self.path())
+            .into_iter()
+            .filter(|(pid, _)| !daemons.contains(pid))
+            .collect()
     }
 
     fn end_daemons(&mut self) {
@@ -255,10 +340,27 @@ impl Node {
             Some(namespace) => namespace.command(agent),
             None => Command::new(agent),
         };
-        command.arg("--allow-root-workers").arg("--runner").arg(runner);
-        command.args(["--coordinator", &format!("http://{}", self.relay.address), "--node-name", &self.name, "--slots", "4"]);
-        command.arg("--state-dir").arg(self.home.join("state")).arg("--ready-file").arg(&ready);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log(&self.home.join("agent.log")));
+        command
+            .arg("--allow-root-workers")
+            .arg("--runner")
+            .arg(runner);
+        command.args([
+            "--coordinator",
+            &format!("http://{}", self.relay.address),
+            "--node-name",
+            &self.name,
+            "--slots",
+            "4",
+        ]);
+        command
+            .arg("--state-dir")
+            .arg(self.home.join("state"))
+            .arg("--ready-file")
+            .arg(&ready);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log(&self.home.join("agent.log")));
         self.agent = Some(command.spawn().expect("the agent can be executed"));
     }
 
@@ -287,27 +389,51 @@ fn end(child: &mut Option<Child>, signal: Signal) {
 }
 
 fn log(path: &Path) -> Stdio {
-    Stdio::from(fs::File::options().create(true).append(true).open(path).expect("the folder is ours"))
+    Stdio::from(
+        fs::File::options()
+            .create(true)
+            .append(true)
+            .open(path)
+            .expect("the folder is ours"),
+    )
 }
 
 pub fn members(status: &Value) -> Vec<String> {
-    status["members"].as_array().into_iter().flatten().filter_map(|member| Some(member["node"].as_str()?.to_owned())).collect()
+    status["members"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|member| Some(member["node"].as_str()?.to_owned()))
+        .collect()
 }
 
 /// Ranks that have said their first step.
 fn steps(status: &Value) -> usize {
-    status["ranks"].as_array().into_iter().flatten().filter(|rank| !rank["lastStep"].is_null()).count()
+    status["ranks"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|rank| !rank["lastStep"].is_null())
+        .count()
 }
 
 /// Cgroups that runners of this fleet have made: a runner writes down which.
 fn cgroups_of(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let runs =
-        fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|node| fs::read_dir(node.path().join("state/runs")).ok());
+    let runs = fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|node| fs::read_dir(node.path().join("state/runs")).ok());
     for run in runs.flatten().flatten() {
         let text = fs::read(run.path().join("runner.json")).unwrap_or_default();
         let runner: Value = serde_json::from_slice(&text).unwrap_or_default();
-        found.extend(runner["cgroup"].as_str().map(PathBuf::from).filter(|cgroup| cgroup.exists()));
+        found.extend(
+            runner["cgroup"]
+                .as_str()
+                .map(PathBuf::from)
+                .filter(|cgroup| cgroup.exists()),
+        );
     }
     found
 }

@@ -1,5 +1,6 @@
-//! An interpreter with packages of a test: a virtual environment whose `site-packages` holds a link to each entry of that of the interpreter
-//! under test, as some installers make it, and beside them whatever the test brings.
+//! An interpreter with packages of a test: a virtual environment whose `site-packages` holds a link
+//! to each entry of that of the interpreter under test, as some installers make it, and beside them
+//! whatever the test brings.
 
 use std::{
     fs,
@@ -10,16 +11,23 @@ use std::{
 
 use crate::python;
 
-/// Prints the program of the base interpreter, its version, and the folders that its packages are in, one a line.
-const PLACES: &str =
-    "import site, sys; print(sys._base_executable, '%d.%d' % sys.version_info[:2], *site.getsitepackages(), sep='\\n')";
+/// Prints the program of the base interpreter, its version, and the folders that its packages are
+/// in, one a line.
+const PLACES: &str = "import site, sys; print(sys._base_executable, '%d.%d' % sys.version_info[:2], *site.getsitepackages(), sep='\\n')";
 
-/// Makes the environment in `home`, which is not there yet, and gives its program. `packages`: a folder of modules to be found first.
+/// Makes the environment in `home`, which is not there yet, and gives its program. `packages`: a
+/// folder of modules to be found first.
 pub fn with_packages(home: &Path, packages: &Path) -> PathBuf {
-    let output = Command::new(python()).args(["-c", PLACES]).output().expect("the interpreter can be executed");
+    let output = Command::new(python())
+        .args(["-c", PLACES])
+        .output()
+        .expect("the interpreter can be executed");
     let text = String::from_utf8(output.stdout).expect("paths are UTF-8");
     let mut lines = text.lines();
-    let (base, version) = (lines.next().expect("it names its base"), lines.next().expect("it names its version"));
+    let (base, version) = (
+        lines.next().expect("it names its base"),
+        lines.next().expect("it names its version"),
+    );
     let site = home.join(format!("lib/python{version}/site-packages"));
     let made = "a new folder takes links";
     fs::create_dir_all(&site).expect(made);
@@ -31,8 +39,18 @@ pub fn with_packages(home: &Path, packages: &Path) -> PathBuf {
             }
         }
     }
-    let (folder, program) = (Path::new(base).parent().expect("a program is in a folder"), home.join("bin/python"));
-    fs::write(home.join("pyvenv.cfg"), format!("home = {}\ninclude-system-site-packages = false\n", folder.display())).expect(made);
+    let (folder, program) = (
+        Path::new(base).parent().expect("a program is in a folder"),
+        home.join("bin/python"),
+    );
+    fs::write(
+        home.join("pyvenv.cfg"),
+        format!(
+            "home = {}\ninclude-system-site-packages = false\n",
+            folder.display()
+        ),
+    )
+    .expect(made);
     fs::create_dir(home.join("bin")).expect(made);
     symlink(base, &program).expect(made);
     program

@@ -1,8 +1,8 @@
-//! A local cluster of the real programs, for drills: real coordinator, agents, runners, torchrun and workers, driven through the
-//! real command line, as a user would.
+//! A local cluster of the real programs, for drills: real coordinator, agents, runners, torchrun
+//! and workers, driven through the real command line, as a user would.
 //!
-//! A drill waits for states, never for time. When it ends, well or not, the cluster is taken down, and what is still alive of
-//! it is a failure of the drill.
+//! A drill waits for states, never for time. When it ends, well or not, the cluster is taken down,
+//! and what is still alive of it is a failure of the drill.
 
 use std::{
     collections::BTreeSet,
@@ -24,11 +24,13 @@ pub mod relay;
 pub mod torchrun;
 pub mod wires;
 
-/// Drills run one at a time: each starts several PyTorch processes, and the smallest machine has two cores.
+/// Drills run one at a time: each starts several PyTorch processes, and the smallest machine has
+/// two cores.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Longest wait for any state; only a failure waits this long. A cold launch imports torch twice in sequence in every worker group,
-/// and one import was seen to take 2 s and 12 s of processor time on one and the same machine, by the hour of the day.
+/// Longest wait for any state; only a failure waits this long. A cold launch imports torch twice in
+/// sequence in every worker group, and one import was seen to take 2 s and 12 s of processor time
+/// on one and the same machine, by the hour of the day.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How often a state is looked at: cheap beside the processes watched.
@@ -49,14 +51,31 @@ impl Cluster {
     /// The same with more flags, and variables for the daemons.
     pub fn up_with(nodes: usize, flags: &[&str], env: &[(&str, &str)]) -> Cluster {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let folder = tempfile::Builder::new().prefix("muster-drill-").tempdir().expect("a temporary folder");
+        let folder = tempfile::Builder::new()
+            .prefix("muster-drill-")
+            .tempdir()
+            .expect("a temporary folder");
         let dir = folder.path().join("cluster");
-        let cluster = Cluster { dir, folder, _turn: turn };
+        let cluster = Cluster {
+            dir,
+            folder,
+            _turn: turn,
+        };
         let mut command = Command::new(program("muster"));
-        command.args(["local", "up", "--nodes", &nodes.to_string()]).args(flags).envs(env.iter().copied());
-        let output =
-            command.env("MUSTER_LOCAL_DIR", &cluster.dir).env_remove("MUSTER_SERVER").output().expect("muster can be executed");
-        assert!(output.status.success(), "the cluster does not come up: {}", text(&output));
+        command
+            .args(["local", "up", "--nodes", &nodes.to_string()])
+            .args(flags)
+            .envs(env.iter().copied());
+        let output = command
+            .env("MUSTER_LOCAL_DIR", &cluster.dir)
+            .env_remove("MUSTER_SERVER")
+            .output()
+            .expect("muster can be executed");
+        assert!(
+            output.status.success(),
+            "the cluster does not come up: {}",
+            text(&output)
+        );
         cluster
     }
 
@@ -67,19 +86,30 @@ impl Cluster {
     /// Runs `muster ARGS`, which must succeed, and gives its standard output.
     pub fn muster<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> String {
         let output = self.try_muster(args);
-        assert!(output.status.success(), "muster failed: {}\n{}", output.status, text(&output));
+        assert!(
+            output.status.success(),
+            "muster failed: {}\n{}",
+            output.status,
+            text(&output)
+        );
         String::from_utf8(output.stdout).expect("muster prints UTF-8")
     }
 
     pub fn try_muster<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
         let mut command = Command::new(program("muster"));
-        command.args(args).env("MUSTER_LOCAL_DIR", &self.dir).env_remove("MUSTER_SERVER");
+        command
+            .args(args)
+            .env("MUSTER_LOCAL_DIR", &self.dir)
+            .env_remove("MUSTER_SERVER");
         command.output().expect("muster can be executed")
     }
 
     pub fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Value {
-        let args: Vec<std::ffi::OsString> =
-            args.into_iter().map(|arg| arg.as_ref().to_owned()).chain(["-o".into(), "json".into()]).collect();
+        let args: Vec<std::ffi::OsString> = args
+            .into_iter()
+            .map(|arg| arg.as_ref().to_owned())
+            .chain(["-o".into(), "json".into()])
+            .collect();
         serde_json::from_str(&self.muster(args)).expect("-o json prints JSON")
     }
 
@@ -97,10 +127,25 @@ impl Cluster {
 
     pub fn train_with(&self, name: &str, nodes: &str, flags: &[&str], script: &[&str]) {
         let (python, state) = (python(), self.path(&format!("{name}.step")));
-        let mut args = vec!["run", "--name", name, "--nnodes", nodes, "--nproc-per-node", "1", "--python", &python];
+        let mut args = vec![
+            "run",
+            "--name",
+            name,
+            "--nnodes",
+            nodes,
+            "--nproc-per-node",
+            "1",
+            "--python",
+            &python,
+        ];
         args.extend(flags);
         let file = scripts().join("allreduce.py");
-        args.extend(["--", file.to_str().expect("a UTF-8 path"), "--state", state.to_str().expect("a UTF-8 path")]);
+        args.extend([
+            "--",
+            file.to_str().expect("a UTF-8 path"),
+            "--state",
+            state.to_str().expect("a UTF-8 path"),
+        ]);
         args.extend(script);
         self.muster(args);
     }
@@ -121,49 +166,80 @@ impl Cluster {
 
     /// Waits until generation `generation` trains with `nodes` nodes and has made a step.
     pub fn trains(&self, job: &str, generation: u64, nodes: u64) -> Value {
-        self.wait(job, &format!("training as generation {generation} on {nodes} nodes"), |status| {
-            let ranks = status["ranks"].as_array().map_or(0, Vec::len) as u64;
-            status["generation"] == generation
-                && status["nodes"] == nodes
-                && ranks == nodes
-                && status["phase"] == "Running"
-                && status["ranks"].as_array().is_some_and(|ranks| ranks.iter().all(|rank| !rank["lastStep"].is_null()))
-        })
+        self.wait(
+            job,
+            &format!("training as generation {generation} on {nodes} nodes"),
+            |status| {
+                let ranks = status["ranks"].as_array().map_or(0, Vec::len) as u64;
+                status["generation"] == generation
+                    && status["nodes"] == nodes
+                    && ranks == nodes
+                    && status["phase"] == "Running"
+                    && status["ranks"]
+                        .as_array()
+                        .is_some_and(|ranks| ranks.iter().all(|rank| !rank["lastStep"].is_null()))
+            },
+        )
     }
 
-    /// Pids of the launchers from which generations are forked, on all nodes, without the copies of them that have more imports.
+    /// Pids of the launchers from which generations are forked, on all nodes, without the copies of
+    /// them that have more imports.
     pub fn launchers(&self) -> BTreeSet<u32> {
         let read = |pid: u32, file: &str| {
-            String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default()).into_owned()
+            String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default())
+                .into_owned()
         };
         let is_one = |pid: u32| {
-            let run = |variable: &str| variable.starts_with("MUSTER_RUN_DIR=") && variable.contains("-launcher-");
+            let run = |variable: &str| {
+                variable.starts_with("MUSTER_RUN_DIR=") && variable.contains("-launcher-")
+            };
             read(pid, "environ").split('\0').any(run)
         };
-        let all: BTreeSet<u32> = processes_of(&self.dir).into_iter().map(|(pid, _)| pid).filter(|pid| is_one(*pid)).collect();
+        let all: BTreeSet<u32> = processes_of(&self.dir)
+            .into_iter()
+            .map(|(pid, _)| pid)
+            .filter(|pid| is_one(*pid))
+            .collect();
         let parent = |pid: u32| {
-            read(pid, "stat").rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(1)?.parse::<u32>().ok())
+            read(pid, "stat")
+                .rsplit(')')
+                .next()
+                .and_then(|fields| fields.split_whitespace().nth(1)?.parse::<u32>().ok())
         };
-        all.iter().filter(|pid| parent(**pid).is_none_or(|parent| !all.contains(&parent))).copied().collect()
+        all.iter()
+            .filter(|pid| parent(**pid).is_none_or(|parent| !all.contains(&parent)))
+            .copied()
+            .collect()
     }
 
     /// The modules that launchers have imported because ranks had, all together.
     pub fn preloaded(&self) -> BTreeSet<String> {
-        let read = |run: &PathBuf| fs::read_to_string(run.join("preloaded.txt")).unwrap_or_default();
+        let read =
+            |run: &PathBuf| fs::read_to_string(run.join("preloaded.txt")).unwrap_or_default();
         let name = |line: &str| line.split('\t').next().unwrap_or_default().to_owned();
         let launchers = self.runs().into_iter().filter(|run| is_launcher(run));
-        launchers.flat_map(|run| read(&run).lines().map(name).collect::<Vec<_>>()).collect()
+        launchers
+            .flat_map(|run| read(&run).lines().map(name).collect::<Vec<_>>())
+            .collect()
     }
 
     fn runs(&self) -> Vec<PathBuf> {
-        let nodes = fs::read_dir(self.dir.join("nodes")).expect("a local cluster has nodes").flatten();
-        let runs = nodes.filter_map(|node| fs::read_dir(node.path().join("state/runs")).ok()).flatten().flatten();
+        let nodes = fs::read_dir(self.dir.join("nodes"))
+            .expect("a local cluster has nodes")
+            .flatten();
+        let runs = nodes
+            .filter_map(|node| fs::read_dir(node.path().join("state/runs")).ok())
+            .flatten()
+            .flatten();
         runs.map(|run| run.path()).collect()
     }
 
     /// The node of a member, by node rank.
     pub fn node_of(&self, status: &Value, node_rank: usize) -> String {
-        status["members"][node_rank]["node"].as_str().expect("a member has a node").to_owned()
+        status["members"][node_rank]["node"]
+            .as_str()
+            .expect("a member has a node")
+            .to_owned()
     }
 }
 
@@ -172,8 +248,15 @@ impl Drop for Cluster {
         let output = self.try_muster(["local", "down"]);
         let alive = processes_of(&self.dir);
         if !std::thread::panicking() {
-            assert!(output.status.success(), "local down failed: {}", text(&output));
-            assert!(alive.is_empty(), "local down left processes behind: {alive:?}");
+            assert!(
+                output.status.success(),
+                "local down failed: {}",
+                text(&output)
+            );
+            assert!(
+                alive.is_empty(),
+                "local down left processes behind: {alive:?}"
+            );
         }
     }
 }
@@ -193,7 +276,8 @@ pub fn until<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
 }
 
 fn is_launcher(run: &Path) -> bool {
-    run.file_name().is_some_and(|name| name.to_string_lossy().contains("-launcher-"))
+    run.file_name()
+        .is_some_and(|name| name.to_string_lossy().contains("-launcher-"))
 }
 
 /// Whether drills are asked for in their long form, as `make drill` does.
@@ -204,17 +288,28 @@ pub fn is_long() -> bool {
 /// Whether a process is there, and not only waiting to be counted.
 pub fn lives(pid: u64) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 /// PIDs by rank.
 pub fn pids(status: &Value) -> Vec<u64> {
-    status["ranks"].as_array().into_iter().flatten().filter_map(|rank| rank["pid"].as_u64()).collect()
+    status["ranks"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|rank| rank["pid"].as_u64())
+        .collect()
 }
 
 /// Names of the members, in node rank order.
 pub fn nodes(status: &Value) -> Vec<&str> {
-    status["members"].as_array().into_iter().flatten().filter_map(|member| member["node"].as_str()).collect()
+    status["members"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|member| member["node"].as_str())
+        .collect()
 }
 
 pub fn last_step(status: &Value) -> u64 {
@@ -226,16 +321,26 @@ pub fn kill(pid: u64, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).expect("the process is there");
 }
 
-/// Processes whose command line or environment names this folder: everything a local cluster starts does.
+/// Processes whose command line or environment names this folder: everything a local cluster starts
+/// does.
 pub fn processes_of(dir: &Path) -> Vec<(u32, String)> {
     let needle = dir.to_str().expect("a UTF-8 path");
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").expect("/proc is there").flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
         if pid == std::process::id() {
             continue;
         }
-        let read = |file: &str| String::from_utf8_lossy(&fs::read(entry.path().join(file)).unwrap_or_default()).replace('\0', " ");
+        let read = |file: &str| {
+            String::from_utf8_lossy(&fs::read(entry.path().join(file)).unwrap_or_default())
+                .replace('\0', " ")
+        };
         let (line, environment) = (read("cmdline"), read("environ"));
         if line.contains(needle) || environment.contains(needle) {
             found.push((pid, line));
@@ -244,20 +349,32 @@ pub fn processes_of(dir: &Path) -> Vec<(u32, String)> {
     found
 }
 
-/// Where the programs under test are: `MUSTER_BIN_DIR`, as `make test` sets it, or the target folder of this test.
+/// Where the programs under test are: `MUSTER_BIN_DIR`, as `make test` sets it, or the target
+/// folder of this test.
 pub fn program(name: &str) -> PathBuf {
-    let dir = env::var_os("MUSTER_BIN_DIR").map(PathBuf::from).unwrap_or_else(|| {
-        let test = env::current_exe().expect("a test has a path");
-        test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps").to_owned()
-    });
+    let dir = env::var_os("MUSTER_BIN_DIR")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| {
+            let test = env::current_exe().expect("a test has a path");
+            test.ancestors()
+                .nth(2)
+                .expect("tests lie in target/PROFILE/deps")
+                .to_owned()
+        });
     let path = dir.join(name);
-    assert!(path.exists(), "{} is not there: run `make build`, or `make test`, which also sets MUSTER_BIN_DIR", path.display());
+    assert!(
+        path.exists(),
+        "{} is not there: run `make build`, or `make test`, which also sets MUSTER_BIN_DIR",
+        path.display()
+    );
     path
 }
 
 /// The interpreter with PyTorch, as `make test` sets it.
 pub fn python() -> String {
-    env::var("MUSTER_TEST_PYTHON").expect("MUSTER_TEST_PYTHON names an interpreter with PyTorch: run `make test`, which sets it")
+    env::var("MUSTER_TEST_PYTHON").expect(
+        "MUSTER_TEST_PYTHON names an interpreter with PyTorch: run `make test`, which sets it",
+    )
 }
 
 pub fn scripts() -> PathBuf {
@@ -265,5 +382,9 @@ pub fn scripts() -> PathBuf {
 }
 
 fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }

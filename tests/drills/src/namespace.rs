@@ -1,4 +1,5 @@
-//! A network namespace per node, where the machine permits it: whoever is inside reaches nobody but through a relay of the test.
+//! A network namespace per node, where the machine permits it: whoever is inside reaches nobody but
+//! through a relay of the test.
 
 use std::{
     fs::File,
@@ -24,7 +25,11 @@ impl Namespace {
     pub fn make() -> Option<Namespace> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         static LOUD: Once = Once::new();
-        let name = format!("muster-drill-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "muster-drill-{}-{}",
+            std::process::id(),
+            NUMBER.fetch_add(1, Ordering::Relaxed)
+        );
         let made = ip(&["netns", "add", &name]) && ip(&["-n", &name, "link", "set", "lo", "up"]);
         if !made {
             LOUD.call_once(|| {
@@ -41,17 +46,22 @@ impl Namespace {
     /// A command that runs `program` inside.
     pub fn command(&self, program: &std::path::Path) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/run/netns/{}", self.name)).arg(program);
+        command
+            .arg(format!("--net=/run/netns/{}", self.name))
+            .arg(program);
         command
     }
 
-    /// A port on the loopback inside. Sockets stay in the namespace in which they were made, whoever holds them.
+    /// A port on the loopback inside. Sockets stay in the namespace in which they were made,
+    /// whoever holds them.
     pub fn listen(&self) -> TcpListener {
         let path = format!("/run/netns/{}", self.name);
-        // A thread of its own: the move is for the calling thread, and there is no way back without knowing where it was.
+        // A thread of its own: the move is for the calling thread, and there is no way back without
+        // knowing where it was.
         let listening = thread::spawn(move || {
             let namespace = File::open(path).expect("it was made above");
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter it");
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                .expect("root may enter it");
             TcpListener::bind("127.0.0.1:0").expect("a new loopback has free ports")
         });
         listening.join().expect("it does not panic")
@@ -65,6 +75,10 @@ impl Drop for Namespace {
 }
 
 fn ip(args: &[&str]) -> bool {
-    let quiet = Command::new("ip").args(args).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let quiet = Command::new("ip")
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     quiet.is_ok_and(|status| status.success())
 }

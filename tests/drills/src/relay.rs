@@ -1,7 +1,9 @@
-//! A way between an agent and the coordinator that the test holds in its hands: each direction is open, late or shut.
+//! A way between an agent and the coordinator that the test holds in its hands: each direction is
+//! open, late or shut.
 //!
-//! A shut direction takes bytes and keeps them until it is opened, which is what TCP makes of a cut cable that is mended before a
-//! timeout. What it cannot show: lost packets under a connection (retransmission), and resets by a router. A reset by an end is [`Relay::reset`].
+//! A shut direction takes bytes and keeps them until it is opened, which is what TCP makes of a cut
+//! cable that is mended before a timeout. What it cannot show: lost packets under a connection
+//! (retransmission), and resets by a router. A reset by an end is [`Relay::reset`].
 
 use std::{
     io::{Read, Write},
@@ -47,7 +49,12 @@ pub struct Relay {
 impl Relay {
     /// From `listener` to `upstream`; up is the direction away from whoever connects.
     pub fn start(listener: TcpListener, upstream: SocketAddr) -> Relay {
-        let state = State { up: Way::Open, down: Way::Open, refusing: false, over: false };
+        let state = State {
+            up: Way::Open,
+            down: Way::Open,
+            refusing: false,
+            over: false,
+        };
         let valve = Arc::new(Valve {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -55,13 +62,22 @@ impl Relay {
             upstream: Mutex::new(upstream),
         });
         let address = listener.local_addr().expect("a listener has an address");
-        let (own, shared) = (listener.try_clone().expect("descriptors are left"), valve.clone());
+        let (own, shared) = (
+            listener.try_clone().expect("descriptors are left"),
+            valve.clone(),
+        );
         let accepting = Some(thread::spawn(move || shared.accept(&own)));
-        Relay { address, valve, listener, accepting }
+        Relay {
+            address,
+            valve,
+            listener,
+            accepting,
+        }
     }
 
     pub fn set(&self, up: Way, down: Way) {
-        self.valve.change(|state| (state.up, state.down) = (up, down));
+        self.valve
+            .change(|state| (state.up, state.down) = (up, down));
     }
 
     /// Breaks every connection and refuses new ones, until [`Relay::heal`].
@@ -71,11 +87,16 @@ impl Relay {
     }
 
     pub fn heal(&self) {
-        self.valve.change(|state| (state.up, state.down, state.refusing) = (Way::Open, Way::Open, false));
+        self.valve
+            .change(|state| (state.up, state.down, state.refusing) = (Way::Open, Way::Open, false));
     }
 
     pub fn lead_to(&self, upstream: SocketAddr) {
-        *self.valve.upstream.lock().unwrap_or_else(PoisonError::into_inner) = upstream;
+        *self
+            .valve
+            .upstream
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = upstream;
     }
 }
 
@@ -102,7 +123,12 @@ impl Valve {
     }
 
     fn break_all(&self) {
-        for stream in self.streams.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for stream in self
+            .streams
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+        {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -114,11 +140,21 @@ impl Valve {
                 return;
             }
             let upstream = *self.upstream.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(far) = (!refusing).then(|| TcpStream::connect(upstream).ok()).flatten() else { continue };
+            let Some(far) = (!refusing)
+                .then(|| TcpStream::connect(upstream).ok())
+                .flatten()
+            else {
+                continue;
+            };
             let clone = |stream: &TcpStream| stream.try_clone().expect("descriptors are left");
-            self.streams.lock().unwrap_or_else(PoisonError::into_inner).extend([clone(&near), clone(&far)]);
-            let ways: [(TcpStream, TcpStream, Direction); 2] =
-                [(clone(&near), clone(&far), |state| state.up), (far, near, |state| state.down)];
+            self.streams
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend([clone(&near), clone(&far)]);
+            let ways: [(TcpStream, TcpStream, Direction); 2] = [
+                (clone(&near), clone(&far), |state| state.up),
+                (far, near, |state| state.down),
+            ];
             for (from, to, way) in ways {
                 let valve = self.clone();
                 thread::spawn(move || valve.carry(from, to, way));
@@ -155,7 +191,11 @@ impl Valve {
                 },
                 Way::Shut => Duration::from_secs(3_600),
             };
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self
+                .changed
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 }

@@ -11,8 +11,18 @@ use serde_json::Value;
 use crate::{python, scripts, until};
 
 /// What Muster passes on of an agent's own environment, so that both sides begin with the same.
-const PASSED: [&str; 10] =
-    ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV"];
+const PASSED: [&str; 10] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+];
 
 /// One torchrun on this machine with two ranks. It is ended when this is dropped.
 pub struct Torchrun {
@@ -21,26 +31,65 @@ pub struct Torchrun {
 }
 
 impl Torchrun {
-    /// Runs `args`, which are torchrun's own, in the folder of the lanes' scripts. `own`: a folder to be made, for logs and the verdict.
+    /// Runs `args`, which are torchrun's own, in the folder of the lanes' scripts. `own`: a folder
+    /// to be made, for logs and the verdict.
     pub fn start(own: &Path, args: &[&str], env: &[(&str, &str)]) -> Torchrun {
-        Self::start_with(Path::new(&python()), &scripts().join("lanes"), own, args, env)
+        Self::start_with(
+            Path::new(&python()),
+            &scripts().join("lanes"),
+            own,
+            args,
+            env,
+        )
     }
 
     /// The same with another interpreter and in another folder.
-    pub fn start_with(python: &Path, folder: &Path, own: &Path, args: &[&str], env: &[(&str, &str)]) -> Torchrun {
+    pub fn start_with(
+        python: &Path,
+        folder: &Path,
+        own: &Path,
+        args: &[&str],
+        env: &[(&str, &str)],
+    ) -> Torchrun {
         fs::create_dir(own).expect("a folder that is not there yet");
         let verdict = own.join("verdict");
         let mut command = Command::new(python);
         command.arg(scripts().join("lanes/plain.py")).arg(&verdict);
-        command.args(["--standalone", "--nproc-per-node", "2", "--redirects", "3", "--log-dir"]).arg(own.join("logs")).args(args);
-        let passed = |name: &str| PASSED.contains(&name) || name.starts_with("LC_") || name.starts_with("SSL_CERT_");
-        command.env_clear().envs(env::vars().filter(|(name, _)| passed(name))).envs(env.iter().copied());
-        command.env("PYTHONUNBUFFERED", "1").env("OMP_NUM_THREADS", "1").current_dir(folder);
-        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        Torchrun { process: process.expect("the interpreter can be executed"), verdict }
+        command
+            .args([
+                "--standalone",
+                "--nproc-per-node",
+                "2",
+                "--redirects",
+                "3",
+                "--log-dir",
+            ])
+            .arg(own.join("logs"))
+            .args(args);
+        let passed = |name: &str| {
+            PASSED.contains(&name) || name.starts_with("LC_") || name.starts_with("SSL_CERT_")
+        };
+        command
+            .env_clear()
+            .envs(env::vars().filter(|(name, _)| passed(name)))
+            .envs(env.iter().copied());
+        command
+            .env("PYTHONUNBUFFERED", "1")
+            .env("OMP_NUM_THREADS", "1")
+            .current_dir(folder);
+        let process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Torchrun {
+            process: process.expect("the interpreter can be executed"),
+            verdict,
+        }
     }
 
-    /// Waits for its end. Exit code (negative: signal) and message of every rank that failed, by local rank.
+    /// Waits for its end. Exit code (negative: signal) and message of every rank that failed, by
+    /// local rank.
     pub fn verdict(mut self) -> Value {
         until(|| self.process.try_wait().expect("it is our child")).expect("plain torchrun ends");
         let text = fs::read_to_string(&self.verdict).expect("plain.py writes its verdict");

@@ -1,7 +1,9 @@
-//! Nodes joined by real wires: a network namespace each, joined by virtual cables to a switch in one more, which the test pulls.
+//! Nodes joined by real wires: a network namespace each, joined by virtual cables to a switch in
+//! one more, which the test pulls.
 //!
-//! Addresses are of 127.0.1.0/24, which the programs take for loopback, as they must until TLS exists, and which the kernel carries over
-//! a cable where it is told so (`route_localnet`). What is pulled is gone without a word, as with a real cable: TCP repeats itself.
+//! Addresses are of 127.0.1.0/24, which the programs take for loopback, as they must until TLS
+//! exists, and which the kernel carries over a cable where it is told so (`route_localnet`). What
+//! is pulled is gone without a word, as with a real cable: TCP repeats itself.
 
 use std::{
     path::Path,
@@ -15,11 +17,16 @@ pub struct Wires {
 }
 
 impl Wires {
-    /// A switch with this many ends, the first of them number 1. `None` where that is not permitted.
+    /// A switch with this many ends, the first of them number 1. `None` where that is not
+    /// permitted.
     pub fn lay(ends: u32) -> Option<Wires> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         // Interface names have 15 bytes at most.
-        let prefix = format!("mw{}x{}", std::process::id() % 1_000_000, NUMBER.fetch_add(1, Ordering::Relaxed));
+        let prefix = format!(
+            "mw{}x{}",
+            std::process::id() % 1_000_000,
+            NUMBER.fetch_add(1, Ordering::Relaxed)
+        );
         let wires = Wires { prefix, ends };
         let laid = wires.lay_all();
         if !laid {
@@ -40,7 +47,8 @@ impl Wires {
 
     fn lay_one(&self, end: u32) -> bool {
         let (switch, name, cable) = (self.name(0), self.name(end), self.cable(end));
-        let carried = "for c in all eth0; do echo 1 > /proc/sys/net/ipv4/conf/$c/route_localnet; done";
+        let carried =
+            "for c in all eth0; do echo 1 > /proc/sys/net/ipv4/conf/$c/route_localnet; done";
         ip(&["netns", "add", &name])
             && ip(&["-n", &name, "link", "set", "lo", "up"])
             // All of 127.0.0.0/8 would stay inside.
@@ -68,21 +76,34 @@ impl Wires {
     /// A command that runs `program` at this end.
     pub fn command(&self, end: u32, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/run/netns/{}", self.name(end))).arg(program);
+        command
+            .arg(format!("--net=/run/netns/{}", self.name(end)))
+            .arg(program);
         command
     }
 
     /// Pulls the cable of one end, or puts it back.
     pub fn set(&self, end: u32, plugged: bool) {
         let state = if plugged { "up" } else { "down" };
-        assert!(ip(&["-n", &self.name(0), "link", "set", &self.cable(end), state]));
+        assert!(ip(&[
+            "-n",
+            &self.name(0),
+            "link",
+            "set",
+            &self.cable(end),
+            state
+        ]));
     }
 
     /// Ends that are isolated hear and reach those that are not, but not each other.
     pub fn isolate(&self, end: u32, isolated: bool) {
         let state = if isolated { "on" } else { "off" };
         let kind = ["type", "bridge_slave", "isolated", state];
-        assert!(ip(&[&["-n", &self.name(0), "link", "set", &self.cable(end)], kind.as_slice()].concat()));
+        assert!(ip(&[
+            &["-n", &self.name(0), "link", "set", &self.cable(end)],
+            kind.as_slice()
+        ]
+        .concat()));
     }
 }
 
@@ -99,5 +120,9 @@ fn ip(args: &[&str]) -> bool {
 }
 
 fn run(command: &mut Command) -> bool {
-    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
 }

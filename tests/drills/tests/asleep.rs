@@ -1,5 +1,5 @@
-//! A coordinator that stands still for longer than a node may be silent, as on a laptop with its lid closed: its agents have given it up by
-//! the time it goes on, and nobody is lost for that.
+//! A coordinator that stands still for longer than a node may be silent, as on a laptop with its
+//! lid closed: its agents have given it up by the time it goes on, and nobody is lost for that.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
 use std::time::{Duration, Instant};
@@ -35,8 +35,15 @@ fn a_coordinator_that_slept_blames_no_node_for_its_own_absence() {
     kill(coordinator, Signal::CONT);
     fleet.until("all nodes are back", |fleet| fleet.ready_nodes() == 3);
     let told = fleet.muster(&["events"]);
-    assert!(!told.contains("NodeLost") && !told.contains("NodeSuspect"), "{told}");
+    assert!(
+        !told.contains("NodeLost") && !told.contains("NodeSuspect"),
+        "{told}"
+    );
     let after = fleet.status("job").unwrap();
-    assert_eq!((&after["generation"], pids(&after)), (&before["generation"], pids(&before)), "the same workers");
+    assert_eq!(
+        (&after["generation"], pids(&after)),
+        (&before["generation"], pids(&before)),
+        "the same workers"
+    );
     fleet.end();
 }

@@ -4,8 +4,11 @@ use std::{path::Path, process::Command};
 
 #[test]
 fn the_race_counts_and_reports_what_it_should() {
-    let bench =
-        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("tests/drills lies in the repository").join("bench");
+    let bench = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .expect("tests/drills lies in the repository")
+        .join("bench");
     let output = Command::new(muster_drills::python())
         .args(["-m", "unittest", "discover", "--start-directory"])
         .arg(bench)

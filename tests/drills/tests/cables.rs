@@ -1,4 +1,5 @@
-//! Real torchrun and gloo over real (virtual) cables, which are pulled: between a node and all others, and between two ranks alone.
+//! Real torchrun and gloo over real (virtual) cables, which are pulled: between a node and all
+//! others, and between two ranks alone.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
 use std::{
@@ -7,7 +8,9 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use muster_drills::{last_step, lives, pids, processes_of, program, python, scripts, until, wires::Wires};
+use muster_drills::{
+    last_step, lives, pids, processes_of, program, python, scripts, until, wires::Wires,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -24,13 +27,32 @@ struct Site {
 
 impl Site {
     fn build(wires: Wires) -> Site {
-        let folder = tempfile::Builder::new().prefix("muster-cables-").tempdir().unwrap();
-        let mut site = Site { daemons: Vec::new(), folder, server: String::new(), wires };
+        let folder = tempfile::Builder::new()
+            .prefix("muster-cables-")
+            .tempdir()
+            .unwrap();
+        let mut site = Site {
+            daemons: Vec::new(),
+            folder,
+            server: String::new(),
+            wires,
+        };
         let ready = site.path().join("ready.json");
-        let mut coordinator = site.wires.command(COORDINATOR, &program("muster-coordinator"));
-        coordinator.args(["--listen", &format!("{}:0", site.wires.address(COORDINATOR)), "--state-dir"]).arg(site.path().join("c"));
+        let mut coordinator = site
+            .wires
+            .command(COORDINATOR, &program("muster-coordinator"));
+        coordinator
+            .args([
+                "--listen",
+                &format!("{}:0", site.wires.address(COORDINATOR)),
+                "--state-dir",
+            ])
+            .arg(site.path().join("c"));
         // Each end is in a network namespace of its own: nobody's kernel tells who the other is.
-        coordinator.arg("--accept-unknown-peers").arg("--ready-file").arg(&ready);
+        coordinator
+            .arg("--accept-unknown-peers")
+            .arg("--ready-file")
+            .arg(&ready);
         site.start(coordinator, "coordinator.log");
         site.server = until(|| {
             let ready: Value = serde_json::from_slice(&fs::read(&ready).ok()?).ok()?;
@@ -64,18 +86,37 @@ impl Site {
 
     fn start(&mut self, mut command: Command, log: &str) {
         let log = fs::File::create(self.path().join(log)).unwrap();
-        self.daemons.push(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
+        self.daemons.push(
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(log)
+                .spawn()
+                .unwrap(),
+        );
     }
 
     fn muster(&self, args: &[&str]) -> (bool, String) {
         let mut command = self.wires.command(COORDINATOR, &program("muster"));
-        let output = command.args(args).env("MUSTER_SERVER", &self.server).output().unwrap();
-        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
+        let output = command
+            .args(args)
+            .env("MUSTER_SERVER", &self.server)
+            .output()
+            .unwrap();
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&output.stdout).into_owned()
+                + &String::from_utf8_lossy(&output.stderr),
+        )
     }
 
     fn status(&self) -> Option<Value> {
         let mut command = self.wires.command(COORDINATOR, &program("muster"));
-        let output = command.args(["get", "job", "job", "-o", "json"]).env("MUSTER_SERVER", &self.server).output().unwrap();
+        let output = command
+            .args(["get", "job", "job", "-o", "json"])
+            .env("MUSTER_SERVER", &self.server)
+            .output()
+            .unwrap();
         Some(serde_json::from_slice::<Value>(&output.stdout).ok()?["status"].take())
     }
 
@@ -92,11 +133,17 @@ impl Site {
     }
 
     fn trains(&self, after: u64, nodes: u64) -> Value {
-        self.wait(&format!("training on {nodes} nodes after generation {after}"), |status| {
-            let ranks = status["ranks"].as_array().map_or(&[][..], Vec::as_slice);
-            let all = ranks.len() as u64 == nodes && ranks.iter().all(|rank| !rank["lastStep"].is_null());
-            status["generation"].as_u64() > Some(after) && status["nodesRunning"] == nodes && all
-        })
+        self.wait(
+            &format!("training on {nodes} nodes after generation {after}"),
+            |status| {
+                let ranks = status["ranks"].as_array().map_or(&[][..], Vec::as_slice);
+                let all = ranks.len() as u64 == nodes
+                    && ranks.iter().all(|rank| !rank["lastStep"].is_null());
+                status["generation"].as_u64() > Some(after)
+                    && status["nodesRunning"] == nodes
+                    && all
+            },
+        )
     }
 }
 
@@ -118,10 +165,15 @@ impl Drop for Site {
 #[test]
 #[ignore = "a minute and a half: make drill"]
 fn pulled_cables_cost_the_node_behind_them_and_a_short_cut_between_ranks_costs_nothing() {
-    let Some(wires) = Wires::lay(COORDINATOR) else { return };
+    let Some(wires) = Wires::lay(COORDINATOR) else {
+        return;
+    };
     let site = Site::build(wires);
-    let script =
-        [scripts().join("allreduce.py").display().to_string(), "--state".into(), site.path().join("step").display().to_string()];
+    let script = [
+        scripts().join("allreduce.py").display().to_string(),
+        "--state".into(),
+        site.path().join("step").display().to_string(),
+    ];
     let long = ["--steps", "100000", "--delay-ms", "20"].map(str::to_owned);
     let args = [script.as_slice(), &long].concat();
     let spec = json!({
@@ -136,7 +188,8 @@ fn pulled_cables_cost_the_node_behind_them_and_a_short_cut_between_ranks_costs_n
     assert!(accepted, "{text}");
     let first = site.trains(0, 3);
 
-    // Two ranks cannot reach each other, everybody else can: no step is made, nothing is said, and nothing is stopped.
+    // Two ranks cannot reach each other, everybody else can: no step is made, nothing is said, and
+    // nothing is stopped.
     site.wires.isolate(1, true);
     site.wires.isolate(2, true);
     let mut before = last_step(&site.status().unwrap());
@@ -148,19 +201,37 @@ fn pulled_cables_cost_the_node_behind_them_and_a_short_cut_between_ranks_costs_n
     site.wires.isolate(1, false);
     site.wires.isolate(2, false);
     let after = site.wait("training on", |status| last_step(status) > before + 5);
-    assert_eq!((&after["generation"], pids(&after)), (&first["generation"], pids(&first)), "TCP has repeated what was lost");
+    assert_eq!(
+        (&after["generation"], pids(&after)),
+        (&first["generation"], pids(&first)),
+        "TCP has repeated what was lost"
+    );
 
-    // A node's cable is pulled: the others go on without, and its worker is untouched until it is heard again.
-    let member = first["ranks"].as_array().unwrap().iter().find(|rank| rank["node"] == "node-2").unwrap();
+    // A node's cable is pulled: the others go on without, and its worker is untouched until it is
+    // heard again.
+    let member = first["ranks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|rank| rank["node"] == "node-2")
+        .unwrap();
     let behind = member["pid"].as_u64().unwrap();
     site.wires.set(2, false);
     let without = site.trains(first["generation"].as_u64().unwrap(), 2);
     assert!(lives(behind), "nobody could tell it to stop");
-    let explain: Value = serde_json::from_str(&site.muster(&["explain", "job", "-o", "json"]).1).unwrap();
-    let incident =
-        explain["incidents"].as_array().unwrap().iter().find(|incident| incident["fromGeneration"] == first["generation"]);
+    let explain: Value =
+        serde_json::from_str(&site.muster(&["explain", "job", "-o", "json"]).1).unwrap();
+    let incident = explain["incidents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|incident| incident["fromGeneration"] == first["generation"]);
     let incident = incident.unwrap();
-    assert_eq!((&incident["charged"], &incident["culprit"]), (&json!("node"), &json!("node-2")), "{incident:#}");
+    assert_eq!(
+        (&incident["charged"], &incident["culprit"]),
+        (&json!("node"), &json!("node-2")),
+        "{incident:#}"
+    );
     site.wires.set(2, true);
     let whole = site.trains(without["generation"].as_u64().unwrap(), 3);
     assert!(!lives(behind));
@@ -168,5 +239,6 @@ fn pulled_cables_cost_the_node_behind_them_and_a_short_cut_between_ranks_costs_n
     site.muster(&["cancel", "job"]);
     site.wait("cancelled", |status| status["phase"] == "Cancelled");
     until(|| pids(&whole).iter().all(|pid| !lives(*pid)).then_some(())).expect("no worker is left");
-    until(|| (processes_of(site.path()).len() == site.daemons.len()).then_some(())).expect("no runner is left");
+    until(|| (processes_of(site.path()).len() == site.daemons.len()).then_some(()))
+        .expect("no runner is left");
 }

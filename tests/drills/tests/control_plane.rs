@@ -10,13 +10,20 @@ fn coordinator_and_agents_are_killed_and_no_worker_notices() {
     cluster.train("job", "2:3", &LONG);
     let before = cluster.trains("job", 1, 3);
     let step_file = cluster.path("job.step");
-    let step = || std::fs::read_to_string(&step_file).ok()?.parse::<u64>().ok();
+    let step = || {
+        std::fs::read_to_string(&step_file)
+            .ok()?
+            .parse::<u64>()
+            .ok()
+    };
 
     cluster.muster(["local", "kill-coordinator"]);
     let at = step().expect("a step is recorded");
     until(|| step().filter(|now| *now > at + 5)).expect("training goes on without a coordinator");
     cluster.muster(["local", "start-coordinator"]);
-    let after = cluster.wait("job", "known again", |status| status["nodesRunning"] == 3 && last_step(status) > at);
+    let after = cluster.wait("job", "known again", |status| {
+        status["nodesRunning"] == 3 && last_step(status) > at
+    });
     assert_eq!(
         (&after["generation"], pids(&after)),
         (&before["generation"], pids(&before)),
@@ -28,7 +35,9 @@ fn coordinator_and_agents_are_killed_and_no_worker_notices() {
     let at = step().expect("a step is recorded");
     until(|| step().filter(|now| *now > at + 5)).expect("training goes on without an agent");
     cluster.muster(["local", "start-agent", &agent]);
-    let after = cluster.wait("job", "known again", |status| status["nodesRunning"] == 3 && last_step(status) > at + 5);
+    let after = cluster.wait("job", "known again", |status| {
+        status["nodesRunning"] == 3 && last_step(status) > at + 5
+    });
     assert_eq!(
         (&after["generation"], pids(&after)),
         (&before["generation"], pids(&before)),
@@ -54,8 +63,12 @@ fn accepted_jobs_survive_a_coordinator_killed_at_any_moment() {
         cluster.muster(["local", "start-coordinator"]);
     }
     let jobs = cluster.json(["get", "jobs"]);
-    let mut names: Vec<String> =
-        jobs["items"].as_array().unwrap().iter().map(|job| job["metadata"]["name"].as_str().unwrap().into()).collect();
+    let mut names: Vec<String> = jobs["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|job| job["metadata"]["name"].as_str().unwrap().into())
+        .collect();
     names.sort();
     accepted.sort();
     assert_eq!(names, accepted, "none lost, none doubled");
@@ -67,7 +80,12 @@ fn a_job_that_ends_while_the_coordinator_is_away_is_known_to_have_ended() {
     cluster.train("job", "1", &["--steps", "40", "--delay-ms", "50"]);
     cluster.trains("job", 1, 1);
     cluster.muster(["local", "kill-coordinator"]);
-    until(|| std::fs::read_to_string(cluster.path("job.step")).ok().filter(|step| step == "40")).expect("the job ends by itself");
+    until(|| {
+        std::fs::read_to_string(cluster.path("job.step"))
+            .ok()
+            .filter(|step| step == "40")
+    })
+    .expect("the job ends by itself");
     cluster.muster(["local", "start-coordinator"]);
     cluster.wait("job", "succeeded", |status| status["phase"] == "Succeeded");
 }

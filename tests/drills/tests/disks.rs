@@ -1,4 +1,5 @@
-//! A node's state disk that is slow for longer than a node may be silent: training goes on, and the node says what is wrong.
+//! A node's state disk that is slow for longer than a node may be silent: training goes on, and the
+//! node says what is wrong.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
 use std::{
@@ -13,10 +14,12 @@ use serde_json::Value;
 
 const LONG: [&str; 4] = ["--steps", "100000", "--delay-ms", "20"];
 
-/// The agent tells how long a write takes after 1, 2, 4, 8 s. A node that has been silent for 5 s is lost.
+/// The agent tells how long a write takes after 1, 2, 4, 8 s. A node that has been silent for 5 s
+/// is lost.
 const BEYOND_LOST_MS: u64 = 8_000;
 
-/// The agent's next write of its ledger waits until this is dropped: to open a pipe for writing takes a reader.
+/// The agent's next write of its ledger waits until this is dropped: to open a pipe for writing
+/// takes a reader.
 struct SlowDisk {
     path: PathBuf,
     pipe: File,
@@ -25,11 +28,16 @@ struct SlowDisk {
 impl SlowDisk {
     fn of(cluster: &Cluster, node: &str) -> Self {
         // Where the agent writes its ledger before it gives the file its name.
-        let path = cluster.dir.join(format!("nodes/{node}/state/.ledger.json.tmp"));
+        let path = cluster
+            .dir
+            .join(format!("nodes/{node}/state/.ledger.json.tmp"));
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         // This opens no end of the pipe: it only keeps hold of it.
         let pipe = rustix::fs::open(&path, OFlags::PATH, Mode::empty()).unwrap();
-        Self { path, pipe: pipe.into() }
+        Self {
+            path,
+            pipe: pipe.into(),
+        }
     }
 }
 
@@ -38,16 +46,24 @@ impl Drop for SlowDisk {
         // The next attempt to write makes a file.
         let _ = fs::remove_file(&self.path);
         let end = format!("/proc/self/fd/{}", self.pipe.as_raw_fd());
-        drop(rustix::fs::open(end, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()));
+        drop(rustix::fs::open(
+            end,
+            OFlags::RDONLY | OFlags::NONBLOCK,
+            Mode::empty(),
+        ));
     }
 }
 
 /// For how many milliseconds the ledger has been written, by the node's own finding.
 fn slow_for(node: &Value) -> Option<u64> {
     let findings = node["status"]["findings"].as_array()?;
-    let slow = findings.iter().find(|finding| finding["check"] == "state-disk-slow")?;
+    let slow = findings
+        .iter()
+        .find(|finding| finding["check"] == "state-disk-slow")?;
     let words = slow["reason"].as_str()?;
-    let numbers = words.split(|letter: char| !letter.is_ascii_digit()).filter_map(|number| number.parse().ok());
+    let numbers = words
+        .split(|letter: char| !letter.is_ascii_digit())
+        .filter_map(|number| number.parse().ok());
     numbers.max()
 }
 
@@ -62,17 +78,34 @@ fn a_slow_disk_is_a_finding_and_training_goes_on() {
     cluster.train("second", "2", &LONG);
     let shown = muster_drills::until(|| {
         let shown = cluster.json(["get", "node", &slow]);
-        slow_for(&shown).is_some_and(|ms| ms >= BEYOND_LOST_MS).then_some(shown)
+        slow_for(&shown)
+            .is_some_and(|ms| ms >= BEYOND_LOST_MS)
+            .then_some(shown)
     });
-    let shown = shown.unwrap_or_else(|| panic!("no finding: {}", cluster.muster(["describe", "node", &slow])));
+    let shown = shown.unwrap_or_else(|| {
+        panic!(
+            "no finding: {}",
+            cluster.muster(["describe", "node", &slow])
+        )
+    });
     assert_eq!(shown["status"]["state"], "Ready", "{shown:#}");
     let at = last_step(&cluster.status("job").unwrap());
     let after = cluster.wait("job", "training on", |status| last_step(status) > at + 5);
-    assert_eq!((&after["generation"], pids(&after)), (&before["generation"], pids(&before)), "the same workers");
+    assert_eq!(
+        (&after["generation"], pids(&after)),
+        (&before["generation"], pids(&before)),
+        "the same workers"
+    );
     let events = cluster.muster(["events"]);
-    assert!(!events.contains("NodeSuspect") && !events.contains("NodeLost"), "{events}");
+    assert!(
+        !events.contains("NodeSuspect") && !events.contains("NodeLost"),
+        "{events}"
+    );
     let second = cluster.status("second").unwrap();
-    assert!(second["phase"] != "Running", "it is obeyed before it is on disk: {second:#}");
+    assert!(
+        second["phase"] != "Running",
+        "it is obeyed before it is on disk: {second:#}"
+    );
 
     drop(disk);
     let second = cluster.wait("second", "training once the disk writes again", |status| {

@@ -10,7 +10,14 @@ use serde_json::{Value, json};
 
 const LONG: [&str; 4] = ["--steps", "100000", "--delay-ms", "20"];
 
-fn submit(cluster: &Cluster, name: &str, lane: &str, (least, most): (u32, u32), args: &[&str], restarts: u32) {
+fn submit(
+    cluster: &Cluster,
+    name: &str,
+    lane: &str,
+    (least, most): (u32, u32),
+    args: &[&str],
+    restarts: u32,
+) {
     let spec = json!({
         "replicas": most, "minReplicas": least, "maxReplicas": most, "procPerNode": 1, "gpusPerNode": 0,
         "command": [python()], "args": args, "launch": lane, "restartPolicy": {"maxRestarts": restarts}, "scaleUpCooldown": "0s",
@@ -28,9 +35,13 @@ fn script(name: &str) -> String {
 /// Whether every member says that its node's launcher was ready.
 fn from_ready_launchers(status: &Value) -> bool {
     let members = status["members"].as_array().unwrap();
-    members
-        .iter()
-        .all(|member| member["lane"] == "fork" && member["laneReason"].as_str().unwrap().ends_with("its launcher was ready"))
+    members.iter().all(|member| {
+        member["lane"] == "fork"
+            && member["laneReason"]
+                .as_str()
+                .unwrap()
+                .ends_with("its launcher was ready")
+    })
 }
 
 #[test]
@@ -42,11 +53,26 @@ fn one_launcher_per_node_serves_every_generation_whatever_dies() {
         "job",
         "auto",
         (2, 3),
-        &[&[script("allreduce.py").as_str(), "--state", state.to_str().unwrap()], &LONG[..]].concat(),
+        &[
+            &[
+                script("allreduce.py").as_str(),
+                "--state",
+                state.to_str().unwrap(),
+            ],
+            &LONG[..],
+        ]
+        .concat(),
         10,
     );
     let first = cluster.trains("job", 1, 3);
-    assert!(first["members"].as_array().unwrap().iter().all(|member| member["lane"] == "fork"), "{first:#}");
+    assert!(
+        first["members"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|member| member["lane"] == "fork"),
+        "{first:#}"
+    );
     let launchers = cluster.launchers();
     assert_eq!(launchers.len(), 3, "one on each node");
     kill(pids(&first)[1], Signal::KILL);
@@ -56,7 +82,11 @@ fn one_launcher_per_node_serves_every_generation_whatever_dies() {
     assert_eq!(cluster.launchers(), launchers, "none was used up");
     let explain = cluster.json(["explain", "job"]);
     let incident = &explain["incidents"][1];
-    assert_eq!((&incident["cause"], &incident["charged"]), (&"WorkerKilled".into(), &"job".into()), "{incident:#}");
+    assert_eq!(
+        (&incident["cause"], &incident["charged"]),
+        (&"WorkerKilled".into(), &"job".into()),
+        "{incident:#}"
+    );
 
     // At once after the last re-form: there is nothing to settle first.
     kill(pids(&second)[2], Signal::KILL);
@@ -64,25 +94,35 @@ fn one_launcher_per_node_serves_every_generation_whatever_dies() {
     assert!(from_ready_launchers(&third), "{third:#}");
     assert_eq!(cluster.launchers(), launchers);
     cluster.wait("job", "told what its launchers take", |status| {
-        status["members"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .all(|member| member["spareBytes"].as_u64().is_some_and(|bytes| bytes > 10 << 20))
+        status["members"].as_array().unwrap().iter().all(|member| {
+            member["spareBytes"]
+                .as_u64()
+                .is_some_and(|bytes| bytes > 10 << 20)
+        })
     });
 
     let agent = cluster.node_of(&third, 0);
     cluster.muster(["local", "kill-agent", &agent]);
     cluster.muster(["local", "start-agent", &agent]);
-    let same = cluster.wait("job", "known again", |status| status["nodesRunning"] == 3 && last_step(status) > last_step(&third));
-    assert_eq!(pids(&same), pids(&third), "workers do not notice that an agent with a launcher dies");
+    let same = cluster.wait("job", "known again", |status| {
+        status["nodesRunning"] == 3 && last_step(status) > last_step(&third)
+    });
+    assert_eq!(
+        pids(&same),
+        pids(&third),
+        "workers do not notice that an agent with a launcher dies"
+    );
 
     let cut = cluster.node_of(&third, 2);
     cluster.muster(["local", "kill-node", &cut]);
     cluster.trains("job", 4, 2);
     cluster.muster(["cancel", "job"]);
     cluster.wait("job", "cancelled", |status| status["phase"] == "Cancelled");
-    let left = || muster_drills::processes_of(&cluster.dir).iter().any(|(_, line)| line.contains("launcher.py"));
+    let left = || {
+        muster_drills::processes_of(&cluster.dir)
+            .iter()
+            .any(|(_, line)| line.contains("launcher.py"))
+    };
     until(|| (!left()).then_some(())).expect("no launcher outlives its job");
 }
 
@@ -91,15 +131,26 @@ fn a_node_that_joins_has_a_launcher_before_anybody_is_stopped() {
     let cluster = Cluster::up(2);
     let state = cluster.path("job.step");
     let allreduce = script("allreduce.py");
-    let args = [&[allreduce.as_str(), "--state", state.to_str().unwrap()], &LONG[..]].concat();
+    let args = [
+        &[allreduce.as_str(), "--state", state.to_str().unwrap()],
+        &LONG[..],
+    ]
+    .concat();
     submit(&cluster, "job", "fork", (2, 3), &args, 10);
     cluster.trains("job", 1, 2);
     cluster.muster(["local", "add-node"]);
     let grown = cluster.trains("job", 2, 3);
-    assert!(from_ready_launchers(&grown), "the new node had to import torch while nobody trained: {grown:#}");
+    assert!(
+        from_ready_launchers(&grown),
+        "the new node had to import torch while nobody trained: {grown:#}"
+    );
     let explain = cluster.json(["explain", "job"]);
     let incident = &explain["incidents"][1];
-    assert_eq!((&incident["cause"], &incident["charged"]), (&"NodeJoined".into(), &"nobody".into()), "{incident:#}");
+    assert_eq!(
+        (&incident["cause"], &incident["charged"]),
+        (&"NodeJoined".into(), &"nobody".into()),
+        "{incident:#}"
+    );
 }
 
 #[test]
@@ -108,10 +159,20 @@ fn a_start_that_cannot_succeed_ends_when_its_first_rank_does() {
     let folder = cluster.path("folder");
     fs::create_dir(&folder).unwrap();
     // Rank 0 waits in init_process_group, for 30 minutes by torch's default.
-    submit(&cluster, "job", "fork", (2, 2), &[&script("leaves.py"), folder.to_str().unwrap(), "early"], 0);
+    submit(
+        &cluster,
+        "job",
+        "fork",
+        (2, 2),
+        &[&script("leaves.py"), folder.to_str().unwrap(), "early"],
+        0,
+    );
     let status = cluster.wait("job", "failed", |status| status["phase"] == "Failed");
     let message = status["message"].as_str().unwrap();
-    assert!(message.contains("rank 1 on ") && message.contains("exit code 1"), "{message}");
+    assert!(
+        message.contains("rank 1 on ") && message.contains("exit code 1"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -120,13 +181,30 @@ fn a_node_lost_after_its_workers_had_finished_is_not_waited_for() {
         let cluster = Cluster::up(2);
         let folder = cluster.path("folder");
         fs::create_dir(&folder).unwrap();
-        submit(&cluster, "job", lane, (2, 2), &[&script("leaves.py"), folder.to_str().unwrap(), "late"], 0);
-        let status = cluster.wait("job", "half done", |status| status["ranks"][1]["state"] == "exit code 0");
+        submit(
+            &cluster,
+            "job",
+            lane,
+            (2, 2),
+            &[&script("leaves.py"), folder.to_str().unwrap(), "late"],
+            0,
+        );
+        let status = cluster.wait("job", "half done", |status| {
+            status["ranks"][1]["state"] == "exit code 0"
+        });
         let gone = cluster.node_of(&status, 1);
         cluster.muster(["local", "kill-node", &gone]);
-        cluster.wait("job", "known to have lost a node", |_| cluster.json(["get", "node", &gone])["status"]["state"] != "Ready");
+        cluster.wait("job", "known to have lost a node", |_| {
+            cluster.json(["get", "node", &gone])["status"]["state"] != "Ready"
+        });
         fs::write(folder.join("go"), "").unwrap();
-        let status = cluster.wait("job", "over", |status| status["phase"] == "Succeeded" || status["phase"] == "Failed");
-        assert_eq!((&status["phase"], &status["restarts"]), (&json!("Succeeded"), &json!(0)), "{lane}: {status:#}");
+        let status = cluster.wait("job", "over", |status| {
+            status["phase"] == "Succeeded" || status["phase"] == "Failed"
+        });
+        assert_eq!(
+            (&status["phase"], &status["restarts"]),
+            (&json!("Succeeded"), &json!(0)),
+            "{lane}: {status:#}"
+        );
     }
 }

@@ -1,9 +1,10 @@
-//! Partitions and losses between agents and the coordinator, as a table: who is cut from whom, in which direction, for how long, what
-//! happens meanwhile, and how it must end.
+//! Partitions and losses between agents and the coordinator, as a table: who is cut from whom, in
+//! which direction, for how long, what happens meanwhile, and how it must end.
 //!
-//! Real daemons, each agent in a network namespace of its own behind a relay that the test cuts. The workers are stand-ins: what is
-//! tried here is the control plane. Ranks do not talk to each other, so cuts *between* ranks are not in this table: those are
-//! `training.rs` (real gloo) and `sockets` of the TCPStore. The short form plays every seventh scenario; `make drill` plays all.
+//! Real daemons, each agent in a network namespace of its own behind a relay that the test cuts.
+//! The workers are stand-ins: what is tried here is the control plane. Ranks do not talk to each
+//! other, so cuts *between* ranks are not in this table: those are `training.rs` (real gloo) and
+//! `sockets` of the TCPStore. The short form plays every seventh scenario; `make drill` plays all.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
 use std::{
@@ -65,7 +66,8 @@ enum Meanwhile {
 enum End {
     /// Same generation, same workers.
     Untouched,
-    /// A new generation without those who are cut, charged to the node; their workers live until the cut is mended; then they rejoin.
+    /// A new generation without those who are cut, charged to the node; their workers live until
+    /// the cut is mended; then they rejoin.
     LeftOut,
     /// As `LeftOut`, but a worker that was killed is what broke it: charged to the job.
     Broken,
@@ -91,14 +93,23 @@ const fn s(
     meanwhile: Meanwhile,
     end: End,
 ) -> Scenario {
-    Scenario { nodes, min, who, cut, lasts, meanwhile, end }
+    Scenario {
+        nodes,
+        min,
+        who,
+        cut,
+        lasts,
+        meanwhile,
+        end,
+    }
 }
 
 use Cut::{Both, Down, Flaps, Late, Reset, Up};
 use End::{Broken, LeftOut, Over, Untouched};
 use Lasts::{Moment, PastLost, UntilLeftOut};
 use Meanwhile::{
-    AgentKilled, AgentUpgraded, Cancel, CoordinatorKilled, Delete, NodeJoins, Nothing, ScaleTo, SecondJob, WorkerKilled,
+    AgentKilled, AgentUpgraded, Cancel, CoordinatorKilled, Delete, NodeJoins, Nothing, ScaleTo,
+    SecondJob, WorkerKilled,
 };
 
 /// Node 0 has node rank 0, the last node serves the store.
@@ -134,7 +145,8 @@ const TABLE: [Scenario; 50] = [
     s((3, 2), &[2], Reset, UntilLeftOut, Nothing, LeftOut),
     s((4, 2), &[0, 3], Both, UntilLeftOut, Nothing, LeftOut),
     s((4, 2), &[1, 2], Reset, UntilLeftOut, Nothing, LeftOut),
-    // Long enough, but nothing better to go to: nobody is stopped, and training goes on where it was.
+    // Long enough, but nothing better to go to: nobody is stopped, and training goes on where it
+    // was.
     s((3, 3), &[1], Both, PastLost, Nothing, Untouched),
     s((3, 3), &[0], Up, PastLost, Nothing, Untouched),
     s((3, 3), &[2], Down, PastLost, Nothing, Untouched),
@@ -177,8 +189,16 @@ impl Play<'_> {
         fleet.submit(JOB, scenario.nodes, scenario.min, json!({}));
         let all: Vec<usize> = (0..scenario.nodes).collect();
         let before = fleet.runs_on(JOB, 1, &all);
-        let workers = all.iter().map(|node| worker(&before, &fleet.nodes[*node].name)).collect();
-        Play { scenario, fleet, before, workers }
+        let workers = all
+            .iter()
+            .map(|node| worker(&before, &fleet.nodes[*node].name))
+            .collect();
+        Play {
+            scenario,
+            fleet,
+            before,
+            workers,
+        }
     }
 
     fn cut(&self) {
@@ -217,14 +237,22 @@ impl Play<'_> {
                 self.fleet.nodes[node].terminate_agent();
                 self.fleet.nodes[node].start_agent();
             }
-            WorkerKilled(node) => muster_drills::kill(self.workers[node], rustix::process::Signal::KILL),
+            WorkerKilled(node) => {
+                muster_drills::kill(self.workers[node], rustix::process::Signal::KILL)
+            }
             Cancel => drop(self.fleet.muster(&["cancel", JOB])),
             Delete => {
                 self.fleet.muster(&["cancel", JOB]);
-                // It is not over before its last member is proven dead, and only what is over can be forgotten.
+                // It is not over before its last member is proven dead, and only what is over can
+                // be forgotten.
                 assert!(!self.fleet.try_muster(&["delete", JOB]).status.success());
             }
-            ScaleTo(replicas) => drop(self.fleet.muster(&["scale", JOB, "--nodes", &replicas.to_string()])),
+            ScaleTo(replicas) => {
+                drop(
+                    self.fleet
+                        .muster(&["scale", JOB, "--nodes", &replicas.to_string()]),
+                )
+            }
             SecondJob => self.fleet.submit("second", 2, 2, json!({})),
             NodeJoins => self.fleet.add_node(),
         }
@@ -236,14 +264,24 @@ impl Play<'_> {
             Moment if self.scenario.cut == Flaps => {
                 for round in 0..8 {
                     let way = if round % 2 == 0 { Way::Shut } else { Way::Open };
-                    self.scenario.who.iter().for_each(|node| self.fleet.nodes[*node].relay.set(way, way));
+                    self.scenario
+                        .who
+                        .iter()
+                        .for_each(|node| self.fleet.nodes[*node].relay.set(way, way));
                     pass(LOST / 10);
                 }
             }
             Moment => pass(LOST / 10),
             UntilLeftOut => drop(self.fleet.runs_on(JOB, self.generation() + 1, &others)),
             // A connection that is only deaf is given up by HTTP/2 pings after 8 s.
-            PastLost => pass(LOST * 3 / 2 + if self.scenario.cut == Down { Duration::from_secs(8) } else { Duration::ZERO }),
+            PastLost => pass(
+                LOST * 3 / 2
+                    + if self.scenario.cut == Down {
+                        Duration::from_secs(8)
+                    } else {
+                        Duration::ZERO
+                    },
+            ),
         }
     }
 
@@ -253,7 +291,9 @@ impl Play<'_> {
 
     /// Nodes that the job shall run on while the cut lasts.
     fn others(&self) -> Vec<usize> {
-        (0..self.fleet.nodes.len()).filter(|node| !self.scenario.who.contains(node)).collect()
+        (0..self.fleet.nodes.len())
+            .filter(|node| !self.scenario.who.contains(node))
+            .collect()
     }
 
     /// While the cut lasts: whoever is behind it goes on.
@@ -261,11 +301,16 @@ impl Play<'_> {
         for node in self.scenario.who {
             match (self.scenario.meanwhile, self.scenario.cut) {
                 // It cannot be heard, but it hears.
-                (_, Up) if self.scenario.end == LeftOut => {
-                    self.fleet.until("the order to stop arrives", |_| !lives(self.workers[*node]))
+                (_, Up) if self.scenario.end == LeftOut => self
+                    .fleet
+                    .until("the order to stop arrives", |_| !lives(self.workers[*node])),
+                (WorkerKilled(killed), _) if killed == *node => {
+                    assert!(!lives(self.workers[*node]))
                 }
-                (WorkerKilled(killed), _) if killed == *node => assert!(!lives(self.workers[*node])),
-                _ => assert!(lives(self.workers[*node]), "the worker of node {node} behind the cut"),
+                _ => assert!(
+                    lives(self.workers[*node]),
+                    "the worker of node {node} behind the cut"
+                ),
             }
         }
         if matches!(self.scenario.end, LeftOut | Broken) {
@@ -276,7 +321,13 @@ impl Play<'_> {
     fn check_blame(&self) {
         let story = self.fleet.json(&["explain", JOB]).unwrap();
         let broke = |incident: &&Value| incident["fromGeneration"] == self.before["generation"];
-        let incident = story["incidents"].as_array().unwrap().iter().find(broke).unwrap().clone();
+        let incident = story["incidents"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(broke)
+            .unwrap()
+            .clone();
         if self.scenario.end == Broken {
             assert_eq!(incident["charged"], "job", "{incident:#}");
             return;
@@ -285,9 +336,17 @@ impl Play<'_> {
         if matches!(self.scenario.meanwhile, ScaleTo(_)) && incident["cause"] == "Scaled" {
             return;
         }
-        let cut: BTreeSet<&str> = self.scenario.who.iter().map(|node| self.fleet.nodes[*node].name.as_str()).collect();
+        let cut: BTreeSet<&str> = self
+            .scenario
+            .who
+            .iter()
+            .map(|node| self.fleet.nodes[*node].name.as_str())
+            .collect();
         assert_eq!(incident["charged"], "node", "{incident:#}");
-        assert!(cut.contains(incident["culprit"].as_str().unwrap_or_default()), "{incident:#}");
+        assert!(
+            cut.contains(incident["culprit"].as_str().unwrap_or_default()),
+            "{incident:#}"
+        );
     }
 
     /// After it was mended.
@@ -295,9 +354,16 @@ impl Play<'_> {
         let all: Vec<usize> = (0..self.scenario.nodes).collect();
         match self.scenario.end {
             Untouched => {
-                self.fleet.until("all nodes are ready again", |fleet| fleet.ready_nodes() == self.fleet.nodes.len());
+                self.fleet.until("all nodes are ready again", |fleet| {
+                    fleet.ready_nodes() == self.fleet.nodes.len()
+                });
                 let after = self.fleet.runs_on(JOB, 1, &all);
-                assert_eq!(after["generation"], self.before["generation"], "{}", self.fleet.story());
+                assert_eq!(
+                    after["generation"],
+                    self.before["generation"],
+                    "{}",
+                    self.fleet.story()
+                );
                 assert_eq!(pids(&after), pids(&self.before));
             }
             LeftOut | Broken => {
@@ -306,17 +372,24 @@ impl Play<'_> {
                     _ => self.scenario.nodes,
                 };
                 self.fleet.until("the job has its size again", |fleet| {
-                    fleet.status(JOB).is_some_and(|status| members(&status).len() == wanted && status["nodesRunning"] == wanted)
+                    fleet.status(JOB).is_some_and(|status| {
+                        members(&status).len() == wanted && status["nodesRunning"] == wanted
+                    })
                 });
                 for node in self.scenario.who {
-                    self.fleet.until("the old worker is gone", |_| !lives(self.workers[*node]));
+                    self.fleet
+                        .until("the old worker is gone", |_| !lives(self.workers[*node]));
                 }
             }
             Over => {
-                self.fleet.until("nothing of the job is left", |fleet| fleet.of_the_jobs().is_empty());
+                self.fleet.until("nothing of the job is left", |fleet| {
+                    fleet.of_the_jobs().is_empty()
+                });
                 match self.scenario.meanwhile {
                     Delete => {
-                        self.fleet.until("it can be forgotten", |fleet| fleet.try_muster(&["delete", JOB]).status.success());
+                        self.fleet.until("it can be forgotten", |fleet| {
+                            fleet.try_muster(&["delete", JOB]).status.success()
+                        });
                         assert_eq!(self.fleet.status(JOB), None);
                     }
                     _ => assert_eq!(self.fleet.status(JOB).unwrap()["phase"], "Cancelled"),
@@ -324,7 +397,11 @@ impl Play<'_> {
             }
         }
         if self.scenario.meanwhile == SecondJob {
-            self.fleet.until("the second job runs", |fleet| fleet.status("second").is_some_and(|s| s["nodesRunning"] == 2));
+            self.fleet.until("the second job runs", |fleet| {
+                fleet
+                    .status("second")
+                    .is_some_and(|s| s["nodesRunning"] == 2)
+            });
         }
     }
 }
@@ -341,7 +418,12 @@ fn play(scenario: &Scenario) {
 }
 
 fn worker(status: &Value, node: &str) -> u64 {
-    let rank = status["ranks"].as_array().unwrap().iter().find(|rank| rank["node"] == node).unwrap();
+    let rank = status["ranks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|rank| rank["node"] == node)
+        .unwrap();
     rank["pid"].as_u64().unwrap()
 }
 
@@ -359,25 +441,50 @@ const AT_A_TIME: usize = 5;
 #[test]
 fn every_partition_ends_as_the_table_says() {
     // A prime step, so that the short form has some of every kind.
-    let only = std::env::var("MUSTER_SCENARIO").ok().and_then(|number| number.parse::<usize>().ok());
+    let only = std::env::var("MUSTER_SCENARIO")
+        .ok()
+        .and_then(|number| number.parse::<usize>().ok());
     let chosen: Vec<usize> = match only {
         Some(number) => vec![number],
-        None => (0..TABLE.len()).filter(|number| is_long() || number % 7 == 3).collect(),
+        None => (0..TABLE.len())
+            .filter(|number| is_long() || number % 7 == 3)
+            .collect(),
     };
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         while let Some(number) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let Scenario { nodes, min, who, cut, lasts, meanwhile, end } = &TABLE[*number];
-            let row = format!("{number:2}: {nodes} nodes, at least {min}; {cut:?} of {who:?}, {lasts:?}; {meanwhile:?} -> {end:?}");
+            let Scenario {
+                nodes,
+                min,
+                who,
+                cut,
+                lasts,
+                meanwhile,
+                end,
+            } = &TABLE[*number];
+            let row = format!(
+                "{number:2}: {nodes} nodes, at least {min}; {cut:?} of {who:?}, {lasts:?}; {meanwhile:?} -> {end:?}"
+            );
             let began = Instant::now();
             let outcome = catch_unwind(AssertUnwindSafe(|| play(&TABLE[*number])));
-            let verdict = if outcome.is_ok() { "as expected" } else { "FAILED" };
-            eprintln!("{row}: {verdict} after {:.1} s", began.elapsed().as_secs_f64());
+            let verdict = if outcome.is_ok() {
+                "as expected"
+            } else {
+                "FAILED"
+            };
+            eprintln!(
+                "{row}: {verdict} after {:.1} s",
+                began.elapsed().as_secs_f64()
+            );
             failed.fetch_add(usize::from(outcome.is_err()), Ordering::Relaxed);
         }
     };
     thread::scope(|scope| {
         (0..AT_A_TIME).for_each(|_| drop(scope.spawn(work)));
     });
-    assert_eq!(failed.into_inner(), 0, "scenarios failed; MUSTER_SCENARIO=NUMBER plays one");
+    assert_eq!(
+        failed.into_inner(),
+        0,
+        "scenarios failed; MUSTER_SCENARIO=NUMBER plays one"
+    );
 }

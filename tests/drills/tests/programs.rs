@@ -1,8 +1,9 @@
-//! Programs of strangers after a failure: what a script, and the packages it uses, see and do in the second and third generation is
-//! compared with plain torchrun, started by this test without Muster, which restarts the same script after the same kills.
+//! Programs of strangers after a failure: what a script, and the packages it uses, see and do in
+//! the second and third generation is compared with plain torchrun, started by this test without
+//! Muster, which restarts the same script after the same kills.
 //!
-//! `make test` looks at the lane that `launch: auto` takes, `make drill` at all. The long half is `make strangers`: public packages, in an
-//! environment of their own.
+//! `make test` looks at the lane that `launch: auto` takes, `make drill` at all. The long half is
+//! `make strangers`: public packages, in an environment of their own.
 
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -15,7 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_drills::{Cluster, interpreter, kill, program, python, scripts, torchrun::Torchrun, until};
+use muster_drills::{
+    Cluster, interpreter, kill, program, python, scripts, torchrun::Torchrun, until,
+};
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 
@@ -29,8 +32,8 @@ const KILLS: u64 = 2;
 const RANKS: u64 = 2;
 /// Options of the interpreter, to be kept over restarts.
 const OPTIONS: [&str; 2] = ["-W", "ignore::UserWarning"];
-/// How long a kill waits for what is imported ahead. That is done at a low priority, and a busy machine may not come to it: then the kill
-/// comes all the same, and shows less.
+/// How long a kill waits for what is imported ahead. That is done at a low priority, and a busy
+/// machine may not come to it: then the kill comes all the same, and shows less.
 const AHEAD_MAX: Duration = Duration::from_secs(60);
 /// What `train.py` prints in every generation.
 const LINES: usize = 200;
@@ -41,7 +44,10 @@ fn folder() -> PathBuf {
 
 fn submit(cluster: &Cluster, name: &str, spec: Value) {
     let mut whole = json!({"procPerNode": 1, "gpusPerNode": 0, "workingDir": folder(), "scaleUpCooldown": "0s"});
-    whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    whole
+        .as_object_mut()
+        .unwrap()
+        .extend(spec.as_object().unwrap().clone());
     let document = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": name}, "spec": whole});
     let file = cluster.path(&format!("{name}.json"));
     fs::write(&file, document.to_string()).unwrap();
@@ -60,10 +66,13 @@ fn installed(home: &Path) -> PathBuf {
 /// What the ranks of one generation left, if all of them have.
 fn generation(folder: &Path, number: u64, ranks: u64) -> Option<Vec<Value>> {
     let read = |rank| fs::read(folder.join(format!("{number}.{rank}.json"))).ok();
-    (0..ranks).map(|rank| Some(serde_json::from_slice(&read(rank)?).unwrap())).collect()
+    (0..ranks)
+        .map(|rank| Some(serde_json::from_slice(&read(rank)?).unwrap()))
+        .collect()
 }
 
-/// Kills rank 1 of each of the first generations once it has trained and `is_due` says so; ends early if nothing comes of it because `gave_up`.
+/// Kills rank 1 of each of the first generations once it has trained and `is_due` says so; ends
+/// early if nothing comes of it because `gave_up`.
 fn kill_each(folder: &Path, is_due: impl Fn(u64, &[Value]) -> bool, gave_up: impl Fn() -> bool) {
     for number in 0..KILLS {
         let mut trains_since = None;
@@ -74,18 +83,29 @@ fn kill_each(folder: &Path, is_due: impl Fn(u64, &[Value]) -> bool, gave_up: imp
             }
             None => gave_up().then_some(None),
         });
-        match found.unwrap_or_else(|| panic!("generation {number} in {}: not there in time", folder.display())) {
+        match found.unwrap_or_else(|| {
+            panic!(
+                "generation {number} in {}: not there in time",
+                folder.display()
+            )
+        }) {
             Some(ranks) => kill(ranks[1]["pid"].as_u64().unwrap(), Signal::KILL),
             None => return,
         }
     }
 }
 
-/// Whether a process that is none of these ranks has begun to import the package that takes its time.
+/// Whether a process that is none of these ranks has begun to import the package that takes its
+/// time.
 fn is_imported_ahead(importers: &Path, ranks: &[Value]) -> bool {
     let text = fs::read_to_string(importers).unwrap_or_default();
-    let ranks: Vec<u64> = ranks.iter().filter_map(|rank| rank["pid"].as_u64()).collect();
-    text.lines().filter_map(|pid| pid.parse().ok()).any(|pid| !ranks.contains(&pid))
+    let ranks: Vec<u64> = ranks
+        .iter()
+        .filter_map(|rank| rank["pid"].as_u64())
+        .collect();
+    text.lines()
+        .filter_map(|pid| pid.parse().ok())
+        .any(|pid| !ranks.contains(&pid))
 }
 
 /// `muster logs -f` from the start of a job to its end.
@@ -98,8 +118,16 @@ impl Followed {
     fn start(cluster: &Cluster, job: &str) -> Followed {
         let file = cluster.path(&format!("{job}.followed"));
         let mut command = Command::new(program("muster"));
-        command.args(["logs", job, "-f"]).env("MUSTER_LOCAL_DIR", &cluster.dir).env_remove("MUSTER_SERVER");
-        let process = command.stdin(Stdio::null()).stdout(fs::File::create(&file).unwrap()).stderr(Stdio::null()).spawn().unwrap();
+        command
+            .args(["logs", job, "-f"])
+            .env("MUSTER_LOCAL_DIR", &cluster.dir)
+            .env_remove("MUSTER_SERVER");
+        let process = command
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(&file).unwrap())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         Followed { process, file }
     }
 
@@ -108,11 +136,17 @@ impl Followed {
         until(|| self.process.try_wait().unwrap()).expect("logs -f ends with its job");
         let text = fs::read_to_string(&self.file).unwrap();
         let mut counts = BTreeMap::<&str, usize>::new();
-        text.lines().for_each(|line| *counts.entry(line).or_default() += 1);
+        text.lines()
+            .for_each(|line| *counts.entry(line).or_default() += 1);
         let mut wrong = Vec::new();
-        for (number, rank) in (0..generations).flat_map(|number| (0..RANKS).map(move |rank| (number, rank))) {
-            let wanted = (0..LINES).map(|line| format!("generation {number} rank {rank} line {line}"));
-            let once = wanted.filter(|line| counts.get(line.as_str()) == Some(&1)).count();
+        for (number, rank) in
+            (0..generations).flat_map(|number| (0..RANKS).map(move |rank| (number, rank)))
+        {
+            let wanted =
+                (0..LINES).map(|line| format!("generation {number} rank {rank} line {line}"));
+            let once = wanted
+                .filter(|line| counts.get(line.as_str()) == Some(&1))
+                .count();
             if once != LINES {
                 wrong.push(format!("logs -f: generation {number}, rank {rank}: {once} of {LINES} lines are there once"));
             }
@@ -123,7 +157,10 @@ impl Followed {
 
 #[test]
 fn a_strangers_script_goes_on_in_every_lane_as_under_plain_torchrun() {
-    let home = tempfile::Builder::new().prefix("muster-strangers-").tempdir().unwrap();
+    let home = tempfile::Builder::new()
+        .prefix("muster-strangers-")
+        .tempdir()
+        .unwrap();
     let python = installed(&home.path().join("env"));
     let plain = home.path().join("plain");
     fs::create_dir(&plain).unwrap();
@@ -134,8 +171,15 @@ fn a_strangers_script_goes_on_in_every_lane_as_under_plain_torchrun() {
     let (mut wrong, mut alike) = (Vec::new(), BTreeMap::new());
     wrong.extend(own("plain torchrun", &plain, &mut alike));
     let only = env::var(ONLY).ok();
-    let lanes = if muster_drills::is_long() || only.is_some() { ALL_LANES } else { SHORT_LANES };
-    for &lane in lanes.iter().filter(|lane| only.as_ref().is_none_or(|only| only == *lane)) {
+    let lanes = if muster_drills::is_long() || only.is_some() {
+        ALL_LANES
+    } else {
+        SHORT_LANES
+    };
+    for &lane in lanes
+        .iter()
+        .filter(|lane| only.as_ref().is_none_or(|only| only == *lane))
+    {
         let cluster = Cluster::up(1);
         let (folder, importers) = (cluster.path("left"), cluster.path("importers"));
         fs::create_dir(&folder).unwrap();
@@ -152,11 +196,16 @@ fn a_strangers_script_goes_on_in_every_lane_as_under_plain_torchrun() {
             }),
         );
         let followed = Followed::start(&cluster, "job");
-        // The first kill falls into what is imported ahead, the second comes when all of that is done.
+        // The first kill falls into what is imported ahead, the second comes when all of that is
+        // done.
         let is_due = |number, ranks: &[Value]| {
-            lane == "cold" || !cluster.preloaded().is_empty() || number == 0 && is_imported_ahead(&importers, ranks)
+            lane == "cold"
+                || !cluster.preloaded().is_empty()
+                || number == 0 && is_imported_ahead(&importers, ranks)
         };
-        kill_each(&folder, is_due, || cluster.status("job").is_some_and(|status| is_over(&status)));
+        kill_each(&folder, is_due, || {
+            cluster.status("job").is_some_and(|status| is_over(&status))
+        });
         let status = cluster.wait("job", "over", is_over);
         let mut found = followed.wrong(KILLS + 1);
         found.extend(account(&cluster, &status));
@@ -169,7 +218,15 @@ fn a_strangers_script_goes_on_in_every_lane_as_under_plain_torchrun() {
 
 fn plain_torchrun(home: &Path, python: &Path, plain: &Path) -> Torchrun {
     let with_options = home.join("python-with-options");
-    fs::write(&with_options, format!("#!/bin/sh\nexec {} {} \"$@\"\n", python.display(), OPTIONS.join(" "))).unwrap();
+    fs::write(
+        &with_options,
+        format!(
+            "#!/bin/sh\nexec {} {} \"$@\"\n",
+            python.display(),
+            OPTIONS.join(" ")
+        ),
+    )
+    .unwrap();
     fs::set_permissions(&with_options, fs::Permissions::from_mode(0o755)).unwrap();
     let (restarts, kills) = (format!("--max-restarts={KILLS}"), KILLS.to_string());
     let args = [&restarts, "train.py", plain.to_str().unwrap(), &kills];
@@ -185,11 +242,16 @@ fn plain_torchrun(home: &Path, python: &Path, plain: &Path) -> Torchrun {
 fn account(cluster: &Cluster, status: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     if (&status["phase"], &status["restarts"]) != (&json!("Succeeded"), &json!(KILLS)) {
-        wrong.push(format!("{} after {} restarts: {}", status["phase"], status["restarts"], status["message"]));
+        wrong.push(format!(
+            "{} after {} restarts: {}",
+            status["phase"], status["restarts"], status["message"]
+        ));
     }
     let explain = cluster.json(["explain", "job"]);
     let incidents = explain["incidents"].as_array().unwrap().iter().skip(1);
-    let causes: Vec<_> = incidents.map(|incident| (incident["cause"].clone(), incident["charged"].clone())).collect();
+    let causes: Vec<_> = incidents
+        .map(|incident| (incident["cause"].clone(), incident["charged"].clone()))
+        .collect();
     if causes != vec![(json!("WorkerKilled"), json!("job")); KILLS as usize] {
         wrong.push(format!("incidents: {causes:?}"));
     }
@@ -199,9 +261,14 @@ fn account(cluster: &Cluster, status: &Value) -> Vec<String> {
 /// What the ranks of a job left otherwise than those of plain torchrun.
 fn compare(plain: &Path, folder: &Path) -> Vec<String> {
     let mut wrong = Vec::new();
-    let read = |folder: &Path, name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let read =
+        |folder: &Path, name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
     if read(folder, "losses.txt") != read(plain, "losses.txt") {
-        wrong.push(format!("losses:\n{}instead of\n{}", read(folder, "losses.txt"), read(plain, "losses.txt")));
+        wrong.push(format!(
+            "losses:\n{}instead of\n{}",
+            read(folder, "losses.txt"),
+            read(plain, "losses.txt")
+        ));
     }
     let mut kept = BTreeSet::new();
     for number in 0..=KILLS {
@@ -212,14 +279,20 @@ fn compare(plain: &Path, folder: &Path) -> Vec<String> {
         };
         for (rank, (expected, found)) in expected.iter().zip(&found).enumerate() {
             let differences = differing(&expected["same"], &found["same"], true).into_iter();
-            let differences = differences.chain(differing(&expected["files"], &found["files"], false));
-            wrong.extend(differences.map(|what| format!("generation {number}, rank {rank}: {what}")));
+            let differences =
+                differences.chain(differing(&expected["files"], &found["files"], false));
+            wrong.extend(
+                differences.map(|what| format!("generation {number}, rank {rank}: {what}")),
+            );
             kept.insert(found["kept"].to_string());
         }
         if number == KILLS {
             let pids = |rank: usize| format!("{}\n", found[rank]["pid"]);
-            let ends = (0..RANKS as usize).filter(|rank| read(folder, &format!("end.{rank}.txt")) != pids(*rank));
-            wrong.extend(ends.map(|rank| format!("rank {rank}: a package's function for the end was not called once")));
+            let ends = (0..RANKS as usize)
+                .filter(|rank| read(folder, &format!("end.{rank}.txt")) != pids(*rank));
+            wrong.extend(ends.map(|rank| {
+                format!("rank {rank}: a package's function for the end was not called once")
+            }));
         }
     }
     if kept.len() > 1 {
@@ -228,7 +301,8 @@ fn compare(plain: &Path, folder: &Path) -> Vec<String> {
     wrong
 }
 
-/// Values of `found` that differ from those of `expected`; if not `all`, only those are looked at that both have.
+/// Values of `found` that differ from those of `expected`; if not `all`, only those are looked at
+/// that both have.
 fn differing(expected: &Value, found: &Value, all: bool) -> Vec<String> {
     let of = |value: &Value| value.as_object().unwrap().clone();
     let (expected, found): (Map<_, _>, Map<_, _>) = (of(expected), of(found));
@@ -236,23 +310,36 @@ fn differing(expected: &Value, found: &Value, all: bool) -> Vec<String> {
         None => all,
         Some(other) => other != *value,
     };
-    let say = |(name, value): (&String, &Value)| format!("{name}: {} instead of {value}", found.get(name).unwrap_or(&Value::Null));
+    let say = |(name, value): (&String, &Value)| {
+        format!(
+            "{name}: {} instead of {value}",
+            found.get(name).unwrap_or(&Value::Null)
+        )
+    };
     expected.iter().filter(differs).map(say).collect()
 }
 
-/// Values that two processes have alike and should not. `alike`: those of all processes so far, and whose they are.
+/// Values that two processes have alike and should not. `alike`: those of all processes so far, and
+/// whose they are.
 fn own(who: &str, folder: &Path, alike: &mut BTreeMap<String, String>) -> Vec<String> {
     let mut wrong = Vec::new();
     for number in 0..=KILLS {
-        for (rank, found) in generation(folder, number, RANKS).unwrap_or_default().iter().enumerate() {
+        for (rank, found) in generation(folder, number, RANKS)
+            .unwrap_or_default()
+            .iter()
+            .enumerate()
+        {
             let whose = format!("{who}, generation {number}, rank {rank}");
             for (name, value) in found["own"].as_object().unwrap() {
-                // The seed of `hash` is the interpreter's, and forked ranks share one: docs/limits.md says so.
+                // The seed of `hash` is the interpreter's, and forked ranks share one:
+                // docs/limits.md says so.
                 if name == "hash" && (who == "fork" || who == "direct") {
                     continue;
                 }
                 if let Some(other) = alike.insert(format!("{name} {value}"), whose.clone()) {
-                    wrong.push(format!("generation {number}, rank {rank}: {name}: the same as {other}"));
+                    wrong.push(format!(
+                        "generation {number}, rank {rank}: {name}: the same as {other}"
+                    ));
                 }
             }
         }
@@ -279,11 +366,19 @@ fn who_joins_imports_what_the_script_imports_and_nothing_else() {
     cluster.muster(["local", "add-node"]);
     let status = cluster.wait("job", "over", is_over);
     assert_eq!(status["phase"], json!("Succeeded"), "{status:#}");
-    let (before, after) = (generation(&folder, 0, 1).unwrap(), generation(&folder, 1, 2).expect("two nodes have trained"));
+    let (before, after) = (
+        generation(&folder, 0, 1).unwrap(),
+        generation(&folder, 1, 2).expect("two nodes have trained"),
+    );
     let mut wrong = Vec::new();
     for (rank, found) in after.iter().enumerate() {
         let mut expected = before[0]["same"].clone();
-        for its_own in ["answered by a thread of a package", "read from the environment at import", "weights", "restarts"] {
+        for its_own in [
+            "answered by a thread of a package",
+            "read from the environment at import",
+            "weights",
+            "restarts",
+        ] {
             expected.as_object_mut().unwrap().remove(its_own);
         }
         let differences = differing(&expected, &found["same"], true).into_iter();
@@ -291,7 +386,9 @@ fn who_joins_imports_what_the_script_imports_and_nothing_else() {
         wrong.extend(differences.map(|what| format!("rank {rank}: {what}")));
         let read = &found["same"]["read from the environment at import"];
         if *read != json!(["set by the script", rank.to_string()]) {
-            wrong.push(format!("rank {rank}: read from the environment at import: {read}"));
+            wrong.push(format!(
+                "rank {rank}: read from the environment at import: {read}"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -312,10 +409,18 @@ fn an_exception_that_speaks_of_a_refused_connection_is_the_jobs_own() {
                 "restartPolicy": {"maxRestarts": 0},
             }),
         );
-        let status = cluster.wait("job", "over or started again", |status| is_over(status) || status["generation"] != 1);
+        let status = cluster.wait("job", "over or started again", |status| {
+            is_over(status) || status["generation"] != 1
+        });
         let message = status["message"].as_str().unwrap();
-        if status["phase"] != "Failed" || !message.contains("rank 1") || !message.contains("Connection refused") {
-            wrong.push(format!("{lane}: generation {} is {}: {message}", status["generation"], status["phase"]));
+        if status["phase"] != "Failed"
+            || !message.contains("rank 1")
+            || !message.contains("Connection refused")
+        {
+            wrong.push(format!(
+                "{lane}: generation {} is {}: {message}",
+                status["generation"], status["phase"]
+            ));
         }
         let read = |name: &str| fs::read(folder.join(name)).unwrap_or_default();
         if read("1.ledger.txt") != b"closed" {
@@ -323,7 +428,9 @@ fn an_exception_that_speaks_of_a_refused_connection_is_the_jobs_own() {
         }
         // A file of gzip ends with the length of what was packed.
         if !read("1.gz").ends_with(&9u32.to_le_bytes()) {
-            wrong.push(format!("{lane}: a file of the script was not written to its end"));
+            wrong.push(format!(
+                "{lane}: a file of the script was not written to its end"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -332,13 +439,21 @@ fn an_exception_that_speaks_of_a_refused_connection_is_the_jobs_own() {
 /// The CPU that a rank is kept to here.
 fn a_cpu() -> String {
     let own = fs::read_to_string("/proc/self/status").unwrap();
-    let allowed = own.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    let allowed = own
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .unwrap()
+        .trim();
     allowed.split([',', '-']).next().unwrap().to_owned()
 }
 
 #[test]
 fn a_pinned_rank_computes_with_as_many_threads_as_it_has_cpus() {
-    let cluster = Cluster::up_with(1, &["--hardware", "8xh100"], &[("MUSTER_PROBE_EVERY", "250ms")]);
+    let cluster = Cluster::up_with(
+        1,
+        &["--hardware", "8xh100"],
+        &[("MUSTER_PROBE_EVERY", "250ms")],
+    );
     let list = "nodes/node-1/hardware/sysroot/sys/devices/system/node/node0/cpulist";
     fs::write(cluster.dir.join(list), format!("{}\n", a_cpu())).unwrap();
     let pinned = || {

@@ -6,19 +6,34 @@ use std::{collections::BTreeSet, fs};
 use muster_drills::{Cluster, python, scripts, until};
 use serde_json::{Value, json};
 
-/// Times at which the node was heard, one a second, that must be seen while its driver hangs: more than it takes to become Suspect.
+/// Times at which the node was heard, one a second, that must be seen while its driver hangs: more
+/// than it takes to become Suspect.
 const HEARD: usize = 5;
 
 #[test]
 fn a_driver_that_hangs_never_holds_up_a_heartbeat() {
     // Looked at often, so that three looks missed are soon missed.
-    let cluster = Cluster::up_with(1, &["--hardware", "4xl40s"], &[("MUSTER_PROBE_EVERY", "500ms")]);
+    let cluster = Cluster::up_with(
+        1,
+        &["--hardware", "4xl40s"],
+        &[("MUSTER_PROBE_EVERY", "500ms")],
+    );
     let status = || cluster.json(["get", "node", "node-1"])["status"].clone();
-    let hung = |status: &Value| status["findings"].as_array().unwrap().iter().any(|finding| finding["check"] == "nvml-hung");
+    let hung = |status: &Value| {
+        status["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|finding| finding["check"] == "nvml-hung")
+    };
     let seen = until(|| (status()["gpus"].as_array().unwrap().len() == 4).then_some(()));
     assert!(seen.is_some(), "the GPUs are reported: {:#}", status());
     cluster.muster(["local", "inject", "node-1", "driver", "hang"]);
-    assert!(until(|| hung(&status()).then_some(())).is_some(), "nobody notices: {:#}", status());
+    assert!(
+        until(|| hung(&status()).then_some(())).is_some(),
+        "nobody notices: {:#}",
+        status()
+    );
     let mut heard = BTreeSet::new();
     let goes_on = until(|| {
         let status = status();
@@ -27,35 +42,70 @@ fn a_driver_that_hangs_never_holds_up_a_heartbeat() {
         (heard.len() > HEARD && status["state"] == "Ready").then_some(())
     });
     assert!(goes_on.is_some(), "heard at {heard:?} only: {:#}", status());
-    assert_eq!(status()["gpus"].as_array().unwrap().len(), 4, "what was known is still said");
+    assert_eq!(
+        status()["gpus"].as_array().unwrap().len(),
+        4,
+        "what was known is still said"
+    );
     cluster.muster(["local", "inject", "node-1", "driver", "resume"]);
-    assert!(until(|| (!hung(&status())).then_some(())).is_some(), "it is not forgiven: {:#}", status());
+    assert!(
+        until(|| (!hung(&status())).then_some(())).is_some(),
+        "it is not forgiven: {:#}",
+        status()
+    );
 }
 
 /// The first and the last CPU this process may use: others could not be told from none.
 fn own_cpus() -> [String; 2] {
     let own = fs::read_to_string("/proc/self/status").unwrap();
-    let allowed = own.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
-    let ends = |list: &str| list.split([',', '-']).map(str::to_owned).collect::<Vec<_>>();
-    [ends(allowed).first().unwrap().clone(), ends(allowed).last().unwrap().clone()]
+    let allowed = own
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .unwrap()
+        .trim();
+    let ends = |list: &str| {
+        list.split([',', '-'])
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    [
+        ends(allowed).first().unwrap().clone(),
+        ends(allowed).last().unwrap().clone(),
+    ]
 }
 
 #[test]
 fn ranks_are_kept_to_the_cpus_of_their_gpus_numa_node() {
-    let cluster = Cluster::up_with(1, &["--hardware", "8xh100"], &[("MUSTER_PROBE_EVERY", "250ms")]);
+    let cluster = Cluster::up_with(
+        1,
+        &["--hardware", "8xh100"],
+        &[("MUSTER_PROBE_EVERY", "250ms")],
+    );
     // A socket each of the machine that is not there is a CPU of the one that is.
     let cpus = own_cpus();
     for (numa, cpu) in cpus.iter().enumerate() {
-        let list = format!("nodes/node-1/hardware/sysroot/sys/devices/system/node/node{numa}/cpulist");
+        let list =
+            format!("nodes/node-1/hardware/sysroot/sys/devices/system/node/node{numa}/cpulist");
         fs::write(cluster.dir.join(list), format!("{cpu}\n")).unwrap();
     }
     let reported = || {
         let topology = cluster.muster(["topology", "node-1"]);
-        let affinity =
-            |gpu: &str| topology.lines().find(|line| line.starts_with(gpu))?.split_whitespace().rev().nth(1).map(str::to_owned);
+        let affinity = |gpu: &str| {
+            topology
+                .lines()
+                .find(|line| line.starts_with(gpu))?
+                .split_whitespace()
+                .rev()
+                .nth(1)
+                .map(str::to_owned)
+        };
         (affinity("GPU0 ")? == cpus[0] && affinity("GPU7 ")? == cpus[1]).then_some(())
     };
-    assert!(until(reported).is_some(), "{}", cluster.muster(["topology", "node-1"]));
+    assert!(
+        until(reported).is_some(),
+        "{}",
+        cluster.muster(["topology", "node-1"])
+    );
     for lane in ["fork", "direct", "cold"] {
         let folder = cluster.path(lane);
         fs::create_dir(&folder).unwrap();
@@ -68,9 +118,21 @@ fn ranks_are_kept_to_the_cpus_of_their_gpus_numa_node() {
         let file = cluster.path(&format!("{lane}.json"));
         fs::write(&file, document.to_string()).unwrap();
         cluster.muster(["submit", "-f", file.to_str().unwrap()]);
-        let status = cluster.wait(lane, "ended", |status| status["phase"] == "Succeeded" || status["phase"] == "Failed");
-        assert_eq!(status["phase"], "Succeeded", "{lane}: {}", cluster.muster(["logs", lane]));
-        let of_rank = |rank: usize| fs::read_to_string(folder.join(rank.to_string())).unwrap().trim().to_owned();
+        let status = cluster.wait(lane, "ended", |status| {
+            status["phase"] == "Succeeded" || status["phase"] == "Failed"
+        });
+        assert_eq!(
+            status["phase"],
+            "Succeeded",
+            "{lane}: {}",
+            cluster.muster(["logs", lane])
+        );
+        let of_rank = |rank: usize| {
+            fs::read_to_string(folder.join(rank.to_string()))
+                .unwrap()
+                .trim()
+                .to_owned()
+        };
         let found: Vec<String> = (0..8).map(of_rank).collect();
         let wanted: Vec<String> = (0..8).map(|rank| cpus[rank / 4].clone()).collect();
         assert_eq!(found, wanted, "{lane}");

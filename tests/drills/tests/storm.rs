@@ -1,7 +1,9 @@
-//! Every process of a small fleet killed and stopped, in a seeded order: agents, runners, the coordinator, launchers, workers; agents
-//! upgraded under running workers. After each event the fleet must come to rest with every job whole, and nothing else alive.
+//! Every process of a small fleet killed and stopped, in a seeded order: agents, runners, the
+//! coordinator, launchers, workers; agents upgraded under running workers. After each event the
+//! fleet must come to rest with every job whole, and nothing else alive.
 //!
-//! 30 events here, 2,000 in `make drill`. Workers are stand-ins; what real ones do when a peer dies is in `training.rs`.
+//! 30 events here, 2,000 in `make drill`. Workers are stand-ins; what real ones do when a peer dies
+//! is in `training.rs`.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
 use std::{
@@ -27,7 +29,10 @@ struct Rest {
 
 /// Every job whole, every node ready, and exactly the processes that this takes.
 fn rest(fleet: &Fleet) -> Option<Rest> {
-    let mut rest = Rest { generations: BTreeMap::new(), workers: BTreeSet::new() };
+    let mut rest = Rest {
+        generations: BTreeMap::new(),
+        workers: BTreeSet::new(),
+    };
     let mut members = 0;
     if fleet.ready_nodes() != NODES {
         return None;
@@ -35,7 +40,8 @@ fn rest(fleet: &Fleet) -> Option<Rest> {
     for (job, wanted, _) in JOBS {
         let status = fleet.status(job)?;
         let pids = pids(&status);
-        if status["phase"] != "Running" || status["nodesRunning"] != wanted || pids.len() != wanted {
+        if status["phase"] != "Running" || status["nodesRunning"] != wanted || pids.len() != wanted
+        {
             return None;
         }
         rest.generations.insert(job, status["generation"].as_u64()?);
@@ -43,7 +49,9 @@ fn rest(fleet: &Fleet) -> Option<Rest> {
         members += wanted;
     }
     let found = Processes::of(fleet);
-    let whole = found.workers == rest.workers && found.runners.len() == members && found.launchers.len() == members;
+    let whole = found.workers == rest.workers
+        && found.runners.len() == members
+        && found.launchers.len() == members;
     whole.then_some(rest)
 }
 
@@ -60,7 +68,8 @@ impl Processes {
         let mut found = Self::default();
         for (pid, line) in processes_of(fleet.path()) {
             // A keeper has its runner's command line.
-            let is_keeper = fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "muster-keeper");
+            let is_keeper = fs::read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|name| name.trim() == "muster-keeper");
             let kind = if line.contains("muster-runner hold") && !is_keeper {
                 &mut found.runners
             } else if line.contains("python3 -m") {
@@ -89,12 +98,22 @@ impl Dice {
 
     fn of(&mut self, among: &BTreeSet<u64>) -> Option<u64> {
         let count = among.len() as u64;
-        (count > 0).then(|| among.iter().copied().nth(self.below(count) as usize).unwrap())
+        (count > 0).then(|| {
+            among
+                .iter()
+                .copied()
+                .nth(self.below(count) as usize)
+                .unwrap()
+        })
     }
 }
 
 /// What may be stopped: long enough to be missed, sometimes long enough to be lost.
-const STOPS: [Duration; 3] = [Duration::from_millis(300), Duration::from_millis(2_000), Duration::from_millis(6_000)];
+const STOPS: [Duration; 3] = [
+    Duration::from_millis(300),
+    Duration::from_millis(2_000),
+    Duration::from_millis(6_000),
+];
 
 struct Storm {
     fleet: Fleet,
@@ -105,9 +124,17 @@ impl Storm {
     fn begin(seed: u64) -> Storm {
         let fleet = Fleet::start(NODES);
         for (job, wanted, min) in JOBS {
-            fleet.submit(job, wanted, min, json!({"restartPolicy": {"maxRestarts": 1_000, "window": "1m"}}));
+            fleet.submit(
+                job,
+                wanted,
+                min,
+                json!({"restartPolicy": {"maxRestarts": 1_000, "window": "1m"}}),
+            );
         }
-        Storm { fleet, dice: Dice(seed) }
+        Storm {
+            fleet,
+            dice: Dice(seed),
+        }
     }
 
     /// One event; whether no worker may notice, and what it was.
@@ -121,12 +148,17 @@ impl Storm {
             }
             1 => {
                 // A new program under a running fleet.
-                let new = self.fleet.path().join(format!("muster-agent-{}", self.dice.below(u64::MAX)));
+                let new = self
+                    .fleet
+                    .path()
+                    .join(format!("muster-agent-{}", self.dice.below(u64::MAX)));
                 fs::copy(program("muster-agent"), &new).unwrap();
                 self.fleet.nodes[node].terminate_agent();
                 self.fleet.nodes[node].start_agent_of(&new, &program("muster-runner"));
                 // It runs from the file that has no name any more.
-                self.fleet.until("the new agent is there", |fleet| fleet.ready_nodes() == NODES);
+                self.fleet.until("the new agent is there", |fleet| {
+                    fleet.ready_nodes() == NODES
+                });
                 fs::remove_file(&new).unwrap();
                 (true, format!("agent of node {node} upgraded"))
             }
@@ -146,7 +178,10 @@ impl Storm {
                 let pid = self.fleet.nodes[node].agent_pid().unwrap();
                 let time = STOPS[self.dice.below(3) as usize];
                 stop(pid.into(), time);
-                (time == STOPS[0], format!("agent of node {node} stopped for {time:?}"))
+                (
+                    time == STOPS[0],
+                    format!("agent of node {node} stopped for {time:?}"),
+                )
             }
             5 => self.one("runner", |found| &found.runners),
             6 => self.one("launcher", |found| &found.launchers),
@@ -158,13 +193,18 @@ impl Storm {
                 two.iter().for_each(|pid| self.kill(*pid, Signal::KILL));
                 self.fleet.nodes[node].kill_agent();
                 self.fleet.nodes[node].start_agent();
-                (false, format!("workers {two:?} and the agent of node {node} killed"))
+                (
+                    false,
+                    format!("workers {two:?} and the agent of node {node} killed"),
+                )
             }
         }
     }
 
     fn one(&mut self, what: &str, of: fn(&Processes) -> &BTreeSet<u64>) -> (bool, String) {
-        let Some(pid) = self.dice.of(of(&Processes::of(&self.fleet))) else { return (true, format!("no {what}")) };
+        let Some(pid) = self.dice.of(of(&Processes::of(&self.fleet))) else {
+            return (true, format!("no {what}"));
+        };
         match self.dice.below(4) {
             0 => {
                 stop(pid, STOPS[0]);
@@ -207,12 +247,23 @@ fn weather(seed: u64, events: u32) {
     let mut before = storm.fleet.until("the fleet is at rest", rest);
     for number in 0..events {
         let (unnoticed, what) = storm.strike();
-        let after = storm.fleet.until(&format!("at rest after event {number} of seed {seed}: {what}; was {before:?}"), rest);
+        let after = storm.fleet.until(
+            &format!("at rest after event {number} of seed {seed}: {what}; was {before:?}"),
+            rest,
+        );
         if unnoticed {
-            assert_eq!(after, before, "event {number} of seed {seed}: {what}\n{}", storm.fleet.story());
+            assert_eq!(
+                after,
+                before,
+                "event {number} of seed {seed}: {what}\n{}",
+                storm.fleet.story()
+            );
         }
         if is_long() && number % 50 == 0 {
-            eprintln!("seed {seed}, event {number}: {what}; generations {:?}", after.generations);
+            eprintln!(
+                "seed {seed}, event {number}: {what}; generations {:?}",
+                after.generations
+            );
         }
         before = after;
     }
@@ -223,13 +274,23 @@ fn weather(seed: u64, events: u32) {
 
 #[test]
 fn whatever_is_killed_or_stopped_the_jobs_come_back_whole_and_nothing_is_left() {
-    let events = std::env::var("MUSTER_STORM_EVENTS").ok().and_then(|count| count.parse().ok());
+    let events = std::env::var("MUSTER_STORM_EVENTS")
+        .ok()
+        .and_then(|count| count.parse().ok());
     let events = events.unwrap_or(if is_long() { 1_000 } else { 15 });
-    let first: u64 = std::env::var("MUSTER_STORM_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let first: u64 = std::env::var("MUSTER_STORM_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(1);
     // Two fleets beside each other: each waits most of its time.
     std::thread::scope(|scope| {
         for seed in [first, first + 1] {
-            scope.spawn(move || weather(0x9E37_79B9_7F4A_7C15 ^ seed.wrapping_mul(0xD134_2543_DE82_EF95), events));
+            scope.spawn(move || {
+                weather(
+                    0x9E37_79B9_7F4A_7C15 ^ seed.wrapping_mul(0xD134_2543_DE82_EF95),
+                    events,
+                )
+            });
         }
     });
 }

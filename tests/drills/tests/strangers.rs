@@ -21,12 +21,18 @@ const SECRET: &str = "hunter2-of-the-drill";
 #[test]
 fn another_user_of_the_machine_can_neither_use_a_local_cluster_nor_read_its_files() {
     let cluster = Cluster::up(1);
-    let server = cluster.json(["local", "status"])["server"].as_str().unwrap().to_owned();
+    let server = cluster.json(["local", "status"])["server"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let mark = cluster.path("mark");
     fs::write(&mark, "").unwrap();
     let job = |command: &str| {
         // torchrun's interpreter is the first one of this path.
-        let path = format!("{}:/usr/bin:/bin", Path::new(&python()).parent().unwrap().display());
+        let path = format!(
+            "{}:/usr/bin:/bin",
+            Path::new(&python()).parent().unwrap().display()
+        );
         let env = json!([{"name": "TOKEN", "value": SECRET}, {"name": "PATH", "value": path}]);
         let spec = json!({"replicas": 1, "gpusPerNode": 0, "command": ["/bin/sh", "-c", command], "env": env});
         json!({"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": "job"}, "spec": spec}).to_string()
@@ -34,7 +40,13 @@ fn another_user_of_the_machine_can_neither_use_a_local_cluster_nor_read_its_file
     let file = cluster.path("job.json");
     fs::write(&file, job("echo started; sleep 1000")).unwrap();
     cluster.muster(["submit", "-f", file.to_str().unwrap()]);
-    until(|| cluster.muster(["logs", "job"]).contains("started").then_some(())).expect("the job runs");
+    until(|| {
+        cluster
+            .muster(["logs", "job"])
+            .contains("started")
+            .then_some(())
+    })
+    .expect("the job runs");
 
     let open = readable_by_others(&cluster.dir);
     assert!(open.is_empty(), "others may look into {open:?}");
@@ -47,21 +59,43 @@ fn another_user_of_the_machine_can_neither_use_a_local_cluster_nor_read_its_file
         &["explain", "job", "-o", "json"],
     ] {
         assert!(!shown(args), "{args:?} shows a value that may be a secret");
-        assert!(shown(&[args, &["--show-env"]].concat()), "{args:?} cannot be made to show it");
+        assert!(
+            shown(&[args, &["--show-env"]].concat()),
+            "{args:?} cannot be made to show it"
+        );
     }
     assert!(!shown(&["events", "-o", "json"]) && !shown(&["explain", "job", "--env"]));
 
-    let Some(stranger) = Stranger::here() else { return };
-    for args in [&["get", "jobs"][..], &["nodes"], &["events"], &["cancel", "job"], &["delete", "job"], &["logs", "job"]] {
+    let Some(stranger) = Stranger::here() else {
+        return;
+    };
+    for args in [
+        &["get", "jobs"][..],
+        &["nodes"],
+        &["events"],
+        &["cancel", "job"],
+        &["delete", "job"],
+        &["logs", "job"],
+    ] {
         let output = stranger.muster(&server, args);
         stranger.is_refused(&output, args);
     }
     let theirs = stranger.folder.path().join("job.json");
-    fs::write(&theirs, job(&format!("touch {}", mark.with_extension("touched").display())).replace("\"job\"", "\"theirs\""))
-        .unwrap();
+    fs::write(
+        &theirs,
+        job(&format!(
+            "touch {}",
+            mark.with_extension("touched").display()
+        ))
+        .replace("\"job\"", "\"theirs\""),
+    )
+    .unwrap();
     let submit = ["submit", "-f", theirs.to_str().unwrap()];
     stranger.is_refused(&stranger.muster(&server, &submit), &submit);
-    assert!(!cluster.muster(["get", "jobs"]).contains("theirs"), "a stranger's job was taken in");
+    assert!(
+        !cluster.muster(["get", "jobs"]).contains("theirs"),
+        "a stranger's job was taken in"
+    );
     assert!(!mark.with_extension("touched").exists());
     cluster.muster(["cancel", "job"]);
 }
@@ -72,12 +106,20 @@ fn readable_by_others(dir: &Path) -> Vec<PathBuf> {
     let mut waiting = vec![dir.to_owned()];
     while let Some(path) = waiting.pop() {
         // Some come and go.
-        let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+        let Ok(metadata) = fs::symlink_metadata(&path) else {
+            continue;
+        };
         if !metadata.is_symlink() && metadata.mode() & 0o077 != 0 && !is_a_program(&path) {
             open.push(path.clone());
         }
         if metadata.is_dir() {
-            waiting.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
+            waiting.extend(
+                fs::read_dir(&path)
+                    .into_iter()
+                    .flatten()
+                    .flatten()
+                    .map(|entry| entry.path()),
+            );
         }
     }
     open
@@ -85,10 +127,12 @@ fn readable_by_others(dir: &Path) -> Vec<PathBuf> {
 
 /// A copy of the runner or a link to it: in a closed folder, and no secret.
 fn is_a_program(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name == "muster-shim" || name == "muster-ranks")
+    path.file_name()
+        .is_some_and(|name| name == "muster-shim" || name == "muster-ranks")
 }
 
-/// Another user, with a command line of their own: what this user has need not be theirs to execute.
+/// Another user, with a command line of their own: what this user has need not be theirs to
+/// execute.
 struct Stranger {
     folder: tempfile::TempDir,
 }
@@ -97,24 +141,38 @@ impl Stranger {
     /// `None`, and a loud line, where this is not root and can be nobody else.
     fn here() -> Option<Stranger> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("\n!!! NOT ROOT: that a local cluster refuses other users is NOT SHOWN, only that its files are closed.\n");
+            eprintln!(
+                "\n!!! NOT ROOT: that a local cluster refuses other users is NOT SHOWN, only that its files are closed.\n"
+            );
             return None;
         }
-        let folder = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();
+        let folder = tempfile::Builder::new()
+            .permissions(fs::Permissions::from_mode(0o755))
+            .tempdir()
+            .unwrap();
         fs::copy(program("muster"), folder.path().join("muster")).unwrap();
         Some(Stranger { folder })
     }
 
     fn muster(&self, server: &str, args: &[&str]) -> Output {
         let mut command = Command::new(self.folder.path().join("muster"));
-        command.args(args).env_clear().env("MUSTER_SERVER", server).current_dir("/").uid(NOBODY).gid(NOBODY);
+        command
+            .args(args)
+            .env_clear()
+            .env("MUSTER_SERVER", server)
+            .current_dir("/")
+            .uid(NOBODY)
+            .gid(NOBODY);
         command.output().unwrap()
     }
 
     fn is_refused(&self, output: &Output, args: &[&str]) {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(5), "{args:?}: {said}");
-        assert!(said.contains("this coordinator serves root only, and you are user 65534"), "{args:?}: {said}");
+        assert!(
+            said.contains("this coordinator serves root only, and you are user 65534"),
+            "{args:?}: {said}"
+        );
         assert!(!String::from_utf8_lossy(&output.stdout).contains(SECRET));
     }
 }

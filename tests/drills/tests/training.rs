@@ -1,4 +1,5 @@
-//! A job trains through what a fleet does to it: workers die, nodes are cut, come back, and are scaled away.
+//! A job trains through what a fleet does to it: workers die, nodes are cut, come back, and are
+//! scaled away.
 
 use muster_drills::{Cluster, kill, last_step, nodes, pids};
 use rustix::process::Signal;
@@ -11,9 +12,15 @@ fn a_job_runs_to_its_end_and_its_logs_can_be_read() {
     cluster.train("short", "2", &["--steps", "5"]);
     cluster.muster(["wait", "short", "--for=complete", "--timeout", "90s"]);
     let status = cluster.status("short").unwrap();
-    assert_eq!((&status["phase"], &status["generation"]), (&"Succeeded".into(), &1.into()));
+    assert_eq!(
+        (&status["phase"], &status["generation"]),
+        (&"Succeeded".into(), &1.into())
+    );
     let log = cluster.muster(["logs", "short", "--rank", "1"]);
-    assert!(log.contains("step=5 world=2 rank=1") && log.contains("done world=2"), "{log}");
+    assert!(
+        log.contains("step=5 world=2 rank=1") && log.contains("done world=2"),
+        "{log}"
+    );
     cluster.muster(["delete", "job", "short"]);
     assert!(!cluster.try_muster(["get", "job", "short"]).status.success());
 }
@@ -25,13 +32,31 @@ fn a_killed_worker_costs_a_generation_and_not_the_job() {
     let before = cluster.trains("job", 1, 3);
     kill(pids(&before)[1], Signal::KILL);
     let after = cluster.trains("job", 2, 3);
-    assert_eq!(nodes(&after), nodes(&before), "survivors keep their rank order");
+    assert_eq!(
+        nodes(&after),
+        nodes(&before),
+        "survivors keep their rank order"
+    );
     assert!(last_step(&after) >= last_step(&before));
     let explain = cluster.json(["explain", "job"]);
     let incident = &explain["incidents"][1];
-    assert_eq!((&incident["cause"], &incident["charged"]), (&"WorkerKilled".into(), &"job".into()), "{incident:#}");
-    for phase in ["detectMs", "decideMs", "stopMs", "launchMs", "joinMs", "firstStepMs"] {
-        assert!(incident[phase].is_number(), "{phase} is not measured: {incident:#}");
+    assert_eq!(
+        (&incident["cause"], &incident["charged"]),
+        (&"WorkerKilled".into(), &"job".into()),
+        "{incident:#}"
+    );
+    for phase in [
+        "detectMs",
+        "decideMs",
+        "stopMs",
+        "launchMs",
+        "joinMs",
+        "firstStepMs",
+    ] {
+        assert!(
+            incident[phase].is_number(),
+            "{phase} is not measured: {incident:#}"
+        );
     }
 }
 
@@ -42,13 +67,25 @@ fn the_true_exit_code_and_error_reach_the_user() {
         "job",
         "2",
         &["--max-restarts", "0"],
-        &["--steps", "50", "--fail-at", "5", "--fail-rank", "1", "--exit-code", "77"],
+        &[
+            "--steps",
+            "50",
+            "--fail-at",
+            "5",
+            "--fail-rank",
+            "1",
+            "--exit-code",
+            "77",
+        ],
     );
     let output = cluster.try_muster(["wait", "job", "--for=complete", "--timeout", "90s"]);
     assert_eq!(output.status.code(), Some(3), "a job that failed");
     let status = cluster.status("job").unwrap();
     let message = status["message"].as_str().unwrap();
-    assert!(message.contains("rank 1") && message.contains("exit code 77: ValueError: asked to fail"), "{message}");
+    assert!(
+        message.contains("rank 1") && message.contains("exit code 77: ValueError: asked to fail"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -56,21 +93,41 @@ fn nodes_with_rank_0_and_with_the_store_may_be_cut_and_come_back() {
     let cluster = Cluster::up(4);
     cluster.train("job", "2:4", &LONG);
     let first = cluster.trains("job", 1, 4);
-    let (rank_0, store) = (cluster.node_of(&first, 0), first["storeNode"].as_str().unwrap().to_owned());
+    let (rank_0, store) = (
+        cluster.node_of(&first, 0),
+        first["storeNode"].as_str().unwrap().to_owned(),
+    );
     assert_ne!(rank_0, store);
     cluster.muster(["local", "kill-node", &rank_0]);
     let second = cluster.trains("job", 2, 3);
-    assert_eq!(cluster.node_of(&second, 0), cluster.node_of(&first, 1), "the next in order is rank 0 now");
+    assert_eq!(
+        cluster.node_of(&second, 0),
+        cluster.node_of(&first, 1),
+        "the next in order is rank 0 now"
+    );
     cluster.muster(["local", "kill-node", &store]);
     let third = cluster.trains("job", 3, 2);
     assert!(last_step(&third) >= last_step(&second));
     let explain = cluster.json(["explain", "job"]);
-    let charged: Vec<&str> = explain["incidents"].as_array().unwrap().iter().filter_map(|i| i["charged"].as_str()).collect();
-    assert_eq!(charged, ["nobody", "node", "node"], "a node's fault costs the job nothing");
+    let charged: Vec<&str> = explain["incidents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|i| i["charged"].as_str())
+        .collect();
+    assert_eq!(
+        charged,
+        ["nobody", "node", "node"],
+        "a node's fault costs the job nothing"
+    );
     cluster.muster(["local", "start-node", &rank_0]);
     cluster.muster(["scale", "job", "--nodes", "3"]);
     let fourth = cluster.trains("job", 4, 3);
-    assert_eq!(cluster.node_of(&fourth, 2), rank_0, "who comes back is last in order");
+    assert_eq!(
+        cluster.node_of(&fourth, 2),
+        rank_0,
+        "who comes back is last in order"
+    );
 }
 
 #[test]
@@ -81,17 +138,37 @@ fn below_the_minimum_it_waits_says_so_and_goes_on() {
     kill(pids(&first)[0], Signal::KILL);
     let lost = cluster.node_of(&first, 1);
     cluster.muster(["local", "kill-node", &lost]);
-    let waiting = cluster.wait("job", "waiting for nodes", |status| status["reason"] == "BelowMinimum");
-    assert!(waiting["message"].as_str().unwrap().contains("1 of at least 2 nodes"), "{waiting:#}");
+    let waiting = cluster.wait("job", "waiting for nodes", |status| {
+        status["reason"] == "BelowMinimum"
+    });
+    assert!(
+        waiting["message"]
+            .as_str()
+            .unwrap()
+            .contains("1 of at least 2 nodes"),
+        "{waiting:#}"
+    );
     cluster.muster(["local", "add-node"]);
-    let status = cluster.wait("job", "training again", |status| status["phase"] == "Running" && !status["lastStep"].is_null());
+    let status = cluster.wait("job", "training again", |status| {
+        status["phase"] == "Running" && !status["lastStep"].is_null()
+    });
     assert_eq!(status["nodes"], 2);
 }
 
 #[test]
 fn a_job_that_cannot_start_says_why() {
     let cluster = Cluster::up(1);
-    cluster.muster(["run", "--name", "job", "--nnodes", "1", "--max-restarts", "0", "--", "/nowhere/train.py"]);
+    cluster.muster([
+        "run",
+        "--name",
+        "job",
+        "--nnodes",
+        "1",
+        "--max-restarts",
+        "0",
+        "--",
+        "/nowhere/train.py",
+    ]);
     let status = cluster.wait("job", "failed", |status| status["phase"] == "Failed");
     let message = status["message"].as_str().unwrap();
     assert!(message.contains("/nowhere/train.py"), "{message}");

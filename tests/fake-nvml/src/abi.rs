@@ -1,4 +1,5 @@
-//! The C functions. Faithful where a client could notice: two-call sizes, return codes, per-link scope ids, argument versions.
+//! The C functions. Faithful where a client could notice: two-call sizes, return codes, per-link
+//! scope ids, argument versions.
 #![allow(
     unsafe_code,
     unreachable_pub,
@@ -50,11 +51,17 @@ fn handle(gpu: usize, instance: Option<usize>) -> nvmlDevice_t {
 
 fn parts(device: nvmlDevice_t) -> (usize, Option<usize>) {
     let number = device as usize;
-    ((number & 0xffff).wrapping_sub(1), (number >> 16).checked_sub(1))
+    (
+        (number & 0xffff).wrapping_sub(1),
+        (number >> 16).checked_sub(1),
+    )
 }
 
 /// Answers about a GPU, or says why not.
-pub(crate) fn with_gpu(device: nvmlDevice_t, answer: impl FnOnce(&mut State, usize) -> Code) -> Code {
+pub(crate) fn with_gpu(
+    device: nvmlDevice_t,
+    answer: impl FnOnce(&mut State, usize) -> Code,
+) -> Code {
     with(|state| {
         let (at, _) = parts(device);
         match state.hardware.gpus.get(at) {
@@ -68,7 +75,11 @@ pub(crate) fn with_gpu(device: nvmlDevice_t, answer: impl FnOnce(&mut State, usi
 }
 
 fn trouble(gpu: &Gpu) -> Code {
-    if gpu.lost { LOST } else { gpu.error.unwrap_or(OK) }
+    if gpu.lost {
+        LOST
+    } else {
+        gpu.error.unwrap_or(OK)
+    }
 }
 
 fn instance(gpu: &Gpu, device: nvmlDevice_t) -> Option<&MigInstance> {
@@ -189,7 +200,11 @@ pub unsafe extern "C" fn nvmlSystemGetCudaDriverVersion_v2(to: *mut c_int) -> Co
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlSystemGetProcessName(pid: c_uint, to: *mut c_char, room: c_uint) -> Code {
+pub unsafe extern "C" fn nvmlSystemGetProcessName(
+    pid: c_uint,
+    to: *mut c_char,
+    room: c_uint,
+) -> Code {
     // SAFETY: NVML's contract: `room` bytes at `to`.
     with(|_| unsafe { put_text(&format!("python{pid}"), to, room) })
 }
@@ -202,7 +217,10 @@ pub unsafe extern "C" fn nvmlDeviceGetCount_v2(to: *mut c_uint) -> Code {
 
 /// A lost GPU is counted, and its handle refused.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, to: *mut nvmlDevice_t) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(
+    index: c_uint,
+    to: *mut nvmlDevice_t,
+) -> Code {
     with(|state| match state.hardware.gpus.get(index as usize) {
         None => INVALID,
         Some(gpu) => match trouble(gpu) {
@@ -214,7 +232,11 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, to: *mut n
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(device: nvmlDevice_t, index: c_uint, to: *mut nvmlDevice_t) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
+    device: nvmlDevice_t,
+    index: c_uint,
+    to: *mut nvmlDevice_t,
+) -> Code {
     with_gpu(device, |state, at| match &state.hardware.gpus[at].mig {
         None => NOT_SUPPORTED,
         Some(mig) if mig.instances.get(index as usize).is_none() => NOT_FOUND,
@@ -226,17 +248,34 @@ pub unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(device: nvmlDevice_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetGpuInstanceId(device: nvmlDevice_t, to: *mut c_uint) -> Code {
     // SAFETY: NVML's contract: a place for the answer.
-    with_gpu(device, |state, at| unsafe { put(instance(&state.hardware.gpus[at], device).map(|i| i.gpu_instance), to) })
+    with_gpu(device, |state, at| unsafe {
+        put(
+            instance(&state.hardware.gpus[at], device).map(|i| i.gpu_instance),
+            to,
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetComputeInstanceId(device: nvmlDevice_t, to: *mut c_uint) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetComputeInstanceId(
+    device: nvmlDevice_t,
+    to: *mut c_uint,
+) -> Code {
     // SAFETY: NVML's contract: a place for the answer.
-    with_gpu(device, |state, at| unsafe { put(instance(&state.hardware.gpus[at], device).map(|i| i.compute_instance), to) })
+    with_gpu(device, |state, at| unsafe {
+        put(
+            instance(&state.hardware.gpus[at], device).map(|i| i.compute_instance),
+            to,
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMigMode(device: nvmlDevice_t, current: *mut c_uint, pending: *mut c_uint) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetMigMode(
+    device: nvmlDevice_t,
+    current: *mut c_uint,
+    pending: *mut c_uint,
+) -> Code {
     with_gpu(device, |state, at| {
         let mig = state.hardware.gpus[at].mig.as_ref();
         // SAFETY: NVML's contract: two places for the answers.
@@ -250,20 +289,33 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(device: nvmlDevice_t, current: *mu
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, to: *mut nvmlMemory_v2_t) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
+    device: nvmlDevice_t,
+    to: *mut nvmlMemory_v2_t,
+) -> Code {
     with_gpu(device, |state, at| {
         let gpu = &state.hardware.gpus[at];
         let total = instance(gpu, device).map_or(gpu.memory, |i| i.memory);
         let reserved = RESERVED.min(total);
         let used = gpu.memory_used.min(total - reserved);
-        let answer = nvmlMemory_v2_t { version: 2, total, reserved, free: total - reserved - used, used };
+        let answer = nvmlMemory_v2_t {
+            version: 2,
+            total,
+            reserved,
+            free: total - reserved - used,
+            used,
+        };
         // SAFETY: NVML's contract: a place for the answer.
         unsafe { put(Some(answer), to) }
     })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(device: nvmlDevice_t, major: *mut c_int, minor: *mut c_int) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(
+    device: nvmlDevice_t,
+    major: *mut c_int,
+    minor: *mut c_int,
+) -> Code {
     with_gpu(device, |state, at| {
         let (high, low) = state.hardware.gpus[at].compute_capability;
         // SAFETY: NVML's contract: two places for the answers.
@@ -277,9 +329,14 @@ pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(device: nvmlDevice_t
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, to: *mut nvmlPciInfo_t) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(
+    device: nvmlDevice_t,
+    to: *mut nvmlPciInfo_t,
+) -> Code {
     // SAFETY: NVML's contract: a place for the answer.
-    with_gpu(device, |state, at| unsafe { put(Some(pci(&state.hardware.gpus[at].pci, 0x2330_10de)), to) })
+    with_gpu(device, |state, at| unsafe {
+        put(Some(pci(&state.hardware.gpus[at].pci, 0x2330_10de)), to)
+    })
 }
 
 /// NVML's structure for an address, with both spellings.
@@ -289,7 +346,9 @@ pub(crate) fn pci(address: &str, device: u32) -> nvmlPciInfo_t {
     let legacy = address.get(4..).unwrap_or(address);
     let fill = |to: &mut [c_char], text: &str| {
         let room = to.len() - 1;
-        to.iter_mut().zip(text.bytes().take(room)).for_each(|(to, byte)| *to = byte as c_char);
+        to.iter_mut()
+            .zip(text.bytes().take(room))
+            .for_each(|(to, byte)| *to = byte as c_char);
     };
     fill(&mut answer.busId, address);
     fill(&mut answer.busIdLegacy, legacy);
@@ -305,7 +364,8 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
 ) -> Code {
     with_gpu(device, |state, at| {
         let processes = &state.hardware.gpus[at].processes;
-        // SAFETY: NVML's contract: `count` says how many fit at `to`, and is told how many there are.
+        // SAFETY: NVML's contract: `count` says how many fit at `to`, and is told how many there
+        // are.
         unsafe {
             let room = count.read() as usize;
             count.write(processes.len() as c_uint);

@@ -46,7 +46,10 @@ pub fn inject(dir: &Path, target: &str, fault: &str) -> anyhow::Result<()> {
         "driver" => driver(&mut hardware, word, value)?,
         "fabric" => fabric(dir, &mut hardware, word, value)?,
         "kernel" => return kernel(dir, word, value),
-        _ => match target.strip_prefix("gpu").and_then(|number| number.parse::<usize>().ok()) {
+        _ => match target
+            .strip_prefix("gpu")
+            .and_then(|number| number.parse::<usize>().ok())
+        {
             Some(number) => gpu(dir, &mut hardware, number, word, value)?,
             None => return nic(&dir.join(machine::SYSROOT), target, word, value),
         },
@@ -55,7 +58,10 @@ pub fn inject(dir: &Path, target: &str, fault: &str) -> anyhow::Result<()> {
 }
 
 fn number<T: std::str::FromStr>(word: &str, value: &str) -> anyhow::Result<T> {
-    value.parse().ok().with_context(|| format!("{word}={value}: not a number that fits"))
+    value
+        .parse()
+        .ok()
+        .with_context(|| format!("{word}={value}: not a number that fits"))
 }
 
 fn driver(hardware: &mut Hardware, word: &str, value: &str) -> anyhow::Result<()> {
@@ -70,8 +76,17 @@ fn driver(hardware: &mut Hardware, word: &str, value: &str) -> anyhow::Result<()
 
 /// Another rack, another part of it, or no way to the memory of the others.
 fn fabric(dir: &Path, hardware: &mut Hardware, word: &str, value: &str) -> anyhow::Result<()> {
-    let member = |gpu: &&mut Gpu| gpu.fabric.as_ref().is_some_and(|fabric| fabric.cluster != [0; 16]);
-    let fabrics: Vec<_> = hardware.gpus.iter_mut().filter(member).filter_map(|gpu| gpu.fabric.as_mut()).collect();
+    let member = |gpu: &&mut Gpu| {
+        gpu.fabric
+            .as_ref()
+            .is_some_and(|fabric| fabric.cluster != [0; 16])
+    };
+    let fabrics: Vec<_> = hardware
+        .gpus
+        .iter_mut()
+        .filter(member)
+        .filter_map(|gpu| gpu.fabric.as_mut())
+        .collect();
     if fabrics.is_empty() {
         bail!("fabric: this machine is in no multi-node NVLink domain");
     }
@@ -79,11 +94,15 @@ fn fabric(dir: &Path, hardware: &mut Hardware, word: &str, value: &str) -> anyho
     match (word, value) {
         ("rack", _) => {
             let cluster = shapes::cluster(number(word, value)?);
-            fabrics.into_iter().for_each(|fabric| fabric.cluster = cluster);
+            fabrics
+                .into_iter()
+                .for_each(|fabric| fabric.cluster = cluster);
         }
         ("clique", _) => {
             let clique = number(word, value)?;
-            fabrics.into_iter().for_each(|fabric| fabric.clique = clique);
+            fabrics
+                .into_iter()
+                .for_each(|fabric| fabric.clique = clique);
         }
         ("channel", "on") => fs::write(&channel, "").context("make the channel")?,
         ("channel", "off") => fs::remove_file(&channel).context("take the channel away")?,
@@ -92,9 +111,18 @@ fn fabric(dir: &Path, hardware: &mut Hardware, word: &str, value: &str) -> anyho
     Ok(())
 }
 
-fn gpu(dir: &Path, hardware: &mut Hardware, at: usize, word: &str, value: &str) -> anyhow::Result<()> {
+fn gpu(
+    dir: &Path,
+    hardware: &mut Hardware,
+    at: usize,
+    word: &str,
+    value: &str,
+) -> anyhow::Result<()> {
     let there = hardware.gpus.len();
-    let gpu = hardware.gpus.get_mut(at).with_context(|| format!("gpu{at}: there are {there} GPUs, counted from 0"))?;
+    let gpu = hardware
+        .gpus
+        .get_mut(at)
+        .with_context(|| format!("gpu{at}: there are {there} GPUs, counted from 0"))?;
     match word {
         "lost" => gpu.lost = true,
         "error" => gpu.error = Some(number(word, value)?),
@@ -106,8 +134,12 @@ fn gpu(dir: &Path, hardware: &mut Hardware, at: usize, word: &str, value: &str) 
                 hardware.event(at, DOUBLE_BIT, 0);
             }
         }
-        "sram-corrected" => gpu.ecc.get_or_insert_with(Ecc::default).sram_corrected += number::<u64>(word, value)?,
-        "corrected" => gpu.ecc.get_or_insert_with(Ecc::default).corrected += number::<u64>(word, value)?,
+        "sram-corrected" => {
+            gpu.ecc.get_or_insert_with(Ecc::default).sram_corrected += number::<u64>(word, value)?
+        }
+        "corrected" => {
+            gpu.ecc.get_or_insert_with(Ecc::default).corrected += number::<u64>(word, value)?
+        }
         "remap" => {
             let remap = gpu.remap.get_or_insert_default();
             match value {
@@ -130,8 +162,15 @@ fn gpu(dir: &Path, hardware: &mut Hardware, at: usize, word: &str, value: &str) 
             let code: u32 = number(word, value)?;
             gpu.lost |= code == 79;
             let pci = gpu.pci[4..].trim_end_matches(".0").to_lowercase();
-            let words = if code == 79 { ", GPU has fallen off the bus." } else { "" };
-            kernel_log(dir, &format!("NVRM: Xid (PCI:{pci}): {code}, pid=4242, name=python3{words}"))?;
+            let words = if code == 79 {
+                ", GPU has fallen off the bus."
+            } else {
+                ""
+            };
+            kernel_log(
+                dir,
+                &format!("NVRM: Xid (PCI:{pci}): {code}, pid=4242, name=python3{words}"),
+            )?;
             const XID: u64 = 8;
             hardware.event(at, XID, u64::from(code));
         }
@@ -141,15 +180,26 @@ fn gpu(dir: &Path, hardware: &mut Hardware, at: usize, word: &str, value: &str) 
 }
 
 fn well(dir: &Path, at: usize) -> anyhow::Result<Gpu> {
-    let text = fs::read_to_string(dir.join(machine::WELL)).context("read the machine as it was made")?;
-    let hardware: Hardware = serde_json::from_str(&text).context("read the machine as it was made")?;
-    hardware.gpus.into_iter().nth(at).context("the machine was made with fewer GPUs")
+    let text =
+        fs::read_to_string(dir.join(machine::WELL)).context("read the machine as it was made")?;
+    let hardware: Hardware =
+        serde_json::from_str(&text).context("read the machine as it was made")?;
+    hardware
+        .gpus
+        .into_iter()
+        .nth(at)
+        .context("the machine was made with fewer GPUs")
 }
 
 fn link(gpu: &mut Gpu, word: &str, value: &str) -> anyhow::Result<()> {
-    let (link, what) = value.split_once(':').with_context(|| format!("{word}={value}: not LINK:VALUE"))?;
+    let (link, what) = value
+        .split_once(':')
+        .with_context(|| format!("{word}={value}: not LINK:VALUE"))?;
     let (at, there) = (number::<usize>(word, link)?, gpu.links.len());
-    let link = gpu.links.get_mut(at).with_context(|| format!("link {at}: there are {there}"))?;
+    let link = gpu
+        .links
+        .get_mut(at)
+        .with_context(|| format!("link {at}: there are {there}"))?;
     match (word, what) {
         ("link", "down") => link.active = false,
         ("link", "up") => link.active = true,
@@ -161,7 +211,10 @@ fn link(gpu: &mut Gpu, word: &str, value: &str) -> anyhow::Result<()> {
 
 fn kernel(dir: &Path, word: &str, value: &str) -> anyhow::Result<()> {
     // Status and largest error, as adjtimex answers.
-    let clock = |answer: &str| fs::write(dir.join(machine::SYSROOT).join("adjtimex"), answer).context("set the clock's state");
+    let clock = |answer: &str| {
+        fs::write(dir.join(machine::SYSROOT).join("adjtimex"), answer)
+            .context("set the clock's state")
+    };
     match (word, value) {
         ("log", text) => kernel_log(dir, text),
         ("clock", "set") => clock("8193 500\n"),
@@ -174,7 +227,11 @@ fn kernel(dir: &Path, word: &str, value: &str) -> anyhow::Result<()> {
 fn kernel_log(dir: &Path, text: &str) -> anyhow::Result<()> {
     let path = dir.join(machine::SYSROOT).join("dev/kmsg");
     let sequence = fs::read_to_string(&path).map_or(0, |text| text.lines().count());
-    let mut log = OpenOptions::new().append(true).create(true).open(&path).with_context(|| format!("open {}", path.display()))?;
+    let mut log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(&path)
+        .with_context(|| format!("open {}", path.display()))?;
     Ok(log.write_all(format!("3,{sequence},{},-;{text}\n", sequence * 1_000).as_bytes())?)
 }
 
@@ -187,16 +244,24 @@ fn nic(root: &Path, name: &str, word: &str, value: &str) -> anyhow::Result<()> {
         bail!("{name:?} is neither gpuN, driver, kernel nor a NIC of this machine");
     }
     let write = |folder: &Path, file: &str, text: &str| {
-        fs::write(folder.join(file), format!("{text}\n")).with_context(|| format!("write {}", folder.join(file).display()))
+        fs::write(folder.join(file), format!("{text}\n"))
+            .with_context(|| format!("write {}", folder.join(file).display()))
     };
     let add = |folder: &Path, file: &str, more: u64| {
-        let before: u64 = fs::read_to_string(folder.join(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        let before: u64 = fs::read_to_string(folder.join(file))
+            .ok()
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(0);
         write(folder, file, &(before + more).to_string())
     };
     let up = |up: bool| match is_rdma {
         true => {
             write(&port, "state", if up { "4: ACTIVE" } else { "1: DOWN" })?;
-            write(&port, "phys_state", if up { "5: LinkUp" } else { "2: Polling" })
+            write(
+                &port,
+                "phys_state",
+                if up { "5: LinkUp" } else { "2: Polling" },
+            )
         }
         false => {
             write(&interface, "operstate", if up { "up" } else { "down" })?;
@@ -211,16 +276,27 @@ fn nic(root: &Path, name: &str, word: &str, value: &str) -> anyhow::Result<()> {
         "rate" if is_rdma => write(&port, "rate", &format!("{value} Gb/sec (4X)")),
         "errors" if is_rdma => add(&port, "counters/port_rcv_errors", number(word, value)?),
         "counter" if is_rdma => {
-            let (counter, more) = value.split_once(':').with_context(|| format!("counter={value}: not NAME:N"))?;
+            let (counter, more) = value
+                .split_once(':')
+                .with_context(|| format!("counter={value}: not NAME:N"))?;
             let places = ["counters", "hw_counters"].map(|folder| format!("{folder}/{counter}"));
-            let file = places.iter().find(|file| port.join(file).is_file()).with_context(|| format!("no counter {counter:?}"))?;
+            let file = places
+                .iter()
+                .find(|file| port.join(file).is_file())
+                .with_context(|| format!("no counter {counter:?}"))?;
             add(&port, file, number(word, more)?)
         }
-        "unanswered" if is_rdma && device.join("hw_counters").is_dir() => {
-            add(&device, "hw_counters/no_completion_cmds", number(word, value)?)
-        }
+        "unanswered" if is_rdma && device.join("hw_counters").is_dir() => add(
+            &device,
+            "hw_counters/no_completion_cmds",
+            number(word, value)?,
+        ),
         "gone" => {
-            let class = if is_rdma { "sys/class/infiniband" } else { "sys/class/net" };
+            let class = if is_rdma {
+                "sys/class/infiniband"
+            } else {
+                "sys/class/net"
+            };
             fs::remove_file(root.join(class).join(name)).context("take the NIC away")
         }
         _ => bail!("{name}: {word:?} is no fault of a NIC; known are:\n{FAULTS}"),

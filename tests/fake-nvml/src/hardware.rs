@@ -151,7 +151,9 @@ pub struct Fabric {
 
 impl Hardware {
     pub fn read(dir: &Path) -> anyhow::Result<Self> {
-        Ok(serde_json::from_str(&std::fs::read_to_string(dir.join(FILE))?)?)
+        Ok(serde_json::from_str(&std::fs::read_to_string(
+            dir.join(FILE),
+        )?)?)
     }
 
     /// As a whole or not at all: programs read it at any moment.
@@ -163,7 +165,12 @@ impl Hardware {
 
     pub fn event(&mut self, gpu: usize, kind: u64, value: u64) {
         let sequence = self.events.last().map_or(0, |last| last.sequence) + 1;
-        self.events.push(Event { sequence, gpu, kind, value });
+        self.events.push(Event {
+            sequence,
+            gpu,
+            kind,
+            value,
+        });
         // A storm of weeks must not fill the disk.
         const KEPT: usize = 256;
         let surplus = self.events.len().saturating_sub(KEPT);

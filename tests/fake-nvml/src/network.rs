@@ -13,7 +13,8 @@ pub(crate) struct Rdma<'a> {
     pub(crate) rate: &'a str,
     pub(crate) link_layer: &'a str,
     pub(crate) lid: u32,
-    /// Address, kind, interface; an empty kind cannot be read, as for entries a container may not see.
+    /// Address, kind, interface; an empty kind cannot be read, as for entries a container may not
+    /// see.
     pub(crate) gids: &'a [(String, &'a str, &'a str)],
 }
 
@@ -28,13 +29,29 @@ const COUNTERS: [&str; 9] = [
     "port_rcv_data",
     "port_xmit_data",
 ];
-const HW_COUNTERS: [&str; 4] = ["rnr_nak_retry_err", "local_ack_timeout_err", "roce_slow_restart", "out_of_sequence"];
+const HW_COUNTERS: [&str; 4] = [
+    "rnr_nak_retry_err",
+    "local_ack_timeout_err",
+    "roce_slow_restart",
+    "out_of_sequence",
+];
 
 impl Rdma<'_> {
     pub(crate) fn put(&self, tree: &Tree, device: &Device<'_>) -> io::Result<()> {
         let folder = format!("{}/infiniband/{}", device.folder(), self.name);
-        let guid = format!("a088:c203:00{:02x}:{:04x}", self.number, 0x1a00 + self.number);
-        tree.files(&folder, &[("node_guid", &guid), ("fw_ver", self.firmware), ("board_id", self.board)])?;
+        let guid = format!(
+            "a088:c203:00{:02x}:{:04x}",
+            self.number,
+            0x1a00 + self.number
+        );
+        tree.files(
+            &folder,
+            &[
+                ("node_guid", &guid),
+                ("fw_ver", self.firmware),
+                ("board_id", self.board),
+            ],
+        )?;
         tree.link(&format!("{folder}/device"), &device.folder())?;
         tree.link(&format!("sys/class/infiniband/{}", self.name), &folder)?;
         let port = format!("{folder}/ports/1");
@@ -56,15 +73,25 @@ impl Rdma<'_> {
                 tree.file(&format!("{port}/gid_attrs/ndevs/{i}"), interface)?;
             }
         }
-        tree.file(&format!("{port}/gids/{}", self.gids.len()), "0000:0000:0000:0000:0000:0000:0000:0000")?;
-        COUNTERS.iter().try_for_each(|counter| tree.file(&format!("{port}/counters/{counter}"), "0"))?;
-        HW_COUNTERS.iter().try_for_each(|counter| tree.file(&format!("{port}/hw_counters/{counter}"), "0"))?;
+        tree.file(
+            &format!("{port}/gids/{}", self.gids.len()),
+            "0000:0000:0000:0000:0000:0000:0000:0000",
+        )?;
+        COUNTERS
+            .iter()
+            .try_for_each(|counter| tree.file(&format!("{port}/counters/{counter}"), "0"))?;
+        HW_COUNTERS
+            .iter()
+            .try_for_each(|counter| tree.file(&format!("{port}/hw_counters/{counter}"), "0"))?;
         if device.driver == "efa" {
             tree.file(&format!("{folder}/hw_counters/no_completion_cmds"), "0")?;
         }
         let verbs = format!("{}/infiniband_verbs/uverbs{}", device.folder(), self.number);
         tree.file(&format!("{verbs}/ibdev"), self.name)?;
-        tree.link(&format!("sys/class/infiniband_verbs/uverbs{}", self.number), &verbs)?;
+        tree.link(
+            &format!("sys/class/infiniband_verbs/uverbs{}", self.number),
+            &verbs,
+        )?;
         tree.file(&format!("dev/infiniband/uverbs{}", self.number), "")
     }
 }
@@ -81,13 +108,20 @@ pub(crate) struct Interface<'a> {
 
 impl Interface<'_> {
     /// On a PCI device, or virtual. `kind_word`: what `uevent` says, as `DEVTYPE=wireguard`.
-    pub(crate) fn put(&self, tree: &Tree, device: Option<&Device<'_>>, kind_word: &str) -> io::Result<()> {
+    pub(crate) fn put(
+        &self,
+        tree: &Tree,
+        device: Option<&Device<'_>>,
+        kind_word: &str,
+    ) -> io::Result<()> {
         let folder = match device {
             Some(device) => format!("{}/net/{}", device.folder(), self.name),
             None => format!("sys/devices/virtual/net/{}", self.name),
         };
         let address = format!("b8:3f:d2:00:00:{:02x}", self.number);
-        let speed = self.speed.map_or("-1".to_owned(), |speed| speed.to_string());
+        let speed = self
+            .speed
+            .map_or("-1".to_owned(), |speed| speed.to_string());
         tree.files(
             &folder,
             &[

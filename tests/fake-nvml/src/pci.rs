@@ -51,17 +51,26 @@ impl Device<'_> {
             ],
         )?;
         // The port above can do as much.
-        if let Some((above, _)) =
-            folder.rsplit_once('/').filter(|(above, _)| !above.rsplit('/').next().unwrap_or("").starts_with("pci"))
+        if let Some((above, _)) = folder
+            .rsplit_once('/')
+            .filter(|(above, _)| !above.rsplit('/').next().unwrap_or("").starts_with("pci"))
         {
             tree.files(
                 above,
-                &[("max_link_speed", self.link.0), ("max_link_width", &width), ("class", "0x060400"), ("vendor", "0x1000")],
+                &[
+                    ("max_link_speed", self.link.0),
+                    ("max_link_width", &width),
+                    ("class", "0x060400"),
+                    ("vendor", "0x1000"),
+                ],
             )?;
         }
         if !self.driver.is_empty() {
             tree.folder(&format!("sys/bus/pci/drivers/{}", self.driver))?;
-            tree.link(&format!("{folder}/driver"), &format!("sys/bus/pci/drivers/{}", self.driver))?;
+            tree.link(
+                &format!("{folder}/driver"),
+                &format!("sys/bus/pci/drivers/{}", self.driver),
+            )?;
         }
         tree.link(&format!("sys/bus/pci/devices/{}", self.address()), &folder)
     }

@@ -1,4 +1,5 @@
-//! Whole machines by name. Addresses, names and numbers are those such machines are known by; the rest is plausible.
+//! Whole machines by name. Addresses, names and numbers are those such machines are known by; the
+//! rest is plausible.
 
 use std::{io, path::Path};
 
@@ -72,8 +73,20 @@ const SHAPES: [Shape; 10] = [
         missing: &[],
         build: rack::nvl72,
     },
-    Shape { name: "4xl40s", about: "4 PCIe cards, one RoCE NIC, no NVLink", driver: true, missing: &[], build: servers::l40s },
-    Shape { name: "mig", about: "2 H100, the first cut into MIG instances", driver: true, missing: &[], build: small::mig },
+    Shape {
+        name: "4xl40s",
+        about: "4 PCIe cards, one RoCE NIC, no NVLink",
+        driver: true,
+        missing: &[],
+        build: servers::l40s,
+    },
+    Shape {
+        name: "mig",
+        about: "2 H100, the first cut into MIG instances",
+        driver: true,
+        missing: &[],
+        build: small::mig,
+    },
     Shape {
         name: "cloud",
         about: "a virtual machine with 8 H100 in a flat PCIe tree",
@@ -81,7 +94,13 @@ const SHAPES: [Shape; 10] = [
         missing: &[],
         build: cloud::flat,
     },
-    Shape { name: "efa", about: "a virtual machine with 8 A100 and 4 EFA devices", driver: true, missing: &[], build: cloud::efa },
+    Shape {
+        name: "efa",
+        about: "a virtual machine with 8 A100 and 4 EFA devices",
+        driver: true,
+        missing: &[],
+        build: cloud::efa,
+    },
     Shape {
         name: "old-driver",
         about: "2 V100 with NVLink between them and a driver of 2021",
@@ -89,7 +108,13 @@ const SHAPES: [Shape; 10] = [
         missing: &OLD,
         build: small::old_driver,
     },
-    Shape { name: "laptop", about: "no NVIDIA driver, wireless and WireGuard", driver: false, missing: &[], build: small::laptop },
+    Shape {
+        name: "laptop",
+        about: "no NVIDIA driver, wireless and WireGuard",
+        driver: false,
+        missing: &[],
+        build: small::laptop,
+    },
 ];
 
 pub fn all() -> &'static [Shape] {

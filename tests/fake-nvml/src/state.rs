@@ -10,7 +10,8 @@ use std::{
 
 use crate::hardware::Hardware;
 
-/// How soon a hung call looks whether it still hangs, and a waiting one for news. Each look is one stat.
+/// How soon a hung call looks whether it still hangs, and a waiting one for news. Each look is one
+/// stat.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
@@ -26,12 +27,16 @@ pub(crate) struct State {
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
 fn lock() -> MutexGuard<'static, Option<State>> {
-    STATE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    STATE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl State {
     fn fresh(&mut self) {
-        let Ok(found) = std::fs::metadata(self.dir.join(crate::hardware::FILE)) else { return };
+        let Ok(found) = std::fs::metadata(self.dir.join(crate::hardware::FILE)) else {
+            return;
+        };
         let seen = (found.ino(), found.mtime_nsec(), found.len());
         if seen != self.seen
             && let Ok(hardware) = Hardware::read(&self.dir)
@@ -45,7 +50,10 @@ impl State {
 pub(crate) fn with<T>(answer: impl FnOnce(&mut State) -> T) -> T {
     loop {
         let mut guard = lock();
-        let state = guard.get_or_insert_with(|| State { dir: own_dir().unwrap_or_default(), ..State::default() });
+        let state = guard.get_or_insert_with(|| State {
+            dir: own_dir().unwrap_or_default(),
+            ..State::default()
+        });
         state.fresh();
         if !state.hardware.hang {
             return answer(state);
@@ -58,5 +66,7 @@ pub(crate) fn with<T>(answer: impl FnOnce(&mut State) -> T) -> T {
 /// Where this library lies.
 fn own_dir() -> Option<PathBuf> {
     let path = crate::abi::own_path()?;
-    Path::new(OsStr::from_bytes(CStr::to_bytes(path))).parent().map(Path::to_owned)
+    Path::new(OsStr::from_bytes(CStr::to_bytes(path)))
+        .parent()
+        .map(Path::to_owned)
 }

@@ -1,4 +1,5 @@
-//! Files and links below a sysroot, as sysfs lays them out: a device has one place, everything else links to it.
+//! Files and links below a sysroot, as sysfs lays them out: a device has one place, everything else
+//! links to it.
 
 use std::{
     fs, io,
@@ -12,7 +13,9 @@ pub(crate) struct Tree {
 
 impl Tree {
     pub(crate) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned() }
+        Self {
+            root: root.to_owned(),
+        }
     }
 
     /// Writes `text` and the newline that sysfs ends every value with.
@@ -23,14 +26,17 @@ impl Tree {
     }
 
     pub(crate) fn files(&self, folder: &str, values: &[(&str, &str)]) -> io::Result<()> {
-        values.iter().try_for_each(|(name, text)| self.file(&format!("{folder}/{name}"), text))
+        values
+            .iter()
+            .try_for_each(|(name, text)| self.file(&format!("{folder}/{name}"), text))
     }
 
     pub(crate) fn folder(&self, path: &str) -> io::Result<()> {
         fs::create_dir_all(self.root.join(path))
     }
 
-    /// A link at `path` to `target`, both below the root; relative, as in sysfs, so that the root can be anywhere.
+    /// A link at `path` to `target`, both below the root; relative, as in sysfs, so that the root
+    /// can be anywhere.
     pub(crate) fn link(&self, path: &str, target: &str) -> io::Result<()> {
         let at = self.root.join(path);
         fs::create_dir_all(at.parent().expect("paths lie below the root"))?;

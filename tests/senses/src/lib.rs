@@ -1,4 +1,5 @@
-//! A machine that is not there, and the agent's own probes looking at it. The tests are in `tests/`; `senses-cost` measures what looking costs.
+//! A machine that is not there, and the agent's own probes looking at it. The tests are in
+//! `tests/`; `senses-cost` measures what looking costs.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,8 +15,9 @@ use muster_core::{health::Finding, node_report::NodeReport};
 use muster_fake_nvml::{fault, machine};
 use tempfile::TempDir;
 
-/// Faults are seen this soon in the tests, and not a second later: a test must not wait for the next look. Quicker, and a dozen machines that
-/// are looked at side by side on two cores take longer than three looks may, which is what a hung driver looks like.
+/// Faults are seen this soon in the tests, and not a second later: a test must not wait for the
+/// next look. Quicker, and a dozen machines that are looked at side by side on two cores take
+/// longer than three looks may, which is what a hung driver looks like.
 pub const QUICK: Pace = Pace {
     glance: Duration::from_millis(250),
     fast: Duration::from_millis(250),
@@ -35,9 +37,12 @@ pub struct Machine {
 
 impl Machine {
     pub fn new(scenario: &str) -> Self {
-        let made = Self { home: tempfile::tempdir().expect("a place for temporary files") };
+        let made = Self {
+            home: tempfile::tempdir().expect("a place for temporary files"),
+        };
         let library = machine::built_library().expect("cargo builds the library beside the tests");
-        machine::make(&made.dir(), scenario, "test", Some(&library)).expect("the scenario can be made");
+        machine::make(&made.dir(), scenario, "test", Some(&library))
+            .expect("the scenario can be made");
         std::fs::create_dir_all(made.state_dir()).expect("the directory is ours");
         made
     }
@@ -56,7 +61,11 @@ impl Machine {
 
     /// An agent's configuration that looks at this machine.
     pub fn config(&self, pace: Pace, more: &[&str]) -> Config {
-        let path = |path: PathBuf| path.to_str().expect("temporary files have plain names").to_owned();
+        let path = |path: PathBuf| {
+            path.to_str()
+                .expect("temporary files have plain names")
+                .to_owned()
+        };
         let fixed = [
             "muster-agent".to_owned(),
             "--node-name=n1".to_owned(),
@@ -65,7 +74,9 @@ impl Machine {
             format!("--sysroot={}", path(self.dir().join(machine::SYSROOT))),
             format!("--nvml-library={}", path(self.dir().join(machine::LIBRARY))),
         ];
-        let args = fixed.into_iter().chain(more.iter().map(|arg| (*arg).to_owned()));
+        let args = fixed
+            .into_iter()
+            .chain(more.iter().map(|arg| (*arg).to_owned()));
         let mut config = Flags::parse_from(args).check().expect("the flags are good");
         config.probes.pace = pace;
         config
@@ -88,7 +99,9 @@ impl Eyes {
         let mut facts = Facts::gather(config);
         // The agent goes on without after a while; a test on a loaded machine waits.
         let looked = async { while !facts.first_look().await {} };
-        tokio::time::timeout(PATIENCE, looked).await.expect("the probes look at the machine");
+        tokio::time::timeout(PATIENCE, looked)
+            .await
+            .expect("the probes look at the machine");
         let report = facts.report();
         Self { facts, report }
     }
@@ -117,19 +130,38 @@ impl Eyes {
 
     /// Waits for a finding of this check.
     pub async fn finding(&mut self, check: &str) -> Finding {
-        let of_check = |report: &NodeReport| report.health.findings.iter().find(|finding| finding.check == check).cloned();
-        let report = self.until(&format!("{check} is found"), |report| of_check(report).is_some()).await;
+        let of_check = |report: &NodeReport| {
+            report
+                .health
+                .findings
+                .iter()
+                .find(|finding| finding.check == check)
+                .cloned()
+        };
+        let report = self
+            .until(&format!("{check} is found"), |report| {
+                of_check(report).is_some()
+            })
+            .await;
         of_check(report).expect("waited for")
     }
 
     /// Waits until there is none.
     pub async fn no_finding(&mut self, check: &str) {
-        self.until(&format!("{check} is gone"), |report| !report.health.findings.iter().any(|finding| finding.check == check))
-            .await;
+        self.until(&format!("{check} is gone"), |report| {
+            !report
+                .health
+                .findings
+                .iter()
+                .any(|finding| finding.check == check)
+        })
+        .await;
     }
 }
 
 /// The folder of a machine's golden report.
 pub fn golden(scenario: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/node-reports").join(format!("{scenario}.json"))
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../fixtures/node-reports")
+        .join(format!("{scenario}.json"))
 }

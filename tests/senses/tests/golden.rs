@@ -1,5 +1,6 @@
-//! What the probes say of each machine shape, word for word. After a change that is meant: `MUSTER_BLESS=1 cargo test -p muster-senses --test golden`,
-//! and read the difference before it is committed.
+//! What the probes say of each machine shape, word for word. After a change that is meant:
+//! `MUSTER_BLESS=1 cargo test -p muster-senses --test golden`, and read the difference before it is
+//! committed.
 
 use muster_core::node_report::NodeReport;
 use muster_fake_nvml::shapes;
@@ -9,7 +10,11 @@ use muster_senses::{Machine, golden};
 fn plain(report: &NodeReport) -> String {
     let mut report = report.clone();
     report.agent_version = "VERSION".into();
-    report.health.findings.iter_mut().for_each(|finding| finding.since_unix_us = 0);
+    report
+        .health
+        .findings
+        .iter_mut()
+        .for_each(|finding| finding.since_unix_us = 0);
     let text = serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n";
     // A NIC's row is one line of the file, not twenty.
     compact(&text)
@@ -24,7 +29,11 @@ fn compact(text: &str) -> String {
         out.push_str(before);
         let end = list.find(']').expect("JSON lists end") + 1;
         let inner = &list[1..end - 1];
-        if inner.contains('[') || inner.contains("\"uuid\"") || inner.contains("\"name\"") || inner.contains("\"check\"") {
+        if inner.contains('[')
+            || inner.contains("\"uuid\"")
+            || inner.contains("\"name\"")
+            || inner.contains("\"check\"")
+        {
             out.push('[');
             rest = &list[1..];
         } else {
@@ -40,7 +49,9 @@ fn difference(expected: &str, found: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (expected.lines().collect(), found.lines().collect());
     let same_front = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
     let rest = (old.len() - same_front).min(new.len() - same_front);
-    let same_back = (0..rest).take_while(|back| old[old.len() - 1 - back] == new[new.len() - 1 - back]).count();
+    let same_back = (0..rest)
+        .take_while(|back| old[old.len() - 1 - back] == new[new.len() - 1 - back])
+        .count();
     let lines = |sign: char, lines: &[&str]| {
         let changed = &lines[same_front..lines.len() - same_back];
         changed
@@ -75,7 +86,8 @@ async fn reports_of_all_machine_shapes() {
 async fn golden_reports_can_be_read_again() {
     for shape in shapes::all() {
         let text = std::fs::read_to_string(golden(shape.name)).unwrap();
-        let report: NodeReport = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", shape.name));
+        let report: NodeReport =
+            serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", shape.name));
         assert_eq!(plain(&report), text, "{}", shape.name);
     }
 }

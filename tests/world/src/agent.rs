@@ -1,5 +1,6 @@
-//! The agent's shell: one process at a time around the real brain of its node. Dials, speaks, persists the ledger, tells runners; dies
-//! and comes back with what is on disk, while everything it started goes on.
+//! The agent's shell: one process at a time around the real brain of its node. Dials, speaks,
+//! persists the ledger, tells runners; dies and comes back with what is on disk, while everything
+//! it started goes on.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -69,7 +70,10 @@ impl World {
         }
         if place.ledger_damaged {
             // It will not guess what it has promised: a person decides.
-            note!(self, "the agent of n{machine} finds its ledger damaged and ends");
+            note!(
+                self,
+                "the agent of n{machine} finds its ledger damaged and ends"
+            );
             let comes = self.rng.ms(2_000, 15_000);
             return self.after(comes, Event::OperatorMends { machine });
         }
@@ -77,7 +81,12 @@ impl World {
         let place = &mut self.machines[machine];
         place.agents_started += 1;
         let id = place.agents_started;
-        note!(self, "agent {id} of n{machine} starts: term {}, epoch {}", place.ledger.term, place.ledger.epoch);
+        note!(
+            self,
+            "agent {id} of n{machine} starts: term {}, epoch {}",
+            place.ledger.term,
+            place.ledger.epoch
+        );
         place.agent = Some(AgentProcess {
             id,
             node: Node::new(place.ledger.clone()),
@@ -99,10 +108,20 @@ impl World {
         let clock = place.clock(now);
         let found = |((run, group), answers): ((&RunId, &Group), bool)| {
             let state = group.found(answers, clock)?;
-            Some(Found { run: run.clone(), term: group.term, gpus: group.assignment.gpus.clone(), state })
+            Some(Found {
+                run: run.clone(),
+                term: group.term,
+                gpus: group.assignment.gpus.clone(),
+                state,
+            })
         };
-        let own = |group: &Group| group.state_dir == place.state_dir && (!group.released || seen_again);
-        let kept = place.runs.iter().zip(answers).filter(|((_, group), _)| own(group));
+        let own =
+            |group: &Group| group.state_dir == place.state_dir && (!group.released || seen_again);
+        let kept = place
+            .runs
+            .iter()
+            .zip(answers)
+            .filter(|((_, group), _)| own(group));
         let mut found: Vec<Found> = kept.filter_map(found).collect();
         if on(Planted::InventoryForgotten) {
             found.clear();
@@ -114,12 +133,15 @@ impl World {
         self.agent_turn(machine, Input::Restarted(found));
         self.looks_for_what_is_left(machine, id);
         let dial = self.rng.ms(1, 30);
-        self.queue.push(now + dial, Event::Dial { machine, agent: id });
+        self.queue
+            .push(now + dial, Event::Dial { machine, agent: id });
     }
 
     pub(crate) fn agent_dies(&mut self, machine: usize, back_in: Option<Duration>) {
         let place = &mut self.machines[machine];
-        let Some(mut agent) = place.agent.take() else { return };
+        let Some(mut agent) = place.agent.take() else {
+            return;
+        };
         self.begins(machine, Kind::AgentDead);
         note!(self, "agent {} of n{machine} dies", agent.id);
         self.write_is_cut_off(machine, agent.writes.take());
@@ -134,26 +156,41 @@ impl World {
             self.close_at_agent(conn, told);
         }
         if let Some(back_in) = back_in {
-            self.queue.push(self.now + back_in, Event::AgentStarts { machine });
+            self.queue
+                .push(self.now + back_in, Event::AgentStarts { machine });
         }
     }
 
     fn agent_is(&self, machine: usize, id: u64) -> bool {
-        self.machines[machine].agent.as_ref().is_some_and(|agent| agent.id == id)
+        self.machines[machine]
+            .agent
+            .as_ref()
+            .is_some_and(|agent| agent.id == id)
     }
 
     pub(crate) fn dial(&mut self, machine: usize, id: u64) {
-        if !self.agent_is(machine, id) || self.machines[machine].agent.as_ref().is_some_and(|agent| agent.conn.is_some()) {
+        if !self.agent_is(machine, id)
+            || self.machines[machine]
+                .agent
+                .as_ref()
+                .is_some_and(|agent| agent.conn.is_some())
+        {
             return;
         }
         let now = self.now;
         let place = &self.machines[machine];
         let cut = place.up_cut || place.down_cut;
         let seat = if cut { None } else { self.some_seat() };
-        let process = seat.and_then(|seat| self.seats[seat].process.as_ref()).map(|process| process.id);
+        let process = seat
+            .and_then(|seat| self.seats[seat].process.as_ref())
+            .map(|process| process.id);
         let (Some(process), false) = (process, cut) else {
             // Refused at once, or no answer at all.
-            let lost = if cut { Duration::from_secs(5) } else { Duration::ZERO };
+            let lost = if cut {
+                Duration::from_secs(5)
+            } else {
+                Duration::ZERO
+            };
             return self.dial_again(machine, lost, Duration::ZERO);
         };
         let conn = self.connect(machine, id, process);
@@ -179,39 +216,74 @@ impl World {
             speaks: agent.speaks,
             term_seen: ledger.term,
             epoch_seen: ledger.epoch,
-            jobs_seen: if on(Planted::GenerationsUntold) { BTreeMap::new() } else { ledger.jobs_seen() },
+            jobs_seen: if on(Planted::GenerationsUntold) {
+                BTreeMap::new()
+            } else {
+                ledger.jobs_seen()
+            },
             report,
             runs,
         };
-        self.send_up(conn, Up::Hello { hello: Box::new(hello), sent: clock });
-        self.queue.push(now + Duration::from_secs(1), Event::Beat { machine, conn });
+        self.send_up(
+            conn,
+            Up::Hello {
+                hello: Box::new(hello),
+                sent: clock,
+            },
+        );
+        self.queue
+            .push(now + Duration::from_secs(1), Event::Beat { machine, conn });
     }
 
     fn dial_again(&mut self, machine: usize, lost: Duration, lasted: Duration) {
         let random = self.rng.number();
         let now = self.now;
-        let Some(agent) = &mut self.machines[machine].agent else { return };
+        let Some(agent) = &mut self.machines[machine].agent else {
+            return;
+        };
         let wait = agent.backoff.after(lasted, random);
         let id = agent.id;
-        self.queue.push(now + lost + wait, Event::Dial { machine, agent: id });
+        self.queue
+            .push(now + lost + wait, Event::Dial { machine, agent: id });
     }
 
     /// The agent gives its session up and will dial again.
     pub(crate) fn hang_up(&mut self, machine: usize, told: bool) {
         let now = self.now;
-        let Some(agent) = &mut self.machines[machine].agent else { return };
-        let Some(conn) = agent.conn.take() else { return };
-        let lasted = if agent.welcomed { now.since(agent.dialled) } else { Duration::ZERO };
+        let Some(agent) = &mut self.machines[machine].agent else {
+            return;
+        };
+        let Some(conn) = agent.conn.take() else {
+            return;
+        };
+        let lasted = if agent.welcomed {
+            now.since(agent.dialled)
+        } else {
+            Duration::ZERO
+        };
         self.close_at_agent(conn, told);
         if on(Planted::SilenceKills) {
-            let living: Vec<RunId> = self.machines[machine].working().map(|(run, _)| run.clone()).collect();
-            living.into_iter().for_each(|run| self.tell_runner(machine, &run, Order::Stop { grace: Duration::ZERO }));
+            let living: Vec<RunId> = self.machines[machine]
+                .working()
+                .map(|(run, _)| run.clone())
+                .collect();
+            living.into_iter().for_each(|run| {
+                self.tell_runner(
+                    machine,
+                    &run,
+                    Order::Stop {
+                        grace: Duration::ZERO,
+                    },
+                )
+            });
         }
         self.dial_again(machine, Duration::ZERO, lasted);
     }
 
     pub(crate) fn down_closed(&mut self, id: u64) {
-        let Some(conn) = self.conns.get(&id) else { return };
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
         let (machine, agent) = (conn.machine, conn.agent);
         if conn.agent_open && self.agent_is(machine, agent) {
             self.hang_up(machine, true);
@@ -220,7 +292,13 @@ impl World {
 
     pub(crate) fn beat(&mut self, machine: usize, conn: u64) {
         let now = self.now;
-        let Some(agent) = self.machines[machine].agent.as_ref().filter(|agent| agent.conn == Some(conn)) else { return };
+        let Some(agent) = self.machines[machine]
+            .agent
+            .as_ref()
+            .filter(|agent| agent.conn == Some(conn))
+        else {
+            return;
+        };
         if now.since(agent.answered) > SILENCE {
             note!(self, "n{machine} hears nothing and dials anew");
             return self.hang_up(machine, true);
@@ -233,7 +311,9 @@ impl World {
     /// Sends a heartbeat.
     pub(crate) fn ask(&mut self, machine: usize) {
         let clock = self.machines[machine].clock(self.now);
-        let Some(agent) = &mut self.machines[machine].agent else { return };
+        let Some(agent) = &mut self.machines[machine].agent else {
+            return;
+        };
         let Some(conn) = agent.conn else { return };
         agent.asked += 1;
         let number = agent.asked;
@@ -243,15 +323,25 @@ impl World {
 
     pub(crate) fn heard_from_coordinator(&mut self, machine: usize, message: Down) {
         let now = self.now;
-        let Some(agent) = &mut self.machines[machine].agent else { return };
+        let Some(agent) = &mut self.machines[machine].agent else {
+            return;
+        };
         agent.answered = now;
         let known = (agent.node.ledger().term, agent.node.ledger().epoch);
         match message {
-            Down::Welcome { term, epoch, heartbeat } => {
+            Down::Welcome {
+                term,
+                epoch,
+                heartbeat,
+            } => {
                 (agent.welcomed, agent.interval) = (true, heartbeat);
                 note!(self, "n{machine} is welcomed: term {term}, epoch {epoch}");
                 self.machines[machine].struck_off = false;
-                if self.machines[machine].agent.as_ref().is_some_and(|agent| !agent.coming.is_empty()) {
+                if self.machines[machine]
+                    .agent
+                    .as_ref()
+                    .is_some_and(|agent| !agent.coming.is_empty())
+                {
                     self.tell_spares(machine);
                 }
                 self.agent_turn(machine, Input::Welcome { term, epoch });
@@ -262,7 +352,11 @@ impl World {
                     invariants::fences_are_understood(self, machine, &desired);
                     crate::words::forget_fences(&mut desired);
                 }
-                note!(self, "n{machine} is to have {}", crate::words::desired(&desired));
+                note!(
+                    self,
+                    "n{machine} is to have {}",
+                    crate::words::desired(&desired)
+                );
                 let stale = desired.term < known.0 || desired.epoch < known.1;
                 self.asked_to_warm(machine, &desired);
                 let did = self.agent_turn(machine, Input::Desired(desired));
@@ -280,19 +374,30 @@ impl World {
         }
     }
 
-    /// One turn of the brain: what it wants is done in order, the ledger first, and perhaps the agent dies in between.
-    /// True if it touches any run.
+    /// One turn of the brain: what it wants is done in order, the ledger first, and perhaps the
+    /// agent dies in between. True if it touches any run.
     pub(crate) fn agent_turn(&mut self, machine: usize, input: Input) -> bool {
         let now = self.now;
         let place = &mut self.machines[machine];
         let clock = place.clock(now);
-        let Some(agent) = &mut place.agent else { return false };
+        let Some(agent) = &mut place.agent else {
+            return false;
+        };
         let id = agent.id;
         let effects = agent.node.turn(clock, input).effects;
-        let touches = |effect: &Effect| !matches!(effect, Effect::SaveLedger(_) | Effect::EndSession(_) | Effect::Alarm(_));
+        let touches = |effect: &Effect| {
+            !matches!(
+                effect,
+                Effect::SaveLedger(_) | Effect::EndSession(_) | Effect::Alarm(_)
+            )
+        };
         let mut did = false;
         self.trace.mix(effects.len() as u64);
-        let until = if effects.is_empty() { None } else { agent.armed.take() };
+        let until = if effects.is_empty() {
+            None
+        } else {
+            agent.armed.take()
+        };
         let (mut effects, mut done) = (VecDeque::from(effects), 0);
         while let Some(effect) = effects.pop_front() {
             if until == Some(done) {
@@ -319,21 +424,32 @@ impl World {
         let muted = on(Planted::ReportsStop) && now > self.trouble_until;
         let place = &mut self.machines[machine];
         let clock = place.clock(now);
-        let Some(agent) = &mut place.agent else { return };
+        let Some(agent) = &mut place.agent else {
+            return;
+        };
         let Some(conn) = agent.conn else { return };
         let reports = agent.node.reports();
         if agent.sent.as_ref() == Some(&reports) || muted {
             return;
         }
         agent.sent = Some(reports.clone());
-        self.send_up(conn, Up::Runs { runs: reports, sent: clock });
+        self.send_up(
+            conn,
+            Up::Runs {
+                runs: reports,
+                sent: clock,
+            },
+        );
     }
 
     /// Tells the coordinator of the node, whose facts have changed.
     pub(crate) fn describe_node(&mut self, machine: usize) {
         let extra_slots = u32::from(on(Planted::SlotTooMany));
         let report = self.machines[machine].report(extra_slots);
-        let conn = self.machines[machine].agent.as_ref().and_then(|agent| agent.conn);
+        let conn = self.machines[machine]
+            .agent
+            .as_ref()
+            .and_then(|agent| agent.conn);
         if let Some(conn) = conn {
             self.send_up(conn, Up::Report(Box::new(report)));
         }
@@ -344,27 +460,48 @@ impl World {
         match effect {
             Effect::SaveLedger(ledger) => return self.save_ledger(machine, agent, *ledger),
             Effect::Hold { assignment, term } => {
-                note!(self, "n{machine} holds {}", crate::words::run(&assignment.run));
+                note!(
+                    self,
+                    "n{machine} holds {}",
+                    crate::words::run(&assignment.run)
+                );
                 invariants::persisted_before_obeyed(self, machine, &assignment.run);
                 self.hold(machine, agent, *assignment, term);
             }
             Effect::Start { assignment, store } => {
-                note!(self, "n{machine} starts {} at :{}", crate::words::run(&assignment.run), store.port);
+                note!(
+                    self,
+                    "n{machine} starts {} at :{}",
+                    crate::words::run(&assignment.run),
+                    store.port
+                );
                 invariants::persisted_before_obeyed(self, machine, &assignment.run);
                 let place = &mut self.machines[machine];
                 if std::mem::take(&mut place.refuse_start) {
                     self.count(Fault::StartRefused);
                     self.did(machine, &assignment.run, Kind::Refused, None);
-                    let refused = Event::Refused { machine, agent, run: assignment.run, reason: "python3 not found" };
+                    let refused = Event::Refused {
+                        machine,
+                        agent,
+                        run: assignment.run,
+                        reason: "python3 not found",
+                    };
                     let delay = self.rng.ms(1, 20);
                     self.queue.push(self.now + delay, refused);
                     return false;
                 }
-                let heard = self.machines[machine].agent.as_ref().and_then(|agent| agent.heard);
+                let heard = self.machines[machine]
+                    .agent
+                    .as_ref()
+                    .and_then(|agent| agent.heard);
                 self.tell_runner(machine, &assignment.run, Order::Start { store, heard });
             }
             Effect::Stop { run, grace, reason } => {
-                note!(self, "n{machine} stops {} ({grace:?}): {reason}", crate::words::run(&run));
+                note!(
+                    self,
+                    "n{machine} stops {} ({grace:?}): {reason}",
+                    crate::words::run(&run)
+                );
                 self.tell_runner(machine, &run, Order::Stop { grace });
             }
             Effect::Release { run } => {
@@ -375,7 +512,9 @@ impl World {
                 let jobs_runs = |id: &RunId| id.job == run.job && id.generation <= run.generation;
                 let dir = self.machines[machine].state_dir;
                 invariants::purged_is_dead(self, machine, &run);
-                self.machines[machine].runs.retain(|id, group| !jobs_runs(id) || group.state_dir != dir);
+                self.machines[machine]
+                    .runs
+                    .retain(|id, group| !jobs_runs(id) || group.state_dir != dir);
             }
             Effect::EndSession(Alarm { why, .. }) => {
                 note!(self, "n{machine} ends the session: {why}");
@@ -384,8 +523,17 @@ impl World {
             }
             Effect::Alarm(alarm) => {
                 note!(self, "n{machine} objects: {}", alarm.why);
-                if matches!(alarm.why, Objection::OtherContent(_) | Objection::OtherStore { .. }) {
-                    self.fail("I5", format!("n{machine} was given one generation with two contents: {}", alarm.why));
+                if matches!(
+                    alarm.why,
+                    Objection::OtherContent(_) | Objection::OtherStore { .. }
+                ) {
+                    self.fail(
+                        "I5",
+                        format!(
+                            "n{machine} was given one generation with two contents: {}",
+                            alarm.why
+                        ),
+                    );
                 }
             }
         }
@@ -395,13 +543,31 @@ impl World {
     /// Orders pass through the agent's connection to the runner and may be lost with the agent.
     pub(crate) fn tell_runner(&mut self, machine: usize, run: &RunId, order: Order) {
         let delay = self.rng.ms(0, 10);
-        let Some(group) = self.machines[machine].runs.get(run) else { return };
-        let agent = self.machines[machine].agent.as_ref().map_or(0, |agent| agent.id);
-        let event = Event::Order { machine, agent, run: run.clone(), line: group.line, life: group.life, order };
+        let Some(group) = self.machines[machine].runs.get(run) else {
+            return;
+        };
+        let agent = self.machines[machine]
+            .agent
+            .as_ref()
+            .map_or(0, |agent| agent.id);
+        let event = Event::Order {
+            machine,
+            agent,
+            run: run.clone(),
+            line: group.line,
+            life: group.life,
+            order,
+        };
         self.queue.push(self.now + delay, event);
     }
 
-    fn hold(&mut self, machine: usize, agent: u64, assignment: muster_core::run::Assignment, term: Term) {
+    fn hold(
+        &mut self,
+        machine: usize,
+        agent: u64,
+        assignment: muster_core::run::Assignment,
+        term: Term,
+    ) {
         let run = assignment.run.clone();
         let life = self.fresh();
         let refused = std::mem::take(&mut self.machines[machine].refuse_hold);
@@ -409,7 +575,15 @@ impl World {
             self.count(Fault::HoldRefused);
             self.did(machine, &run, Kind::Refused, None);
             let delay = self.rng.ms(1, 50);
-            return self.queue.push(self.now + delay, Event::Refused { machine, agent, run, reason: "no space left on device" });
+            return self.queue.push(
+                self.now + delay,
+                Event::Refused {
+                    machine,
+                    agent,
+                    run,
+                    reason: "no space left on device",
+                },
+            );
         }
         let state_dir = self.machines[machine].state_dir;
         if let Some(group) = self.machines[machine].runs.get(&run) {
@@ -417,20 +591,39 @@ impl World {
                 if group.runner != Runner::Gone {
                     return self.speak_soon(machine, run);
                 }
-                // One that came up when this agent had looked already, and was killed unseen: it has started nothing.
+                // One that came up when this agent had looked already, and was killed unseen: it
+                // has started nothing.
                 if group.launched_at.is_some() || self.machines[machine].said_over.contains(&run) {
-                    self.fail("R4", format!("n{machine} holds {} again, which has ended there", crate::words::run(&run)));
+                    self.fail(
+                        "R4",
+                        format!(
+                            "n{machine} holds {} again, which has ended there",
+                            crate::words::run(&run)
+                        ),
+                    );
                 }
-                // Its record is in the way of another, and says to this agent, too, that it is lost.
+                // Its record is in the way of another, and says to this agent, too, that it is
+                // lost.
                 let seen_in = self.rng.ms(1, 200);
-                return self.queue.push(self.now + seen_in, Event::RunnerLost { machine, agent, run });
+                return self.queue.push(
+                    self.now + seen_in,
+                    Event::RunnerLost {
+                        machine,
+                        agent,
+                        run,
+                    },
+                );
             }
-            // What another agent left of it has no worker: a runner comes up in this one's directory as if there were nothing.
+            // What another agent left of it has no worker: a runner comes up in this one's
+            // directory as if there were nothing.
             self.held_twice(machine, &run);
         }
         self.changed.push(machine);
-        self.machines[machine].runs.insert(run.clone(), Group::new(assignment, term, state_dir, life));
+        self.machines[machine]
+            .runs
+            .insert(run.clone(), Group::new(assignment, term, state_dir, life));
         let delay = self.rng.ms(5, 300);
-        self.queue.push(self.now + delay, Event::RunnerUp { machine, run, life });
+        self.queue
+            .push(self.now + delay, Event::RunnerUp { machine, run, life });
     }
 }

@@ -15,7 +15,8 @@ pub struct Blame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// It did happen, to the very run, rank or node that is named, and nothing had broken the generation before.
+    /// It did happen, to the very run, rank or node that is named, and nothing had broken the
+    /// generation before.
     First,
     /// It did happen to whom is named, and something else had broken the generation before.
     Later,
@@ -28,7 +29,13 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    pub const ALL: [Verdict; 5] = [Verdict::First, Verdict::Later, Verdict::Excused, Verdict::Spared, Verdict::Missed];
+    pub const ALL: [Verdict; 5] = [
+        Verdict::First,
+        Verdict::Later,
+        Verdict::Excused,
+        Verdict::Spared,
+        Verdict::Missed,
+    ];
 
     /// What it is, for people.
     pub fn words(self) -> &'static str {

@@ -1,4 +1,5 @@
-//! Many seeds, on as many threads as asked for, and what they came to. Each seed is a world of its own; only sums are shared.
+//! Many seeds, on as many threads as asked for, and what they came to. Each seed is a world of its
+//! own; only sums are shared.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +24,8 @@ pub struct Totals {
     pub lasted: Duration,
     pub faults: BTreeMap<Fault, u64>,
     pub blames: BTreeMap<Blame, u64>,
-    /// In the order in which they were found, which with several threads is not that of their seeds.
+    /// In the order in which they were found, which with several threads is not that of their
+    /// seeds.
     pub violations: Vec<(u64, Violation)>,
 }
 
@@ -40,7 +42,8 @@ impl Totals {
         for (blame, count) in report.blames {
             *self.blames.entry(blame).or_insert(0) += count;
         }
-        self.violations.extend(report.violation.map(|violation| (seed, violation)));
+        self.violations
+            .extend(report.violation.map(|violation| (seed, violation)));
     }
 
     pub fn faults_total(&self) -> u64 {
@@ -48,15 +51,24 @@ impl Totals {
     }
 }
 
-/// Runs seeds until they are through, or so many of them have broken a rule. `told` hears of every seed that is done.
-pub fn run(seeds: Range<u64>, options: &Options, threads: usize, enough: usize, told: impl Fn(&Totals) + Sync) -> Totals {
+/// Runs seeds until they are through, or so many of them have broken a rule. `told` hears of every
+/// seed that is done.
+pub fn run(
+    seeds: Range<u64>,
+    options: &Options,
+    threads: usize,
+    enough: usize,
+    told: impl Fn(&Totals) + Sync,
+) -> Totals {
     let (next, totals) = (AtomicU64::new(seeds.start), Mutex::new(Totals::default()));
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end || totals.lock().expect("no seed panics").violations.len() >= enough {
+                    if seed >= seeds.end
+                        || totals.lock().expect("no seed panics").violations.len() >= enough
+                    {
                         break;
                     }
                     let report = crate::run(seed, options);

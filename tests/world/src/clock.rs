@@ -1,5 +1,6 @@
-//! Clocks that nobody can trust: a coordinator's wall clock may be hours off at its start, and every clock runs a little too fast or
-//! too slow. Within one process none runs backwards, and a coordinator's never starts before what it has stored, as in production.
+//! Clocks that nobody can trust: a coordinator's wall clock may be hours off at its start, and
+//! every clock runs a little too fast or too slow. Within one process none runs backwards, and a
+//! coordinator's never starts before what it has stored, as in production.
 
 use std::time::Duration;
 
@@ -41,7 +42,11 @@ impl Clock {
 
 impl World {
     pub(crate) fn drift(&mut self) -> i32 {
-        if self.plan.has(Fault::ClockDrift) { self.rng.range(0, 20_000) as i32 - 10_000 } else { 0 }
+        if self.plan.has(Fault::ClockDrift) {
+            self.rng.range(0, 20_000) as i32 - 10_000
+        } else {
+            0
+        }
     }
 
     /// The clock of a coordinator that starts now.
@@ -49,7 +54,11 @@ impl World {
         let mut wall = self.now;
         if self.plan.has(Fault::ClockJump) && self.rng.percent(30) {
             let off = Duration::from_millis(self.rng.range(0, 7_200_000));
-            wall = if self.rng.percent(50) { wall + off } else { wall - off };
+            wall = if self.rng.percent(50) {
+                wall + off
+            } else {
+                wall - off
+            };
             self.count(Fault::ClockJump);
         }
         let ppm = self.drift();

@@ -1,6 +1,7 @@
-//! The coordinators' shells: at most two processes at a time, each around a real brain. Each commits first and acts afterwards, unless
-//! the world kills it in between, and comes back under a higher term with what is committed. The store takes commits of the newest
-//! term only; who has been deposed believes to lead until its next commit, or until it learns otherwise.
+//! The coordinators' shells: at most two processes at a time, each around a real brain. Each
+//! commits first and acts afterwards, unless the world kills it in between, and comes back under a
+//! higher term with what is committed. The store takes commits of the newest term only; who has
+//! been deposed believes to lead until its next commit, or until it learns otherwise.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -56,7 +57,9 @@ pub(crate) struct Process {
 impl World {
     /// Where this process runs, if it does.
     pub(crate) fn seat_of(&self, process: u64) -> Option<usize> {
-        self.seats.iter().position(|seat| seat.process.as_ref().is_some_and(|p| p.id == process))
+        self.seats
+            .iter()
+            .position(|seat| seat.process.as_ref().is_some_and(|p| p.id == process))
     }
 
     pub(crate) fn is_coordinator(&self, process: u64) -> bool {
@@ -66,7 +69,8 @@ impl World {
     /// Any living coordinator that answers: a caller cannot tell which is the true one.
     pub(crate) fn some_seat(&mut self) -> Option<usize> {
         let now = self.now;
-        let answers = |seat: &Seat| seat.process.is_some() && now >= seat.paused_until && !seat.unlisted;
+        let answers =
+            |seat: &Seat| seat.process.is_some() && now >= seat.paused_until && !seat.unlisted;
         match (answers(&self.seats[0]), answers(&self.seats[1])) {
             (true, true) => Some(self.rng.below(2)),
             (true, false) => Some(0),
@@ -77,7 +81,10 @@ impl World {
 
     /// The process under the newest term.
     pub(crate) fn leader(&self) -> Option<&Process> {
-        self.seats.iter().filter_map(|seat| seat.process.as_ref()).find(|process| process.deposed.is_none())
+        self.seats
+            .iter()
+            .filter_map(|seat| seat.process.as_ref())
+            .find(|process| process.deposed.is_none())
     }
 
     /// A coordinator is started again, unless another has taken over.
@@ -87,12 +94,20 @@ impl World {
         }
     }
 
-    /// A second coordinator takes the term while the first goes on. True if there was a first, alone.
+    /// A second coordinator takes the term while the first goes on. True if there was a first,
+    /// alone.
     pub(crate) fn second_leader(&mut self) -> bool {
-        let Some(first) = self.seats.iter().position(|seat| seat.process.is_some()) else { return false };
+        let Some(first) = self.seats.iter().position(|seat| seat.process.is_some()) else {
+            return false;
+        };
         let second = 1 - first;
         let alone = self.seats[second].process.is_none();
-        if !alone || self.seats[first].process.as_ref().is_some_and(|process| process.deposed.is_some()) {
+        if !alone
+            || self.seats[first]
+                .process
+                .as_ref()
+                .is_some_and(|process| process.deposed.is_some())
+        {
             return false;
         }
         let view = Box::new(self.store.clone());
@@ -101,8 +116,13 @@ impl World {
         let process = deposed.id;
         (0..self.machines.len()).for_each(|machine| self.befalls(machine, Kind::OtherCoordinator));
         self.takes_the_term(second);
-        // It notices at its next commit, or when it looks at its lease; one that stands still, later.
-        let notices = if self.now < self.lull { self.rng.ms(25_000, 45_000) } else { self.rng.ms(500, 30_000) };
+        // It notices at its next commit, or when it looks at its lease; one that stands still,
+        // later.
+        let notices = if self.now < self.lull {
+            self.rng.ms(25_000, 45_000)
+        } else {
+            self.rng.ms(500, 30_000)
+        };
         self.after(notices, Event::Deposed { process });
         true
     }
@@ -116,7 +136,10 @@ impl World {
         note!(self, "coordinator {id} starts under term {term}");
         let clock = self.coordinator_clock();
         let accepts = self.store.accept;
-        let policy = Policy { accept_store: accepts, ..Policy::default() };
+        let policy = Policy {
+            accept_store: accepts,
+            ..Policy::default()
+        };
         let fleet = Fleet::new(policy, term, self.store.read(), clock.at(self.now));
         let (sessions, next_tick) = (BTreeMap::new(), Timestamp(u64::MAX));
         let process = Process {
@@ -132,7 +155,11 @@ impl World {
             next_tick,
             swept: self.now,
         };
-        self.seats[seat] = Seat { process: Some(process), paused_until: self.now, ..Seat::default() };
+        self.seats[seat] = Seat {
+            process: Some(process),
+            paused_until: self.now,
+            ..Seat::default()
+        };
         invariants::term_goes_up(self, term);
         self.plan_tick(seat, self.now + Policy::default().tick);
     }
@@ -147,13 +174,17 @@ impl World {
 
     pub(crate) fn coordinator_dies(&mut self, seat: usize, back_in: Option<Duration>) {
         // What was sent to it is lost with it.
-        let Some(process) = std::mem::take(&mut self.seats[seat]).process else { return };
+        let Some(process) = std::mem::take(&mut self.seats[seat]).process else {
+            return;
+        };
         note!(self, "coordinator {} dies", process.id);
         if let Some(older) = self.undurable.take() {
             let term = self.store.term;
             self.store = Store { term, ..*older };
         }
-        let of_it = |(_, conn): &(&u64, &crate::network::Conn)| conn.process == process.id && conn.coordinator_open;
+        let of_it = |(_, conn): &(&u64, &crate::network::Conn)| {
+            conn.process == process.id && conn.coordinator_open
+        };
         let open: Vec<u64> = self.conns.iter().filter(of_it).map(|(id, _)| *id).collect();
         for id in open {
             self.close_at_coordinator(id);
@@ -167,7 +198,9 @@ impl World {
         // A shell's timer is no finer than this.
         let at = at.max(self.now + Duration::from_millis(1));
         let now = self.now;
-        let Some(process) = &mut self.seats[seat].process else { return };
+        let Some(process) = &mut self.seats[seat].process else {
+            return;
+        };
         if at < process.next_tick || process.next_tick <= now {
             process.next_tick = at;
             let process = process.id;
@@ -177,15 +210,29 @@ impl World {
 
     pub(crate) fn tick(&mut self, process: u64, at: Timestamp) {
         let now = self.now;
-        let Some(seat) = self.seat_of(process) else { return };
-        if self.seats[seat].process.as_ref().is_none_or(|p| p.next_tick != at) {
+        let Some(seat) = self.seat_of(process) else {
+            return;
+        };
+        if self.seats[seat]
+            .process
+            .as_ref()
+            .is_none_or(|p| p.next_tick != at)
+        {
             return;
         }
         // Broken connections are looked for once a second, in large worlds too.
         if self.every_second(process) {
-            let silent =
-                |conn: &crate::network::Conn| conn.coordinator_open && conn.process == process && now.since(conn.heard) > KEEPALIVE;
-            let silent: Vec<u64> = self.conns.iter().filter(|(_, conn)| silent(conn)).map(|(id, _)| *id).collect();
+            let silent = |conn: &crate::network::Conn| {
+                conn.coordinator_open
+                    && conn.process == process
+                    && now.since(conn.heard) > KEEPALIVE
+            };
+            let silent: Vec<u64> = self
+                .conns
+                .iter()
+                .filter(|(_, conn)| silent(conn))
+                .map(|(id, _)| *id)
+                .collect();
             for id in silent {
                 self.close_at_coordinator(id);
                 self.stream_ended(id);
@@ -197,7 +244,9 @@ impl World {
 
     fn every_second(&mut self, process: u64) -> bool {
         let now = self.now;
-        let process = self.seat_of(process).and_then(|seat| self.seats[seat].process.as_mut());
+        let process = self
+            .seat_of(process)
+            .and_then(|seat| self.seats[seat].process.as_mut());
         process.is_some_and(|process| {
             let due = now.since(process.swept) >= Duration::from_secs(1);
             if due {
@@ -208,7 +257,11 @@ impl World {
     }
 
     pub(crate) fn up_closed(&mut self, id: u64) {
-        if self.conns.get(&id).is_some_and(|conn| conn.coordinator_open) {
+        if self
+            .conns
+            .get(&id)
+            .is_some_and(|conn| conn.coordinator_open)
+        {
             self.close_at_coordinator(id);
             self.stream_ended(id);
         }
@@ -216,21 +269,33 @@ impl World {
 
     /// The stream's task tells the engine; so it does for a stream that the engine ended itself.
     pub(crate) fn stream_ended(&mut self, id: u64) {
-        let Some(conn) = self.conns.get(&id) else { return };
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
         if let (Some(seat), Some(session)) = (self.seat_of(conn.process), conn.session) {
             self.decide(seat, Input::Disconnected { session }, None);
         }
     }
 
     pub(crate) fn heard_from_agent(&mut self, id: u64, message: Up) {
-        let Some(conn) = self.conns.get(&id) else { return };
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
         let (machine, session) = (conn.machine, conn.session);
-        let Some(seat) = self.seat_of(conn.process) else { return };
-        let process = self.seats[seat].process.as_mut().expect("the seat is taken");
+        let Some(seat) = self.seat_of(conn.process) else {
+            return;
+        };
+        let process = self.seats[seat]
+            .process
+            .as_mut()
+            .expect("the seat is taken");
         let now = process.clock.at(self.now);
         match message {
             Up::Hello { mut hello, sent } => {
-                hello.runs.iter_mut().for_each(|run| crate::ages::arrive(run, sent, now));
+                hello
+                    .runs
+                    .iter_mut()
+                    .for_each(|run| crate::ages::arrive(run, sent, now));
                 process.next_session += 1;
                 let session = SessionId(process.next_session);
                 process.sessions.insert(session, id);
@@ -243,15 +308,30 @@ impl World {
                     hello.epoch_seen,
                     hello.runs.len()
                 );
-                self.decide(seat, Input::Connected { session, hello: *hello }, Some(machine));
+                self.decide(
+                    seat,
+                    Input::Connected {
+                        session,
+                        hello: *hello,
+                    },
+                    Some(machine),
+                );
             }
             Up::Report(report) => {
                 if let Some(session) = session {
-                    self.decide(seat, Input::Report { session, report: *report }, Some(machine));
+                    self.decide(
+                        seat,
+                        Input::Report {
+                            session,
+                            report: *report,
+                        },
+                        Some(machine),
+                    );
                 }
             }
             Up::Runs { mut runs, sent } => {
-                runs.iter_mut().for_each(|run| crate::ages::arrive(run, sent, now));
+                runs.iter_mut()
+                    .for_each(|run| crate::ages::arrive(run, sent, now));
                 if let Some(session) = session {
                     self.decide(seat, Input::Runs { session, runs }, Some(machine));
                 }
@@ -263,8 +343,11 @@ impl World {
             }
             Up::Heartbeat { number } => {
                 if let Some(session) = session {
-                    // Workers live by the answer: it is given only by who still has the lease at this moment.
-                    let leads = process.deposed.is_none() || !self.plan.fences || on(Planted::DeposedAnswers);
+                    // Workers live by the answer: it is given only by who still has the lease at
+                    // this moment.
+                    let leads = process.deposed.is_none()
+                        || !self.plan.fences
+                        || on(Planted::DeposedAnswers);
                     self.decide(seat, Input::Heartbeat { session }, Some(machine));
                     if leads {
                         self.send_down(id, Down::HeartbeatReply { number });
@@ -274,15 +357,24 @@ impl World {
         }
     }
 
-    /// Hands an input to a brain; with what waits already, or to wait itself for what comes next. `speaker`: the machine it comes from.
+    /// Hands an input to a brain; with what waits already, or to wait itself for what comes next.
+    /// `speaker`: the machine it comes from.
     pub(crate) fn decide(&mut self, seat: usize, input: Input, speaker: Option<usize>) {
-        let waits = !matches!(input, Input::Request { .. } | Input::Tick) && self.rng.percent(self.plan.gathered_percent);
+        let waits = !matches!(input, Input::Request { .. } | Input::Tick)
+            && self.rng.percent(self.plan.gathered_percent);
         let delay = self.rng.ms(0, self.plan.gather_ms);
-        let Some(process) = &mut self.seats[seat].process else { return };
+        let Some(process) = &mut self.seats[seat].process else {
+            return;
+        };
         let (first, process_id) = (process.inbox.is_empty(), process.id);
         process.inbox.push((input, speaker));
         if waits && first {
-            self.after(delay, Event::Drain { process: process_id });
+            self.after(
+                delay,
+                Event::Drain {
+                    process: process_id,
+                },
+            );
         } else if !waits {
             self.drain(process_id);
         }
@@ -290,24 +382,42 @@ impl World {
 
     /// One turn of a brain: decide, commit, act, and perhaps die in between.
     pub(crate) fn drain(&mut self, process: u64) {
-        let Some(seat) = self.seat_of(process) else { return };
-        let Some(process) = &mut self.seats[seat].process else { return };
-        let (inputs, speakers): (Vec<Input>, Vec<Option<usize>>) = std::mem::take(&mut process.inbox).into_iter().unzip();
+        let Some(seat) = self.seat_of(process) else {
+            return;
+        };
+        let Some(process) = &mut self.seats[seat].process else {
+            return;
+        };
+        let (inputs, speakers): (Vec<Input>, Vec<Option<usize>>) =
+            std::mem::take(&mut process.inbox).into_iter().unzip();
         if inputs.is_empty() {
             return;
         }
         let speakers: Vec<usize> = speakers.into_iter().flatten().collect();
         let now = process.clock.at(self.now);
-        let Turn { changes, effects, wake_at } = process.fleet.turn_all(now, inputs);
+        let Turn {
+            changes,
+            effects,
+            wake_at,
+        } = process.fleet.turn_all(now, inputs);
         let wake_at = wake_at.map(|at| process.clock.when(at));
-        self.trace.mix(changes.len() as u64 * 1_000 + effects.len() as u64);
-        let fatal = !changes.iter().all(|change| matches!(change, Change::Event(_)));
-        let armed = if fatal { self.seats[seat].armed.take() } else { None };
+        self.trace
+            .mix(changes.len() as u64 * 1_000 + effects.len() as u64);
+        let fatal = !changes
+            .iter()
+            .all(|change| matches!(change, Change::Event(_)));
+        let armed = if fatal {
+            self.seats[seat].armed.take()
+        } else {
+            None
+        };
         if let Some(fault) = armed {
             self.count(fault);
         }
         if on(Planted::ActsBeforeCommit) {
-            effects.iter().for_each(|effect| self.act(seat, effect.clone()));
+            effects
+                .iter()
+                .for_each(|effect| self.act(seat, effect.clone()));
         }
         let back_in = self.rng.ms(50, 12_000);
         if armed == Some(Fault::CrashBeforeCommit) {
@@ -319,7 +429,10 @@ impl World {
             note!(self, "the store cannot be written");
             return self.coordinator_dies(seat, Some(back_in));
         }
-        let speakers = speakers.into_iter().map(|machine| self.machines[machine].name.clone()).collect();
+        let speakers = speakers
+            .into_iter()
+            .map(|machine| self.machines[machine].name.clone())
+            .collect();
         if !self.commit(seat, changes, speakers) {
             return self.coordinator_dies(seat, None);
         }
@@ -328,7 +441,11 @@ impl World {
             return self.coordinator_dies(seat, Some(back_in));
         }
         if !on(Planted::ActsBeforeCommit) {
-            let until = if armed.is_some() { self.rng.below(effects.len().max(1)) } else { effects.len() };
+            let until = if armed.is_some() {
+                self.rng.below(effects.len().max(1))
+            } else {
+                effects.len()
+            };
             for effect in effects.into_iter().take(until) {
                 self.act(seat, effect);
             }
@@ -346,21 +463,37 @@ impl World {
         if changes.is_empty() {
             return true;
         }
-        let process = self.seats[seat].process.as_ref().expect("it has just decided");
+        let process = self.seats[seat]
+            .process
+            .as_ref()
+            .expect("it has just decided");
         let (term, now, clock) = (process.term, process.clock.at(self.now), process.id);
         if process.deposed.is_some() && !on(Planted::StoreUnfenced) {
-            note!(self, "the store refuses coordinator {clock}: its term {term} is over");
+            note!(
+                self,
+                "the store refuses coordinator {clock}: its term {term} is over"
+            );
             return false;
         }
         if on(Planted::CommitNotDurable) && self.rng.percent(10) {
             self.undurable = Some(Box::new(self.store.clone()));
         }
         let mut opened = Vec::new();
-        let judge = invariants::Judge { now, term, speakers };
+        let judge = invariants::Judge {
+            now,
+            term,
+            speakers,
+        };
         invariants::transaction_is_lawful(self, &judge, &changes);
         self.operator_reads(&changes);
-        let cordons = changes.iter().any(invariants::leaves_a_cordon).then(|| invariants::cordons(self));
-        let deletes = self.undurable.is_some() || changes.iter().any(|change| matches!(change, Change::DeleteJob(_)));
+        let cordons = changes
+            .iter()
+            .any(invariants::leaves_a_cordon)
+            .then(|| invariants::cordons(self));
+        let deletes = self.undurable.is_some()
+            || changes
+                .iter()
+                .any(|change| matches!(change, Change::DeleteJob(_)));
         for change in changes {
             if let Change::Event(event) = &change {
                 note!(self, "   event {}: {}", event.reason, event.message);
@@ -368,7 +501,11 @@ impl World {
             invariants::change_is_lawful(self, &judge, &change);
             self.changed_by(&change);
             if let Change::PutJob(job) = &change
-                && self.store.jobs.get(&job.uid).is_none_or(|before| before.last_generation < job.last_generation)
+                && self
+                    .store
+                    .jobs
+                    .get(&job.uid)
+                    .is_none_or(|before| before.last_generation < job.last_generation)
             {
                 opened.push(job.uid.clone());
             }
@@ -387,9 +524,22 @@ impl World {
     fn act(&mut self, seat: usize, effect: Effect) {
         invariants::committed_before_commanded(self, seat, &effect);
         match effect {
-            Effect::Welcome { session, term, epoch, heartbeat, .. } => {
+            Effect::Welcome {
+                session,
+                term,
+                epoch,
+                heartbeat,
+                ..
+            } => {
                 if let Some(id) = self.conn_of(seat, session) {
-                    self.send_down(id, Down::Welcome { term, epoch, heartbeat });
+                    self.send_down(
+                        id,
+                        Down::Welcome {
+                            term,
+                            epoch,
+                            heartbeat,
+                        },
+                    );
                 }
             }
             Effect::Refuse { session, why } => {
@@ -400,7 +550,10 @@ impl World {
                         self.refused_session(machine, &why);
                     }
                     self.close_at_coordinator(id);
-                    self.queue.push(self.now + Duration::from_millis(1), Event::StreamEnded { conn: id });
+                    self.queue.push(
+                        self.now + Duration::from_millis(1),
+                        Event::StreamEnded { conn: id },
+                    );
                 }
             }
             Effect::Publish { session, desired } => {
@@ -408,18 +561,35 @@ impl World {
                     self.send_down(id, Down::Desired(desired));
                 }
             }
-            // What a deposed coordinator refuses it may refuse wrongly: it changes nothing, and whoever asks again asks another.
-            Effect::Answer { answer: Answer::Refused(_), .. }
-                if self.seats[seat].process.as_ref().is_some_and(|process| process.deposed.is_some()) => {}
+            // What a deposed coordinator refuses it may refuse wrongly: it changes nothing, and
+            // whoever asks again asks another.
+            Effect::Answer {
+                answer: Answer::Refused(_),
+                ..
+            } if self.seats[seat]
+                .process
+                .as_ref()
+                .is_some_and(|process| process.deposed.is_some()) => {}
             Effect::Answer { id, answer } => {
                 let delay = self.rng.ms(0, 30);
-                self.queue.push(self.now + delay, Event::AnswerArrives { id, answer: Box::new(answer) });
+                self.queue.push(
+                    self.now + delay,
+                    Event::AnswerArrives {
+                        id,
+                        answer: Box::new(answer),
+                    },
+                );
             }
             Effect::JobChanged(_) | Effect::NodeChanged(_) => {}
         }
     }
 
     fn conn_of(&self, seat: usize, session: SessionId) -> Option<u64> {
-        self.seats[seat].process.as_ref()?.sessions.get(&session).copied()
+        self.seats[seat]
+            .process
+            .as_ref()?
+            .sessions
+            .get(&session)
+            .copied()
     }
 }

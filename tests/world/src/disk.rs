@@ -1,5 +1,5 @@
-//! The disk below an agent's ledger: fast as a rule, slow for a while, or it takes nothing. Meanwhile the agent goes on in everything that
-//! does not follow from what it is writing.
+//! The disk below an agent's ledger: fast as a rule, slow for a while, or it takes nothing.
+//! Meanwhile the agent goes on in everything that does not follow from what it is writing.
 
 use std::time::Duration;
 
@@ -31,7 +31,10 @@ impl World {
     pub(crate) fn save_ledger(&mut self, machine: usize, agent: u64, ledger: Ledger) -> bool {
         let reaches = self.rng.percent(50);
         let place = &mut self.machines[machine];
-        let (fails, slow) = (std::mem::take(&mut place.ledger_fails), self.now < place.disk_slow_until);
+        let (fails, slow) = (
+            std::mem::take(&mut place.ledger_fails),
+            self.now < place.disk_slow_until,
+        );
         if !fails && !slow {
             self.put_ledger(machine, ledger);
             return true;
@@ -46,10 +49,17 @@ impl World {
                 return true;
             }
         }
-        let takes = if fails { RETRY } else { self.rng.ms(200, 15_000) };
+        let takes = if fails {
+            RETRY
+        } else {
+            self.rng.ms(200, 15_000)
+        };
         self.lasts(machine, Kind::SlowDisk, self.now + takes);
         if let Some(agent) = &mut self.machines[machine].agent {
-            agent.writes = Some(Write { ledger, again: fails });
+            agent.writes = Some(Write {
+                ledger,
+                again: fails,
+            });
         }
         self.after(takes, Event::LedgerWritten { machine, agent });
         false
@@ -57,8 +67,14 @@ impl World {
 
     /// A slow write has come to its end, or one that failed is tried again.
     pub(crate) fn ledger_written(&mut self, machine: usize, agent: u64) {
-        let process = self.machines[machine].agent.as_mut().filter(|process| process.id == agent);
-        let Some(Write { ledger, again }) = process.and_then(|process| process.writes.take()) else { return };
+        let process = self.machines[machine]
+            .agent
+            .as_mut()
+            .filter(|process| process.id == agent);
+        let Some(Write { ledger, again }) = process.and_then(|process| process.writes.take())
+        else {
+            return;
+        };
         if again {
             if !self.save_ledger(machine, agent, ledger) {
                 return;

@@ -1,6 +1,7 @@
 //! Everything that can happen in the world, as values in the queue.
 //!
-//! Many events name the life of what they are meant for (an agent's process, a boot, a group): what died in between is not woken by them.
+//! Many events name the life of what they are meant for (an agent's process, a boot, a group): what
+//! died in between is not woken by them.
 
 use std::time::Duration;
 
@@ -36,7 +37,8 @@ pub(crate) enum Event {
     OperatorRaisesTerm {
         at_least: Term,
     },
-    /// A person starts the coordinator with the word that its store is the truth, or takes that word off the command line again.
+    /// A person starts the coordinator with the word that its store is the truth, or takes that
+    /// word off the command line again.
     OperatorAcceptsStore {
         accepts: bool,
     },
@@ -45,7 +47,8 @@ pub(crate) enum Event {
         machine: usize,
         state_dir: u32,
     },
-    /// A second coordinator takes the term, and the first is not found any more by who looks for one.
+    /// A second coordinator takes the term, and the first is not found any more by who looks for
+    /// one.
     TakesOver,
     OldOneReturns {
         machine: usize,
@@ -214,18 +217,32 @@ pub(crate) enum Event {
 /// From an agent. Times in it are on the agent's clock, `sent` says what that clock showed.
 #[derive(Clone, Debug)]
 pub(crate) enum Up {
-    Hello { hello: Box<Hello>, sent: Timestamp },
+    Hello {
+        hello: Box<Hello>,
+        sent: Timestamp,
+    },
     Report(Box<NodeReport>),
-    Runs { runs: Vec<RunReport>, sent: Timestamp },
+    Runs {
+        runs: Vec<RunReport>,
+        sent: Timestamp,
+    },
     Spares(Vec<SpareReport>),
-    Heartbeat { number: u64 },
+    Heartbeat {
+        number: u64,
+    },
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Down {
-    Welcome { term: Term, epoch: NodeEpoch, heartbeat: Duration },
+    Welcome {
+        term: Term,
+        epoch: NodeEpoch,
+        heartbeat: Duration,
+    },
     Desired(Desired),
-    HeartbeatReply { number: u64 },
+    HeartbeatReply {
+        number: u64,
+    },
 }
 
 /// What an agent tells a runner.

@@ -1,4 +1,5 @@
-//! What goes wrong, by name. Each seed draws which kinds it has, how often, and what of the world they hit.
+//! What goes wrong, by name. Each seed draws which kinds it has, how often, and what of the world
+//! they hit.
 
 use std::fmt;
 
@@ -76,7 +77,8 @@ faults! {
 }
 
 impl Fault {
-    /// Faults that came later: drawn by themselves, so that histories without them stay what they were.
+    /// Faults that came later: drawn by themselves, so that histories without them stay what they
+    /// were.
     pub(crate) const LATER: [Fault; 8] = [
         Fault::Blackout,
         Fault::MachineStands,
@@ -93,9 +95,22 @@ impl Fault {
         // "more"
         let mut more = Rng::new(seed ^ 0x6d6f_7265);
         let kept = |fault: &Fault| cut.faults.as_ref().is_none_or(|kept| kept.contains(fault));
-        let share = |fault: &Fault| if plan.fences && *fault == Fault::MachineStands { 40 } else { fault.share() };
-        let mut later: Vec<Fault> = Self::LATER.into_iter().filter(|fault| more.percent(share(fault)) && kept(fault)).collect();
-        if plan.fences && more.percent(40) && !plan.has(Fault::SecondLeader) && kept(&Fault::SecondLeader) {
+        let share = |fault: &Fault| {
+            if plan.fences && *fault == Fault::MachineStands {
+                40
+            } else {
+                fault.share()
+            }
+        };
+        let mut later: Vec<Fault> = Self::LATER
+            .into_iter()
+            .filter(|fault| more.percent(share(fault)) && kept(fault))
+            .collect();
+        if plan.fences
+            && more.percent(40)
+            && !plan.has(Fault::SecondLeader)
+            && kept(&Fault::SecondLeader)
+        {
             later.push(Fault::SecondLeader);
         }
         later
@@ -111,7 +126,11 @@ impl Fault {
             Fault::LedgerDamaged => 10,
             Fault::SickNode => 25,
             Fault::Blackout | Fault::MachineStands => 15,
-            Fault::StateDirSwapped | Fault::TerminationNotice | Fault::NicDown | Fault::SlowDisk | Fault::ProcessLeft => 30,
+            Fault::StateDirSwapped
+            | Fault::TerminationNotice
+            | Fault::NicDown
+            | Fault::SlowDisk
+            | Fault::ProcessLeft => 30,
             Fault::NodeReplaced => 10,
             _ => 50,
         }

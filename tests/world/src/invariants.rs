@@ -1,5 +1,5 @@
-//! The rules, one function each, named by their number. They look at what really is (processes, disks, the committed store), never at
-//! what somebody in the world believes.
+//! The rules, one function each, named by their number. They look at what really is (processes,
+//! disks, the committed store), never at what somebody in the world believes.
 //!
 //! | rule | is broken when |
 //! |---|---|
@@ -28,7 +28,8 @@
 //! | R10 | many nodes fall silent at once, and the brake is not on; it is on, and what nobody can tell of is replaced; or it is kept on |
 //! | R12 | a node that knows more than the store is not halted, gets orders, has its jobs decided on, or is released by nobody |
 //!
-//! I1 to I16 are the invariants of the failure model, R1 to R12 rules of the protocol that can be looked at directly.
+//! I1 to I16 are the invariants of the failure model, R1 to R12 rules of the protocol that can be
+//! looked at directly.
 
 use std::collections::BTreeSet;
 
@@ -63,9 +64,12 @@ pub(crate) use brake::Silences;
 
 pub(crate) use fences::{fences_are_understood, one_generation_lives};
 
-pub(crate) use decisions::{change_is_lawful, cordons, cordons_are_capped, leaves_a_cordon, only_what_is_free};
+pub(crate) use decisions::{
+    change_is_lawful, cordons, cordons_are_capped, leaves_a_cordon, only_what_is_free,
+};
 
-/// A node is told of its jobs' generations that are not proven dead, of what it holds beyond them, and of jobs deleted lately (256).
+/// A node is told of its jobs' generations that are not proven dead, of what it holds beyond them,
+/// and of jobs deleted lately (256).
 const DESIRED_MAX: usize = 512;
 const MARKS_MAX: usize = 32;
 const LEDGER_JOBS_MAX: usize = 1_000;
@@ -110,13 +114,24 @@ fn gpu_belongs_to_one(world: &mut World, machine: usize) {
         for other in &groups[..i] {
             let gpus = |run: &RunId| &place.runs[run].assignment.gpus;
             if run.job == other.job || gpus(run).iter().any(|gpu| gpus(other).contains(gpu)) {
-                broken = Some(format!("{} and {} work on {} at once", words::run(other), words::run(run), place.name));
+                broken = Some(format!(
+                    "{} and {} work on {} at once",
+                    words::run(other),
+                    words::run(run),
+                    place.name
+                ));
             }
         }
     }
-    let on_slots = groups.iter().filter(|run| place.runs[**run].assignment.gpus.is_empty()).count();
+    let on_slots = groups
+        .iter()
+        .filter(|run| place.runs[**run].assignment.gpus.is_empty())
+        .count();
     if on_slots > place.slots as usize {
-        broken = Some(format!("{on_slots} groups work on the {} slots of {}", place.slots, place.name));
+        broken = Some(format!(
+            "{on_slots} groups work on the {} slots of {}",
+            place.slots, place.name
+        ));
     }
     if let Some(what) = broken {
         world.fail("I1", what);
@@ -129,11 +144,23 @@ fn no_orphan_after_dead(world: &mut World, machine: usize) {
     let mut broken = None;
     for (run, _) in place.working() {
         if place.said_over.contains(run) {
-            broken = Some(format!("{} works on {}, whose agent has said that it is over", words::run(run), place.name));
+            broken = Some(format!(
+                "{} works on {}, whose agent has said that it is over",
+                words::run(run),
+                place.name
+            ));
         }
-        let recorded = world.store.jobs.get(&run.job).and_then(|job| job.generation(run.generation));
+        let recorded = world
+            .store
+            .jobs
+            .get(&run.job)
+            .and_then(|job| job.generation(run.generation));
         if recorded.is_some_and(|generation| generation.dead.contains(&place.name)) {
-            broken = Some(format!("{} works on {} and is recorded as dead there", words::run(run), place.name));
+            broken = Some(format!(
+                "{} works on {} and is recorded as dead there",
+                words::run(run),
+                place.name
+            ));
         }
     }
     if let Some(what) = broken {
@@ -147,7 +174,10 @@ pub(crate) fn accepted_jobs_exist(world: &mut World) {
         return;
     }
     let lost = world.users.wishes.iter().find_map(|wish| {
-        let uid = wish.accepted.as_ref().filter(|uid| !wish.deleting && !world.store.jobs.contains_key(*uid))?;
+        let uid = wish
+            .accepted
+            .as_ref()
+            .filter(|uid| !wish.deleting && !world.store.jobs.contains_key(*uid))?;
         Some(format!("{} was accepted as {uid} and is gone", wish.name))
     });
     if let Some(what) = lost {
@@ -155,7 +185,8 @@ pub(crate) fn accepted_jobs_exist(world: &mut World) {
     }
 }
 
-/// Called after every turn of an agent: remembers what it says to be over. I15: and that it says no more than it holds.
+/// Called after every turn of an agent: remembers what it says to be over. I15: and that it says no
+/// more than it holds.
 pub(crate) fn said_over_is_over(world: &mut World, machine: usize) {
     let place = &mut world.machines[machine];
     let Some(agent) = &place.agent else { return };
@@ -168,11 +199,24 @@ pub(crate) fn said_over_is_over(world: &mut World, machine: usize) {
 
 /// I12 for what is on disk: a run that is held keeps its directory.
 pub(crate) fn purged_is_dead(world: &mut World, machine: usize, run: &RunId) {
-    let (older, place) = (|id: &RunId| id.job == run.job && id.generation <= run.generation, &world.machines[machine]);
+    let (older, place) = (
+        |id: &RunId| id.job == run.job && id.generation <= run.generation,
+        &world.machines[machine],
+    );
     let own = |group: &Group| group.state_dir == place.state_dir && group.is_held();
-    let held = place.runs.iter().find(|(id, group)| older(id) && own(group)).map(|(id, _)| id.clone());
+    let held = place
+        .runs
+        .iter()
+        .find(|(id, group)| older(id) && own(group))
+        .map(|(id, _)| id.clone());
     if let Some(held) = held {
-        world.fail("I12", format!("{} is purged on n{machine} and is held there", words::run(&held)));
+        world.fail(
+            "I12",
+            format!(
+                "{} is purged on n{machine} and is held there",
+                words::run(&held)
+            ),
+        );
     }
 }
 
@@ -183,26 +227,45 @@ pub(crate) fn members_are_the_decided(world: &mut World, training: u64) {
     let mut met: Vec<(u32, &NodeName)> = Vec::new();
     for (machine, other) in &members {
         if *other != run {
-            let what = format!("{} and {} meet in one world", words::run(&run), words::run(other));
+            let what = format!(
+                "{} and {} meet in one world",
+                words::run(&run),
+                words::run(other)
+            );
             return world.fail("I2", what);
         }
         let place = &world.machines[*machine];
         met.push((place.runs[other].assignment.node_rank, &place.name));
     }
     met.sort_unstable();
-    let decided = world.store.jobs.get(&run.job).and_then(|job| job.generation(run.generation));
-    let others = |generation: &GenerationRecord| !generation.started || !met.iter().any(|(_, node)| generation.has(node));
+    let decided = world
+        .store
+        .jobs
+        .get(&run.job)
+        .and_then(|job| job.generation(run.generation));
+    let others = |generation: &GenerationRecord| {
+        !generation.started || !met.iter().any(|(_, node)| generation.has(node))
+    };
     if world.truth.rolled_back.is_some() && decided.is_none_or(others) {
         // Decided, and forgotten since with the store, which may have given the number out again.
         return;
     }
-    let decided = decided.filter(|generation| generation.started).map(|generation| &generation.members);
+    let decided = decided
+        .filter(|generation| generation.started)
+        .map(|generation| &generation.members);
     let same = decided.is_some_and(|decided| {
         decided.len() == met.len()
-            && decided.iter().zip(&met).enumerate().all(|(i, (m, (rank, node)))| i as u32 == *rank && &&m.node == node)
+            && decided
+                .iter()
+                .zip(&met)
+                .enumerate()
+                .all(|(i, (m, (rank, node)))| i as u32 == *rank && &&m.node == node)
     });
     if !same {
-        let what = format!("{} trains with {met:?}, decided were {decided:?}", words::run(&run));
+        let what = format!(
+            "{} trains with {met:?}, decided were {decided:?}",
+            words::run(&run)
+        );
         world.fail("I2", what);
     }
 }
@@ -213,16 +276,28 @@ pub(crate) fn only_the_newest_trains(world: &mut World, run: &RunId) {
         return;
     }
     // For this moment a job has `fenceAfter`, and generations that say whose checkpoint is whose.
-    let fenced = world.store.jobs.get(&run.job).is_some_and(|job| job.spec.fence_after.is_some());
-    let waking =
-        fenced && (0..world.machines.len()).any(|machine| world.machines[machine].runs.contains_key(run) && world.wakes(machine));
-    let newest = world.truth.newest_stepped.entry(run.job.clone()).or_insert(run.generation);
+    let fenced = world
+        .store
+        .jobs
+        .get(&run.job)
+        .is_some_and(|job| job.spec.fence_after.is_some());
+    let waking = fenced
+        && (0..world.machines.len())
+            .any(|machine| world.machines[machine].runs.contains_key(run) && world.wakes(machine));
+    let newest = world
+        .truth
+        .newest_stepped
+        .entry(run.job.clone())
+        .or_insert(run.generation);
     if run.generation < *newest {
         if waking {
             world.truth.waking_steps += 1;
             return;
         }
-        let what = format!("{} makes a step after generation {newest} has", words::run(run));
+        let what = format!(
+            "{} makes a step after generation {newest} has",
+            words::run(run)
+        );
         return world.fail("I3", what);
     }
     *newest = run.generation;
@@ -231,7 +306,13 @@ pub(crate) fn only_the_newest_trains(world: &mut World, run: &RunId) {
 /// R4: the workers of one run are started once; what follows is another generation's.
 pub(crate) fn started_once(world: &mut World, machine: usize, run: &RunId) {
     if !world.truth.launched.insert((run.clone(), machine)) {
-        world.fail("R4", format!("the workers of {} are started a second time on n{machine}", words::run(run)));
+        world.fail(
+            "R4",
+            format!(
+                "the workers of {} are started a second time on n{machine}",
+                words::run(run)
+            ),
+        );
     }
 }
 
@@ -239,17 +320,35 @@ pub(crate) fn started_once(world: &mut World, machine: usize, run: &RunId) {
 pub(crate) fn persisted_before_obeyed(world: &mut World, machine: usize, run: &RunId) {
     let known = world.machines[machine].ledger.jobs.get(&run.job);
     if known.is_none_or(|seen| seen.generation != run.generation) {
-        world.fail("R2", format!("n{machine} obeys {} and has persisted {known:?}", words::run(run)));
+        world.fail(
+            "R2",
+            format!(
+                "n{machine} obeys {} and has persisted {known:?}",
+                words::run(run)
+            ),
+        );
     }
 }
 
 /// I5 for a node: term, epoch and generations it has persisted never go back.
 pub(crate) fn ledger_goes_up(world: &mut World, machine: usize) {
-    let Machine { ledger, ledger_highest: highest, .. } = &mut world.machines[machine];
-    let back = |job: &JobUid| ledger.jobs.get(job).is_some_and(|seen| seen.generation < highest.jobs[job].generation);
+    let Machine {
+        ledger,
+        ledger_highest: highest,
+        ..
+    } = &mut world.machines[machine];
+    let back = |job: &JobUid| {
+        ledger
+            .jobs
+            .get(job)
+            .is_some_and(|seen| seen.generation < highest.jobs[job].generation)
+    };
     let jobs_back: Vec<&JobUid> = highest.jobs.keys().filter(|job| back(job)).collect();
     if ledger.jobs.len() > LEDGER_JOBS_MAX {
-        let what = format!("the ledger of n{machine} remembers {} jobs", ledger.jobs.len());
+        let what = format!(
+            "the ledger of n{machine} remembers {} jobs",
+            ledger.jobs.len()
+        );
         return world.fail("I15", what);
     }
     if ledger.term < highest.term || ledger.epoch < highest.epoch || !jobs_back.is_empty() {
@@ -265,39 +364,77 @@ pub(crate) fn ledger_goes_up(world: &mut World, machine: usize) {
 /// I5 for the coordinator: every process has a term of its own.
 pub(crate) fn term_goes_up(world: &mut World, term: Term) {
     if term <= world.truth.highest_term {
-        world.fail("I5", format!("a coordinator starts under term {term}, which was used before"));
+        world.fail(
+            "I5",
+            format!("a coordinator starts under term {term}, which was used before"),
+        );
     }
     world.truth.highest_term = term;
 }
 
-/// I7: workers are stopped by a decision only: their generation was replaced or ended, or its start was refused here.
+/// I7: workers are stopped by a decision only: their generation was replaced or ended, or its start
+/// was refused here.
 pub(crate) fn silence_never_kills(world: &mut World, machine: usize, run: &RunId) {
-    let current = world.store.jobs.get(&run.job).and_then(|job| job.current.as_ref()).is_some_and(|g| g.number == run.generation);
+    let current = world
+        .store
+        .jobs
+        .get(&run.job)
+        .and_then(|job| job.current.as_ref())
+        .is_some_and(|g| g.number == run.generation);
     if current && world.truth.rolled_back.is_none() && !world.refused(machine, run) {
-        world.fail("I7", format!("{} is stopped on n{machine}, and nobody has decided that", words::run(run)));
+        world.fail(
+            "I7",
+            format!(
+                "{} is stopped on n{machine}, and nobody has decided that",
+                words::run(run)
+            ),
+        );
     }
 }
 
 /// R1: nothing leaves the coordinator that is not in the store.
 pub(crate) fn committed_before_commanded(world: &mut World, seat: usize, effect: &Effect) {
-    let Some(process) = &world.seats[seat].process else { return };
+    let Some(process) = &world.seats[seat].process else {
+        return;
+    };
     // One that was deposed may repeat what it had committed until then.
     let store = process.deposed.as_deref().unwrap_or(&world.store);
     let broken = match effect {
-        Effect::Welcome { session, term, epoch, .. } => unwelcome(world, process, *session, *term, *epoch),
-        Effect::Publish { desired, .. } if desired.runs.len() > DESIRED_MAX => {
-            Some(("I15", format!("a node is to have {} runs", desired.runs.len())))
-        }
+        Effect::Welcome {
+            session,
+            term,
+            epoch,
+            ..
+        } => unwelcome(world, process, *session, *term, *epoch),
+        Effect::Publish { desired, .. } if desired.runs.len() > DESIRED_MAX => Some((
+            "I15",
+            format!("a node is to have {} runs", desired.runs.len()),
+        )),
         Effect::Publish { session, desired } => {
-            let conn = process.sessions.get(session).and_then(|id| world.conns.get(id));
+            let conn = process
+                .sessions
+                .get(session)
+                .and_then(|id| world.conns.get(id));
             let name = conn.map(|conn| &world.machines[conn.machine].name);
-            let uncommitted = desired.runs.iter().find_map(|wanted| uncommitted(store, name, wanted)).map(|what| ("R1", what));
+            let uncommitted = desired
+                .runs
+                .iter()
+                .find_map(|wanted| uncommitted(store, name, wanted))
+                .map(|what| ("R1", what));
             uncommitted.or_else(|| rollback::ordered(process, store, world, *session))
         }
-        Effect::Answer { answer: Answer::Job { job, .. }, .. } => {
+        Effect::Answer {
+            answer: Answer::Job { job, .. },
+            ..
+        } => {
             let uid = &job.record.uid;
             let stored = store.jobs.get(uid) == Some(&job.record);
-            (!stored).then(|| ("R1", format!("a user is told of job {uid} as it is not stored")))
+            (!stored).then(|| {
+                (
+                    "R1",
+                    format!("a user is told of job {uid} as it is not stored"),
+                )
+            })
         }
         _ => None,
     };
@@ -306,25 +443,50 @@ pub(crate) fn committed_before_commanded(world: &mut World, seat: usize, effect:
     }
 }
 
-/// Term and epoch of a welcome are stored, and the node has seen no such epoch before. I16: nor a newer term.
-fn unwelcome(world: &World, process: &Process, session: SessionId, term: Term, epoch: NodeEpoch) -> Broken {
-    let conn = process.sessions.get(&session).and_then(|id| world.conns.get(id))?;
+/// Term and epoch of a welcome are stored, and the node has seen no such epoch before. I16: nor a
+/// newer term.
+fn unwelcome(
+    world: &World,
+    process: &Process,
+    session: SessionId,
+    term: Term,
+    epoch: NodeEpoch,
+) -> Broken {
+    let conn = process
+        .sessions
+        .get(&session)
+        .and_then(|id| world.conns.get(id))?;
     let place = &world.machines[conn.machine];
     let stored = world.store.nodes.get(&place.name).map(|node| node.epoch);
-    let speaks = place.agent.as_ref().filter(|agent| agent.id == conn.agent).map(|agent| agent.speaks);
+    let speaks = place
+        .agent
+        .as_ref()
+        .filter(|agent| agent.id == conn.agent)
+        .map(|agent| agent.speaks);
     if let Some(Err(why)) = speaks.map(|speaks| Speaks::OURS.agree(speaks)) {
         return Some(("I16", format!("{} is welcomed: {why}", place.name)));
     }
     if term < place.ledger_highest.term {
-        let what = format!("{} has obeyed term {} and is welcomed under {term}", place.name, place.ledger_highest.term);
+        let what = format!(
+            "{} has obeyed term {} and is welcomed under {term}",
+            place.name, place.ledger_highest.term
+        );
         return Some(("I16", what));
     }
-    // An agent that is no more may have said hello before: with another machine in its place, its ledger is not there to look at.
-    let there = place.agent.as_ref().is_some_and(|agent| agent.id == conn.agent);
-    let new = term == world.store.term && stored == Some(epoch) && (epoch > place.ledger_highest.epoch || !there);
+    // An agent that is no more may have said hello before: with another machine in its place, its
+    // ledger is not there to look at.
+    let there = place
+        .agent
+        .as_ref()
+        .is_some_and(|agent| agent.id == conn.agent);
+    let new = term == world.store.term
+        && stored == Some(epoch)
+        && (epoch > place.ledger_highest.epoch || !there);
     (!new).then(|| {
-        let what =
-            format!("{} is welcomed under term {term}, epoch {epoch}; stored are {} and {stored:?}", place.name, world.store.term);
+        let what = format!(
+            "{} is welcomed under term {term}, epoch {epoch}; stored are {} and {stored:?}",
+            place.name, world.store.term
+        );
         ("R1", what)
     })
 }
@@ -340,17 +502,26 @@ fn uncommitted(store: &Store, node: Option<&NodeName>, wanted: &DesiredRun) -> O
     let (assignment, meets) = match &wanted.target {
         Target::Ready(assignment) => (assignment, None),
         Target::Running(assignment, meets) => (assignment, Some(meets)),
-        Target::Stopped { .. } => return is_current.then(|| format!("{run} is to be stopped and is current in the store")),
-        Target::Gone { .. } => return is_current.then(|| format!("{run} is to be gone and is current in the store")),
+        Target::Stopped { .. } => {
+            return is_current
+                .then(|| format!("{run} is to be stopped and is current in the store"));
+        }
+        Target::Gone { .. } => {
+            return is_current.then(|| format!("{run} is to be gone and is current in the store"));
+        }
     };
-    let Some(generation) = generation else { return Some(format!("{run} is commanded and not stored")) };
+    let Some(generation) = generation else {
+        return Some(format!("{run} is commanded and not stored"));
+    };
     let same = generation.members.len() == assignment.node_count as usize
         && generation.rendezvous == assignment.rendezvous
         && generation.members[assignment.node_rank as usize].gpus == assignment.gpus;
     if !same {
         Some(format!("{run} is commanded otherwise than stored"))
     } else if meets.is_some() && (!generation.started || generation.store.as_ref() != meets) {
-        Some(format!("{run} is told to run and is not started in the store"))
+        Some(format!(
+            "{run} is told to run and is not started in the store"
+        ))
     } else {
         None
     }

@@ -1,5 +1,6 @@
-//! The world: the brains of coordinator and agents, the very code that runs in production, in a world of one thread, one virtual clock and
-//! one seed, where everything that can break does; and checks of the rules after every event.
+//! The world: the brains of coordinator and agents, the very code that runs in production, in a
+//! world of one thread, one virtual clock and one seed, where everything that can break does; and
+//! checks of the rules after every event.
 //!
 //! | file | owns |
 //! |---|---|
@@ -132,9 +133,17 @@ pub struct Story {
 impl Story {
     /// Runs a seed that broke a rule once more, this time with its log.
     pub fn tell(seed: u64, options: &Options) -> Option<Self> {
-        let options = Options { log: true, ..options.clone() };
+        let options = Options {
+            log: true,
+            ..options.clone()
+        };
         let report = run(seed, &options);
-        Some(Self { seed, options, violation: report.violation?, lines: report.lines })
+        Some(Self {
+            seed,
+            options,
+            violation: report.violation?,
+            lines: report.lines,
+        })
     }
 }
 
@@ -157,8 +166,14 @@ impl Story {
 
 impl fmt::Display for Story {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.lines.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
-        writeln!(f, "seed {} breaks {}: {}", self.seed, self.violation.rule, self.violation.what)?;
+        self.lines
+            .iter()
+            .try_for_each(|line| writeln!(f, "  {line}"))?;
+        writeln!(
+            f,
+            "seed {} breaks {}: {}",
+            self.seed, self.violation.rule, self.violation.what
+        )?;
         write!(f, "again: {}", Self::command(self.seed, &self.options))
     }
 }

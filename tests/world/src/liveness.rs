@@ -1,4 +1,5 @@
-//! I13: when faults stop and there is room, every job runs, or says truly why not. Looked at once a second after everything has healed.
+//! I13: when faults stop and there is room, every job runs, or says truly why not. Looked at once a
+//! second after everything has healed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,9 +13,10 @@ use muster_core::{
 
 use crate::{event::Event, machine::Machine, words, world::World};
 
-/// How long something may be wrong at a stretch. The longest honest chain: an unkillable group (70 s), or a start that is awaited
-/// (30 s and a grace of 25 s) on a node that is then avoided (60 s), for whose return the others are stopped (25 s) once it is ready or has
-/// not been for 60 s; and some seconds for every step between.
+/// How long something may be wrong at a stretch. The longest honest chain: an unkillable group (70
+/// s), or a start that is awaited (30 s and a grace of 25 s) on a node that is then avoided (60 s),
+/// for whose return the others are stopped (25 s) once it is ready or has not been for 60 s; and
+/// some seconds for every step between.
 const BOUND: Duration = Duration::from_secs(225);
 pub(crate) const LOOKED_AT: Duration = Duration::from_secs(245);
 const EVERY: Duration = Duration::from_secs(1);
@@ -44,27 +46,60 @@ pub(crate) fn look(world: &mut World) {
         }
     }
     // Of a node that knows more than the store nobody decides anything, nor of its jobs.
-    let halted = |place: &Machine| world.store.nodes.get(&place.name).is_some_and(|node| node.halt.is_some());
-    let left_alone = |run: &RunId| world.store.jobs.get(&run.job).is_some_and(|job| waits_for_a_person(world, job));
+    let halted = |place: &Machine| {
+        world
+            .store
+            .nodes
+            .get(&place.name)
+            .is_some_and(|node| node.halt.is_some())
+    };
+    let left_alone = |run: &RunId| {
+        world
+            .store
+            .jobs
+            .get(&run.job)
+            .is_some_and(|job| waits_for_a_person(world, job))
+    };
     for place in world.machines.iter().filter(|place| !halted(place)) {
-        for (run, group) in place.runs.iter().filter(|(run, group)| group.is_held() && !left_alone(run)) {
-            let current = world.store.jobs.get(&run.job).and_then(|job| job.current.as_ref());
+        for (run, group) in place
+            .runs
+            .iter()
+            .filter(|(run, group)| group.is_held() && !left_alone(run))
+        {
+            let current = world
+                .store
+                .jobs
+                .get(&run.job)
+                .and_then(|job| job.current.as_ref());
             if current.is_none_or(|current| current.number != run.generation) {
                 let key = format!("{} on {}", words::run(run), place.name);
                 wrong.insert(key, format!("{:?} and not wanted any more", group.phase));
             }
         }
     }
-    for (place, agent) in
-        world.machines.iter().filter(|place| !halted(place)).filter_map(|place| Some((place, place.agent.as_ref()?)))
+    for (place, agent) in world
+        .machines
+        .iter()
+        .filter(|place| !halted(place))
+        .filter_map(|place| Some((place, place.agent.as_ref()?)))
     {
         for over in agent.node.runs_over().filter(|run| !left_alone(run)) {
             let key = format!("{} on {}", words::run(over), place.name);
-            wrong.insert(key, "its end was reported and is not acknowledged".to_owned());
+            wrong.insert(
+                key,
+                "its end was reported and is not acknowledged".to_owned(),
+            );
         }
     }
-    world.liveness.wrong.retain(|what, _| wrong.contains_key(what));
-    world.liveness.calm = if wrong.is_empty() { world.liveness.calm + EVERY } else { Duration::ZERO };
+    world
+        .liveness
+        .wrong
+        .retain(|what, _| wrong.contains_key(what));
+    world.liveness.calm = if wrong.is_empty() {
+        world.liveness.calm + EVERY
+    } else {
+        Duration::ZERO
+    };
     let now = world.now;
     for (key, what) in wrong {
         let since = *world.liveness.wrong.entry(key.clone()).or_insert(now);
@@ -77,39 +112,76 @@ pub(crate) fn look(world: &mut World) {
 fn content(world: &World, job: &JobRecord) -> Result<(), String> {
     let says = || format!("{:?}, {}: {}", job.phase, job.reason, job.message);
     if job.phase.is_over() {
-        let waits = |name: &NodeName| world.store.nodes.get(name).is_some_and(|node| node.halt.is_some());
+        let waits = |name: &NodeName| {
+            world
+                .store
+                .nodes
+                .get(name)
+                .is_some_and(|node| node.halt.is_some())
+        };
         // A node that knows more holds another generation of it.
-        let holds = |place: &Machine| waits(&place.name) && place.runs.keys().any(|run| run.job == job.uid);
+        let holds =
+            |place: &Machine| waits(&place.name) && place.runs.keys().any(|run| run.job == job.uid);
         if world.machines.iter().any(holds) {
             return Ok(());
         }
-        let undecided = |generation: &&GenerationRecord| generation.members.iter().any(|member| waits(&member.node));
-        let unproven: Vec<u64> =
-            job.unproven_generations().filter(|g| !undecided(g)).map(|generation| generation.number.0).collect();
-        return if unproven.is_empty() { Ok(()) } else { Err(format!("over, but generations {unproven:?} are not proven dead")) };
+        let undecided = |generation: &&GenerationRecord| {
+            generation.members.iter().any(|member| waits(&member.node))
+        };
+        let unproven: Vec<u64> = job
+            .unproven_generations()
+            .filter(|g| !undecided(g))
+            .map(|generation| generation.number.0)
+            .collect();
+        return if unproven.is_empty() {
+            Ok(())
+        } else {
+            Err(format!(
+                "over, but generations {unproven:?} are not proven dead"
+            ))
+        };
     }
     if waits_for_a_person(world, job) {
         return Ok(());
     }
     let room = usable(world, &job.uid, job);
     let stepped = STEPPED.max(Duration::from_millis(SLOW_STEPS * world.plan.step_ms));
-    let trains = world.truth.stepped_at.get(&job.uid).is_some_and(|at| world.now.since(*at) < stepped);
+    let trains = world
+        .truth
+        .stepped_at
+        .get(&job.uid)
+        .is_some_and(|at| world.now.since(*at) < stepped);
     if trains && job.phase == Phase::Running {
-        let have = job.current.as_ref().map_or(0, |current| current.members.len());
+        let have = job
+            .current
+            .as_ref()
+            .map_or(0, |current| current.members.len());
         let could = room.min(job.replicas as usize);
         return if could > have || have > job.replicas as usize {
-            Err(format!("has {have} nodes, wants {}, could have {could}; {}", job.replicas, says()))
+            Err(format!(
+                "has {have} nodes, wants {}, could have {could}; {}",
+                job.replicas,
+                says()
+            ))
         } else {
             Ok(())
         };
     }
-    let backs_off =
-        job.reason == "BackOff" && job.not_before.zip(world.leader()).is_some_and(|(at, leader)| at > leader.clock.at(world.now));
+    let backs_off = job.reason == "BackOff"
+        && job
+            .not_before
+            .zip(world.leader())
+            .is_some_and(|(at, leader)| at > leader.clock.at(world.now));
     let lacks_room = job.reason == "BelowMinimum" && room < job.spec.min_replicas as usize;
-    if backs_off || lacks_room { Ok(()) } else { Err(format!("{}; {room} nodes could take it", says())) }
+    if backs_off || lacks_room {
+        Ok(())
+    } else {
+        Err(format!("{}; {room} nodes could take it", says()))
+    }
 }
 
-/// A node knows more of this job than the store: it says so, and nothing happens until somebody has said what is true.
+/// A node knows more of this job than the store: it says so, and nothing happens until somebody has
+/// said what is true.
 fn waits_for_a_person(world: &World, job: &JobRecord) -> bool {
     job.reason == "StoreBehind" && world.store.nodes.values().any(|node| node.halt.is_some())
 }
@@ -117,27 +189,50 @@ fn waits_for_a_person(world: &World, job: &JobRecord) -> bool {
 /// Nodes that are there and have room for this job beside the others.
 fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
     let fits = |place: &&Machine| {
-        let known = world.store.nodes.get(&place.name).is_some_and(|node| node.cordon.is_none() && node.halt.is_none());
+        let known = world
+            .store
+            .nodes
+            .get(&place.name)
+            .is_some_and(|node| node.cordon.is_none() && node.halt.is_none());
         if !place.powered || place.agent.is_none() || !known {
             return false;
         }
-        let speaks = place.agent.as_ref().map_or(place.speaks, |agent| agent.speaks);
-        if Speaks::OURS.agree(speaks).is_err() || (job.spec.fence_after.is_some() && speaks.newest < protocol::FENCES) {
+        let speaks = place
+            .agent
+            .as_ref()
+            .map_or(place.speaks, |agent| agent.speaks);
+        if Speaks::OURS.agree(speaks).is_err()
+            || (job.spec.fence_after.is_some() && speaks.newest < protocol::FENCES)
+        {
             return false;
         }
         let others = world.store.jobs.values().filter(|other| &other.uid != uid);
-        let held = others.flat_map(|other| other.unproven_generations().map(move |generation| (other, generation)));
-        let here: Vec<_> =
-            held.filter(|(_, generation)| generation.has(&place.name) && !generation.dead.contains(&place.name)).collect();
+        let held = others.flat_map(|other| {
+            other
+                .unproven_generations()
+                .map(move |generation| (other, generation))
+        });
+        let here: Vec<_> = held
+            .filter(|(_, generation)| {
+                generation.has(&place.name) && !generation.dead.contains(&place.name)
+            })
+            .collect();
         let need = job.spec.gpus_per_node as usize;
         if need == 0 {
-            let mut jobs: Vec<&JobUid> =
-                here.iter().filter(|(other, _)| other.spec.gpus_per_node == 0).map(|(other, _)| &other.uid).collect();
+            let mut jobs: Vec<&JobUid> = here
+                .iter()
+                .filter(|(other, _)| other.spec.gpus_per_node == 0)
+                .map(|(other, _)| &other.uid)
+                .collect();
             jobs.dedup();
             return jobs.len() < place.slots as usize;
         }
-        let members = here.iter().flat_map(|(_, generation)| &generation.members).filter(|member| member.node == place.name);
-        let taken: std::collections::BTreeSet<&String> = members.flat_map(|member| &member.gpus).collect();
+        let members = here
+            .iter()
+            .flat_map(|(_, generation)| &generation.members)
+            .filter(|member| member.node == place.name);
+        let taken: std::collections::BTreeSet<&String> =
+            members.flat_map(|member| &member.gpus).collect();
         place.gpus as usize >= taken.len() + need
     };
     world.machines.iter().filter(fits).count()

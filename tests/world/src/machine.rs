@@ -1,5 +1,6 @@
-//! One machine: its power, its disk, its runners and their worker processes. What outlives what is the point of this file: an
-//! agent's death touches nothing here, a runner's takes its group along, a power cut leaves only the disk.
+//! One machine: its power, its disk, its runners and their worker processes. What outlives what is
+//! the point of this file: an agent's death touches nothing here, a runner's takes its group along,
+//! a power cut leaves only the disk.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -161,14 +162,21 @@ impl Machine {
             since_unix_us: 0,
         };
         let findings = [
-            self.noticed.then(|| finding(TERMINATION_NOTICE, Subject::Node)),
-            self.nic_down.then(|| finding("port-down", Subject::Nic("mlx5_0".into()))),
+            self.noticed
+                .then(|| finding(TERMINATION_NOTICE, Subject::Node)),
+            self.nic_down
+                .then(|| finding("port-down", Subject::Nic("mlx5_0".into()))),
         ];
         NodeReport {
             address: "10.0.0.1".into(),
             slots: self.slots + extra_slots,
-            gpus: (0..self.gpus).filter(|_| !self.gpus_hidden).map(gpu).collect(),
-            health: Health { findings: findings.into_iter().flatten().collect() },
+            gpus: (0..self.gpus)
+                .filter(|_| !self.gpus_hidden)
+                .map(gpu)
+                .collect(),
+            health: Health {
+                findings: findings.into_iter().flatten().collect(),
+            },
             ..NodeReport::default()
         }
     }
@@ -222,9 +230,13 @@ impl Group {
         self.ranks.iter().any(|rank| rank.alive)
     }
 
-    /// Cannot be killed now, or could not when it was: the kernel ends it then before it does anything more.
+    /// Cannot be killed now, or could not when it was: the kernel ends it then before it does
+    /// anything more.
     pub(crate) fn is_beyond_reach(&self, now: Timestamp) -> bool {
-        now < self.unkillable_until || self.kill_at.is_some_and(|at| at <= now && at < self.unkillable_until)
+        now < self.unkillable_until
+            || self
+                .kill_at
+                .is_some_and(|at| at <= now && at < self.unkillable_until)
     }
 
     /// Whether any process of the job is there, torchrun included.
@@ -238,11 +250,17 @@ impl Group {
     }
 
     pub(crate) fn failed(&self) -> bool {
-        self.ranks.iter().any(|rank| rank.report.exit.is_some_and(|exit| !exit.is_success()))
+        self.ranks
+            .iter()
+            .any(|rank| rank.report.exit.is_some_and(|exit| !exit.is_success()))
     }
 
     pub(crate) fn finished(&self) -> bool {
-        !self.ranks.is_empty() && self.ranks.iter().all(|rank| rank.report.exit.is_some_and(Exit::is_success))
+        !self.ranks.is_empty()
+            && self
+                .ranks
+                .iter()
+                .all(|rank| rank.report.exit.is_some_and(Exit::is_success))
     }
 
     /// Can still take part in a step: every rank lives, and nobody has told it to stop.
@@ -254,7 +272,11 @@ impl Group {
         GroupStatus {
             phase: self.phase,
             store: self.store.clone(),
-            joined_ranks: if joined { (0..self.assignment.world_size).collect() } else { Vec::new() },
+            joined_ranks: if joined {
+                (0..self.assignment.world_size).collect()
+            } else {
+                Vec::new()
+            },
             all_joined_at: self.joined_at,
             launched_at: self.launched_at,
             launcher_exit: self.launcher_exit,
@@ -280,13 +302,19 @@ impl Group {
         self.ranks.iter().filter_map(seen).collect()
     }
 
-    /// What a starting agent finds; nothing, while the runner has not yet said on disk that it is there. `answers`: it has spoken already.
+    /// What a starting agent finds; nothing, while the runner has not yet said on disk that it is
+    /// there. `answers`: it has spoken already.
     pub(crate) fn found(&self, answers: bool, clock: Timestamp) -> Option<FoundState> {
         match self.runner {
             Runner::Starting => None,
             // Its agent has not proven yet that nothing of it lives.
-            Runner::Gone if self.left.is_some() && !on(Planted::LeftUnlooked) => Some(FoundState::Silent),
-            Runner::Gone if self.phase != GroupPhase::Dead => Some(FoundState::Lost { exits: self.journal(), at: clock }),
+            Runner::Gone if self.left.is_some() && !on(Planted::LeftUnlooked) => {
+                Some(FoundState::Silent)
+            }
+            Runner::Gone if self.phase != GroupPhase::Dead => Some(FoundState::Lost {
+                exits: self.journal(),
+                at: clock,
+            }),
             Runner::Up if !answers => Some(FoundState::Silent),
             _ => Some(FoundState::Known(self.status(self.joined_at.is_some()))),
         }

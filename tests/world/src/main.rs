@@ -5,7 +5,8 @@ use std::{ops::Range, path::PathBuf, process::ExitCode, time::Instant};
 use clap::Parser;
 use muster_world::{Cut, Options, Planted, Size, Story, campaign, log, record, shrink};
 
-/// Runs the coordinator's and the agents' brains through random histories and checks the rules after every event.
+/// Runs the coordinator's and the agents' brains through random histories and checks the rules
+/// after every event.
 #[derive(Parser)]
 #[command(version)]
 struct Args {
@@ -36,7 +37,8 @@ struct Args {
     /// Seeds at the same time
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
-    /// A history that breaks a rule is made smaller and written here, for `muster replay`; with --seed, any history
+    /// A history that breaks a rule is made smaller and written here, for `muster replay`; with
+    /// --seed, any history
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
     /// Keep what came of it, for the report
@@ -67,8 +69,15 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 }
 
 fn planted(text: &str) -> Result<Planted, String> {
-    let known = || Planted::all().map(|planted| planted.to_string()).collect::<Vec<_>>().join(", ");
-    Planted::all().find(|planted| planted.to_string() == text).ok_or_else(|| format!("one of {}", known()))
+    let known = || {
+        Planted::all()
+            .map(|planted| planted.to_string())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    Planted::all()
+        .find(|planted| planted.to_string() == text)
+        .ok_or_else(|| format!("one of {}", known()))
 }
 
 fn main() -> ExitCode {
@@ -86,7 +95,13 @@ fn main() -> ExitCode {
 fn run(args: Args) -> std::io::Result<bool> {
     if args.hunt {
         let told = |caught: &record::Caught| match caught.seeds {
-            Some(seeds) => println!("{}: broke {} in seed {}: {}", caught.name, caught.rule, seeds - 1, caught.said),
+            Some(seeds) => println!(
+                "{}: broke {} in seed {}: {}",
+                caught.name,
+                caught.rule,
+                seeds - 1,
+                caught.said
+            ),
             None => println!("{}: NOT SEEN in {PATIENCE} seeds", caught.name),
         };
         return record::hunt(PATIENCE, args.threads, told);
@@ -99,17 +114,38 @@ fn run(args: Args) -> std::io::Result<bool> {
         SizeName::Mixed => Size::Mixed,
         SizeName::Large => Size::Large,
     };
-    let options = Options { size, cut: args.cut, planted: args.planted, ..Options::default() };
+    let options = Options {
+        size,
+        cut: args.cut,
+        planted: args.planted,
+        ..Options::default()
+    };
     if let (Some(seed), true) = (args.seed, args.log) {
-        let report = muster_world::run(seed, &Options { log: true, whole: true, ..options.clone() });
-        report.whole.iter().for_each(|(at, text)| println!("{at} {text}"));
+        let report = muster_world::run(
+            seed,
+            &Options {
+                log: true,
+                whole: true,
+                ..options.clone()
+            },
+        );
+        report
+            .whole
+            .iter()
+            .for_each(|(at, text)| println!("{at} {text}"));
     }
     if let (Some(seed), Some(path)) = (args.seed, &args.log_file) {
         log::write(path, seed, &options)?;
     }
     let range = args.seed.map_or(args.seeds, |seed| seed..seed + 1);
     let begun = Instant::now();
-    let totals = campaign::run(range.clone(), &options, args.threads, args.violations, |_| {});
+    let totals = campaign::run(
+        range.clone(),
+        &options,
+        args.threads,
+        args.violations,
+        |_| {},
+    );
     let seconds = begun.elapsed().as_secs_f64();
     if args.record {
         let line = record::histories(size, (range.start, range.end), &totals, begun.elapsed());
@@ -120,7 +156,10 @@ fn run(args: Args) -> std::io::Result<bool> {
             println!("seed {seed} breaks {}: {}", violation.rule, violation.what);
             continue;
         }
-        let smaller = shrink::shrink(*seed, &options).map(|(cut, _)| Options { cut, ..options.clone() });
+        let smaller = shrink::shrink(*seed, &options).map(|(cut, _)| Options {
+            cut,
+            ..options.clone()
+        });
         let smaller = smaller.as_ref().unwrap_or(&options);
         if let (Some(path), None) = (&args.log_file, args.seed) {
             log::write(path, *seed, smaller)?;
@@ -128,7 +167,9 @@ fn run(args: Args) -> std::io::Result<bool> {
         }
         match Story::tell(*seed, smaller) {
             Some(story) => println!("{story}\n"),
-            None => println!("seed {seed} breaks a rule only sometimes: the world is not deterministic\n"),
+            None => println!(
+                "seed {seed} breaks a rule only sometimes: the world is not deterministic\n"
+            ),
         }
     }
     println!(
@@ -143,9 +184,22 @@ fn run(args: Args) -> std::io::Result<bool> {
     for (fault, count) in &totals.faults {
         println!("  {count:>9} {fault}");
     }
-    println!("blames: {}", totals.blames.iter().filter(|(blame, _)| blame.verdict.is_blame()).map(|(_, count)| count).sum::<u64>());
+    println!(
+        "blames: {}",
+        totals
+            .blames
+            .iter()
+            .filter(|(blame, _)| blame.verdict.is_blame())
+            .map(|(_, count)| count)
+            .sum::<u64>()
+    );
     for (blame, count) in &totals.blames {
-        println!("  {count:>9} {:?}: {}; {}", blame.cause, blame.truly, blame.verdict.words());
+        println!(
+            "  {count:>9} {:?}: {}; {}",
+            blame.cause,
+            blame.truly,
+            blame.verdict.words()
+        );
     }
     println!("violations: {}", totals.violations.len());
     Ok(totals.violations.is_empty())

@@ -1,5 +1,6 @@
-//! Connections between agents and the coordinator, with what TCP promises and nothing more: within one connection messages come in order
-//! and once, or the connection breaks. A cut is silent; messages sent into it wait and come when it heals, if both ends still hold on.
+//! Connections between agents and the coordinator, with what TCP promises and nothing more: within
+//! one connection messages come in order and once, or the connection breaks. A cut is silent;
+//! messages sent into it wait and come when it heals, if both ends still hold on.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -66,12 +67,18 @@ impl World {
     fn delay(&mut self, machine: usize) -> Duration {
         let most = self.plan.delay_ms;
         // Most messages are quick, a few are not.
-        let ms = if self.rng.percent(90) { self.rng.ms(0, most / 4 + 1) } else { self.rng.ms(most / 4, most) };
+        let ms = if self.rng.percent(90) {
+            self.rng.ms(0, most / 4 + 1)
+        } else {
+            self.rng.ms(most / 4, most)
+        };
         ms + Duration::from_millis(self.machines[machine].slow_ms)
     }
 
     fn twice(&mut self) -> bool {
-        let twice = self.healed.is_none() && self.plan.has(Fault::Duplicate) && self.rng.percent(self.plan.duplicate_percent);
+        let twice = self.healed.is_none()
+            && self.plan.has(Fault::Duplicate)
+            && self.rng.percent(self.plan.duplicate_percent);
         if twice {
             self.count(Fault::Duplicate);
         }
@@ -79,7 +86,9 @@ impl World {
     }
 
     pub(crate) fn send_up(&mut self, id: u64, message: Up) {
-        let Some(conn) = self.conns.get(&id).filter(|conn| conn.agent_open) else { return };
+        let Some(conn) = self.conns.get(&id).filter(|conn| conn.agent_open) else {
+            return;
+        };
         let machine = conn.machine;
         let level = matches!(message, Up::Runs { .. });
         let times = if level && self.twice() { 2 } else { 1 };
@@ -92,12 +101,21 @@ impl World {
             let conn = self.conns.get_mut(&id).expect("found above");
             conn.last_up = at.max(conn.last_up + Duration::from_micros(1));
             let at = conn.last_up;
-            self.queue.push(at, Event::Up { conn: id, serial, message: message.clone() });
+            self.queue.push(
+                at,
+                Event::Up {
+                    conn: id,
+                    serial,
+                    message: message.clone(),
+                },
+            );
         }
     }
 
     pub(crate) fn send_down(&mut self, id: u64, message: Down) {
-        let Some(conn) = self.conns.get(&id).filter(|conn| conn.coordinator_open) else { return };
+        let Some(conn) = self.conns.get(&id).filter(|conn| conn.coordinator_open) else {
+            return;
+        };
         let machine = conn.machine;
         let level = matches!(message, Down::Desired(_));
         let times = if level && self.twice() { 2 } else { 1 };
@@ -110,22 +128,39 @@ impl World {
             let conn = self.conns.get_mut(&id).expect("found above");
             conn.last_down = at.max(conn.last_down + Duration::from_micros(1));
             let at = conn.last_down;
-            self.queue.push(at, Event::Down { conn: id, serial, message: message.clone() });
+            self.queue.push(
+                at,
+                Event::Down {
+                    conn: id,
+                    serial,
+                    message: message.clone(),
+                },
+            );
         }
     }
 
     pub(crate) fn up_arrives(&mut self, id: u64, serial: u64, message: Up) {
-        let Some(conn) = self.conns.get(&id) else { return };
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
         let machine = conn.machine;
-        if matches!(message, Up::Runs { .. }) && serial < conn.newest_up && self.rng.percent(SUPERSEDED) {
+        if matches!(message, Up::Runs { .. })
+            && serial < conn.newest_up
+            && self.rng.percent(SUPERSEDED)
+        {
             return;
         }
         let conn = &self.conns[&id];
         if self.machines[machine].up_cut || !conn.coordinator_open {
             if conn.coordinator_open {
-                self.conns.get_mut(&id).expect("found above").held_up.push_back((serial, message));
+                self.conns
+                    .get_mut(&id)
+                    .expect("found above")
+                    .held_up
+                    .push_back((serial, message));
             } else if conn.session.is_some() && self.is_coordinator(conn.process) {
-                // What was read from the stream before its end was known may still be in the engine's queue.
+                // What was read from the stream before its end was known may still be in the
+                // engine's queue.
                 self.heard_from_agent(id, message);
             }
             return;
@@ -140,28 +175,53 @@ impl World {
     }
 
     pub(crate) fn down_arrives(&mut self, id: u64, serial: u64, message: Down) {
-        let Some(conn) = self.conns.get(&id) else { return };
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
         let machine = conn.machine;
-        if matches!(message, Down::Desired(_)) && serial < conn.newest_down && self.rng.percent(SUPERSEDED) {
+        if matches!(message, Down::Desired(_))
+            && serial < conn.newest_down
+            && self.rng.percent(SUPERSEDED)
+        {
             return;
         }
         let conn = &self.conns[&id];
         if !conn.agent_open {
-            let late = self.healed.is_none() && self.plan.has(Fault::Stale) && !self.machines[machine].down_cut;
+            let late = self.healed.is_none()
+                && self.plan.has(Fault::Stale)
+                && !self.machines[machine].down_cut;
             if late && !matches!(message, Down::HeartbeatReply { .. }) {
                 let (agent, delay) = (conn.agent, self.rng.ms(0, 3_000));
-                self.after(delay, Event::Late { machine, agent, message });
+                self.after(
+                    delay,
+                    Event::Late {
+                        machine,
+                        agent,
+                        message,
+                    },
+                );
             }
             return;
         }
         if self.machines[machine].down_cut {
-            self.conns.get_mut(&id).expect("found above").held_down.push_back((serial, message));
+            self.conns
+                .get_mut(&id)
+                .expect("found above")
+                .held_down
+                .push_back((serial, message));
             return;
         }
         if let Down::Desired(desired) = &message
             && self.stands_still_before(machine, desired)
         {
-            return self.queue.push(self.machines[machine].agent_paused_until, Event::Down { conn: id, serial, message });
+            return self.queue.push(
+                self.machines[machine].agent_paused_until,
+                Event::Down {
+                    conn: id,
+                    serial,
+                    message,
+                },
+            );
         }
         // Of this very session: what comes late answers nothing any more.
         match &message {
@@ -172,9 +232,14 @@ impl World {
         self.heard_from_coordinator(machine, message);
     }
 
-    /// A message of a connection long given up comes to the agent that had it, of an older session or even of an older coordinator.
+    /// A message of a connection long given up comes to the agent that had it, of an older session
+    /// or even of an older coordinator.
     pub(crate) fn comes_late(&mut self, machine: usize, agent: u64, message: Down) {
-        if self.machines[machine].agent.as_ref().is_some_and(|living| living.id == agent) {
+        if self.machines[machine]
+            .agent
+            .as_ref()
+            .is_some_and(|living| living.id == agent)
+        {
             self.count(Fault::Stale);
             // The agent may well end its session over it.
             self.heard_from_coordinator(machine, message);
@@ -183,17 +248,32 @@ impl World {
 
     /// What was held up by a cut is delivered, in order; what is under way comes later.
     fn flush(&mut self, id: u64) {
-        let Some(conn) = self.conns.get_mut(&id) else { return };
-        let (up, down) = (std::mem::take(&mut conn.held_up), std::mem::take(&mut conn.held_down));
-        up.into_iter().for_each(|(serial, message)| self.up_arrives(id, serial, message));
-        down.into_iter().for_each(|(serial, message)| self.down_arrives(id, serial, message));
-        let Some(conn) = self.conns.get(&id) else { return };
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        let (up, down) = (
+            std::mem::take(&mut conn.held_up),
+            std::mem::take(&mut conn.held_down),
+        );
+        up.into_iter()
+            .for_each(|(serial, message)| self.up_arrives(id, serial, message));
+        down.into_iter()
+            .for_each(|(serial, message)| self.down_arrives(id, serial, message));
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
         let late = Duration::from_micros(200);
         if !conn.agent_open && conn.coordinator_open {
-            self.queue.push(conn.last_up.max(self.now) + late, Event::UpClosed { conn: id });
+            self.queue.push(
+                conn.last_up.max(self.now) + late,
+                Event::UpClosed { conn: id },
+            );
         }
         if conn.agent_open && !conn.coordinator_open {
-            self.queue.push(conn.last_down.max(self.now) + late, Event::DownClosed { conn: id });
+            self.queue.push(
+                conn.last_down.max(self.now) + late,
+                Event::DownClosed { conn: id },
+            );
         }
     }
 
@@ -208,7 +288,10 @@ impl World {
         if healthy {
             return;
         }
-        (self.machines[machine].up_cut, self.machines[machine].down_cut) = (false, false);
+        (
+            self.machines[machine].up_cut,
+            self.machines[machine].down_cut,
+        ) = (false, false);
         self.ends(machine, Kind::Cut);
         note!(self, "n{machine} is reached again");
         for id in self.conns_of(machine) {
@@ -217,13 +300,19 @@ impl World {
     }
 
     pub(crate) fn conns_of(&self, machine: usize) -> Vec<u64> {
-        self.conns.iter().filter(|(_, conn)| conn.machine == machine).map(|(id, _)| *id).collect()
+        self.conns
+            .iter()
+            .filter(|(_, conn)| conn.machine == machine)
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     /// The agent lets go of the connection. `told`: the other end may hear of it.
     pub(crate) fn close_at_agent(&mut self, id: u64, told: bool) {
         let now = self.now;
-        let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.agent_open) else { return };
+        let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.agent_open) else {
+            return;
+        };
         (conn.agent_open, conn.closed) = (false, now);
         conn.held_down.clear();
         let machine = &self.machines[conn.machine];
@@ -237,7 +326,9 @@ impl World {
     /// The coordinator lets go of it, or dies.
     pub(crate) fn close_at_coordinator(&mut self, id: u64) {
         let now = self.now;
-        let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.coordinator_open) else { return };
+        let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.coordinator_open) else {
+            return;
+        };
         (conn.coordinator_open, conn.closed) = (false, now);
         conn.held_up.clear();
         if conn.agent_open && !self.machines[conn.machine].down_cut {
@@ -247,18 +338,26 @@ impl World {
         self.forget_conn(id);
     }
 
-    /// Connections that both ends gave up stay a while, for messages that are late; then nobody needs them.
+    /// Connections that both ends gave up stay a while, for messages that are late; then nobody
+    /// needs them.
     fn forget_conn(&mut self, id: u64) {
         const KEPT: usize = 64;
         // By then its end was told to the coordinator, and what was under way has come.
         const KEPT_FOR: Duration = Duration::from_secs(60);
         let now = self.now;
-        if self.conns.get(&id).is_some_and(|conn| !conn.agent_open && !conn.coordinator_open) {
+        if self
+            .conns
+            .get(&id)
+            .is_some_and(|conn| !conn.agent_open && !conn.coordinator_open)
+        {
             self.over.push_back(id);
         }
         while self.conns.len() > KEPT + self.machines.len()
             && let Some(oldest) = self.over.front().copied()
-            && self.conns.get(&oldest).is_none_or(|conn| now.since(conn.closed) > KEPT_FOR)
+            && self
+                .conns
+                .get(&oldest)
+                .is_none_or(|conn| now.since(conn.closed) > KEPT_FOR)
         {
             self.over.pop_front();
             self.conns.remove(&oldest);
@@ -272,8 +371,10 @@ impl World {
             let conn = &self.conns[&id];
             if conn.agent_open && conn.coordinator_open {
                 let (first, second) = (self.rng.ms(0, 20), self.rng.ms(0, 20));
-                self.queue.push(self.now + first, Event::UpClosed { conn: id });
-                self.queue.push(self.now + second, Event::DownClosed { conn: id });
+                self.queue
+                    .push(self.now + first, Event::UpClosed { conn: id });
+                self.queue
+                    .push(self.now + second, Event::DownClosed { conn: id });
             }
         }
     }

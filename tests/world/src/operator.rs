@@ -1,4 +1,5 @@
-//! The operator: a person who reads what the programs say and does what they ask for, late and not always the same.
+//! The operator: a person who reads what the programs say and does what they ask for, late and not
+//! always the same.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use muster_core::{
 use crate::{event::Event, trace::note, world::World};
 
 impl World {
-    /// The store has fallen behind its nodes: perhaps the operator says that it is the truth all the same. Until then nothing is decided.
+    /// The store has fallen behind its nodes: perhaps the operator says that it is the truth all
+    /// the same. Until then nothing is decided.
     pub(crate) fn operator_reads(&mut self, changes: &[Change]) {
         let behind = |change: &Change| matches!(change, Change::Event(event) if event.reason == "StoreBehind");
         if self.store.accept || !changes.iter().any(behind) || !self.rng.percent(60) {
@@ -26,14 +28,18 @@ impl World {
         if std::mem::replace(&mut self.store.accept, accepts) || !accepts {
             return;
         }
-        note!(self, "the operator restarts the coordinator with --accept-store");
+        note!(
+            self,
+            "the operator restarts the coordinator with --accept-store"
+        );
         (0..2).for_each(|seat| self.coordinator_dies(seat, None));
         let (back_in, until) = (self.rng.ms(50, 2_000), self.rng.ms(8_000, 30_000));
         self.after(back_in, Event::CoordinatorStarts { seat: 0 });
         self.after(until, Event::OperatorAcceptsStore { accepts: false });
     }
 
-    /// A coordinator has refused this node, which knows of a newer term; the operator does what the message says.
+    /// A coordinator has refused this node, which knows of a newer term; the operator does what the
+    /// message says.
     pub(crate) fn refused_session(&mut self, machine: usize, why: &str) {
         if why.contains("upgrade") && self.rng.percent(50) {
             note!(self, "the operator upgrades the agent of n{machine}");
@@ -57,21 +63,28 @@ impl World {
         if self.store.min_term >= at_least || self.store.term >= at_least {
             return;
         }
-        note!(self, "the operator restarts the coordinator with --min-term {at_least}");
+        note!(
+            self,
+            "the operator restarts the coordinator with --min-term {at_least}"
+        );
         self.store.min_term = at_least;
         (0..2).for_each(|seat| self.coordinator_dies(seat, None));
         let back_in = self.rng.ms(50, 2_000);
         self.after(back_in, Event::CoordinatorStarts { seat: 0 });
     }
 
-    /// The ledger is restored from a copy; or the machine is started anew without any state, after it was made sure that nothing runs.
+    /// The ledger is restored from a copy; or the machine is started anew without any state, after
+    /// it was made sure that nothing runs.
     pub(crate) fn operator_mends(&mut self, machine: usize) {
         let anew = self.rng.percent(50);
         if !self.machines[machine].ledger_damaged {
             return;
         }
         self.machines[machine].ledger_damaged = false;
-        let older = self.machines[machine].ledger_before.take().filter(|_| !anew);
+        let older = self.machines[machine]
+            .ledger_before
+            .take()
+            .filter(|_| !anew);
         if let Some(older) = older {
             note!(self, "the operator puts an older ledger back on n{machine}");
             let place = &mut self.machines[machine];

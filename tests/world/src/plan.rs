@@ -1,6 +1,8 @@
-//! What kind of world a seed makes: how large, how busy, and which faults it knows; and how a found history is made smaller.
+//! What kind of world a seed makes: how large, how busy, and which faults it knows; and how a found
+//! history is made smaller.
 //!
-//! A seed has a random half of the faults, not all: faults that hide each other are met apart as well (swarm testing, Groce and others, 2012).
+//! A seed has a random half of the faults, not all: faults that hide each other are met apart as
+//! well (swarm testing, Groce and others, 2012).
 
 use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
 
@@ -51,12 +53,14 @@ pub(crate) struct Plan {
     /// From a start to the workers, at most, in ms.
     pub(crate) launch_ms: u64,
     pub(crate) step_ms: u64,
-    /// How many inputs wait for more of them, in percent, and for how long at most: one that does not has a turn of its own.
+    /// How many inputs wait for more of them, in percent, and for how long at most: one that does
+    /// not has a turn of its own.
     pub(crate) gathered_percent: u64,
     pub(crate) gather_ms: u64,
     /// How often a level is delivered twice, in percent, where that happens at all.
     pub(crate) duplicate_percent: u64,
-    /// Strikes that do not happen, by their number; and whether users act at all beyond their submissions.
+    /// Strikes that do not happen, by their number; and whether users act at all beyond their
+    /// submissions.
     pub(crate) skipped: BTreeSet<u64>,
     pub(crate) users_act: bool,
     /// Some jobs have `fenceAfter`; agents are upgraded one by one.
@@ -65,13 +69,15 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What only some worlds have. Drawn from a source of its own, so that the others stay what they were.
+    /// What only some worlds have. Drawn from a source of its own, so that the others stay what
+    /// they were.
     pub(crate) fn draw_traits(&mut self, traits: &mut Rng, cut: &Cut) {
         (self.fences, self.versions) = (traits.percent(20), traits.percent(15));
         if !self.fences || self.size == Size::Large {
             return;
         }
-        // A fence takes half a minute to pass, with a coordinator that is there all the time, and somebody else to go to.
+        // A fence takes half a minute to pass, with a coordinator that is there all the time, and
+        // somebody else to go to.
         self.fault_gap *= 3;
         if cut.trouble_ms.is_none() {
             self.trouble += traits.ms(20_000, 50_000);
@@ -80,9 +86,15 @@ impl Plan {
             self.machines = self.machines.max(4);
         }
         if cut.faults.is_none() && traits.percent(50) {
-            // Nothing else goes wrong, and seldom, so that every silence is seen to its end and somebody is left.
+            // Nothing else goes wrong, and seldom, so that every silence is seen to its end and
+            // somebody is left.
             self.fault_gap = traits.ms(10_000, 25_000);
-            self.faults = vec![Fault::AgentPause, Fault::CutUp, Fault::AgentPause, Fault::CutBoth];
+            self.faults = vec![
+                Fault::AgentPause,
+                Fault::CutUp,
+                Fault::AgentPause,
+                Fault::CutBoth,
+            ];
         }
     }
 
@@ -95,8 +107,10 @@ impl Plan {
             (Size::Mixed, 1..=10) => rng.range(7, 12),
             (Size::Mixed, _) => rng.range(1, 6),
         } as usize;
-        let mut faults: Vec<Fault> =
-            Fault::ALL.into_iter().filter(|fault| !Fault::LATER.contains(fault) && rng.percent(fault.share())).collect();
+        let mut faults: Vec<Fault> = Fault::ALL
+            .into_iter()
+            .filter(|fault| !Fault::LATER.contains(fault) && rng.percent(fault.share()))
+            .collect();
         let delay_ms = *rng.pick(&[2, 10, 80, 400]).expect("there are four");
         let launch_ms = *rng.pick(&[50, 500, 3_000]).expect("there are three");
         let step_ms = *rng.pick(&[200, 500, 1_200]).expect("there are three");
@@ -104,7 +118,11 @@ impl Plan {
             size,
             machines,
             slots: if rng.percent(25) { 2 } else { 1 },
-            gpus: if rng.percent(30) { rng.range(1, 4) as u32 } else { 0 },
+            gpus: if rng.percent(30) {
+                rng.range(1, 4) as u32
+            } else {
+                0
+            },
             jobs: rng.range(1, 4) as usize,
             members_max: machines as u64,
             faults: Vec::new(),
@@ -203,7 +221,9 @@ impl FromStr for Cut {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut cut = Self::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
-            let (key, value) = part.split_once('=').ok_or_else(|| format!("{part:?}: write it as key=value"))?;
+            let (key, value) = part
+                .split_once('=')
+                .ok_or_else(|| format!("{part:?}: write it as key=value"))?;
             let number = || value.parse::<u64>().map_err(|e| format!("{part:?}: {e}"));
             match key {
                 "machines" => cut.machines = Some(number()? as usize),
@@ -212,17 +232,25 @@ impl FromStr for Cut {
                 "users" => cut.quiet_users = value == "quiet",
                 "skip" => {
                     for number in value.split('+') {
-                        cut.skipped.insert(number.parse().map_err(|e| format!("{part:?}: {e}"))?);
+                        cut.skipped
+                            .insert(number.parse().map_err(|e| format!("{part:?}: {e}"))?);
                     }
                 }
                 "faults" => {
                     let named = |name: &str| {
-                        Fault::ALL.into_iter().find(|fault| fault.to_string() == name).ok_or_else(|| format!("no fault {name:?}"))
+                        Fault::ALL
+                            .into_iter()
+                            .find(|fault| fault.to_string() == name)
+                            .ok_or_else(|| format!("no fault {name:?}"))
                     };
                     let names = value.split('+').filter(|name| !name.is_empty());
                     cut.faults = Some(names.map(named).collect::<Result<_, _>>()?);
                 }
-                _ => return Err(format!("{key:?}: machines, jobs, trouble_ms, faults, skip and users can be cut")),
+                _ => {
+                    return Err(format!(
+                        "{key:?}: machines, jobs, trouble_ms, faults, skip and users can be cut"
+                    ));
+                }
             }
         }
         Ok(cut)

@@ -1,5 +1,6 @@
-//! Mistakes put in on purpose, so that the checks can be seen going red: those of the shells stand here, those of the brains in
-//! `muster_core::planted`. One at a time, for the worlds of this thread.
+//! Mistakes put in on purpose, so that the checks can be seen going red: those of the shells stand
+//! here, those of the brains in `muster_core::planted`. One at a time, for the worlds of this
+//! thread.
 
 use std::{cell::Cell, fmt};
 
@@ -70,7 +71,8 @@ planted! {
     PortReused,
     /// A coordinator whose term is over goes on answering heartbeats.
     DeposedAnswers,
-    /// Workers of a fenced job live from their start, however old the word is on which they are started.
+    /// Workers of a fenced job live from their start, however old the word is on which they are
+    /// started.
     StartIsAWord,
     /// Workers that must stop have their stop grace from when their runner notices.
     GraceFromWaking,
@@ -81,7 +83,10 @@ planted! {
 impl Planted {
     /// Those there are in this build.
     pub fn all() -> impl Iterator<Item = Planted> {
-        let core = Mistake::ALL.into_iter().filter(|_| cfg!(feature = "planted")).map(Planted::Core);
+        let core = Mistake::ALL
+            .into_iter()
+            .filter(|_| cfg!(feature = "planted"))
+            .map(Planted::Core);
         Self::SHELL.iter().copied().chain(core)
     }
 }

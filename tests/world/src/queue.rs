@@ -1,4 +1,5 @@
-//! What is still to happen, in the order of time; what is due at the same moment, in the order in which it was planned.
+//! What is still to happen, in the order of time; what is due at the same moment, in the order in
+//! which it was planned.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -25,11 +26,17 @@ struct Planned {
 impl Queue {
     pub(crate) fn push(&mut self, at: Timestamp, event: Event) {
         self.planned += 1;
-        self.heap.push(Reverse(Planned { at, sequence: self.planned, event }));
+        self.heap.push(Reverse(Planned {
+            at,
+            sequence: self.planned,
+            event,
+        }));
     }
 
     pub(crate) fn pop(&mut self) -> Option<(Timestamp, u64, Event)> {
-        self.heap.pop().map(|Reverse(planned)| (planned.at, planned.sequence, planned.event))
+        self.heap
+            .pop()
+            .map(|Reverse(planned)| (planned.at, planned.sequence, planned.event))
     }
 }
 

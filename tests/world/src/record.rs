@@ -1,5 +1,6 @@
-//! What was run and what came of it, kept as lines of JSON beside the report; and the report made from them. Nothing in REPORT.md is
-//! written by hand but what was found and mended, which stands in `found.md`.
+//! What was run and what came of it, kept as lines of JSON beside the report; and the report made
+//! from them. Nothing in REPORT.md is written by hand but what was found and mended, which stands
+//! in `found.md`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -83,10 +84,19 @@ const RECORDS: [&str; 2] = ["record/histories.jsonl", "record/planted.jsonl"];
 /// What HEAD is, if git can say; marked where the tree has changes.
 pub fn commit() -> String {
     let git = |args: &[&str]| {
-        let output = std::process::Command::new("git").args(args).current_dir(here("")).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        let output = std::process::Command::new("git")
+            .args(args)
+            .current_dir(here(""))
+            .output()
+            .ok()?;
+        output
+            .status
+            .success()
+            .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let Some(head) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown".to_owned() };
+    let Some(head) = git(&["rev-parse", "--short=12", "HEAD"]) else {
+        return "unknown".to_owned();
+    };
     match git(&["status", "--porcelain", "--", "../../core", "."]) {
         Some(changes) if changes.is_empty() => head,
         _ => head + "+",
@@ -103,9 +113,21 @@ pub fn histories(size: Size, (from, to): (u64, u64), totals: &Totals, took: Dura
         generations: totals.generations,
         steps: totals.steps,
         simulated_s: totals.lasted.as_secs(),
-        faults: totals.faults.iter().map(|(fault, count)| (fault.to_string(), *count)).collect(),
-        blames: totals.blames.iter().map(|(blame, count)| Blamed::new(blame, *count)).collect(),
-        violations: totals.violations.iter().map(|(seed, v)| (*seed, v.rule.to_owned(), v.what.clone())).collect(),
+        faults: totals
+            .faults
+            .iter()
+            .map(|(fault, count)| (fault.to_string(), *count))
+            .collect(),
+        blames: totals
+            .blames
+            .iter()
+            .map(|(blame, count)| Blamed::new(blame, *count))
+            .collect(),
+        violations: totals
+            .violations
+            .iter()
+            .map(|(seed, v)| (*seed, v.rule.to_owned(), v.what.clone()))
+            .collect(),
         seconds: took.as_secs_f64(),
         commit: commit(),
     })
@@ -113,7 +135,12 @@ pub fn histories(size: Size, (from, to): (u64, u64), totals: &Totals, took: Dura
 
 impl Blamed {
     fn new(blame: &Blame, count: u64) -> Self {
-        Self { cause: format!("{:?}", blame.cause), truly: blame.truly.to_owned(), verdict: blame.verdict, count }
+        Self {
+            cause: format!("{:?}", blame.cause),
+            truly: blame.truly.to_owned(),
+            verdict: blame.verdict,
+            count,
+        }
     }
 }
 
@@ -122,12 +149,16 @@ pub fn append(path: &Path, line: &Line) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    let mut file = fs::OpenOptions::new().create(true).append(true).open(path)?;
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)?;
     let json = serde_json::to_string(line).map_err(io::Error::other)?;
     writeln!(file, "{json}")
 }
 
-/// Puts every mistake in, one after the other, until a rule breaks or `patience` seeds have gone by; and records what came of it.
+/// Puts every mistake in, one after the other, until a rule breaks or `patience` seeds have gone
+/// by; and records what came of it.
 pub fn hunt(patience: u64, threads: usize, told: impl Fn(&Caught)) -> io::Result<bool> {
     let path = here(RECORDS[1]);
     let mut lines = Vec::new();
@@ -136,7 +167,9 @@ pub fn hunt(patience: u64, threads: usize, told: impl Fn(&Caught)) -> io::Result
         told(&caught);
         lines.push(Line::Planted(caught));
     }
-    let all = lines.iter().all(|line| matches!(line, Line::Planted(Caught { seeds: Some(_), .. })));
+    let all = lines
+        .iter()
+        .all(|line| matches!(line, Line::Planted(Caught { seeds: Some(_), .. })));
     if path.exists() {
         fs::remove_file(&path)?;
     }
@@ -144,13 +177,26 @@ pub fn hunt(patience: u64, threads: usize, told: impl Fn(&Caught)) -> io::Result
     Ok(all)
 }
 
-/// The first seed that sees this mistake: among small histories, or, if it takes more nodes or time, among mixed ones.
-pub fn first_seen(planted: Planted, patience: u64, threads: usize) -> Option<(Size, u64, Violation)> {
+/// The first seed that sees this mistake: among small histories, or, if it takes more nodes or
+/// time, among mixed ones.
+pub fn first_seen(
+    planted: Planted,
+    patience: u64,
+    threads: usize,
+) -> Option<(Size, u64, Violation)> {
     [Size::Small, Size::Mixed].into_iter().find_map(|size| {
-        let options = crate::Options { size, planted: Some(planted), ..crate::Options::default() };
+        let options = crate::Options {
+            size,
+            planted: Some(planted),
+            ..crate::Options::default()
+        };
         let totals = crate::campaign::run(0..patience, &options, threads, 1, |_| {});
         // With several threads a later seed may have been quicker; the first is what counts.
-        totals.violations.into_iter().min_by_key(|(seed, _)| *seed).map(|(seed, violation)| (size, seed, violation))
+        totals
+            .violations
+            .into_iter()
+            .min_by_key(|(seed, _)| *seed)
+            .map(|(seed, violation)| (size, seed, violation))
     })
 }
 
@@ -164,8 +210,12 @@ fn hunt_one(planted: Planted, patience: u64, threads: usize) -> Caught {
         words: planted.words(),
         size: size.name().to_owned(),
         seeds: first.map(|(seed, _)| seed + 1),
-        rule: first.map(|(_, violation)| violation.rule.to_owned()).unwrap_or_default(),
-        said: first.map(|(_, violation)| violation.what.clone()).unwrap_or_default(),
+        rule: first
+            .map(|(_, violation)| violation.rule.to_owned())
+            .unwrap_or_default(),
+        said: first
+            .map(|(_, violation)| violation.what.clone())
+            .unwrap_or_default(),
         commit: commit(),
     }
 }
@@ -178,7 +228,10 @@ fn read() -> io::Result<Vec<Line>> {
             continue;
         }
         for line in fs::read_to_string(&path)?.lines() {
-            lines.push(serde_json::from_str(line).map_err(|e| io::Error::other(format!("{}: {e}", path.display())))?);
+            lines.push(
+                serde_json::from_str(line)
+                    .map_err(|e| io::Error::other(format!("{}: {e}", path.display())))?,
+            );
         }
     }
     Ok(lines)
@@ -204,17 +257,34 @@ fn render(lines: &[Line], found: &str) -> String {
         "# What the world has shown\n\nGenerated by `cargo run -p muster-world -- --report` from the lines in `record/`. What is \
          checked stands in\n`src/invariants.rs`, what goes wrong in `src/fault.rs`.\n\n## Histories\n\n",
     );
-    let histories: Vec<&Histories> =
-        lines.iter().filter_map(|line| if let Line::Histories(histories) = line { Some(histories) } else { None }).collect();
+    let histories: Vec<&Histories> = lines
+        .iter()
+        .filter_map(|line| {
+            if let Line::Histories(histories) = line {
+                Some(histories)
+            } else {
+                None
+            }
+        })
+        .collect();
     text += "| commit | size | seeds | simulated | events | faults | generations | steps | wall time | violations |\n";
     text += "|---|---|---|---|---|---|---|---|---|---|\n";
     // What later forms of the world see, earlier ones may not have: they are not added up.
-    let mut forms: Vec<(&str, &str)> = histories.iter().map(|h| (h.commit.as_str(), h.size.as_str())).collect();
+    let mut forms: Vec<(&str, &str)> = histories
+        .iter()
+        .map(|h| (h.commit.as_str(), h.size.as_str()))
+        .collect();
     let mut told = BTreeSet::new();
     forms.retain(|form| told.insert(*form));
     for (commit, size) in forms {
-        let of_form = || histories.iter().filter(|h| (h.commit.as_str(), h.size.as_str()) == (commit, size));
-        let sum = |of: &dyn Fn(&Histories) -> u64| thousands(of_form().map(|histories| of(histories)).sum());
+        let of_form = || {
+            histories
+                .iter()
+                .filter(|h| (h.commit.as_str(), h.size.as_str()) == (commit, size))
+        };
+        let sum = |of: &dyn Fn(&Histories) -> u64| {
+            thousands(of_form().map(|histories| of(histories)).sum())
+        };
         let _ = writeln!(
             text,
             "| {commit} | {size} | {} | {} | {} | {} | {} | {} | {} | {} |",
@@ -229,8 +299,15 @@ fn render(lines: &[Line], found: &str) -> String {
         );
     }
     text += "\nA `+` after a commit: its tree had changes that were not committed yet. What was broken is told of below.\n";
-    for (h, (seed, rule, what)) in histories.iter().flat_map(|h| h.violations.iter().map(move |violation| (h, violation))) {
-        let _ = writeln!(text, "- {} {} seed {seed} broke {rule}: {what}", h.commit, h.size);
+    for (h, (seed, rule, what)) in histories
+        .iter()
+        .flat_map(|h| h.violations.iter().map(move |violation| (h, violation)))
+    {
+        let _ = writeln!(
+            text,
+            "- {} {} seed {seed} broke {rule}: {what}",
+            h.commit, h.size
+        );
     }
     let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
     for (fault, count) in histories.iter().flat_map(|histories| &histories.faults) {
@@ -239,14 +316,27 @@ fn render(lines: &[Line], found: &str) -> String {
     text += "\n### Faults\n\n| fault | struck | what it is |\n|---|---|---|\n";
     for fault in crate::Fault::ALL {
         let count = faults.get(fault.to_string().as_str()).copied().unwrap_or(0);
-        let _ = writeln!(text, "| {fault} | {} | {} |", thousands(count), fault.words());
+        let _ = writeln!(
+            text,
+            "| {fault} | {} | {} |",
+            thousands(count),
+            fault.words()
+        );
     }
     text += &blames(&histories);
     text += "\n## Planted mistakes\n\nEach breaks one rule, alone; the world must see it within 10,000 small histories, or 10,000 mixed\nones. `cargo run -p \
              muster-world --features planted -- --hunt` runs them again.\n\n| mistake | what it does | broke | in seed | of size | what was seen |\n|---|---|---|---|---|---|\n";
-    let planted = lines.iter().filter_map(|line| if let Line::Planted(caught) = line { Some(caught) } else { None });
+    let planted = lines.iter().filter_map(|line| {
+        if let Line::Planted(caught) = line {
+            Some(caught)
+        } else {
+            None
+        }
+    });
     for caught in planted {
-        let seeds = caught.seeds.map_or("none".to_owned(), |seeds| thousands(seeds - 1));
+        let seeds = caught
+            .seeds
+            .map_or("none".to_owned(), |seeds| thousands(seeds - 1));
         let said: String = caught.said.chars().take(110).collect();
         let _ = writeln!(
             text,
@@ -265,24 +355,56 @@ fn render(lines: &[Line], found: &str) -> String {
 fn blames(histories: &[&Histories]) -> String {
     let mut sums: BTreeMap<(Verdict, &str, &str), u64> = BTreeMap::new();
     for blamed in histories.iter().flat_map(|histories| &histories.blames) {
-        *sums.entry((blamed.verdict, &blamed.cause, &blamed.truly)).or_insert(0) += blamed.count;
+        *sums
+            .entry((blamed.verdict, &blamed.cause, &blamed.truly))
+            .or_insert(0) += blamed.count;
     }
-    let of = |verdict: Verdict| sums.iter().filter(|((v, ..), _)| *v == verdict).map(|(_, count)| count).sum::<u64>();
-    let all: u64 = Verdict::ALL.into_iter().filter(|verdict| verdict.is_blame()).map(of).sum();
-    let percent = |count: u64| if all == 0 { 0.0 } else { 100.0 * count as f64 / all as f64 };
+    let of = |verdict: Verdict| {
+        sums.iter()
+            .filter(|((v, ..), _)| *v == verdict)
+            .map(|(_, count)| count)
+            .sum::<u64>()
+    };
+    let all: u64 = Verdict::ALL
+        .into_iter()
+        .filter(|verdict| verdict.is_blame())
+        .map(of)
+        .sum();
+    let percent = |count: u64| {
+        if all == 0 {
+            0.0
+        } else {
+            100.0 * count as f64 / all as f64
+        }
+    };
     let mut text = format!(
         "\n## Blames\n\nEach blame is compared with what the world did to the very rank, run or node it names, at that time. One that \
          is neither true nor excused breaks I9.\nHistories that were recorded before this was compared are not counted.\n\n\
          Blames: {}. ",
         thousands(all)
     );
-    let shares = Verdict::ALL.into_iter().filter(|verdict| verdict.is_blame());
-    let shares: Vec<String> =
-        shares.map(|verdict| format!("{}: {} ({:.1} %)", verdict.words(), thousands(of(verdict)), percent(of(verdict)))).collect();
+    let shares = Verdict::ALL
+        .into_iter()
+        .filter(|verdict| verdict.is_blame());
+    let shares: Vec<String> = shares
+        .map(|verdict| {
+            format!(
+                "{}: {} ({:.1} %)",
+                verdict.words(),
+                thousands(of(verdict)),
+                percent(of(verdict))
+            )
+        })
+        .collect();
     let _ = writeln!(text, "{}.\n", shares.join("; "));
     text += "| what the coordinator said | what was true | verdict | times |\n|---|---|---|---|\n";
     for ((verdict, cause, truly), count) in &sums {
-        let _ = writeln!(text, "| {cause} | {truly} | {} | {} |", verdict.words(), thousands(*count));
+        let _ = writeln!(
+            text,
+            "| {cause} | {truly} | {} | {} |",
+            verdict.words(),
+            thousands(*count)
+        );
     }
     text
 }
@@ -301,11 +423,19 @@ fn thousands(number: u64) -> String {
 
 /// Not counted at first.
 fn simulated(seconds: u64) -> String {
-    if seconds == 0 { "?".to_owned() } else { format!("{} h", thousands(seconds / 3_600)) }
+    if seconds == 0 {
+        "?".to_owned()
+    } else {
+        format!("{} h", thousands(seconds / 3_600))
+    }
 }
 
 fn minutes(seconds: f64) -> String {
-    if seconds < 120.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
+    if seconds < 120.0 {
+        format!("{seconds:.0} s")
+    } else {
+        format!("{:.0} min", seconds / 60.0)
+    }
 }
 
 #[cfg(test)]
@@ -326,9 +456,24 @@ mod tests {
                 simulated_s: 3_600,
                 faults: [("AgentCrash".to_owned(), faults)].into(),
                 blames: vec![
-                    Blamed { cause: "NodeLost".into(), truly: "no power".into(), verdict: Verdict::First, count: 49 },
-                    Blamed { cause: "WorkerKilled".into(), truly: "in doubt".into(), verdict: Verdict::Excused, count: 1 },
-                    Blamed { cause: "PeersLost".into(), truly: "a cut".into(), verdict: Verdict::Spared, count: 7 },
+                    Blamed {
+                        cause: "NodeLost".into(),
+                        truly: "no power".into(),
+                        verdict: Verdict::First,
+                        count: 49,
+                    },
+                    Blamed {
+                        cause: "WorkerKilled".into(),
+                        truly: "in doubt".into(),
+                        verdict: Verdict::Excused,
+                        count: 1,
+                    },
+                    Blamed {
+                        cause: "PeersLost".into(),
+                        truly: "a cut".into(),
+                        verdict: Verdict::Spared,
+                        count: 7,
+                    },
                 ],
                 violations: Vec::new(),
                 seconds: 90.0,
@@ -336,12 +481,22 @@ mod tests {
             })
         };
         let text = render(&[one(0, 5), one(500, 7)], "## Found\n");
-        assert!(text.contains("| abc | small | 1,000 | 2 h | 2,000,000 | 12 | 4 | 6 | 3 min | 0 |"), "{text}");
-        assert!(text.contains("| AgentCrash | 12 | the agent dies |") && text.ends_with("## Found\n"), "{text}");
         assert!(
-            text.contains("Blames: 100. true, and the first cause: 98 (98.0 %);") && text.contains("excused: 2 (2.0 %)."),
+            text.contains("| abc | small | 1,000 | 2 h | 2,000,000 | 12 | 4 | 6 | 3 min | 0 |"),
             "{text}"
         );
-        assert!(text.contains("| NodeLost | no power | true, and the first cause | 98 |"), "{text}");
+        assert!(
+            text.contains("| AgentCrash | 12 | the agent dies |") && text.ends_with("## Found\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("Blames: 100. true, and the first cause: 98 (98.0 %);")
+                && text.contains("excused: 2 (2.0 %)."),
+            "{text}"
+        );
+        assert!(
+            text.contains("| NodeLost | no power | true, and the first cause | 98 |"),
+            "{text}"
+        );
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64 as its authors advise. Our own, so that a seed means the same on
-/// every machine and with every version of a library.
+/// xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64 as its authors advise. Our own, so
+/// that a seed means the same on every machine and with every version of a library.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng([u64; 4]);
 
@@ -32,7 +32,8 @@ impl Rng {
         result
     }
 
-    /// From 0 up to, not including, `end`; the bias of the remainder is far below what matters here.
+    /// From 0 up to, not including, `end`; the bias of the remainder is far below what matters
+    /// here.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.number() % end.max(1) as u64) as usize
     }
@@ -51,7 +52,11 @@ impl Rng {
     }
 
     pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
-        if from.is_empty() { None } else { from.get(self.below(from.len())) }
+        if from.is_empty() {
+            None
+        } else {
+            from.get(self.below(from.len()))
+        }
     }
 }
 
@@ -62,9 +67,15 @@ mod tests {
     #[test]
     fn draws_are_the_same_for_ever_and_spread() {
         let mut rng = Rng::new(1);
-        assert_eq!([rng.number(), rng.number()], [0xb3f2_af6d_0fc7_10c5, 0x853b_5596_4736_4cea]);
+        assert_eq!(
+            [rng.number(), rng.number()],
+            [0xb3f2_af6d_0fc7_10c5, 0x853b_5596_4736_4cea]
+        );
         let mut seen = [0; 10];
         (0..10_000).for_each(|_| seen[rng.below(10)] += 1);
-        assert!(seen.iter().all(|count| (850..1_150).contains(count)), "{seen:?}");
+        assert!(
+            seen.iter().all(|count| (850..1_150).contains(count)),
+            "{seen:?}"
+        );
     }
 }

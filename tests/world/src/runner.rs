@@ -1,4 +1,5 @@
-//! A runner and its group, from held to proven dead: what orders do, how processes end, when nothing is left.
+//! A runner and its group, from held to proven dead: what orders do, how processes end, when
+//! nothing is left.
 
 use std::time::Duration;
 
@@ -25,53 +26,98 @@ use crate::{
 pub(crate) const SIGKILL: i32 = 9;
 pub(crate) const SIGTERM: i32 = 15;
 /// What gloo prints in a rank whose peer went away.
-pub(crate) const PEER_LOST: &str = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.9]:35093";
+pub(crate) const PEER_LOST: &str =
+    "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.9]:35093";
 
 impl World {
     pub(crate) fn group(&mut self, machine: usize, run: &RunId, life: u64) -> Option<&mut Group> {
-        self.machines[machine].runs.get_mut(run).filter(|group| group.life == life)
+        self.machines[machine]
+            .runs
+            .get_mut(run)
+            .filter(|group| group.life == life)
     }
 
     pub(crate) fn runner_up(&mut self, machine: usize, run: RunId, life: u64) {
         self.machines[machine].ports += u16::from(!on(Planted::PortReused));
         let port = 20_000 + self.machines[machine].ports % 40_000;
-        let Some(group) = self.group(machine, &run, life).filter(|group| group.runner == Runner::Starting) else { return };
+        let Some(group) = self
+            .group(machine, &run, life)
+            .filter(|group| group.runner == Runner::Starting)
+        else {
+            return;
+        };
         group.runner = Runner::Up;
-        group.store = group.assignment.hosts_store.then(|| Endpoint { host: address(machine), port });
+        group.store = group.assignment.hosts_store.then(|| Endpoint {
+            host: address(machine),
+            port,
+        });
         self.speak_soon(machine, run);
     }
 
     pub(crate) fn speak_soon(&mut self, machine: usize, run: RunId) {
         let delay = self.rng.ms(0, 20);
-        self.queue.push(self.now + delay, Event::Speak { machine, run });
+        self.queue
+            .push(self.now + delay, Event::Speak { machine, run });
     }
 
     pub(crate) fn speak(&mut self, machine: usize, run: RunId) {
         let place = &self.machines[machine];
-        let Some(group) = place.runs.get(&run).filter(|group| place.powered && group.runner == Runner::Up) else { return };
+        let Some(group) = place
+            .runs
+            .get(&run)
+            .filter(|group| place.powered && group.runner == Runner::Up)
+        else {
+            return;
+        };
         let mut status = group.status(group.joined_at.is_some());
         if on(Planted::StopIsDeath) && status.phase == GroupPhase::Stopping {
             status.phase = GroupPhase::Dead;
         }
         if on(Planted::ErrorLinesLost) {
-            status.ranks.iter_mut().for_each(|rank| rank.first_error = None);
+            status
+                .ranks
+                .iter_mut()
+                .for_each(|rank| rank.first_error = None);
         }
         if place.agent.is_some() {
             self.agent_turn(machine, Input::Runner { run, status });
         }
     }
 
-    pub(crate) fn order_arrives(&mut self, machine: usize, agent: u64, run: RunId, life: u64, line: u64, order: Order) {
+    pub(crate) fn order_arrives(
+        &mut self,
+        machine: usize,
+        agent: u64,
+        run: RunId,
+        life: u64,
+        line: u64,
+        order: Order,
+    ) {
         // An order of an agent that has died since may have left it in time, or not.
-        let orphaned = self.machines[machine].agent.as_ref().is_none_or(|living| living.id != agent);
+        let orphaned = self.machines[machine]
+            .agent
+            .as_ref()
+            .is_none_or(|living| living.id != agent);
         let lost = orphaned && self.rng.percent(50);
         let again = self.rng.ms(100, 400);
         let clock = self.machines[machine].clock(self.now);
-        let Some(group) = self.group(machine, &run, life).filter(|_| !lost) else { return };
+        let Some(group) = self.group(machine, &run, life).filter(|_| !lost) else {
+            return;
+        };
         if group.line != line {
             // It went into a connection that broke; the agent says it again over the next.
             let line = group.line;
-            return self.after(again, Event::Order { machine, agent, run, life, line, order });
+            return self.after(
+                again,
+                Event::Order {
+                    machine,
+                    agent,
+                    run,
+                    life,
+                    line,
+                    order,
+                },
+            );
         }
         match (order, group.runner, group.phase) {
             (Order::Renew { heard }, Runner::Up, _) => group.heard = group.heard.max(Some(heard)),
@@ -86,7 +132,14 @@ impl World {
                 }
                 let group = self.group(machine, &run, life).expect("found above");
                 if group.fence().is_some() {
-                    self.after(Duration::ZERO, Event::FenceLooks { machine, run: run.clone(), life });
+                    self.after(
+                        Duration::ZERO,
+                        Event::FenceLooks {
+                            machine,
+                            run: run.clone(),
+                            life,
+                        },
+                    );
                 }
                 let group = self.group(machine, &run, life).expect("found above");
                 (group.phase, group.launcher) = (GroupPhase::Running, true);
@@ -96,15 +149,33 @@ impl World {
                 let clock = self.machines[machine].clock(now);
                 let group = self.group(machine, &run, life).expect("found above");
                 (group.world, group.launched_at) = (Some(world), Some(clock));
-                self.trainings.get_mut(&world).expect("worlds stay").comers.insert((machine, run.clone()));
+                self.trainings
+                    .get_mut(&world)
+                    .expect("worlds stay")
+                    .comers
+                    .insert((machine, run.clone()));
                 let most = self.plan.launch_ms;
                 let delay = self.rng.ms(10, most);
-                self.queue.push(now + delay, Event::Launched { machine, run: run.clone(), life });
+                self.queue.push(
+                    now + delay,
+                    Event::Launched {
+                        machine,
+                        run: run.clone(),
+                        life,
+                    },
+                );
                 self.speak_soon(machine, run);
             }
             // A runner that is coming up reads its orders when it is.
             (order, Runner::Starting, _) => {
-                let again = Event::Order { machine, agent, run, life, line, order };
+                let again = Event::Order {
+                    machine,
+                    agent,
+                    run,
+                    life,
+                    line,
+                    order,
+                };
                 self.queue.push(self.now + Duration::from_millis(20), again);
             }
             (Order::Stop { grace }, Runner::Up, phase) if phase != GroupPhase::Dead => {
@@ -130,8 +201,12 @@ impl World {
         let exit_in = self.rng.ms(1, 500);
         let stuck = self.rng.ms(10_000, 70_000);
         let unkillable = std::mem::take(&mut self.machines[machine].unkillable);
-        let group = self.group(machine, &run, life).expect("the caller found it");
-        let kill_at = group.kill_at.map_or(now + grace, |before| before.min(now + grace));
+        let group = self
+            .group(machine, &run, life)
+            .expect("the caller found it");
+        let kill_at = group
+            .kill_at
+            .map_or(now + grace, |before| before.min(now + grace));
         let first = !std::mem::replace(&mut group.stop_asked, true);
         (group.phase, group.kill_at) = (GroupPhase::Stopping, Some(kill_at));
         if unkillable && group.has_process() {
@@ -139,7 +214,9 @@ impl World {
             self.count(Fault::Unkillable);
             self.lasts(machine, Kind::Unkillable, now + stuck);
         }
-        let group = self.group(machine, &run, life).expect("the caller found it");
+        let group = self
+            .group(machine, &run, life)
+            .expect("the caller found it");
         if first && obeys && now >= group.unkillable_until {
             let ends: Vec<(usize, Duration)> = group
                 .ranks
@@ -150,28 +227,61 @@ impl World {
                 .collect();
             for (local, after) in ends {
                 let exit = Exit::Signal(SIGTERM);
-                self.queue.push(now + after, Event::RankEnds { machine, run: run.clone(), life, local, exit, error: None });
+                self.queue.push(
+                    now + after,
+                    Event::RankEnds {
+                        machine,
+                        run: run.clone(),
+                        life,
+                        local,
+                        exit,
+                        error: None,
+                    },
+                );
             }
         }
         let quick = self.rng.ms(0, 10);
-        self.queue.push(now + quick, Event::GroupMoves { machine, run: run.clone(), life });
-        self.queue.push(kill_at + Duration::from_millis(1), Event::GroupMoves { machine, run: run.clone(), life });
+        self.queue.push(
+            now + quick,
+            Event::GroupMoves {
+                machine,
+                run: run.clone(),
+                life,
+            },
+        );
+        self.queue.push(
+            kill_at + Duration::from_millis(1),
+            Event::GroupMoves {
+                machine,
+                run: run.clone(),
+                life,
+            },
+        );
         self.speak_soon(machine, run);
     }
 
     pub(crate) fn launched(&mut self, machine: usize, run: RunId, life: u64) {
         let clock = self.machines[machine].clock(self.now);
         let pid = self.fresh() as u32;
-        let Some(group) = self.group(machine, &run, life) else { return };
+        let Some(group) = self.group(machine, &run, life) else {
+            return;
+        };
         if group.phase != GroupPhase::Running || !group.launcher {
             return;
         }
         let first = group.assignment.first_rank;
         group.ranks = (0..group.assignment.proc_per_node)
-            .map(|local| Rank { report: rank_report(first + local, local, pid + local, clock), alive: true })
+            .map(|local| Rank {
+                report: rank_report(first + local, local, pid + local, clock),
+                alive: true,
+            })
             .collect();
         self.changed.push(machine);
-        note!(self, "n{machine}: the workers of {} are up", words::run(&run));
+        note!(
+            self,
+            "n{machine}: the workers of {} are up",
+            words::run(&run)
+        );
         invariants::started_once(self, machine, &run);
         invariants::one_generation_lives(self, &run);
         self.speak_soon(machine, run.clone());
@@ -190,9 +300,17 @@ impl World {
     ) {
         let now = self.now;
         let clock = self.machines[machine].clock(now);
-        let Some(group) = self.group(machine, &run, life) else { return };
+        let Some(group) = self.group(machine, &run, life) else {
+            return;
+        };
         let unkillable = now < group.unkillable_until;
-        let Some(rank) = group.ranks.get_mut(local).filter(|rank| rank.alive && !unkillable) else { return };
+        let Some(rank) = group
+            .ranks
+            .get_mut(local)
+            .filter(|rank| rank.alive && !unkillable)
+        else {
+            return;
+        };
         rank.alive = false;
         (rank.report.exit, rank.report.exited_at) = (Some(exit), Some(clock));
         rank.report.first_error = error.map(str::to_owned);
@@ -200,21 +318,38 @@ impl World {
             group.phase = GroupPhase::Stopping;
         }
         let world = group.world;
-        note!(self, "n{machine}: rank {local} of {} ends: {exit} {}", words::run(&run), error.unwrap_or_default());
+        note!(
+            self,
+            "n{machine}: rank {local} of {} ends: {exit} {}",
+            words::run(&run),
+            error.unwrap_or_default()
+        );
         let torchrun_sees = self.rng.ms(5, 110);
-        self.queue.push(now + torchrun_sees, Event::GroupMoves { machine, run: run.clone(), life });
+        self.queue.push(
+            now + torchrun_sees,
+            Event::GroupMoves {
+                machine,
+                run: run.clone(),
+                life,
+            },
+        );
         self.speak_soon(machine, run);
         if let Some(world) = world.filter(|_| !exit.is_success()) {
             self.peers_will_notice(world, machine, 1, 300);
         }
     }
 
-    /// Looks what the runner and its torchrun do next with a group in which something ended or that is to end.
+    /// Looks what the runner and its torchrun do next with a group in which something ended or that
+    /// is to end.
     pub(crate) fn group_moves(&mut self, machine: usize, run: RunId, life: u64) {
         let now = self.now;
-        let world = self.group(machine, &run, life).and_then(|group| group.world);
+        let world = self
+            .group(machine, &run, life)
+            .and_then(|group| group.world);
         let barrier = world.is_none_or(|world| self.everybody_finished(world));
-        let Some(group) = self.group(machine, &run, life) else { return };
+        let Some(group) = self.group(machine, &run, life) else {
+            return;
+        };
         if group.phase == GroupPhase::Dead || group.runner != Runner::Up {
             return;
         }
@@ -222,23 +357,43 @@ impl World {
         if now < group.unkillable_until && group.has_process() && (kill || group.failed()) {
             let at = group.unkillable_until + Duration::from_millis(1);
             group.reaping = false;
-            return self.queue.push(at, Event::GroupMoves { machine, run, life });
+            return self
+                .queue
+                .push(at, Event::GroupMoves { machine, run, life });
         }
         if group.works() {
             if (kill || group.failed()) && !group.reaping {
                 group.reaping = true;
                 let signal = if kill { SIGKILL } else { SIGTERM };
-                let alive: Vec<usize> =
-                    group.ranks.iter().enumerate().filter(|(_, rank)| rank.alive).map(|(local, _)| local).collect();
+                let alive: Vec<usize> = group
+                    .ranks
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, rank)| rank.alive)
+                    .map(|(local, _)| local)
+                    .collect();
                 for local in alive {
                     let after = self.rng.ms(1, 60);
                     let exit = Exit::Signal(signal);
-                    self.queue.push(now + after, Event::RankEnds { machine, run: run.clone(), life, local, exit, error: None });
+                    self.queue.push(
+                        now + after,
+                        Event::RankEnds {
+                            machine,
+                            run: run.clone(),
+                            life,
+                            local,
+                            exit,
+                            error: None,
+                        },
+                    );
                 }
                 // Whoever ignores SIGTERM is killed a little later.
                 if let Some(group) = self.group(machine, &run, life).filter(|_| !kill) {
                     group.reaping = false;
-                    self.queue.push(now + Duration::from_millis(200), Event::GroupMoves { machine, run, life });
+                    self.queue.push(
+                        now + Duration::from_millis(200),
+                        Event::GroupMoves { machine, run, life },
+                    );
                 }
             }
             return;
@@ -251,7 +406,9 @@ impl World {
         }
         let exit = match () {
             () if !group.launcher => None,
-            () if group.finished() && !group.failed() && (barrier || !group.stop_asked) => Some(Exit::Code(0)),
+            () if group.finished() && !group.failed() && (barrier || !group.stop_asked) => {
+                Some(Exit::Code(0))
+            }
             () if group.failed() => Some(Exit::Code(1)),
             () => Some(Exit::Signal(SIGTERM)),
         };
@@ -264,25 +421,38 @@ impl World {
 
     fn ended(&mut self, machine: usize, run: &RunId, launcher_exit: Option<Exit>) {
         let clock = self.machines[machine].clock(self.now);
-        let Some(group) = self.machines[machine].runs.get_mut(run) else { return };
+        let Some(group) = self.machines[machine].runs.get_mut(run) else {
+            return;
+        };
         group.launcher = false;
         group.launcher_exit = launcher_exit;
         (group.phase, group.dead_at) = (GroupPhase::Dead, Some(clock));
         note!(self, "n{machine}: {} is dead", words::run(run));
     }
 
-    /// The runner is killed; the kernel takes its group along. The agent finds out, and so do the peers.
+    /// The runner is killed; the kernel takes its group along. The agent finds out, and so do the
+    /// peers.
     pub(crate) fn runner_killed(&mut self, machine: usize, run: &RunId) {
         self.did(machine, run, Kind::RunnerKilled, None);
-        let Some(group) = self.machines[machine].runs.get_mut(run) else { return };
-        note!(self, "n{machine}: the runner of {} is killed", words::run(run));
+        let Some(group) = self.machines[machine].runs.get_mut(run) else {
+            return;
+        };
+        note!(
+            self,
+            "n{machine}: the runner of {} is killed",
+            words::run(run)
+        );
         group.runner = Runner::Gone;
         group.launcher = false;
         group.ranks.iter_mut().for_each(|rank| rank.alive = false);
         let world = group.world;
         let seen_in = self.rng.ms(1, 200);
         if let Some(agent) = &self.machines[machine].agent {
-            let lost = Event::RunnerLost { machine, agent: agent.id, run: run.clone() };
+            let lost = Event::RunnerLost {
+                machine,
+                agent: agent.id,
+                run: run.clone(),
+            };
             self.queue.push(self.now + seen_in, lost);
         }
         if let Some(world) = world {
@@ -292,23 +462,34 @@ impl World {
     }
 
     pub(crate) fn runner_lost(&mut self, machine: usize, agent: u64, run: RunId) {
-        let asks = self.machines[machine].agent.as_ref().is_some_and(|living| living.id == agent);
+        let asks = self.machines[machine]
+            .agent
+            .as_ref()
+            .is_some_and(|living| living.id == agent);
         if !asks || !self.nothing_is_left(machine, agent, &run) {
             return;
         }
-        let Some(group) = self.machines[machine].runs.get(&run) else { return };
+        let Some(group) = self.machines[machine].runs.get(&run) else {
+            return;
+        };
         let exits = group.journal();
         let at = self.machines[machine].clock(self.now);
         self.tell_agent(machine, agent, Input::RunnerLost { run, exits, at });
     }
 
     pub(crate) fn runner_connection_breaks(&mut self, machine: usize, run: &RunId) {
-        let Some(group) = self.machines[machine].runs.get_mut(run) else { return };
+        let Some(group) = self.machines[machine].runs.get_mut(run) else {
+            return;
+        };
         group.line += 1;
         self.speak_soon(machine, run.clone());
     }
 }
 
 fn rank_report(rank: u32, local_rank: u32, pid: u32, now: Timestamp) -> RankReport {
-    RankReport { pid, started_at: Some(now), ..RankReport::bare(rank, local_rank) }
+    RankReport {
+        pid,
+        started_at: Some(now),
+        ..RankReport::bare(rank, local_rank)
+    }
 }

@@ -1,5 +1,5 @@
-//! Makes a history that breaks a rule smaller: less time, no users, fewer machines, jobs, kinds of faults and strikes, as long as the
-//! same rule breaks. What is left is what it takes.
+//! Makes a history that breaks a rule smaller: less time, no users, fewer machines, jobs, kinds of
+//! faults and strikes, as long as the same rule breaks. What is left is what it takes.
 
 use std::time::Duration;
 
@@ -8,11 +8,19 @@ use crate::{Cut, Options, Report, run};
 /// Histories tried at most: a few hundred of some milliseconds each.
 const TRIES: usize = 600;
 
-/// What can be taken away from this seed's world so that it still breaks the rule it breaks; `None` if it breaks none.
+/// What can be taken away from this seed's world so that it still breaks the rule it breaks; `None`
+/// if it breaks none.
 pub fn shrink(seed: u64, options: &Options) -> Option<(Cut, Report)> {
     let report = run(seed, options);
     let rule = report.violation.as_ref()?.rule;
-    let mut search = Search { seed, options, rule, cut: options.cut.clone(), report, tries: TRIES };
+    let mut search = Search {
+        seed,
+        options,
+        rule,
+        cut: options.cut.clone(),
+        report,
+        tries: TRIES,
+    };
     loop {
         let before = search.cut.clone();
         search.shorter();
@@ -43,8 +51,17 @@ impl Search<'_> {
             return false;
         }
         self.tries -= 1;
-        let report = run(self.seed, &Options { cut: cut.clone(), ..self.options.clone() });
-        let same = report.violation.as_ref().is_some_and(|violation| violation.rule == self.rule);
+        let report = run(
+            self.seed,
+            &Options {
+                cut: cut.clone(),
+                ..self.options.clone()
+            },
+        );
+        let same = report
+            .violation
+            .as_ref()
+            .is_some_and(|violation| violation.rule == self.rule);
         if same {
             (self.cut, self.report) = (cut, report);
         }
@@ -56,7 +73,10 @@ impl Search<'_> {
         for part in [0.25, 0.5, 0.75, 1.0] {
             let trouble = lasted.mul_f64(part).max(Duration::from_secs(1)).as_millis() as u64;
             if Duration::from_millis(trouble) < self.report.trouble
-                && self.take(Cut { trouble_ms: Some(trouble), ..self.cut.clone() })
+                && self.take(Cut {
+                    trouble_ms: Some(trouble),
+                    ..self.cut.clone()
+                })
             {
                 return;
             }
@@ -64,12 +84,18 @@ impl Search<'_> {
     }
 
     fn without_users(&mut self) {
-        self.take(Cut { quiet_users: true, ..self.cut.clone() });
+        self.take(Cut {
+            quiet_users: true,
+            ..self.cut.clone()
+        });
     }
 
     fn fewer_machines(&mut self) {
         for machines in 1..self.report.machines {
-            if self.take(Cut { machines: Some(machines), ..self.cut.clone() }) {
+            if self.take(Cut {
+                machines: Some(machines),
+                ..self.cut.clone()
+            }) {
                 return;
             }
         }
@@ -77,7 +103,10 @@ impl Search<'_> {
 
     fn fewer_jobs(&mut self) {
         for jobs in 1..self.report.jobs {
-            if self.take(Cut { jobs: Some(jobs), ..self.cut.clone() }) {
+            if self.take(Cut {
+                jobs: Some(jobs),
+                ..self.cut.clone()
+            }) {
                 return;
             }
         }
@@ -85,22 +114,42 @@ impl Search<'_> {
 
     fn fewer_kinds(&mut self) {
         // All but those that struck, at once; then one by one.
-        let struck: Vec<_> = self.report.kinds.iter().copied().filter(|kind| self.report.faults.contains_key(kind)).collect();
-        self.take(Cut { faults: Some(struck), ..self.cut.clone() });
+        let struck: Vec<_> = self
+            .report
+            .kinds
+            .iter()
+            .copied()
+            .filter(|kind| self.report.faults.contains_key(kind))
+            .collect();
+        self.take(Cut {
+            faults: Some(struck),
+            ..self.cut.clone()
+        });
         for kind in self.report.kinds.clone() {
-            let kept = self.report.kinds.iter().copied().filter(|other| *other != kind).collect();
-            self.take(Cut { faults: Some(kept), ..self.cut.clone() });
+            let kept = self
+                .report
+                .kinds
+                .iter()
+                .copied()
+                .filter(|other| *other != kind)
+                .collect();
+            self.take(Cut {
+                faults: Some(kept),
+                ..self.cut.clone()
+            });
         }
     }
 
-    /// Halves, quarters and so on of the strikes are left out, down to single ones (delta debugging, Zeller 1999).
+    /// Halves, quarters and so on of the strikes are left out, down to single ones (delta
+    /// debugging, Zeller 1999).
     fn fewer_strikes(&mut self) {
         let mut size = (self.report.strikes / 2).max(1);
         loop {
             let mut from = 1;
             while from <= self.report.strikes {
                 let mut cut = self.cut.clone();
-                cut.skipped.extend(from..(from + size).min(self.report.strikes + 1));
+                cut.skipped
+                    .extend(from..(from + size).min(self.report.strikes + 1));
                 self.take(cut);
                 from += size;
             }
@@ -110,7 +159,16 @@ impl Search<'_> {
             size /= 2;
         }
         let strikes = self.report.strikes;
-        let tidy = self.cut.skipped.iter().copied().filter(|number| *number <= strikes).collect();
-        self.take(Cut { skipped: tidy, ..self.cut.clone() });
+        let tidy = self
+            .cut
+            .skipped
+            .iter()
+            .copied()
+            .filter(|number| *number <= strikes)
+            .collect();
+        self.take(Cut {
+            skipped: tidy,
+            ..self.cut.clone()
+        });
     }
 }

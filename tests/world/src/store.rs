@@ -1,4 +1,5 @@
-//! The coordinator's store: what is committed survives every crash. One transaction is all or nothing.
+//! The coordinator's store: what is committed survives every crash. One transaction is all or
+//! nothing.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,9 @@ impl Store {
             Change::DeleteJob(uid) => drop(self.jobs.remove(&uid)),
             Change::PutNode(node) => drop(self.nodes.insert(node.name.clone(), *node)),
             Change::DeleteNode(name) => drop(self.nodes.remove(&name)),
-            Change::Event(event) => (self.last_event, self.latest) = (event.sequence, self.latest.max(event.at)),
+            Change::Event(event) => {
+                (self.last_event, self.latest) = (event.sequence, self.latest.max(event.at))
+            }
         }
     }
 

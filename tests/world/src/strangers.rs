@@ -1,5 +1,6 @@
-//! Agents and machines that are not who their name says: an agent that is started with another state directory while its runners go on, a
-//! new machine in the place of an old one that comes back later; and nodes that the coordinator loses all at once.
+//! Agents and machines that are not who their name says: an agent that is started with another
+//! state directory while its runners go on, a new machine in the place of an old one that comes
+//! back later; and nodes that the coordinator loses all at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,7 +43,11 @@ pub(crate) struct Disk {
 impl StateDir {
     fn empty(place: &Machine) -> Self {
         let ledger = Ledger::new(place.name.clone());
-        Self { highest: ledger.clone(), ledger, said_over: BTreeSet::new() }
+        Self {
+            highest: ledger.clone(),
+            ledger,
+            said_over: BTreeSet::new(),
+        }
     }
 
     fn swap(self, place: &mut Machine) -> Self {
@@ -56,18 +61,28 @@ impl StateDir {
 }
 
 impl World {
-    /// Somebody starts the agent with a state directory of its own, in the place of the one whose workers run. Nothing lies in it, or what
-    /// another agent has left there. One lock for each directory keeps two agents from one, not from one name.
+    /// Somebody starts the agent with a state directory of its own, in the place of the one whose
+    /// workers run. Nothing lies in it, or what another agent has left there. One lock for each
+    /// directory keeps two agents from one, not from one name.
     pub(crate) fn swap_state_dir(&mut self, machine: usize) -> bool {
         let place = &self.machines[machine];
         let held = || place.runs.values().filter(|group| group.is_held());
         let left = place.runs.values().any(|group| group.left.is_some());
-        let working = held().next().is_some() && held().all(|group| group.phase == GroupPhase::Running && group.works());
+        let working = held().next().is_some()
+            && held().all(|group| group.phase == GroupPhase::Running && group.works());
         // Where the store has forgotten what was started, and the agent too, nobody knows of it.
-        if place.agent.is_none() || place.ledger_damaged || !working || left || self.plan.has(Fault::StoreRestored) {
+        if place.agent.is_none()
+            || place.ledger_damaged
+            || !working
+            || left
+            || self.plan.has(Fault::StoreRestored)
+        {
             return false;
         }
-        note!(self, "the agent of n{machine} is stopped, and another started with a state directory of its own");
+        note!(
+            self,
+            "the agent of n{machine} is stopped, and another started with a state directory of its own"
+        );
         self.other_dir(machine);
         true
     }
@@ -76,7 +91,10 @@ impl World {
         let comes = self.rng.ms(50, 3_000);
         self.agent_dies(machine, Some(comes));
         let place = &mut self.machines[machine];
-        let other = place.other_dir.take().map_or_else(|| StateDir::empty(place), |other| *other);
+        let other = place
+            .other_dir
+            .take()
+            .map_or_else(|| StateDir::empty(place), |other| *other);
         let left = Box::new(other.swap(place));
         place.other_dir = (!std::mem::take(&mut place.struck_off)).then_some(left);
         place.state_dir = 1 - place.state_dir;
@@ -85,16 +103,25 @@ impl World {
     pub(crate) fn operator_swaps_back(&mut self, machine: usize, state_dir: u32) {
         let place = &self.machines[machine];
         // After a reboot it may have been taken in meanwhile.
-        let taken_in = place.runs.values().any(|group| (group.is_held() || group.left.is_some()) && group.state_dir == state_dir);
+        let taken_in = place
+            .runs
+            .values()
+            .any(|group| (group.is_held() || group.left.is_some()) && group.state_dir == state_dir);
         if place.powered && place.state_dir == state_dir && place.other_dir.is_some() && !taken_in {
-            note!(self, "the operator starts the agent of n{machine} with the state directory it had");
+            note!(
+                self,
+                "the operator starts the agent of n{machine} with the state directory it had"
+            );
             self.other_dir(machine);
         }
     }
 
-    /// Who strikes a node off empties what has been put away of it, as he was told to; and what is in use, before he puts it away.
+    /// Who strikes a node off empties what has been put away of it, as he was told to; and what is
+    /// in use, before he puts it away.
     pub(crate) fn strike_off(&mut self, name: &NodeName) {
-        let Some(machine) = self.machine_named(name) else { return };
+        let Some(machine) = self.machine_named(name) else {
+            return;
+        };
         let place = &mut self.machines[machine];
         (place.other_dir, place.other_disk, place.struck_off) = (None, None, true);
     }
@@ -103,11 +130,18 @@ impl World {
     pub(crate) fn held_twice(&mut self, machine: usize, run: &RunId) {
         let works = self.machines[machine].runs[run].has_process();
         if works {
-            self.fail("R4", format!("{} is to be held twice on n{machine}, by two agents", words::run(run)));
+            self.fail(
+                "R4",
+                format!(
+                    "{} is to be held twice on n{machine}, by two agents",
+                    words::run(run)
+                ),
+            );
         }
     }
 
-    /// The machine is taken away and another put there, which has its name and an empty disk. Later the old one comes back.
+    /// The machine is taken away and another put there, which has its name and an empty disk. Later
+    /// the old one comes back.
     pub(crate) fn replace(&mut self, machine: usize) {
         if self.machines[machine].other_disk.is_some() {
             return;
@@ -122,21 +156,43 @@ impl World {
         self.power_cut(machine);
         let place = &mut self.machines[machine];
         (place.ledger_damaged, place.ledger_fails) = (false, false);
-        let new = place.other_disk.take().map_or_else(|| Disk { dir: StateDir::empty(place), runs: BTreeMap::new() }, |disk| *disk);
-        let old = Disk { dir: new.dir.swap(place), runs: std::mem::replace(&mut place.runs, new.runs) };
+        let new = place.other_disk.take().map_or_else(
+            || Disk {
+                dir: StateDir::empty(place),
+                runs: BTreeMap::new(),
+            },
+            |disk| *disk,
+        );
+        let old = Disk {
+            dir: new.dir.swap(place),
+            runs: std::mem::replace(&mut place.runs, new.runs),
+        };
         place.other_disk = (!std::mem::take(&mut place.struck_off)).then(|| Box::new(old));
         let back = self.rng.ms(500, 8_000);
         self.after(back, Event::PowerOn { machine });
     }
 
-    /// A machine is away when another coordinator takes over, and comes back to that one; the others stay with the one they have, which learns
-    /// late that its term is over: nothing that it would have to commit happens to it.
+    /// A machine is away when another coordinator takes over, and comes back to that one; the
+    /// others stay with the one they have, which learns late that its term is over: nothing that it
+    /// would have to commit happens to it.
     pub(crate) fn taken_over_while_away(&mut self) -> bool {
-        let idle = |machine: &usize| self.machines[*machine].powered && self.machines[*machine].working().next().is_none();
+        let idle = |machine: &usize| {
+            self.machines[*machine].powered && self.machines[*machine].working().next().is_none()
+        };
         let idle: Vec<usize> = (0..self.machines.len()).filter(idle).collect();
         let fenced = |place: &Machine| place.working().any(|(_, group)| group.fence().is_some());
-        let (Some(machine), true) = (self.traits.pick(&idle).copied(), self.machines.iter().any(fenced)) else { return false };
-        if self.leader().is_none() || self.seats.iter().any(|seat| seat.process.as_ref().is_some_and(|p| p.deposed.is_some())) {
+        let (Some(machine), true) = (
+            self.traits.pick(&idle).copied(),
+            self.machines.iter().any(fenced),
+        ) else {
+            return false;
+        };
+        if self.leader().is_none()
+            || self
+                .seats
+                .iter()
+                .any(|seat| seat.process.as_ref().is_some_and(|p| p.deposed.is_some()))
+        {
             return false;
         }
         self.power_cut(machine);
@@ -153,20 +209,40 @@ impl World {
             return;
         }
         self.count(Fault::SecondLeader);
-        let deposed = |seat: &&mut crate::coordinator::Seat| seat.process.as_ref().is_some_and(|p| p.deposed.is_some());
-        self.seats.iter_mut().filter(deposed).for_each(|seat| seat.unlisted = true);
+        let deposed = |seat: &&mut crate::coordinator::Seat| {
+            seat.process.as_ref().is_some_and(|p| p.deposed.is_some())
+        };
+        self.seats
+            .iter_mut()
+            .filter(deposed)
+            .for_each(|seat| seat.unlisted = true);
     }
 
     /// The coordinator is cut off: from all nodes, or from all but one.
     pub(crate) fn blackout(&mut self, spared: usize, a_while: Duration) {
         let all = self.machines.len();
         // A row of a large hall.
-        let lost = if self.plan.size == Size::Large { 3_000.min(all) } else { all };
-        let spared = if self.rng.percent(60) { Some(spared) } else { None };
+        let lost = if self.plan.size == Size::Large {
+            3_000.min(all)
+        } else {
+            all
+        };
+        let spared = if self.rng.percent(60) {
+            Some(spared)
+        } else {
+            None
+        };
         for machine in (0..lost).filter(|machine| Some(*machine) != spared) {
             self.cut(machine, true, true);
             let more = self.rng.ms(0, 2_000);
-            self.after(a_while + more, Event::Mends { fault: Fault::CutBoth, machine, other: machine });
+            self.after(
+                a_while + more,
+                Event::Mends {
+                    fault: Fault::CutBoth,
+                    machine,
+                    other: machine,
+                },
+            );
         }
     }
 }

@@ -1,10 +1,14 @@
-//! Faults strike: which, whom, and when it is over. At the end everything heals, or is declared gone.
+//! Faults strike: which, whom, and when it is over. At the end everything heals, or is declared
+//! gone.
 
 use std::time::Duration;
 
 use muster_core::{exit::Exit, node::GroupPhase, run::RunId, time::Timestamp};
 
-use crate::{event::Event, fault::Fault, machine::Runner, plan::Size, runner::SIGKILL, trace::note, troubles::Kind, world::World};
+use crate::{
+    event::Event, fault::Fault, machine::Runner, plan::Size, runner::SIGKILL, trace::note,
+    troubles::Kind, world::World,
+};
 
 const SIGSEGV: i32 = 11;
 
@@ -15,12 +19,18 @@ impl World {
         }
         // Faults come one by one, and now and then in a burst.
         let gap = self.plan.fault_gap.as_millis() as u64;
-        let next = if self.rng.percent(20) { self.rng.ms(0, 200) } else { self.rng.ms(0, 2 * gap) };
+        let next = if self.rng.percent(20) {
+            self.rng.ms(0, 200)
+        } else {
+            self.rng.ms(0, 2 * gap)
+        };
         self.after(next, Event::FaultStrikes);
         if self.now < self.lull {
             return;
         }
-        let Some(fault) = self.rng.pick(&self.plan.faults).copied() else { return };
+        let Some(fault) = self.rng.pick(&self.plan.faults).copied() else {
+            return;
+        };
         let machine = self.rng.below(self.machines.len());
         let (fault, machine) = self.silence_instead().unwrap_or((fault, machine));
         self.strikes += 1;
@@ -46,12 +56,19 @@ impl World {
         let powered = self.machines[machine].powered;
         match fault {
             Fault::CoordinatorCrash => {
-                let Some(seat) = self.some_seat() else { return false };
+                let Some(seat) = self.some_seat() else {
+                    return false;
+                };
                 self.coordinator_dies(seat, Some(back_in));
             }
             // Counted when they happen.
-            Fault::CrashBeforeCommit | Fault::CrashAfterCommit | Fault::CrashAmidEffects | Fault::StoreWriteFails => {
-                let Some(seat) = self.some_seat() else { return false };
+            Fault::CrashBeforeCommit
+            | Fault::CrashAfterCommit
+            | Fault::CrashAmidEffects
+            | Fault::StoreWriteFails => {
+                let Some(seat) = self.some_seat() else {
+                    return false;
+                };
                 self.seats[seat].armed = Some(fault);
                 return true;
             }
@@ -64,7 +81,9 @@ impl World {
                 self.machines[machine].ledger_fails = true;
                 return true;
             }
-            Fault::SlowDisk if powered => self.machines[machine].disk_slow_until = self.now + a_while * 2,
+            Fault::SlowDisk if powered => {
+                self.machines[machine].disk_slow_until = self.now + a_while * 2
+            }
             Fault::LedgerDamaged if powered && self.machines[machine].agent.is_some() => {
                 self.machines[machine].ledger_damaged = true;
                 self.agent_dies(machine, Some(back_in));
@@ -78,13 +97,19 @@ impl World {
                 }
             }
             Fault::CoordinatorPause => {
-                let Some(seat) = self.some_seat() else { return false };
+                let Some(seat) = self.some_seat() else {
+                    return false;
+                };
                 self.seats[seat].paused_until = self.now + self.rng.ms(300, 20_000);
             }
-            Fault::AgentCrash if self.machines[machine].agent.is_some() => self.agent_dies(machine, Some(back_in)),
+            Fault::AgentCrash if self.machines[machine].agent.is_some() => {
+                self.agent_dies(machine, Some(back_in))
+            }
             Fault::AgentCrashAmidEffects => {
                 let after = self.rng.below(4);
-                let Some(agent) = &mut self.machines[machine].agent else { return false };
+                let Some(agent) = &mut self.machines[machine].agent else {
+                    return false;
+                };
                 agent.armed = Some(after);
                 return true;
             }
@@ -93,7 +118,14 @@ impl World {
                 let place = &mut self.machines[machine];
                 place.agent_paused_until = place.agent_paused_until.max(self.now + a_while);
                 self.cut_while_paused(machine);
-                self.after(a_while, Event::Mends { fault, machine, other });
+                self.after(
+                    a_while,
+                    Event::Mends {
+                        fault,
+                        machine,
+                        other,
+                    },
+                );
             }
             Fault::MachineStands if powered => self.stand_still(machine, a_while),
             Fault::Blackout => self.blackout(machine, a_while),
@@ -103,24 +135,36 @@ impl World {
             Fault::RackLoss => {
                 let size = self.machines.len();
                 // A rack of a large hall has 16 or 32 machines, a power feed carries ten of them.
-                let most = if self.plan.size == Size::Large { 300 } else { (size as u64).div_ceil(2) };
+                let most = if self.plan.size == Size::Large {
+                    300
+                } else {
+                    (size as u64).div_ceil(2)
+                };
                 let lost = self.rng.range(1, most) as usize;
                 (machine..machine + lost).for_each(|machine| self.power_cut(machine % size));
             }
             Fault::RunnerKilled => {
-                let Some((run, _, _)) = self.held_group(machine) else { return false };
+                let Some((run, _, _)) = self.held_group(machine) else {
+                    return false;
+                };
                 self.runner_killed(machine, &run);
             }
             Fault::ProcessLeft => {
-                let Some((run, _, _)) = self.held_group(machine) else { return false };
+                let Some((run, _, _)) = self.held_group(machine) else {
+                    return false;
+                };
                 return self.process_left(machine, &run) && self.counted(fault);
             }
             Fault::RunnerConnection => {
-                let Some((run, _, _)) = self.held_group(machine) else { return false };
+                let Some((run, _, _)) = self.held_group(machine) else {
+                    return false;
+                };
                 self.runner_connection_breaks(machine, &run);
             }
             Fault::RankError | Fault::RankSegfault | Fault::RankKilled => {
-                let Some((run, life, ranks)) = works else { return false };
+                let Some((run, life, ranks)) = works else {
+                    return false;
+                };
                 let local = self.rng.below(ranks);
                 let (exit, error) = match fault {
                     Fault::RankError => (Exit::Code(1), Some("ValueError: loss is nan")),
@@ -132,21 +176,49 @@ impl World {
             Fault::SessionBreak => self.break_session(machine),
             Fault::CutBoth | Fault::CutUp | Fault::CutDown => {
                 self.cut(machine, fault != Fault::CutDown, fault != Fault::CutUp);
-                self.after(a_while, Event::Mends { fault, machine, other });
+                self.after(
+                    a_while,
+                    Event::Mends {
+                        fault,
+                        machine,
+                        other,
+                    },
+                );
             }
             Fault::SlowNetwork => {
                 self.begins(machine, Kind::Slow);
                 self.machines[machine].slow_ms = self.rng.range(200, 2_000);
-                self.after(a_while, Event::Mends { fault, machine, other });
+                self.after(
+                    a_while,
+                    Event::Mends {
+                        fault,
+                        machine,
+                        other,
+                    },
+                );
             }
             Fault::FabricCut if machine != other => {
                 self.cut_fabric(machine, other);
-                self.after(a_while, Event::Mends { fault, machine, other });
+                self.after(
+                    a_while,
+                    Event::Mends {
+                        fault,
+                        machine,
+                        other,
+                    },
+                );
             }
             Fault::Isolated => {
                 self.cut(machine, true, true);
                 self.isolate(machine);
-                self.after(a_while, Event::Mends { fault, machine, other });
+                self.after(
+                    a_while,
+                    Event::Mends {
+                        fault,
+                        machine,
+                        other,
+                    },
+                );
             }
             Fault::PeerReset if machine != other => {
                 self.peers_reset(machine, other);
@@ -154,13 +226,31 @@ impl World {
             Fault::GpusHidden if self.machines[machine].gpus > 0 => {
                 self.machines[machine].gpus_hidden = true;
                 self.describe_node(machine);
-                self.after(a_while, Event::Mends { fault, machine, other });
+                self.after(
+                    a_while,
+                    Event::Mends {
+                        fault,
+                        machine,
+                        other,
+                    },
+                );
             }
             Fault::TerminationNotice | Fault::NicDown if powered => {
                 let place = &mut self.machines[machine];
-                *(if fault == Fault::NicDown { &mut place.nic_down } else { &mut place.noticed }) = true;
+                *(if fault == Fault::NicDown {
+                    &mut place.nic_down
+                } else {
+                    &mut place.noticed
+                }) = true;
                 self.describe_node(machine);
-                self.after(a_while, Event::Mends { fault, machine, other });
+                self.after(
+                    a_while,
+                    Event::Mends {
+                        fault,
+                        machine,
+                        other,
+                    },
+                );
             }
             // Counted when they happen.
             Fault::HoldRefused => self.machines[machine].refuse_hold = true,
@@ -168,7 +258,10 @@ impl World {
             Fault::Unkillable => self.machines[machine].unkillable = true,
             _ => return false,
         }
-        if !matches!(fault, Fault::HoldRefused | Fault::StartRefused | Fault::Unkillable) {
+        if !matches!(
+            fault,
+            Fault::HoldRefused | Fault::StartRefused | Fault::Unkillable
+        ) {
             self.count(fault);
         }
         true
@@ -183,15 +276,26 @@ impl World {
     fn isolate(&mut self, machine: usize) {
         let peers: Vec<usize> = match self.plan.size {
             Size::Large => {
-                let worlds: Vec<u64> = self.machines[machine].runs.values().filter_map(|group| group.world).collect();
-                worlds.into_iter().flat_map(|world| self.members(world)).map(|(peer, _)| peer).collect()
+                let worlds: Vec<u64> = self.machines[machine]
+                    .runs
+                    .values()
+                    .filter_map(|group| group.world)
+                    .collect();
+                worlds
+                    .into_iter()
+                    .flat_map(|world| self.members(world))
+                    .map(|(peer, _)| peer)
+                    .collect()
             }
             _ => (0..self.machines.len()).collect(),
         };
-        peers.into_iter().for_each(|peer| self.cut_fabric(machine, peer));
+        peers
+            .into_iter()
+            .for_each(|peer| self.cut_fabric(machine, peer));
     }
 
-    /// The store is copied, or the copy put back in the place of the store. True if it was put back.
+    /// The store is copied, or the copy put back in the place of the store. True if it was put
+    /// back.
     fn store_restored(&mut self) -> bool {
         match self.backup.take() {
             None => {
@@ -226,9 +330,25 @@ impl World {
     }
 
     /// A rank ends by itself.
-    fn rank_fails(&mut self, machine: usize, run: RunId, life: u64, local: usize, exit: Exit, error: Option<&'static str>) {
-        let alive = |world: &Self| world.machines[machine].runs.get(&run).and_then(|group| Some(group.ranks.get(local)?.alive));
-        let rank = self.machines[machine].runs.get(&run).and_then(|group| Some(group.ranks.get(local)?.report.rank));
+    fn rank_fails(
+        &mut self,
+        machine: usize,
+        run: RunId,
+        life: u64,
+        local: usize,
+        exit: Exit,
+        error: Option<&'static str>,
+    ) {
+        let alive = |world: &Self| {
+            world.machines[machine]
+                .runs
+                .get(&run)
+                .and_then(|group| Some(group.ranks.get(local)?.alive))
+        };
+        let rank = self.machines[machine]
+            .runs
+            .get(&run)
+            .and_then(|group| Some(group.ranks.get(local)?.report.rank));
         let before = alive(self);
         self.rank_ends(machine, run.clone(), life, local, exit, error);
         // One that cannot be killed now goes on.
@@ -241,7 +361,10 @@ impl World {
     fn working_group(&mut self, machine: usize) -> Option<(RunId, u64, usize)> {
         let found: Vec<_> = self.machines[machine]
             .working()
-            .filter(|(_, group)| group.phase == GroupPhase::Running && self.now >= self.machines[machine].stands_until)
+            .filter(|(_, group)| {
+                group.phase == GroupPhase::Running
+                    && self.now >= self.machines[machine].stands_until
+            })
             .map(|(run, group)| (run.clone(), group.life, group.ranks.len()))
             .collect();
         self.rng.pick(&found).cloned()
@@ -269,7 +392,11 @@ impl World {
         self.agent_dies(machine, None);
         let place = &mut self.machines[machine];
         (place.refuse_hold, place.refuse_start, place.unkillable) = (false, false, false);
-        (place.agent_paused_until, place.stands_until, place.runners_wake) = (self.now, self.now, self.now);
+        (
+            place.agent_paused_until,
+            place.stands_until,
+            place.runners_wake,
+        ) = (self.now, self.now, self.now);
         let (mut worlds, mut fell) = (Vec::new(), Vec::new());
         for (run, group) in &mut place.runs {
             if group.has_process() {
@@ -281,8 +408,10 @@ impl World {
             group.left = None;
             group.ranks.iter_mut().for_each(|rank| rank.alive = false);
         }
-        fell.iter().for_each(|run| self.did(machine, run, Kind::NoPower, None));
-        // Nobody closes the sockets. Peers see it at once where the switch tells them, or late, or when it is back.
+        fell.iter()
+            .for_each(|run| self.did(machine, run, Kind::NoPower, None));
+        // Nobody closes the sockets. Peers see it at once where the switch tells them, or late, or
+        // when it is back.
         let told = self.rng.percent(30);
         for world in worlds {
             if told {
@@ -293,7 +422,11 @@ impl World {
         }
         // Some stay away until somebody comes.
         if self.rng.percent(75) {
-            let back = if self.rng.percent(30) { self.rng.ms(300, 3_000) } else { self.rng.ms(3_000, 60_000) };
+            let back = if self.rng.percent(30) {
+                self.rng.ms(300, 3_000)
+            } else {
+                self.rng.ms(3_000, 60_000)
+            };
             self.after(back, Event::PowerOn { machine });
         }
     }
@@ -345,7 +478,10 @@ impl World {
             }
             Fault::Isolated => {
                 self.heal_cut(machine);
-                let cuts = self.fabric_cuts.keys().filter(|(a, b)| *a == machine || *b == machine);
+                let cuts = self
+                    .fabric_cuts
+                    .keys()
+                    .filter(|(a, b)| *a == machine || *b == machine);
                 let cuts: Vec<(usize, usize)> = cuts.copied().collect();
                 cuts.into_iter().for_each(|(a, b)| self.heal_fabric(a, b));
             }
@@ -378,7 +514,12 @@ impl World {
                 agent.armed = None;
             }
             let place = &mut self.machines[machine];
-            let told = [&mut place.gpus_hidden, &mut place.nic_down, &mut place.noticed].map(std::mem::take);
+            let told = [
+                &mut place.gpus_hidden,
+                &mut place.nic_down,
+                &mut place.noticed,
+            ]
+            .map(std::mem::take);
             if told.contains(&true) {
                 self.describe_node(machine);
             }

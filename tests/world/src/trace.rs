@@ -1,4 +1,5 @@
-//! What is told of a run of the world: lines for people, and one number that says whether two runs were the same.
+//! What is told of a run of the world: lines for people, and one number that says whether two runs
+//! were the same.
 
 use std::{collections::VecDeque, fmt};
 
@@ -20,7 +21,13 @@ pub(crate) struct Trace {
 
 impl Trace {
     pub(crate) fn new(on: bool, keep: bool) -> Self {
-        Self { on, keep, whole: Vec::new(), lines: VecDeque::new(), hash: 0xcbf2_9ce4_8422_2325 }
+        Self {
+            on,
+            keep,
+            whole: Vec::new(),
+            lines: VecDeque::new(),
+            hash: 0xcbf2_9ce4_8422_2325,
+        }
     }
 
     pub(crate) fn line(&mut self, now: Timestamp, text: fmt::Arguments<'_>) {

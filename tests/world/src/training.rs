@@ -1,5 +1,6 @@
-//! Worlds: the ranks that met at one store and train together, one step at a time, as a synchronous job does. A step needs every rank of
-//! every member alive and all of them reaching each other. A rank that ends takes its peers along, if they can hear of it.
+//! Worlds: the ranks that met at one store and train together, one step at a time, as a synchronous
+//! job does. A step needs every rank of every member alive and all of them reaching each other. A
+//! rank that ends takes its peers along, if they can hear of it.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -8,7 +9,10 @@ use muster_core::{
     run::{Endpoint, RunId},
 };
 
-use crate::{event::Event, invariants, machine::Runner, runner::PEER_LOST, trace::note, troubles::Kind, words, world::World};
+use crate::{
+    event::Event, invariants, machine::Runner, runner::PEER_LOST, trace::note, troubles::Kind,
+    words, world::World,
+};
 
 /// What meets at one store under one rendezvous id, whoever it may be.
 #[derive(Debug)]
@@ -51,18 +55,33 @@ impl World {
 
     /// Groups in a world, by machine, whatever run they say they are.
     pub(crate) fn members(&self, world: u64) -> Vec<(usize, RunId)> {
-        let there =
-            |(machine, run): &&(usize, RunId)| self.machines[*machine].runs.get(run).is_some_and(|g| g.world == Some(world));
-        self.trainings[&world].comers.iter().filter(there).cloned().collect()
+        let there = |(machine, run): &&(usize, RunId)| {
+            self.machines[*machine]
+                .runs
+                .get(run)
+                .is_some_and(|g| g.world == Some(world))
+        };
+        self.trainings[&world]
+            .comers
+            .iter()
+            .filter(there)
+            .cloned()
+            .collect()
     }
 
     /// A group's workers have come up and look for the others.
     pub(crate) fn joins(&mut self, machine: usize, run: &RunId) {
-        let Some(world) = self.world_of(machine, run) else { return };
+        let Some(world) = self.world_of(machine, run) else {
+            return;
+        };
         let store = self.trainings[&world].store.clone();
         let holder = self.store_holder(&store).filter(|holder| {
             let place = &self.machines[*holder];
-            place.powered && place.runs.values().any(|group| group.runner == Runner::Up && group.store.as_ref() == Some(&store))
+            place.powered
+                && place
+                    .runs
+                    .values()
+                    .any(|group| group.runner == Runner::Up && group.store.as_ref() == Some(&store))
         });
         match holder {
             Some(holder) if self.linked(machine, holder) => {}
@@ -83,7 +102,9 @@ impl World {
         if members.len() < expected {
             return;
         }
-        let trains = members.iter().all(|(machine, run)| self.machines[*machine].runs[run].trains());
+        let trains = members
+            .iter()
+            .all(|(machine, run)| self.machines[*machine].runs[run].trains());
         if !trains {
             return;
         }
@@ -92,7 +113,11 @@ impl World {
         let now = self.now;
         for (machine, run) in self.members(world) {
             let clock = self.machines[machine].clock(now);
-            self.machines[machine].runs.get_mut(&run).expect("a member").joined_at = Some(clock);
+            self.machines[machine]
+                .runs
+                .get_mut(&run)
+                .expect("a member")
+                .joined_at = Some(clock);
             self.speak_soon(machine, run);
         }
         note!(self, "the world of {} is formed", words::run(run));
@@ -100,10 +125,17 @@ impl World {
         self.queue.push(now + first, Event::Step { world });
     }
 
-    /// The machine that served this store has power, so that a caller is refused and not left waiting.
+    /// The machine that served this store has power, so that a caller is refused and not left
+    /// waiting.
     fn store_refuses(&self, store: &Endpoint) -> bool {
-        let serves = |place: &crate::machine::Machine| place.runs.values().any(|group| group.store.as_ref() == Some(store));
-        self.store_holder(store).is_some_and(|holder| self.machines[holder].powered && serves(&self.machines[holder]))
+        let serves = |place: &crate::machine::Machine| {
+            place
+                .runs
+                .values()
+                .any(|group| group.store.as_ref() == Some(store))
+        };
+        self.store_holder(store)
+            .is_some_and(|holder| self.machines[holder].powered && serves(&self.machines[holder]))
     }
 
     /// The machine at whose address this store is.
@@ -113,8 +145,16 @@ impl World {
 
     /// Those who still look for each other at a store that goes away are told so.
     pub(crate) fn store_is_gone(&mut self, machine: usize, run: &RunId) {
-        let Some(store) = self.machines[machine].runs.get(run).and_then(|group| group.store.clone()) else { return };
-        let Some(world) = self.stores.get(&store).copied() else { return };
+        let Some(store) = self.machines[machine]
+            .runs
+            .get(run)
+            .and_then(|group| group.store.clone())
+        else {
+            return;
+        };
+        let Some(world) = self.stores.get(&store).copied() else {
+            return;
+        };
         if self.trainings[&world].formed {
             return;
         }
@@ -127,7 +167,9 @@ impl World {
 
     pub(crate) fn step(&mut self, world: u64) {
         let members = self.members(world);
-        let alive = |(machine, run): &(usize, RunId)| self.machines[*machine].powered && self.machines[*machine].runs[run].trains();
+        let alive = |(machine, run): &(usize, RunId)| {
+            self.machines[*machine].powered && self.machines[*machine].runs[run].trains()
+        };
         if members.is_empty() || !members.iter().all(alive) {
             return;
         }
@@ -137,18 +179,30 @@ impl World {
             return;
         }
         let every = Duration::from_millis(self.plan.step_ms);
-        let still = members.iter().map(|(machine, _)| self.machines[*machine].stands_until).max();
+        let still = members
+            .iter()
+            .map(|(machine, _)| self.machines[*machine].stands_until)
+            .max();
         if let Some(until) = still.filter(|until| self.now < *until) {
             return self.queue.push(until, Event::Step { world });
         }
         let here: BTreeSet<usize> = members.iter().map(|(machine, _)| *machine).collect();
-        if self.fabric_cuts.keys().any(|(a, b)| here.contains(a) && here.contains(b)) {
+        if self
+            .fabric_cuts
+            .keys()
+            .any(|(a, b)| here.contains(a) && here.contains(b))
+        {
             return self.queue.push(self.now + every, Event::Step { world });
         }
         let run = self.trainings[&world].run.clone();
         invariants::only_the_newest_trains(self, &run);
         let now = self.now;
-        let total = self.truth.steps_wanted.get(&run.job).copied().unwrap_or(u64::MAX);
+        let total = self
+            .truth
+            .steps_wanted
+            .get(&run.job)
+            .copied()
+            .unwrap_or(u64::MAX);
         let done = self.truth.steps.entry(run.job.clone()).or_insert(0);
         *done += 1;
         let (step, finished) = (*done, *done >= total);
@@ -170,8 +224,17 @@ impl World {
             for local in (0..ranks).filter(|_| finished) {
                 let after = self.rng.ms(1, 200);
                 let exit = Exit::Code(0);
-                self.queue
-                    .push(now + after, Event::RankEnds { machine: *machine, run: run.clone(), life, local, exit, error: None });
+                self.queue.push(
+                    now + after,
+                    Event::RankEnds {
+                        machine: *machine,
+                        run: run.clone(),
+                        life,
+                        local,
+                        exit,
+                        error: None,
+                    },
+                );
             }
         }
         if !finished {
@@ -182,14 +245,17 @@ impl World {
     /// torchrun's exit barrier: the launchers wait for each other.
     pub(crate) fn everybody_finished(&mut self, world: u64) -> bool {
         let members = self.members(world);
-        let all = members.iter().all(|(machine, run)| self.machines[*machine].runs[run].finished());
+        let all = members
+            .iter()
+            .all(|(machine, run)| self.machines[*machine].runs[run].finished());
         if all {
             for (machine, run) in members {
                 let group = &self.machines[machine].runs[&run];
                 if group.launcher {
                     let life = group.life;
                     let delay = self.rng.ms(1, 120);
-                    self.queue.push(self.now + delay, Event::GroupMoves { machine, run, life });
+                    self.queue
+                        .push(self.now + delay, Event::GroupMoves { machine, run, life });
                 }
             }
         }
@@ -197,9 +263,16 @@ impl World {
     }
 
     /// Processes of this world on this machine ended: the kernel closes their sockets.
-    pub(crate) fn peers_will_notice(&mut self, world: u64, machine: usize, low_ms: u64, high_ms: u64) {
+    pub(crate) fn peers_will_notice(
+        &mut self,
+        world: u64,
+        machine: usize,
+        low_ms: u64,
+        high_ms: u64,
+    ) {
         let delay = self.rng.ms(low_ms, high_ms);
-        self.queue.push(self.now + delay, Event::PeersNotice { world, machine });
+        self.queue
+            .push(self.now + delay, Event::PeersNotice { world, machine });
     }
 
     pub(crate) fn peers_notice(&mut self, world: u64, machine: usize) {
@@ -214,27 +287,51 @@ impl World {
             if self.linked(machine, peer) {
                 self.lose_peers(peer, &run, 0, 60);
             } else {
-                self.trainings.get_mut(&world).expect("worlds stay").unheard.insert((machine, peer));
+                self.trainings
+                    .get_mut(&world)
+                    .expect("worlds stay")
+                    .unheard
+                    .insert((machine, peer));
             }
         }
     }
 
-    /// A machine went without a word: its peers hear of it when there is somebody there again to ask.
+    /// A machine went without a word: its peers hear of it when there is somebody there again to
+    /// ask.
     pub(crate) fn unheard_by_all(&mut self, world: u64, machine: usize) {
-        let peers: Vec<usize> = self.members(world).into_iter().map(|(peer, _)| peer).filter(|peer| *peer != machine).collect();
+        let peers: Vec<usize> = self
+            .members(world)
+            .into_iter()
+            .map(|(peer, _)| peer)
+            .filter(|peer| *peer != machine)
+            .collect();
         if let Some(training) = self.trainings.get_mut(&world) {
-            training.unheard.extend(peers.into_iter().map(|peer| (machine, peer)));
+            training
+                .unheard
+                .extend(peers.into_iter().map(|peer| (machine, peer)));
         }
     }
 
     /// Every rank of this group says that its peer went away, and ends.
     pub(crate) fn lose_peers(&mut self, machine: usize, run: &RunId, low_ms: u64, high_ms: u64) {
-        let Some(group) = self.machines[machine].runs.get(run) else { return };
+        let Some(group) = self.machines[machine].runs.get(run) else {
+            return;
+        };
         let (life, ranks) = (group.life, group.ranks.len());
         for local in 0..ranks {
             let after = self.rng.ms(low_ms, high_ms);
             let (exit, error) = (Exit::Code(1), Some(PEER_LOST));
-            self.queue.push(self.now + after, Event::RankEnds { machine, run: run.clone(), life, local, exit, error });
+            self.queue.push(
+                self.now + after,
+                Event::RankEnds {
+                    machine,
+                    run: run.clone(),
+                    life,
+                    local,
+                    exit,
+                    error,
+                },
+            );
         }
     }
 
@@ -251,7 +348,8 @@ impl World {
         self.fabric_cuts.insert((a.min(b), a.max(b)), cut);
         // A collective's own time limit, or TCP's.
         let patience = self.rng.ms(1_000, 30_000);
-        self.queue.push(self.now + patience, Event::FabricTimeout { a, b, cut });
+        self.queue
+            .push(self.now + patience, Event::FabricTimeout { a, b, cut });
     }
 
     /// Workers that waited for each other over a way that is gone give up, on either side.
@@ -264,10 +362,20 @@ impl World {
 
     /// Connections between two machines' workers break.
     pub(crate) fn peers_reset(&mut self, a: usize, b: usize) {
-        let worlds: Vec<u64> = self.trainings.iter().filter(|(_, training)| training.formed).map(|(id, _)| *id).collect();
+        let worlds: Vec<u64> = self
+            .trainings
+            .iter()
+            .filter(|(_, training)| training.formed)
+            .map(|(id, _)| *id)
+            .collect();
         for world in worlds {
             let members = self.members(world);
-            let of = |machine: usize| members.iter().find(|(member, _)| *member == machine).cloned();
+            let of = |machine: usize| {
+                members
+                    .iter()
+                    .find(|(member, _)| *member == machine)
+                    .cloned()
+            };
             if let (Some(a), Some(b)) = (of(a), of(b)) {
                 self.did(a.0, &a.1, Kind::PeersParted, None);
                 self.did(b.0, &b.1, Kind::PeersParted, None);
@@ -289,17 +397,26 @@ impl World {
                 .filter(|(_, group)| group.joined_at.is_none())
                 .map(|(run, _)| run.clone())
                 .collect();
-            waiting.into_iter().for_each(|run| self.joins(machine, &run));
+            waiting
+                .into_iter()
+                .for_each(|run| self.joins(machine, &run));
         }
     }
 
     /// Machines that have not heard of this one's end, and those of whose end it has not heard.
     pub(crate) fn unheard_peers(&self, machine: usize) -> BTreeSet<usize> {
-        let pairs = self.trainings.values().flat_map(|training| &training.unheard);
-        pairs.filter(|(a, b)| *a == machine || *b == machine).flat_map(|(a, b)| [*a, *b]).collect()
+        let pairs = self
+            .trainings
+            .values()
+            .flat_map(|training| &training.unheard);
+        pairs
+            .filter(|(a, b)| *a == machine || *b == machine)
+            .flat_map(|(a, b)| [*a, *b])
+            .collect()
     }
 
-    /// The way between two machines is there again: who is left of a connection hears that its other end is gone.
+    /// The way between two machines is there again: who is left of a connection hears that its
+    /// other end is gone.
     pub(crate) fn late_news(&mut self, a: usize, b: usize) {
         let unheard: Vec<(u64, usize)> = self
             .trainings
@@ -309,7 +426,11 @@ impl World {
             .map(|(world, pair)| (world, pair.0))
             .collect();
         for (world, gone) in unheard {
-            self.trainings.get_mut(&world).expect("worlds stay").unheard.retain(|pair| *pair != (a, b) && *pair != (b, a));
+            self.trainings
+                .get_mut(&world)
+                .expect("worlds stay")
+                .unheard
+                .retain(|pair| *pair != (a, b) && *pair != (b, a));
             self.peers_will_notice(world, gone, 1, 100);
         }
     }

@@ -1,4 +1,5 @@
-//! What truly befalls machines and runs: each with its kind and its time, so that a blame can be compared with it.
+//! What truly befalls machines and runs: each with its kind and its time, so that a blame can be
+//! compared with it.
 
 use muster_core::{run::RunId, time::Timestamp};
 
@@ -49,13 +50,28 @@ impl Kind {
         use Kind::*;
         matches!(
             self,
-            SessionBroke | SessionRefused | Cut | Slow | AgentDead | AgentStood | MachineStood | NoPower | OtherCoordinator
+            SessionBroke
+                | SessionRefused
+                | Cut
+                | Slow
+                | AgentDead
+                | AgentStood
+                | MachineStood
+                | NoPower
+                | OtherCoordinator
         )
     }
 
     /// Whether the agent has to say hello again before it is heard.
     fn ends_the_session(self) -> bool {
-        matches!(self, Kind::SessionBroke | Kind::SessionRefused | Kind::AgentDead | Kind::NoPower | Kind::OtherCoordinator)
+        matches!(
+            self,
+            Kind::SessionBroke
+                | Kind::SessionRefused
+                | Kind::AgentDead
+                | Kind::NoPower
+                | Kind::OtherCoordinator
+        )
     }
 }
 
@@ -84,15 +100,27 @@ impl World {
     /// Something begins that ends with [`World::ends`].
     pub(crate) fn begins(&mut self, machine: usize, kind: Kind) {
         let from = self.now;
-        self.truth.troubles.entry(machine).or_default().push(Trouble { kind, from, over: None, until: None });
+        self.truth
+            .troubles
+            .entry(machine)
+            .or_default()
+            .push(Trouble {
+                kind,
+                from,
+                over: None,
+                until: None,
+            });
     }
 
     pub(crate) fn ends(&mut self, machine: usize, kind: Kind) {
         let now = self.now;
         let troubles = self.truth.troubles.entry(machine).or_default();
-        troubles.iter_mut().filter(|trouble| trouble.kind == kind).for_each(|trouble| {
-            trouble.over.get_or_insert(now);
-        });
+        troubles
+            .iter_mut()
+            .filter(|trouble| trouble.kind == kind)
+            .for_each(|trouble| {
+                trouble.over.get_or_insert(now);
+            });
     }
 
     /// Something happens at one moment. Its node is silent until it is heard again.
@@ -104,15 +132,29 @@ impl World {
     /// Something lasts until a time that is known already.
     pub(crate) fn lasts(&mut self, machine: usize, kind: Kind, until: Timestamp) {
         let from = self.now;
-        let trouble = Trouble { kind, from, over: Some(until), until: Some(until) };
-        self.truth.troubles.entry(machine).or_default().push(trouble);
+        let trouble = Trouble {
+            kind,
+            from,
+            over: Some(until),
+            until: Some(until),
+        };
+        self.truth
+            .troubles
+            .entry(machine)
+            .or_default()
+            .push(trouble);
     }
 
     /// The leading coordinator hears the agent of this machine, over a connection that is whole.
     pub(crate) fn is_heard(&mut self, machine: usize, hello: bool) {
         let now = self.now;
-        let Some(troubles) = self.truth.troubles.get_mut(&machine) else { return };
-        for trouble in troubles.iter_mut().filter(|t| t.over.is_some() && t.until.is_none()) {
+        let Some(troubles) = self.truth.troubles.get_mut(&machine) else {
+            return;
+        };
+        for trouble in troubles
+            .iter_mut()
+            .filter(|t| t.over.is_some() && t.until.is_none())
+        {
             if hello || !trouble.kind.ends_the_session() {
                 trouble.until = Some(now);
             }
@@ -122,6 +164,11 @@ impl World {
     /// A run's workers on this machine do or suffer something.
     pub(crate) fn did(&mut self, machine: usize, run: &RunId, kind: Kind, rank: Option<u32>) {
         let at = self.now;
-        self.truth.deeds.entry(run.clone()).or_default().push(Deed { kind, machine, rank, at });
+        self.truth.deeds.entry(run.clone()).or_default().push(Deed {
+            kind,
+            machine,
+            rank,
+            at,
+        });
     }
 }

@@ -1,4 +1,5 @@
-//! What really happened, as nobody inside the world can know it: who was at fault, what was trained, what users were promised.
+//! What really happened, as nobody inside the world can know it: who was at fault, what was
+//! trained, what users were promised.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +33,8 @@ pub(crate) struct Truth {
     /// Runs whose workers were started, with where.
     pub(crate) launched: BTreeSet<(RunId, usize)>,
     pub(crate) highest_term: Term,
-    /// When an older copy of the coordinator's store was put back: what was decided since that copy is forgotten.
+    /// When an older copy of the coordinator's store was put back: what was decided since that copy
+    /// is forgotten.
     pub(crate) rolled_back: Option<Timestamp>,
     pub(crate) silences: Silences,
     /// Steps that workers made after a standstill, before their runner could stop them.
@@ -40,11 +42,14 @@ pub(crate) struct Truth {
 }
 
 impl Truth {
-    /// Once an older copy of the store was put back, what was decided since that copy is forgotten: jobs accepted then are gone, numbers
-    /// come twice, and who is to blame nobody can say. What must hold all the same is that no two groups share a GPU or
-    /// meet, and that every job gets on or says what it waits for.
+    /// Once an older copy of the store was put back, what was decided since that copy is forgotten:
+    /// jobs accepted then are gone, numbers come twice, and who is to blame nobody can say. What
+    /// must hold all the same is that no two groups share a GPU or meet, and that every job gets on
+    /// or says what it waits for.
     pub(crate) fn is_forgiven(&self, rule: &str) -> bool {
-        const OF_MEMORY: [&str; 11] = ["R6", "R7", "R9", "I3", "I4", "I5", "I7", "I8", "I9", "I10", "R4"];
+        const OF_MEMORY: [&str; 11] = [
+            "R6", "R7", "R9", "I3", "I4", "I5", "I7", "I8", "I9", "I10", "R4",
+        ];
         self.rolled_back.is_some() && OF_MEMORY.contains(&rule)
     }
 }

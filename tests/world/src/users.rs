@@ -1,12 +1,16 @@
-//! People and their programs: they submit, submit again when no answer comes, scale, cancel, delete, cordon; and the operator, who
-//! says that a node is gone for good only when it has no power.
+//! People and their programs: they submit, submit again when no answer comes, scale, cancel,
+//! delete, cordon; and the operator, who says that a node is gone for good only when it has no
+//! power.
 
 use std::collections::BTreeMap;
 
 use muster_core::{
     fleet::{Answer, Input, Refusal, Request, RequestId},
     id::{JobName, JobUid},
-    spec::{API_VERSION, EnvVar, JobDocument, JobSpec, KIND, Metadata, RestartPolicyDocument, SpecDocument},
+    spec::{
+        API_VERSION, EnvVar, JobDocument, JobSpec, KIND, Metadata, RestartPolicyDocument,
+        SpecDocument,
+    },
     time::Timestamp,
 };
 
@@ -65,15 +69,35 @@ impl World {
         let min = self.rng.range(1, nodes.min(3));
         let replicas = self.rng.range(min, nodes.max(min));
         let max = self.rng.range(replicas, nodes.max(replicas) + 1);
-        let gpus = if self.plan.gpus > 0 && self.rng.percent(70) { self.rng.range(1, self.plan.gpus.into()) } else { 0 };
+        let gpus = if self.plan.gpus > 0 && self.rng.percent(70) {
+            self.rng.range(1, self.plan.gpus.into())
+        } else {
+            0
+        };
         let procs = self.rng.range(1, 2);
-        let grace = *self.rng.pick(&["0s", "1s", "10s", "25s"]).expect("there are four");
-        let cooldown = *self.rng.pick(&["0s", "5s", "30s"]).expect("there are three");
-        let progress = if self.rng.percent(85) { "synchronous" } else { "independent" };
+        let grace = *self
+            .rng
+            .pick(&["0s", "1s", "10s", "25s"])
+            .expect("there are four");
+        let cooldown = *self
+            .rng
+            .pick(&["0s", "5s", "30s"])
+            .expect("there are three");
+        let progress = if self.rng.percent(85) {
+            "synchronous"
+        } else {
+            "independent"
+        };
         let restarts = self.rng.range(0, 6) as i64;
         let priority = self.rng.range(0, 2) as i64;
         let fenced = self.plan.fences && self.traits.percent(80);
-        let fence_after = fenced.then(|| (*self.traits.pick(&["10s", "15s", "20s", "30s"]).expect("there are four")).to_owned());
+        let fence_after = fenced.then(|| {
+            (*self
+                .traits
+                .pick(&["10s", "15s", "20s", "30s"])
+                .expect("there are four"))
+            .to_owned()
+        });
         let (replicas, min) = match fenced && self.traits.percent(70) {
             // With one member nobody else's end proves anything.
             true => (1, 1),
@@ -86,26 +110,56 @@ impl World {
             proc_per_node: Some(procs as i64),
             gpus_per_node: Some(gpus as i64),
             args: vec!["train.py".into()],
-            env: vec![EnvVar { name: "WISH".into(), value: number.to_string() }],
+            env: vec![EnvVar {
+                name: "WISH".into(),
+                value: number.to_string(),
+            }],
             priority: Some(priority),
-            restart_policy: Some(RestartPolicyDocument { max_restarts: Some(restarts), window: Some("1h".into()) }),
+            restart_policy: Some(RestartPolicyDocument {
+                max_restarts: Some(restarts),
+                window: Some("1h".into()),
+            }),
             stop_grace_period: Some(grace.into()),
             scale_up_cooldown: Some(cooldown.into()),
             progress: Some(progress.into()),
             fence_after,
             ..SpecDocument::default()
         };
-        let metadata = Metadata { name, namespace: None };
-        let document = JobDocument { api_version: API_VERSION.into(), kind: KIND.into(), metadata, spec };
-        let (name, spec) = document.check().expect("the world's users write good documents");
-        let request_id = if self.rng.percent(50) { format!("request-{number}") } else { String::new() };
-        Wish { name, spec, request_id, accepted: None, deleting: false }
+        let metadata = Metadata {
+            name,
+            namespace: None,
+        };
+        let document = JobDocument {
+            api_version: API_VERSION.into(),
+            kind: KIND.into(),
+            metadata,
+            spec,
+        };
+        let (name, spec) = document
+            .check()
+            .expect("the world's users write good documents");
+        let request_id = if self.rng.percent(50) {
+            format!("request-{number}")
+        } else {
+            String::new()
+        };
+        Wish {
+            name,
+            spec,
+            request_id,
+            accepted: None,
+            deleting: false,
+        }
     }
 
     fn prepare_submit(&mut self, number: usize, tries: u32) -> RequestId {
         let uid = JobUid::from(format!("uid{}", self.fresh()));
         // Enough work for a while; some jobs outlast the world.
-        let steps = if self.rng.percent(30) { self.rng.range(5, 100) } else { self.rng.range(200, 3_000) };
+        let steps = if self.rng.percent(30) {
+            self.rng.range(5, 100)
+        } else {
+            self.rng.range(200, 3_000)
+        };
         self.truth.steps_wanted.insert(uid.clone(), steps);
         let wish = &self.users.wishes[number];
         let (mut name, mut request_id) = (wish.name.clone(), wish.request_id.clone());
@@ -113,23 +167,42 @@ impl World {
             name.name = format!("{}-{tries}", name.name);
             request_id = String::new();
         }
-        let request = Request::Submit { name, spec: wish.spec.clone(), uid, request_id, validate_only: false };
+        let request = Request::Submit {
+            name,
+            spec: wish.spec.clone(),
+            uid,
+            request_id,
+            validate_only: false,
+        };
         self.asks(request, Some(number), tries)
     }
 
     pub(crate) fn asks(&mut self, request: Request, wish: Option<usize>, tries: u32) -> RequestId {
         let id = RequestId(self.fresh());
-        self.users.asked.insert(id, Asked { request, wish, answered: false, tries });
+        self.users.asked.insert(
+            id,
+            Asked {
+                request,
+                wish,
+                answered: false,
+                tries,
+            },
+        );
         id
     }
 
     pub(crate) fn request_arrives(&mut self, id: RequestId) {
-        let Some(asked) = self.users.asked.get(&id) else { return };
+        let Some(asked) = self.users.asked.get(&id) else {
+            return;
+        };
         let patience = std::time::Duration::from_secs(5);
         let (request, wish) = (asked.request.clone(), asked.wish);
         self.after(patience, Event::NoAnswer { id });
         if let Request::DeleteNode { node } = &request
-            && self.machines.iter().any(|place| &place.name == node && place.powered)
+            && self
+                .machines
+                .iter()
+                .any(|place| &place.name == node && place.powered)
         {
             return;
         }
@@ -141,7 +214,11 @@ impl World {
         if let (Request::Delete { .. }, Some(wish)) = (&request, wish) {
             let name = self.users.wishes[wish].name.clone();
             // Of a job that is not over the request is refused.
-            let over = self.store.jobs.values().any(|job| job.name == name && job.phase.is_over());
+            let over = self
+                .store
+                .jobs
+                .values()
+                .any(|job| job.name == name && job.phase.is_over());
             self.users
                 .wishes
                 .iter_mut()
@@ -158,7 +235,10 @@ impl World {
     /// Until when this request is not read, for want of a coordinator that goes on.
     pub(crate) fn request_waits(&self, _: RequestId) -> Timestamp {
         let living = || self.seats.iter().filter(|seat| seat.process.is_some());
-        living().map(|seat| seat.paused_until).min().unwrap_or(Timestamp(0))
+        living()
+            .map(|seat| seat.paused_until)
+            .min()
+            .unwrap_or(Timestamp(0))
     }
 
     pub(crate) fn answer_arrives(&mut self, id: RequestId, answer: Answer) {
@@ -167,7 +247,9 @@ impl World {
     }
 
     fn answered(&mut self, id: RequestId, answer: Answer) {
-        let Some(asked) = self.users.asked.get_mut(&id) else { return };
+        let Some(asked) = self.users.asked.get_mut(&id) else {
+            return;
+        };
         asked.answered = true;
         let Some(wish) = asked.wish else { return };
         if !matches!(asked.request, Request::Submit { .. }) {
@@ -183,18 +265,24 @@ impl World {
                     && self.truth.rolled_back.is_none()
                 {
                     let name = wish.name.clone();
-                    self.fail("I4", format!("{name} was accepted as {before} and then as {uid}"));
+                    self.fail(
+                        "I4",
+                        format!("{name} was accepted as {before} and then as {uid}"),
+                    );
                 }
             }
             Answer::Refused(refusal) if self.must_be_known(wish, &refusal) => {
-                self.fail("I4", format!("a submission said again was refused: {refusal}"));
+                self.fail(
+                    "I4",
+                    format!("a submission said again was refused: {refusal}"),
+                );
             }
             _ => {}
         }
     }
 
-    /// A submission said again means the same job: while that is there it cannot be another's, and by its request id it is known even
-    /// when it is over.
+    /// A submission said again means the same job: while that is there it cannot be another's, and
+    /// by its request id it is known even when it is over.
     fn must_be_known(&self, wish: usize, refusal: &Refusal) -> bool {
         let by_id = !self.users.wishes[wish].request_id.is_empty();
         self.is_stored(wish) && (by_id || matches!(refusal, Refusal::JobExists { .. }))
@@ -203,20 +291,28 @@ impl World {
     /// The job under this wish's name is this wish's.
     fn is_stored(&self, wish: usize) -> bool {
         let wish = &self.users.wishes[wish];
-        self.store.jobs.values().any(|job| job.name == wish.name && job.spec.env == wish.spec.env)
+        self.store
+            .jobs
+            .values()
+            .any(|job| job.name == wish.name && job.spec.env == wish.spec.env)
     }
 
     /// A client that hears nothing asks again; for a submission that must be safe.
     pub(crate) fn no_answer(&mut self, id: RequestId) {
-        if let Some(Request::DeleteNode { node }) = self.users.asked.get(&id).map(|asked| &asked.request)
+        if let Some(Request::DeleteNode { node }) =
+            self.users.asked.get(&id).map(|asked| &asked.request)
             && self.store.nodes.contains_key(node)
             && let Some(machine) = self.machines.iter().position(|place| &place.name == node)
         {
             return self.declare_gone(machine);
         }
-        let Some(asked) = self.users.asked.get(&id).filter(|asked| !asked.answered) else { return };
+        let Some(asked) = self.users.asked.get(&id).filter(|asked| !asked.answered) else {
+            return;
+        };
         let (wish, tries) = (asked.wish, asked.tries);
-        let Some(wish) = wish.filter(|_| matches!(asked.request, Request::Submit { .. })) else { return };
+        let Some(wish) = wish.filter(|_| matches!(asked.request, Request::Submit { .. })) else {
+            return;
+        };
         if self.users.wishes[wish].deleting {
             return;
         }
@@ -236,16 +332,26 @@ impl World {
         let node = self.machines[machine].name.clone();
         let (name, min, max) = {
             let wish = &self.users.wishes[wish];
-            (wish.name.clone(), wish.spec.min_replicas, wish.spec.max_replicas)
+            (
+                wish.name.clone(),
+                wish.spec.min_replicas,
+                wish.spec.max_replicas,
+            )
         };
-        let over = self.store.jobs.values().any(|job| job.name == name && job.phase.is_over());
+        let over = self
+            .store
+            .jobs
+            .values()
+            .any(|job| job.name == name && job.phase.is_over());
         let id = match self.rng.below(12) {
             0..=4 => {
                 let nodes = self.rng.range(min.into(), max.into()) as u32;
                 self.asks(Request::Scale { name, nodes }, Some(wish), 0)
             }
             5 => self.asks(Request::Cancel { name }, Some(wish), 0),
-            6 | 7 if over && self.rng.percent(60) => self.asks(Request::Delete { name }, Some(wish), 0),
+            6 | 7 if over && self.rng.percent(60) => {
+                self.asks(Request::Delete { name }, Some(wish), 0)
+            }
             8 if self.rng.percent(50) => self.asks(Request::Delete { name }, Some(wish), 0),
             6 | 7 => {
                 let gone = self.users.wishes[wish].deleting;
@@ -262,9 +368,19 @@ impl World {
                     true => return,
                 }
             }
-            8 => self.asks(Request::Cordon { node, by: "alice".into(), reason: "fan".into() }, None, 0),
+            8 => self.asks(
+                Request::Cordon {
+                    node,
+                    by: "alice".into(),
+                    reason: "fan".into(),
+                },
+                None,
+                0,
+            ),
             9 | 10 => self.asks(Request::Uncordon { node }, None, 0),
-            _ if !self.machines[machine].powered => self.asks(Request::DeleteNode { node }, None, 0),
+            _ if !self.machines[machine].powered => {
+                self.asks(Request::DeleteNode { node }, None, 0)
+            }
             _ => return,
         };
         self.queue.push(self.now, Event::RequestArrives { id });
@@ -273,8 +389,13 @@ impl World {
 
 fn short(request: &Request) -> String {
     match request {
-        Request::Submit { name, uid, spec, .. } => {
-            format!("submit {name} as {uid}: {} nodes of {}..{}", spec.replicas, spec.min_replicas, spec.max_replicas)
+        Request::Submit {
+            name, uid, spec, ..
+        } => {
+            format!(
+                "submit {name} as {uid}: {} nodes of {}..{}",
+                spec.replicas, spec.min_replicas, spec.max_replicas
+            )
         }
         other => format!("{other:?}"),
     }

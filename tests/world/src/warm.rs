@@ -1,4 +1,5 @@
-//! Launchers that nodes have ready for jobs that are about to come: most after some seconds, some never, and some nodes cannot.
+//! Launchers that nodes have ready for jobs that are about to come: most after some seconds, some
+//! never, and some nodes cannot.
 //!
 //! Owns what an agent was asked for and what it says of it; decides nothing.
 
@@ -23,10 +24,19 @@ impl World {
     /// An agent begins what is new in this, and forgets what is not in it any more.
     pub(crate) fn asked_to_warm(&mut self, machine: usize, desired: &Desired) {
         let healed = self.healed.is_some();
-        let Some(agent) = self.machines[machine].agent.as_mut().filter(|agent| agent.speaks.newest >= protocol::FENCES) else {
+        let Some(agent) = self.machines[machine]
+            .agent
+            .as_mut()
+            .filter(|agent| agent.speaks.newest >= protocol::FENCES)
+        else {
             return;
         };
-        let asked = |job: &JobUid| desired.warm.iter().any(|assignment| assignment.run.job == *job);
+        let asked = |job: &JobUid| {
+            desired
+                .warm
+                .iter()
+                .any(|assignment| assignment.run.job == *job)
+        };
         let before = agent.coming.len();
         agent.coming.retain(|job, _| asked(job));
         let dropped = agent.coming.len() < before;
@@ -43,7 +53,14 @@ impl World {
             let agent = self.machines[machine].agent.as_mut().expect("found above");
             agent.coming.insert(job.clone(), None);
             if !never {
-                self.after(takes, Event::Warmed { machine, agent: id, job });
+                self.after(
+                    takes,
+                    Event::Warmed {
+                        machine,
+                        agent: id,
+                        job,
+                    },
+                );
             }
         }
         if dropped {
@@ -53,9 +70,20 @@ impl World {
 
     pub(crate) fn warmed(&mut self, machine: usize, agent: u64, job: &JobUid) {
         let healed = self.healed.is_some();
-        let (without, refused) = (self.rng.percent(WITHOUT), self.rng.percent(REFUSED) && !healed);
-        let Some(agent) = self.machines[machine].agent.as_mut().filter(|process| process.id == agent) else { return };
-        let Some(state) = agent.coming.get_mut(job) else { return };
+        let (without, refused) = (
+            self.rng.percent(WITHOUT),
+            self.rng.percent(REFUSED) && !healed,
+        );
+        let Some(agent) = self.machines[machine]
+            .agent
+            .as_mut()
+            .filter(|process| process.id == agent)
+        else {
+            return;
+        };
+        let Some(state) = agent.coming.get_mut(job) else {
+            return;
+        };
         *state = Some(match (without, refused) {
             (true, _) => SpareState::Without("only Python can be started ahead".into()),
             (false, true) => SpareState::Refused("no such file".into()),
@@ -66,11 +94,21 @@ impl World {
 
     /// Says what became of them, if the agent has a connection.
     pub(crate) fn tell_spares(&mut self, machine: usize) {
-        let Some(agent) = &self.machines[machine].agent else { return };
+        let Some(agent) = &self.machines[machine].agent else {
+            return;
+        };
         let Some(conn) = agent.conn else { return };
-        let said = agent.coming.iter().filter_map(|(job, state)| Some(SpareReport { job: job.clone(), state: state.clone()? }));
+        let said = agent.coming.iter().filter_map(|(job, state)| {
+            Some(SpareReport {
+                job: job.clone(),
+                state: state.clone()?,
+            })
+        });
         let spares: Vec<SpareReport> = said.collect();
-        note!(self, "n{machine} says of the launchers it was to have ready: {spares:?}");
+        note!(
+            self,
+            "n{machine} says of the launchers it was to have ready: {spares:?}"
+        );
         self.send_up(conn, Up::Spares(spares));
     }
 }

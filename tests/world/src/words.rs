@@ -26,7 +26,20 @@ pub(crate) fn desired(desired: &Desired) -> String {
         format!("{} {target}", run(&wanted.run))
     };
     let runs: Vec<String> = desired.runs.iter().map(one).collect();
-    let warm: Vec<&str> = desired.warm.iter().map(|job| job.run.job.as_str()).collect();
-    let warm = if warm.is_empty() { String::new() } else { format!(", a launcher ready for {}", warm.join(", ")) };
-    format!("[{}]{warm} (term {}, epoch {})", runs.join(", "), desired.term, desired.epoch)
+    let warm: Vec<&str> = desired
+        .warm
+        .iter()
+        .map(|job| job.run.job.as_str())
+        .collect();
+    let warm = if warm.is_empty() {
+        String::new()
+    } else {
+        format!(", a launcher ready for {}", warm.join(", "))
+    };
+    format!(
+        "[{}]{warm} (term {}, epoch {})",
+        runs.join(", "),
+        desired.term,
+        desired.epoch
+    )
 }

@@ -1,4 +1,5 @@
-//! The world: everything that is, and the one place where things happen. One thread, one virtual clock, one source of chance.
+//! The world: everything that is, and the one place where things happen. One thread, one virtual
+//! clock, one source of chance.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -15,9 +16,9 @@ use muster_core::{
 };
 
 use crate::{
-    Options, Report, Violation, coordinator::Seat, event::Event, fault::Fault, invariants, liveness, machine::Machine,
-    network::Conn, plan::Plan, planted, queue::Queue, rng::Rng, store::Store, trace::Trace, training::Training, truth::Truth,
-    users::Users,
+    Options, Report, Violation, coordinator::Seat, event::Event, fault::Fault, invariants,
+    liveness, machine::Machine, network::Conn, plan::Plan, planted, queue::Queue, rng::Rng,
+    store::Store, trace::Trace, training::Training, truth::Truth, users::Users,
 };
 
 /// More events than this at one moment: somebody turns in circles.
@@ -50,7 +51,8 @@ pub(crate) struct World {
     /// Machines of which this event may have changed what the rules look at.
     pub(crate) changed: Vec<usize>,
     pub(crate) strikes: u64,
-    /// Pairs of machines, lower first, whose workers do not reach each other; with the number of the cut.
+    /// Pairs of machines, lower first, whose workers do not reach each other; with the number of
+    /// the cut.
     pub(crate) fabric_cuts: BTreeMap<(usize, usize), u64>,
     pub(crate) users: Users,
     pub(crate) truth: Truth,
@@ -103,7 +105,9 @@ impl World {
             faults: BTreeMap::new(),
             numbers: 0,
         };
-        world.queue.push(MORNING, Event::CoordinatorStarts { seat: 0 });
+        world
+            .queue
+            .push(MORNING, Event::CoordinatorStarts { seat: 0 });
         for machine in 0..world.machines.len() {
             world.machines[machine].ppm = world.drift();
             world.machines[machine].speaks = world.installed();
@@ -113,7 +117,9 @@ impl World {
         world.users_begin();
         let first = world.rng.ms(2_000, 6_000);
         world.queue.push(MORNING + first, Event::FaultStrikes);
-        world.queue.push(world.trouble_until, Event::EverythingHeals);
+        world
+            .queue
+            .push(world.trouble_until, Event::EverythingHeals);
         world
     }
 
@@ -121,7 +127,11 @@ impl World {
     pub(crate) fn run(mut self) -> Report {
         let (mut events, mut spin) = (0u64, 0u64);
         while let Some((at, sequence, event)) = self.queue.pop() {
-            if self.healed.is_some_and(|healed| at > healed + liveness::LOOKED_AT) || self.liveness.is_calm(self.plan.calm) {
+            if self
+                .healed
+                .is_some_and(|healed| at > healed + liveness::LOOKED_AT)
+                || self.liveness.is_calm(self.plan.calm)
+            {
                 break;
             }
             spin = if at == self.now { spin + 1 } else { 0 };
@@ -153,7 +163,12 @@ impl World {
             kinds: self.plan.faults,
             faults: self.faults,
             events,
-            generations: self.store.jobs.values().map(|job| job.last_generation.0).sum(),
+            generations: self
+                .store
+                .jobs
+                .values()
+                .map(|job| job.last_generation.0)
+                .sum(),
             steps: self.truth.steps.values().sum(),
             blames: self.truth.blames,
         }
@@ -168,13 +183,18 @@ impl World {
     /// A process that stands still does what it should have done when it goes on.
     fn later(&mut self, event: Event) -> Option<Event> {
         let until = match &event {
-            Event::Tick { process, .. } | Event::Drain { process } | Event::Deposed { process } => self.paused(*process),
-            Event::Up { conn, .. } | Event::UpClosed { conn } | Event::StreamEnded { conn } => {
-                self.conns.get(conn).map_or(Timestamp(0), |conn| self.paused(conn.process))
+            Event::Tick { process, .. } | Event::Drain { process } | Event::Deposed { process } => {
+                self.paused(*process)
             }
+            Event::Up { conn, .. } | Event::UpClosed { conn } | Event::StreamEnded { conn } => self
+                .conns
+                .get(conn)
+                .map_or(Timestamp(0), |conn| self.paused(conn.process)),
             Event::RequestArrives { id } => self.request_waits(*id),
             Event::Down { conn, .. } | Event::DownClosed { conn } => {
-                self.conns.get(conn).map_or(Timestamp(0), |conn| self.machines[conn.machine].agent_paused_until)
+                self.conns.get(conn).map_or(Timestamp(0), |conn| {
+                    self.machines[conn.machine].agent_paused_until
+                })
             }
             Event::Late { machine, .. }
             | Event::Dial { machine, .. }
@@ -195,7 +215,8 @@ impl World {
     }
 
     fn paused(&self, process: u64) -> Timestamp {
-        self.seat_of(process).map_or(Timestamp(0), |seat| self.seats[seat].paused_until)
+        self.seat_of(process)
+            .map_or(Timestamp(0), |seat| self.seats[seat].paused_until)
     }
 
     fn at_once(&mut self, event: Event) {
@@ -206,35 +227,83 @@ impl World {
             Event::OperatorMends { machine } => self.operator_mends(machine),
             Event::OperatorRaisesTerm { at_least } => self.operator_raises_term(at_least),
             Event::OperatorAcceptsStore { accepts } => self.operator_accepts_store(accepts),
-            Event::OperatorSwapsBack { machine, state_dir } => self.operator_swaps_back(machine, state_dir),
+            Event::OperatorSwapsBack { machine, state_dir } => {
+                self.operator_swaps_back(machine, state_dir)
+            }
             Event::TakesOver => self.takes_over(),
             Event::OldOneReturns { machine } => self.disks_change(machine),
             Event::AllAwake { machine } => self.all_awake(machine),
             Event::SickRank { machine } => self.sick_rank(machine),
             Event::Tick { process, at } => self.tick(process, at),
-            Event::Up { conn, serial, message } => self.up_arrives(conn, serial, message),
-            Event::Down { conn, serial, message } => self.down_arrives(conn, serial, message),
-            Event::Late { machine, agent, message } => self.comes_late(machine, agent, message),
+            Event::Up {
+                conn,
+                serial,
+                message,
+            } => self.up_arrives(conn, serial, message),
+            Event::Down {
+                conn,
+                serial,
+                message,
+            } => self.down_arrives(conn, serial, message),
+            Event::Late {
+                machine,
+                agent,
+                message,
+            } => self.comes_late(machine, agent, message),
             Event::UpClosed { conn } => self.up_closed(conn),
             Event::DownClosed { conn } => self.down_closed(conn),
             Event::StreamEnded { conn } => self.stream_ended(conn),
             Event::AgentStarts { machine } => self.agent_starts(machine),
             Event::Dial { machine, agent } => self.dial(machine, agent),
             Event::Beat { machine, conn } => self.beat(machine, conn),
-            Event::Refused { machine, agent, run, reason } => {
-                self.tell_agent(machine, agent, Input::Refused { run, reason: reason.to_owned() });
+            Event::Refused {
+                machine,
+                agent,
+                run,
+                reason,
+            } => {
+                self.tell_agent(
+                    machine,
+                    agent,
+                    Input::Refused {
+                        run,
+                        reason: reason.to_owned(),
+                    },
+                );
             }
-            Event::RunnerLost { machine, agent, run } => self.runner_lost(machine, agent, run),
+            Event::RunnerLost {
+                machine,
+                agent,
+                run,
+            } => self.runner_lost(machine, agent, run),
             Event::LedgerWritten { machine, agent } => self.ledger_written(machine, agent),
-            Event::Warmed { machine, agent, job } => self.warmed(machine, agent, &job),
+            Event::Warmed {
+                machine,
+                agent,
+                job,
+            } => self.warmed(machine, agent, &job),
             Event::Speak { machine, run } => self.speak(machine, run),
             Event::CutUp { machine } => self.cut(machine, true, false),
             Event::FenceLooks { machine, run, life } => self.look_at_fence(machine, run, life),
             Event::PowerOn { machine } => self.power_on(machine),
             Event::RunnerUp { machine, run, life } => self.runner_up(machine, run, life),
-            Event::Order { machine, agent, run, life, line, order } => self.order_arrives(machine, agent, run, life, line, order),
+            Event::Order {
+                machine,
+                agent,
+                run,
+                life,
+                line,
+                order,
+            } => self.order_arrives(machine, agent, run, life, line, order),
             Event::Launched { machine, run, life } => self.launched(machine, run, life),
-            Event::RankEnds { machine, run, life, local, exit, error } => self.rank_ends(machine, run, life, local, exit, error),
+            Event::RankEnds {
+                machine,
+                run,
+                life,
+                local,
+                exit,
+                error,
+            } => self.rank_ends(machine, run, life, local, exit, error),
             Event::GroupMoves { machine, run, life } => self.group_moves(machine, run, life),
             Event::Step { world } => self.step(world),
             Event::PeersNotice { world, machine } => self.peers_notice(world, machine),
@@ -244,15 +313,33 @@ impl World {
             Event::AnswerArrives { id, answer } => self.answer_arrives(id, *answer),
             Event::NoAnswer { id } => self.no_answer(id),
             Event::FaultStrikes => self.fault_strikes(),
-            Event::Mends { fault, machine, other } => self.mends(fault, machine, other),
+            Event::Mends {
+                fault,
+                machine,
+                other,
+            } => self.mends(fault, machine, other),
             Event::EverythingHeals => self.everything_heals(),
             Event::LookAtJobs => liveness::look(self),
         }
     }
 
-    /// The versions that the agent of a machine speaks at first: where agents are upgraded one by one, not always the newest.
+    /// The versions that the agent of a machine speaks at first: where agents are upgraded one by
+    /// one, not always the newest.
     fn installed(&mut self) -> Speaks {
-        let of_others = [Speaks { oldest: 1, newest: 1 }, Speaks { oldest: 2, newest: 3 }, Speaks { oldest: 3, newest: 4 }];
+        let of_others = [
+            Speaks {
+                oldest: 1,
+                newest: 1,
+            },
+            Speaks {
+                oldest: 2,
+                newest: 3,
+            },
+            Speaks {
+                oldest: 3,
+                newest: 4,
+            },
+        ];
         match self.plan.versions && self.traits.percent(60) {
             true => *self.traits.pick(&of_others).expect("there are three"),
             false => Speaks::OURS,
@@ -271,14 +358,23 @@ impl World {
 
     /// The machine of this name, if there is one.
     pub(crate) fn machine_named(&self, name: &NodeName) -> Option<usize> {
-        name.as_str().strip_prefix('n')?.parse().ok().filter(|index| *index < self.machines.len())
+        name.as_str()
+            .strip_prefix('n')?
+            .parse()
+            .ok()
+            .filter(|index| *index < self.machines.len())
     }
 
-    /// What this change of the store is about is looked at once the event is over; and what it makes people do is done.
+    /// What this change of the store is about is looked at once the event is over; and what it
+    /// makes people do is done.
     pub(crate) fn changed_by(&mut self, change: &Change) {
         if let Change::PutJob(job) = change {
-            let members = job.unproven_generations().flat_map(|generation| generation.members.iter());
-            let changed: Vec<usize> = members.filter_map(|member| self.machine_named(&member.node)).collect();
+            let members = job
+                .unproven_generations()
+                .flat_map(|generation| generation.members.iter());
+            let changed: Vec<usize> = members
+                .filter_map(|member| self.machine_named(&member.node))
+                .collect();
             self.changed.extend(changed);
         }
         if let Change::DeleteNode(name) = change {
@@ -289,7 +385,8 @@ impl World {
     /// A rule is broken. The first one counts.
     pub(crate) fn fail(&mut self, rule: &'static str, what: String) {
         if self.violation.is_none() && !self.truth.is_forgiven(rule) {
-            self.trace.line(self.now, format_args!("BROKEN {rule}: {what}"));
+            self.trace
+                .line(self.now, format_args!("BROKEN {rule}: {what}"));
             self.violation = Some(Violation { rule, what });
         }
     }

@@ -1,6 +1,8 @@
-//! Every mistake that can be planted is seen; and what it takes to see one can be made small and told.
+//! Every mistake that can be planted is seen; and what it takes to see one can be made small and
+//! told.
 //!
-//! Those in the brains need `--features planted` (`tools/test` does that); the shells' are always there.
+//! Those in the brains need `--features planted` (`tools/test` does that); the shells' are always
+//! there.
 
 use muster_world::{Options, Planted, Size, log, record, shrink};
 
@@ -12,7 +14,11 @@ fn every_planted_mistake_is_seen() {
     let mut unseen = Vec::new();
     for planted in Planted::all() {
         match record::first_seen(planted, PATIENCE, 2) {
-            Some((size, seed, violation)) => println!("{planted}: {} in {} seed {seed}", violation.rule, size.name()),
+            Some((size, seed, violation)) => println!(
+                "{planted}: {} in {} seed {seed}",
+                violation.rule,
+                size.name()
+            ),
             None => unseen.push(planted.to_string()),
         }
     }
@@ -22,19 +28,38 @@ fn every_planted_mistake_is_seen() {
 
 #[test]
 fn a_history_that_breaks_a_rule_is_made_small_and_written_down() {
-    let options = Options { size: Size::Small, planted: Some(Planted::SlotTooMany), ..Options::default() };
-    let seed = (0..1_000).find(|seed| muster_world::run(*seed, &options).violation.is_some()).expect("it is seen at once");
+    let options = Options {
+        size: Size::Small,
+        planted: Some(Planted::SlotTooMany),
+        ..Options::default()
+    };
+    let seed = (0..1_000)
+        .find(|seed| muster_world::run(*seed, &options).violation.is_some())
+        .expect("it is seen at once");
     let whole = muster_world::run(seed, &options);
     let (cut, small) = shrink::shrink(seed, &options).expect("it breaks a rule");
-    assert_eq!(small.violation.as_ref().map(|v| v.rule), whole.violation.as_ref().map(|v| v.rule));
-    assert!(small.events < whole.events && small.faults.values().sum::<u64>() <= whole.faults.values().sum(), "{cut}");
+    assert_eq!(
+        small.violation.as_ref().map(|v| v.rule),
+        whole.violation.as_ref().map(|v| v.rule)
+    );
+    assert!(
+        small.events < whole.events
+            && small.faults.values().sum::<u64>() <= whole.faults.values().sum(),
+        "{cut}"
+    );
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("history.jsonl");
     log::write(&path, seed, &Options { cut, ..options }).unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
-    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!((&lines[0]["version"], &lines[0]["broken"]["rule"]), (&1.into(), &small.violation.unwrap().rule.into()));
+    let lines: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(
+        (&lines[0]["version"], &lines[0]["broken"]["rule"]),
+        (&1.into(), &small.violation.unwrap().rule.into())
+    );
     assert!(lines[1..].iter().any(|line| line["kind"] == "broken"));
     assert!(lines[1..].is_sorted_by_key(|line| line["atUs"].as_u64()));
 }
@@ -42,6 +67,11 @@ fn a_history_that_breaks_a_rule_is_made_small_and_written_down() {
 /// The report in the tree is what the records in the tree say.
 #[test]
 fn the_report_is_made_from_the_records() {
-    let committed = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/REPORT.md")).unwrap();
-    assert_eq!(record::rendered().unwrap(), committed, "write it anew: cargo run -p muster-world -- --report");
+    let committed =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/REPORT.md")).unwrap();
+    assert_eq!(
+        record::rendered().unwrap(),
+        committed,
+        "write it anew: cargo run -p muster-world -- --report"
+    );
 }

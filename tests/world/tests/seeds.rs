@@ -1,28 +1,39 @@
-//! The first seeds, the same ones on every machine however fast it is; and that a seed means one history.
+//! The first seeds, the same ones on every machine however fast it is; and that a seed means one
+//! history.
 
 use std::time::Instant;
 
 use muster_world::{Options, Size, Story, log, shrink};
 
-/// Seeds of each size. Not optimised, one core runs about 100 small ones a second and 24 mixed ones, so that each test takes some 20 s.
+/// Seeds of each size. Not optimised, one core runs about 100 small ones a second and 24 mixed
+/// ones, so that each test takes some 20 s.
 const SMALL: u64 = 2_000;
 const MIXED: u64 = 500;
 
 /// A history that breaks a rule is made smaller, told, and left in a file.
 fn no_seed_breaks_a_rule(size: Size, seeds: u64) {
-    let options = Options { size, ..Options::default() };
+    let options = Options {
+        size,
+        ..Options::default()
+    };
     let begun = Instant::now();
     for seed in 0..seeds {
         if muster_world::run(seed, &options).violation.is_some() {
-            let (cut, _) = shrink::shrink(seed, &options).expect("the same seed breaks the same rule");
+            let (cut, _) =
+                shrink::shrink(seed, &options).expect("the same seed breaks the same rule");
             let smaller = Options { cut, ..options };
-            let path = std::env::temp_dir().join(format!("muster-world-{}-{seed}.jsonl", size.name()));
+            let path =
+                std::env::temp_dir().join(format!("muster-world-{}-{seed}.jsonl", size.name()));
             log::write(&path, seed, &smaller).expect("a temporary file can be written");
             let story = Story::tell(seed, &smaller).expect("with its log it breaks the same rule");
             panic!("{story}\ntold by: muster replay {}", path.display());
         }
     }
-    println!("{seeds} {} seeds in {:.1} s", size.name(), begun.elapsed().as_secs_f64());
+    println!(
+        "{seeds} {} seeds in {:.1} s",
+        size.name(),
+        begun.elapsed().as_secs_f64()
+    );
 }
 
 #[test]
@@ -38,12 +49,26 @@ fn no_mixed_seed_breaks_a_rule() {
 #[test]
 fn a_seed_is_one_history() {
     let quiet = Options::default();
-    let told = Options { log: true, ..quiet.clone() };
+    let told = Options {
+        log: true,
+        ..quiet.clone()
+    };
     let mut hashes = Vec::new();
     for seed in 0..25 {
-        let (first, second) = (muster_world::run(seed, &quiet), muster_world::run(seed, &told));
-        assert_eq!((first.hash, first.events), (second.hash, second.events), "seed {seed}");
-        assert_eq!(second.lines, muster_world::run(seed, &told).lines, "seed {seed}");
+        let (first, second) = (
+            muster_world::run(seed, &quiet),
+            muster_world::run(seed, &told),
+        );
+        assert_eq!(
+            (first.hash, first.events),
+            (second.hash, second.events),
+            "seed {seed}"
+        );
+        assert_eq!(
+            second.lines,
+            muster_world::run(seed, &told).lines,
+            "seed {seed}"
+        );
         hashes.push(first.hash);
     }
     hashes.sort_unstable();
@@ -64,7 +89,14 @@ fn much_happens() {
         }
     }
     for fault in muster_world::Fault::ALL {
-        assert!(faults.get(&fault).is_some_and(|count| *count >= 5), "{fault}: {:?} in 400 seeds", faults.get(&fault));
+        assert!(
+            faults.get(&fault).is_some_and(|count| *count >= 5),
+            "{fault}: {:?} in 400 seeds",
+            faults.get(&fault)
+        );
     }
-    assert!(generations > 600 && steps > 20_000, "{generations} generations, {steps} steps");
+    assert!(
+        generations > 600 && steps > 20_000,
+        "{generations} generations, {steps} steps"
+    );
 }

@@ -1,4 +1,5 @@
-//! What a launcher that has imported torch is told: how it is started ahead, and the one order it waits for.
+//! What a launcher that has imported torch is told: how it is started ahead, and the one order it
+//! waits for.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,15 +12,16 @@ pub struct Order {
     pub lane: Lane,
     /// The interpreter's own options.
     pub options: Vec<String>,
-    /// Parked: torchrun's arguments. Fork and direct: the script and its arguments, or `-m`, the module and its arguments.
+    /// Parked: torchrun's arguments. Fork and direct: the script and its arguments, or `-m`, the
+    /// module and its arguments.
     pub argv: Vec<String>,
     /// Direct: what each rank executes where no launcher waits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// torchrun's `--rdzv-id`.
     pub run_id: String,
-    /// Fork and direct: a rank that an exception ends whose text holds one of these fell because a peer was lost. It ends without
-    /// taking its interpreter apart.
+    /// Fork and direct: a rank that an exception ends whose text holds one of these fell because a
+    /// peer was lost. It ends without taking its interpreter apart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peer_lost: Vec<String>,
 }
@@ -70,6 +72,8 @@ pub struct AdoptSpec {
 /// Leaves the environment out: it holds secrets.
 impl std::fmt::Debug for AdoptSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AdoptSpec").field("cwd", &self.cwd).finish_non_exhaustive()
+        f.debug_struct("AdoptSpec")
+            .field("cwd", &self.cwd)
+            .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,8 @@
-//! A runner in a directory of its own, the agent's side of its socket, and a stand-in for torchrun written in bash.
+//! A runner in a directory of its own, the agent's side of its socket, and a stand-in for torchrun
+//! written in bash.
 //!
-//! Every wait is for a state, with one limit for all: [`PATIENCE`]. Dropping a rig leaves no process behind.
+//! Every wait is for a state, with one limit for all: [`PATIENCE`]. Dropping a rig leaves no
+//! process behind.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -20,8 +22,9 @@ pub const PATIENCE: Duration = Duration::from_secs(180);
 
 pub const RUNNER: &str = env!("CARGO_BIN_EXE_muster-runner");
 
-/// What torchrun does, as far as a runner sees it: one shim per rank in a session of its own, TERM passed on, the exit
-/// status of each written down. `$RANKS` and `$SCRIPT` come from the environment.
+/// What torchrun does, as far as a runner sees it: one shim per rank in a session of its own, TERM
+/// passed on, the exit status of each written down. `$RANKS` and `$SCRIPT` come from the
+/// environment.
 const LAUNCHER: &str = r#"
 pids=
 trap 'for q in $pids; do kill -TERM -$q 2>/dev/null; done; touch $DIR/termed' TERM
@@ -76,17 +79,29 @@ impl Rig {
             fence_after_ms: None,
             launcher: false,
         };
-        Rig { _root: root, dir, hold, cgroup: true }
+        Rig {
+            _root: root,
+            dir,
+            hold,
+            cgroup: true,
+        }
     }
 
     pub fn write_hold(&self) {
-        muster_runner::record::write_atomic(&self.dir, muster_runner::record::HOLD, &self.hold).unwrap();
+        muster_runner::record::write_atomic(&self.dir, muster_runner::record::HOLD, &self.hold)
+            .unwrap();
     }
 
     /// Runs `muster-runner hold` to its end, which is when the runner is ready or has failed.
     pub fn hold(&self) -> Output {
         let without = (!self.cgroup).then_some("--no-cgroup");
-        Process::new(RUNNER).arg("hold").arg("--dir").arg(&self.dir).args(without).output().unwrap()
+        Process::new(RUNNER)
+            .arg("hold")
+            .arg("--dir")
+            .arg(&self.dir)
+            .args(without)
+            .output()
+            .unwrap()
     }
 
     /// A ready runner and a client of it.
@@ -131,7 +146,10 @@ impl Rig {
         StartSpec {
             program: program.into(),
             args: args.iter().map(|a| (*a).into()).collect(),
-            env: env.into_iter().map(|(k, v)| (k.to_owned(), v)).collect::<BTreeMap<_, _>>(),
+            env: env
+                .into_iter()
+                .map(|(k, v)| (k.to_owned(), v))
+                .collect::<BTreeMap<_, _>>(),
             cwd: self.dir.clone(),
             ranks,
             first_rank: 0,
@@ -152,7 +170,13 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        let Ok(Record { runner: Some(runner), .. }) = Record::read(&self.dir) else { return };
+        let Ok(Record {
+            runner: Some(runner),
+            ..
+        }) = Record::read(&self.dir)
+        else {
+            return;
+        };
         if alive(&runner) {
             Living::of(runner.pid).kill();
         }
@@ -177,7 +201,10 @@ pub struct Client {
 impl Client {
     pub fn new(stream: UnixStream) -> Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Client { stream: BufReader::new(stream), next: 1 }
+        Client {
+            stream: BufReader::new(stream),
+            next: 1,
+        }
     }
 
     pub fn send_raw(&mut self, bytes: &[u8]) {
@@ -228,7 +255,10 @@ impl Client {
     }
 
     pub fn stop(&mut self, grace: Duration) {
-        self.ok(Command::Stop { grace_ms: grace.as_millis() as u64, reason: "test".into() });
+        self.ok(Command::Stop {
+            grace_ms: grace.as_millis() as u64,
+            reason: "test".into(),
+        });
     }
 
     pub fn status(&mut self) -> Status {
@@ -240,7 +270,11 @@ impl Client {
         let until = Instant::now() + PATIENCE;
         self.ok(Command::Subscribe);
         loop {
-            let status = self.reply().expect("a push").status.expect("pushes carry a status");
+            let status = self
+                .reply()
+                .expect("a push")
+                .status
+                .expect("pushes carry a status");
             if wish(&status) {
                 return *status;
             }
@@ -284,14 +318,28 @@ impl Living {
 
     /// Waits for its end.
     pub fn gone(&self) {
-        let mut fds = [rustix::event::PollFd::new(&self.fd, rustix::event::PollFlags::IN)];
-        let limit = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        assert_eq!(rustix::event::poll(&mut fds, Some(&limit)).unwrap(), 1, "pid {} lives on", self.pid);
+        let mut fds = [rustix::event::PollFd::new(
+            &self.fd,
+            rustix::event::PollFlags::IN,
+        )];
+        let limit = rustix::event::Timespec {
+            tv_sec: PATIENCE.as_secs() as i64,
+            tv_nsec: 0,
+        };
+        assert_eq!(
+            rustix::event::poll(&mut fds, Some(&limit)).unwrap(),
+            1,
+            "pid {} lives on",
+            self.pid
+        );
     }
 
     /// Whether it has ended already.
     pub fn is_gone(&self) -> bool {
-        let mut fds = [rustix::event::PollFd::new(&self.fd, rustix::event::PollFlags::IN)];
+        let mut fds = [rustix::event::PollFd::new(
+            &self.fd,
+            rustix::event::PollFlags::IN,
+        )];
         rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() == 1
     }
 }
@@ -302,7 +350,11 @@ pub fn until_written(path: &Path) -> String {
     loop {
         match std::fs::read_to_string(path) {
             Ok(text) if text.ends_with('\n') => return text,
-            _ => assert!(Instant::now() < until, "{} was never written", path.display()),
+            _ => assert!(
+                Instant::now() < until,
+                "{} was never written",
+                path.display()
+            ),
         }
         std::thread::yield_now();
     }

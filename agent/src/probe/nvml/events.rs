@@ -32,12 +32,21 @@ pub(super) fn start(library: Arc<Library>, out: SyncSender<Sense>, over: Arc<Ato
         Err(code) => return debug!("no NVML events: {code}"),
     };
     let listen = move || listen(&library, set, &addresses, &out, &over);
-    if let Err(e) = thread::Builder::new().name("nvml-events".into()).spawn(listen) {
+    if let Err(e) = thread::Builder::new()
+        .name("nvml-events".into())
+        .spawn(listen)
+    {
         warn!("XIDs are only read from the kernel log: no thread: {e}");
     }
 }
 
-fn listen(library: &Arc<Library>, set: EventSet, addresses: &BTreeMap<Handle, String>, out: &SyncSender<Sense>, over: &AtomicBool) {
+fn listen(
+    library: &Arc<Library>,
+    set: EventSet,
+    addresses: &BTreeMap<Handle, String>,
+    out: &SyncSender<Sense>,
+    over: &AtomicBool,
+) {
     // The thread that looks holds the library too; when it opens another one, this one is over.
     while !over.load(Ordering::Relaxed) && Arc::strong_count(library) > 1 {
         match library.wait(&set, WAIT_MS) {
@@ -72,7 +81,9 @@ fn register(library: &Library) -> Result<(EventSet, BTreeMap<Handle, String>), C
     let set = library.event_set()?;
     let mut addresses = BTreeMap::new();
     for index in 0..library.count()? {
-        let Ok(gpu) = library.gpu(index) else { continue };
+        let Ok(gpu) = library.gpu(index) else {
+            continue;
+        };
         if let Some(pci) = library.pci(gpu).ok().and_then(|pci| normal_pci(&pci)) {
             addresses.insert(gpu, pci);
         }

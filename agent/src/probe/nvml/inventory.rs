@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use muster_core::{
     health::kernel_log::normal_pci,
     node_report::gpu::{
-        ComputeMode, Driver, Fabric, FabricHealth, FabricState, Gpu, GpuProcess, Mig, MigInstance, NvLink, NvLinkPeer, PcieLink,
+        ComputeMode, Driver, Fabric, FabricHealth, FabricState, Gpu, GpuProcess, Mig, MigInstance,
+        NvLink, NvLinkPeer, PcieLink,
     },
 };
 
@@ -18,7 +19,9 @@ use super::{
 pub(super) const LINK_CRC: u32 = 163;
 
 pub(super) fn driver(library: &Library) -> Driver {
-    let cuda = library.cuda_version().map(|number| format!("{}.{}", number / 1_000, number % 1_000 / 10));
+    let cuda = library
+        .cuda_version()
+        .map(|number| format!("{}.{}", number / 1_000, number % 1_000 / 10));
     Driver {
         version: library.driver_version().unwrap_or_default(),
         cuda: cuda.unwrap_or_default(),
@@ -28,13 +31,19 @@ pub(super) fn driver(library: &Library) -> Driver {
 
 /// What never changes while the GPU is there.
 pub(super) fn first(library: &Library, handle: Handle, index: u32, uuid: String) -> Known {
-    let capability = library.compute_capability(handle).map(|(major, minor)| format!("{major}.{minor}"));
+    let capability = library
+        .compute_capability(handle)
+        .map(|(major, minor)| format!("{major}.{minor}"));
     let gpu = Gpu {
         uuid,
         index,
         model: library.name(handle).unwrap_or_default(),
         memory_bytes: library.memory_total(handle).unwrap_or(0),
-        pci: library.pci(handle).ok().and_then(|pci| normal_pci(&pci)).unwrap_or_default(),
+        pci: library
+            .pci(handle)
+            .ok()
+            .and_then(|pci| normal_pci(&pci))
+            .unwrap_or_default(),
         minor: library.minor(handle).ok(),
         serial: library.serial(handle).unwrap_or_default(),
         module_id: library.module(handle).ok(),
@@ -42,7 +51,15 @@ pub(super) fn first(library: &Library, handle: Handle, index: u32, uuid: String)
         compute_capability: capability.unwrap_or_default(),
         ..Gpu::default()
     };
-    Known { gpu, handle: Some(handle), states: Vec::new(), links: 0, errors: BTreeMap::new(), heat_max: None, clock: None }
+    Known {
+        gpu,
+        handle: Some(handle),
+        states: Vec::new(),
+        links: 0,
+        errors: BTreeMap::new(),
+        heat_max: None,
+        clock: None,
+    }
 }
 
 /// What an operator or the driver may change.
@@ -66,10 +83,17 @@ pub(super) fn renew(library: &Library, handle: Handle, known: &mut Known) {
 
 fn mig(library: &Library, gpu: Handle, model: &str) -> Option<Mig> {
     let (current, pending) = library.mig_mode(gpu).ok()?;
-    let mut mig = Mig { enabled: current != 0, pending: pending != 0, instances: Vec::new() };
+    let mut mig = Mig {
+        enabled: current != 0,
+        pending: pending != 0,
+        instances: Vec::new(),
+    };
     if mig.enabled {
-        let parts = (0..library.mig_count(gpu).unwrap_or(0)).filter_map(|index| library.mig_part(gpu, index).ok());
-        mig.instances = parts.filter_map(|part| instance(library, part, model)).collect();
+        let parts = (0..library.mig_count(gpu).unwrap_or(0))
+            .filter_map(|index| library.mig_part(gpu, index).ok());
+        mig.instances = parts
+            .filter_map(|part| instance(library, part, model))
+            .collect();
     }
     Some(mig)
 }
@@ -78,7 +102,11 @@ fn instance(library: &Library, part: Handle, model: &str) -> Option<MigInstance>
     let name = library.name(part).unwrap_or_default();
     Some(MigInstance {
         uuid: library.uuid(part).ok()?,
-        profile: name.trim_start_matches(model).trim_start_matches(" MIG ").trim().to_owned(),
+        profile: name
+            .trim_start_matches(model)
+            .trim_start_matches(" MIG ")
+            .trim()
+            .to_owned(),
         memory_bytes: library.memory_total(part).unwrap_or(0),
         gpu_instance: library.gpu_instance(part).unwrap_or(0),
         compute_instance: library.compute_instance(part).unwrap_or(0),
@@ -109,9 +137,25 @@ fn fabric(library: &Library, gpu: Handle) -> Option<Fabric> {
         _ => FabricHealth::NotSupported,
     };
     let hex: String = cluster.iter().map(|byte| format!("{byte:02x}")).collect();
-    let cluster =
-        if cluster == [0; 16] { String::new() } else { [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-") };
-    Some(Fabric { state, status, cluster, clique, health })
+    let cluster = if cluster == [0; 16] {
+        String::new()
+    } else {
+        [
+            &hex[..8],
+            &hex[8..12],
+            &hex[12..16],
+            &hex[16..20],
+            &hex[20..],
+        ]
+        .join("-")
+    };
+    Some(Fabric {
+        state,
+        status,
+        cluster,
+        clique,
+        health,
+    })
 }
 
 fn processes(library: &Library, gpu: Handle) -> Vec<GpuProcess> {
@@ -120,14 +164,27 @@ fn processes(library: &Library, gpu: Handle) -> Vec<GpuProcess> {
         name: super::super::host::process_name(pid),
         memory_bytes: memory - memory % GpuProcess::STEP,
     };
-    let mut processes: Vec<GpuProcess> = library.processes(gpu).unwrap_or_default().into_iter().map(named).collect();
+    let mut processes: Vec<GpuProcess> = library
+        .processes(gpu)
+        .unwrap_or_default()
+        .into_iter()
+        .map(named)
+        .collect();
     processes.sort();
     processes
 }
 
-/// "Not supported" at the first link: none. At a later one: the end of the list. How many there may be is NCCL's table by architecture.
+/// "Not supported" at the first link: none. At a later one: the end of the list. How many there may
+/// be is NCCL's table by architecture.
 fn links(library: &Library, handle: Handle, known: &mut Known) -> Vec<NvLink> {
-    let most = match known.gpu.compute_capability.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0) {
+    let most = match known
+        .gpu
+        .compute_capability
+        .split('.')
+        .next()
+        .and_then(|major| major.parse().ok())
+        .unwrap_or(0)
+    {
         9.. => 18,
         8 => 12,
         7 => 6,
@@ -135,8 +192,13 @@ fn links(library: &Library, handle: Handle, known: &mut Known) -> Vec<NvLink> {
     };
     let mut links = Vec::new();
     for link in 0..most {
-        let Ok(active) = library.link_active(handle, link) else { break };
-        let remote = library.link_remote(handle, link).ok().and_then(|pci| normal_pci(&pci));
+        let Ok(active) = library.link_active(handle, link) else {
+            break;
+        };
+        let remote = library
+            .link_remote(handle, link)
+            .ok()
+            .and_then(|pci| normal_pci(&pci));
         let peer = match (remote, library.link_to_switch(handle, link)) {
             _ if !active => NvLinkPeer::Unknown,
             (remote, Ok(true)) => NvLinkPeer::Switch(remote.unwrap_or_default()),
@@ -144,7 +206,12 @@ fn links(library: &Library, handle: Handle, known: &mut Known) -> Vec<NvLink> {
             // Not visible at all, as in a virtual machine: a switch, since a GPU of ours would be.
             (None, _) => NvLinkPeer::Switch(String::new()),
         };
-        links.push(NvLink { link, active, peer, errors: 0 });
+        links.push(NvLink {
+            link,
+            active,
+            peer,
+            errors: 0,
+        });
     }
     let fields: Vec<(u32, u32)> = links.iter().map(|link| (LINK_CRC, link.link)).collect();
     if !fields.is_empty()
@@ -158,7 +225,12 @@ fn links(library: &Library, handle: Handle, known: &mut Known) -> Vec<NvLink> {
     }
     // A link that is down does not say whither it led, but it led there before.
     for link in links.iter_mut().filter(|link| !link.active) {
-        if let Some(before) = known.gpu.nvlinks.iter().find(|before| before.link == link.link) {
+        if let Some(before) = known
+            .gpu
+            .nvlinks
+            .iter()
+            .find(|before| before.link == link.link)
+        {
             link.peer = before.peer.clone();
         }
     }

@@ -1,8 +1,10 @@
-//! The calls into libnvidia-ml, and nothing else: the one place of this program that needs `unsafe`.
+//! The calls into libnvidia-ml, and nothing else: the one place of this program that needs
+//! `unsafe`.
 //!
-//! The wrapper crate loads the library; the functions are called directly, since the wrapper lacks some (remapped rows, fabric, module id),
-//! cannot pass a link to a field, cuts 64-bit values and drops event bits it does not know. A symbol the driver does not have is
-//! an answer like every other: [`Code::MISSING`].
+//! The wrapper crate loads the library; the functions are called directly, since the wrapper lacks
+//! some (remapped rows, fabric, module id), cannot pass a link to a field, cuts 64-bit values and
+//! drops event bits it does not know. A symbol the driver does not have is an answer like every
+//! other: [`Code::MISSING`].
 #![allow(unsafe_code, reason = "NVML is a C library")]
 
 use std::{
@@ -46,7 +48,8 @@ type Getter<T> = unsafe extern "C" fn(nvmlDevice_t, *mut T) -> nvmlReturn_t;
 type Getter2<T> = unsafe extern "C" fn(nvmlDevice_t, *mut T, *mut T) -> nvmlReturn_t;
 type TextGetter = unsafe extern "C" fn(nvmlDevice_t, *mut c_char, c_uint) -> nvmlReturn_t;
 
-type ListProcesses = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t;
+type ListProcesses =
+    unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t;
 
 fn listed(gpu: Handle, call: ListProcesses) -> Result<Vec<(u32, u64)>, Code> {
     /// More than ever share a GPU; what is beyond is not listed.
@@ -58,7 +61,11 @@ fn listed(gpu: Handle, call: ListProcesses) -> Result<Vec<(u32, u64)>, Code> {
     answered(unsafe { call(gpu.raw(), &raw mut count, found.as_mut_ptr()) })?;
     // All ones: not to be told, as in some containers.
     let memory = |bytes: u64| if bytes == u64::MAX { 0 } else { bytes };
-    Ok(found.iter().take(count as usize).map(|process| (process.pid, memory(process.usedGpuMemory))).collect())
+    Ok(found
+        .iter()
+        .take(count as usize)
+        .map(|process| (process.pid, memory(process.usedGpuMemory)))
+        .collect())
 }
 
 fn answered(code: nvmlReturn_t) -> Result<(), Code> {
@@ -66,7 +73,9 @@ fn answered(code: nvmlReturn_t) -> Result<(), Code> {
 }
 
 fn one<T: Default, E>(symbol: &Symbol<Getter<T>, E>, gpu: Handle) -> Result<T, Code> {
-    let Ok(call) = symbol else { return Err(Code::MISSING) };
+    let Ok(call) = symbol else {
+        return Err(Code::MISSING);
+    };
     let mut value = T::default();
     // SAFETY: the function writes one `T`; a handle that is stale is answered with a code.
     answered(unsafe { call(gpu.raw(), &raw mut value) })?;
@@ -74,7 +83,9 @@ fn one<T: Default, E>(symbol: &Symbol<Getter<T>, E>, gpu: Handle) -> Result<T, C
 }
 
 fn two<T: Default, E>(symbol: &Symbol<Getter2<T>, E>, gpu: Handle) -> Result<(T, T), Code> {
-    let Ok(call) = symbol else { return Err(Code::MISSING) };
+    let Ok(call) = symbol else {
+        return Err(Code::MISSING);
+    };
     let (mut first, mut second) = (T::default(), T::default());
     // SAFETY: the function writes two `T`.
     answered(unsafe { call(gpu.raw(), &raw mut first, &raw mut second) })?;
@@ -92,7 +103,9 @@ fn text_of(call: impl FnOnce(*mut c_char, c_uint) -> nvmlReturn_t) -> Result<Str
 }
 
 fn text<E>(symbol: &Symbol<TextGetter, E>, gpu: Handle) -> Result<String, Code> {
-    let Ok(call) = symbol else { return Err(Code::MISSING) };
+    let Ok(call) = symbol else {
+        return Err(Code::MISSING);
+    };
     // SAFETY: the function writes at most as many bytes as it is told there are.
     text_of(|to, room| unsafe { call(gpu.raw(), to, room) })
 }
@@ -108,7 +121,8 @@ pub(crate) struct Event {
     pub(crate) value: u64,
 }
 
-/// The event kinds asked for: single and double bit errors, XIDs, GPU unavailable, recovery action changed.
+/// The event kinds asked for: single and double bit errors, XIDs, GPU unavailable, recovery action
+/// changed.
 pub(crate) const XID: u64 = 0x8;
 const KINDS: u64 = 0x1 | 0x2 | XID | 0x4000 | 0x8000;
 
@@ -137,7 +151,9 @@ impl Library {
         };
         match opened {
             Ok(nvml) => Ok(Self { nvml }),
-            Err(e @ (NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound)) => Err(OpenError::Absent(e)),
+            Err(e @ (NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound)) => {
+                Err(OpenError::Absent(e))
+            }
             Err(e @ NvmlError::LibRmVersionMismatch) => Err(OpenError::Mismatch(e)),
             Err(e) => Err(OpenError::Refused(e)),
         }
@@ -172,20 +188,26 @@ impl Library {
     }
 
     pub(crate) fn driver_version(&self) -> Result<String, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlSystemGetDriverVersion else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlSystemGetDriverVersion else {
+            return Err(Code::MISSING);
+        };
         // SAFETY: writes at most `room` bytes.
         text_of(|to, room| unsafe { call(to, room) })
     }
 
     pub(crate) fn nvml_version(&self) -> Result<String, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlSystemGetNVMLVersion else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlSystemGetNVMLVersion else {
+            return Err(Code::MISSING);
+        };
         // SAFETY: writes at most `room` bytes.
         text_of(|to, room| unsafe { call(to, room) })
     }
 
     /// 12080 is 12.8.
     pub(crate) fn cuda_version(&self) -> Result<i32, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlSystemGetCudaDriverVersion_v2 else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlSystemGetCudaDriverVersion_v2 else {
+            return Err(Code::MISSING);
+        };
         let mut version = 0;
         // SAFETY: writes one int.
         answered(unsafe { call(&raw mut version) })?;
@@ -193,7 +215,9 @@ impl Library {
     }
 
     pub(crate) fn count(&self) -> Result<u32, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetCount_v2 else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetCount_v2 else {
+            return Err(Code::MISSING);
+        };
         let mut count = 0;
         // SAFETY: writes one number.
         answered(unsafe { call(&raw mut count) })?;
@@ -201,7 +225,9 @@ impl Library {
     }
 
     pub(crate) fn gpu(&self, index: u32) -> Result<Handle, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetHandleByIndex_v2 else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetHandleByIndex_v2 else {
+            return Err(Code::MISSING);
+        };
         let mut handle: nvmlDevice_t = std::ptr::null_mut();
         // SAFETY: writes one handle.
         answered(unsafe { call(index, &raw mut handle) })?;
@@ -209,7 +235,9 @@ impl Library {
     }
 
     pub(crate) fn mig_part(&self, gpu: Handle, index: u32) -> Result<Handle, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetMigDeviceHandleByIndex else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetMigDeviceHandleByIndex else {
+            return Err(Code::MISSING);
+        };
         let mut handle: nvmlDevice_t = std::ptr::null_mut();
         // SAFETY: writes one handle.
         answered(unsafe { call(gpu.raw(), index, &raw mut handle) })?;
@@ -218,7 +246,9 @@ impl Library {
 
     /// NVML's spelling: `00000000:1B:00.0`.
     pub(crate) fn pci(&self, gpu: Handle) -> Result<String, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetPciInfo_v3 else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetPciInfo_v3 else {
+            return Err(Code::MISSING);
+        };
         // SAFETY: the structure is plain numbers, for which zero is a value; the function fills it.
         let found = unsafe {
             let mut found: nvmlPciInfo_t = std::mem::zeroed();
@@ -230,7 +260,9 @@ impl Library {
 
     /// How busy it is, in percent.
     pub(crate) fn utilization(&self, gpu: Handle) -> Result<u32, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetUtilizationRates else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetUtilizationRates else {
+            return Err(Code::MISSING);
+        };
         let mut rates = nvmlUtilization_t { gpu: 0, memory: 0 };
         // SAFETY: fills the structure.
         answered(unsafe { call(gpu.raw(), &raw mut rates) })?;
@@ -239,16 +271,26 @@ impl Library {
 
     /// What the memory may have, in degrees Celsius.
     pub(crate) fn memory_heat_max(&self, gpu: Handle) -> Result<u32, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetTemperatureThreshold else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetTemperatureThreshold else {
+            return Err(Code::MISSING);
+        };
         let mut degrees = 0;
         // SAFETY: writes one number.
-        answered(unsafe { call(gpu.raw(), nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_MEM_MAX, &raw mut degrees) })?;
+        answered(unsafe {
+            call(
+                gpu.raw(),
+                nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
+                &raw mut degrees,
+            )
+        })?;
         Ok(degrees)
     }
 
     /// The clock of its multiprocessors now, in MHz.
     pub(crate) fn clock(&self, gpu: Handle) -> Result<u32, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetClockInfo else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetClockInfo else {
+            return Err(Code::MISSING);
+        };
         let mut clock = 0;
         // SAFETY: writes one number.
         answered(unsafe { call(gpu.raw(), nvmlClockType_enum_NVML_CLOCK_SM, &raw mut clock) })?;
@@ -256,7 +298,9 @@ impl Library {
     }
 
     pub(crate) fn link_active(&self, gpu: Handle, link: u32) -> Result<bool, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetNvLinkState else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetNvLinkState else {
+            return Err(Code::MISSING);
+        };
         let mut active = 0;
         // SAFETY: writes one number.
         answered(unsafe { call(gpu.raw(), link, &raw mut active) })?;
@@ -264,7 +308,9 @@ impl Library {
     }
 
     pub(crate) fn link_remote(&self, gpu: Handle, link: u32) -> Result<String, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetNvLinkRemotePciInfo_v2 else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetNvLinkRemotePciInfo_v2 else {
+            return Err(Code::MISSING);
+        };
         // SAFETY: the structure is plain numbers; the function fills it.
         let found = unsafe {
             let mut found: nvmlPciInfo_t = std::mem::zeroed();
@@ -276,7 +322,9 @@ impl Library {
 
     /// Whether the other end of a link is a switch.
     pub(crate) fn link_to_switch(&self, gpu: Handle, link: u32) -> Result<bool, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetNvLinkRemoteDeviceType else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetNvLinkRemoteDeviceType else {
+            return Err(Code::MISSING);
+        };
         const SWITCH: u32 = 2;
         let mut kind = 0;
         // SAFETY: writes one number.
@@ -284,13 +332,20 @@ impl Library {
         Ok(kind == SWITCH)
     }
 
-    /// The newest fabric structure the driver takes; field by field state, status, clique, cluster, health.
+    /// The newest fabric structure the driver takes; field by field state, status, clique, cluster,
+    /// health.
     pub(crate) fn fabric(&self, gpu: Handle) -> Result<(u8, u32, u32, [u8; 16], u8), Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetGpuFabricInfoV else { return Err(Code::MISSING) };
-        let sizes = [size_of::<nvmlGpuFabricInfo_v3_t>(), size_of::<nvmlGpuFabricInfo_v2_t>()];
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetGpuFabricInfoV else {
+            return Err(Code::MISSING);
+        };
+        let sizes = [
+            size_of::<nvmlGpuFabricInfo_v3_t>(),
+            size_of::<nvmlGpuFabricInfo_v2_t>(),
+        ];
         let mut refused = Code::MISSING;
         for (size, number) in sizes.into_iter().zip([3_u32, 2]) {
-            // SAFETY: the structure is plain numbers; the function fills the part that belongs to the version it is told, which is not larger.
+            // SAFETY: the structure is plain numbers; the function fills the part that belongs to
+            // the version it is told, which is not larger.
             let (found, code) = unsafe {
                 let mut found: nvmlGpuFabricInfoV_t = std::mem::zeroed();
                 found.version = size as u32 | number << 24;
@@ -298,7 +353,15 @@ impl Library {
                 (found, code)
             };
             match answered(code) {
-                Ok(()) => return Ok((found.state, found.status, found.cliqueId, found.clusterUuid, found.healthSummary)),
+                Ok(()) => {
+                    return Ok((
+                        found.state,
+                        found.status,
+                        found.cliqueId,
+                        found.clusterUuid,
+                        found.healthSummary,
+                    ));
+                }
                 Err(code) => refused = code,
             }
         }
@@ -307,11 +370,19 @@ impl Library {
 
     /// Values of fields, by position; none where the driver does not know one.
     pub(crate) fn fields(&self, gpu: Handle, fields: &[Field]) -> Result<Vec<Option<u64>>, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetFieldValues else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetFieldValues else {
+            return Err(Code::MISSING);
+        };
         // SAFETY: plain numbers, for which zero is a value.
         let blank: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
-        let mut values: Vec<nvmlFieldValue_t> =
-            fields.iter().map(|(id, link)| nvmlFieldValue_t { fieldId: *id, scopeId: *link, ..blank }).collect();
+        let mut values: Vec<nvmlFieldValue_t> = fields
+            .iter()
+            .map(|(id, link)| nvmlFieldValue_t {
+                fieldId: *id,
+                scopeId: *link,
+                ..blank
+            })
+            .collect();
         // SAFETY: fills as many entries as there are.
         answered(unsafe { call(gpu.raw(), values.len() as i32, values.as_mut_ptr()) })?;
         Ok(values.iter().map(value).collect())
@@ -319,24 +390,32 @@ impl Library {
 
     /// Processes that compute on it, with their memory.
     pub(crate) fn processes(&self, gpu: Handle) -> Result<Vec<(u32, u64)>, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetComputeRunningProcesses_v3 else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetComputeRunningProcesses_v3 else {
+            return Err(Code::MISSING);
+        };
         listed(gpu, *call)
     }
 
     /// Processes that draw on it.
     pub(crate) fn drawing(&self, gpu: Handle) -> Result<Vec<(u32, u64)>, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetGraphicsRunningProcesses_v3 else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetGraphicsRunningProcesses_v3 else {
+            return Err(Code::MISSING);
+        };
         listed(gpu, *call)
     }
 
     /// Processes that compute on it through an MPS server.
     pub(crate) fn sharing(&self, gpu: Handle) -> Result<Vec<(u32, u64)>, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlDeviceGetMPSComputeRunningProcesses_v3 else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlDeviceGetMPSComputeRunningProcesses_v3 else {
+            return Err(Code::MISSING);
+        };
         listed(gpu, *call)
     }
 
     pub(crate) fn event_set(&self) -> Result<EventSet, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlEventSetCreate else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlEventSetCreate else {
+            return Err(Code::MISSING);
+        };
         let mut set: nvmlEventSet_t = std::ptr::null_mut();
         // SAFETY: writes one handle.
         answered(unsafe { call(&raw mut set) })?;
@@ -346,7 +425,10 @@ impl Library {
     /// Asks for all kinds the GPU can tell of.
     pub(crate) fn register(&self, set: &EventSet, gpu: Handle) -> Result<(), Code> {
         let lib = self.nvml.lib();
-        let (Ok(supported), Ok(register)) = (&lib.nvmlDeviceGetSupportedEventTypes, &lib.nvmlDeviceRegisterEvents) else {
+        let (Ok(supported), Ok(register)) = (
+            &lib.nvmlDeviceGetSupportedEventTypes,
+            &lib.nvmlDeviceRegisterEvents,
+        ) else {
             return Err(Code::MISSING);
         };
         let mut kinds: c_ulonglong = 0;
@@ -359,14 +441,20 @@ impl Library {
 
     /// Blocks until something happens, or for so long.
     pub(crate) fn wait(&self, set: &EventSet, timeout_ms: u32) -> Result<Event, Code> {
-        let Ok(call) = &self.nvml.lib().nvmlEventSetWait_v2 else { return Err(Code::MISSING) };
+        let Ok(call) = &self.nvml.lib().nvmlEventSetWait_v2 else {
+            return Err(Code::MISSING);
+        };
         // SAFETY: the structure is plain numbers; the function fills it.
         let found = unsafe {
             let mut found: nvmlEventData_t = std::mem::zeroed();
             answered(call(set.0 as nvmlEventSet_t, &raw mut found, timeout_ms))?;
             found
         };
-        Ok(Event { gpu: Handle(found.device as usize), kind: found.eventType, value: found.eventData })
+        Ok(Event {
+            gpu: Handle(found.device as usize),
+            kind: found.eventType,
+            value: found.eventData,
+        })
     }
 
     pub(crate) fn free(&self, set: EventSet) {
@@ -378,7 +466,12 @@ impl Library {
 }
 
 fn address(found: &nvmlPciInfo_t) -> String {
-    let bytes: Vec<u8> = found.busId.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
+    let bytes: Vec<u8> = found
+        .busId
+        .iter()
+        .map(|c| *c as u8)
+        .take_while(|byte| *byte != 0)
+        .collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 

@@ -1,4 +1,5 @@
-//! The agent's own cgroup: in a container its memory limit is what counts, and the kernel kills for it.
+//! The agent's own cgroup: in a container its memory limit is what counts, and the kernel kills for
+//! it.
 
 use std::fs;
 
@@ -8,24 +9,34 @@ use muster_core::{
 };
 use sysinfo::CGroupLimits;
 
-/// The machine's memory, or what the cgroup leaves of it. Against its limit a cgroup counts its file cache too, which the kernel takes back
-/// before it kills, so what counts is anonymous memory alone.
+/// The machine's memory, or what the cgroup leaves of it. Against its limit a cgroup counts its
+/// file cache too, which the kernel takes back before it kills, so what counts is anonymous memory
+/// alone.
 pub(super) fn within(machine: Space, limits: Option<&CGroupLimits>) -> Space {
-    let Some(limits) = limits.filter(|limits| limits.total_memory > 0 && limits.total_memory < machine.total) else {
+    let Some(limits) =
+        limits.filter(|limits| limits.total_memory > 0 && limits.total_memory < machine.total)
+    else {
         return machine;
     };
     let left = limits.total_memory.saturating_sub(limits.rss);
-    Space { available: left.min(machine.available), total: limits.total_memory }
+    Space {
+        available: left.min(machine.available),
+        total: limits.total_memory,
+    }
 }
 
-/// How many processes the kernel has killed in the agent's cgroup and below it, because a cgroup had reached its limit. None: no cgroup v2, or its
-/// root, which has no limit.
+/// How many processes the kernel has killed in the agent's cgroup and below it, because a cgroup
+/// had reached its limit. None: no cgroup v2, or its root, which has no limit.
 pub(super) fn kills() -> Option<Reading> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?.trim_start_matches('/');
+    let path = own
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))?
+        .trim_start_matches('/');
     // The second place is that of a machine that has both versions of cgroups.
     let mut roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].into_iter();
-    let events = roots.find_map(|root| fs::read_to_string(format!("{root}/{path}/memory.events")).ok())?;
+    let events =
+        roots.find_map(|root| fs::read_to_string(format!("{root}/{path}/memory.events")).ok())?;
     Some(Reading {
         check: CGROUP_OOM,
         subject: Subject::Node,
@@ -35,7 +46,12 @@ pub(super) fn kills() -> Option<Reading> {
 }
 
 fn killed(events: &str) -> Option<u64> {
-    events.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
+    events
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill "))?
+        .trim()
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -44,17 +60,41 @@ mod tests {
 
     #[test]
     fn a_limit_above_the_machine_is_none() {
-        let machine = Space { available: 100, total: 1_000 };
-        let limits = |total_memory, rss| CGroupLimits { total_memory, rss, free_memory: 0, free_swap: 0 };
+        let machine = Space {
+            available: 100,
+            total: 1_000,
+        };
+        let limits = |total_memory, rss| CGroupLimits {
+            total_memory,
+            rss,
+            free_memory: 0,
+            free_swap: 0,
+        };
         assert_eq!(within(machine, None), machine);
         assert_eq!(within(machine, Some(&limits(1_000, 10))), machine);
-        assert_eq!(within(machine, Some(&limits(400, 390))), Space { available: 10, total: 400 });
-        assert_eq!(within(machine, Some(&limits(400, 10))), Space { available: 100, total: 400 }, "others have the rest");
+        assert_eq!(
+            within(machine, Some(&limits(400, 390))),
+            Space {
+                available: 10,
+                total: 400
+            }
+        );
+        assert_eq!(
+            within(machine, Some(&limits(400, 10))),
+            Space {
+                available: 100,
+                total: 400
+            },
+            "others have the rest"
+        );
     }
 
     #[test]
     fn kills_are_counted_and_other_events_are_not() {
-        assert_eq!(killed("low 0\nhigh 3\nmax 7\noom 2\noom_kill 1\noom_group_kill 0\n"), Some(1));
+        assert_eq!(
+            killed("low 0\nhigh 3\nmax 7\noom 2\noom_kill 1\noom_group_kill 0\n"),
+            Some(1)
+        );
         assert_eq!(killed("low 0\n"), None);
     }
 }

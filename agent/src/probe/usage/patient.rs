@@ -1,5 +1,5 @@
-//! A question to something that may never answer, such as a mount whose server is dead. Who hangs is a thread that does nothing else;
-//! whoever asks waits as long as it likes and goes on.
+//! A question to something that may never answer, such as a mount whose server is dead. Who hangs
+//! is a thread that does nothing else; whoever asks waits as long as it likes and goes on.
 
 use std::{
     sync::mpsc::{Receiver, SyncSender, sync_channel},
@@ -17,7 +17,8 @@ pub(super) struct Patient<T> {
 }
 
 impl<T: Send + 'static> Patient<T> {
-    /// `read` is called once for each question. The thread ends when this value is dropped and `read` has returned.
+    /// `read` is called once for each question. The thread ends when this value is dropped and
+    /// `read` has returned.
     pub(super) fn start(name: &str, mut read: impl FnMut() -> Option<T> + Send + 'static) -> Self {
         // One question and one answer at a time.
         let ((ask, questions), (answer, answers)) = (sync_channel(1), sync_channel(1));
@@ -31,10 +32,15 @@ impl<T: Send + 'static> Patient<T> {
         if let Err(e) = thread::Builder::new().name(name.into()).spawn(work) {
             warn!("{name}: no thread: {e}");
         }
-        Self { ask, answers, asked: false }
+        Self {
+            ask,
+            answers,
+            asked: false,
+        }
     }
 
-    /// Puts the question, unless an earlier one is still open. An answer that came too late for its look is thrown away.
+    /// Puts the question, unless an earlier one is still open. An answer that came too late for its
+    /// look is thrown away.
     pub(super) fn ask(&mut self) {
         if self.answers.try_recv().is_ok() {
             self.asked = false;
@@ -49,7 +55,10 @@ impl<T: Send + 'static> Patient<T> {
         if !self.asked {
             return None;
         }
-        let answer = self.answers.recv_timeout(until.saturating_duration_since(Instant::now())).ok()?;
+        let answer = self
+            .answers
+            .recv_timeout(until.saturating_duration_since(Instant::now()))
+            .ok()?;
         self.asked = false;
         answer
     }

@@ -1,7 +1,7 @@
 //! Process trees: what each rank takes, and how much of the CPUs is Muster's.
 //!
-//! Counted per tree and with what its members have reaped (`cutime`), so that a worker which starts a process for each batch is not taken for
-//! a stranger.
+//! Counted per tree and with what its members have reaped (`cutime`), so that a worker which starts
+//! a process for each batch is not taken for a stranger.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -18,11 +18,13 @@ use sysinfo::{Pid, Process, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use super::HeldRun;
 
-/// How the programs begin that belong to an agent, whichever agent of this machine it is: several may share it.
+/// How the programs begin that belong to an agent, whichever agent of this machine it is: several
+/// may share it.
 const OURS: &str = "muster-";
 /// Deeper than any real tree; ends a walk that a pid reused on the way would make circular.
 const DEPTH_MAX: usize = 64;
-/// CPU time of all that ever belonged to a tree, by the process at its top and when that was started.
+/// CPU time of all that ever belonged to a tree, by the process at its top and when that was
+/// started.
 type Spent = BTreeMap<(u32, u64), u64>;
 
 pub(super) struct Processes {
@@ -36,19 +38,26 @@ pub(super) struct Processes {
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) ranks: Vec<RankUsage>,
-    /// Thousandths of a CPU that all agents of this machine and what they have started used since the look before.
+    /// Thousandths of a CPU that all agents of this machine and what they have started used since
+    /// the look before.
     pub(super) muster_milli: Option<u32>,
 }
 
 impl Processes {
     pub(super) fn open() -> Result<Self, sysinfo::Error> {
-        Ok(Self { system: System::new()?, own: Pid::from_u32(std::process::id()), before: None })
+        Ok(Self {
+            system: System::new()?,
+            own: Pid::from_u32(std::process::id()),
+            before: None,
+        })
     }
 
     pub(super) fn look(&mut self, runs: &[HeldRun]) -> Seen {
-        // Threads are not processes here, and all else that could be asked costs a file more for each process.
+        // Threads are not processes here, and all else that could be asked costs a file more for
+        // each process.
         let times = ProcessRefreshKind::nothing().with_cpu().without_tasks();
-        self.system.refresh_processes_specifics(ProcessesToUpdate::All, true, times);
+        self.system
+            .refresh_processes_specifics(ProcessesToUpdate::All, true, times);
         let at = Instant::now();
         let children = self.children();
         let mut spent = Spent::new();
@@ -63,32 +72,53 @@ impl Processes {
         }
         let mut ranks = Vec::new();
         for run in runs {
-            let id = RunId { job: JobUid::from(run.uid.as_str()), generation: Generation(run.generation) };
+            let id = RunId {
+                job: JobUid::from(run.uid.as_str()),
+                generation: Generation(run.generation),
+            };
             for rank in run.ranks.iter().filter(|rank| rank.alive) {
                 let top = Pid::from_u32(rank.pid);
                 let Some(key) = self.key(top) else { continue };
                 let tree = tree(top, &children);
-                let used = *spent.entry(key).or_insert_with(|| self.spent(&tree, &mut each));
+                let used = *spent
+                    .entry(key)
+                    .or_insert_with(|| self.spent(&tree, &mut each));
                 let cpu_milli = self.since(key, used, at);
                 let memory_bytes = self.memory(&tree);
-                ranks.push(RankUsage { run: id.clone(), rank: rank.rank, memory_bytes, cpu_milli });
+                ranks.push(RankUsage {
+                    run: id.clone(),
+                    rank: rank.rank,
+                    memory_bytes,
+                    cpu_milli,
+                });
             }
         }
         // A tree that is new since the look before has spent all its time since then.
-        let of = |key: &(u32, u64)| self.rate(spent[key].saturating_sub(self.spent_before(*key)), at);
-        let muster_milli = self.before.is_some().then(|| muster.iter().filter_map(of).fold(0, u32::saturating_add));
+        let of =
+            |key: &(u32, u64)| self.rate(spent[key].saturating_sub(self.spent_before(*key)), at);
+        let muster_milli = self
+            .before
+            .is_some()
+            .then(|| muster.iter().filter_map(of).fold(0, u32::saturating_add));
         self.before = Some((at, spent));
-        Seen { ranks, muster_milli }
+        Seen {
+            ranks,
+            muster_milli,
+        }
     }
 
     /// The topmost process of each of our trees.
     fn tops(&self) -> Vec<Pid> {
-        let ours = |pid: &Pid, process: &Process| *pid == self.own || process.name().to_string_lossy().starts_with(OURS);
+        let ours = |pid: &Pid, process: &Process| {
+            *pid == self.own || process.name().to_string_lossy().starts_with(OURS)
+        };
         let all = self.system.processes();
         let has_one_above = |process: &Process| {
             let mut above = process.parent();
             for _ in 0..DEPTH_MAX {
-                let Some((pid, parent)) = above.and_then(|pid| Some((pid, all.get(&pid)?))) else { return false };
+                let Some((pid, parent)) = above.and_then(|pid| Some((pid, all.get(&pid)?))) else {
+                    return false;
+                };
                 if ours(&pid, parent) {
                     return true;
                 }
@@ -96,7 +126,10 @@ impl Processes {
             }
             false
         };
-        all.iter().filter(|(pid, process)| ours(pid, process) && !has_one_above(process)).map(|(pid, _)| *pid).collect()
+        all.iter()
+            .filter(|(pid, process)| ours(pid, process) && !has_one_above(process))
+            .map(|(pid, _)| *pid)
+            .collect()
     }
 
     fn children(&self) -> HashMap<Pid, Vec<Pid>> {
@@ -110,17 +143,29 @@ impl Processes {
     }
 
     fn key(&self, pid: Pid) -> Option<(u32, u64)> {
-        self.system.process(pid).map(|process| (pid.as_u32(), process.start_time()))
+        self.system
+            .process(pid)
+            .map(|process| (pid.as_u32(), process.start_time()))
     }
 
     /// CPU time of a tree. `each`: of those processes that were asked already in this look.
     fn spent(&self, tree: &[Pid], each: &mut HashMap<Pid, u64>) -> u64 {
-        let ask = |pid: &Pid| self.system.process(*pid).map_or(0, |process| process.accumulated_cpu_time() + reaped(*pid));
-        tree.iter().map(|pid| *each.entry(*pid).or_insert_with(|| ask(pid))).sum()
+        let ask = |pid: &Pid| {
+            self.system
+                .process(*pid)
+                .map_or(0, |process| process.accumulated_cpu_time() + reaped(*pid))
+        };
+        tree.iter()
+            .map(|pid| *each.entry(*pid).or_insert_with(|| ask(pid)))
+            .sum()
     }
 
     fn spent_before(&self, key: (u32, u64)) -> u64 {
-        self.before.as_ref().and_then(|(_, spent)| spent.get(&key)).copied().unwrap_or(0)
+        self.before
+            .as_ref()
+            .and_then(|(_, spent)| spent.get(&key))
+            .copied()
+            .unwrap_or(0)
     }
 
     /// Of a tree that was there in the look before.
@@ -130,14 +175,21 @@ impl Processes {
     }
 
     fn rate(&self, spent: u64, at: Instant) -> Option<u32> {
-        let elapsed = at.duration_since(self.before.as_ref()?.0).as_millis().max(1);
+        let elapsed = at
+            .duration_since(self.before.as_ref()?.0)
+            .as_millis()
+            .max(1);
         u32::try_from(u128::from(spent) * 1_000 / elapsed).ok()
     }
 
     fn memory(&mut self, tree: &[Pid]) -> u64 {
         let memory = ProcessRefreshKind::nothing().with_memory().without_tasks();
-        self.system.refresh_processes_specifics(ProcessesToUpdate::Some(tree), false, memory);
-        tree.iter().filter_map(|pid| self.system.process(*pid)).map(Process::memory).sum()
+        self.system
+            .refresh_processes_specifics(ProcessesToUpdate::Some(tree), false, memory);
+        tree.iter()
+            .filter_map(|pid| self.system.process(*pid))
+            .map(Process::memory)
+            .sum()
     }
 }
 
@@ -147,18 +199,30 @@ fn tree(top: Pid, children: &HashMap<Pid, Vec<Pid>>) -> Vec<Pid> {
     let mut next = 0;
     while next < tree.len() {
         // A pid that was reused during the look may appear to be its own ancestor.
-        tree.extend(children.get(&tree[next]).into_iter().flatten().filter(|pid| known.insert(**pid)));
+        tree.extend(
+            children
+                .get(&tree[next])
+                .into_iter()
+                .flatten()
+                .filter(|pid| known.insert(**pid)),
+        );
         next += 1;
     }
     tree
 }
 
-/// Milliseconds of CPU that the reaped children of a process had spent, which sysinfo does not tell: fields 16 and 17 of `/proc/PID/stat`
-/// (proc(5)), in ticks of a hundredth of a second.
+/// Milliseconds of CPU that the reaped children of a process had spent, which sysinfo does not
+/// tell: fields 16 and 17 of `/proc/PID/stat` (proc(5)), in ticks of a hundredth of a second.
 fn reaped(pid: Pid) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after_name = stat.rsplit(')').next().unwrap_or_default();
-    after_name.split_ascii_whitespace().skip(16 - 3).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>() * 10
+    after_name
+        .split_ascii_whitespace()
+        .skip(16 - 3)
+        .take(2)
+        .filter_map(|ticks| ticks.parse::<u64>().ok())
+        .sum::<u64>()
+        * 10
 }
 
 #[cfg(test)]
@@ -173,13 +237,26 @@ mod tests {
 
     impl Shell {
         fn run(script: &str) -> Self {
-            let child = Command::new("/bin/sh").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+            let child = Command::new("/bin/sh")
+                .args(["-c", script])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .spawn();
             Self(child.unwrap())
         }
 
         fn held(&self) -> HeldRun {
-            let ranks = vec![HeldRank { rank: 3, pid: self.0.id(), alive: true }];
-            HeldRun { uid: "job-a".into(), generation: 2, ranks, ..HeldRun::default() }
+            let ranks = vec![HeldRank {
+                rank: 3,
+                pid: self.0.id(),
+                alive: true,
+            }];
+            HeldRun {
+                uid: "job-a".into(),
+                generation: 2,
+                ranks,
+                ..HeldRun::default()
+            }
         }
     }
 
@@ -200,13 +277,18 @@ mod tests {
         let of_child = |processes: &mut Processes| {
             let seen = processes.look(&[with_child.held()]);
             let rank = seen.ranks.first().cloned().unwrap();
-            assert_eq!((rank.run.job.as_str(), rank.run.generation.0, rank.rank), ("job-a", 2, 3));
+            assert_eq!(
+                (rank.run.job.as_str(), rank.run.generation.0, rank.rank),
+                ("job-a", 2, 3)
+            );
             rank.memory_bytes
         };
         let one = processes.look(&[alone.held()]).ranks[0].memory_bytes;
         assert!(one > 0);
         let deadline = Instant::now() + std::time::Duration::from_secs(60);
-        while tree(Pid::from_u32(with_child.0.id()), &processes.children()).len() < 2 || of_child(&mut processes) <= one {
+        while tree(Pid::from_u32(with_child.0.id()), &processes.children()).len() < 2
+            || of_child(&mut processes) <= one
+        {
             assert!(Instant::now() < deadline, "its child is never counted");
             of_child(&mut processes);
         }
@@ -214,20 +296,32 @@ mod tests {
 
     #[test]
     fn what_short_lived_processes_have_spent_stays_with_their_rank() {
-        let busy = Shell::run("while :; do (i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done); done");
+        let busy =
+            Shell::run("while :; do (i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done); done");
         let (mut processes, top) = (Processes::open().unwrap(), Pid::from_u32(busy.0.id()));
         let deadline = Instant::now() + std::time::Duration::from_secs(60);
-        assert_eq!(processes.look(&[busy.held()]).muster_milli, None, "one look says nothing of a rate");
+        assert_eq!(
+            processes.look(&[busy.held()]).muster_milli,
+            None,
+            "one look says nothing of a rate"
+        );
         loop {
             let seen = processes.look(&[busy.held()]);
             // This test's own process is the agent here, and the shell its child.
             assert!(seen.muster_milli >= seen.ranks[0].cpu_milli, "{seen:?}");
             let living = tree(top, &processes.children());
-            let own: u64 = living.iter().filter_map(|pid| processes.system.process(*pid)).map(Process::accumulated_cpu_time).sum();
+            let own: u64 = living
+                .iter()
+                .filter_map(|pid| processes.system.process(*pid))
+                .map(Process::accumulated_cpu_time)
+                .sum();
             if processes.spent(&living, &mut HashMap::new()) > own + 200 {
                 return;
             }
-            assert!(Instant::now() < deadline, "the dead are forgotten: {seen:?}");
+            assert!(
+                Instant::now() < deadline,
+                "the dead are forgotten: {seen:?}"
+            );
         }
     }
 

@@ -16,7 +16,15 @@ impl Request {
         let mut wire = Wire(out);
         match self {
             Request::Set { key, value } => wire.op(Opcode::Set).field(key).field(value),
-            Request::CompareSet { key, expected, desired } => wire.op(Opcode::CompareSet).field(key).field(expected).field(desired),
+            Request::CompareSet {
+                key,
+                expected,
+                desired,
+            } => wire
+                .op(Opcode::CompareSet)
+                .field(key)
+                .field(expected)
+                .field(desired),
             Request::Get { key } => wire.op(Opcode::Get).field(key),
             Request::Add { key, by } => wire.op(Opcode::Add).field(key).bytes(&by.to_le_bytes()),
             Request::Check { keys } => wire.op(Opcode::Check).keys(keys),
@@ -38,7 +46,10 @@ impl Request {
             Request::QueuePop { key } => wire.op(Opcode::QueuePop).field(key),
             Request::QueueLen { key } => wire.op(Opcode::QueueLen).field(key),
             Request::ListKeys => wire.op(Opcode::ListKeys),
-            Request::Barrier { key, world_size } => wire.op(Opcode::Barrier).field(key).bytes(&world_size.to_le_bytes()),
+            Request::Barrier { key, world_size } => wire
+                .op(Opcode::Barrier)
+                .field(key)
+                .bytes(&world_size.to_le_bytes()),
         };
     }
 }

@@ -1,9 +1,10 @@
 //! Bytes to requests, in whatever pieces they come.
 //!
-//! States: unvalidated (only VALIDATE and the magic are understood), between requests, inside a request (the fields
-//! read so far are kept, so a request that comes byte by byte is not read again from its start), broken (a fault was
-//! found: the stream has no next request, and the caller closes it). A length is held against the limits as soon as
-//! its eight bytes are there; memory is only taken for bytes that have arrived.
+//! States: unvalidated (only VALIDATE and the magic are understood), between requests, inside a
+//! request (the fields read so far are kept, so a request that comes byte by byte is not read again
+//! from its start), broken (a fault was found: the stream has no next request, and the caller
+//! closes it). A length is held against the limits as soon as its eight bytes are there; memory is
+//! only taken for bytes that have arrived.
 
 use super::{MAGIC, Opcode, Request};
 use crate::{Key, Limits};
@@ -19,11 +20,23 @@ pub enum Fault {
     #[error("unknown opcode {opcode}")]
     UnknownOpcode { opcode: u8 },
     #[error("{opcode:?}: a key of {bytes} bytes, at most {limit}")]
-    KeyTooLong { opcode: Opcode, bytes: u64, limit: usize },
+    KeyTooLong {
+        opcode: Opcode,
+        bytes: u64,
+        limit: usize,
+    },
     #[error("{opcode:?}: a value of {bytes} bytes, at most {limit}")]
-    ValueTooLong { opcode: Opcode, bytes: u64, limit: usize },
+    ValueTooLong {
+        opcode: Opcode,
+        bytes: u64,
+        limit: usize,
+    },
     #[error("{opcode:?}: {keys} keys in one request, at most {limit}")]
-    TooManyKeys { opcode: Opcode, keys: u64, limit: usize },
+    TooManyKeys {
+        opcode: Opcode,
+        keys: u64,
+        limit: usize,
+    },
     #[error("{opcode:?}: a request of more than {limit} bytes")]
     RequestTooLong { opcode: Opcode, limit: usize },
 }
@@ -54,12 +67,12 @@ struct Partial {
 /// What keeping one field costs beside its bytes: pointer, length, reference count, allocator.
 const FIELD_BYTES: usize = 48;
 
-/// A buffer that has grown beyond this is given back once it is mostly empty: most requests are below 1 KiB, and
-/// thousands of idle clients should hold nothing.
+/// A buffer that has grown beyond this is given back once it is mostly empty: most requests are
+/// below 1 KiB, and thousands of idle clients should hold nothing.
 const KEEP_BYTES: usize = 4096;
 
-/// Bytes already read that are kept in front of the rest before they are dropped, where requests follow each other
-/// closely. What is moved then is at most one socket read.
+/// Bytes already read that are kept in front of the rest before they are dropped, where requests
+/// follow each other closely. What is moved then is at most one socket read.
 const BEHIND_BYTES: usize = 64 * 1024;
 
 impl Decoder {
@@ -80,7 +93,10 @@ impl Decoder {
         }
         let next = self.advance(limits);
         if let Err(fault) = next {
-            *self = Decoder { fault: Some(fault), ..Decoder::default() };
+            *self = Decoder {
+                fault: Some(fault),
+                ..Decoder::default()
+            };
         }
         next
     }
@@ -102,7 +118,13 @@ impl Decoder {
         let mut partial = match self.partial.take() {
             Some(partial) => partial,
             None => match self.opcode()? {
-                Some(opcode) => Partial { opcode, count: None, keys: Vec::new(), values: Vec::new(), bytes: 0 },
+                Some(opcode) => Partial {
+                    opcode,
+                    count: None,
+                    keys: Vec::new(),
+                    values: Vec::new(),
+                    bytes: 0,
+                },
                 None => {
                     self.compact();
                     return Ok(None);
@@ -157,7 +179,9 @@ impl Decoder {
             Opcode::NumKeys => Ok(Some(Request::NumKeys)),
             Opcode::CancelWait => Ok(Some(Request::CancelWait)),
             Opcode::ListKeys => Ok(Some(Request::ListKeys)),
-            Opcode::Ping => Ok(self.array().map(|b| Request::Ping { nonce: u32::from_le_bytes(b) })),
+            Opcode::Ping => Ok(self.array().map(|b| Request::Ping {
+                nonce: u32::from_le_bytes(b),
+            })),
             Opcode::Get | Opcode::DeleteKey | Opcode::QueuePop | Opcode::QueueLen => {
                 if !self.keys(p, 1, limits)? {
                     return Ok(None);
@@ -186,7 +210,11 @@ impl Decoder {
                     return Ok(None);
                 }
                 let desired = p.value();
-                Ok(Some(Request::CompareSet { key: p.key(), expected: p.value(), desired }))
+                Ok(Some(Request::CompareSet {
+                    key: p.key(),
+                    expected: p.value(),
+                    desired,
+                }))
             }
             Opcode::Add | Opcode::Barrier => {
                 if !self.keys(p, 1, limits)? {
@@ -198,7 +226,10 @@ impl Decoder {
                 let key = p.key();
                 Ok(Some(match p.opcode {
                     Opcode::Add => Request::Add { key, by: number },
-                    _ => Request::Barrier { key, world_size: number },
+                    _ => Request::Barrier {
+                        key,
+                        world_size: number,
+                    },
                 }))
             }
             Opcode::Check | Opcode::Wait | Opcode::MultiGet => {
@@ -226,7 +257,9 @@ impl Decoder {
                     }
                 }
                 let (keys, values) = (std::mem::take(&mut p.keys), std::mem::take(&mut p.values));
-                Ok(Some(Request::MultiSet { pairs: keys.into_iter().zip(values).collect() }))
+                Ok(Some(Request::MultiSet {
+                    pairs: keys.into_iter().zip(values).collect(),
+                }))
             }
         }
     }
@@ -238,7 +271,11 @@ impl Decoder {
                 return Ok(None);
             };
             let limit = limits.request_keys;
-            p.count = Some(within(keys, limit).ok_or(Fault::TooManyKeys { opcode: p.opcode, keys, limit })?);
+            p.count = Some(within(keys, limit).ok_or(Fault::TooManyKeys {
+                opcode: p.opcode,
+                keys,
+                limit,
+            })?);
         }
         Ok(p.count)
     }
@@ -250,7 +287,11 @@ impl Decoder {
             let Some(bytes) = self.length() else {
                 return Ok(false);
             };
-            let len = within(bytes, limit).ok_or(Fault::KeyTooLong { opcode: p.opcode, bytes, limit })?;
+            let len = within(bytes, limit).ok_or(Fault::KeyTooLong {
+                opcode: p.opcode,
+                bytes,
+                limit,
+            })?;
             p.grow(len, limits)?;
             let Some(field) = self.field(len) else {
                 return Ok(false);
@@ -268,7 +309,11 @@ impl Decoder {
             let Some(bytes) = self.length() else {
                 return Ok(false);
             };
-            let len = within(bytes, limit).ok_or(Fault::ValueTooLong { opcode: p.opcode, bytes, limit })?;
+            let len = within(bytes, limit).ok_or(Fault::ValueTooLong {
+                opcode: p.opcode,
+                bytes,
+                limit,
+            })?;
             p.grow(len, limits)?;
             let Some(field) = self.field(len) else {
                 return Ok(false);
@@ -279,10 +324,13 @@ impl Decoder {
         Ok(true)
     }
 
-    /// The length in front of the next field, not yet taken: it is read again until its bytes are there.
+    /// The length in front of the next field, not yet taken: it is read again until its bytes are
+    /// there.
     fn length(&self) -> Option<u64> {
         let bytes = self.buf.get(self.read..self.read + 8)?;
-        Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes were asked for")))
+        Some(u64::from_le_bytes(
+            bytes.try_into().expect("eight bytes were asked for"),
+        ))
     }
 
     /// Takes a length and its `len` bytes, if all are there.
@@ -315,7 +363,10 @@ impl Partial {
     fn grow(&self, len: usize, limits: &Limits) -> Result<(), Fault> {
         let limit = limits.request_bytes;
         if self.bytes + len > limit {
-            return Err(Fault::RequestTooLong { opcode: self.opcode, limit });
+            return Err(Fault::RequestTooLong {
+                opcode: self.opcode,
+                limit,
+            });
         }
         Ok(())
     }

@@ -5,7 +5,13 @@ use crate::Limits;
 use crate::meter::Meter;
 
 fn small() -> Limits {
-    Limits { key_bytes: 16, value_bytes: 32, request_keys: 4, request_bytes: 256, ..Limits::default() }
+    Limits {
+        key_bytes: 16,
+        value_bytes: 32,
+        request_keys: 4,
+        request_bytes: 256,
+        ..Limits::default()
+    }
 }
 
 fn key(text: &str) -> Key {
@@ -52,12 +58,23 @@ fn requests_are_read_as_torch_writes_them() {
     );
     let want = [
         Request::Ping { nonce: 42 },
-        Request::Set { key: key("/a"), value: b"x".to_vec() },
-        Request::Add { key: key("init/"), by: -1 },
-        Request::Wait { keys: vec![key("/a")] },
+        Request::Set {
+            key: key("/a"),
+            value: b"x".to_vec(),
+        },
+        Request::Add {
+            key: key("init/"),
+            by: -1,
+        },
+        Request::Wait {
+            keys: vec![key("/a")],
+        },
         Request::CancelWait,
         Request::NumKeys,
-        Request::Barrier { key: key("/b"), world_size: 4 },
+        Request::Barrier {
+            key: key("/b"),
+            world_size: 4,
+        },
     ];
     assert_eq!(decode(&[&bytes], &small()), (want.to_vec(), None));
 }
@@ -88,10 +105,19 @@ fn replies_are_written_as_torch_reads_them() {
         (Reply::Value(Some(value("ab"))), b"\x02\0\0\0\0\0\0\0ab"),
         (Reply::Value(None), b"\0\0\0\0\0\0\0\0"),
         (Reply::Echo(b"c".to_vec()), b"\x01\0\0\0\0\0\0\0c"),
-        (Reply::Values(vec![None, Some(value("d"))]), b"\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0d"),
+        (
+            Reply::Values(vec![None, Some(value("d"))]),
+            b"\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0d",
+        ),
         (Reply::Popped(0, None), b"\0\0\0\0\0\0\0\0"),
-        (Reply::Popped(2, Some(value("e"))), b"\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0e"),
-        (Reply::Keys(vec![key("/k")]), b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k"),
+        (
+            Reply::Popped(2, Some(value("e"))),
+            b"\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0e",
+        ),
+        (
+            Reply::Keys(vec![key("/k")]),
+            b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k",
+        ),
     ] {
         let len = reply.wire_len();
         let shown = format!("{reply:?}");
@@ -105,16 +131,30 @@ fn replies_are_written_as_torch_reads_them() {
 #[test]
 fn a_connection_begins_with_validate() {
     assert_eq!(fault(b"GET / HTTP/1.1\r\n"), Some(Fault::NotValidated));
-    assert_eq!(fault(b"\x01"), Some(Fault::NotValidated), "early torch began with its first request");
-    assert_eq!(fault(b"\0\x01\x02\x03\x04"), Some(Fault::BadMagic { got: 0x0403_0201 }));
+    assert_eq!(
+        fault(b"\x01"),
+        Some(Fault::NotValidated),
+        "early torch began with its first request"
+    );
+    assert_eq!(
+        fault(b"\0\x01\x02\x03\x04"),
+        Some(Fault::BadMagic { got: 0x0403_0201 })
+    );
     assert_eq!(fault(b"\0\xce\xf7"), None, "more may come");
-    assert_eq!(fault(&greeted(&hello())), Some(Fault::UnknownOpcode { opcode: 0 }), "only once");
+    assert_eq!(
+        fault(&greeted(&hello())),
+        Some(Fault::UnknownOpcode { opcode: 0 }),
+        "only once"
+    );
 }
 
 #[test]
 fn an_opcode_torch_does_not_have_is_refused() {
     for opcode in 19..=255 {
-        assert_eq!(fault(&greeted(&[opcode])), Some(Fault::UnknownOpcode { opcode }));
+        assert_eq!(
+            fault(&greeted(&[opcode])),
+            Some(Fault::UnknownOpcode { opcode })
+        );
     }
 }
 
@@ -124,20 +164,59 @@ fn lengths_are_refused_before_their_bytes_come() {
     let huge = u64::MAX.to_le_bytes();
     let set = |len: u64| greeted(&[&[1][..], &len.to_le_bytes()].concat());
     assert_eq!(fault(&set(16)), None);
-    assert_eq!(fault(&set(17)), Some(Fault::KeyTooLong { opcode, bytes: 17, limit: 16 }));
-    assert_eq!(fault(&set(u64::MAX)), Some(Fault::KeyTooLong { opcode, bytes: u64::MAX, limit: 16 }));
+    assert_eq!(
+        fault(&set(17)),
+        Some(Fault::KeyTooLong {
+            opcode,
+            bytes: 17,
+            limit: 16
+        })
+    );
+    assert_eq!(
+        fault(&set(u64::MAX)),
+        Some(Fault::KeyTooLong {
+            opcode,
+            bytes: u64::MAX,
+            limit: 16
+        })
+    );
 
     let value = greeted(&[b"\x01\x01\0\0\0\0\0\0\0k", &huge[..]].concat());
-    assert_eq!(fault(&value), Some(Fault::ValueTooLong { opcode, bytes: u64::MAX, limit: 32 }));
-    for opcode in [Opcode::Check, Opcode::Wait, Opcode::MultiGet, Opcode::MultiSet] {
+    assert_eq!(
+        fault(&value),
+        Some(Fault::ValueTooLong {
+            opcode,
+            bytes: u64::MAX,
+            limit: 32
+        })
+    );
+    for opcode in [
+        Opcode::Check,
+        Opcode::Wait,
+        Opcode::MultiGet,
+        Opcode::MultiSet,
+    ] {
         let many = greeted(&[&[opcode as u8][..], &huge].concat());
-        assert_eq!(fault(&many), Some(Fault::TooManyKeys { opcode, keys: u64::MAX, limit: 4 }));
+        assert_eq!(
+            fault(&many),
+            Some(Fault::TooManyKeys {
+                opcode,
+                keys: u64::MAX,
+                limit: 4
+            })
+        );
     }
 
     let mut pairs = Vec::new();
-    Request::MultiSet { pairs: vec![(key("k"), vec![0; 32]); 4] }.write_to(&mut pairs);
+    Request::MultiSet {
+        pairs: vec![(key("k"), vec![0; 32]); 4],
+    }
+    .write_to(&mut pairs);
     let opcode = Opcode::MultiSet;
-    assert_eq!(fault(&greeted(&pairs)), Some(Fault::RequestTooLong { opcode, limit: 256 }));
+    assert_eq!(
+        fault(&greeted(&pairs)),
+        Some(Fault::RequestTooLong { opcode, limit: 256 })
+    );
 }
 
 #[test]
@@ -148,7 +227,10 @@ fn a_fault_is_final_and_keeps_nothing() {
     let mut ping = Vec::new();
     Request::Ping { nonce: 1 }.write_to(&mut ping);
     decoder.push(&ping);
-    assert_eq!(decoder.next(&small()), Err(Fault::UnknownOpcode { opcode: 255 }));
+    assert_eq!(
+        decoder.next(&small()),
+        Err(Fault::UnknownOpcode { opcode: 255 })
+    );
     assert_eq!(decoder.held(), 0);
 }
 
@@ -164,8 +246,13 @@ fn any_request() -> impl Strategy<Value = Request> {
     let keys = || prop::collection::vec(any_key(), 0..=3);
     prop_oneof![
         (any_key(), any_value()).prop_map(|(key, value)| Request::Set { key, value }),
-        (any_key(), any_value(), any_value())
-            .prop_map(|(key, expected, desired)| { Request::CompareSet { key, expected, desired } }),
+        (any_key(), any_value(), any_value()).prop_map(|(key, expected, desired)| {
+            Request::CompareSet {
+                key,
+                expected,
+                desired,
+            }
+        }),
         any_key().prop_map(|key| Request::Get { key }),
         (any_key(), any::<i64>()).prop_map(|(key, by)| Request::Add { key, by }),
         keys().prop_map(|keys| Request::Check { keys }),
@@ -174,20 +261,25 @@ fn any_request() -> impl Strategy<Value = Request> {
         any_key().prop_map(|key| Request::DeleteKey { key }),
         (any_key(), any_value()).prop_map(|(key, value)| Request::Append { key, value }),
         keys().prop_map(|keys| Request::MultiGet { keys }),
-        prop::collection::vec((any_key(), any_value()), 0..=2).prop_map(|pairs| Request::MultiSet { pairs }),
+        prop::collection::vec((any_key(), any_value()), 0..=2)
+            .prop_map(|pairs| Request::MultiSet { pairs }),
         Just(Request::CancelWait),
         any::<u32>().prop_map(|nonce| Request::Ping { nonce }),
         (any_key(), any_value()).prop_map(|(key, value)| Request::QueuePush { key, value }),
         any_key().prop_map(|key| Request::QueuePop { key }),
         any_key().prop_map(|key| Request::QueueLen { key }),
         Just(Request::ListKeys),
-        (any_key(), any::<i64>()).prop_map(|(key, world_size)| Request::Barrier { key, world_size }),
+        (any_key(), any::<i64>())
+            .prop_map(|(key, world_size)| Request::Barrier { key, world_size }),
     ]
 }
 
 /// Cuts `bytes` at these places, each a share of 65,536.
 fn cut<'a>(bytes: &'a [u8], places: &[u16]) -> Vec<&'a [u8]> {
-    let mut at: Vec<usize> = places.iter().map(|&p| usize::from(p) * bytes.len() / 65_536).collect();
+    let mut at: Vec<usize> = places
+        .iter()
+        .map(|&p| usize::from(p) * bytes.len() / 65_536)
+        .collect();
     at.sort_unstable();
     let (mut pieces, mut rest, mut done) = (Vec::new(), bytes, 0);
     for place in at {
@@ -226,7 +318,8 @@ proptest! {
         for byte in &bytes {
             decoder.push(&[*byte]);
             while let Ok(Some(_)) = decoder.next(&small()) {}
-            // One request, a field in the buffer beside it (vectors double), and what each key costs.
+            // One request, a field in the buffer beside it (vectors double), and what each key
+            // costs.
             prop_assert!(decoder.held() <= 256 + 8 * 48 + 2 * (32 + 8) + 64, "{} held", decoder.held());
         }
     }

@@ -1,5 +1,5 @@
-//! The way in: the listening socket, and who is let through. A connection there is no room for is taken and closed, so
-//! that it neither waits in vain nor keeps the epoll set readable.
+//! The way in: the listening socket, and who is let through. A connection there is no room for is
+//! taken and closed, so that it neither waits in vain nor keeps the epoll set readable.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -12,8 +12,8 @@ use super::client::Client;
 use super::{Store, StoreError};
 use crate::{Closed, Event, RefusedReason};
 
-/// Connections the kernel may hold until they are accepted: every rank of a 4,096-member job at the same moment. The
-/// kernel cuts it to `net.core.somaxconn`, 4096 by default.
+/// Connections the kernel may hold until they are accepted: every rank of a 4,096-member job at the
+/// same moment. The kernel cuts it to `net.core.somaxconn`, 4096 by default.
 const BACKLOG: i32 = 4096;
 
 /// Connections accepted in one turn, so that a storm of them does not starve those that are there.
@@ -22,8 +22,9 @@ const ACCEPTS: usize = 256;
 /// What a failed accept(2) means.
 #[derive(Debug, PartialEq, Eq)]
 enum Failed {
-    /// One connection failed before it was accepted, or a signal came: the next one may be well. Linux passes errors of the
-    /// new socket's network on, and accept(2) says to treat them like EAGAIN.
+    /// One connection failed before it was accepted, or a signal came: the next one may be well.
+    /// Linux passes errors of the new socket's network on, and accept(2) says to treat them like
+    /// EAGAIN.
     Connection,
     /// The process, or the machine, has no descriptor left.
     Descriptors,
@@ -45,12 +46,18 @@ impl Failed {
 }
 
 impl Store {
-    pub(super) fn accept(&mut self, now: Duration, on: &mut dyn FnMut(Event)) -> Result<(), StoreError> {
+    pub(super) fn accept(
+        &mut self,
+        now: Duration,
+        on: &mut dyn FnMut(Event),
+    ) -> Result<(), StoreError> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         for _ in 0..ACCEPTS {
             match rustix::net::acceptfrom_with(&self.listener, flags) {
                 Ok((socket, peer)) => {
-                    let peer = peer.and_then(|p| SocketAddr::try_from(p).ok()).unwrap_or(self.local);
+                    let peer = peer
+                        .and_then(|p| SocketAddr::try_from(p).ok())
+                        .unwrap_or(self.local);
                     self.admit(socket, peer, now, on)?;
                 }
                 Err(source) => match Failed::of(source) {
@@ -66,19 +73,32 @@ impl Store {
         Ok(())
     }
 
-    /// Takes one connection off the kernel's queue and closes it, or the epoll set would stay readable for nothing.
+    /// Takes one connection off the kernel's queue and closes it, or the epoll set would stay
+    /// readable for nothing.
     fn turn_one_away(&mut self) -> bool {
         if self.spare.take().is_none() {
             return false;
         }
-        let turned_away = rustix::net::acceptfrom_with(&self.listener, SocketFlags::CLOEXEC).is_ok();
+        let turned_away =
+            rustix::net::acceptfrom_with(&self.listener, SocketFlags::CLOEXEC).is_ok();
         self.spare = spare(&self.listener);
         turned_away
     }
 
-    fn admit(&mut self, socket: OwnedFd, peer: SocketAddr, now: Duration, on: &mut dyn FnMut(Event)) -> Result<(), StoreError> {
+    fn admit(
+        &mut self,
+        socket: OwnedFd,
+        peer: SocketAddr,
+        now: Duration,
+        on: &mut dyn FnMut(Event),
+    ) -> Result<(), StoreError> {
         if self.clients.len() >= self.limits.clients {
-            self.refuse_new(RefusedReason::TooManyClients { limit: self.limits.clients }, on);
+            self.refuse_new(
+                RefusedReason::TooManyClients {
+                    limit: self.limits.clients,
+                },
+                on,
+            );
             return Ok(());
         }
         let client = self.fresh_id();
@@ -86,11 +106,17 @@ impl Store {
         sockopt::set_tcp_nodelay(&socket, true).ok();
         if let Err(errno) = self.watch(&socket, client.0) {
             // A user may watch so many descriptors and no more (fs.epoll.max_user_watches).
-            self.refuse_new(RefusedReason::Unwatched { errno: errno.raw_os_error() }, on);
+            self.refuse_new(
+                RefusedReason::Unwatched {
+                    errno: errno.raw_os_error(),
+                },
+                on,
+            );
             return Ok(());
         }
         self.clients.insert(client, Client::new(socket));
-        self.handshakes.push_back((now + self.limits.handshake, client));
+        self.handshakes
+            .push_back((now + self.limits.handshake, client));
         if self.handshakes.len() == 1 {
             self.arm(now)?;
         }
@@ -104,12 +130,19 @@ impl Store {
     fn refuse_new(&mut self, why: RefusedReason, on: &mut dyn FnMut(Event)) {
         let client = self.fresh_id();
         on(Event::Refused { client, why });
-        on(Event::Closed { client, why: Closed::Refused });
+        on(Event::Closed {
+            client,
+            why: Closed::Refused,
+        });
     }
 }
 
 pub(super) fn listener(addr: SocketAddr) -> rustix::io::Result<OwnedFd> {
-    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let family = if addr.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
     // A store must be able to take a port whose last store closed its connections a moment ago.
@@ -129,7 +162,8 @@ mod tests {
 
     #[test]
     fn only_a_listener_that_is_none_ends_a_store() {
-        // Those that accept(2) names as passed on from the network, and those of a client that gave up.
+        // Those that accept(2) names as passed on from the network, and those of a client that gave
+        // up.
         let passed_on = [
             Errno::NETDOWN,
             Errno::PROTO,
@@ -144,9 +178,25 @@ mod tests {
             Errno::PERM,
             Errno::TIMEDOUT,
         ];
-        assert!(passed_on.into_iter().all(|errno| Failed::of(errno) == Failed::Connection));
-        assert!([Errno::MFILE, Errno::NFILE].into_iter().all(|errno| Failed::of(errno) == Failed::Descriptors));
-        assert!([Errno::AGAIN, Errno::NOMEM, Errno::NOBUFS].into_iter().all(|errno| Failed::of(errno) == Failed::Now));
-        assert!([Errno::BADF, Errno::NOTSOCK, Errno::INVAL].into_iter().all(|errno| Failed::of(errno) == Failed::Listener));
+        assert!(
+            passed_on
+                .into_iter()
+                .all(|errno| Failed::of(errno) == Failed::Connection)
+        );
+        assert!(
+            [Errno::MFILE, Errno::NFILE]
+                .into_iter()
+                .all(|errno| Failed::of(errno) == Failed::Descriptors)
+        );
+        assert!(
+            [Errno::AGAIN, Errno::NOMEM, Errno::NOBUFS]
+                .into_iter()
+                .all(|errno| Failed::of(errno) == Failed::Now)
+        );
+        assert!(
+            [Errno::BADF, Errno::NOTSOCK, Errno::INVAL]
+                .into_iter()
+                .all(|errno| Failed::of(errno) == Failed::Listener)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! One connection: its socket, the bytes it sent that are no whole request yet, the bytes it has not taken yet.
+//! One connection: its socket, the bytes it sent that are no whole request yet, the bytes it has
+//! not taken yet.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -12,11 +13,13 @@ use crate::meter::Meter;
 use crate::outbox::Outbox;
 use crate::protocol::Decoder;
 
-/// Read from one client in one turn: most requests are below 1 KiB, and the largest still comes in a thousand turns.
+/// Read from one client in one turn: most requests are below 1 KiB, and the largest still comes in
+/// a thousand turns.
 pub(super) const READ_BYTES: usize = 64 * 1024;
 
-/// Unsent bytes from which on a client is not read: one socket buffer more than the kernel holds already. Together with
-/// one reply it bounds what a client that does not read can make the store keep.
+/// Unsent bytes from which on a client is not read: one socket buffer more than the kernel holds
+/// already. Together with one reply it bounds what a client that does not read can make the store
+/// keep.
 const HIGH_WATER: usize = 64 * 1024;
 
 /// Written to one client in one turn.
@@ -74,14 +77,19 @@ impl Client {
         Ok(())
     }
 
-    /// Tells the epoll set what to look for: room to send while something waits for it, more requests unless those it
-    /// has are held back.
+    /// Tells the epoll set what to look for: room to send while something waits for it, more
+    /// requests unless those it has are held back.
     pub(super) fn watch(&mut self, epoll: &OwnedFd, id: ClientId) -> rustix::io::Result<()> {
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, !self.is_full() && !self.held_back);
         interest.set(EventFlags::OUT, self.outbox.pending() > 0 || self.held_back);
         if interest != self.interest {
-            epoll::modify(epoll, &self.socket, epoll::EventData::new_u64(id.0), interest)?;
+            epoll::modify(
+                epoll,
+                &self.socket,
+                epoll::EventData::new_u64(id.0),
+                interest,
+            )?;
             self.interest = interest;
         }
         Ok(())

@@ -23,7 +23,9 @@ impl Bench {
     }
 
     fn with(limits: Limits) -> Bench {
-        Bench { table: Table::new(limits) }
+        Bench {
+            table: Table::new(limits),
+        }
     }
 
     fn say(&mut self, client: ClientId, request: Request) -> Result<Vec<Outcome>, Denied> {
@@ -32,7 +34,13 @@ impl Bench {
     }
 
     fn set(&mut self, client: ClientId, k: &str, v: &str) -> Vec<ClientId> {
-        self.freed_by(client, Request::Set { key: key(k), value: v.into() })
+        self.freed_by(
+            client,
+            Request::Set {
+                key: key(k),
+                value: v.into(),
+            },
+        )
     }
 
     /// Obeys, and says who was told to stop waiting.
@@ -59,15 +67,25 @@ impl Bench {
     }
 
     fn awaited_by(&self, client: ClientId) -> Vec<Key> {
-        self.table.waiting().find(|(c, _)| *c == client).map(|(_, keys)| keys).unwrap_or_default()
+        self.table
+            .waiting()
+            .find(|(c, _)| *c == client)
+            .map(|(_, keys)| keys)
+            .unwrap_or_default()
     }
 
     fn get(&self, k: &str) -> Option<&str> {
-        self.table.get(k.as_bytes()).map(|v| std::str::from_utf8(v).expect("text"))
+        self.table
+            .get(k.as_bytes())
+            .map(|v| std::str::from_utf8(v).expect("text"))
     }
 
     fn compare_set(&mut self, k: &str, expected: &str, desired: &str) -> String {
-        let request = Request::CompareSet { key: key(k), expected: expected.into(), desired: desired.into() };
+        let request = Request::CompareSet {
+            key: key(k),
+            expected: expected.into(),
+            desired: desired.into(),
+        };
         match self.answer(A, request) {
             Reply::Value(Some(value)) => String::from_utf8(value.to_vec()).expect("text"),
             Reply::Echo(bytes) => String::from_utf8(bytes).expect("text"),
@@ -81,11 +99,16 @@ impl Bench {
 }
 
 fn wait(keys: &[&str]) -> Request {
-    Request::Wait { keys: keys.iter().map(|k| key(k)).collect() }
+    Request::Wait {
+        keys: keys.iter().map(|k| key(k)).collect(),
+    }
 }
 
 fn push(k: &str, v: &str) -> Request {
-    Request::QueuePush { key: key(k), value: v.into() }
+    Request::QueuePush {
+        key: key(k),
+        value: v.into(),
+    }
 }
 
 fn pop(k: &str) -> Request {
@@ -93,37 +116,72 @@ fn pop(k: &str) -> Request {
 }
 
 fn barrier(k: &str, world_size: i64) -> Request {
-    Request::Barrier { key: key(k), world_size }
+    Request::Barrier {
+        key: key(k),
+        world_size,
+    }
 }
 
 #[test]
 fn compare_set_follows_torchs_rules() {
     let mut b = Bench::new();
-    assert_eq!(b.compare_set("k", "old", "new"), "old", "missing and expected: the expectation comes back");
+    assert_eq!(
+        b.compare_set("k", "old", "new"),
+        "old",
+        "missing and expected: the expectation comes back"
+    );
     assert_eq!(b.get("k"), None);
-    assert_eq!(b.compare_set("k", "", "new"), "new", "missing and not expected: written");
-    assert_eq!(b.compare_set("k", "", "other"), "new", "present and not expected: not written");
+    assert_eq!(
+        b.compare_set("k", "", "new"),
+        "new",
+        "missing and not expected: written"
+    );
+    assert_eq!(
+        b.compare_set("k", "", "other"),
+        "new",
+        "present and not expected: not written"
+    );
     assert_eq!(b.compare_set("k", "old", "other"), "new");
     assert_eq!(b.compare_set("k", "new", "newer"), "newer");
     assert_eq!(b.get("k"), Some("newer"));
     assert_eq!(b.freed_by(B, wait(&["fresh"])), []);
-    let request = Request::CompareSet { key: key("fresh"), expected: vec![], desired: b"v".to_vec() };
+    let request = Request::CompareSet {
+        key: key("fresh"),
+        expected: vec![],
+        desired: b"v".to_vec(),
+    };
     assert_eq!(b.freed_by(A, request), [B], "it is a write like any other");
 }
 
 #[test]
 fn add_reads_numbers_as_cpp_does() {
     let mut b = Bench::new();
-    for (text, by, want) in
-        [("12abc", 1, 13), (" \n\t7", 0, 7), ("+5", 1, 6), ("-5", 1, -4), ("1 2", 1, 2), ("9223372036854775807", 1, i64::MIN)]
-    {
+    for (text, by, want) in [
+        ("12abc", 1, 13),
+        (" \n\t7", 0, 7),
+        ("+5", 1, 6),
+        ("-5", 1, -4),
+        ("1 2", 1, 2),
+        ("9223372036854775807", 1, i64::MIN),
+    ] {
         b.set(A, "k", text);
         let got = b.add("k", by).expect("a number");
-        assert_eq!(got, [Outcome::Added(key("k"), want), Outcome::Reply(A, Reply::Number(want))], "{text:?}");
+        assert_eq!(
+            got,
+            [
+                Outcome::Added(key("k"), want),
+                Outcome::Reply(A, Reply::Number(want))
+            ],
+            "{text:?}"
+        );
     }
     for text in ["", "x", "-", "+-1", "9223372036854775808", "\u{a0}1"] {
         b.set(A, "k", text);
-        assert_eq!(b.add("k", 1), Err(Denied::NotANumber { key: key("k") }), "{text:?}");
+        assert_eq!(
+            b.add("k", 1),
+            Err(Denied::NotANumber { key: key("k") }),
+            "{text:?}"
+        );
         assert_eq!(b.get("k"), Some(text), "nothing was written");
         assert!(b.say(A, barrier("k", 2)).is_err());
     }
@@ -134,12 +192,32 @@ fn add_reads_numbers_as_cpp_does() {
 #[test]
 fn missing_keys_read_as_empty() {
     let mut b = Bench::new();
-    assert_eq!(b.answer(A, Request::Get { key: key("k") }), Reply::Value(None));
-    assert_eq!(b.answer(A, Request::MultiGet { keys: vec![key("k"), key("l")] }), Reply::Values(vec![None, None]));
-    assert_eq!(b.answer(A, Request::DeleteKey { key: key("k") }), Reply::Number(0));
-    assert_eq!(b.answer(A, Request::QueueLen { key: key("k") }), Reply::Number(0));
+    assert_eq!(
+        b.answer(A, Request::Get { key: key("k") }),
+        Reply::Value(None)
+    );
+    assert_eq!(
+        b.answer(
+            A,
+            Request::MultiGet {
+                keys: vec![key("k"), key("l")]
+            }
+        ),
+        Reply::Values(vec![None, None])
+    );
+    assert_eq!(
+        b.answer(A, Request::DeleteKey { key: key("k") }),
+        Reply::Number(0)
+    );
+    assert_eq!(
+        b.answer(A, Request::QueueLen { key: key("k") }),
+        Reply::Number(0)
+    );
     assert_eq!(b.answer(A, pop("k")), Reply::Popped(0, None));
-    assert_eq!(b.answer(A, Request::Check { keys: vec![] }), Reply::Ready(true));
+    assert_eq!(
+        b.answer(A, Request::Check { keys: vec![] }),
+        Reply::Ready(true)
+    );
     assert_eq!(b.answer(A, wait(&[])), Reply::StopWaiting);
 }
 
@@ -151,8 +229,15 @@ fn a_wait_ends_with_its_last_key() {
     assert_eq!(b.freed_by(C, wait(&["z"])), []);
     assert_eq!(b.awaited_by(B), [key("y"), key("z")]);
     assert_eq!(b.set(A, "z", "1"), [C]);
-    assert_eq!(b.answer(A, Request::DeleteKey { key: key("z") }), Reply::Number(1));
-    assert_eq!(b.awaited_by(B), [key("y")], "it has come, even if it is gone again");
+    assert_eq!(
+        b.answer(A, Request::DeleteKey { key: key("z") }),
+        Reply::Number(1)
+    );
+    assert_eq!(
+        b.awaited_by(B),
+        [key("y")],
+        "it has come, even if it is gone again"
+    );
     assert_eq!(b.set(A, "y", "1"), [B]);
     assert_eq!(b.set(A, "y", "2"), [], "once");
     assert_eq!(b.table.waiting().count(), 0);
@@ -161,11 +246,26 @@ fn a_wait_ends_with_its_last_key() {
 #[test]
 fn every_way_to_write_ends_a_wait() {
     let writes: [fn() -> Request; 6] = [
-        || Request::Set { key: key("k"), value: vec![] },
-        || Request::MultiSet { pairs: vec![(key("j"), vec![]), (key("k"), vec![])] },
-        || Request::Append { key: key("k"), value: b"a".to_vec() },
-        || Request::Add { key: key("k"), by: 0 },
-        || Request::CompareSet { key: key("k"), expected: vec![], desired: vec![] },
+        || Request::Set {
+            key: key("k"),
+            value: vec![],
+        },
+        || Request::MultiSet {
+            pairs: vec![(key("j"), vec![]), (key("k"), vec![])],
+        },
+        || Request::Append {
+            key: key("k"),
+            value: b"a".to_vec(),
+        },
+        || Request::Add {
+            key: key("k"),
+            by: 0,
+        },
+        || Request::CompareSet {
+            key: key("k"),
+            expected: vec![],
+            desired: vec![],
+        },
         || push("k", "item"),
     ];
     for write in writes {
@@ -181,11 +281,19 @@ fn a_cancelled_wait_is_forgotten() {
     b.freed_by(B, wait(&["k"]));
     assert_eq!(b.answer(B, Request::CancelWait), Reply::WaitCanceled);
     assert_eq!(b.set(A, "k", ""), []);
-    assert_eq!(b.answer(B, Request::CancelWait), Reply::WaitCanceled, "also where there was none");
+    assert_eq!(
+        b.answer(B, Request::CancelWait),
+        Reply::WaitCanceled,
+        "also where there was none"
+    );
 
     b.freed_by(B, wait(&["l"]));
     b.freed_by(B, wait(&["m"]));
-    assert_eq!(b.set(A, "l", ""), [], "another wait takes the place of the first");
+    assert_eq!(
+        b.set(A, "l", ""),
+        [],
+        "another wait takes the place of the first"
+    );
     assert_eq!(b.set(A, "m", ""), [B]);
 
     b.freed_by(B, wait(&["n"]));
@@ -199,17 +307,38 @@ fn an_item_frees_one_waiter() {
     let mut b = Bench::new();
     b.freed_by(B, wait(&["q"]));
     b.freed_by(C, wait(&["q"]));
-    assert_eq!(b.freed_by(A, push("q", "1")), [B], "first come, first served");
+    assert_eq!(
+        b.freed_by(A, push("q", "1")),
+        [B],
+        "first come, first served"
+    );
     assert_eq!(b.freed_by(A, push("q", "2")), [C]);
-    assert_eq!(b.answer(A, Request::QueueLen { key: key("q") }), Reply::Number(2));
-    assert_eq!(b.answer(A, Request::NumKeys), Reply::Number(0), "queues are no keys");
+    assert_eq!(
+        b.answer(A, Request::QueueLen { key: key("q") }),
+        Reply::Number(2)
+    );
+    assert_eq!(
+        b.answer(A, Request::NumKeys),
+        Reply::Number(0),
+        "queues are no keys"
+    );
     assert_eq!(b.answer(B, wait(&["q"])), Reply::StopWaiting);
     for (len, item) in [(2, "1"), (1, "2")] {
-        let Reply::Popped(n, Some(got)) = b.answer(B, pop("q")) else { panic!("an item") };
+        let Reply::Popped(n, Some(got)) = b.answer(B, pop("q")) else {
+            panic!("an item")
+        };
         assert_eq!((n, &*got), (len, item.as_bytes()));
     }
     assert_eq!(b.answer(B, pop("q")), Reply::Popped(0, None));
-    assert_eq!(b.answer(B, Request::Check { keys: vec![key("q")] }), Reply::Ready(false));
+    assert_eq!(
+        b.answer(
+            B,
+            Request::Check {
+                keys: vec![key("q")]
+            }
+        ),
+        Reply::Ready(false)
+    );
 
     // For B the queue is one of two things it waits for, so the item is left to C.
     b.freed_by(B, wait(&["q", "k"]));
@@ -225,7 +354,11 @@ fn a_barrier_frees_all_when_it_is_full() {
     assert_eq!(b.freed_by(B, barrier("b", 3)), []);
     assert_eq!(b.answer(A, Request::CancelWait), Reply::WaitCanceled);
     assert_eq!(b.freed_by(C, barrier("b", 3)), [B, C]);
-    assert_eq!(b.get("b"), Some("3"), "the counter is a key, and who gave up stays counted");
+    assert_eq!(
+        b.get("b"),
+        Some("3"),
+        "the counter is a key, and who gave up stays counted"
+    );
     assert_eq!(b.freed_by(A, barrier("b", 3)), [A]);
 }
 
@@ -233,53 +366,130 @@ fn a_barrier_frees_all_when_it_is_full() {
 fn append_and_delete() {
     let mut b = Bench::new();
     for part in ["a", "bc", ""] {
-        b.say(A, Request::Append { key: key("k"), value: part.into() }).expect("room");
+        b.say(
+            A,
+            Request::Append {
+                key: key("k"),
+                value: part.into(),
+            },
+        )
+        .expect("room");
     }
     let kept = b.answer(B, Request::Get { key: key("k") });
-    b.say(A, Request::Append { key: key("k"), value: b"d".to_vec() }).expect("room");
+    b.say(
+        A,
+        Request::Append {
+            key: key("k"),
+            value: b"d".to_vec(),
+        },
+    )
+    .expect("room");
     assert_eq!(b.get("k"), Some("abcd"));
-    let Reply::Value(Some(kept)) = kept else { panic!("a value") };
+    let Reply::Value(Some(kept)) = kept else {
+        panic!("a value")
+    };
     assert_eq!(&*kept, b"abc", "an answer not yet sent stays as it was");
 
     b.set(A, "j", "");
-    assert_eq!(b.answer(A, Request::ListKeys), Reply::Keys(vec![key("j"), key("k")]));
-    assert_eq!(b.answer(A, Request::DeleteKey { key: key("k") }), Reply::Number(1));
+    assert_eq!(
+        b.answer(A, Request::ListKeys),
+        Reply::Keys(vec![key("j"), key("k")])
+    );
+    assert_eq!(
+        b.answer(A, Request::DeleteKey { key: key("k") }),
+        Reply::Number(1)
+    );
     assert_eq!(b.answer(A, Request::NumKeys), Reply::Number(1));
 }
 
 #[test]
 fn the_limits_hold() {
-    let mut b = Bench::with(Limits { keys: 2, pending_out_bytes: 40, ..Limits::default() });
+    let mut b = Bench::with(Limits {
+        keys: 2,
+        pending_out_bytes: 40,
+        ..Limits::default()
+    });
     b.set(A, "a", "0123456789");
     b.say(A, push("q", "x")).expect("the second key");
     for request in [
-        Request::Set { key: key("b"), value: vec![] },
-        Request::Add { key: key("b"), by: 1 },
-        Request::Append { key: key("b"), value: vec![] },
-        Request::CompareSet { key: key("b"), expected: vec![], desired: vec![] },
-        Request::MultiSet { pairs: vec![(key("b"), vec![])] },
+        Request::Set {
+            key: key("b"),
+            value: vec![],
+        },
+        Request::Add {
+            key: key("b"),
+            by: 1,
+        },
+        Request::Append {
+            key: key("b"),
+            value: vec![],
+        },
+        Request::CompareSet {
+            key: key("b"),
+            expected: vec![],
+            desired: vec![],
+        },
+        Request::MultiSet {
+            pairs: vec![(key("b"), vec![])],
+        },
         push("q", "y"),
         barrier("b", 1),
     ] {
         assert_eq!(b.say(A, request), Err(Denied::TooManyKeys { limit: 2 }));
     }
     b.set(A, "a", "9876543210");
-    let thrice = Request::MultiGet { keys: vec![key("a"); 3] };
-    assert_eq!(b.say(A, thrice), Err(Denied::ReplyTooLong { bytes: 54, limit: 40 }));
-    let more = Request::Append { key: key("a"), value: vec![0; 31] };
-    assert_eq!(b.say(A, more), Err(Denied::ReplyTooLong { bytes: 41, limit: 40 }));
+    let thrice = Request::MultiGet {
+        keys: vec![key("a"); 3],
+    };
+    assert_eq!(
+        b.say(A, thrice),
+        Err(Denied::ReplyTooLong {
+            bytes: 54,
+            limit: 40
+        })
+    );
+    let more = Request::Append {
+        key: key("a"),
+        value: vec![0; 31],
+    };
+    assert_eq!(
+        b.say(A, more),
+        Err(Denied::ReplyTooLong {
+            bytes: 41,
+            limit: 40
+        })
+    );
 
     let limit = 4096;
-    let mut b = Bench::with(Limits { total_bytes: limit, ..Limits::default() });
-    assert_eq!(b.say(A, Request::Set { key: key("k"), value: vec![0; 5000] }), Err(Denied::StoreFull { limit }));
+    let mut b = Bench::with(Limits {
+        total_bytes: limit,
+        ..Limits::default()
+    });
+    assert_eq!(
+        b.say(
+            A,
+            Request::Set {
+                key: key("k"),
+                value: vec![0; 5000]
+            }
+        ),
+        Err(Denied::StoreFull { limit })
+    );
     for n in 0.. {
         let request = match n % 3 {
-            0 => Request::Set { key: key(&n.to_string()), value: vec![0; 10] },
+            0 => Request::Set {
+                key: key(&n.to_string()),
+                value: vec![0; 10],
+            },
             1 => push(&n.to_string(), "item"),
             _ => wait(&[&format!("missing{n}")]),
         };
         match b.say(ClientId(n), request) {
-            Ok(_) => assert!(b.table.held() <= limit, "{} bytes after {n}", b.table.held()),
+            Ok(_) => assert!(
+                b.table.held() <= limit,
+                "{} bytes after {n}",
+                b.table.held()
+            ),
             Err(denied) => {
                 assert_eq!(denied, Denied::StoreFull { limit });
                 assert!(n > 10, "some of it fits");
@@ -291,7 +501,10 @@ fn the_limits_hold() {
 
 #[test]
 fn the_host_writes_without_limits_and_wakes() {
-    let mut b = Bench::with(Limits { keys: 0, ..Limits::default() });
+    let mut b = Bench::with(Limits {
+        keys: 0,
+        ..Limits::default()
+    });
     b.freed_by(B, wait(&["k", "n"]));
     let mut out = Vec::new();
     b.table.set(b"k", b"not a number", &mut out);
@@ -313,7 +526,11 @@ struct Model {
 impl Model {
     fn write(&mut self, key: &[u8], value: Vec<u8>, wake: bool) -> BTreeSet<ClientId> {
         self.values.insert(key.to_vec(), value);
-        if wake { self.came(key, usize::MAX) } else { BTreeSet::new() }
+        if wake {
+            self.came(key, usize::MAX)
+        } else {
+            BTreeSet::new()
+        }
     }
 
     /// Strikes a key off the waits, until `most` have ended.
@@ -332,27 +549,43 @@ impl Model {
         self.values.contains_key(key) || self.queues.get(key).is_some_and(|q| !q.is_empty())
     }
 
-    /// The strategy writes digits, a letter and negative sums: a number is what stands before the letter.
+    /// The strategy writes digits, a letter and negative sums: a number is what stands before the
+    /// letter.
     fn number(&self, key: &[u8]) -> Option<i64> {
-        let Some(value) = self.values.get(key) else { return Some(0) };
+        let Some(value) = self.values.get(key) else {
+            return Some(0);
+        };
         let text = std::str::from_utf8(value).ok()?;
-        text.split('x').next().and_then(|number| number.parse().ok())
+        text.split('x')
+            .next()
+            .and_then(|number| number.parse().ok())
     }
 
-    /// The value a client reads back, if it reads one, and who is freed; `None` where the request is denied.
-    fn apply(&mut self, client: ClientId, request: &Request) -> Option<(Vec<Vec<u8>>, BTreeSet<ClientId>)> {
+    /// The value a client reads back, if it reads one, and who is freed; `None` where the request
+    /// is denied.
+    fn apply(
+        &mut self,
+        client: ClientId,
+        request: &Request,
+    ) -> Option<(Vec<Vec<u8>>, BTreeSet<ClientId>)> {
         let read = |m: &Model, k: &Key| m.values.get(&**k).cloned().unwrap_or_default();
         let (mut seen, mut freed) = (Vec::new(), BTreeSet::new());
         match request {
             Request::Set { key, value } => freed = self.write(key, value.clone(), true),
             Request::MultiSet { pairs } => {
-                pairs.iter().for_each(|(key, value)| freed.extend(self.write(key, value.clone(), true)));
+                pairs
+                    .iter()
+                    .for_each(|(key, value)| freed.extend(self.write(key, value.clone(), true)));
             }
             Request::Append { key, value } => {
                 let value = [read(self, key), value.clone()].concat();
                 freed = self.write(key, value, true);
             }
-            Request::CompareSet { key, expected, desired } => {
+            Request::CompareSet {
+                key,
+                expected,
+                desired,
+            } => {
                 let now = self.values.get(&**key).cloned();
                 if now.clone().unwrap_or_default() == *expected {
                     freed = self.write(key, desired.clone(), true);
@@ -378,7 +611,11 @@ impl Model {
             }
             Request::Wait { keys } => {
                 self.waits.retain(|(c, _)| *c != client);
-                let missing: BTreeSet<_> = keys.iter().filter(|k| !self.has(k)).map(|k| k.to_vec()).collect();
+                let missing: BTreeSet<_> = keys
+                    .iter()
+                    .filter(|k| !self.has(k))
+                    .map(|k| k.to_vec())
+                    .collect();
                 if missing.is_empty() {
                     freed.insert(client);
                 } else {
@@ -396,11 +633,22 @@ impl Model {
             Request::NumKeys => seen.push(self.values.len().to_string().into()),
             Request::ListKeys => seen.extend(self.values.keys().cloned()),
             Request::QueuePush { key, value } => {
-                self.queues.entry(key.to_vec()).or_default().push_back(value.clone());
+                self.queues
+                    .entry(key.to_vec())
+                    .or_default()
+                    .push_back(value.clone());
                 freed = self.came(key, 1);
             }
-            Request::QueuePop { key } => seen.extend(self.queues.entry(key.to_vec()).or_default().pop_front()),
-            Request::QueueLen { key } => seen.push(self.queues.get(&**key).map_or(0, VecDeque::len).to_string().into()),
+            Request::QueuePop { key } => {
+                seen.extend(self.queues.entry(key.to_vec()).or_default().pop_front())
+            }
+            Request::QueueLen { key } => seen.push(
+                self.queues
+                    .get(&**key)
+                    .map_or(0, VecDeque::len)
+                    .to_string()
+                    .into(),
+            ),
             Request::Ping { nonce } => seen.push(nonce.to_string().into()),
         }
         Some((seen, freed))
@@ -430,7 +678,11 @@ fn any_request() -> impl Strategy<Value = Request> {
     let v = || prop::sample::select(vec!["", "1", "7", "x"]).prop_map(|v| v.as_bytes().to_vec());
     prop_oneof![
         (k(), v()).prop_map(|(key, value)| Request::Set { key, value }),
-        (k(), v(), v()).prop_map(|(key, expected, desired)| Request::CompareSet { key, expected, desired }),
+        (k(), v(), v()).prop_map(|(key, expected, desired)| Request::CompareSet {
+            key,
+            expected,
+            desired
+        }),
         (k(), -2i64..3).prop_map(|(key, by)| Request::Add { key, by }),
         (k(), v()).prop_map(|(key, value)| Request::Append { key, value }),
         prop::collection::vec((k(), v()), 0..3).prop_map(|pairs| Request::MultiSet { pairs }),

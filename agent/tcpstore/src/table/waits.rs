@@ -1,8 +1,9 @@
 //! Who waits for which keys. It knows nothing of values: it is told when a key came.
 //!
-//! A wait holds the keys that were missing when it began and how many are missing still; each missing key holds the
-//! places of those who wait for it. So a key's arrival costs one look-up for each of its waiters, however many other
-//! keys they wait for: thousands of ranks that wait for thousands of addresses are ordinary.
+//! A wait holds the keys that were missing when it began and how many are missing still; each
+//! missing key holds the places of those who wait for it. So a key's arrival costs one look-up for
+//! each of its waiters, however many other keys they wait for: thousands of ranks that wait for
+//! thousands of addresses are ordinary.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::meter::{ENTRY_BYTES, Meter};
 use crate::{ClientId, Key};
 
-/// What one waiting (client, key) pair costs: the key's reference in the client's list, the client's place in the key's
-/// queue, where tree nodes are at worst half full.
+/// What one waiting (client, key) pair costs: the key's reference in the client's list, the
+/// client's place in the key's queue, where tree nodes are at worst half full.
 pub(super) const WAIT_BYTES: usize = size_of::<Key>() + 2 * size_of::<Place>();
 
 /// A client's place in a key's queue: the number of its wait, and itself.
@@ -38,10 +39,13 @@ struct Wait {
 impl Waits {
     /// What a wait for these keys costs, as if nobody waited for any of them yet.
     pub(super) fn cost(keys: &[Key]) -> usize {
-        keys.iter().map(|k| k.len() + ENTRY_BYTES + WAIT_BYTES).sum()
+        keys.iter()
+            .map(|k| k.len() + ENTRY_BYTES + WAIT_BYTES)
+            .sum()
     }
 
-    /// A free client begins to wait for these keys, each named once; they come back, shared with all who wait for them.
+    /// A free client begins to wait for these keys, each named once; they come back, shared with
+    /// all who wait for them.
     pub(super) fn begin(&mut self, client: ClientId, keys: Vec<Key>, meter: &Meter) -> Vec<Key> {
         let (ticket, left) = (self.ticket, keys.len());
         self.ticket += 1;
@@ -55,21 +59,38 @@ impl Waits {
             }
             entry.or_default().insert((ticket, client));
         }
-        self.waiting.insert(client, Wait { ticket, keys: own.clone(), left });
+        self.waiting.insert(
+            client,
+            Wait {
+                ticket,
+                keys: own.clone(),
+                left,
+            },
+        );
         own
     }
 
     /// A key came: those for whom it was the last, in the order in which they began.
     pub(super) fn came(&mut self, key: &[u8], meter: &Meter) -> Vec<ClientId> {
-        let Some(places) = self.awaited.remove(key) else { return Vec::new() };
+        let Some(places) = self.awaited.remove(key) else {
+            return Vec::new();
+        };
         meter.release(key.len() + ENTRY_BYTES);
-        places.into_iter().map(|(_, client)| client).filter(|client| self.is_last_for(*client, meter)).collect()
+        places
+            .into_iter()
+            .map(|(_, client)| client)
+            .filter(|client| self.is_last_for(*client, meter))
+            .collect()
     }
 
-    /// One item came under this key: the first for whom it was the last missing one. Those before it have seen the key
-    /// come, too; those behind it have not.
+    /// One item came under this key: the first for whom it was the last missing one. Those before
+    /// it have seen the key come, too; those behind it have not.
     pub(super) fn one_came(&mut self, key: &Key, meter: &Meter) -> Option<ClientId> {
-        while let Some(place) = self.awaited.get(key).and_then(|places| places.first().copied()) {
+        while let Some(place) = self
+            .awaited
+            .get(key)
+            .and_then(|places| places.first().copied())
+        {
             self.give_up_place(key, place, meter);
             if self.is_last_for(place.1, meter) {
                 return Some(place.1);
@@ -80,7 +101,9 @@ impl Waits {
 
     /// The client waits no more, if it did.
     pub(super) fn end(&mut self, client: ClientId, meter: &Meter) {
-        let Some(wait) = self.waiting.remove(&client) else { return };
+        let Some(wait) = self.waiting.remove(&client) else {
+            return;
+        };
         meter.release(wait.keys.len() * WAIT_BYTES);
         for key in wait.keys {
             self.give_up_place(&key, (wait.ticket, client), meter);
@@ -91,14 +114,22 @@ impl Waits {
     pub(super) fn all(&self) -> impl Iterator<Item = (ClientId, Vec<Key>)> {
         self.waiting.iter().map(|(client, wait)| {
             let place = (wait.ticket, *client);
-            let missing = |key: &&Key| self.awaited.get(*key).is_some_and(|places| places.contains(&place));
+            let missing = |key: &&Key| {
+                self.awaited
+                    .get(*key)
+                    .is_some_and(|places| places.contains(&place))
+            };
             (*client, wait.keys.iter().filter(missing).cloned().collect())
         })
     }
 
-    /// Counts a key off that this client gave up its place for; true if it was the last, and the wait is over.
+    /// Counts a key off that this client gave up its place for; true if it was the last, and the
+    /// wait is over.
     fn is_last_for(&mut self, client: ClientId, meter: &Meter) -> bool {
-        let wait = self.waiting.get_mut(&client).expect("whoever has a place waits");
+        let wait = self
+            .waiting
+            .get_mut(&client)
+            .expect("whoever has a place waits");
         wait.left -= 1;
         if wait.left > 0 {
             return false;
@@ -109,7 +140,9 @@ impl Waits {
     }
 
     fn give_up_place(&mut self, key: &Key, place: Place, meter: &Meter) {
-        let Some(places) = self.awaited.get_mut(key) else { return };
+        let Some(places) = self.awaited.get_mut(key) else {
+            return;
+        };
         places.remove(&place);
         if places.is_empty() {
             self.awaited.remove(key);

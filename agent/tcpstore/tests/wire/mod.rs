@@ -37,7 +37,10 @@ impl Served {
         let thread = std::thread::spawn(move || {
             let start = Instant::now();
             loop {
-                let mut fds = [PollFd::from_borrowed_fd(store.poll_fd(), PollFlags::IN), PollFd::new(&woken, PollFlags::IN)];
+                let mut fds = [
+                    PollFd::from_borrowed_fd(store.poll_fd(), PollFlags::IN),
+                    PollFd::new(&woken, PollFlags::IN),
+                ];
                 poll(&mut fds, None).unwrap();
                 let _ = rustix::io::read(&woken, &mut [0; 8]);
                 loop {
@@ -47,10 +50,18 @@ impl Served {
                         Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
                     }
                 }
-                store.turn(start.elapsed(), &mut |event| send.send(event).unwrap()).unwrap();
+                store
+                    .turn(start.elapsed(), &mut |event| send.send(event).unwrap())
+                    .unwrap();
             }
         });
-        Served { addr, events, jobs: Some(jobs), wake, thread: Some(thread) }
+        Served {
+            addr,
+            events,
+            jobs: Some(jobs),
+            wake,
+            thread: Some(thread),
+        }
     }
 
     /// Does something with the store, on its thread.
@@ -66,7 +77,10 @@ impl Served {
     pub fn event<T>(&self, wanted: impl Fn(&Event) -> Option<T>) -> T {
         let end = Instant::now() + PATIENCE;
         loop {
-            let event = self.events.recv_timeout(end - Instant::now()).expect("the event comes");
+            let event = self
+                .events
+                .recv_timeout(end - Instant::now())
+                .expect("the event comes");
             if let Some(found) = wanted(&event) {
                 return found;
             }
@@ -90,7 +104,10 @@ impl Drop for Served {
         self.jobs = None;
         self.ring();
         let ended = self.thread.take().unwrap().join();
-        assert!(ended.is_ok() || std::thread::panicking(), "the store's thread failed");
+        assert!(
+            ended.is_ok() || std::thread::panicking(),
+            "the store's thread failed"
+        );
     }
 }
 

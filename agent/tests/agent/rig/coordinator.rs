@@ -17,7 +17,10 @@ use muster_core::{
 };
 use muster_proto::{
     convert::{
-        session::{Welcome, desired_to_wire, node_report_from_wire, runs_from_wire, spares_from_wire, welcome_to_wire},
+        session::{
+            Welcome, desired_to_wire, node_report_from_wire, runs_from_wire, spares_from_wire,
+            welcome_to_wire,
+        },
         usage::usage_from_wire,
     },
     v1::{
@@ -53,14 +56,26 @@ impl Coordinator {
         let addr = listener.local_addr().unwrap();
         let (say, sessions) = mpsc::channel(16);
         let service = AgentServiceServer::new(Service { sessions: say });
-        let server = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let server = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         // A listener belongs to the runtime it was registered with.
         let listener = listener.into_std().unwrap();
         server.spawn(async move {
             let incoming = TcpListenerStream::new(TcpListener::from_std(listener).unwrap());
-            Server::builder().add_service(service).serve_with_incoming(incoming).await.unwrap();
+            Server::builder()
+                .add_service(service)
+                .serve_with_incoming(incoming)
+                .await
+                .unwrap();
         });
-        Self { addr, sessions, server: Some(server) }
+        Self {
+            addr,
+            sessions,
+            server: Some(server),
+        }
     }
 
     pub fn url(&self) -> String {
@@ -69,7 +84,10 @@ impl Coordinator {
 
     /// The next session of the agent.
     pub async fn accept(&mut self) -> Session {
-        timeout(PATIENCE, self.sessions.recv()).await.expect("the agent comes").unwrap()
+        timeout(PATIENCE, self.sessions.recv())
+            .await
+            .expect("the agent comes")
+            .unwrap()
     }
 
     /// The next session, welcomed.
@@ -104,14 +122,23 @@ struct Service {
 impl AgentService for Service {
     type SessionStream = Pin<Box<dyn Stream<Item = Result<CoordinatorMessage, Status>> + Send>>;
 
-    async fn session(&self, request: Request<Streaming<AgentMessage>>) -> Result<Response<Self::SessionStream>, Status> {
+    async fn session(
+        &self,
+        request: Request<Streaming<AgentMessage>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
         let mut up = request.into_inner();
-        let Some(AgentMessage { message: Some(Up::Hello(hello)) }) = up.message().await? else {
+        let Some(AgentMessage {
+            message: Some(Up::Hello(hello)),
+        }) = up.message().await?
+        else {
             return Err(Status::invalid_argument("no hello"));
         };
         let (down, out) = mpsc::channel(64);
         let runs = runs_from_wire(hello.runs.clone().unwrap(), NOW).unwrap();
-        let findings = node_report_from_wire(hello.report.clone().unwrap()).unwrap().health.findings;
+        let findings = node_report_from_wire(hello.report.clone().unwrap())
+            .unwrap()
+            .health
+            .findings;
         let session = Session {
             hello,
             up,
@@ -149,7 +176,8 @@ pub struct Session {
     pub heartbeats: u64,
     /// It answers them.
     pub answers: bool,
-    /// Seconds its wall clock is ahead of the real one; it says nothing of it in its answers if none.
+    /// Seconds its wall clock is ahead of the real one; it says nothing of it in its answers if
+    /// none.
     pub clock_ahead: Option<i64>,
     /// Of the node's last report on itself.
     pub findings: Vec<Finding>,
@@ -163,13 +191,21 @@ pub struct Session {
 
 /// Unix microseconds of a clock so many seconds ahead.
 fn wall_clock(ahead: i64) -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_micros() as i64;
     (now + ahead * 1_000_000) as u64
 }
 
 impl Session {
     pub async fn say(&self, message: Down) {
-        self.down.send(Ok(CoordinatorMessage { message: Some(message) })).await.unwrap();
+        self.down
+            .send(Ok(CoordinatorMessage {
+                message: Some(message),
+            }))
+            .await
+            .unwrap();
     }
 
     /// Ends the stream with this.
@@ -180,7 +216,12 @@ impl Session {
     pub async fn welcome(&mut self, term: u64, epoch: u64) {
         (self.term, self.epoch) = (term, epoch);
         let heartbeat = Duration::from_millis(50);
-        let welcome = Welcome { term: Term(term), epoch: NodeEpoch(epoch), heartbeat, protocol: NEWEST };
+        let welcome = Welcome {
+            term: Term(term),
+            epoch: NodeEpoch(epoch),
+            heartbeat,
+            protocol: NEWEST,
+        };
         self.say(Down::Welcome(welcome_to_wire(&welcome))).await;
     }
 
@@ -190,26 +231,41 @@ impl Session {
 
     /// Nothing is to run, and these are about to come.
     pub async fn warm(&self, warm: Vec<Assignment>) {
-        let desired =
-            Desired { term: Term(self.term), epoch: NodeEpoch(self.epoch), runs: Vec::new(), labels: Labels::default(), warm };
+        let desired = Desired {
+            term: Term(self.term),
+            epoch: NodeEpoch(self.epoch),
+            runs: Vec::new(),
+            labels: Labels::default(),
+            warm,
+        };
         self.say(Down::Desired(desired_to_wire(&desired))).await;
     }
 
     pub async fn desire_as(&self, term: u64, epoch: u64, runs: Vec<DesiredRun>) {
         // As its Kubernetes object may say; the node itself was given another rack.
-        let labels =
-            [("topology.kubernetes.io/zone", "eu-1a"), ("rack", "r1")].map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let desired =
-            Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: Labels::bounded(labels), warm: Vec::new() };
+        let labels = [("topology.kubernetes.io/zone", "eu-1a"), ("rack", "r1")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let desired = Desired {
+            term: Term(term),
+            epoch: NodeEpoch(epoch),
+            runs,
+            labels: Labels::bounded(labels),
+            warm: Vec::new(),
+        };
         self.say(Down::Desired(desired_to_wire(&desired))).await;
     }
 
     /// Takes the agent's next message; false: the stream has ended.
     pub async fn hear(&mut self) -> bool {
         let Ok(message) = timeout(PATIENCE, self.up.message()).await else {
-            panic!("the agent says nothing any more; it last reported {:#?}", self.runs);
+            panic!(
+                "the agent says nothing any more; it last reported {:#?}",
+                self.runs
+            );
         };
-        let Ok(Some(message)) = message else { return false };
+        let Ok(Some(message)) = message else {
+            return false;
+        };
         match message.message.unwrap() {
             Up::Runs(runs) => {
                 self.runs = runs_from_wire(runs, NOW).unwrap();
@@ -223,8 +279,16 @@ impl Session {
                 if self.answers {
                     // The agent may be gone by now.
                     let unix_us = self.clock_ahead.map_or(0, wall_clock);
-                    let reply = Down::Heartbeat(HeartbeatReply { sequence: heartbeat.sequence, unix_us });
-                    let _ = self.down.send(Ok(CoordinatorMessage { message: Some(reply) })).await;
+                    let reply = Down::Heartbeat(HeartbeatReply {
+                        sequence: heartbeat.sequence,
+                        unix_us,
+                    });
+                    let _ = self
+                        .down
+                        .send(Ok(CoordinatorMessage {
+                            message: Some(reply),
+                        }))
+                        .await;
                 }
             }
             Up::Report(report) => {
@@ -249,7 +313,9 @@ impl Session {
     }
 
     pub async fn until_ended(&mut self) {
-        timeout(PATIENCE, async { while self.hear().await {} }).await.expect("the agent ends the session");
+        timeout(PATIENCE, async { while self.hear().await {} })
+            .await
+            .expect("the agent ends the session");
     }
 
     pub fn run(&self, run: &RunId) -> Option<&RunReport> {
@@ -261,13 +327,18 @@ impl Session {
     }
 
     pub async fn until_phase(&mut self, run: &RunId, phase: RunPhase) {
-        self.until(&format!("{phase:?}"), |session| session.phase(run) == Some(&phase)).await;
+        self.until(&format!("{phase:?}"), |session| {
+            session.phase(run) == Some(&phase)
+        })
+        .await;
     }
 
     /// Waits for a heartbeat that was sent after now: everything said before has been taken in.
     pub async fn settle(&mut self) {
         let seen = self.heartbeats;
-        // One may be on its way already; the one after it has gone through the supervisor after our last word.
-        self.until("a heartbeat", |session| session.heartbeats >= seen + 2).await;
+        // One may be on its way already; the one after it has gone through the supervisor after our
+        // last word.
+        self.until("a heartbeat", |session| session.heartbeats >= seen + 2)
+            .await;
     }
 }

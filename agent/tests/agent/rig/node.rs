@@ -1,4 +1,5 @@
-//! One node: a state directory, an agent process, and an interpreter that plays torchrun with a shell.
+//! One node: a state directory, an agent process, and an interpreter that plays torchrun with a
+//! shell.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +27,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::PATIENCE;
 
-/// `python3`: answers the question for torch's version, launches one rank per local rank as torchrun does, and runs a script with sh.
+/// `python3`: answers the question for torch's version, launches one rank per local rank as
+/// torchrun does, and runs a script with sh.
 const PYTHON: &str = r#"#!/bin/sh
 case "$1" in
 -c) echo 2.15.0; exit 0 ;;
@@ -53,8 +55,8 @@ case "$1" in
 esac
 "#;
 
-/// Says what it sees and its step, and works until it is stopped. It writes its environment down, because `/proc/PID/environ` is
-/// empty for a moment while the last line executes another program.
+/// Says what it sees and its step, and works until it is stopped. It writes its environment down,
+/// because `/proc/PID/environ` is empty for a moment while the last line executes another program.
 const TRAIN: &str = r#"env > "$OUT/environment-$RANK"
 echo $$ > "$OUT/worker-$RANK"
 echo "step 1 of generation $MUSTER_GENERATION"
@@ -75,7 +77,13 @@ impl Node {
     /// A node whose agent has not been started.
     pub fn new(name: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let node = Self { name: name.into(), dir, agent: None, flags: Vec::new(), no_cgroup: false };
+        let node = Self {
+            name: name.into(),
+            dir,
+            agent: None,
+            flags: Vec::new(),
+            no_cgroup: false,
+        };
         fs::create_dir(node.path("bin")).unwrap();
         fs::create_dir(node.path("out")).unwrap();
         fs::write(node.path("bin/python3"), PYTHON).unwrap();
@@ -94,19 +102,48 @@ impl Node {
 
     /// Starts the agent; its log goes to a file of this node.
     pub fn start(&mut self, coordinator: &str) {
-        let log = fs::File::options().create(true).append(true).open(self.path("agent.log")).unwrap();
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.path("agent.log"))
+            .unwrap();
         let _ = fs::remove_file(self.path("ready.json"));
-        let child = self.command(coordinator).stderr(Stdio::from(log)).spawn().unwrap();
+        let child = self
+            .command(coordinator)
+            .stderr(Stdio::from(log))
+            .spawn()
+            .unwrap();
         self.agent = Some(child);
     }
 
     pub fn command(&self, coordinator: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_muster-agent"));
-        command.args(["--coordinator", coordinator, "--node-name", &self.name, "--label", "rack=r7", "--slots", "4"]);
-        command.arg("--allow-root-workers").arg("--state-dir").arg(self.path("state")).arg("--runner").arg(self.runner());
-        command.arg("--ready-file").arg(self.path("ready.json")).args(&self.flags);
+        command.args([
+            "--coordinator",
+            coordinator,
+            "--node-name",
+            &self.name,
+            "--label",
+            "rack=r7",
+            "--slots",
+            "4",
+        ]);
+        command
+            .arg("--allow-root-workers")
+            .arg("--state-dir")
+            .arg(self.path("state"))
+            .arg("--runner")
+            .arg(self.runner());
+        command
+            .arg("--ready-file")
+            .arg(self.path("ready.json"))
+            .args(&self.flags);
         command.args(["--log-filter", "debug,h2=info,tower=info,hyper_util=info"]);
-        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", self.dir.path()).env("PET_NNODES", "7");
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", self.dir.path())
+            .env("PET_NNODES", "7");
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command
     }
@@ -116,7 +153,14 @@ impl Node {
             return runner().to_owned();
         }
         let wrapper = self.path("runner");
-        fs::write(&wrapper, format!("#!/bin/sh\nexec {} \"$@\" --no-cgroup\n", runner().display())).unwrap();
+        fs::write(
+            &wrapper,
+            format!(
+                "#!/bin/sh\nexec {} \"$@\" --no-cgroup\n",
+                runner().display()
+            ),
+        )
+        .unwrap();
         fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
         wrapper
     }
@@ -128,7 +172,11 @@ impl Node {
             let environment = fs::read(format!("/proc/{}/environ", stat.pid)).unwrap_or_default();
             !stat.is_dead() && environment.windows(here.len()).any(|part| part == here)
         };
-        procfs::all().unwrap().into_iter().find(knows).map(|stat| stat.pid)
+        procfs::all()
+            .unwrap()
+            .into_iter()
+            .find(knows)
+            .map(|stat| stat.pid)
     }
 
     pub fn pid(&self) -> u32 {
@@ -154,22 +202,40 @@ impl Node {
 
     /// Runs an agent that must end by itself; its exit status and what it said last.
     pub fn fail(&self, coordinator: &str) -> (i32, String) {
-        let mut child = self.command(coordinator).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = self
+            .command(coordinator)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut said = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
         (child.wait().unwrap().code().unwrap(), said)
     }
 
     pub fn run_dir(&self, run: &RunId) -> PathBuf {
-        self.path("state/runs").join(format!("{}-g{}", run.job, run.generation))
+        self.path("state/runs")
+            .join(format!("{}-g{}", run.job, run.generation))
     }
 
     pub fn assignment(&self, job: &str, generation: u64) -> Assignment {
-        let env =
-            [("PATH", format!("{}:/usr/bin:/bin", self.path("bin").display())), ("OUT", self.path("out").display().to_string())];
+        let env = [
+            (
+                "PATH",
+                format!("{}:/usr/bin:/bin", self.path("bin").display()),
+            ),
+            ("OUT", self.path("out").display().to_string()),
+        ];
         Assignment {
             run: run(job, generation),
-            name: JobName { namespace: "default".into(), name: job.into() },
+            name: JobName {
+                namespace: "default".into(),
+                name: job.into(),
+            },
             rendezvous: format!("{job}-g{generation}"),
             node_rank: 0,
             node_count: 1,
@@ -203,35 +269,67 @@ impl Node {
 }
 
 pub fn run(job: &str, generation: u64) -> RunId {
-    RunId { job: JobUid::from(job), generation: Generation(generation) }
+    RunId {
+        job: JobUid::from(job),
+        generation: Generation(generation),
+    }
 }
 
 pub fn ready(assignment: Assignment) -> DesiredRun {
-    DesiredRun { run: assignment.run.clone(), target: Target::Ready(Box::new(assignment)) }
+    DesiredRun {
+        run: assignment.run.clone(),
+        target: Target::Ready(Box::new(assignment)),
+    }
 }
 
 /// The script that plays torchrun does not ask the store, so any address will do.
 pub fn running(assignment: Assignment) -> DesiredRun {
-    let store = Endpoint { host: "127.0.0.1".into(), port: 4711 };
-    DesiredRun { run: assignment.run.clone(), target: Target::Running(Box::new(assignment), store) }
+    let store = Endpoint {
+        host: "127.0.0.1".into(),
+        port: 4711,
+    };
+    DesiredRun {
+        run: assignment.run.clone(),
+        target: Target::Running(Box::new(assignment), store),
+    }
 }
 
 pub fn stopped(job: &str, generation: u64, grace: Duration) -> DesiredRun {
-    DesiredRun { run: run(job, generation), target: Target::Stopped { grace, reason: "the test says so".into() } }
+    DesiredRun {
+        run: run(job, generation),
+        target: Target::Stopped {
+            grace,
+            reason: "the test says so".into(),
+        },
+    }
 }
 
 pub fn gone(job: &str, generation: u64, purge: bool) -> DesiredRun {
-    DesiredRun { run: run(job, generation), target: Target::Gone { purge } }
+    DesiredRun {
+        run: run(job, generation),
+        target: Target::Gone { purge },
+    }
 }
 
-/// The runner's program, built if need be: cargo builds only libraries of other packages for a test.
+/// The runner's program, built if need be: cargo builds only libraries of other packages for a
+/// test.
 fn runner() -> &'static Path {
     static RUNNER: OnceLock<PathBuf> = OnceLock::new();
     RUNNER.get_or_init(|| {
         let agent = Path::new(env!("CARGO_BIN_EXE_muster-agent"));
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "muster-runner", "--bin", "muster-runner"]);
-        assert!(cargo.status().unwrap().success(), "cargo build of the runner");
+        cargo.args([
+            "build",
+            "--quiet",
+            "--package",
+            "muster-runner",
+            "--bin",
+            "muster-runner",
+        ]);
+        assert!(
+            cargo.status().unwrap().success(),
+            "cargo build of the runner"
+        );
         agent.with_file_name("muster-runner")
     })
 }
@@ -257,9 +355,17 @@ impl Drop for Node {
             let _ = agent.kill();
             let _ = agent.wait();
         }
-        for entry in fs::read_dir(self.path("state/runs")).into_iter().flatten().flatten() {
-            let Ok(text) = fs::read(entry.path().join(record::RUNNER)) else { continue };
-            let Ok(identity) = serde_json::from_slice::<RunnerIdentity>(&text) else { continue };
+        for entry in fs::read_dir(self.path("state/runs"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let Ok(text) = fs::read(entry.path().join(record::RUNNER)) else {
+                continue;
+            };
+            let Ok(identity) = serde_json::from_slice::<RunnerIdentity>(&text) else {
+                continue;
+            };
             if muster_runner::alive(&identity) {
                 let _ = kill_process(Pid::from_raw(identity.pid).unwrap(), Signal::KILL);
                 wait_gone(identity.pid as u32);

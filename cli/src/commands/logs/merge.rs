@@ -1,11 +1,13 @@
 //! Lines of many logs in order of time.
 //!
-//! Lines wait until nothing new has come for a moment, then all that wait are printed, sorted by the time at which they were written. The
-//! runner writes times of fixed width in UTC, so comparing their texts compares times. Lines of one log always stay in their order, also
-//! where a node's clock was set back.
+//! Lines wait until nothing new has come for a moment, then all that wait are printed, sorted by
+//! the time at which they were written. The runner writes times of fixed width in UTC, so comparing
+//! their texts compares times. Lines of one log always stay in their order, also where a node's
+//! clock was set back.
 //!
-//! A line that has not ended is printed once it has stood still for a moment, as far as it goes: a progress bar ends its line after hours.
-//! What comes of it later goes on behind that, unless something else was printed meanwhile; then it goes on in a line of its own.
+//! A line that has not ended is printed once it has stood still for a moment, as far as it goes: a
+//! progress bar ends its line after hours. What comes of it later goes on behind that, unless
+//! something else was printed meanwhile; then it goes on in a line of its own.
 
 use std::{
     collections::BTreeMap,
@@ -16,16 +18,20 @@ use muster_proto::v1::{LogPosition, LogsResponse};
 
 use super::screen::harmless;
 
-/// Bytes of lines held back for sorting. A terminal's user would rather have them out of order than wait for more.
+/// Bytes of lines held back for sorting. A terminal's user would rather have them out of order than
+/// wait for more.
 const PENDING_MAX: usize = 16 << 20;
 
-/// Longest line put together from pieces: a progress bar that never ends its line must not fill the memory.
+/// Longest line put together from pieces: a progress bar that never ends its line must not fill the
+/// memory.
 const LINE_MAX: usize = 1 << 20;
 
-/// Lines are held back this long to put the ranks' lines in order of time: a step of training is longer, a person's patience too.
+/// Lines are held back this long to put the ranks' lines in order of time: a step of training is
+/// longer, a person's patience too.
 const ORDER_WINDOW: Duration = Duration::from_millis(50);
 
-/// How long the end of a line is waited for: the pieces of a long line come one right after the other.
+/// How long the end of a line is waited for: the pieces of a long line come one right after the
+/// other.
 const OPEN_WAIT: Duration = Duration::from_millis(300);
 
 /// One log.
@@ -109,7 +115,10 @@ impl Merge {
         }
         let order = (!self.pending.is_empty()).then_some(self.pending_since + ORDER_WINDOW);
         let unshown = self.open.values().filter(|open| !open.text.is_empty());
-        unshown.map(|open| open.since + OPEN_WAIT).chain(order).min()
+        unshown
+            .map(|open| open.since + OPEN_WAIT)
+            .chain(order)
+            .min()
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -133,9 +142,15 @@ impl Merge {
         self.positions.iter().map(position).collect()
     }
 
-    /// The generation to go on from: the oldest of which something may be missing. None before anything has come.
+    /// The generation to go on from: the oldest of which something may be missing. None before
+    /// anything has come.
     pub(super) fn since(&self) -> Option<u64> {
-        let unended = self.positions.iter().filter(|(_, (_, ended))| !ended).map(|(source, _)| source.generation).min();
+        let unended = self
+            .positions
+            .iter()
+            .filter(|(_, (_, ended))| !ended)
+            .map(|(source, _)| source.generation)
+            .min();
         unended.or_else(|| self.positions.keys().map(|source| source.generation).max())
     }
 
@@ -144,19 +159,32 @@ impl Merge {
             // A word about the job.
             return;
         }
-        let node = if self.style.launcher { part.node } else { String::new() };
-        let source = Source { generation: part.generation, rank: part.rank, node };
+        let node = if self.style.launcher {
+            part.node
+        } else {
+            String::new()
+        };
+        let source = Source {
+            generation: part.generation,
+            rank: part.rank,
+            node,
+        };
         let position = self.positions.entry(source.clone()).or_default();
         *position = (position.0.max(part.at), position.1 || part.ended);
         for raw in part.lines {
-            let Some((time, stream, whole, text)) = read_cri(&raw) else { continue };
+            let Some((time, stream, whole, text)) = read_cri(&raw) else {
+                continue;
+            };
             let newest = self.newest.entry(source.clone()).or_default();
             if time > newest.as_str() {
                 time.clone_into(newest);
             }
             let key = (source.clone(), stream.to_owned());
-            let open =
-                self.open.entry(key.clone()).or_insert_with(|| Open { time: newest.clone(), text: String::new(), since: now });
+            let open = self.open.entry(key.clone()).or_insert_with(|| Open {
+                time: newest.clone(),
+                text: String::new(),
+                since: now,
+            });
             if open.text.is_empty() {
                 (open.time, open.since) = (newest.clone(), now);
             }
@@ -167,7 +195,13 @@ impl Merge {
                     self.pending_since = now;
                 }
                 self.pending_bytes += text.len();
-                self.pending.push(Line { time, source: key.0, stream: key.1, text, ended: true });
+                self.pending.push(Line {
+                    time,
+                    source: key.0,
+                    stream: key.1,
+                    text,
+                    ended: true,
+                });
             }
         }
     }
@@ -177,7 +211,13 @@ impl Merge {
         for ((source, stream), open) in &mut self.open {
             if !open.text.is_empty() && open.since + OPEN_WAIT <= now {
                 let (time, text) = (open.time.clone(), std::mem::take(&mut open.text));
-                self.pending.push(Line { time, source: source.clone(), stream: stream.clone(), text, ended: false });
+                self.pending.push(Line {
+                    time,
+                    source: source.clone(),
+                    stream: stream.clone(),
+                    text,
+                    ended: false,
+                });
             }
         }
         self.pending_bytes = 0;
@@ -192,8 +232,16 @@ impl Merge {
 
     /// All that is left, also lines that were never ended.
     pub(super) fn finish(&mut self, now: Instant) -> String {
-        let open = std::mem::take(&mut self.open).into_iter().filter(|(_, open)| !open.text.is_empty());
-        let lines = open.map(|((source, stream), Open { time, text, .. })| Line { time, source, stream, text, ended: true });
+        let open = std::mem::take(&mut self.open)
+            .into_iter()
+            .filter(|(_, open)| !open.text.is_empty());
+        let lines = open.map(|((source, stream), Open { time, text, .. })| Line {
+            time,
+            source,
+            stream,
+            text,
+            ended: true,
+        });
         self.pending.extend(lines);
         let printed = self.flush(now);
         printed + self.end_line()
@@ -201,12 +249,18 @@ impl Merge {
 
     /// Ends the line that was printed last, if it has not ended: something else is to be printed.
     pub(super) fn end_line(&mut self) -> &'static str {
-        if self.unended.take().is_some() { "\n" } else { "" }
+        if self.unended.take().is_some() {
+            "\n"
+        } else {
+            ""
+        }
     }
 
     fn print(&mut self, line: Line, out: &mut String) {
         let before = self.unended.take();
-        let goes_on = before.as_ref().is_some_and(|before| (&before.source, &before.stream) == (&line.source, &line.stream));
+        let goes_on = before
+            .as_ref()
+            .is_some_and(|before| (&before.source, &before.stream) == (&line.source, &line.stream));
         if before.is_some() && !goes_on {
             out.push('\n');
         }
@@ -233,7 +287,11 @@ impl Merge {
         if line.ended {
             out.push('\n');
         } else {
-            self.unended = Some(Unended { source: line.source, stream: line.stream, rewound });
+            self.unended = Some(Unended {
+                source: line.source,
+                stream: line.stream,
+                rewound,
+            });
         }
     }
 
@@ -250,11 +308,17 @@ impl Merge {
     }
 }
 
-/// `2026-11-21T11:35:28.123456789Z stdout F text`: time, stream, whether the line ends here, and the text.
+/// `2026-11-21T11:35:28.123456789Z stdout F text`: time, stream, whether the line ends here, and
+/// the text.
 fn read_cri(line: &str) -> Option<(&str, &str, bool, &str)> {
     let mut parts = line.splitn(4, ' ');
     let (time, stream, flag) = (parts.next()?, parts.next()?, parts.next()?);
-    Some((time, stream, !flag.starts_with('P'), parts.next().unwrap_or_default()))
+    Some((
+        time,
+        stream,
+        !flag.starts_with('P'),
+        parts.next().unwrap_or_default(),
+    ))
 }
 
 #[cfg(test)]

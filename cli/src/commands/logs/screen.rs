@@ -1,7 +1,8 @@
 //! What workers print, made harmless for a terminal.
 //!
-//! A line of a log may hold any bytes: those that clear the screen, that set the terminal's title, that make it answer as if its user had
-//! typed. Colours are kept, as `less -R` keeps them. What only moves the cursor is left out, and every other control character is shown.
+//! A line of a log may hold any bytes: those that clear the screen, that set the terminal's title,
+//! that make it answer as if its user had typed. Colours are kept, as `less -R` keeps them. What
+//! only moves the cursor is left out, and every other control character is shown.
 
 /// One line without its end, or a part of it.
 pub(super) fn harmless(text: &str) -> String {
@@ -39,13 +40,19 @@ pub(super) fn harmless(text: &str) -> String {
     out
 }
 
-/// The control sequence (ECMA-48, `ESC [`) at the front of a text, and whether it only sets colours and the like.
+/// The control sequence (ECMA-48, `ESC [`) at the front of a text, and whether it only sets colours
+/// and the like.
 fn sequence(text: &str) -> Option<(&str, bool)> {
     let body = text.strip_prefix("\u{1b}[")?.as_bytes();
     let parameters = body.iter().take_while(|b| matches!(b, 0x30..=0x3f)).count();
-    let between = body[parameters..].iter().take_while(|b| matches!(b, 0x20..=0x2f)).count();
+    let between = body[parameters..]
+        .iter()
+        .take_while(|b| matches!(b, 0x20..=0x2f))
+        .count();
     let last = *body.get(parameters + between)?;
-    let plain = body[..parameters].iter().all(|b| matches!(b, b'0'..=b'9' | b';' | b':'));
+    let plain = body[..parameters]
+        .iter()
+        .all(|b| matches!(b, b'0'..=b'9' | b';' | b':'));
     let is_colour = last == b'm' && between == 0 && plain;
     matches!(last, 0x40..=0x7e).then(|| (&text[..parameters + between + 3], is_colour))
 }
@@ -58,9 +65,18 @@ mod tests {
     fn colours_stay_and_nothing_else_reaches_the_terminal() {
         let cases = [
             ("plain \t caf\u{e9} 漢字", "plain \t caf\u{e9} 漢字"),
-            ("\u{1b}[1;31mred\u{1b}[0m done", "\u{1b}[1;31mred\u{1b}[0m done"),
-            ("\u{1b}[38:5:9mred, and no end", "\u{1b}[38:5:9mred, and no end\u{1b}[0m"),
-            ("clear \u{1b}[2J\u{1b}[Hscreen, up \u{1b}[A", "clear screen, up "),
+            (
+                "\u{1b}[1;31mred\u{1b}[0m done",
+                "\u{1b}[1;31mred\u{1b}[0m done",
+            ),
+            (
+                "\u{1b}[38:5:9mred, and no end",
+                "\u{1b}[38:5:9mred, and no end\u{1b}[0m",
+            ),
+            (
+                "clear \u{1b}[2J\u{1b}[Hscreen, up \u{1b}[A",
+                "clear screen, up ",
+            ),
             ("hide \u{1b}[?25l cursor", "hide  cursor"),
             ("keys \u{1b}[>4;2m", "keys "),
             ("answer \u{1b}[c \u{1b}[6n", "answer  "),
@@ -79,14 +95,20 @@ mod tests {
 
     #[test]
     fn whatever_it_is_no_control_character_is_left_but_of_colours() {
-        let alphabet = ["\u{1b}", "[", "2", ";", "J", "m", "]", "\u{7}", "\r", "\n", "\u{9b}", "x", " ", "?", "\u{e9}"];
+        let alphabet = [
+            "\u{1b}", "[", "2", ";", "J", "m", "]", "\u{7}", "\r", "\n", "\u{9b}", "x", " ", "?",
+            "\u{e9}",
+        ];
         // Every text of up to four of these.
         for n in 0..alphabet.len().pow(4) {
-            let text: String = (0..4).map(|at| alphabet[n / alphabet.len().pow(at) % alphabet.len()]).collect();
+            let text: String = (0..4)
+                .map(|at| alphabet[n / alphabet.len().pow(at) % alphabet.len()])
+                .collect();
             let shown = harmless(&text);
             let mut rest = shown.as_str();
             while let Some(at) = rest.find(char::is_control) {
-                let (found, is_colour) = sequence(&rest[at..]).unwrap_or_else(|| panic!("{text:?} is shown as {shown:?}"));
+                let (found, is_colour) = sequence(&rest[at..])
+                    .unwrap_or_else(|| panic!("{text:?} is shown as {shown:?}"));
                 assert!(is_colour, "{text:?} is shown as {shown:?}");
                 rest = &rest[at + found.len()..];
             }

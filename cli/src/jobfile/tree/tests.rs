@@ -1,12 +1,20 @@
 use super::*;
 
 fn at(line: u64, column: u64, value: Value) -> Node {
-    Node { place: Place { line, column }, value }
+    Node {
+        place: Place { line, column },
+        value,
+    }
 }
 
 fn entries(node: Node) -> Vec<(String, Place, Node)> {
-    let Value::Object(entries) = node.value else { panic!("{node:?} is not an object") };
-    entries.into_iter().map(|entry| (entry.key, entry.key_place, entry.node)).collect()
+    let Value::Object(entries) = node.value else {
+        panic!("{node:?} is not an object")
+    };
+    entries
+        .into_iter()
+        .map(|entry| (entry.key, entry.key_place, entry.node))
+        .collect()
 }
 
 #[test]
@@ -14,18 +22,33 @@ fn every_value_knows_its_place() {
     let tree = parse("a: 1\nb:\n  - x\n  - \"10\"\nc: {d: yes, e: ~}\n").unwrap();
     let entries = entries(tree);
     assert_eq!(entries[0].2, at(1, 4, Value::Whole(1)));
-    let list = Value::List(vec![at(3, 5, Value::Text("x".into())), at(4, 5, Value::Text("10".into()))]);
+    let list = Value::List(vec![
+        at(3, 5, Value::Text("x".into())),
+        at(4, 5, Value::Text("10".into())),
+    ]);
     assert_eq!(entries[1].1, Place { line: 2, column: 1 });
     assert_eq!(entries[1].2.value, list);
-    let Value::Object(inner) = &entries[2].2.value else { panic!("not an object") };
-    assert_eq!((inner[0].key_place, &inner[0].node), (Place { line: 5, column: 5 }, &at(5, 8, Value::Bool(true))));
+    let Value::Object(inner) = &entries[2].2.value else {
+        panic!("not an object")
+    };
+    assert_eq!(
+        (inner[0].key_place, &inner[0].node),
+        (Place { line: 5, column: 5 }, &at(5, 8, Value::Bool(true)))
+    );
     assert_eq!(inner[1].node.value, Value::Null);
 }
 
 #[test]
 fn json_is_read_as_well() {
     let entries = entries(parse("{\"a\": [1, 2],\n\t\"b\": \"x\"}").unwrap());
-    assert_eq!(entries[1], ("b".into(), Place { line: 2, column: 2 }, at(2, 7, Value::Text("x".into()))));
+    assert_eq!(
+        entries[1],
+        (
+            "b".into(),
+            Place { line: 2, column: 2 },
+            at(2, 7, Value::Text("x".into()))
+        )
+    );
 }
 
 #[test]
@@ -47,5 +70,8 @@ fn a_hostile_file_is_refused_quickly() {
             )
         })
     );
-    assert_eq!(parse(&laughs).unwrap_err().1, "is too large or too deeply nested for a job");
+    assert_eq!(
+        parse(&laughs).unwrap_err().1,
+        "is too large or too deeply nested for a job"
+    );
 }

@@ -11,12 +11,24 @@ struct Ended(Child);
 
 impl Ended {
     fn start(command: &mut Command) -> Ended {
-        Ended(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+        Ended(
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        )
     }
 
     /// Waits for the first byte of its output.
     fn has_spoken(mut self) -> Ended {
-        self.0.stdout.as_mut().unwrap().read_exact(&mut [0; 1]).unwrap();
+        self.0
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut [0; 1])
+            .unwrap();
         self
     }
 
@@ -27,8 +39,12 @@ impl Ended {
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        let below = Identity::of(self.0.id() as i32).map(|me| descendants(&[me])).unwrap_or_default();
-        below.iter().for_each(|process| process.signal(Signal::KILL));
+        let below = Identity::of(self.0.id() as i32)
+            .map(|me| descendants(&[me]))
+            .unwrap_or_default();
+        below
+            .iter()
+            .for_each(|process| process.signal(Signal::KILL));
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -42,7 +58,10 @@ fn marked(dir: &Path, script: &str) -> Ended {
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what} does not come true");
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "{what} does not come true"
+        );
         std::thread::yield_now();
     }
 }
@@ -57,9 +76,11 @@ fn a_name_with_brackets_is_read() {
 
 #[test]
 fn a_process_lives_until_its_last_thread_has_ended() {
-    // Of a killed daemon the first thread may be gone while another still holds its socket: one connects to it then.
+    // Of a killed daemon the first thread may be gone while another still holds its socket: one
+    // connects to it then.
     let with = |threads: u32| {
-        let text = format!("42 (a) Z 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 12345 0 0");
+        let text =
+            format!("42 (a) Z 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 12345 0 0");
         Stat::parse(text.as_bytes()).unwrap().is_alive()
     };
     assert!(with(2) && !with(1) && !with(0));
@@ -70,11 +91,23 @@ fn another_process_with_the_same_pid_is_not_meant() {
     let mut child = marked(Path::new("/none"), "exec sleep 60");
     let me = child.identity();
     assert!(me.is_alive());
-    for other in [Identity { start_time: me.start_time + 1, ..me.clone() }, Identity { boot_id: "x".into(), ..me.clone() }] {
+    for other in [
+        Identity {
+            start_time: me.start_time + 1,
+            ..me.clone()
+        },
+        Identity {
+            boot_id: "x".into(),
+            ..me.clone()
+        },
+    ] {
         assert!(!other.is_alive());
         other.signal(Signal::KILL);
     }
-    assert!(me.is_alive(), "a signal for another process must not arrive");
+    assert!(
+        me.is_alive(),
+        "a signal for another process must not arrive"
+    );
     me.signal(Signal::KILL);
     child.0.wait().unwrap();
     assert!(!me.is_alive());
@@ -88,12 +121,29 @@ fn what_names_the_directory_is_ours_and_what_only_reads_it_is_not() {
     let run = dir.path().join("runs/x");
     let ours = [
         marked(&dir.path().join("part"), "exec sleep 60"),
-        Ended::start(Command::new(&runner).args(["-c", "sleep 60; :", "hold", "--dir"]).arg(&run)),
-        Ended::start(Command::new("sleep").arg("60").env_clear().env("PYTHON_EXEC", run.join("muster-shim"))),
+        Ended::start(
+            Command::new(&runner)
+                .args(["-c", "sleep 60; :", "hold", "--dir"])
+                .arg(&run),
+        ),
+        Ended::start(
+            Command::new("sleep")
+                .arg("60")
+                .env_clear()
+                .env("PYTHON_EXEC", run.join("muster-shim")),
+        ),
     ];
     let strangers = [
-        Ended::start(Command::new("sh").args(["-c", "sleep 60; :", "tail", "-f"]).arg(&run)),
-        Ended::start(Command::new("sleep").arg("60").env(MARK, format!("{}2", dir.path().display()))),
+        Ended::start(
+            Command::new("sh")
+                .args(["-c", "sleep 60; :", "tail", "-f"])
+                .arg(&run),
+        ),
+        Ended::start(
+            Command::new("sleep")
+                .arg("60")
+                .env(MARK, format!("{}2", dir.path().display())),
+        ),
     ];
     let found = |child: &Ended| tree(dir.path(), &[]).contains(&child.identity());
     for (i, child) in ours.iter().enumerate() {
@@ -107,7 +157,11 @@ async fn a_tree_is_cut_with_its_orphans_and_strangers_are_left() {
     let dir = tempfile::tempdir().unwrap();
     let stranger_dir = tempfile::tempdir().unwrap();
     // Grandchildren: one in its own session, one an orphan, one without the mark.
-    let root = marked(dir.path(), "setsid sleep 60 & (sleep 60 &) ; env -i sleep 60 & echo; wait").has_spoken();
+    let root = marked(
+        dir.path(),
+        "setsid sleep 60 & (sleep 60 &) ; env -i sleep 60 & echo; wait",
+    )
+    .has_spoken();
     let stranger = marked(stranger_dir.path(), "echo; sleep 60").has_spoken();
     let find = || tree(dir.path(), &[]);
     until("the tree has grown", || find().len() == 4);

@@ -62,16 +62,30 @@ struct Network {
 
 impl Usage {
     pub(super) fn of(usage: v1::Usage, at_unix_us: u64) -> Self {
-        let space = |space: v1::Space| Space { available_bytes: space.available, total_bytes: space.total };
+        let space = |space: v1::Space| Space {
+            available_bytes: space.available,
+            total_bytes: space.total,
+        };
         let mean = |milli: u32| f64::from(milli) / 1_000.0;
         let load = |load: v1::Load| Load {
             one_minute: mean(load.one_milli),
             five_minutes: mean(load.five_milli),
             fifteen_minutes: mean(load.fifteen_milli),
         };
-        let cpu = |cpu: v1::CpuUsage| Cpu { cpus: cpu.cpus, used_milli: cpu.all_milli, used_by_others_milli: cpu.others_milli };
-        let disk = |disk: v1::DiskUsage| Disk { holds: holds(disk.role()), path: disk.path, space: disk.space.map(space) };
-        let network = |all: v1::Traffic| Network { received_bytes: all.received_bytes, sent_bytes: all.sent_bytes };
+        let cpu = |cpu: v1::CpuUsage| Cpu {
+            cpus: cpu.cpus,
+            used_milli: cpu.all_milli,
+            used_by_others_milli: cpu.others_milli,
+        };
+        let disk = |disk: v1::DiskUsage| Disk {
+            holds: holds(disk.role()),
+            path: disk.path,
+            space: disk.space.map(space),
+        };
+        let network = |all: v1::Traffic| Network {
+            received_bytes: all.received_bytes,
+            sent_bytes: all.sent_bytes,
+        };
         Self {
             at: time(at_unix_us),
             memory: usage.memory.map(space),

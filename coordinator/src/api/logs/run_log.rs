@@ -1,8 +1,9 @@
 //! One log of one generation, on its way to one client.
 //!
-//! A followed log ends in one of two ways. Its agent says that the run is over and that this was all; or the fleet knows that the run is
-//! proven dead, and one last read brings what was written until then. So it does not matter which of agent and coordinator hears of a
-//! run, or of its end, first.
+//! A followed log ends in one of two ways. Its agent says that the run is over and that this was
+//! all; or the fleet knows that the run is proven dead, and one last read brings what was written
+//! until then. So it does not matter which of agent and coordinator hears of a run, or of its end,
+//! first.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +20,8 @@ use crate::{
     board::Jobs,
 };
 
-/// A broken read is followed by the end of its session within this time, or it was the session that ended the read.
+/// A broken read is followed by the end of its session within this time, or it was the session that
+/// ended the read.
 const SESSION_END: Duration = Duration::from_secs(2);
 
 pub(super) struct RunLog {
@@ -49,7 +51,10 @@ impl RunLog {
         out: Out<v1::LogsResponse>,
     ) -> Self {
         let node = match &source {
-            Source::Rank(rank) => generation.node_of(*rank).expect("the rank was checked against this generation").clone(),
+            Source::Rank(rank) => generation
+                .node_of(*rank)
+                .expect("the rank was checked against this generation")
+                .clone(),
             Source::Launcher(node) => node.clone(),
         };
         let position = logs.positions.get(&(generation.number, source.clone()));
@@ -89,10 +94,21 @@ impl RunLog {
                 }
                 // The session that carried the read has ended, or will have in a moment.
                 let session = connection.session();
-                let ended = connections.wait_for(|all| all.get(&self.node).is_none_or(|now| now.session() != session));
+                let ended = connections.wait_for(|all| {
+                    all.get(&self.node)
+                        .is_none_or(|now| now.session() != session)
+                });
                 if tokio::time::timeout(SESSION_END, ended).await.is_err() {
-                    let notice = format!("the log of {} is cut off here: {} serves too many log readers", self.source, self.node);
-                    self.send(v1::LogsResponse { notice, ended: true, ..self.blank() }).await;
+                    let notice = format!(
+                        "the log of {} is cut off here: {} serves too many log readers",
+                        self.source, self.node
+                    );
+                    self.send(v1::LogsResponse {
+                        notice,
+                        ended: true,
+                        ..self.blank()
+                    })
+                    .await;
                     return;
                 }
             } else {
@@ -113,7 +129,12 @@ impl RunLog {
     }
 
     /// Reads through one session, what there is or, if the log may grow, until its end.
-    async fn read(&mut self, connection: &Connection, grows: bool, jobs: &mut watch::Receiver<Jobs>) -> ReadEnd {
+    async fn read(
+        &mut self,
+        connection: &Connection,
+        grows: bool,
+        jobs: &mut watch::Receiver<Jobs>,
+    ) -> ReadEnd {
         let read = v1::LogRead {
             job_uid: self.uid.to_string(),
             generation: self.generation.0,
@@ -124,7 +145,12 @@ impl RunLog {
             tail: self.tail.filter(|_| self.at.is_none()),
             ..v1::LogRead::default()
         };
-        let Some(mut reading) = self.context.connections.read(connection, read, self.shared).await else {
+        let Some(mut reading) = self
+            .context
+            .connections
+            .read(connection, read, self.shared)
+            .await
+        else {
             return ReadEnd::Broken;
         };
         loop {
@@ -137,13 +163,30 @@ impl RunLog {
                 },
                 () = self.out.closed() => return ReadEnd::Done,
             };
-            let Some(v1::LogChunk { lines, end, error, at, lost, .. }) = chunk else { return ReadEnd::Broken };
+            let Some(v1::LogChunk {
+                lines,
+                end,
+                error,
+                at,
+                lost,
+                ..
+            }) = chunk
+            else {
+                return ReadEnd::Broken;
+            };
             let over = end || !error.is_empty();
             let mut notice = String::new();
             if !error.is_empty() && self.expects_a_log() {
-                notice = format!("{} of generation {} on {}: {error}", self.source, self.generation, self.node);
+                notice = format!(
+                    "{} of generation {} on {}: {error}",
+                    self.source, self.generation, self.node
+                );
             } else if lost > 0 {
-                let place = if self.at.unwrap_or(0) == 0 { "at its beginning" } else { "here" };
+                let place = if self.at.unwrap_or(0) == 0 {
+                    "at its beginning"
+                } else {
+                    "here"
+                };
                 notice = format!(
                     "{} of generation {} on {}: {lost} bytes of the log are missing {place}: a node keeps a log's newest part",
                     self.source, self.generation, self.node
@@ -154,7 +197,12 @@ impl RunLog {
                 self.at = Some(at);
             }
             let is_news = moves || over || !lines.is_empty() || !notice.is_empty();
-            let response = v1::LogsResponse { lines, notice, ended: over, ..self.blank() };
+            let response = v1::LogsResponse {
+                lines,
+                notice,
+                ended: over,
+                ..self.blank()
+            };
             if (is_news && !self.send(response).await) || over {
                 return ReadEnd::Done;
             }
@@ -162,15 +210,18 @@ impl RunLog {
     }
 
     fn job(&self) -> Option<Arc<JobView>> {
-        self.context.handle.job(&self.job).filter(|view| view.record.uid == self.uid)
+        self.context
+            .handle
+            .job(&self.job)
+            .filter(|view| view.record.uid == self.uid)
     }
 
     /// Whether this node's share of the generation may still write: nothing has proven it dead.
     fn may_grow(&self) -> bool {
         self.job().is_some_and(|view| {
-            view.record
-                .unproven_generations()
-                .any(|generation| generation.number == self.generation && !generation.dead.contains(&self.node))
+            view.record.unproven_generations().any(|generation| {
+                generation.number == self.generation && !generation.dead.contains(&self.node)
+            })
         })
     }
 
@@ -178,18 +229,37 @@ impl RunLog {
         self.job().is_none_or(|view| view.record.phase.is_over())
     }
 
-    /// Whoever follows a job was not promised anything of a generation that was given up before it was started.
+    /// Whoever follows a job was not promised anything of a generation that was given up before it
+    /// was started.
     fn expects_a_log(&self) -> bool {
         let view = self.job();
-        let generation = view.as_ref().and_then(|view| view.record.generation(self.generation));
+        let generation = view
+            .as_ref()
+            .and_then(|view| view.record.generation(self.generation));
         !self.follow || generation.is_none_or(|generation| generation.started)
     }
 
     async fn say_missing(&self, waits: bool) -> bool {
-        let what = if self.at.is_none() { "is missing" } else { "is cut off here" };
-        let then = if waits { "; it goes on when the node is back" } else { "" };
-        let notice = format!("{} is not connected: the log of {} {what}{then}", self.node, self.source);
-        self.send(v1::LogsResponse { notice, ended: !waits, ..self.blank() }).await
+        let what = if self.at.is_none() {
+            "is missing"
+        } else {
+            "is cut off here"
+        };
+        let then = if waits {
+            "; it goes on when the node is back"
+        } else {
+            ""
+        };
+        let notice = format!(
+            "{} is not connected: the log of {} {what}{then}",
+            self.node, self.source
+        );
+        self.send(v1::LogsResponse {
+            notice,
+            ended: !waits,
+            ..self.blank()
+        })
+        .await
     }
 
     /// The rank; 0 for a launcher, which has none.

@@ -1,5 +1,5 @@
-//! Damage from outside: cuts and flipped bits anywhere in the store's file. The answer is an error that says so, or all that was
-//! there; never less, and never a panic.
+//! Damage from outside: cuts and flipped bits anywhere in the store's file. The answer is an error
+//! that says so, or all that was there; never less, and never a panic.
 
 use std::{
     fs::{self, File},
@@ -12,11 +12,15 @@ use crate::store::{Loaded, Store, StoreError, redb::RedbStore};
 
 /// Random damages per kind of file. `MUSTER_LONG_DRILL` asks for as many as the project promises.
 fn rounds() -> u64 {
-    if std::env::var_os("MUSTER_LONG_DRILL").is_some() { 50_000 } else { 300 }
+    if std::env::var_os("MUSTER_LONG_DRILL").is_some() {
+        50_000
+    } else {
+        300
+    }
 }
 
-/// The file of a store, whole, and what it holds. It lies in memory, where a machine has such a place: each round opens it anew,
-/// and a disk would make milliseconds of that.
+/// The file of a store, whole, and what it holds. It lies in memory, where a machine has such a
+/// place: each round opens it anew, and a disk would make milliseconds of that.
 struct Bench {
     directory: tempfile::TempDir,
     whole: Vec<u8>,
@@ -29,7 +33,12 @@ impl Bench {
     /// As a coordinator leaves it that ends well, or one that is killed.
     fn new(closed: bool) -> Self {
         let memory = Path::new("/dev/shm");
-        let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+        let directory = if memory.is_dir() {
+            tempfile::tempdir_in(memory)
+        } else {
+            tempfile::tempdir()
+        }
+        .unwrap();
         let (mut whole, mut expected) = filled(directory.path());
         if !closed {
             let mut store = RedbStore::open(directory.path()).unwrap();
@@ -39,7 +48,13 @@ impl Bench {
             expected = store.load().unwrap();
         }
         let witness = fs::read(directory.path().join("last-commit")).unwrap();
-        Self { directory, whole, witness, expected, random: 0x2545_F491_4F6C_DD1D }
+        Self {
+            directory,
+            whole,
+            witness,
+            expected,
+            random: 0x2545_F491_4F6C_DD1D,
+        }
     }
 
     fn file(&self) -> PathBuf {
@@ -59,10 +74,14 @@ impl Bench {
         let error = loop {
             match open_and_load(self.directory.path()) {
                 Ok(loaded) => {
-                    assert!(loaded == self.expected, "{what}: something else was read, silently");
+                    assert!(
+                        loaded == self.expected,
+                        "{what}: something else was read, silently"
+                    );
                     return false;
                 }
-                // Another test starts a process: until it executes its program it holds a copy of our lock.
+                // Another test starts a process: until it executes its program it holds a copy of
+                // our lock.
                 Err(StoreError::InUse { .. }) => std::thread::yield_now(),
                 Err(error) => break error,
             }
@@ -73,7 +92,10 @@ impl Bench {
             StoreError::Format { .. } => text.contains("use the build that wrote it"),
             _ => false,
         };
-        assert!(helps && text.contains(self.file().to_str().unwrap()), "{what}: {error:?}");
+        assert!(
+            helps && text.contains(self.file().to_str().unwrap()),
+            "{what}: {error:?}"
+        );
         true
     }
 
@@ -85,7 +107,8 @@ impl Bench {
         }
         let file = File::options().write(true).open(self.file()).unwrap();
         for bit in bits {
-            file.write_all_at(&damaged[bit / 8..=bit / 8], (bit / 8) as u64).unwrap();
+            file.write_all_at(&damaged[bit / 8..=bit / 8], (bit / 8) as u64)
+                .unwrap();
         }
         let refused = self.is_refused(&format!("bits {bits:?} flipped"));
         // Reading repairs, and repairing writes.
@@ -104,10 +127,16 @@ impl Bench {
         let mut refused = 0;
         for _ in 0..rounds() {
             let count = 1 + self.random(3);
-            let bits: Vec<usize> = (0..count).map(|_| self.random(self.whole.len() * 8)).collect();
+            let bits: Vec<usize> = (0..count)
+                .map(|_| self.random(self.whole.len() * 8))
+                .collect();
             refused += u64::from(self.flip(&bits));
         }
-        assert!(refused > rounds() / 20, "only {refused} of {} damages were noticed", rounds());
+        assert!(
+            refused > rounds() / 20,
+            "only {refused} of {} damages were noticed",
+            rounds()
+        );
     }
 }
 
@@ -126,8 +155,11 @@ fn no_flipped_bit_of_a_killed_coordinators_store_is_read_as_something_else() {
 fn a_store_cut_anywhere_is_refused() {
     let mut bench = Bench::new(true);
     let long = std::env::var_os("MUSTER_LONG_DRILL").is_some();
-    let cuts: Vec<usize> =
-        if long { (0..bench.whole.len()).collect() } else { (0..200).map(|_| bench.random(bench.whole.len())).collect() };
+    let cuts: Vec<usize> = if long {
+        (0..bench.whole.len()).collect()
+    } else {
+        (0..200).map(|_| bench.random(bench.whole.len())).collect()
+    };
     for cut in cuts {
         fs::write(bench.file(), &bench.whole[..cut]).unwrap();
         // What is cut off may be free space; then all is there.
@@ -139,7 +171,10 @@ fn a_store_cut_anywhere_is_refused() {
 #[test]
 fn an_older_copy_of_the_store_alone_is_refused_and_its_note_is_only_a_second_opinion() {
     let bench = Bench::new(false);
-    let (directory, note) = (bench.directory.path(), bench.directory.path().join("last-commit"));
+    let (directory, note) = (
+        bench.directory.path(),
+        bench.directory.path().join("last-commit"),
+    );
     let mut store = RedbStore::open(directory).unwrap();
     store.commit(&[put(job(33)), said(33)]).unwrap();
     drop(store);

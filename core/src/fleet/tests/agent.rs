@@ -29,9 +29,18 @@ pub(super) struct Agent {
 impl Agent {
     /// What it says of its launchers, if that is new.
     pub(super) fn spares(&mut self) -> Option<Vec<SpareReport>> {
-        let state = || self.refuses.clone().map_or(SpareState::Ready, SpareState::Refused);
+        let state = || {
+            self.refuses
+                .clone()
+                .map_or(SpareState::Ready, SpareState::Refused)
+        };
         let asked = self.asked.iter().filter(|_| !self.imports);
-        let spares: Vec<SpareReport> = asked.map(|job| SpareReport { job: job.clone(), state: state() }).collect();
+        let spares: Vec<SpareReport> = asked
+            .map(|job| SpareReport {
+                job: job.clone(),
+                state: state(),
+            })
+            .collect();
         (spares != self.said).then(|| {
             self.said = spares.clone();
             spares
@@ -40,16 +49,26 @@ impl Agent {
 }
 
 /// `imports`: launchers that are started take for ever to import.
-pub(super) fn obey(runs: &mut BTreeMap<RunId, RunReport>, desired: DesiredRun, term: Term, now: Timestamp, imports: bool) {
-    let older_alive =
-        runs.iter().any(|(id, run)| id.job == desired.run.job && id.generation < desired.run.generation && !run.phase.is_over());
+pub(super) fn obey(
+    runs: &mut BTreeMap<RunId, RunReport>,
+    desired: DesiredRun,
+    term: Term,
+    now: Timestamp,
+    imports: bool,
+) {
+    let older_alive = runs.iter().any(|(id, run)| {
+        id.job == desired.run.job && id.generation < desired.run.generation && !run.phase.is_over()
+    });
     let fresh = || RunReport::preparing(desired.run.clone(), term);
     match desired.target {
         Target::Ready(assignment) => {
             let run = runs.entry(desired.run.clone()).or_insert_with(fresh);
             if run.phase == RunPhase::Preparing && !older_alive {
                 run.phase = RunPhase::Ready;
-                run.store = assignment.hosts_store.then(|| Endpoint { host: "127.0.0.1".into(), port: 4000 });
+                run.store = assignment.hosts_store.then(|| Endpoint {
+                    host: "127.0.0.1".into(),
+                    port: 4000,
+                });
             }
         }
         Target::Running(assignment, _) => {
@@ -57,7 +76,9 @@ pub(super) fn obey(runs: &mut BTreeMap<RunId, RunReport>, desired: DesiredRun, t
             if run.phase == RunPhase::Ready {
                 (run.phase, run.launched_at) = (RunPhase::Running, Some(now));
                 let locals = 0..assignment.proc_per_node;
-                run.ranks = locals.map(|local| rank_report(assignment.first_rank + local, local, now)).collect();
+                run.ranks = locals
+                    .map(|local| rank_report(assignment.first_rank + local, local, now))
+                    .collect();
                 if imports {
                     run.ranks.clear();
                 }
@@ -74,5 +95,9 @@ pub(super) fn obey(runs: &mut BTreeMap<RunId, RunReport>, desired: DesiredRun, t
 }
 
 fn rank_report(rank: u32, local_rank: u32, now: Timestamp) -> RankReport {
-    RankReport { pid: 1000 + rank, started_at: Some(now), ..RankReport::bare(rank, local_rank) }
+    RankReport {
+        pid: 1000 + rank,
+        started_at: Some(now),
+        ..RankReport::bare(rank, local_rank)
+    }
 }

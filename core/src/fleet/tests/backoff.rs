@@ -5,21 +5,33 @@ use crate::spec::RestartPolicyDocument;
 
 /// Steps to `step` within ten seconds, then a rank fails. How long the restart waits.
 fn trains_and_fails(bench: &mut Bench, step: Option<u64>, lasts: Duration) -> Duration {
-    assert_eq!(bench.job("digits").phase, Phase::Running, "{}", bench.job("digits").message);
+    assert_eq!(
+        bench.job("digits").phase,
+        Phase::Running,
+        "{}",
+        bench.job("digits").message
+    );
     bench.pass(lasts);
     step.into_iter().for_each(|step| bench.step("digits", step));
     bench.rank_exits("digits", 0, Exit::Code(1), Some("ValueError: no"));
     // The coalesce window.
     bench.pass(Duration::from_millis(100));
-    let wait = bench.job("digits").not_before.map_or(Duration::ZERO, |at| at.since(bench.now) + Duration::from_millis(50));
+    let wait = bench.job("digits").not_before.map_or(Duration::ZERO, |at| {
+        at.since(bench.now) + Duration::from_millis(50)
+    });
     bench.pass(wait + SECOND);
     wait
 }
 
 fn bench() -> Bench {
     let mut bench = Bench::new(&["a"]);
-    let spec =
-        SpecDocument { restart_policy: Some(RestartPolicyDocument { max_restarts: Some(100), window: None }), ..document(1, 1, 1) };
+    let spec = SpecDocument {
+        restart_policy: Some(RestartPolicyDocument {
+            max_restarts: Some(100),
+            window: None,
+        }),
+        ..document(1, 1, 1)
+    };
     bench.submit("digits", spec);
     bench
 }
@@ -28,7 +40,11 @@ fn bench() -> Bench {
 fn a_generation_that_trained_a_step_further_is_restarted_at_once() {
     let mut bench = bench();
     for generation in 1..=5 {
-        assert_eq!(trains_and_fails(&mut bench, Some(generation * 200), 10 * SECOND), Duration::ZERO, "generation {generation}");
+        assert_eq!(
+            trains_and_fails(&mut bench, Some(generation * 200), 10 * SECOND),
+            Duration::ZERO,
+            "generation {generation}"
+        );
     }
 }
 
@@ -38,8 +54,15 @@ fn repeating_what_was_trained_before_is_no_progress() {
     let steps = [100, 80, 90, 100];
     let waits = steps.map(|step| trains_and_fails(&mut bench, Some(step), 10 * SECOND).as_secs());
     assert_eq!(waits, [0, 1, 2, 4], "nothing after step 100");
-    assert_eq!(trains_and_fails(&mut bench, Some(101), 10 * SECOND), Duration::ZERO);
-    assert_eq!(trains_and_fails(&mut bench, Some(101), 10 * SECOND), SECOND, "it starts afresh");
+    assert_eq!(
+        trains_and_fails(&mut bench, Some(101), 10 * SECOND),
+        Duration::ZERO
+    );
+    assert_eq!(
+        trains_and_fails(&mut bench, Some(101), 10 * SECOND),
+        SECOND,
+        "it starts afresh"
+    );
 }
 
 #[test]
@@ -57,7 +80,11 @@ fn failures_that_the_budget_has_forgotten_do_not_count() {
     for _ in 0..3 {
         trains_and_fails(&mut bench, Some(100), SECOND);
     }
-    assert_eq!(trains_and_fails(&mut bench, Some(100), window + SECOND), Duration::ZERO, "steps that begin anew with each epoch");
+    assert_eq!(
+        trains_and_fails(&mut bench, Some(100), window + SECOND),
+        Duration::ZERO,
+        "steps that begin anew with each epoch"
+    );
 }
 
 #[test]
@@ -70,6 +97,12 @@ fn a_failure_of_somebody_else_after_training_starts_the_row_afresh() {
     bench.agents.get_mut(&"a".into()).unwrap().boot = 1;
     bench.connect("a");
     bench.pass(SECOND);
-    assert_eq!(bench.job("digits").incidents.last().unwrap().charged, Charged::Node);
-    assert_eq!(trains_and_fails(&mut bench, Some(200), SECOND), Duration::ZERO);
+    assert_eq!(
+        bench.job("digits").incidents.last().unwrap().charged,
+        Charged::Node
+    );
+    assert_eq!(
+        trains_and_fails(&mut bench, Some(200), SECOND),
+        Duration::ZERO
+    );
 }

@@ -24,8 +24,11 @@ fn comes_back_fenced(bench: &mut Bench, node: &str) {
     let agent = bench.agents.get_mut(&node.into()).unwrap();
     agent.frozen = false;
     for run in agent.runs.values_mut().filter(|run| !run.phase.is_over()) {
-        (run.phase, run.fenced, run.dead_at, run.launcher_exit) = (RunPhase::Dead, true, Some(now), Some(Exit::Signal(15)));
-        run.ranks.iter_mut().for_each(|rank| (rank.exit, rank.exited_at) = (Some(Exit::Signal(9)), Some(now)));
+        (run.phase, run.fenced, run.dead_at, run.launcher_exit) =
+            (RunPhase::Dead, true, Some(now), Some(Exit::Signal(15)));
+        run.ranks
+            .iter_mut()
+            .for_each(|rank| (rank.exit, rank.exited_at) = (Some(Exit::Signal(9)), Some(now)));
     }
     bench.connect(node);
 }
@@ -43,7 +46,11 @@ fn connect_with(bench: &mut Bench, node: &str, speaks: Speaks) -> Vec<Effect> {
         term_seen: Term(0),
         epoch_seen: NodeEpoch(0),
         jobs_seen: BTreeMap::new(),
-        report: NodeReport { address: "127.0.0.1".into(), slots: 1, ..NodeReport::default() },
+        report: NodeReport {
+            address: "127.0.0.1".into(),
+            slots: 1,
+            ..NodeReport::default()
+        },
         runs: Vec::new(),
     };
     let effects = bench.input(Input::Connected { session, hello });
@@ -62,12 +69,19 @@ fn a_lost_nodes_workers_are_replaced_once_they_must_have_stopped() {
     assert_eq!(bench.members("digits"), ["b"]);
     assert!(!job.current.as_ref().unwrap().started);
     let waits = "waiting until the workers on a must have stopped by themselves (fenceAfter 10s)";
-    assert_eq!((job.reason.as_str(), job.message.as_str()), ("Fencing", waits));
+    assert_eq!(
+        (job.reason.as_str(), job.message.as_str()),
+        ("Fencing", waits)
+    );
     bench.pass(SECOND);
     let job = bench.job("digits");
     assert!(job.current.as_ref().unwrap().started, "{}", job.message);
     assert!(job.retiring[0].dead.is_empty(), "no timer proves a death");
-    assert_eq!(bench.fleet.slots_free(&"a".into(), None), 0, "nor gives a slot back");
+    assert_eq!(
+        bench.fleet.slots_free(&"a".into(), None),
+        0,
+        "nor gives a slot back"
+    );
     comes_back_fenced(&mut bench, "a");
     assert!(bench.job("digits").retiring.is_empty(), "its own word does");
     assert_eq!(bench.fleet.slots_free(&"a".into(), None), 1);
@@ -76,7 +90,13 @@ fn a_lost_nodes_workers_are_replaced_once_they_must_have_stopped() {
 #[test]
 fn without_a_fence_only_a_proof_helps() {
     let mut bench = Bench::new(&["a", "b"]);
-    bench.submit("digits", SpecDocument { fence_after: None, ..fenced(1) });
+    bench.submit(
+        "digits",
+        SpecDocument {
+            fence_after: None,
+            ..fenced(1)
+        },
+    );
     falls_silent(&mut bench, "a");
     bench.pass(60 * SECOND);
     let job = bench.job("digits");
@@ -93,7 +113,10 @@ fn a_restarted_coordinator_counts_from_its_own_start() {
     bench.restart_coordinator();
     bench.connect("b");
     bench.pass(25 * SECOND);
-    assert!(!bench.job("digits").current.as_ref().unwrap().started, "who knows whom its predecessor has heard");
+    assert!(
+        !bench.job("digits").current.as_ref().unwrap().started,
+        "who knows whom its predecessor has heard"
+    );
     bench.pass(SECOND);
     assert!(bench.job("digits").current.as_ref().unwrap().started);
 }
@@ -104,13 +127,25 @@ fn a_member_that_stopped_by_itself_is_nobodys_fault() {
     bench.submit("digits", fenced(1));
     falls_silent(&mut bench, "a");
     bench.pass(20 * SECOND);
-    assert_eq!(bench.job("digits").last_generation.0, 1, "there is no better place");
+    assert_eq!(
+        bench.job("digits").last_generation.0,
+        1,
+        "there is no better place"
+    );
     comes_back_fenced(&mut bench, "a");
     bench.pass(SECOND);
     let job = bench.job("digits");
     let incident = job.incidents.last().unwrap();
-    assert_eq!((incident.cause, incident.charged, &incident.node), (Cause::Fenced, Charged::Nobody, &None), "{}", incident.message);
-    assert_eq!((job.restarts.len(), job.current.as_ref().unwrap().started), (0, true));
+    assert_eq!(
+        (incident.cause, incident.charged, &incident.node),
+        (Cause::Fenced, Charged::Nobody, &None),
+        "{}",
+        incident.message
+    );
+    assert_eq!(
+        (job.restarts.len(), job.current.as_ref().unwrap().started),
+        (0, true)
+    );
     assert!(bench.fleet.node_views()[0].record.marks.is_empty());
 }
 
@@ -121,26 +156,47 @@ fn a_silent_member_is_not_waited_for_once_it_must_have_stopped() {
     falls_silent(&mut bench, "a");
     bench.pass(26 * SECOND);
     let job = bench.job("digits");
-    assert_eq!((job.phase, job.reason.as_str()), (Phase::Pending, "BelowMinimum"), "it cannot go on where it was");
+    assert_eq!(
+        (job.phase, job.reason.as_str()),
+        (Phase::Pending, "BelowMinimum"),
+        "it cannot go on where it was"
+    );
     assert_eq!(job.incidents.last().unwrap().cause, Cause::Fenced);
     // It had been told to run, and never heard it: now it must not begin any more.
     let agent = bench.agents.get_mut(&"a".into()).unwrap();
     (agent.frozen, agent.runs) = (false, BTreeMap::new());
     bench.connect("a");
     bench.pass(SECOND);
-    assert_eq!((bench.job("digits").last_generation.0, bench.job("digits").phase), (2, Phase::Running));
+    assert_eq!(
+        (
+            bench.job("digits").last_generation.0,
+            bench.job("digits").phase
+        ),
+        (2, Phase::Running)
+    );
 }
 
 #[test]
 fn an_agent_of_the_version_before_is_served_and_gets_no_fenced_job() {
     let mut bench = Bench::new(&[]);
-    let before = Speaks { oldest: protocol::FENCES - 1, newest: protocol::FENCES - 1 };
+    let before = Speaks {
+        oldest: protocol::FENCES - 1,
+        newest: protocol::FENCES - 1,
+    };
     let effects = connect_with(&mut bench, "a", before);
-    assert!(matches!(&effects[..], [Effect::Welcome { protocol: 1, .. }, ..]), "{effects:?}");
+    assert!(
+        matches!(&effects[..], [Effect::Welcome { protocol: 1, .. }, ..]),
+        "{effects:?}"
+    );
     bench.submit("fenced", fenced(1));
     let job = bench.job("fenced");
     assert_eq!(job.phase, Phase::Pending);
-    assert!(job.message.contains("a has an agent that does not know fenceAfter: upgrade it"), "{}", job.message);
+    assert!(
+        job.message
+            .contains("a has an agent that does not know fenceAfter: upgrade it"),
+        "{}",
+        job.message
+    );
     bench.submit("digits", document(1, 1, 1));
     assert_eq!(bench.members("digits"), ["a"]);
     bench.connect("b");
@@ -151,8 +207,19 @@ fn an_agent_of_the_version_before_is_served_and_gets_no_fenced_job() {
 #[test]
 fn an_agent_without_a_common_version_is_told_what_to_do() {
     let mut bench = Bench::new(&[]);
-    let effects = connect_with(&mut bench, "a", Speaks { oldest: 8, newest: 9 });
-    let said = "the agent speaks protocol 8 to 9, this coordinator 1 to 2: upgrade the coordinator first";
-    assert!(matches!(&effects[..], [Effect::Refuse { why, .. }] if why.starts_with(said)), "{effects:?}");
+    let effects = connect_with(
+        &mut bench,
+        "a",
+        Speaks {
+            oldest: 8,
+            newest: 9,
+        },
+    );
+    let said =
+        "the agent speaks protocol 8 to 9, this coordinator 1 to 2: upgrade the coordinator first";
+    assert!(
+        matches!(&effects[..], [Effect::Refuse { why, .. }] if why.starts_with(said)),
+        "{effects:?}"
+    );
     assert_eq!(bench.fleet.node_views().len(), 0);
 }

@@ -11,13 +11,20 @@ fn seen(bench: &mut Bench, job: &str, joined: &[u32], all: bool) {
     let agent = bench.agents.get_mut(&generation.members[0].node).unwrap();
     let run = agent.runs.get_mut(&generation.run(&uid)).unwrap();
     (run.joined_ranks, run.all_joined_at) = (joined.to_vec(), all.then_some(now));
-    let (session, runs) = (agent.session.unwrap(), agent.runs.values().cloned().collect());
+    let (session, runs) = (
+        agent.session.unwrap(),
+        agent.runs.values().cloned().collect(),
+    );
     bench.input(Input::Runs { session, runs });
 }
 
 fn joining(bench: &Bench, job: &str) -> Vec<u32> {
     let view = bench.fleet.job_view(&bench.job(job).uid).unwrap();
-    view.ranks.iter().filter(|rank| rank.joining).map(|rank| rank.rank).collect()
+    view.ranks
+        .iter()
+        .filter(|rank| rank.joining)
+        .map(|rank| rank.rank)
+        .collect()
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! A coordinator that starts again: it listens, adopts what runs, and goes on with what it had decided.
+//! A coordinator that starts again: it listens, adopts what runs, and goes on with what it had
+//! decided.
 
 use super::*;
 
@@ -26,13 +27,22 @@ fn a_restarted_coordinator_adopts_what_runs() {
     let before = bench.job("digits").current.clone();
     bench.restart_coordinator();
     bench.pass(SECOND);
-    assert_eq!(bench.job("digits").phase, Phase::Running, "silence right after a start means nothing");
+    assert_eq!(
+        bench.job("digits").phase,
+        Phase::Running,
+        "silence right after a start means nothing"
+    );
     for node in ["a", "b", "c"] {
         bench.connect(node);
     }
     bench.pass(20 * SECOND);
     assert_eq!(bench.job("digits").current, before, "nothing is re-formed");
-    assert!(bench.agents.values().all(|agent| agent.runs.values().all(|run| run.phase == RunPhase::Running)));
+    assert!(bench.agents.values().all(|agent| {
+        agent
+            .runs
+            .values()
+            .all(|run| run.phase == RunPhase::Running)
+    }));
 }
 
 #[test]
@@ -55,11 +65,20 @@ fn a_member_that_was_lost_before_is_listened_for() {
     bench.pass(6 * SECOND);
     bench.restart_coordinator();
     bench.connect("a");
-    assert_eq!(bench.fleet.nodes.nodes[&"b".into()].liveness, Liveness::Unknown, "it is not judged unheard");
+    assert_eq!(
+        bench.fleet.nodes.nodes[&"b".into()].liveness,
+        Liveness::Unknown,
+        "it is not judged unheard"
+    );
     bench.connect("b");
     bench.pass(20 * SECOND);
     let job = bench.job("digits");
-    assert_eq!((job.phase, &job.current), (Phase::Running, &before), "training goes on where it was: {}", job.message);
+    assert_eq!(
+        (job.phase, &job.current),
+        (Phase::Running, &before),
+        "training goes on where it was: {}",
+        job.message
+    );
 }
 
 #[test]
@@ -68,9 +87,16 @@ fn nothing_is_resized_while_a_restarted_coordinator_listens() {
     bench.submit("digits", document(1, 3, 3));
     bench.restart_coordinator();
     bench.connect("a");
-    let name = JobName { namespace: "default".into(), name: "digits".into() };
+    let name = JobName {
+        namespace: "default".into(),
+        name: "digits".into(),
+    };
     bench.request(Request::Scale { name, nodes: 2 });
-    assert_eq!(bench.job("digits").last_generation.0, 1, "its successor could not be opened yet");
+    assert_eq!(
+        bench.job("digits").last_generation.0,
+        1,
+        "its successor could not be opened yet"
+    );
     bench.connect("b");
     bench.connect("c");
     assert_eq!(bench.members("digits"), ["a", "b"]);
@@ -91,23 +117,46 @@ fn a_decision_committed_before_a_crash_is_carried_out_after_it() {
     bench.connect("a");
     bench.connect("b");
     let job = bench.job("digits");
-    assert_eq!((job.phase, job.last_generation.0), (Phase::Running, 1), "{}", job.message);
+    assert_eq!(
+        (job.phase, job.last_generation.0),
+        (Phase::Running, 1),
+        "{}",
+        job.message
+    );
 }
 
 #[test]
 fn a_large_fleet_has_longer_to_come_back() {
-    let nodes = (0..2_000).map(|i| crate::fleet::budget::tests::node(&format!("n{i:04}"))).collect();
+    let nodes = (0..2_000)
+        .map(|i| crate::fleet::budget::tests::node(&format!("n{i:04}")))
+        .collect();
     let start = Timestamp(1_000_000_000);
-    let mut fleet = Fleet::new(Policy::default(), Term(2), Stored { nodes, ..Stored::default() }, start);
+    let mut fleet = Fleet::new(
+        Policy::default(),
+        Term(2),
+        Stored {
+            nodes,
+            ..Stored::default()
+        },
+        start,
+    );
     let mut now = start;
     let mut lost_at = |until: Duration| {
         while now < start + until {
             now = now + Policy::default().tick;
             fleet.turn(now, Input::Tick);
         }
-        fleet.node_views().iter().filter(|node| node.liveness == Liveness::Lost).count()
+        fleet
+            .node_views()
+            .iter()
+            .filter(|node| node.liveness == Liveness::Lost)
+            .count()
     };
-    assert_eq!(lost_at(Duration::from_millis(13_750)), 0, "10 s, and 2 ms for each");
+    assert_eq!(
+        lost_at(Duration::from_millis(13_750)),
+        0,
+        "10 s, and 2 ms for each"
+    );
     assert_eq!(lost_at(Duration::from_millis(14_250)), 2_000);
 }
 
@@ -120,7 +169,13 @@ fn a_coordinator_that_stood_still_for_a_minute_listens_before_it_judges() {
     bench.now = bench.now + 60 * SECOND;
     // What piled up meanwhile: every agent has given its session up. Then the timer.
     for node in ["a", "b", "c"] {
-        let session = bench.agents.get_mut(&node.into()).unwrap().session.take().unwrap();
+        let session = bench
+            .agents
+            .get_mut(&node.into())
+            .unwrap()
+            .session
+            .take()
+            .unwrap();
         bench.input(Input::Disconnected { session });
     }
     bench.input(Input::Tick);
@@ -130,7 +185,15 @@ fn a_coordinator_that_stood_still_for_a_minute_listens_before_it_judges() {
     }
     bench.pass(SECOND);
     let job = bench.job("digits");
-    assert_eq!((job.phase, job.last_generation.0), (Phase::Running, 1), "{}", job.message);
-    let said: Vec<&str> = bench.events[told..].iter().map(|event| event.reason.as_str()).collect();
+    assert_eq!(
+        (job.phase, job.last_generation.0),
+        (Phase::Running, 1),
+        "{}",
+        job.message
+    );
+    let said: Vec<&str> = bench.events[told..]
+        .iter()
+        .map(|event| event.reason.as_str())
+        .collect();
     assert_eq!(said, ["NodesBack"], "nobody was suspected");
 }

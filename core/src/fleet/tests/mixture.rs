@@ -5,12 +5,19 @@ use crate::node_report::{Gpu, gpu::Driver};
 
 /// The node reports one GPU under a driver for this CUDA.
 fn reports(bench: &mut Bench, node: &str, cuda: &str) {
-    let gpu = Gpu { uuid: format!("{node}-0"), model: "H100".into(), ..Gpu::default() };
+    let gpu = Gpu {
+        uuid: format!("{node}-0"),
+        model: "H100".into(),
+        ..Gpu::default()
+    };
     let report = NodeReport {
         address: "127.0.0.1".into(),
         slots: 1,
         gpus: vec![gpu],
-        driver: Some(Driver { cuda: cuda.into(), ..Driver::default() }),
+        driver: Some(Driver {
+            cuda: cuda.into(),
+            ..Driver::default()
+        }),
         ..NodeReport::default()
     };
     let session = bench.agents[&node.into()].session.unwrap();
@@ -20,16 +27,28 @@ fn reports(bench: &mut Bench, node: &str, cuda: &str) {
 
 fn mixed() -> Bench {
     let mut bench = Bench::new(&["a", "b", "c"]);
-    [("a", "13.0"), ("b", "12.8"), ("c", "12.4")].into_iter().for_each(|(node, cuda)| reports(&mut bench, node, cuda));
+    [("a", "13.0"), ("b", "12.8"), ("c", "12.4")]
+        .into_iter()
+        .for_each(|(node, cuda)| reports(&mut bench, node, cuda));
     bench
 }
 
 fn spec(min: i64, mix: &str) -> SpecDocument {
-    SpecDocument { gpus_per_node: Some(1), node_mix: Some(mix.into()), ..document(min, 3, 3) }
+    SpecDocument {
+        gpus_per_node: Some(1),
+        node_mix: Some(mix.into()),
+        ..document(min, 3, 3)
+    }
 }
 
 fn nodes(bench: &Bench) -> Vec<String> {
-    bench.job("digits").current.iter().flat_map(|g| g.members.iter()).map(|member| member.node.to_string()).collect()
+    bench
+        .job("digits")
+        .current
+        .iter()
+        .flat_map(|g| g.members.iter())
+        .map(|member| member.node.to_string())
+        .collect()
 }
 
 #[test]
@@ -37,7 +56,10 @@ fn a_mixture_is_taken_with_a_warning() {
     let mut bench = mixed();
     bench.submit("digits", spec(2, "warn"));
     assert_eq!(nodes(&bench), ["a", "b", "c"]);
-    assert!(bench.events.iter().any(|event| event.reason == "MixedNodes" && event.message.contains("CUDA 12 on b and 1 more")));
+    assert!(
+        bench.events.iter().any(|event| event.reason == "MixedNodes"
+            && event.message.contains("CUDA 12 on b and 1 more"))
+    );
 }
 
 #[test]
@@ -45,10 +67,19 @@ fn a_job_that_refuses_it_takes_the_nodes_that_go_together() {
     let mut bench = mixed();
     bench.submit("digits", spec(2, "refuse"));
     assert_eq!(nodes(&bench), ["b", "c"]);
-    assert!(!bench.events.iter().any(|event| event.reason == "MixedNodes"));
+    assert!(
+        !bench
+            .events
+            .iter()
+            .any(|event| event.reason == "MixedNodes")
+    );
     reports(&mut bench, "a", "12.8");
     bench.pass(60 * SECOND);
-    assert_eq!(nodes(&bench), ["b", "c", "a"], "the third has come to be like them");
+    assert_eq!(
+        nodes(&bench),
+        ["b", "c", "a"],
+        "the third has come to be like them"
+    );
 }
 
 #[test]
@@ -57,6 +88,10 @@ fn where_they_are_too_few_it_waits_and_says_what_differs() {
     bench.submit("digits", spec(3, "refuse"));
     let job = bench.job("digits");
     assert_eq!((job.phase, job.last_generation.0), (Phase::Pending, 0));
-    let message = "2 of at least 3 nodes available: a does not go with the others (CUDA 13, not CUDA 12)";
-    assert_eq!((job.reason.as_str(), job.message.as_str()), ("BelowMinimum", message));
+    let message =
+        "2 of at least 3 nodes available: a does not go with the others (CUDA 13, not CUDA 12)";
+    assert_eq!(
+        (job.reason.as_str(), job.message.as_str()),
+        ("BelowMinimum", message)
+    );
 }

@@ -5,7 +5,12 @@ use super::*;
 /// A machine claims this name, with nothing on it. Answers with why it is refused, if it is.
 fn claims(bench: &mut Bench, node: &str, boot: &str, uptime: Option<Duration>) -> Option<String> {
     bench.next += 1;
-    let report = NodeReport { address: "10.0.0.2".into(), hostname: "second".into(), slots: 1, ..NodeReport::default() };
+    let report = NodeReport {
+        address: "10.0.0.2".into(),
+        hostname: "second".into(),
+        slots: 1,
+        ..NodeReport::default()
+    };
     let hello = Hello {
         node: node.into(),
         boot_id: boot.into(),
@@ -35,7 +40,11 @@ fn breaks(bench: &mut Bench, node: &str) {
 }
 
 fn dead(bench: &Bench, job: &str) -> Vec<NodeName> {
-    bench.job(job).unproven_generations().flat_map(|generation| generation.dead.iter().cloned()).collect()
+    bench
+        .job(job)
+        .unproven_generations()
+        .flat_map(|generation| generation.dead.iter().cloned())
+        .collect()
 }
 
 fn at_work() -> Bench {
@@ -59,11 +68,19 @@ fn a_second_machine_proves_nothing_dead_after_one_broken_session() {
          (10.0.0.2), has been up for 1h, so it is not that machine after a reboot. Start its agent with a name of its own (--node-name); \
          or, if the other machine is gone and none of its workers runs any more, strike it off (muster delete node a)"
     );
-    assert!(bench.events.iter().any(|event| event.reason == "SessionRefused" && event.warning));
+    assert!(
+        bench
+            .events
+            .iter()
+            .any(|event| event.reason == "SessionRefused" && event.warning)
+    );
     // The first one comes back, and trains on.
     bench.connect("a");
     bench.pass(10 * SECOND);
-    assert_eq!((bench.job("digits").phase, &bench.job("digits").current), (Phase::Running, &before));
+    assert_eq!(
+        (bench.job("digits").phase, &bench.job("digits").current),
+        (Phase::Running, &before)
+    );
 }
 
 #[test]
@@ -74,16 +91,28 @@ fn a_lost_machine_is_not_proven_dead_by_its_namesake_but_by_an_operator() {
     assert!(claims(&mut bench, "a", "another", Some(3_600 * SECOND)).is_some());
     assert_eq!(dead(&bench, "digits"), Vec::<NodeName>::new());
     bench.request(Request::DeleteNode { node: "a".into() });
-    assert_eq!(claims(&mut bench, "a", "another", Some(3_600 * SECOND)), None);
+    assert_eq!(
+        claims(&mut bench, "a", "another", Some(3_600 * SECOND)),
+        None
+    );
 }
 
 #[test]
 fn a_node_that_was_booted_anew_proves_its_workers_dead() {
-    for (silent, uptime) in [(2, Some(SECOND)), (60, Some(40 * SECOND)), (60, Some(64 * SECOND)), (60, None)] {
+    for (silent, uptime) in [
+        (2, Some(SECOND)),
+        (60, Some(40 * SECOND)),
+        (60, Some(64 * SECOND)),
+        (60, None),
+    ] {
         let mut bench = at_work();
         breaks(&mut bench, "a");
         bench.pass(silent * SECOND);
-        assert_eq!(claims(&mut bench, "a", "another", uptime), None, "{silent} {uptime:?}");
+        assert_eq!(
+            claims(&mut bench, "a", "another", uptime),
+            None,
+            "{silent} {uptime:?}"
+        );
         assert_eq!(dead(&bench, "digits"), ["a".into()], "{silent} {uptime:?}");
     }
 }
@@ -92,7 +121,10 @@ fn a_node_that_was_booted_anew_proves_its_workers_dead() {
 fn a_name_may_move_when_nothing_runs_under_it() {
     let mut bench = Bench::new(&["a"]);
     breaks(&mut bench, "a");
-    assert_eq!(claims(&mut bench, "a", "another", Some(3_600 * SECOND)), None);
+    assert_eq!(
+        claims(&mut bench, "a", "another", Some(3_600 * SECOND)),
+        None
+    );
 }
 
 #[test]
@@ -101,8 +133,12 @@ fn a_started_coordinator_goes_by_what_it_has_heard_itself() {
     bench.pass(60 * SECOND);
     bench.restart_coordinator();
     bench.pass(600 * SECOND);
-    // The clock of the coordinator before may have been wrong: how long the node was silent is not known.
-    assert_eq!(claims(&mut bench, "a", "another", Some(3_600 * SECOND)), None);
+    // The clock of the coordinator before may have been wrong: how long the node was silent is not
+    // known.
+    assert_eq!(
+        claims(&mut bench, "a", "another", Some(3_600 * SECOND)),
+        None
+    );
 
     let mut bench = at_work();
     bench.restart_coordinator();

@@ -6,7 +6,13 @@ use crate::fleet::prewarm::PREWARM_MAX;
 /// Two train, and a third has come whose imports take their time.
 fn growing(launch: Option<&str>) -> Bench {
     let mut bench = Bench::new(&["b", "c"]);
-    bench.submit("digits", SpecDocument { launch: launch.map(str::to_owned), ..document(2, 3, 3) });
+    bench.submit(
+        "digits",
+        SpecDocument {
+            launch: launch.map(str::to_owned),
+            ..document(2, 3, 3)
+        },
+    );
     bench.agents.entry("a".into()).or_default().imports = true;
     bench.connect("a");
     bench.pass(6 * SECOND);
@@ -15,7 +21,10 @@ fn growing(launch: Option<&str>) -> Bench {
 
 fn says(bench: &mut Bench, node: &str) {
     let agent = bench.agents.get_mut(&node.into()).unwrap();
-    let (session, spares) = (agent.session.unwrap(), agent.spares().expect("something new"));
+    let (session, spares) = (
+        agent.session.unwrap(),
+        agent.spares().expect("something new"),
+    );
     bench.input(Input::Spares { session, spares });
     bench.obey();
 }
@@ -28,14 +37,33 @@ fn asked(bench: &Bench, node: &str) -> usize {
 fn nobody_is_stopped_before_who_joins_is_ready() {
     let mut bench = growing(None);
     let job = bench.job("digits");
-    assert_eq!((job.phase, job.last_generation.0, job.reason.as_str()), (Phase::Running, 1, "Warming"), "{}", job.message);
-    assert!(job.message.contains("a gets ready to join"), "{}", job.message);
+    assert_eq!(
+        (job.phase, job.last_generation.0, job.reason.as_str()),
+        (Phase::Running, 1, "Warming"),
+        "{}",
+        job.message
+    );
+    assert!(
+        job.message.contains("a gets ready to join"),
+        "{}",
+        job.message
+    );
     assert_eq!(asked(&bench, "a"), 1);
     bench.agents.get_mut(&"a".into()).unwrap().imports = false;
     says(&mut bench, "a");
-    assert_eq!((bench.members("digits"), bench.job("digits").last_generation.0), (vec!["b", "c", "a"], 2));
+    assert_eq!(
+        (
+            bench.members("digits"),
+            bench.job("digits").last_generation.0
+        ),
+        (vec!["b", "c", "a"], 2)
+    );
     assert_eq!(bench.job("digits").reason, "Running");
-    assert_eq!(asked(&bench, "a"), 0, "it is a member and is told of its generation");
+    assert_eq!(
+        asked(&bench, "a"),
+        0,
+        "it is a member and is told of its generation"
+    );
 }
 
 #[test]
@@ -45,13 +73,29 @@ fn a_node_that_cannot_start_it_stops_nobody() {
     (agent.imports, agent.refuses) = (false, Some("no such file: train.py".into()));
     says(&mut bench, "a");
     let job = bench.job("digits");
-    assert_eq!((job.phase, job.last_generation.0, job.restart_count), (Phase::Running, 1, 0), "{}", job.message);
-    let event = bench.events.iter().find(|event| event.reason == "CannotJoin").expect("it is said");
-    assert_eq!(event.message, "a cannot join default/digits: no such file: train.py");
+    assert_eq!(
+        (job.phase, job.last_generation.0, job.restart_count),
+        (Phase::Running, 1, 0),
+        "{}",
+        job.message
+    );
+    let event = bench
+        .events
+        .iter()
+        .find(|event| event.reason == "CannotJoin")
+        .expect("it is said");
+    assert_eq!(
+        event.message,
+        "a cannot join default/digits: no such file: train.py"
+    );
     assert_eq!(asked(&bench, "a"), 0, "it is left alone");
     bench.agents.get_mut(&"a".into()).unwrap().refuses = None;
     bench.pass(61 * SECOND);
-    assert_eq!(bench.members("digits"), ["b", "c", "a"], "a minute later it is asked again");
+    assert_eq!(
+        bench.members("digits"),
+        ["b", "c", "a"],
+        "a minute later it is asked again"
+    );
 }
 
 #[test]
@@ -72,7 +116,11 @@ fn who_comes_later_does_not_put_it_off() {
         bench.connect(node);
         bench.pass(20 * SECOND);
     }
-    assert_eq!(bench.job("digits").last_generation.0, 2, "a minute and five seconds of cool-down after the first");
+    assert_eq!(
+        bench.job("digits").last_generation.0,
+        2,
+        "a minute and five seconds of cool-down after the first"
+    );
 }
 
 #[test]
@@ -85,13 +133,23 @@ fn of_two_jobs_that_want_one_place_the_second_waits_for_the_first() {
     bench.agents.entry("a".into()).or_default().imports = true;
     bench.connect("a");
     bench.pass(10 * SECOND);
-    assert_eq!((bench.members("digits"), bench.members("other")), (vec!["b", "c"], vec!["d", "e"]));
+    assert_eq!(
+        (bench.members("digits"), bench.members("other")),
+        (vec!["b", "c"], vec!["d", "e"])
+    );
     assert_eq!(asked(&bench, "a"), 1, "by the first");
     bench.agents.get_mut(&"a".into()).unwrap().imports = false;
     says(&mut bench, "a");
     bench.pass(10 * SECOND);
-    assert_eq!((bench.members("digits"), bench.members("other")), (vec!["b", "c", "a"], vec!["d", "e"]));
-    assert_eq!(bench.job("other").reason, "BelowReplicas", "nobody is awaited for it");
+    assert_eq!(
+        (bench.members("digits"), bench.members("other")),
+        (vec!["b", "c", "a"], vec!["d", "e"])
+    );
+    assert_eq!(
+        bench.job("other").reason,
+        "BelowReplicas",
+        "nobody is awaited for it"
+    );
 }
 
 #[test]
@@ -115,7 +173,13 @@ fn a_break_waits_for_nobody() {
     let mut bench = growing(None);
     bench.rank_exits("digits", 1, Exit::Signal(9), None);
     bench.pass(SECOND);
-    assert_eq!((bench.members("digits"), bench.job("digits").last_generation.0), (vec!["b", "c", "a"], 2));
+    assert_eq!(
+        (
+            bench.members("digits"),
+            bench.job("digits").last_generation.0
+        ),
+        (vec!["b", "c", "a"], 2)
+    );
 }
 
 #[test]
@@ -125,7 +189,11 @@ fn an_agent_that_comes_anew_is_asked_anew() {
     (agent.imports, agent.incarnation) = (false, 0);
     let session = agent.session.take().unwrap();
     bench.input(Input::Disconnected { session });
-    assert_eq!(bench.job("digits").reason, "BelowReplicas", "nobody waits for one that is away");
+    assert_eq!(
+        bench.job("digits").reason,
+        "BelowReplicas",
+        "nobody waits for one that is away"
+    );
     bench.connect("a");
     bench.pass(SECOND);
     assert_eq!(bench.members("digits"), ["b", "c", "a"]);

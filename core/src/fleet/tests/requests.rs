@@ -9,7 +9,9 @@ fn submitting_twice_makes_one_job() {
     let again = bench.submit("digits", document(1, 1, 1));
     assert!(matches!(again, Answer::Job { existed: true, .. }));
     let other = bench.submit("digits", document(1, 1, 2));
-    let Answer::Refused(Refusal::JobExists { fields, .. }) = other else { panic!("{other:?}") };
+    let Answer::Refused(Refusal::JobExists { fields, .. }) = other else {
+        panic!("{other:?}")
+    };
     assert_eq!(fields, "spec.maxReplicas");
     assert_eq!(bench.fleet.jobs.len(), 1);
 }
@@ -18,10 +20,24 @@ fn submitting_twice_makes_one_job() {
 fn one_request_id_is_one_submission_whatever_its_name() {
     let mut bench = Bench::new(&["a"]);
     let submit = |bench: &mut Bench, name: &str, uid: &str| {
-        let metadata = Metadata { name: name.into(), namespace: None };
-        let document = JobDocument { api_version: API_VERSION.into(), kind: KIND.into(), metadata, spec: document(1, 1, 1) };
+        let metadata = Metadata {
+            name: name.into(),
+            namespace: None,
+        };
+        let document = JobDocument {
+            api_version: API_VERSION.into(),
+            kind: KIND.into(),
+            metadata,
+            spec: document(1, 1, 1),
+        };
         let (name, spec) = document.check().unwrap();
-        bench.request(Request::Submit { name, spec, uid: uid.into(), request_id: "r1".into(), validate_only: false })
+        bench.request(Request::Submit {
+            name,
+            spec,
+            uid: uid.into(),
+            request_id: "r1".into(),
+            validate_only: false,
+        })
     };
     submit(&mut bench, "digits", "u1");
     let again = submit(&mut bench, "digits", "u2");
@@ -33,7 +49,10 @@ fn one_request_id_is_one_submission_whatever_its_name() {
         "the retry of a job that is over: {late:?}"
     );
     let renamed = submit(&mut bench, "other", "u4");
-    assert!(matches!(&renamed, Answer::Refused(Refusal::JobExists { fields, .. }) if fields == "metadata.name"), "{renamed:?}");
+    assert!(
+        matches!(&renamed, Answer::Refused(Refusal::JobExists { fields, .. }) if fields == "metadata.name"),
+        "{renamed:?}"
+    );
     assert_eq!(bench.fleet.jobs.len(), 1);
 }
 
@@ -42,10 +61,26 @@ fn cordons_beyond_the_cap_are_withheld_and_said() {
     let mut bench = Bench::new(&["a", "b", "c"]);
     for (node, mark) in [("a", "one"), ("b", "two")] {
         for job in [mark, mark, "three"] {
-            let record = &mut bench.fleet.nodes.nodes.get_mut(&node.into()).unwrap().record;
-            let name = JobName { namespace: "default".into(), name: job.into() };
+            let record = &mut bench
+                .fleet
+                .nodes
+                .nodes
+                .get_mut(&node.into())
+                .unwrap()
+                .record;
+            let name = JobName {
+                namespace: "default".into(),
+                name: job.into(),
+            };
             let (at, lasted) = (bench.now, Duration::ZERO);
-            record.marks.push(Mark { at, job: job.into(), name, cause: Cause::NodeLost, lasted, standing: Standing::Node });
+            record.marks.push(Mark {
+                at,
+                job: job.into(),
+                name,
+                cause: Cause::NodeLost,
+                lasted,
+                standing: Standing::Node,
+            });
         }
     }
     bench.submit("digits", document(2, 2, 2));
@@ -56,9 +91,19 @@ fn cordons_beyond_the_cap_are_withheld_and_said() {
         bench.connect(node);
         bench.pass(2 * SECOND);
     }
-    let cordoned: Vec<&str> = bench.stored_nodes.values().filter(|n| n.cordon.is_some()).map(|n| n.name.as_str()).collect();
+    let cordoned: Vec<&str> = bench
+        .stored_nodes
+        .values()
+        .filter(|n| n.cordon.is_some())
+        .map(|n| n.name.as_str())
+        .collect();
     assert_eq!(cordoned, ["a"], "one of three is a tenth already");
-    assert!(bench.events.iter().any(|event| event.reason == "CordonWithheld" && event.node == Some("b".into())));
+    assert!(
+        bench
+            .events
+            .iter()
+            .any(|event| event.reason == "CordonWithheld" && event.node == Some("b".into()))
+    );
 }
 
 #[test]
@@ -71,7 +116,10 @@ fn a_suspect_node_gets_no_new_work() {
     bench.submit("solo", document(1, 1, 1));
     assert_eq!(bench.members("solo"), ["b"]);
     bench.submit("two", document(1, 1, 1));
-    assert_eq!(bench.job("two").message, "0 of at least 1 nodes available: a suspect, b occupied");
+    assert_eq!(
+        bench.job("two").message,
+        "0 of at least 1 nodes available: a suspect, b occupied"
+    );
 }
 
 #[test]
@@ -85,33 +133,53 @@ fn every_end_is_acknowledged_so_that_its_runner_may_go() {
     assert_eq!(bench.job("one").phase, Phase::Succeeded);
     bench.submit("two", document(1, 1, 1));
     cancel(&mut bench, "two");
-    assert!(bench.agents.values().all(|agent| agent.runs.is_empty()), "{:?}", bench.agents[&"a".into()].runs);
+    assert!(
+        bench.agents.values().all(|agent| agent.runs.is_empty()),
+        "{:?}",
+        bench.agents[&"a".into()].runs
+    );
 }
 
 #[test]
 fn a_cordoned_node_gets_no_new_work_and_loses_none() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.submit("one", document(1, 1, 1));
-    bench.request(Request::Cordon { node: "a".into(), by: "alice".into(), reason: "fan".into() });
+    bench.request(Request::Cordon {
+        node: "a".into(),
+        by: "alice".into(),
+        reason: "fan".into(),
+    });
     bench.pass(SECOND);
     assert_eq!(bench.members("one"), ["a"]);
     bench.submit("two", document(1, 1, 2));
     assert_eq!(bench.members("two"), ["b"]);
     bench.rank_exits("one", 0, Exit::Code(1), None);
     bench.pass(SECOND);
-    assert_eq!(bench.job("one").reason, "BelowMinimum", "its next generation does not go back to a cordoned node");
+    assert_eq!(
+        bench.job("one").reason,
+        "BelowMinimum",
+        "its next generation does not go back to a cordoned node"
+    );
 }
 
 #[test]
 fn cancel_stops_everything_and_is_for_ever() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.submit("digits", document(2, 2, 2));
-    let name = JobName { namespace: "default".into(), name: "digits".into() };
+    let name = JobName {
+        namespace: "default".into(),
+        name: "digits".into(),
+    };
     bench.request(Request::Cancel { name });
     assert_eq!(bench.job("digits").phase, Phase::Cancelled);
     bench.pass(60 * SECOND);
     assert_eq!(bench.job("digits").phase, Phase::Cancelled);
-    assert!(bench.agents.values().all(|agent| agent.runs.values().all(|run| run.phase.is_over())));
+    assert!(
+        bench
+            .agents
+            .values()
+            .all(|agent| agent.runs.values().all(|run| run.phase.is_over()))
+    );
 }
 
 #[test]
@@ -129,8 +197,14 @@ fn an_old_store_is_refused_by_an_agent_that_has_seen_a_newer_term() {
         report: NodeReport::default(),
         runs: Vec::new(),
     };
-    let effects = bench.input(Input::Connected { session: SessionId(9), hello });
-    assert!(matches!(&effects[..], [Effect::Refuse { why, .. }] if why.contains("--min-term 6")), "{effects:?}");
+    let effects = bench.input(Input::Connected {
+        session: SessionId(9),
+        hello,
+    });
+    assert!(
+        matches!(&effects[..], [Effect::Refuse { why, .. }] if why.contains("--min-term 6")),
+        "{effects:?}"
+    );
     assert_eq!(bench.fleet.node_views().len(), 0);
 }
 

@@ -6,7 +6,10 @@ use super::*;
 fn with(torch: &[&str]) -> Bench {
     let names: Vec<String> = ('a'..).take(torch.len()).map(String::from).collect();
     let mut bench = Bench::new(&names.iter().map(String::as_str).collect::<Vec<_>>());
-    names.iter().zip(torch).for_each(|(node, torch)| has(&mut bench, node, torch));
+    names
+        .iter()
+        .zip(torch)
+        .for_each(|(node, torch)| has(&mut bench, node, torch));
     bench
 }
 
@@ -15,11 +18,19 @@ fn has(bench: &mut Bench, node: &str, torch: &str) {
 }
 
 fn refusing(min: i64, replicas: i64) -> SpecDocument {
-    SpecDocument { node_mix: Some("refuse".into()), ..document(min, replicas, replicas) }
+    SpecDocument {
+        node_mix: Some("refuse".into()),
+        ..document(min, replicas, replicas)
+    }
 }
 
 fn told<'a>(bench: &'a Bench, reason: &str) -> Vec<&'a str> {
-    bench.events.iter().filter(|event| event.reason == reason).map(|event| event.message.as_str()).collect()
+    bench
+        .events
+        .iter()
+        .filter(|event| event.reason == reason)
+        .map(|event| event.message.as_str())
+        .collect()
 }
 
 #[test]
@@ -27,10 +38,27 @@ fn a_mixture_is_started_with_one_warning_for_each_generation() {
     let mut bench = with(&["2.15.0", "2.14.1", "2.15.0"]);
     bench.submit("digits", document(2, 3, 3));
     bench.pass(SECOND);
-    assert_eq!((bench.members("digits"), bench.job("digits").last_generation.0), (vec!["a", "b", "c"], 1));
-    let [warning] = told(&bench, "MixedNodes")[..] else { panic!("{:?}", bench.events) };
-    assert!(warning.starts_with("the release of torch differs: torch 2.14 on b, torch 2.15 on a and 1 more; "), "{warning}");
-    assert!(told(&bench, "WorldFormed")[0].ends_with("; torch 2.14.1 / torch 2.15.0"), "{:?}", told(&bench, "WorldFormed"));
+    assert_eq!(
+        (
+            bench.members("digits"),
+            bench.job("digits").last_generation.0
+        ),
+        (vec!["a", "b", "c"], 1)
+    );
+    let [warning] = told(&bench, "MixedNodes")[..] else {
+        panic!("{:?}", bench.events)
+    };
+    assert!(
+        warning.starts_with(
+            "the release of torch differs: torch 2.14 on b, torch 2.15 on a and 1 more; "
+        ),
+        "{warning}"
+    );
+    assert!(
+        told(&bench, "WorldFormed")[0].ends_with("; torch 2.14.1 / torch 2.15.0"),
+        "{:?}",
+        told(&bench, "WorldFormed")
+    );
 }
 
 #[test]
@@ -39,20 +67,52 @@ fn a_job_that_refuses_it_goes_on_without_the_mismatched() {
     bench.submit("digits", refusing(2, 3));
     bench.pass(60 * SECOND);
     let job = bench.job("digits");
-    assert_eq!((bench.members("digits"), job.last_generation.0), (vec!["a", "c"], 2), "one that trains is not disturbed for it");
+    assert_eq!(
+        (bench.members("digits"), job.last_generation.0),
+        (vec!["a", "c"], 2),
+        "one that trains is not disturbed for it"
+    );
     assert!(!job.history[0].started, "the mixture never was");
-    assert_eq!((job.phase, job.message.as_str()), (Phase::Running, "2 of 3 wanted nodes"));
-    assert_eq!((job.restarts.len(), job.restart_count), (0, 0), "nothing had been started");
+    assert_eq!(
+        (job.phase, job.message.as_str()),
+        (Phase::Running, "2 of 3 wanted nodes")
+    );
+    assert_eq!(
+        (job.restarts.len(), job.restart_count),
+        (0, 0),
+        "nothing had been started"
+    );
     let receipt = job.incidents.last().unwrap();
-    assert_eq!((receipt.cause, receipt.charged, receipt.culprit.as_deref()), (Cause::MixedNodes, Charged::Nobody, Some("b")));
-    assert_eq!(receipt.message, "1 of 3 nodes not taken, as they do not go with the others: b (torch 2.14, not torch 2.15)");
-    assert_eq!((receipt.collateral.len(), told(&bench, "MixedNodes")), (0, vec![receipt.message.as_str()]));
-    assert!(bench.stored_nodes.values().all(|node| node.marks.is_empty()), "no fault of the node's");
+    assert_eq!(
+        (receipt.cause, receipt.charged, receipt.culprit.as_deref()),
+        (Cause::MixedNodes, Charged::Nobody, Some("b"))
+    );
+    assert_eq!(
+        receipt.message,
+        "1 of 3 nodes not taken, as they do not go with the others: b (torch 2.14, not torch 2.15)"
+    );
+    assert_eq!(
+        (receipt.collateral.len(), told(&bench, "MixedNodes")),
+        (0, vec![receipt.message.as_str()])
+    );
+    assert!(
+        bench
+            .stored_nodes
+            .values()
+            .all(|node| node.marks.is_empty()),
+        "no fault of the node's"
+    );
     // A restarted coordinator knows it still.
     bench.restart_coordinator();
     ["a", "b", "c"].iter().for_each(|node| bench.connect(node));
     bench.pass(60 * SECOND);
-    assert_eq!((bench.members("digits"), bench.job("digits").last_generation.0), (vec!["a", "c"], 2));
+    assert_eq!(
+        (
+            bench.members("digits"),
+            bench.job("digits").last_generation.0
+        ),
+        (vec!["a", "c"], 2)
+    );
     // It is mended, and whoever scales has it asked again.
     has(&mut bench, "b", "2.15.2");
     let name = bench.job("digits").name.clone();
@@ -72,7 +132,11 @@ fn an_agent_that_starts_anew_is_asked_anew() {
     bench.connect("b");
     bench.pass(10 * SECOND);
     assert_eq!(bench.members("digits"), ["a", "c", "b"]);
-    assert!(bench.job("digits").stacks.is_empty(), "{:?}", bench.job("digits").stacks);
+    assert!(
+        bench.job("digits").stacks.is_empty(),
+        "{:?}",
+        bench.job("digits").stacks
+    );
 }
 
 #[test]
@@ -81,14 +145,23 @@ fn where_too_few_go_together_it_waits_says_who_and_asks_again() {
     bench.submit("digits", refusing(2, 2));
     bench.pass(SECOND);
     let job = bench.job("digits");
-    assert_eq!((job.phase, job.reason.as_str(), job.last_generation.0), (Phase::Pending, "BelowMinimum", 1));
+    assert_eq!(
+        (job.phase, job.reason.as_str(), job.last_generation.0),
+        (Phase::Pending, "BelowMinimum", 1)
+    );
     let message = "1 of at least 2 nodes available: b does not go with the others (torch 2.14, not torch 2.15)";
     assert_eq!(job.message, message);
     bench.pass(290 * SECOND);
     assert_eq!(bench.job("digits").last_generation.0, 1);
     has(&mut bench, "b", "2.15.0");
     bench.pass(15 * SECOND);
-    assert_eq!((bench.members("digits"), bench.job("digits").last_generation.0), (vec!["a", "b"], 2));
+    assert_eq!(
+        (
+            bench.members("digits"),
+            bench.job("digits").last_generation.0
+        ),
+        (vec!["a", "b"], 2)
+    );
 }
 
 #[test]
@@ -97,7 +170,12 @@ fn what_was_learnt_is_put_together() {
     let mut bench = with(&["2.14.0", "2.15.0", "2.14.0"]);
     bench.submit("digits", refusing(2, 2));
     bench.pass(2 * SECOND);
-    assert_eq!(bench.members("digits"), ["c", "a"], "{}", bench.job("digits").message);
+    assert_eq!(
+        bench.members("digits"),
+        ["c", "a"],
+        "{}",
+        bench.job("digits").message
+    );
     assert_eq!(bench.job("digits").last_generation.0, 3);
 }
 
@@ -108,9 +186,15 @@ fn who_trains_stays_and_mismatched_ones_of_whom_the_world_then_consists_are_take
     bench.pass(SECOND);
     bench.connect("b");
     bench.connect("c");
-    ["b", "c"].iter().for_each(|node| has(&mut bench, node, "2.15.0"));
+    ["b", "c"]
+        .iter()
+        .for_each(|node| has(&mut bench, node, "2.15.0"));
     bench.pass(60 * SECOND);
-    assert_eq!(bench.members("digits"), ["a"], "the one that trains, although the others are more");
+    assert_eq!(
+        bench.members("digits"),
+        ["a"],
+        "the one that trains, although the others are more"
+    );
     bench.cut("a");
     bench.request(Request::DeleteNode { node: "a".into() });
     bench.pass(130 * SECOND);
@@ -120,7 +204,8 @@ fn who_trains_stays_and_mismatched_ones_of_whom_the_world_then_consists_are_take
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(32))]
 
-    /// Whatever nodes have and whatever befalls them: a mixture never starts, and in the end the job trains if enough go together, undisturbed.
+    /// Whatever nodes have and whatever befalls them: a mixture never starts, and in the end the
+    /// job trains if enough go together, undisturbed.
     #[test]
     fn a_mixture_never_starts_and_whoever_can_trains(
         releases in proptest::collection::vec(0u32..4, 1..6),

@@ -8,7 +8,10 @@ use crate::{
 
 /// The node reports two GPUs, and what is wrong with them.
 fn reports(bench: &mut Bench, node: &str, findings: &[(Subject, Severity)]) {
-    let found = |(subject, severity): &(Subject, Severity)| Finding { severity: *severity, ..finding(subject.clone()) };
+    let found = |(subject, severity): &(Subject, Severity)| Finding {
+        severity: *severity,
+        ..finding(subject.clone())
+    };
     tells(bench, node, findings.iter().map(found).collect());
 }
 
@@ -24,7 +27,12 @@ fn finding(subject: Subject) -> Finding {
 }
 
 fn tells(bench: &mut Bench, node: &str, findings: Vec<Finding>) {
-    let gpu = |index: u32| Gpu { uuid: format!("{node}-{index}"), index, model: "H100".into(), ..Gpu::default() };
+    let gpu = |index: u32| Gpu {
+        uuid: format!("{node}-{index}"),
+        index,
+        model: "H100".into(),
+        ..Gpu::default()
+    };
     let report = NodeReport {
         address: "127.0.0.1".into(),
         slots: 1,
@@ -44,7 +52,11 @@ fn with_gpus(nodes: &[&str]) -> Bench {
 }
 
 fn spec(min: i64, replicas: i64, gpus: i64) -> SpecDocument {
-    SpecDocument { gpus_per_node: Some(gpus), proc_per_node: Some(1), ..document(min, replicas, replicas) }
+    SpecDocument {
+        gpus_per_node: Some(gpus),
+        proc_per_node: Some(1),
+        ..document(min, replicas, replicas)
+    }
 }
 
 fn gpu(uuid: &str) -> Subject {
@@ -52,7 +64,15 @@ fn gpu(uuid: &str) -> Subject {
 }
 
 fn given(bench: &Bench, job: &str) -> Vec<String> {
-    bench.job(job).current.as_ref().unwrap().members.iter().flat_map(|member| member.gpus.clone()).collect()
+    bench
+        .job(job)
+        .current
+        .as_ref()
+        .unwrap()
+        .members
+        .iter()
+        .flat_map(|member| member.gpus.clone())
+        .collect()
 }
 
 #[test]
@@ -63,18 +83,41 @@ fn a_gpu_that_fails_is_left_at_once_and_its_node_pays() {
     reports(&mut bench, "b", &[(gpu("b-0"), Severity::FailNow)]);
     bench.pass(SECOND);
     let job = bench.job("digits");
-    assert_eq!((job.last_generation.0, job.phase), (2, Phase::Running), "{}", job.message);
-    assert_eq!(given(&bench, "digits"), ["a-0", "b-1"], "the node's other GPU is well");
+    assert_eq!(
+        (job.last_generation.0, job.phase),
+        (2, Phase::Running),
+        "{}",
+        job.message
+    );
+    assert_eq!(
+        given(&bench, "digits"),
+        ["a-0", "b-1"],
+        "the node's other GPU is well"
+    );
     let incident = job.incidents.last().unwrap();
-    assert_eq!((incident.cause, incident.charged), (Cause::NodeUnhealthy, Charged::Node));
-    assert!(incident.message.contains("xid:48: XID 48"), "{}", incident.message);
+    assert_eq!(
+        (incident.cause, incident.charged),
+        (Cause::NodeUnhealthy, Charged::Node)
+    );
+    assert!(
+        incident.message.contains("xid:48: XID 48"),
+        "{}",
+        incident.message
+    );
 }
 
 #[test]
 fn a_gpu_nobody_uses_and_a_warning_move_nothing() {
     let mut bench = with_gpus(&["a", "b"]);
     bench.submit("digits", spec(2, 2, 1));
-    reports(&mut bench, "b", &[(gpu("b-1"), Severity::FailNow), (gpu("b-0"), Severity::Warn)]);
+    reports(
+        &mut bench,
+        "b",
+        &[
+            (gpu("b-1"), Severity::FailNow),
+            (gpu("b-0"), Severity::Warn),
+        ],
+    );
     bench.pass(20 * SECOND);
     assert_eq!(bench.job("digits").last_generation.0, 1);
 }
@@ -85,7 +128,10 @@ fn an_unhealthy_gpu_is_never_placed_on_until_it_is_well() {
     reports(&mut bench, "a", &[(gpu("a-0"), Severity::Drain)]);
     bench.submit("digits", spec(1, 1, 2));
     let job = bench.job("digits");
-    assert_eq!((job.phase, job.reason.as_str()), (Phase::Pending, "BelowMinimum"));
+    assert_eq!(
+        (job.phase, job.reason.as_str()),
+        (Phase::Pending, "BelowMinimum")
+    );
     assert!(job.message.contains("1 of 2 GPUs free"), "{}", job.message);
     reports(&mut bench, "a", &[]);
     bench.pass(SECOND);
@@ -95,9 +141,20 @@ fn an_unhealthy_gpu_is_never_placed_on_until_it_is_well() {
 #[test]
 fn nothing_is_placed_on_a_node_that_is_unhealthy_as_a_whole_and_the_job_says_why() {
     let mut bench = with_gpus(&["a"]);
-    reports(&mut bench, "a", &[(Subject::Nic("mlx5_2".into()), Severity::Drain)]);
+    reports(
+        &mut bench,
+        "a",
+        &[(Subject::Nic("mlx5_2".into()), Severity::Drain)],
+    );
     bench.submit("digits", spec(1, 1, 1));
-    assert!(bench.job("digits").message.contains("a unhealthy (xid:48: XID 48)"), "{}", bench.job("digits").message);
+    assert!(
+        bench
+            .job("digits")
+            .message
+            .contains("a unhealthy (xid:48: XID 48)"),
+        "{}",
+        bench.job("digits").message
+    );
 }
 
 #[test]
@@ -106,12 +163,21 @@ fn a_node_that_drains_is_left_after_the_cool_down_and_only_for_as_much_room() {
     bench.submit("digits", spec(2, 2, 2));
     reports(&mut bench, "b", &[(gpu("b-0"), Severity::Drain)]);
     bench.pass(20 * SECOND);
-    assert_eq!(bench.job("digits").last_generation.0, 1, "there is nothing better to go to");
+    assert_eq!(
+        bench.job("digits").last_generation.0,
+        1,
+        "there is nothing better to go to"
+    );
     bench.connect("c");
     reports(&mut bench, "c", &[]);
     bench.pass(SECOND);
     let job = bench.job("digits");
-    assert_eq!((job.last_generation.0, job.restarts.len()), (2, 0), "{}", job.message);
+    assert_eq!(
+        (job.last_generation.0, job.restarts.len()),
+        (2, 0),
+        "{}",
+        job.message
+    );
     assert_eq!(bench.members("digits"), ["a", "c"]);
     assert_eq!(job.incidents.last().unwrap().cause, Cause::NodeUnhealthy);
 }
@@ -122,48 +188,98 @@ fn a_machine_that_will_be_taken_away_is_left_at_once_with_the_stop_grace() {
     bench.submit("digits", spec(2, 3, 2));
     bench.pass(SECOND);
     let notice = |bench: &mut Bench, node: &str| {
-        let found =
-            Finding { check: TERMINATION_NOTICE.into(), reason: "spot interruption at 10:02".into(), ..finding(Subject::Node) };
+        let found = Finding {
+            check: TERMINATION_NOTICE.into(),
+            reason: "spot interruption at 10:02".into(),
+            ..finding(Subject::Node)
+        };
         tells(bench, node, vec![found]);
     };
-    let made_less = Finding { check: TERMINATION_NOTICE.into(), severity: Severity::Warn, ..finding(Subject::Node) };
+    let made_less = Finding {
+        check: TERMINATION_NOTICE.into(),
+        severity: Severity::Warn,
+        ..finding(Subject::Node)
+    };
     tells(&mut bench, "b", vec![made_less]);
-    assert_eq!(bench.job("digits").last_generation.0, 1, "an operator's rules may make less of it");
+    assert_eq!(
+        bench.job("digits").last_generation.0,
+        1,
+        "an operator's rules may make less of it"
+    );
     notice(&mut bench, "b");
     let job = bench.job("digits");
-    let (cause, message) = job.incidents.last().map(|incident| (incident.cause, incident.message.clone())).unwrap();
-    assert_eq!((cause, message.as_str()), (Cause::NodeLeaving, "leaving b: spot interruption at 10:02"));
-    assert_eq!((bench.members("digits"), job.restarts.len()), (vec!["a", "c"], 0), "no cool-down, and it goes on with fewer");
-    let told = bench.events.iter().find(|event| event.reason == "Resizing").unwrap();
+    let (cause, message) = job
+        .incidents
+        .last()
+        .map(|incident| (incident.cause, incident.message.clone()))
+        .unwrap();
+    assert_eq!(
+        (cause, message.as_str()),
+        (Cause::NodeLeaving, "leaving b: spot interruption at 10:02")
+    );
+    assert_eq!(
+        (bench.members("digits"), job.restarts.len()),
+        (vec!["a", "c"], 0),
+        "no cool-down, and it goes on with fewer"
+    );
+    let told = bench
+        .events
+        .iter()
+        .find(|event| event.reason == "Resizing")
+        .unwrap();
     assert!(told.message.starts_with("leaving b"), "{}", told.message);
-    // Below the minimum there is nowhere to go: what still trains is left alone, until somebody comes.
+    // Below the minimum there is nowhere to go: what still trains is left alone, until somebody
+    // comes.
     notice(&mut bench, "c");
     bench.pass(SECOND);
     assert_eq!(bench.members("digits"), ["a", "c"]);
     bench.connect("d");
     reports(&mut bench, "d", &[]);
     bench.pass(SECOND);
-    assert_eq!((bench.members("digits"), bench.job("digits").phase), (vec!["a", "d"], Phase::Running));
-    assert!(bench.stored_nodes.values().all(|node| node.marks.is_empty()), "nobody is to blame");
+    assert_eq!(
+        (bench.members("digits"), bench.job("digits").phase),
+        (vec!["a", "d"], Phase::Running)
+    );
+    assert!(
+        bench
+            .stored_nodes
+            .values()
+            .all(|node| node.marks.is_empty()),
+        "nobody is to blame"
+    );
 }
 
 #[test]
 fn what_keeps_work_away_is_told_once_and_its_end_too() {
     let mut bench = with_gpus(&["a"]);
     let said = |bench: &Bench| {
-        let of_health = bench.events.iter().filter(|event| event.reason.ends_with("ealthy"));
-        of_health.map(|event| event.message.clone()).collect::<Vec<_>>()
+        let of_health = bench
+            .events
+            .iter()
+            .filter(|event| event.reason.ends_with("ealthy"));
+        of_health
+            .map(|event| event.message.clone())
+            .collect::<Vec<_>>()
     };
     reports(&mut bench, "a", &[(gpu("a-0"), Severity::Warn)]);
     assert!(said(&bench).is_empty(), "a warning keeps nothing away");
-    let both = [(gpu("a-0"), Severity::FailNow), (gpu("a-1"), Severity::Drain)];
+    let both = [
+        (gpu("a-0"), Severity::FailNow),
+        (gpu("a-1"), Severity::Drain),
+    ];
     reports(&mut bench, "a", &both);
     reports(&mut bench, "a", &both);
     bench.cut("a");
     bench.connect("a");
     reports(&mut bench, "a", &[]);
     let news = "a: xid:48 (fail_now): XID 48; and 1 more";
-    assert_eq!(said(&bench), [news, "a: nothing keeps work away from its hardware any more"]);
+    assert_eq!(
+        said(&bench),
+        [
+            news,
+            "a: nothing keeps work away from its hardware any more"
+        ]
+    );
 }
 
 #[test]
@@ -179,7 +295,10 @@ fn a_job_that_waits_for_what_nothing_kills_says_so() {
         bench.input(Input::Heartbeat { session });
     }
     let job = bench.job("digits");
-    assert_eq!((job.reason.as_str(), job.message.as_str()), ("Preparing", "1 of 2 nodes not ready yet: b"));
+    assert_eq!(
+        (job.reason.as_str(), job.message.as_str()),
+        ("Preparing", "1 of 2 nodes not ready yet: b")
+    );
 
     let run = format!("{}-g1", bench.job("digits").uid);
     let stuck = |run: &str| Finding {
@@ -190,14 +309,35 @@ fn a_job_that_waits_for_what_nothing_kills_says_so() {
     for other in ["another-g1", &format!("{run}2"), &format!("x-{run}")] {
         tells(&mut bench, "b", vec![stuck(other)]);
         bench.pass(SECOND);
-        assert_eq!(bench.job("digits").reason, "Preparing", "{other} is not what it waits for");
+        assert_eq!(
+            bench.job("digits").reason,
+            "Preparing",
+            "{other} is not what it waits for"
+        );
     }
     tells(&mut bench, "b", vec![stuck(&run)]);
     bench.pass(SECOND);
-    let told = format!("the workers on b are not dead, and it needs a reboot: process 4242 of {run} cannot be killed");
-    assert_eq!((bench.job("digits").reason.as_str(), bench.job("digits").message.as_str()), ("Stopping", told.as_str()));
+    let told = format!(
+        "the workers on b are not dead, and it needs a reboot: process 4242 of {run} cannot be killed"
+    );
+    assert_eq!(
+        (
+            bench.job("digits").reason.as_str(),
+            bench.job("digits").message.as_str()
+        ),
+        ("Stopping", told.as_str())
+    );
 
-    let name = JobName { namespace: "default".into(), name: "digits".into() };
+    let name = JobName {
+        namespace: "default".into(),
+        name: "digits".into(),
+    };
     bench.request(Request::Cancel { name });
-    assert_eq!((bench.job("digits").phase, bench.job("digits").message.as_str()), (Phase::Stopping, told.as_str()));
+    assert_eq!(
+        (
+            bench.job("digits").phase,
+            bench.job("digits").message.as_str()
+        ),
+        (Phase::Stopping, told.as_str())
+    );
 }

@@ -1,8 +1,9 @@
 //! XIDs that come back on the same GPU: what one of them does not say, several do.
 //!
-//! Bursts of grave ones are counted whatever their codes. Faults that programs cause are a job's own, until different jobs have them on
-//! one GPU and nowhere else on the node. What other nodes saw is not known here, so that this is never more than a
-//! suspicion. Neither outlives the agent: a day of counting begins anew with it.
+//! Bursts of grave ones are counted whatever their codes. Faults that programs cause are a job's
+//! own, until different jobs have them on one GPU and nowhere else on the node. What other nodes
+//! saw is not known here, so that this is never more than a suspicion. Neither outlives the agent:
+//! a day of counting begins anew with it.
 
 use std::time::Duration;
 
@@ -15,18 +16,27 @@ pub(super) const BURST: Duration = Duration::from_secs(180);
 const WINDOW: Duration = Duration::from_secs(24 * 3_600);
 /// Bursts remembered per GPU: more than any rule asks for.
 const BURSTS_MAX: usize = 64;
-/// Jobs remembered that have had faults: with 16 GPUs each they are 4,096 entries; more in one day on one node are all of one kind.
+/// Jobs remembered that have had faults: with 16 GPUs each they are 4,096 entries; more in one day
+/// on one node are all of one kind.
 const JOBS_MAX: usize = 256;
-/// Of the faults that programs cause, those that a defect of the GPU causes as well: an exception of its engine, and of its memory unit.
+/// Of the faults that programs cause, those that a defect of the GPU causes as well: an exception
+/// of its engine, and of its memory unit.
 const SHARED: [u32; 2] = [13, 31];
 
 impl Judge {
     pub(super) fn burst(&mut self, gpu: &Subject, at: Moment) {
         let bursts = self.bursts.entry(gpu.clone()).or_default();
-        if bursts.back().is_none_or(|last| at.now.since(*last) >= BURST) {
+        if bursts
+            .back()
+            .is_none_or(|last| at.now.since(*last) >= BURST)
+        {
             bursts.push_back(at.now);
         }
-        while bursts.len() > BURSTS_MAX || bursts.front().is_some_and(|first| at.now.since(*first) > WINDOW) {
+        while bursts.len() > BURSTS_MAX
+            || bursts
+                .front()
+                .is_some_and(|first| at.now.since(*first) > WINDOW)
+        {
             bursts.pop_front();
         }
         let many = bursts.len() as u64;
@@ -35,19 +45,32 @@ impl Judge {
             && many > limit
         {
             let reason = format!("{many} bursts of grave XIDs in 24 h");
-            self.find(Source::Gpus, &rule, ("xid-repeated".into(), gpu.clone()), reason, at, None);
+            self.find(
+                Source::Gpus,
+                &rule,
+                ("xid-repeated".into(), gpu.clone()),
+                reason,
+                at,
+                None,
+            );
         }
     }
 
     /// One XID, once, that came while this job was on the GPU.
     pub fn fault_of_job(&mut self, code: u32, gpu: &Subject, job: &str, at: Moment) {
-        let Some(rule) = self.table.rule("xid-app-repeated").cloned() else { return };
-        let Trigger::Above(limit) = rule.trigger else { return };
+        let Some(rule) = self.table.rule("xid-app-repeated").cloned() else {
+            return;
+        };
+        let Trigger::Above(limit) = rule.trigger else {
+            return;
+        };
         self.faults.retain(|_, places| {
             places.retain(|_, last| at.now.since(*last) <= WINDOW);
             !places.is_empty()
         });
-        if !SHARED.contains(&code) || (self.faults.len() >= JOBS_MAX && !self.faults.contains_key(job)) {
+        if !SHARED.contains(&code)
+            || (self.faults.len() >= JOBS_MAX && !self.faults.contains_key(job))
+        {
             return;
         }
         let places = self.faults.entry(job.to_owned()).or_default();
@@ -55,12 +78,18 @@ impl Judge {
         // A job that has them here as well takes the blame from where it had them first.
         let concerned: Vec<Subject> = places.keys().cloned().collect();
         for place in concerned {
-            let jobs = self.faults.values().filter(|on| on.len() == 1 && on.contains_key(&place)).count() as u64;
+            let jobs = self
+                .faults
+                .values()
+                .filter(|on| on.len() == 1 && on.contains_key(&place))
+                .count() as u64;
             let key = ("xid-app-repeated".to_owned(), place);
             if jobs <= limit {
                 self.held.remove(&key);
             } else if &key.1 == gpu {
-                let reason = format!("XIDs that programs cause, under {jobs} jobs that had them on no other GPU here");
+                let reason = format!(
+                    "XIDs that programs cause, under {jobs} jobs that had them on no other GPU here"
+                );
                 self.find(Source::Gpus, &rule, key, reason, at, None);
             }
         }

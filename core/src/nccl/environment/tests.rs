@@ -2,19 +2,39 @@ use super::*;
 use crate::nccl::profile::{Member, decide, tests::dgx};
 
 fn env(text: &str) -> BTreeMap<String, String> {
-    text.split_whitespace().map(|word| word.split_once('=').unwrap()).map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
+    text.split_whitespace()
+        .map(|word| word.split_once('=').unwrap())
+        .map(|(n, v)| (n.to_owned(), v.to_owned()))
+        .collect()
 }
 
 fn of(report: &NodeReport, gpus: usize, own: &str) -> Environment {
     let gpus: Vec<String> = (0..gpus).map(|i| format!("GPU-{i}")).collect();
     let node = "n1".into();
-    let (profile, _) = decide(&[Member { node: &node, report, gpus: &gpus }]);
+    let (profile, _) = decide(&[Member {
+        node: &node,
+        report,
+        gpus: &gpus,
+    }]);
     let ranks = gpus.len().max(1) as u32;
-    environment(&profile, Share { report, gpus: &gpus, ranks, nodes: 2, env: &env(own) })
+    environment(
+        &profile,
+        Share {
+            report,
+            gpus: &gpus,
+            ranks,
+            nodes: 2,
+            env: &env(own),
+        },
+    )
 }
 
 fn get<'a>(environment: &'a Environment, name: &str) -> &'a Variable {
-    environment.variables.iter().find(|variable| variable.name == name).unwrap_or_else(|| panic!("no {name}"))
+    environment
+        .variables
+        .iter()
+        .find(|variable| variable.name == name)
+        .unwrap_or_else(|| panic!("no {name}"))
 }
 
 fn value(environment: &Environment, name: &str) -> String {
@@ -27,13 +47,33 @@ fn a_node_fills_in_its_own_names() {
     assert_eq!(value(&given, "NCCL_SOCKET_IFNAME"), "=eth0");
     assert_eq!(value(&given, "GLOO_SOCKET_IFNAME"), "eth0");
     assert_eq!(value(&given, "TP_SOCKET_IFNAME"), "eth0");
-    assert_eq!(value(&given, "NCCL_IB_HCA"), "=mlx5_7,mlx5_6,mlx5_5,mlx5_4,mlx5_3,mlx5_2,mlx5_1,mlx5_0");
+    assert_eq!(
+        value(&given, "NCCL_IB_HCA"),
+        "=mlx5_7,mlx5_6,mlx5_5,mlx5_4,mlx5_3,mlx5_2,mlx5_1,mlx5_0"
+    );
     assert_eq!(value(&given, "NCCL_IGNORE_NET_MISMATCH"), "0");
     assert_eq!(value(&given, "OMP_NUM_THREADS"), "14");
-    assert_eq!(get(&given, "OMP_NUM_THREADS").why, "56 cores of 1 NUMA node for 4 ranks");
-    assert_eq!(value(&of(&dgx(), 5, ""), "OMP_NUM_THREADS"), "14", "the busier of two NUMA nodes has four of them");
-    assert_eq!(value(&of(&dgx(), 4, ""), "OMP_NUM_THREADS"), "14", "four GPUs of one NUMA node get its half of the cores");
-    assert!(!given.variables.iter().any(|v| v.name == "NCCL_IB_GID_INDEX" || v.name == "NCCL_TOPO_FILE"), "only when needed");
+    assert_eq!(
+        get(&given, "OMP_NUM_THREADS").why,
+        "56 cores of 1 NUMA node for 4 ranks"
+    );
+    assert_eq!(
+        value(&of(&dgx(), 5, ""), "OMP_NUM_THREADS"),
+        "14",
+        "the busier of two NUMA nodes has four of them"
+    );
+    assert_eq!(
+        value(&of(&dgx(), 4, ""), "OMP_NUM_THREADS"),
+        "14",
+        "four GPUs of one NUMA node get its half of the cores"
+    );
+    assert!(
+        !given
+            .variables
+            .iter()
+            .any(|v| v.name == "NCCL_IB_GID_INDEX" || v.name == "NCCL_TOPO_FILE"),
+        "only when needed"
+    );
     assert!(given.remarks.is_empty());
 }
 
@@ -44,7 +84,11 @@ fn the_interface_is_the_one_that_carries_the_address() {
     report.address = "192.168.7.1".into();
     assert_eq!(value(&of(&report, 8, ""), "NCCL_SOCKET_IFNAME"), "=eth1");
     report.address = "203.0.113.9".into();
-    assert_eq!(value(&of(&report, 8, ""), "NCCL_SOCKET_IFNAME"), "=eth0", "the default route, if nobody carries it");
+    assert_eq!(
+        value(&of(&report, 8, ""), "NCCL_SOCKET_IFNAME"),
+        "=eth0",
+        "the default route, if nobody carries it"
+    );
     report.address = "127.0.0.1".into();
     assert_eq!(value(&of(&report, 0, ""), "GLOO_SOCKET_IFNAME"), "lo");
 }
@@ -53,14 +97,24 @@ fn the_interface_is_the_one_that_carries_the_address() {
 fn without_gpus_nothing_of_nccl_is_set() {
     let given = of(&dgx(), 0, "");
     let names: Vec<&str> = given.set().map(|(name, _)| name).collect();
-    assert_eq!(names, ["GLOO_SOCKET_IFNAME", "NODE_GPU_COUNT", "NODE_GPU_MODEL"]);
+    assert_eq!(
+        names,
+        ["GLOO_SOCKET_IFNAME", "NODE_GPU_COUNT", "NODE_GPU_MODEL"]
+    );
 }
 
 #[test]
 fn the_user_s_value_wins_and_is_reported() {
-    let given = of(&dgx(), 8, "NCCL_SOCKET_IFNAME==eth1 NCCL_ALGO=Ring NCCL_IB_DISABLE=true NCCL_IGNORE_NET_MISMATCH=0");
+    let given = of(
+        &dgx(),
+        8,
+        "NCCL_SOCKET_IFNAME==eth1 NCCL_ALGO=Ring NCCL_IB_DISABLE=true NCCL_IGNORE_NET_MISMATCH=0",
+    );
     let own = get(&given, "NCCL_SOCKET_IFNAME");
-    assert_eq!((own.value.as_deref(), &own.source), (Some("=eth1"), &Source::Override("=eth0".into())));
+    assert_eq!(
+        (own.value.as_deref(), &own.source),
+        (Some("=eth1"), &Source::Override("=eth0".into()))
+    );
     assert_eq!(get(&given, "NCCL_ALGO").source, Source::Job);
     assert_eq!(get(&given, "NCCL_IGNORE_NET_MISMATCH").source, Source::Job);
     assert_eq!(given.remarks.len(), 1, "{:?}", given.remarks);
@@ -73,14 +127,24 @@ fn the_user_s_value_wins_and_is_reported() {
 fn ranks_are_pinned_unless_the_job_says_off() {
     let mut report = dgx();
     let unpinned = of(&report, 2, "");
-    assert_eq!(get(&unpinned, "MUSTER_RANK_CPUS").value, None, "dgx() gives its NUMA nodes no CPUs");
+    assert_eq!(
+        get(&unpinned, "MUSTER_RANK_CPUS").value,
+        None,
+        "dgx() gives its NUMA nodes no CPUs"
+    );
     for (id, cpus) in [(0, "0-3"), (1, "4-7")] {
-        (report.host.numa[id as usize].id, report.host.numa[id as usize].cpus) = (id, cpus.to_owned());
+        (
+            report.host.numa[id as usize].id,
+            report.host.numa[id as usize].cpus,
+        ) = (id, cpus.to_owned());
     }
     assert_eq!(value(&of(&report, 2, ""), "MUSTER_RANK_CPUS"), "0-3;0-3");
     let off = of(&report, 2, "MUSTER_RANK_CPUS=off");
     let variable = get(&off, "MUSTER_RANK_CPUS");
-    assert_eq!((variable.value.as_deref(), &variable.source), (Some("off"), &Source::Override("0-3;0-3".into())));
+    assert_eq!(
+        (variable.value.as_deref(), &variable.source),
+        (Some("off"), &Source::Override("0-3;0-3".into()))
+    );
 }
 
 #[test]
@@ -88,9 +152,19 @@ fn what_a_configuration_file_sets_is_left_to_it() {
     let mut report = dgx();
     report.host.nccl_conf = vec!["NCCL_IB_HCA".into()];
     let left = of(&report, 8, "");
-    assert_eq!((get(&left, "NCCL_IB_HCA").value.as_deref(), &get(&left, "NCCL_IB_HCA").source), (None, &Source::File));
+    assert_eq!(
+        (
+            get(&left, "NCCL_IB_HCA").value.as_deref(),
+            &get(&left, "NCCL_IB_HCA").source
+        ),
+        (None, &Source::File)
+    );
     assert!(!left.set().any(|(name, _)| name == "NCCL_IB_HCA"));
-    assert_eq!(value(&of(&report, 8, "NCCL_IB_HCA==mlx5_0"), "NCCL_IB_HCA"), "=mlx5_0", "the job is stronger than the file");
+    assert_eq!(
+        value(&of(&report, 8, "NCCL_IB_HCA==mlx5_0"), "NCCL_IB_HCA"),
+        "=mlx5_0",
+        "the job is stronger than the file"
+    );
 }
 
 #[test]
@@ -99,19 +173,33 @@ fn what_all_ranks_agree_on_is_not_left_to_a_file() {
     report.host.nccl_conf = vec!["NCCL_IGNORE_NET_MISMATCH".into()];
     let given = of(&report, 8, "");
     let agreed = get(&given, "NCCL_IGNORE_NET_MISMATCH");
-    assert_eq!((agreed.value.as_deref(), &agreed.source), (Some("0"), &Source::Profile));
+    assert_eq!(
+        (agreed.value.as_deref(), &agreed.source),
+        (Some("0"), &Source::Profile)
+    );
 }
 
 #[test]
 fn labels_arrive_and_missing_ones_say_so() {
     let mut report = dgx();
-    report.labels = [("topology.kubernetes.io/region", "eu-1"), ("rack", "r7")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    report.labels = [("topology.kubernetes.io/region", "eu-1"), ("rack", "r7")]
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .into();
     let given = of(&report, 8, "");
-    assert_eq!((value(&given, "NODE_REGION"), value(&given, "NODE_RACK")), ("eu-1".into(), "r7".into()));
+    assert_eq!(
+        (value(&given, "NODE_REGION"), value(&given, "NODE_RACK")),
+        ("eu-1".into(), "r7".into())
+    );
     assert_eq!(value(&given, "NODE_GPU_MODEL"), "NVIDIA H100 80GB HBM3");
     let zone = get(&given, "NODE_ZONE");
-    assert_eq!((zone.value.as_ref(), zone.why.as_str()), (None, "this node has no label topology.kubernetes.io/zone"));
-    assert_eq!(value(&of(&report, 8, "NODE_REGION=mars"), "NODE_REGION"), "mars");
+    assert_eq!(
+        (zone.value.as_ref(), zone.why.as_str()),
+        (None, "this node has no label topology.kubernetes.io/zone")
+    );
+    assert_eq!(
+        value(&of(&report, 8, "NODE_REGION=mars"), "NODE_REGION"),
+        "mars"
+    );
 }
 
 #[test]
@@ -125,12 +213,37 @@ fn an_agent_that_is_told_of_its_object_sets_what_the_coordinator_explains() {
     ];
     let object = Labels::bounded(object.map(label));
     let told = told(&object);
-    assert_eq!(told.keys().collect::<Vec<_>>(), ["nvidia.com/gpu.clique", "rack", "topology.kubernetes.io/zone"]);
-    let report = NodeReport { labels: [label(("rack", "r7"))].into(), ..dgx() };
-    let at_coordinator = of(&NodeReport { object_labels: object, ..report.clone() }, 8, "");
-    let at_agent = of(&NodeReport { object_labels: told, ..report }, 8, "");
+    assert_eq!(
+        told.keys().collect::<Vec<_>>(),
+        [
+            "nvidia.com/gpu.clique",
+            "rack",
+            "topology.kubernetes.io/zone"
+        ]
+    );
+    let report = NodeReport {
+        labels: [label(("rack", "r7"))].into(),
+        ..dgx()
+    };
+    let at_coordinator = of(
+        &NodeReport {
+            object_labels: object,
+            ..report.clone()
+        },
+        8,
+        "",
+    );
+    let at_agent = of(
+        &NodeReport {
+            object_labels: told,
+            ..report
+        },
+        8,
+        "",
+    );
     assert_eq!(at_agent, at_coordinator);
-    let values = ["NODE_ZONE", "NODE_NVLINK_DOMAIN", "NODE_RACK"].map(|name| value(&at_agent, name));
+    let values =
+        ["NODE_ZONE", "NODE_NVLINK_DOMAIN", "NODE_RACK"].map(|name| value(&at_agent, name));
     assert_eq!(values, ["a", "c.1", "r7"]);
 }
 
@@ -138,7 +251,15 @@ fn an_agent_that_is_told_of_its_object_sets_what_the_coordinator_explains() {
 fn a_topology_file_beside_nccl_s_own_place_is_named() {
     let mut report = dgx();
     report.host.topology_file = Some("/opt/microsoft/ndv5-topo.xml".into());
-    assert_eq!(value(&of(&report, 8, ""), "NCCL_TOPO_FILE"), "/opt/microsoft/ndv5-topo.xml");
+    assert_eq!(
+        value(&of(&report, 8, ""), "NCCL_TOPO_FILE"),
+        "/opt/microsoft/ndv5-topo.xml"
+    );
     report.host.topology_file = Some(DEFAULT_TOPOLOGY_FILE.into());
-    assert!(!of(&report, 8, "").variables.iter().any(|v| v.name == "NCCL_TOPO_FILE"));
+    assert!(
+        !of(&report, 8, "")
+            .variables
+            .iter()
+            .any(|v| v.name == "NCCL_TOPO_FILE")
+    );
 }

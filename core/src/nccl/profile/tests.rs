@@ -6,9 +6,17 @@ use crate::node_report::{
 
 /// A node with eight H100 behind NVSwitch and as many InfiniBand adapters, all well.
 pub(crate) fn dgx() -> NodeReport {
-    let mut report = NodeReport { address: "10.0.0.1".into(), ..NodeReport::default() };
+    let mut report = NodeReport {
+        address: "10.0.0.1".into(),
+        ..NodeReport::default()
+    };
     for i in 0..8_u32 {
-        let link = NvLink { link: 0, active: true, peer: NvLinkPeer::Switch(String::new()), errors: 0 };
+        let link = NvLink {
+            link: 0,
+            active: true,
+            peer: NvLinkPeer::Switch(String::new()),
+            errors: 0,
+        };
         report.gpus.push(Gpu {
             uuid: format!("GPU-{i}"),
             index: i,
@@ -18,7 +26,13 @@ pub(crate) fn dgx() -> NodeReport {
             nvlinks: vec![link; 18].into(),
             ..Gpu::default()
         });
-        let port = Port { number: 1, state: "ACTIVE".into(), link_layer: LinkLayer::Infiniband, rate_gbps: 400, ..Port::default() };
+        let port = Port {
+            number: 1,
+            state: "ACTIVE".into(),
+            link_layer: LinkLayer::Infiniband,
+            rate_gbps: 400,
+            ..Port::default()
+        };
         // Listed backwards: rails are not the order of names.
         report.network.rdma.push(RdmaDevice {
             name: format!("mlx5_{}", 7 - i),
@@ -38,9 +52,23 @@ pub(crate) fn dgx() -> NodeReport {
         addresses: vec!["10.0.0.1".into()],
         ..Interface::default()
     };
-    report.network.interfaces = vec![eth, Interface { name: "eth1".into(), up: true, ipv4: true, ..Interface::default() }];
-    report.driver = Some(Driver { version: "570.86".into(), cuda: "12.8".into(), nvml: "12.570".into() });
-    report.host.gpu_device_files = ["nvidiactl", "nvidia-uvm", "nvidia-caps"].map(str::to_owned).into();
+    report.network.interfaces = vec![
+        eth,
+        Interface {
+            name: "eth1".into(),
+            up: true,
+            ipv4: true,
+            ..Interface::default()
+        },
+    ];
+    report.driver = Some(Driver {
+        version: "570.86".into(),
+        cuda: "12.8".into(),
+        nvml: "12.570".into(),
+    });
+    report.host.gpu_device_files = ["nvidiactl", "nvidia-uvm", "nvidia-caps"]
+        .map(str::to_owned)
+        .into();
     report.host.peermem = true;
     report.host.physical_cores = 112;
     report.host.numa = vec![crate::node_report::host::NumaNode::default(); 2];
@@ -53,41 +81,93 @@ fn uuids() -> Vec<String> {
 
 /// The profile of a gang of such nodes, one a report.
 fn of(reports: &[NodeReport]) -> (Profile, Vec<Mismatch>) {
-    let nodes: Vec<NodeName> = (1..=reports.len()).map(|i| NodeName::from(format!("n{i}"))).collect();
+    let nodes: Vec<NodeName> = (1..=reports.len())
+        .map(|i| NodeName::from(format!("n{i}")))
+        .collect();
     let gpus = uuids();
-    let members: Vec<Member<'_>> = nodes.iter().zip(reports).map(|(node, report)| Member { node, report, gpus: &gpus }).collect();
+    let members: Vec<Member<'_>> = nodes
+        .iter()
+        .zip(reports)
+        .map(|(node, report)| Member {
+            node,
+            report,
+            gpus: &gpus,
+        })
+        .collect();
     decide(&members)
 }
 
 fn value<'a>(profile: &'a Profile, name: &str) -> Option<(&'a str, &'a str)> {
-    profile.shared.iter().find(|shared| shared.name == name).map(|shared| (shared.value.as_str(), shared.why.as_str()))
+    profile
+        .shared
+        .iter()
+        .find(|shared| shared.name == name)
+        .map(|shared| (shared.value.as_str(), shared.why.as_str()))
 }
 
 #[test]
 fn equal_and_healthy_nodes_are_left_alone() {
     let (profile, mismatches) = of(&[dgx(), dgx()]);
-    assert_eq!((profile.transport, profile.rails), (Transport::Infiniband, 8));
-    let names: Vec<&str> = profile.shared.iter().map(|shared| shared.name.as_str()).collect();
-    assert_eq!(names, ["NCCL_IGNORE_NET_MISMATCH", "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE"]);
+    assert_eq!(
+        (profile.transport, profile.rails),
+        (Transport::Infiniband, 8)
+    );
+    let names: Vec<&str> = profile
+        .shared
+        .iter()
+        .map(|shared| shared.name.as_str())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "NCCL_IGNORE_NET_MISMATCH",
+            "TORCH_NCCL_DUMP_ON_TIMEOUT",
+            "TORCH_NCCL_TRACE_BUFFER_SIZE"
+        ]
+    );
     assert!(mismatches.is_empty());
-    let none = Member { node: &NodeName::from("n1"), report: &dgx(), gpus: &[] };
-    assert_eq!(decide(&[none]), (Profile::default(), Vec::new()), "a job without GPUs has nothing to agree on");
+    let none = Member {
+        node: &NodeName::from("n1"),
+        report: &dgx(),
+        gpus: &[],
+    };
+    assert_eq!(
+        decide(&[none]),
+        (Profile::default(), Vec::new()),
+        "a job without GPUs has nothing to agree on"
+    );
 }
 
 #[test]
 fn one_node_without_rdma_takes_all_to_sockets() {
     let mut poor = dgx();
-    poor.network.rdma.iter_mut().for_each(|device| device.ports[0].state = "DOWN".into());
+    poor.network
+        .rdma
+        .iter_mut()
+        .for_each(|device| device.ports[0].state = "DOWN".into());
     let (profile, _) = of(&[dgx(), poor.clone()]);
     assert_eq!((profile.transport, profile.rails), (Transport::Socket, 0));
     let why = "not all nodes have the same RDMA: n2 has socket, and a job must use one transport";
     assert_eq!(value(&profile, "NCCL_IB_DISABLE"), Some(("1", why)));
     let (profile, _) = of(&[poor.clone(), poor]);
-    assert_eq!(value(&profile, "NCCL_IB_DISABLE"), None, "where nobody has any there is nothing to switch off");
+    assert_eq!(
+        value(&profile, "NCCL_IB_DISABLE"),
+        None,
+        "where nobody has any there is nothing to switch off"
+    );
     let mut roce = dgx();
-    roce.network.rdma.iter_mut().for_each(|device| device.ports[0].link_layer = LinkLayer::Ethernet);
-    assert_eq!(of(&[roce.clone(), roce.clone()]).0.transport, Transport::Roce);
-    assert!(value(&of(&[dgx(), roce]).0, "NCCL_IB_DISABLE").is_some(), "InfiniBand and RoCE do not talk to each other");
+    roce.network
+        .rdma
+        .iter_mut()
+        .for_each(|device| device.ports[0].link_layer = LinkLayer::Ethernet);
+    assert_eq!(
+        of(&[roce.clone(), roce.clone()]).0.transport,
+        Transport::Roce
+    );
+    assert!(
+        value(&of(&[dgx(), roce]).0, "NCCL_IB_DISABLE").is_some(),
+        "InfiniBand and RoCE do not talk to each other"
+    );
 }
 
 #[test]
@@ -95,19 +175,40 @@ fn rails_are_as_many_as_the_poorest_node_has() {
     let mut seven = dgx();
     seven.network.rdma[2].openable = false;
     let (profile, _) = of(&[dgx(), seven]);
-    assert_eq!((profile.transport, profile.rails), (Transport::Infiniband, 7));
+    assert_eq!(
+        (profile.transport, profile.rails),
+        (Transport::Infiniband, 7)
+    );
 }
 
 #[test]
 fn gpudirect_addresses_multicast_and_old_drivers() {
     let (mut bare, mut six, mut caps, mut old) = (dgx(), dgx(), dgx(), dgx());
     bare.host.peermem = false;
-    assert_eq!(value(&of(&[dgx(), bare.clone()]).0, "NCCL_NET_GDR_LEVEL").unwrap().0, "LOC");
-    assert_eq!(value(&of(&[bare.clone(), bare]).0, "NCCL_NET_GDR_LEVEL"), None, "dmabuf may do it, and all are alike");
-    six.network.interfaces.iter_mut().for_each(|interface| (interface.ipv4, interface.ipv6) = (false, true));
-    assert_eq!(value(&of(&[dgx(), six]).0, "NCCL_SOCKET_FAMILY").unwrap(), ("AF_INET6", "no IPv4 address on n2"));
+    assert_eq!(
+        value(&of(&[dgx(), bare.clone()]).0, "NCCL_NET_GDR_LEVEL")
+            .unwrap()
+            .0,
+        "LOC"
+    );
+    assert_eq!(
+        value(&of(&[bare.clone(), bare]).0, "NCCL_NET_GDR_LEVEL"),
+        None,
+        "dmabuf may do it, and all are alike"
+    );
+    six.network
+        .interfaces
+        .iter_mut()
+        .for_each(|interface| (interface.ipv4, interface.ipv6) = (false, true));
+    assert_eq!(
+        value(&of(&[dgx(), six]).0, "NCCL_SOCKET_FAMILY").unwrap(),
+        ("AF_INET6", "no IPv4 address on n2")
+    );
     caps.host.gpu_device_files.pop();
-    assert_eq!(value(&of(&[dgx(), caps]).0, "NCCL_NVLS_ENABLE").unwrap().0, "0");
+    assert_eq!(
+        value(&of(&[dgx(), caps]).0, "NCCL_NVLS_ENABLE").unwrap().0,
+        "0"
+    );
     old.driver.as_mut().unwrap().cuda = "11.8".into();
     let (profile, mismatches) = of(&[dgx(), old]);
     assert_eq!(value(&profile, "NCCL_CUMEM_ENABLE").unwrap().0, "0");
@@ -121,32 +222,76 @@ fn gpudirect_addresses_multicast_and_old_drivers() {
 #[test]
 fn multi_node_nvlink_needs_its_channel() {
     let mut rack = dgx();
-    let fabric = Fabric { state: FabricState::Completed, cluster: "7c5e".into(), clique: 1, ..Fabric::default() };
-    rack.gpus.iter_mut().for_each(|gpu| gpu.fabric = Some(fabric.clone()));
+    let fabric = Fabric {
+        state: FabricState::Completed,
+        cluster: "7c5e".into(),
+        clique: 1,
+        ..Fabric::default()
+    };
+    rack.gpus
+        .iter_mut()
+        .for_each(|gpu| gpu.fabric = Some(fabric.clone()));
     let mut closed = rack.clone();
     rack.host.imex_channels = vec!["channel0".into()];
-    assert_eq!(value(&of(&[rack.clone(), rack.clone()]).0, "NCCL_MNNVL_ENABLE"), None, "left to NCCL");
+    assert_eq!(
+        value(&of(&[rack.clone(), rack.clone()]).0, "NCCL_MNNVL_ENABLE"),
+        None,
+        "left to NCCL"
+    );
     closed.host.imex_channels.clear();
-    assert_eq!(value(&of(&[rack, closed.clone()]).0, "NCCL_MNNVL_ENABLE").unwrap().0, "0");
-    assert_eq!(value(&of(&[closed]).0, "NCCL_MNNVL_ENABLE"), None, "one node needs no other's memory");
+    assert_eq!(
+        value(&of(&[rack, closed.clone()]).0, "NCCL_MNNVL_ENABLE")
+            .unwrap()
+            .0,
+        "0"
+    );
+    assert_eq!(
+        value(&of(&[closed]).0, "NCCL_MNNVL_ENABLE"),
+        None,
+        "one node needs no other's memory"
+    );
 }
 
 #[test]
 fn multi_node_nvlink_is_for_nodes_of_one_clique() {
     let tray = |cluster: &str, clique| {
         let mut tray = dgx();
-        let fabric = Fabric { state: FabricState::Completed, cluster: cluster.into(), clique, ..Fabric::default() };
-        tray.gpus.iter_mut().for_each(|gpu| gpu.fabric = Some(fabric.clone()));
+        let fabric = Fabric {
+            state: FabricState::Completed,
+            cluster: cluster.into(),
+            clique,
+            ..Fabric::default()
+        };
+        tray.gpus
+            .iter_mut()
+            .for_each(|gpu| gpu.fabric = Some(fabric.clone()));
         tray.host.imex_channels = vec!["channel0".into()];
         tray
     };
-    let told =
-        |trays: &[NodeReport]| value(&of(trays).0, "NCCL_MNNVL_ENABLE").map(|(value, why)| (value.to_owned(), why.to_owned()));
-    let off = Some(("0".to_owned(), "no two nodes are in the same clique of an NVLink domain".to_owned()));
+    let told = |trays: &[NodeReport]| {
+        value(&of(trays).0, "NCCL_MNNVL_ENABLE")
+            .map(|(value, why)| (value.to_owned(), why.to_owned()))
+    };
+    let off = Some((
+        "0".to_owned(),
+        "no two nodes are in the same clique of an NVLink domain".to_owned(),
+    ));
     assert_eq!(told(&[tray("7c5e", 1), tray("7c5e", 1)]), None);
-    assert_eq!(told(&[tray("7c5e", 1), tray("7c5e", 2)]), off, "two parts of one rack");
-    assert_eq!(told(&[tray("7c5e", 1), tray("8d6f", 1)]), off, "two racks that number alike");
-    assert_eq!(told(&[tray("7c5e", 1), tray("7c5e", 1), tray("8d6f", 1)]), None, "NCCL uses it within each clique");
+    assert_eq!(
+        told(&[tray("7c5e", 1), tray("7c5e", 2)]),
+        off,
+        "two parts of one rack"
+    );
+    assert_eq!(
+        told(&[tray("7c5e", 1), tray("8d6f", 1)]),
+        off,
+        "two racks that number alike"
+    );
+    assert_eq!(
+        told(&[tray("7c5e", 1), tray("7c5e", 1), tray("8d6f", 1)]),
+        None,
+        "NCCL uses it within each clique"
+    );
     assert_eq!(told(&[tray("7c5e", 1)]), None);
     assert_eq!(told(&[dgx(), dgx()]), None, "not made for it");
 }
@@ -154,18 +299,27 @@ fn multi_node_nvlink_is_for_nodes_of_one_clique() {
 #[test]
 fn ethernet_beside_infiniband_is_not_the_compute_fabric() {
     let mut tray = dgx();
-    tray.network.rdma.iter_mut().for_each(|device| device.rail = None);
+    tray.network
+        .rdma
+        .iter_mut()
+        .for_each(|device| device.rail = None);
     for device in &mut tray.network.rdma[..2] {
         device.ports[0].link_layer = LinkLayer::Ethernet;
     }
     let (profile, _) = of(&[tray.clone(), tray]);
-    assert_eq!((profile.transport, profile.rails), (Transport::Infiniband, 6));
+    assert_eq!(
+        (profile.transport, profile.rails),
+        (Transport::Infiniband, 6)
+    );
 }
 
 #[test]
 fn unequal_models_are_named() {
     let mut other = dgx();
-    other.gpus.iter_mut().for_each(|gpu| gpu.model = "NVIDIA A100-SXM4-80GB".into());
+    other
+        .gpus
+        .iter_mut()
+        .for_each(|gpu| gpu.model = "NVIDIA A100-SXM4-80GB".into());
     let (_, mismatches) = of(&[dgx(), other.clone(), other]);
     let text = mismatches[0].to_string();
     assert!(
@@ -190,17 +344,38 @@ fn the_hash_is_of_values_not_of_reasons() {
         change(&mut other);
         assert_ne!(profile.hash(), other.hash());
     }
-    assert_eq!(Profile::default().hash(), "f3da59462432cc74", "stable over versions: agents compare it");
+    assert_eq!(
+        Profile::default().hash(),
+        "f3da59462432cc74",
+        "stable over versions: agents compare it"
+    );
 }
 
 #[test]
 fn devices_in_the_order_of_their_rails() {
     let mut report = dgx();
-    let names = |report: &NodeReport| compute_devices(report).iter().map(|d| d.name.clone()).collect::<Vec<_>>().join(" ");
-    assert_eq!(names(&report), "mlx5_7 mlx5_6 mlx5_5 mlx5_4 mlx5_3 mlx5_2 mlx5_1 mlx5_0");
+    let names = |report: &NodeReport| {
+        compute_devices(report)
+            .iter()
+            .map(|d| d.name.clone())
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(
+        names(&report),
+        "mlx5_7 mlx5_6 mlx5_5 mlx5_4 mlx5_3 mlx5_2 mlx5_1 mlx5_0"
+    );
     report.network.rdma[0].rail = None;
     assert!(!names(&report).contains("mlx5_7"), "storage, not compute");
-    report.network.rdma.iter_mut().for_each(|device| device.rail = None);
+    report
+        .network
+        .rdma
+        .iter_mut()
+        .for_each(|device| device.rail = None);
     report.network.rdma[1].interfaces = vec!["eth0".into()];
-    assert_eq!(compute_devices(&report).len(), 7, "the management adapter is left out where places are unknown");
+    assert_eq!(
+        compute_devices(&report).len(),
+        7,
+        "the management adapter is left out where places are unknown"
+    );
 }

@@ -3,13 +3,15 @@
 use super::{Effect, GroupPhase, GroupStatus, Node, RunId, State, Timestamp};
 
 impl Node {
-    /// Without what would bring up or start a generation that is not its job's newest any more. Such a run has no workers and gets none: it
-    /// is over.
+    /// Without what would bring up or start a generation that is not its job's newest any more.
+    /// Such a run has no workers and gets none: it is over.
     pub(super) fn not_overtaken(&mut self, effects: Vec<Effect>, now: Timestamp) -> Vec<Effect> {
         let mut left = Vec::new();
         for effect in effects {
             match &effect {
-                Effect::Hold { assignment, .. } | Effect::Start { assignment, .. } if !self.ledger.is_newest(&assignment.run) => {
+                Effect::Hold { assignment, .. } | Effect::Start { assignment, .. }
+                    if !self.ledger.is_newest(&assignment.run) =>
+                {
                     self.give_up(&assignment.run, now);
                 }
                 _ => left.push(effect),
@@ -20,10 +22,16 @@ impl Node {
 
     fn give_up(&mut self, id: &RunId, now: Timestamp) {
         let told = self.report(id);
-        let Some(run) = self.runs.get_mut(id) else { return };
+        let Some(run) = self.runs.get_mut(id) else {
+            return;
+        };
         run.start_asked = false;
         if matches!(run.state, State::Waiting { alive: false }) {
-            run.state = State::Up(GroupStatus { phase: GroupPhase::Dead, dead_at: Some(now), ..GroupStatus::holding() });
+            run.state = State::Up(GroupStatus {
+                phase: GroupPhase::Dead,
+                dead_at: Some(now),
+                ..GroupStatus::holding()
+            });
             // The newer generation may not be on disk yet.
             self.unsaved.withhold(id, told);
         }

@@ -22,43 +22,75 @@ use fixture::wanted;
 const NOW: Timestamp = Timestamp(1_000_000);
 
 fn run(job: &str, generation: u64) -> RunId {
-    RunId { job: JobUid::from(job), generation: Generation(generation) }
+    RunId {
+        job: JobUid::from(job),
+        generation: Generation(generation),
+    }
 }
 
 fn store(port: u16) -> Endpoint {
-    Endpoint { host: "127.0.0.1".into(), port }
+    Endpoint {
+        host: "127.0.0.1".into(),
+        port,
+    }
 }
 
 fn ready(job: &str, generation: u64) -> DesiredRun {
-    DesiredRun { run: run(job, generation), target: Target::Ready(Box::new(assignment(job, generation))) }
+    DesiredRun {
+        run: run(job, generation),
+        target: Target::Ready(Box::new(assignment(job, generation))),
+    }
 }
 
 fn running(job: &str, generation: u64) -> DesiredRun {
-    DesiredRun { run: run(job, generation), target: Target::Running(Box::new(assignment(job, generation)), store(7)) }
+    DesiredRun {
+        run: run(job, generation),
+        target: Target::Running(Box::new(assignment(job, generation)), store(7)),
+    }
 }
 
 fn stopped(job: &str, generation: u64, grace: u64) -> DesiredRun {
-    let target = Target::Stopped { grace: Duration::from_secs(grace), reason: "scaled".into() };
-    DesiredRun { run: run(job, generation), target }
+    let target = Target::Stopped {
+        grace: Duration::from_secs(grace),
+        reason: "scaled".into(),
+    };
+    DesiredRun {
+        run: run(job, generation),
+        target,
+    }
 }
 
 fn gone(job: &str, generation: u64, purge: bool) -> DesiredRun {
-    DesiredRun { run: run(job, generation), target: Target::Gone { purge } }
+    DesiredRun {
+        run: run(job, generation),
+        target: Target::Gone { purge },
+    }
 }
 
 fn status(phase: GroupPhase) -> GroupStatus {
-    GroupStatus { phase, store: Some(store(7)), ..GroupStatus::holding() }
+    GroupStatus {
+        phase,
+        store: Some(store(7)),
+        ..GroupStatus::holding()
+    }
 }
 
 /// A node in a session of term 1, epoch 1.
 fn node() -> Node {
     let mut node = Node::new(Ledger::new("n1".into()));
     node.turn(NOW, Input::Restarted(Vec::new()));
-    told(&mut node, Input::Welcome { term: Term(1), epoch: NodeEpoch(1) });
+    told(
+        &mut node,
+        Input::Welcome {
+            term: Term(1),
+            epoch: NodeEpoch(1),
+        },
+    );
     node
 }
 
-/// What follows from an input where every write of the ledger succeeds at once; without those, of which there is one at most.
+/// What follows from an input where every write of the ledger succeeds at once; without those, of
+/// which there is one at most.
 fn told(node: &mut Node, input: Input) -> Vec<Effect> {
     let is_save = |effect: &Effect| matches!(effect, Effect::SaveLedger(_));
     let mut effects = node.turn(NOW, input).effects;
@@ -71,28 +103,53 @@ fn told(node: &mut Node, input: Input) -> Vec<Effect> {
 }
 
 fn wants(node: &mut Node, runs: Vec<DesiredRun>) -> Vec<Effect> {
-    let desired = Desired { term: node.ledger.term, epoch: node.ledger.epoch, runs, labels: Labels::default(), warm: Vec::new() };
+    let desired = Desired {
+        term: node.ledger.term,
+        epoch: node.ledger.epoch,
+        runs,
+        labels: Labels::default(),
+        warm: Vec::new(),
+    };
     told(node, Input::Desired(desired))
 }
 
 fn hears(node: &mut Node, job: &str, generation: u64, phase: GroupPhase) -> Vec<Effect> {
-    told(node, Input::Runner { run: run(job, generation), status: status(phase) })
+    told(
+        node,
+        Input::Runner {
+            run: run(job, generation),
+            status: status(phase),
+        },
+    )
 }
 
 fn hold(job: &str, generation: u64, term: u64) -> Effect {
-    Effect::Hold { assignment: Box::new(assignment(job, generation)), term: Term(term) }
+    Effect::Hold {
+        assignment: Box::new(assignment(job, generation)),
+        term: Term(term),
+    }
 }
 
 fn start(job: &str, generation: u64) -> Effect {
-    Effect::Start { assignment: Box::new(assignment(job, generation)), store: store(7) }
+    Effect::Start {
+        assignment: Box::new(assignment(job, generation)),
+        store: store(7),
+    }
 }
 
 fn stop(job: &str, generation: u64, grace: u64, reason: &str) -> Effect {
-    Effect::Stop { run: run(job, generation), grace: Duration::from_secs(grace), reason: reason.into() }
+    Effect::Stop {
+        run: run(job, generation),
+        grace: Duration::from_secs(grace),
+        reason: reason.into(),
+    }
 }
 
 fn phase_of(node: &Node, job: &str, generation: u64) -> Option<RunPhase> {
-    node.reports().into_iter().find(|report| report.run == run(job, generation)).map(|report| report.phase)
+    node.reports()
+        .into_iter()
+        .find(|report| report.run == run(job, generation))
+        .map(|report| report.phase)
 }
 
 #[test]
@@ -100,25 +157,61 @@ fn a_run_from_nothing_to_gone() {
     let mut node = node();
     assert_eq!(wants(&mut node, vec![ready("a", 1)]), vec![hold("a", 1, 1)]);
     assert_eq!(phase_of(&node, "a", 1), Some(RunPhase::Preparing));
-    assert_eq!(wants(&mut node, vec![ready("a", 1)]), vec![], "the same again is nothing new");
+    assert_eq!(
+        wants(&mut node, vec![ready("a", 1)]),
+        vec![],
+        "the same again is nothing new"
+    );
     assert_eq!(hears(&mut node, "a", 1, GroupPhase::Holding), vec![]);
     assert_eq!(phase_of(&node, "a", 1), Some(RunPhase::Ready));
     assert_eq!(wants(&mut node, vec![running("a", 1)]), vec![start("a", 1)]);
-    assert_eq!(hears(&mut node, "a", 1, GroupPhase::Holding), vec![], "a status on its way does not start twice");
+    assert_eq!(
+        hears(&mut node, "a", 1, GroupPhase::Holding),
+        vec![],
+        "a status on its way does not start twice"
+    );
     hears(&mut node, "a", 1, GroupPhase::Running);
     assert_eq!(phase_of(&node, "a", 1), Some(RunPhase::Running));
-    assert_eq!(wants(&mut node, vec![]), vec![], "not mentioned is left alone");
-    assert_eq!(wants(&mut node, vec![gone("a", 1, true)]), vec![], "what lives is not let go of");
+    assert_eq!(
+        wants(&mut node, vec![]),
+        vec![],
+        "not mentioned is left alone"
+    );
+    assert_eq!(
+        wants(&mut node, vec![gone("a", 1, true)]),
+        vec![],
+        "what lives is not let go of"
+    );
     assert_eq!(phase_of(&node, "a", 1), Some(RunPhase::Running));
-    assert_eq!(wants(&mut node, vec![stopped("a", 1, 10)]), vec![stop("a", 1, 10, "scaled")]);
-    assert_eq!(wants(&mut node, vec![stopped("a", 1, 20)]), vec![], "a longer grace does not follow");
-    assert_eq!(wants(&mut node, vec![stopped("a", 1, 0)]), vec![stop("a", 1, 0, "scaled")]);
+    assert_eq!(
+        wants(&mut node, vec![stopped("a", 1, 10)]),
+        vec![stop("a", 1, 10, "scaled")]
+    );
+    assert_eq!(
+        wants(&mut node, vec![stopped("a", 1, 20)]),
+        vec![],
+        "a longer grace does not follow"
+    );
+    assert_eq!(
+        wants(&mut node, vec![stopped("a", 1, 0)]),
+        vec![stop("a", 1, 0, "scaled")]
+    );
     hears(&mut node, "a", 1, GroupPhase::Dead);
     assert_eq!(phase_of(&node, "a", 1), Some(RunPhase::Dead));
     hears(&mut node, "a", 1, GroupPhase::Running);
-    assert_eq!(phase_of(&node, "a", 1), Some(RunPhase::Dead), "death is final");
+    assert_eq!(
+        phase_of(&node, "a", 1),
+        Some(RunPhase::Dead),
+        "death is final"
+    );
     let last = wants(&mut node, vec![gone("a", 1, true)]);
-    assert_eq!(last, vec![Effect::Release { run: run("a", 1) }, Effect::Purge { run: run("a", 1) }]);
+    assert_eq!(
+        last,
+        vec![
+            Effect::Release { run: run("a", 1) },
+            Effect::Purge { run: run("a", 1) }
+        ]
+    );
     assert_eq!(phase_of(&node, "a", 1), None);
     wants(&mut node, vec![running("a", 1)]);
     let over = "generation 1 has ended on this node and is not started twice".to_owned();
@@ -129,10 +222,25 @@ fn a_run_from_nothing_to_gone() {
 fn a_store_that_is_not_bound_is_not_ready() {
     let mut node = node();
     wants(&mut node, vec![running("a", 1)]);
-    let unbound = GroupStatus { store: None, ..GroupStatus::holding() };
-    assert_eq!(told(&mut node, Input::Runner { run: run("a", 1), status: unbound }), vec![]);
+    let unbound = GroupStatus {
+        store: None,
+        ..GroupStatus::holding()
+    };
+    assert_eq!(
+        told(
+            &mut node,
+            Input::Runner {
+                run: run("a", 1),
+                status: unbound
+            }
+        ),
+        vec![]
+    );
     assert_eq!(phase_of(&node, "a", 1), Some(RunPhase::Preparing));
-    assert_eq!(hears(&mut node, "a", 1, GroupPhase::Holding), vec![start("a", 1)]);
+    assert_eq!(
+        hears(&mut node, "a", 1, GroupPhase::Holding),
+        vec![start("a", 1)]
+    );
 }
 
 #[test]
@@ -142,11 +250,24 @@ fn a_newer_generation_waits_until_the_older_is_dead() {
     hears(&mut node, "a", 1, GroupPhase::Holding);
     hears(&mut node, "a", 1, GroupPhase::Running);
     let effects = wants(&mut node, vec![running("a", 2)]);
-    assert_eq!(effects, vec![stop("a", 1, 10, "replaced by generation 2"), hold("a", 2, 1)]);
+    assert_eq!(
+        effects,
+        vec![
+            stop("a", 1, 10, "replaced by generation 2"),
+            hold("a", 2, 1)
+        ]
+    );
     assert_eq!(hears(&mut node, "a", 2, GroupPhase::Holding), vec![]);
-    assert_eq!(phase_of(&node, "a", 2), Some(RunPhase::Preparing), "ready means that nothing is in the way");
+    assert_eq!(
+        phase_of(&node, "a", 2),
+        Some(RunPhase::Preparing),
+        "ready means that nothing is in the way"
+    );
     assert_eq!(hears(&mut node, "a", 1, GroupPhase::Stopping), vec![]);
-    assert_eq!(hears(&mut node, "a", 1, GroupPhase::Dead), vec![start("a", 2)]);
+    assert_eq!(
+        hears(&mut node, "a", 1, GroupPhase::Dead),
+        vec![start("a", 2)]
+    );
 }
 
 #[test]
@@ -162,8 +283,14 @@ fn the_coordinators_grace_for_the_older_one_counts() {
 fn a_gpu_belongs_to_one_run() {
     let mut node = node();
     let on_gpu = |job: &str| {
-        let assignment = Assignment { gpus: vec!["GPU-1".into()], ..assignment(job, 1) };
-        DesiredRun { run: run(job, 1), target: Target::Running(Box::new(assignment), store(7)) }
+        let assignment = Assignment {
+            gpus: vec!["GPU-1".into()],
+            ..assignment(job, 1)
+        };
+        DesiredRun {
+            run: run(job, 1),
+            target: Target::Running(Box::new(assignment), store(7)),
+        }
     };
     wants(&mut node, vec![on_gpu("a")]);
     assert_eq!(hears(&mut node, "a", 1, GroupPhase::Holding).len(), 1);
@@ -171,22 +298,54 @@ fn a_gpu_belongs_to_one_run() {
     assert_eq!(hears(&mut node, "b", 1, GroupPhase::Holding), vec![]);
     hears(&mut node, "a", 1, GroupPhase::Running);
     assert_eq!(phase_of(&node, "b", 1), Some(RunPhase::Preparing));
-    assert_eq!(hears(&mut node, "a", 1, GroupPhase::Dead).len(), 1, "b starts");
+    assert_eq!(
+        hears(&mut node, "a", 1, GroupPhase::Dead).len(),
+        1,
+        "b starts"
+    );
 }
 
 #[test]
 fn older_stamps_end_the_session_and_are_not_obeyed() {
     let mut node = node();
-    told(&mut node, Input::Welcome { term: Term(3), epoch: NodeEpoch(4) });
+    told(
+        &mut node,
+        Input::Welcome {
+            term: Term(3),
+            epoch: NodeEpoch(4),
+        },
+    );
     let desired = |term, epoch| {
         let runs = vec![running("a", 1)];
-        Input::Desired(Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: Labels::default(), warm: Vec::new() })
+        Input::Desired(Desired {
+            term: Term(term),
+            epoch: NodeEpoch(epoch),
+            runs,
+            labels: Labels::default(),
+            warm: Vec::new(),
+        })
     };
     let end = |why| vec![Effect::EndSession(Alarm { run: None, why })];
-    let older = Objection::OlderTerm { got: Term(2), seen: Term(3) };
+    let older = Objection::OlderTerm {
+        got: Term(2),
+        seen: Term(3),
+    };
     assert_eq!(node.turn(NOW, desired(2, 9)).effects, end(older.clone()));
-    assert_eq!(node.turn(NOW, Input::Welcome { term: Term(2), epoch: NodeEpoch(9) }).effects, end(older));
-    let older = Objection::OlderEpoch { got: NodeEpoch(3), seen: NodeEpoch(4) };
+    assert_eq!(
+        node.turn(
+            NOW,
+            Input::Welcome {
+                term: Term(2),
+                epoch: NodeEpoch(9)
+            }
+        )
+        .effects,
+        end(older)
+    );
+    let older = Objection::OlderEpoch {
+        got: NodeEpoch(3),
+        seen: NodeEpoch(4),
+    };
     assert_eq!(node.turn(NOW, desired(3, 3)).effects, end(older));
     assert_eq!(node.reports(), vec![]);
     assert_eq!(wants(&mut node, vec![ready("a", 1)]), vec![hold("a", 1, 3)]);
@@ -197,22 +356,66 @@ fn same_number_with_other_content_is_an_alarm() {
     let mut node = node();
     wants(&mut node, vec![ready("a", 1)]);
     hears(&mut node, "a", 1, GroupPhase::Holding);
-    let other = Assignment { args: vec!["evil.py".into()], ..assignment("a", 1) };
+    let other = Assignment {
+        args: vec!["evil.py".into()],
+        ..assignment("a", 1)
+    };
     let target = Target::Running(Box::new(other), store(7));
     let why = Objection::OtherContent(Generation(1));
-    let alarm = vec![Effect::Alarm(Alarm { run: Some(run("a", 1)), why })];
-    assert_eq!(wants(&mut node, vec![DesiredRun { run: run("a", 1), target }]), alarm);
-    assert_eq!(hears(&mut node, "a", 1, GroupPhase::Holding), vec![], "not obeyed later either");
+    let alarm = vec![Effect::Alarm(Alarm {
+        run: Some(run("a", 1)),
+        why,
+    })];
+    assert_eq!(
+        wants(
+            &mut node,
+            vec![DesiredRun {
+                run: run("a", 1),
+                target
+            }]
+        ),
+        alarm
+    );
+    assert_eq!(
+        hears(&mut node, "a", 1, GroupPhase::Holding),
+        vec![],
+        "not obeyed later either"
+    );
 
     assert_eq!(wants(&mut node, vec![running("a", 1)]), vec![start("a", 1)]);
     let target = Target::Running(Box::new(assignment("a", 1)), store(8));
-    let effects = wants(&mut node, vec![DesiredRun { run: run("a", 1), target }]);
-    let why = Objection::OtherStore { generation: Generation(1), got: store(8), seen: store(7) };
-    assert_eq!(effects, vec![Effect::Alarm(Alarm { run: Some(run("a", 1)), why })]);
+    let effects = wants(
+        &mut node,
+        vec![DesiredRun {
+            run: run("a", 1),
+            target,
+        }],
+    );
+    let why = Objection::OtherStore {
+        generation: Generation(1),
+        got: store(8),
+        seen: store(7),
+    };
+    assert_eq!(
+        effects,
+        vec![Effect::Alarm(Alarm {
+            run: Some(run("a", 1)),
+            why
+        })]
+    );
 
     wants(&mut node, vec![ready("a", 2)]);
-    let why = Objection::OlderGeneration { got: Generation(1), seen: Generation(2) };
-    assert_eq!(wants(&mut node, vec![running("a", 1)]), vec![Effect::Alarm(Alarm { run: Some(run("a", 1)), why })]);
+    let why = Objection::OlderGeneration {
+        got: Generation(1),
+        seen: Generation(2),
+    };
+    assert_eq!(
+        wants(&mut node, vec![running("a", 1)]),
+        vec![Effect::Alarm(Alarm {
+            run: Some(run("a", 1)),
+            why
+        })]
+    );
 }
 
 #[test]
@@ -222,7 +425,10 @@ fn told_to_be_dead_before_it_was_heard_of_is_dead_for_ever() {
     assert_eq!(phase_of(&node, "a", 4), Some(RunPhase::Dead));
     assert_eq!(wants(&mut node, vec![running("a", 4)]), vec![]);
     assert_eq!(phase_of(&node, "a", 4), Some(RunPhase::Dead));
-    assert_eq!(wants(&mut node, vec![running("a", 5)]), vec![hold("a", 5, 1)]);
+    assert_eq!(
+        wants(&mut node, vec![running("a", 5)]),
+        vec![hold("a", 5, 1)]
+    );
 }
 
 #[test]
@@ -230,8 +436,15 @@ fn a_stop_overtakes_a_runner_that_is_still_coming_up() {
     let mut node = node();
     wants(&mut node, vec![running("a", 1)]);
     assert_eq!(wants(&mut node, vec![stopped("a", 1, 10)]), vec![]);
-    assert_eq!(phase_of(&node, "a", 1), Some(RunPhase::Preparing), "not dead: it may be coming up");
-    assert_eq!(hears(&mut node, "a", 1, GroupPhase::Holding), vec![stop("a", 1, 10, "scaled")]);
+    assert_eq!(
+        phase_of(&node, "a", 1),
+        Some(RunPhase::Preparing),
+        "not dead: it may be coming up"
+    );
+    assert_eq!(
+        hears(&mut node, "a", 1, GroupPhase::Holding),
+        vec![stop("a", 1, 10, "scaled")]
+    );
     assert_eq!(phase_of(&node, "a", 1), Some(RunPhase::Stopping));
 }
 
@@ -244,25 +457,46 @@ fn a_jobs_remains_are_not_removed_under_a_run_that_lives() {
     wants(&mut node, vec![gone("a", 4, true), stopped("a", 1, 0)]);
     hears(&mut node, "a", 1, GroupPhase::Dead);
     let effects = wants(&mut node, vec![gone("a", 4, true), gone("a", 1, true)]);
-    assert!(effects.contains(&Effect::Purge { run: run("a", 1) }), "{effects:?}");
-    assert_eq!(wants(&mut node, vec![gone("a", 4, true)]), vec![Effect::Purge { run: run("a", 4) }]);
+    assert!(
+        effects.contains(&Effect::Purge { run: run("a", 1) }),
+        "{effects:?}"
+    );
+    assert_eq!(
+        wants(&mut node, vec![gone("a", 4, true)]),
+        vec![Effect::Purge { run: run("a", 4) }]
+    );
 }
 
 #[test]
 fn what_cannot_start_says_why_and_is_not_tried_again() {
     let mut node = node();
     wants(&mut node, vec![running("a", 1)]);
-    let refused = Input::Refused { run: run("a", 1), reason: "python3 not found".into() };
+    let refused = Input::Refused {
+        run: run("a", 1),
+        reason: "python3 not found".into(),
+    };
     assert_eq!(told(&mut node, refused.clone()), vec![]);
-    assert_eq!(phase_of(&node, "a", 1), Some(RunPhase::Refused("python3 not found".into())));
+    assert_eq!(
+        phase_of(&node, "a", 1),
+        Some(RunPhase::Refused("python3 not found".into()))
+    );
     assert_eq!(wants(&mut node, vec![running("a", 1)]), vec![]);
     hears(&mut node, "a", 1, GroupPhase::Holding);
-    assert!(matches!(phase_of(&node, "a", 1), Some(RunPhase::Refused(_))));
+    assert!(matches!(
+        phase_of(&node, "a", 1),
+        Some(RunPhase::Refused(_))
+    ));
 
     wants(&mut node, vec![running("b", 1)]);
     hears(&mut node, "b", 1, GroupPhase::Holding);
-    let refused = Input::Refused { run: run("b", 1), reason: "exec format error".into() };
-    assert_eq!(told(&mut node, refused), vec![stop("b", 1, 0, "it cannot be started")]);
+    let refused = Input::Refused {
+        run: run("b", 1),
+        reason: "exec format error".into(),
+    };
+    assert_eq!(
+        told(&mut node, refused),
+        vec![stop("b", 1, 0, "it cannot be started")]
+    );
 }
 
 #[test]
@@ -270,20 +504,49 @@ fn a_restarted_agent_shows_what_is_there_and_touches_nothing() {
     let mut before = node();
     wants(&mut before, vec![running("a", 1), running("b", 1)]);
     let mut node = Node::new(before.ledger.clone());
-    let found = |job: &str, state| Found { run: run(job, 1), term: Term(1), gpus: Vec::new(), state };
-    let exit =
-        SeenExit { rank: Some(3), pid: 9, started_at: Timestamp(1), exit: crate::exit::Exit::Signal(9), exited_at: Timestamp(2) };
+    let found = |job: &str, state| Found {
+        run: run(job, 1),
+        term: Term(1),
+        gpus: Vec::new(),
+        state,
+    };
+    let exit = SeenExit {
+        rank: Some(3),
+        pid: 9,
+        started_at: Timestamp(1),
+        exit: crate::exit::Exit::Signal(9),
+        exited_at: Timestamp(2),
+    };
     let inventory = vec![
         found("a", FoundState::Known(status(GroupPhase::Running))),
-        found("b", FoundState::Lost { exits: vec![exit], at: Timestamp(4) }),
+        found(
+            "b",
+            FoundState::Lost {
+                exits: vec![exit],
+                at: Timestamp(4),
+            },
+        ),
         found("c", FoundState::Silent),
     ];
     assert_eq!(node.turn(NOW, Input::Restarted(inventory)).effects, vec![]);
-    let phases: Vec<RunPhase> = node.reports().into_iter().map(|report| report.phase).collect();
-    assert_eq!(phases, vec![RunPhase::Running, RunPhase::Dead, RunPhase::Running]);
+    let phases: Vec<RunPhase> = node
+        .reports()
+        .into_iter()
+        .map(|report| report.phase)
+        .collect();
+    assert_eq!(
+        phases,
+        vec![RunPhase::Running, RunPhase::Dead, RunPhase::Running]
+    );
     let dead = &node.reports()[1];
-    assert_eq!((dead.dead_at, dead.ranks[0].rank, dead.ranks[0].exit), (Some(Timestamp(4)), 3, Some(crate::exit::Exit::Signal(9))));
-    assert_eq!(wants(&mut node, vec![running("a", 1), running("b", 1)]), vec![]);
+    assert_eq!(
+        (dead.dead_at, dead.ranks[0].rank, dead.ranks[0].exit),
+        (Some(Timestamp(4)), 3, Some(crate::exit::Exit::Signal(9)))
+    );
+    assert_eq!(
+        wants(&mut node, vec![running("a", 1), running("b", 1)]),
+        vec![]
+    );
 }
 
 #[test]
@@ -303,11 +566,30 @@ fn a_lost_runner_leaves_its_last_words() {
     let mut node = node();
     wants(&mut node, vec![running("a", 1)]);
     hears(&mut node, "a", 1, GroupPhase::Holding);
-    let exit = SeenExit { rank: None, pid: 9, started_at: Timestamp(1), exit: crate::exit::Exit::Code(1), exited_at: Timestamp(2) };
-    node.turn(NOW, Input::RunnerLost { run: run("a", 1), exits: vec![exit], at: Timestamp(5) });
+    let exit = SeenExit {
+        rank: None,
+        pid: 9,
+        started_at: Timestamp(1),
+        exit: crate::exit::Exit::Code(1),
+        exited_at: Timestamp(2),
+    };
+    node.turn(
+        NOW,
+        Input::RunnerLost {
+            run: run("a", 1),
+            exits: vec![exit],
+            at: Timestamp(5),
+        },
+    );
     let report = &node.reports()[0];
-    assert_eq!((&report.phase, report.dead_at, report.store.as_ref()), (&RunPhase::Dead, Some(Timestamp(5)), None));
-    assert_eq!((report.launched_at, report.launcher_exit), (Some(Timestamp(1)), Some(crate::exit::Exit::Code(1))));
+    assert_eq!(
+        (&report.phase, report.dead_at, report.store.as_ref()),
+        (&RunPhase::Dead, Some(Timestamp(5)), None)
+    );
+    assert_eq!(
+        (report.launched_at, report.launcher_exit),
+        (Some(Timestamp(1)), Some(crate::exit::Exit::Code(1)))
+    );
 }
 
 /// One machine with its runners, and an agent that may be killed between any two effects.
@@ -346,7 +628,11 @@ enum Event {
 /// Jobs, generations and stamps are few, so that they meet.
 fn event() -> impl Strategy<Value = (Event, usize)> {
     let id = || (0..2u8, 1..4u64);
-    let desired = (1..4u64, 1..4u64, collection::vec((0..2u8, 1..4u64, 0..6u8), 0..4));
+    let desired = (
+        1..4u64,
+        1..4u64,
+        collection::vec((0..2u8, 1..4u64, 0..6u8), 0..4),
+    );
     let event = prop_oneof![
         1 => (1..4u64, 1..4u64).prop_map(|(term, epoch)| Event::Welcome(term, epoch)),
         6 => desired.prop_map(|(term, epoch, runs)| Event::Desired(term, epoch, runs)),
@@ -367,15 +653,25 @@ fn job(number: u8) -> &'static str {
 impl Machine {
     fn new() -> Self {
         let disk = Ledger::new("n1".into());
-        Self { node: Node::new(disk.clone()), disk, groups: BTreeMap::new(), content: BTreeMap::new() }
+        Self {
+            node: Node::new(disk.clone()),
+            disk,
+            groups: BTreeMap::new(),
+            content: BTreeMap::new(),
+        }
     }
 
     fn happen(&mut self, event: Event, lives_for: usize) {
         let input = match event {
-            Event::Welcome(term, epoch) => Input::Welcome { term: Term(term), epoch: NodeEpoch(epoch) },
+            Event::Welcome(term, epoch) => Input::Welcome {
+                term: Term(term),
+                epoch: NodeEpoch(epoch),
+            },
             Event::Desired(term, epoch, runs) => {
-                let mut runs: Vec<DesiredRun> =
-                    runs.into_iter().map(|(job, generation, kind)| wanted(job, generation, kind)).collect();
+                let mut runs: Vec<DesiredRun> = runs
+                    .into_iter()
+                    .map(|(job, generation, kind)| wanted(job, generation, kind))
+                    .collect();
                 runs.sort_by(|a, b| a.run.cmp(&b.run));
                 runs.dedup_by(|a, b| a.run == b.run);
                 Input::Desired(Desired {
@@ -386,10 +682,15 @@ impl Machine {
                     warm: Vec::new(),
                 })
             }
-            Event::Speak(number, generation) => match self.groups.get(&run(job(number), generation)) {
-                Some(group) => Input::Runner { run: run(job(number), generation), status: status(group.phase) },
-                None => return,
-            },
+            Event::Speak(number, generation) => {
+                match self.groups.get(&run(job(number), generation)) {
+                    Some(group) => Input::Runner {
+                        run: run(job(number), generation),
+                        status: status(group.phase),
+                    },
+                    None => return,
+                }
+            }
             Event::Progress(number, generation) => {
                 if let Some(group) = self.groups.get_mut(&run(job(number), generation)) {
                     group.phase = match group.phase {
@@ -400,17 +701,28 @@ impl Machine {
                 }
                 return;
             }
-            Event::Vanish(number, generation) => match self.groups.get_mut(&run(job(number), generation)) {
-                Some(group) => {
-                    group.phase = GroupPhase::Dead;
-                    Input::RunnerLost { run: run(job(number), generation), exits: Vec::new(), at: NOW }
+            Event::Vanish(number, generation) => {
+                match self.groups.get_mut(&run(job(number), generation)) {
+                    Some(group) => {
+                        group.phase = GroupPhase::Dead;
+                        Input::RunnerLost {
+                            run: run(job(number), generation),
+                            exits: Vec::new(),
+                            at: NOW,
+                        }
+                    }
+                    None => return,
                 }
-                None => return,
-            },
-            Event::RefuseStart(number, generation) => match self.groups.get(&run(job(number), generation)) {
-                Some(group) if !group.launched => Input::Refused { run: run(job(number), generation), reason: "no".into() },
-                _ => return,
-            },
+            }
+            Event::RefuseStart(number, generation) => {
+                match self.groups.get(&run(job(number), generation)) {
+                    Some(group) if !group.launched => Input::Refused {
+                        run: run(job(number), generation),
+                        reason: "no".into(),
+                    },
+                    _ => return,
+                }
+            }
             Event::Crash => return self.crash(),
         };
         self.obey(input, lives_for);
@@ -425,13 +737,23 @@ impl Machine {
         };
         let effects = self.node.turn(NOW, input).effects;
         if stale.0 < before.term || stale.1 < before.epoch {
-            let ends = effects.iter().filter(|effect| matches!(effect, Effect::EndSession(_))).count();
+            let ends = effects
+                .iter()
+                .filter(|effect| matches!(effect, Effect::EndSession(_)))
+                .count();
             assert_eq!(ends, 1, "an older stamp ends the session");
-            assert!(!effects.iter().any(|effect| matches!(effect, Effect::SaveLedger(_) | Effect::Hold { .. })), "{effects:?}");
+            assert!(
+                !effects
+                    .iter()
+                    .any(|effect| matches!(effect, Effect::SaveLedger(_) | Effect::Hold { .. })),
+                "{effects:?}"
+            );
         }
         let mut effects = std::collections::VecDeque::from(effects);
         for _ in 0..lives_for {
-            let Some(effect) = effects.pop_front() else { return };
+            let Some(effect) = effects.pop_front() else {
+                return;
+            };
             let saves = matches!(effect, Effect::SaveLedger(_));
             self.execute(effect);
             if saves {
@@ -446,19 +768,33 @@ impl Machine {
     fn execute(&mut self, effect: Effect) {
         match effect {
             Effect::SaveLedger(ledger) => {
-                assert!(ledger.term >= self.disk.term && ledger.epoch >= self.disk.epoch, "the ledger goes up only");
+                assert!(
+                    ledger.term >= self.disk.term && ledger.epoch >= self.disk.epoch,
+                    "the ledger goes up only"
+                );
                 for (job, seen) in &self.disk.jobs {
                     let now = &ledger.jobs[job];
                     assert!(now.generation >= seen.generation, "the ledger goes up only");
-                    assert!(now.generation > seen.generation || now.over >= seen.over, "what has ended stays so");
+                    assert!(
+                        now.generation > seen.generation || now.over >= seen.over,
+                        "what has ended stays so"
+                    );
                 }
                 self.disk = *ledger;
             }
             Effect::Hold { assignment, .. } => {
                 let seen = &self.disk.jobs[&assignment.run.job];
-                assert_eq!(seen.generation, assignment.run.generation, "persisted before obeyed");
-                self.content.entry(assignment.run.clone()).or_insert(*assignment.clone());
-                let group = Group { phase: GroupPhase::Holding, launched: false };
+                assert_eq!(
+                    seen.generation, assignment.run.generation,
+                    "persisted before obeyed"
+                );
+                self.content
+                    .entry(assignment.run.clone())
+                    .or_insert(*assignment.clone());
+                let group = Group {
+                    phase: GroupPhase::Holding,
+                    launched: false,
+                };
                 self.groups.entry(assignment.run).or_insert(group);
             }
             Effect::Start { assignment, store } => {
@@ -468,22 +804,35 @@ impl Machine {
                     (assignment.run.generation, Some(&store)),
                     "persisted before obeyed"
                 );
-                assert_eq!(&self.content[&assignment.run], assignment.as_ref(), "one content per generation");
-                let group = self.groups.get_mut(&assignment.run).expect("held before started");
+                assert_eq!(
+                    &self.content[&assignment.run],
+                    assignment.as_ref(),
+                    "one content per generation"
+                );
+                let group = self
+                    .groups
+                    .get_mut(&assignment.run)
+                    .expect("held before started");
                 if group.phase == GroupPhase::Holding {
                     assert!(!group.launched, "started twice");
                     (group.phase, group.launched) = (GroupPhase::Running, true);
                 }
             }
             Effect::Stop { run, .. } => {
-                let group = self.groups.get_mut(&run).expect("only what is held is stopped");
+                let group = self
+                    .groups
+                    .get_mut(&run)
+                    .expect("only what is held is stopped");
                 group.phase = match group.phase {
                     GroupPhase::Holding | GroupPhase::Dead => GroupPhase::Dead,
                     GroupPhase::Running | GroupPhase::Stopping => GroupPhase::Stopping,
                 };
             }
             Effect::Release { run } | Effect::Purge { run } => {
-                assert!(!self.groups.get(&run).is_some_and(Group::works), "a living group is not let go of");
+                assert!(
+                    !self.groups.get(&run).is_some_and(Group::works),
+                    "a living group is not let go of"
+                );
             }
             Effect::EndSession(_) | Effect::Alarm(_) => {}
         }
@@ -494,7 +843,12 @@ impl Machine {
         self.node = Node::new(self.disk.clone());
         let found = |(run, group): (&RunId, &Group)| {
             let state = FoundState::Known(status(group.phase));
-            Found { run: run.clone(), term: Term(1), gpus: Vec::new(), state }
+            Found {
+                run: run.clone(),
+                term: Term(1),
+                gpus: Vec::new(),
+                state,
+            }
         };
         let inventory = self.groups.iter().map(found).collect();
         self.obey(Input::Restarted(inventory), usize::MAX);
@@ -502,13 +856,24 @@ impl Machine {
 
     fn check(&self) {
         for name in ["a", "b"] {
-            let working: Vec<u64> =
-                self.groups.iter().filter(|(id, g)| id.job.as_str() == name && g.works()).map(|(id, _)| id.generation.0).collect();
-            assert!(working.len() <= 1, "generations {working:?} of {name} run at once");
+            let working: Vec<u64> = self
+                .groups
+                .iter()
+                .filter(|(id, g)| id.job.as_str() == name && g.works())
+                .map(|(id, _)| id.generation.0)
+                .collect();
+            assert!(
+                working.len() <= 1,
+                "generations {working:?} of {name} run at once"
+            );
         }
         for report in self.node.reports() {
             let works = self.groups.get(&report.run).is_some_and(Group::works);
-            assert!(!(report.phase.is_over() && works), "{:?} is reported over and works", report.run);
+            assert!(
+                !(report.phase.is_over() && works),
+                "{:?} is reported over and works",
+                report.run
+            );
         }
     }
 }

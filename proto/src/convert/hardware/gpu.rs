@@ -1,7 +1,8 @@
 //! GPUs.
 
 use muster_core::node_report::gpu::{
-    ComputeMode, Fabric, FabricHealth, FabricState, Gpu, GpuProcess, Mig, MigInstance, NvLink, NvLinkPeer, PcieLink,
+    ComputeMode, Fabric, FabricHealth, FabricState, Gpu, GpuProcess, Mig, MigInstance, NvLink,
+    NvLinkPeer, PcieLink,
 };
 
 use super::{NAME_MAX, count, required_text, text, words};
@@ -55,7 +56,11 @@ pub(in crate::convert) fn gpu_to_wire(gpu: &Gpu) -> v1::Gpu {
         processes: gpu
             .processes
             .iter()
-            .map(|process| v1::GpuProcess { pid: process.pid, name: process.name.clone(), memory_bytes: process.memory_bytes })
+            .map(|process| v1::GpuProcess {
+                pid: process.pid,
+                name: process.name.clone(),
+                memory_bytes: process.memory_bytes,
+            })
             .collect(),
     }
 }
@@ -76,7 +81,12 @@ fn link_to_wire(link: &NvLink) -> v1::NvLink {
         NvLinkPeer::Switch(pci) => Some(v1::nv_link::Peer::Switch(pci.clone())),
         NvLinkPeer::Unknown => None,
     };
-    v1::NvLink { link: link.link, active: link.active, peer, errors: link.errors }
+    v1::NvLink {
+        link: link.link,
+        active: link.active,
+        peer,
+        errors: link.errors,
+    }
 }
 
 pub(in crate::convert) fn gpu_from_wire(i: usize, wire: v1::Gpu) -> Result<Gpu, Malformed> {
@@ -85,7 +95,11 @@ pub(in crate::convert) fn gpu_from_wire(i: usize, wire: v1::Gpu) -> Result<Gpu, 
     count(&field("nvlinks"), wire.nvlinks.len(), LINKS_MAX)?;
     count(&field("processes"), wire.processes.len(), PROCESSES_MAX)?;
     let of_links = field("nvlinks");
-    let nvlinks = wire.nvlinks.into_iter().map(|link| link_from_wire(&of_links, link)).collect::<Result<_, _>>()?;
+    let nvlinks = wire
+        .nvlinks
+        .into_iter()
+        .map(|link| link_from_wire(&of_links, link))
+        .collect::<Result<_, _>>()?;
     Ok(Gpu {
         uuid: required_text(&field("uuid"), wire.uuid, NAME_MAX)?,
         index: wire.index,
@@ -98,10 +112,17 @@ pub(in crate::convert) fn gpu_from_wire(i: usize, wire: v1::Gpu) -> Result<Gpu, 
         numa_node: wire.numa_node,
         compute_capability: name("compute_capability", wire.compute_capability)?,
         // Older agents do not say.
-        compute_mode: if wire.compute_mode.is_empty() { ComputeMode::Default } else { mode_from_wire(&wire.compute_mode) },
+        compute_mode: if wire.compute_mode.is_empty() {
+            ComputeMode::Default
+        } else {
+            mode_from_wire(&wire.compute_mode)
+        },
         persistence: wire.persistence,
         ecc: wire.ecc,
-        mig: wire.mig.map(|mig| mig_from_wire(&field("mig"), mig)).transpose()?,
+        mig: wire
+            .mig
+            .map(|mig| mig_from_wire(&field("mig"), mig))
+            .transpose()?,
         pcie: wire.pcie.map(|pcie| PcieLink {
             generation: pcie.generation,
             generation_max: pcie.generation_max,
@@ -109,30 +130,53 @@ pub(in crate::convert) fn gpu_from_wire(i: usize, wire: v1::Gpu) -> Result<Gpu, 
             width_max: pcie.width_max,
         }),
         nvlinks,
-        fabric: wire.fabric.map(|fabric| fabric_from_wire(&field("fabric"), fabric)).transpose()?,
+        fabric: wire
+            .fabric
+            .map(|fabric| fabric_from_wire(&field("fabric"), fabric))
+            .transpose()?,
         processes: wire
             .processes
             .into_iter()
             .map(|process| {
-                Ok(GpuProcess { pid: process.pid, name: name("processes.name", process.name)?, memory_bytes: process.memory_bytes })
+                Ok(GpuProcess {
+                    pid: process.pid,
+                    name: name("processes.name", process.name)?,
+                    memory_bytes: process.memory_bytes,
+                })
             })
             .collect::<Result<_, _>>()?,
     })
 }
 
 fn mig_from_wire(field: &str, wire: v1::Mig) -> Result<Mig, Malformed> {
-    count(&format!("{field}.instances"), wire.instances.len(), INSTANCES_MAX)?;
+    count(
+        &format!("{field}.instances"),
+        wire.instances.len(),
+        INSTANCES_MAX,
+    )?;
     let instance = |instance: v1::MigInstance| {
         Ok(MigInstance {
             uuid: required_text(&format!("{field}.instances.uuid"), instance.uuid, NAME_MAX)?,
-            profile: text(&format!("{field}.instances.profile"), instance.profile, NAME_MAX)?,
+            profile: text(
+                &format!("{field}.instances.profile"),
+                instance.profile,
+                NAME_MAX,
+            )?,
             memory_bytes: instance.memory_bytes,
             gpu_instance: instance.gpu_instance,
             compute_instance: instance.compute_instance,
         })
     };
-    let instances = wire.instances.into_iter().map(instance).collect::<Result<_, _>>()?;
-    Ok(Mig { enabled: wire.enabled, pending: wire.pending, instances })
+    let instances = wire
+        .instances
+        .into_iter()
+        .map(instance)
+        .collect::<Result<_, _>>()?;
+    Ok(Mig {
+        enabled: wire.enabled,
+        pending: wire.pending,
+        instances,
+    })
 }
 
 fn link_from_wire(field: &str, wire: v1::NvLink) -> Result<NvLink, Malformed> {
@@ -142,7 +186,12 @@ fn link_from_wire(field: &str, wire: v1::NvLink) -> Result<NvLink, Malformed> {
         Some(v1::nv_link::Peer::Switch(value)) => NvLinkPeer::Switch(pci(value)?),
         None => NvLinkPeer::Unknown,
     };
-    Ok(NvLink { link: wire.link, active: wire.active, peer, errors: wire.errors })
+    Ok(NvLink {
+        link: wire.link,
+        active: wire.active,
+        peer,
+        errors: wire.errors,
+    })
 }
 
 fn fabric_from_wire(field: &str, wire: v1::Fabric) -> Result<Fabric, Malformed> {

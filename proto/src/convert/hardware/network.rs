@@ -1,11 +1,14 @@
 //! NICs.
 
-use muster_core::node_report::network::{Gid, Interface, InterfaceKind, LinkLayer, Network, Port, RdmaDevice};
+use muster_core::node_report::network::{
+    Gid, Interface, InterfaceKind, LinkLayer, Network, Port, RdmaDevice,
+};
 
 use super::{NAME_MAX, count, required_text, text, texts, words};
 use crate::{convert::Malformed, v1};
 
-/// Interfaces and RDMA devices each: the largest machines have 32 EFA devices; virtual functions may be a hundred.
+/// Interfaces and RDMA devices each: the largest machines have 32 EFA devices; virtual functions
+/// may be a hundred.
 const DEVICES_MAX: usize = 512;
 /// Ports of a device: two in the field.
 const PORTS_MAX: usize = 8;
@@ -31,7 +34,12 @@ pub(super) fn interface_to_wire(interface: &Interface) -> v1::Interface {
         ipv4: interface.ipv4,
         ipv6: interface.ipv6,
         default_route: interface.default_route,
-        addresses: interface.addresses.iter().take(ADDRESSES_MAX).cloned().collect(),
+        addresses: interface
+            .addresses
+            .iter()
+            .take(ADDRESSES_MAX)
+            .cloned()
+            .collect(),
     }
 }
 
@@ -72,12 +80,23 @@ fn port_to_wire(port: &Port) -> v1::Port {
     }
 }
 
-pub(super) fn network_from_wire(interfaces: Vec<v1::Interface>, rdma: Vec<v1::RdmaDevice>) -> Result<Network, Malformed> {
+pub(super) fn network_from_wire(
+    interfaces: Vec<v1::Interface>,
+    rdma: Vec<v1::RdmaDevice>,
+) -> Result<Network, Malformed> {
     count("report.hardware.interfaces", interfaces.len(), DEVICES_MAX)?;
     count("report.hardware.rdma", rdma.len(), DEVICES_MAX)?;
     Ok(Network {
-        interfaces: interfaces.into_iter().enumerate().map(|(i, wire)| interface_from_wire(i, wire)).collect::<Result<_, _>>()?,
-        rdma: rdma.into_iter().enumerate().map(|(i, wire)| rdma_from_wire(i, wire)).collect::<Result<_, _>>()?,
+        interfaces: interfaces
+            .into_iter()
+            .enumerate()
+            .map(|(i, wire)| interface_from_wire(i, wire))
+            .collect::<Result<_, _>>()?,
+        rdma: rdma
+            .into_iter()
+            .enumerate()
+            .map(|(i, wire)| rdma_from_wire(i, wire))
+            .collect::<Result<_, _>>()?,
     })
 }
 
@@ -117,7 +136,11 @@ fn rdma_from_wire(i: usize, wire: v1::RdmaDevice) -> Result<RdmaDevice, Malforme
         openable: wire.openable,
         virtual_function: wire.virtual_function,
         rail: wire.rail,
-        ports: wire.ports.into_iter().map(|port| port_from_wire(&field("ports"), port)).collect::<Result<_, _>>()?,
+        ports: wire
+            .ports
+            .into_iter()
+            .map(|port| port_from_wire(&field("ports"), port))
+            .collect::<Result<_, _>>()?,
     })
 }
 

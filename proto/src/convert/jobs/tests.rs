@@ -19,7 +19,11 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         option::of(any::<i64>()),
         option::of(any::<i64>()),
     );
-    let lists = (vec(".{0,8}", 0..4), vec(".{0,8}", 0..4), vec((".{0,8}", ".{0,8}"), 0..4));
+    let lists = (
+        vec(".{0,8}", 0..4),
+        vec(".{0,8}", 0..4),
+        vec((".{0,8}", ".{0,8}"), 0..4),
+    );
     let texts = (
         option::of(".{0,8}"),
         option::of(".{0,8}"),
@@ -39,7 +43,10 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         priority: n.5,
         command,
         args,
-        env: env.into_iter().map(|(name, value)| EnvVar { name, value }).collect(),
+        env: env
+            .into_iter()
+            .map(|(name, value)| EnvVar { name, value })
+            .collect(),
         working_dir: t.0,
         stop_grace_period: t.1,
         scale_up_cooldown: t.2.clone(),
@@ -48,35 +55,73 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
         launch: t.4,
         step_pattern: t.5,
         node_mix: t.6,
-        restart_policy: policy.map(|(max_restarts, window)| RestartPolicyDocument { max_restarts, window }),
+        restart_policy: policy.map(|(max_restarts, window)| RestartPolicyDocument {
+            max_restarts,
+            window,
+        }),
     })
 }
 
 /// Specs as core's check lets them through.
 fn checked_specs() -> impl Strategy<Value = JobSpec> {
-    let sizes = (1_u32..8, 0_u32..8, 0_u32..8, 1_u32..16, 0_u32..8, -1_000..1_000_i32);
-    let texts = (vec("[a-z]{1,8}", 1..3), vec("[a-z]{1,8}", 1..3), vec("[a-z]{0,8}", 0..4), option::of("/[a-z]{0,8}"));
-    let rest = (0_u32..10, 1_u64..100_000, 0_u64..300_000, 0_u64..100_000, any::<bool>(), option::of(Just("step (.*)".to_owned())));
-    (sizes, texts, rest).prop_map(|((min, more, most, procs, gpus, priority), (command, args, values, dir), rest)| JobSpec {
-        replicas: min + more,
-        min_replicas: min,
-        max_replicas: min + more + most,
-        proc_per_node: procs,
-        gpus_per_node: gpus,
-        command,
-        args,
-        env: values.into_iter().enumerate().map(|(i, value)| EnvVar { name: format!("V{i}"), value }).collect(),
-        working_dir: dir,
-        priority,
-        restart_policy: RestartPolicy { max_restarts: rest.0, window: Duration::from_secs(rest.1) },
-        stop_grace_period: Duration::from_millis(rest.2),
-        scale_up_cooldown: Duration::from_millis(rest.3),
-        fence_after: rest.4.then(|| Duration::from_millis(10_000 + rest.3)),
-        progress: if rest.4 { Progress::Independent } else { Progress::Synchronous },
-        launch: Launch::ALL[usize::from(rest.4) * 2].1,
-        step_pattern: rest.5,
-        node_mix: NodeMix::ALL[usize::from(rest.4)].1,
-    })
+    let sizes = (
+        1_u32..8,
+        0_u32..8,
+        0_u32..8,
+        1_u32..16,
+        0_u32..8,
+        -1_000..1_000_i32,
+    );
+    let texts = (
+        vec("[a-z]{1,8}", 1..3),
+        vec("[a-z]{1,8}", 1..3),
+        vec("[a-z]{0,8}", 0..4),
+        option::of("/[a-z]{0,8}"),
+    );
+    let rest = (
+        0_u32..10,
+        1_u64..100_000,
+        0_u64..300_000,
+        0_u64..100_000,
+        any::<bool>(),
+        option::of(Just("step (.*)".to_owned())),
+    );
+    (sizes, texts, rest).prop_map(
+        |((min, more, most, procs, gpus, priority), (command, args, values, dir), rest)| JobSpec {
+            replicas: min + more,
+            min_replicas: min,
+            max_replicas: min + more + most,
+            proc_per_node: procs,
+            gpus_per_node: gpus,
+            command,
+            args,
+            env: values
+                .into_iter()
+                .enumerate()
+                .map(|(i, value)| EnvVar {
+                    name: format!("V{i}"),
+                    value,
+                })
+                .collect(),
+            working_dir: dir,
+            priority,
+            restart_policy: RestartPolicy {
+                max_restarts: rest.0,
+                window: Duration::from_secs(rest.1),
+            },
+            stop_grace_period: Duration::from_millis(rest.2),
+            scale_up_cooldown: Duration::from_millis(rest.3),
+            fence_after: rest.4.then(|| Duration::from_millis(10_000 + rest.3)),
+            progress: if rest.4 {
+                Progress::Independent
+            } else {
+                Progress::Synchronous
+            },
+            launch: Launch::ALL[usize::from(rest.4) * 2].1,
+            step_pattern: rest.5,
+            node_mix: NodeMix::ALL[usize::from(rest.4)].1,
+        },
+    )
 }
 
 proptest! {
@@ -153,8 +198,23 @@ fn bare_incident() -> Incident {
 #[test]
 fn what_was_not_measured_is_unset() {
     let shown = incident(&bare_incident());
-    assert_eq!((shown.detect_us, shown.decide_us, shown.launch_us, shown.total_us), (Some(0), None, None, None));
-    assert_eq!((shown.cause.as_str(), shown.charged.as_str(), shown.steps_lost), ("NodeLost", "node", None));
+    assert_eq!(
+        (
+            shown.detect_us,
+            shown.decide_us,
+            shown.launch_us,
+            shown.total_us
+        ),
+        (Some(0), None, None, None)
+    );
+    assert_eq!(
+        (
+            shown.cause.as_str(),
+            shown.charged.as_str(),
+            shown.steps_lost
+        ),
+        ("NodeLost", "node", None)
+    );
 }
 
 #[test]
@@ -166,15 +226,29 @@ fn a_generation_down_before_the_next_was_decided_cost_no_stop() {
         ..bare_incident()
     };
     let shown = incident(&receipt);
-    assert_eq!((shown.decide_us, shown.stop_us, shown.launch_us), (Some(2_000_000), Some(0), Some(500_000)));
+    assert_eq!(
+        (shown.decide_us, shown.stop_us, shown.launch_us),
+        (Some(2_000_000), Some(0), Some(500_000))
+    );
 }
 
 #[test]
 fn a_wrong_reference_names_its_field() {
-    let name = |namespace: &str, name: &str| job_name("ref", Some(v1::JobRef { namespace: namespace.into(), name: name.into() }));
+    let name = |namespace: &str, name: &str| {
+        job_name(
+            "ref",
+            Some(v1::JobRef {
+                namespace: namespace.into(),
+                name: name.into(),
+            }),
+        )
+    };
     assert_eq!(name("", "digits").unwrap().to_string(), "default/digits");
     assert_eq!(name("team", "digits").unwrap().to_string(), "team/digits");
-    assert_eq!(job_name("ref", None).unwrap_err().to_string(), "ref.name: must not be empty");
+    assert_eq!(
+        job_name("ref", None).unwrap_err().to_string(),
+        "ref.name: must not be empty"
+    );
     assert_eq!(name("-", "digits").unwrap_err().field, "ref.namespace");
     assert_eq!(
         name("", "Digits").unwrap_err().to_string(),
@@ -190,23 +264,62 @@ fn an_event_says_whom_it_is_about() {
         warning: true,
         reason: "NodeLost".into(),
         message: "silent".into(),
-        job: Some((JobUid::from("u"), JobName { namespace: "default".into(), name: "digits".into() })),
+        job: Some((
+            JobUid::from("u"),
+            JobName {
+                namespace: "default".into(),
+                name: "digits".into(),
+            },
+        )),
         node: Some(NodeName::from("node-2")),
         generation: Some(Generation(3)),
     };
     let shown = event(&about);
-    assert_eq!((shown.sequence, shown.at_unix_us, shown.severity()), (7, 9, v1::EventSeverity::Warning));
-    assert_eq!((shown.job_uid.as_str(), shown.namespace.as_str(), shown.job.as_str()), ("u", "default", "digits"));
-    assert_eq!((shown.node.as_str(), shown.generation), ("node-2", 3));
-    let shown = event(&Event { warning: false, job: None, node: None, generation: None, ..about });
     assert_eq!(
-        (shown.job.as_str(), shown.node.as_str(), shown.generation, shown.severity()),
+        (shown.sequence, shown.at_unix_us, shown.severity()),
+        (7, 9, v1::EventSeverity::Warning)
+    );
+    assert_eq!(
+        (
+            shown.job_uid.as_str(),
+            shown.namespace.as_str(),
+            shown.job.as_str()
+        ),
+        ("u", "default", "digits")
+    );
+    assert_eq!((shown.node.as_str(), shown.generation), ("node-2", 3));
+    let shown = event(&Event {
+        warning: false,
+        job: None,
+        node: None,
+        generation: None,
+        ..about
+    });
+    assert_eq!(
+        (
+            shown.job.as_str(),
+            shown.node.as_str(),
+            shown.generation,
+            shown.severity()
+        ),
         ("", "", 0, v1::EventSeverity::Normal)
     );
 }
 
 #[test]
 fn an_address_can_be_dialled() {
-    assert_eq!(address(&Endpoint { host: "10.0.0.1".into(), port: 1 }), "10.0.0.1:1");
-    assert_eq!(address(&Endpoint { host: "fd00::1".into(), port: 1 }), "[fd00::1]:1");
+    assert_eq!(
+        address(&Endpoint {
+            host: "10.0.0.1".into(),
+            port: 1
+        }),
+        "10.0.0.1:1"
+    );
+    assert_eq!(
+        address(&Endpoint {
+            host: "fd00::1".into(),
+            port: 1
+        }),
+        "[fd00::1]:1"
+    );
 }

@@ -11,14 +11,17 @@ use muster_core::{
 };
 
 use super::{
-    bounds::{NAME_MAX, SENTENCE_MAX, between, count, malformed, optional_text, required_text, text, texts},
+    bounds::{
+        NAME_MAX, SENTENCE_MAX, between, count, malformed, optional_text, required_text, text,
+        texts,
+    },
     node_report::labels,
     run_report::{RUNS_MAX, endpoint_from_wire, endpoint_to_wire, run_id_from_wire},
 };
 use crate::{convert::Malformed, v1, v1::desired_run};
 
-/// Bounds of a job (`core::spec::limits`), with room for what later versions may allow: the coordinator has checked the job, this
-/// only keeps a broken one from exhausting a node.
+/// Bounds of a job (`core::spec::limits`), with room for what later versions may allow: the
+/// coordinator has checked the job, this only keeps a broken one from exhausting a node.
 const NODES_MAX: u32 = 4_096;
 const PROCS_MAX: u32 = 256;
 const ARGS_MAX: usize = 1_024;
@@ -51,12 +54,17 @@ fn run_to_wire(desired: &DesiredRun) -> v1::DesiredRun {
             assignment: Some(assignment_to_wire(assignment)),
             store: Some(endpoint_to_wire(store)),
         }),
-        Target::Stopped { grace, reason } => {
-            desired_run::Target::Stopped(v1::Stop { grace_ms: millis(*grace), reason: reason.clone() })
-        }
+        Target::Stopped { grace, reason } => desired_run::Target::Stopped(v1::Stop {
+            grace_ms: millis(*grace),
+            reason: reason.clone(),
+        }),
         Target::Gone { purge } => desired_run::Target::Gone(v1::Gone { purge: *purge }),
     };
-    v1::DesiredRun { job_uid: desired.run.job.to_string(), generation: desired.run.generation.0, target: Some(target) }
+    v1::DesiredRun {
+        job_uid: desired.run.job.to_string(),
+        generation: desired.run.generation.0,
+        target: Some(target),
+    }
 }
 
 fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
@@ -81,7 +89,10 @@ fn assignment_to_wire(assignment: &Assignment) -> v1::Assignment {
         step_pattern: assignment.step_pattern.clone(),
         restart_count: assignment.restart_count,
         fence_after_ms: assignment.fence_after.map_or(0, millis),
-        profile: Some(profile_to_wire(&assignment.profile, &assignment.profile_hash)),
+        profile: Some(profile_to_wire(
+            &assignment.profile,
+            &assignment.profile_hash,
+        )),
     }
 }
 
@@ -91,7 +102,12 @@ fn profile_to_wire(profile: &Profile, hash: &str) -> v1::Profile {
         value: shared.value.clone(),
         why: shared.why.clone(),
     });
-    v1::Profile { transport: profile.transport.to_string(), rails: profile.rails, shared: shared.collect(), hash: hash.to_owned() }
+    v1::Profile {
+        transport: profile.transport.to_string(),
+        rails: profile.rails,
+        shared: shared.collect(),
+        hash: hash.to_owned(),
+    }
 }
 
 fn millis(period: Duration) -> u64 {
@@ -116,39 +132,70 @@ pub fn desired_from_wire(wire: v1::Desired) -> Result<Desired, Malformed> {
     for (i, job) in wire.warm.into_iter().enumerate() {
         let field = format!("desired.warm[{i}]");
         let run = run_id_from_wire(&field, job.job_uid, job.generation)?;
-        if warm.iter().any(|known: &Assignment| known.run.job == run.job) {
+        if warm
+            .iter()
+            .any(|known: &Assignment| known.run.job == run.job)
+        {
             return Err(malformed(field, "names a job that is listed before"));
         }
-        let assignment = job.assignment.ok_or_else(|| malformed(format!("{field}.assignment"), "is missing"))?;
-        warm.push(assignment_from_wire(&format!("{field}.assignment"), assignment, &run)?);
+        let assignment = job
+            .assignment
+            .ok_or_else(|| malformed(format!("{field}.assignment"), "is missing"))?;
+        warm.push(assignment_from_wire(
+            &format!("{field}.assignment"),
+            assignment,
+            &run,
+        )?);
     }
-    Ok(Desired { term: Term(wire.term), epoch: NodeEpoch(wire.epoch), runs, labels, warm })
+    Ok(Desired {
+        term: Term(wire.term),
+        epoch: NodeEpoch(wire.epoch),
+        runs,
+        labels,
+        warm,
+    })
 }
 
 fn run_from_wire(field: &str, wire: v1::DesiredRun) -> Result<DesiredRun, Malformed> {
     let run = run_id_from_wire(field, wire.job_uid, wire.generation)?;
-    let target = match wire.target.ok_or_else(|| malformed(format!("{field}.target"), "is missing"))? {
-        desired_run::Target::Ready(assignment) => {
-            Target::Ready(Box::new(assignment_from_wire(&format!("{field}.ready"), assignment, &run)?))
-        }
-        desired_run::Target::Running(start) => {
-            let field = format!("{field}.running");
-            let missing = |part: &str| malformed(format!("{field}.{part}"), "is missing");
-            let assignment = start.assignment.ok_or_else(|| missing("assignment"))?;
-            let store = start.store.ok_or_else(|| missing("store"))?;
-            let assignment = assignment_from_wire(&format!("{field}.assignment"), assignment, &run)?;
-            Target::Running(Box::new(assignment), endpoint_from_wire(&format!("{field}.store"), store)?)
-        }
-        desired_run::Target::Stopped(stop) => Target::Stopped {
-            grace: period_from_wire(&format!("{field}.stopped.grace_ms"), stop.grace_ms)?,
-            reason: text(&format!("{field}.stopped.reason"), stop.reason, SENTENCE_MAX)?,
-        },
-        desired_run::Target::Gone(gone) => Target::Gone { purge: gone.purge },
-    };
+    let target =
+        match wire
+            .target
+            .ok_or_else(|| malformed(format!("{field}.target"), "is missing"))?
+        {
+            desired_run::Target::Ready(assignment) => Target::Ready(Box::new(
+                assignment_from_wire(&format!("{field}.ready"), assignment, &run)?,
+            )),
+            desired_run::Target::Running(start) => {
+                let field = format!("{field}.running");
+                let missing = |part: &str| malformed(format!("{field}.{part}"), "is missing");
+                let assignment = start.assignment.ok_or_else(|| missing("assignment"))?;
+                let store = start.store.ok_or_else(|| missing("store"))?;
+                let assignment =
+                    assignment_from_wire(&format!("{field}.assignment"), assignment, &run)?;
+                Target::Running(
+                    Box::new(assignment),
+                    endpoint_from_wire(&format!("{field}.store"), store)?,
+                )
+            }
+            desired_run::Target::Stopped(stop) => Target::Stopped {
+                grace: period_from_wire(&format!("{field}.stopped.grace_ms"), stop.grace_ms)?,
+                reason: text(
+                    &format!("{field}.stopped.reason"),
+                    stop.reason,
+                    SENTENCE_MAX,
+                )?,
+            },
+            desired_run::Target::Gone(gone) => Target::Gone { purge: gone.purge },
+        };
     Ok(DesiredRun { run, target })
 }
 
-fn assignment_from_wire(field: &str, wire: v1::Assignment, run: &RunId) -> Result<Assignment, Malformed> {
+fn assignment_from_wire(
+    field: &str,
+    wire: v1::Assignment,
+    run: &RunId,
+) -> Result<Assignment, Malformed> {
     let at = |part: &str| format!("{field}.{part}");
     let errors = [
         ("namespace", label_error(&wire.namespace)),
@@ -162,11 +209,23 @@ fn assignment_from_wire(field: &str, wire: v1::Assignment, run: &RunId) -> Resul
     }
     let node_count = between(&at("node_count"), wire.node_count, 1, NODES_MAX)?;
     let proc_per_node = between(&at("proc_per_node"), wire.proc_per_node, 1, PROCS_MAX)?;
-    let world_size = between(&at("world_size"), wire.world_size, node_count.max(proc_per_node), NODES_MAX * PROCS_MAX)?;
+    let world_size = between(
+        &at("world_size"),
+        wire.world_size,
+        node_count.max(proc_per_node),
+        NODES_MAX * PROCS_MAX,
+    )?;
     count(&at("env"), wire.env.len(), ENV_MAX)?;
     for (name, value) in &wire.env {
-        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') || name.len() + value.len() > ARG_BYTES_MAX {
-            return Err(malformed(at("env"), format!("{name:.64?} is not a variable the system takes")));
+        if name.is_empty()
+            || name.contains(['=', '\0'])
+            || value.contains('\0')
+            || name.len() + value.len() > ARG_BYTES_MAX
+        {
+            return Err(malformed(
+                at("env"),
+                format!("{name:.64?} is not a variable the system takes"),
+            ));
         }
     }
     let (profile, profile_hash) = match wire.profile {
@@ -176,23 +235,39 @@ fn assignment_from_wire(field: &str, wire: v1::Assignment, run: &RunId) -> Resul
     };
     Ok(Assignment {
         run: run.clone(),
-        name: JobName { namespace: wire.namespace, name: wire.name },
+        name: JobName {
+            namespace: wire.namespace,
+            name: wire.name,
+        },
         rendezvous: required_text(&at("rendezvous"), wire.rendezvous, NAME_MAX)?,
         node_rank: between(&at("node_rank"), wire.node_rank, 0, node_count - 1)?,
         node_count,
         proc_per_node,
-        first_rank: between(&at("first_rank"), wire.first_rank, 0, world_size - proc_per_node)?,
+        first_rank: between(
+            &at("first_rank"),
+            wire.first_rank,
+            0,
+            world_size - proc_per_node,
+        )?,
         world_size,
         store_host: NodeName::from(wire.store_host),
         hosts_store: wire.hosts_store,
         command: texts(&at("command"), wire.command, ARGS_MAX, ARG_BYTES_MAX)?,
         args: texts(&at("args"), wire.args, ARGS_MAX, ARG_BYTES_MAX)?,
         env: wire.env,
-        working_dir: wire.working_dir.map(|dir| required_text(&at("working_dir"), dir, SENTENCE_MAX)).transpose()?,
+        working_dir: wire
+            .working_dir
+            .map(|dir| required_text(&at("working_dir"), dir, SENTENCE_MAX))
+            .transpose()?,
         gpus: texts(&at("gpus"), wire.gpus, PROCS_MAX as usize, NAME_MAX)?,
         launch: match Launch::ALL.iter().find(|(name, _)| *name == wire.launch) {
             Some((_, launch)) => *launch,
-            None => return Err(malformed(at("launch"), format!("{:.64?} is not a lane this agent knows", wire.launch))),
+            None => {
+                return Err(malformed(
+                    at("launch"),
+                    format!("{:.64?} is not a lane this agent knows", wire.launch),
+                ));
+            }
         },
         stop_grace: period_from_wire(&at("stop_grace_ms"), wire.stop_grace_ms)?,
         step_pattern: wire
@@ -210,23 +285,43 @@ fn assignment_from_wire(field: &str, wire: v1::Assignment, run: &RunId) -> Resul
     })
 }
 
-/// A transport this agent does not know is read as sockets: the hash then differs, and that run alone is refused.
+/// A transport this agent does not know is read as sockets: the hash then differs, and that run
+/// alone is refused.
 fn profile_from_wire(field: &str, wire: v1::Profile) -> Result<(Profile, String), Malformed> {
     let at = |part: &str| format!("{field}.{part}");
     count(&at("shared"), wire.shared.len(), ENV_MAX)?;
-    let known = Transport::ALL.iter().find(|(name, _)| *name == wire.transport);
+    let known = Transport::ALL
+        .iter()
+        .find(|(name, _)| *name == wire.transport);
     let mut shared = Vec::with_capacity(wire.shared.len());
     for variable in wire.shared {
-        if variable.name.is_empty() || variable.name.contains(['=', '\0']) || variable.value.contains('\0') {
-            return Err(malformed(at("shared"), format!("{:.64?} is not a variable the system takes", variable.name)));
+        if variable.name.is_empty()
+            || variable.name.contains(['=', '\0'])
+            || variable.value.contains('\0')
+        {
+            return Err(malformed(
+                at("shared"),
+                format!("{:.64?} is not a variable the system takes", variable.name),
+            ));
         }
         let bytes = variable.name.len() + variable.value.len() + variable.why.len();
         if bytes > ARG_BYTES_MAX {
-            return Err(malformed(at("shared"), format!("{:.64?} is {bytes} bytes long", variable.name)));
+            return Err(malformed(
+                at("shared"),
+                format!("{:.64?} is {bytes} bytes long", variable.name),
+            ));
         }
-        shared.push(Shared { name: variable.name, value: variable.value, why: variable.why });
+        shared.push(Shared {
+            name: variable.name,
+            value: variable.value,
+            why: variable.why,
+        });
     }
-    let profile = Profile { transport: known.map(|(_, transport)| *transport).unwrap_or_default(), rails: wire.rails, shared };
+    let profile = Profile {
+        transport: known.map(|(_, transport)| *transport).unwrap_or_default(),
+        rails: wire.rails,
+        shared,
+    };
     Ok((profile, required_text(&at("hash"), wire.hash, NAME_MAX)?))
 }
 

@@ -11,7 +11,9 @@ use super::bounds::{NAME_MAX, SENTENCE_MAX, count, malformed, optional_text, tex
 use crate::{
     convert::{
         Malformed,
-        hardware::{gpu_from_wire, gpu_to_wire, hardware_from_wire, hardware_to_wire, warm_pool_to_wire},
+        hardware::{
+            gpu_from_wire, gpu_to_wire, hardware_from_wire, hardware_to_wire, warm_pool_to_wire,
+        },
     },
     v1,
 };
@@ -38,7 +40,10 @@ pub fn node_report_to_wire(report: &NodeReport) -> v1::NodeReport {
 
 pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malformed> {
     if let Err(e) = wire.address.parse::<IpAddr>() {
-        return Err(malformed("report.address", format!("{:?}: {e}", wire.address)));
+        return Err(malformed(
+            "report.address",
+            format!("{:?}: {e}", wire.address),
+        ));
     }
     count("report.gpus", wire.gpus.len(), GPUS_MAX)?;
     let mut report = NodeReport {
@@ -50,9 +55,24 @@ pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malform
         slots: wire.slots,
         cpus: wire.cpus,
         memory_bytes: wire.memory_bytes,
-        gpus: wire.gpus.into_iter().enumerate().map(|(i, gpu)| gpu_from_wire(i, gpu)).collect::<Result<_, _>>()?,
+        gpus: wire
+            .gpus
+            .into_iter()
+            .enumerate()
+            .map(|(i, gpu)| gpu_from_wire(i, gpu))
+            .collect::<Result<_, _>>()?,
         gpu_error: optional_text("report.gpu_error", wire.gpu_error, SENTENCE_MAX)?,
-        warm_pool: wire.warm_pool.map(|v1::WarmPool { limit, ready, bytes }| WarmPool { limit, ready, bytes }),
+        warm_pool: wire.warm_pool.map(
+            |v1::WarmPool {
+                 limit,
+                 ready,
+                 bytes,
+             }| WarmPool {
+                limit,
+                ready,
+                bytes,
+            },
+        ),
         ..NodeReport::default()
     };
     hardware_from_wire(wire.hardware.unwrap_or_default(), &mut report)?;
@@ -60,17 +80,29 @@ pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malform
 }
 
 /// Labels as they came, if all of them are some.
-pub(super) fn labels(field: &str, labels: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Malformed> {
+pub(super) fn labels(
+    field: &str,
+    labels: BTreeMap<String, String>,
+) -> Result<BTreeMap<String, String>, Malformed> {
     count(field, labels.len(), LABELS_MAX)?;
     for (key, value) in &labels {
         let field = || format!("{field}[{key:.64?}]");
         if key.is_empty() || key.len() > LABEL_KEY_MAX {
-            return Err(malformed(field(), format!("the key is {} bytes long, must be 1 to {LABEL_KEY_MAX}", key.len())));
+            return Err(malformed(
+                field(),
+                format!(
+                    "the key is {} bytes long, must be 1 to {LABEL_KEY_MAX}",
+                    key.len()
+                ),
+            ));
         }
         if value.len() > LABEL_VALUE_MAX {
             return Err(malformed(
                 field(),
-                format!("the value is {} bytes long, at most {LABEL_VALUE_MAX} are allowed", value.len()),
+                format!(
+                    "the value is {} bytes long, at most {LABEL_VALUE_MAX} are allowed",
+                    value.len()
+                ),
             ));
         }
     }

@@ -10,7 +10,10 @@ use muster_core::{
     time::Timestamp,
 };
 
-use super::bounds::{NAME_MAX, SENTENCE_MAX, age, at, count, malformed, numbered, optional_text, required_text, text, texts};
+use super::bounds::{
+    NAME_MAX, SENTENCE_MAX, age, at, count, malformed, numbered, optional_text, required_text,
+    text, texts,
+};
 use crate::{
     convert::Malformed,
     v1::{self, exit::How},
@@ -20,13 +23,16 @@ use crate::{
 pub const RUNS_MAX: usize = 64;
 /// Ranks of one run, the bound of `procPerNode`.
 const RANKS_MAX: usize = 256;
-/// Ranks of one world that the store names as joined: 131,072 are 400 KiB on the wire, a tenth of a message.
+/// Ranks of one world that the store names as joined: 131,072 are 400 KiB on the wire, a tenth of a
+/// message.
 const JOINED_MAX: usize = 128 << 10;
 /// The runner keeps the last 20 lines of a failed rank.
 const TAIL_MAX: usize = 64;
 
 pub fn runs_to_wire(runs: &[RunReport], now: Timestamp) -> v1::RunReports {
-    v1::RunReports { runs: runs.iter().map(|run| run_to_wire(run, now)).collect() }
+    v1::RunReports {
+        runs: runs.iter().map(|run| run_to_wire(run, now)).collect(),
+    }
 }
 
 fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
@@ -50,7 +56,11 @@ fn run_to_wire(report: &RunReport, now: Timestamp) -> v1::RunReport {
         launched_age_us: age(report.launched_at, now),
         launcher_exit: report.launcher_exit.map(exit_to_wire),
         dead_age_us: age(report.dead_at, now),
-        ranks: report.ranks.iter().map(|rank| rank_to_wire(rank, now)).collect(),
+        ranks: report
+            .ranks
+            .iter()
+            .map(|rank| rank_to_wire(rank, now))
+            .collect(),
         launcher_error: report.launcher_error.clone().unwrap_or_default(),
         fenced: report.fenced,
         lane: Some(v1::LaneReport {
@@ -92,7 +102,10 @@ fn exit_to_wire(exit: Exit) -> v1::Exit {
 }
 
 pub(super) fn endpoint_to_wire(endpoint: &Endpoint) -> v1::Endpoint {
-    v1::Endpoint { host: endpoint.host.clone(), port: endpoint.port.into() }
+    v1::Endpoint {
+        host: endpoint.host.clone(),
+        port: endpoint.port.into(),
+    }
 }
 
 pub fn runs_from_wire(wire: v1::RunReports, now: Timestamp) -> Result<Vec<RunReport>, Malformed> {
@@ -121,21 +134,34 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
         Ok(v1::RunPhase::Dead) => RunPhase::Dead,
         Ok(v1::RunPhase::Refused) => RunPhase::Refused(refused),
         Ok(v1::RunPhase::Unspecified) | Err(_) => {
-            return Err(malformed(format!("{field}.phase"), format!("{} is not a phase", wire.phase)));
+            return Err(malformed(
+                format!("{field}.phase"),
+                format!("{} is not a phase", wire.phase),
+            ));
         }
     };
-    count(&format!("{field}.joined_ranks"), wire.joined_ranks.len(), JOINED_MAX)?;
+    count(
+        &format!("{field}.joined_ranks"),
+        wire.joined_ranks.len(),
+        JOINED_MAX,
+    )?;
     count(&format!("{field}.ranks"), wire.ranks.len(), RANKS_MAX)?;
     let mut ranks: Vec<RankReport> = Vec::with_capacity(wire.ranks.len());
     for (i, rank) in wire.ranks.into_iter().enumerate() {
         let field = format!("{field}.ranks[{i}]");
         let rank = rank_from_wire(&field, rank, now)?;
         if ranks.iter().any(|other| other.rank == rank.rank) {
-            return Err(malformed(field, format!("rank {} is listed before", rank.rank)));
+            return Err(malformed(
+                field,
+                format!("rank {} is listed before", rank.rank),
+            ));
         }
         ranks.push(rank);
     }
-    let (lane, stack) = (wire.lane.unwrap_or_default(), wire.stack.unwrap_or_default());
+    let (lane, stack) = (
+        wire.lane.unwrap_or_default(),
+        wire.stack.unwrap_or_default(),
+    );
     Ok(RunReport {
         lane: LaneReport {
             name: text(&format!("{field}.lane.name"), lane.name, NAME_MAX)?,
@@ -150,27 +176,48 @@ fn run_from_wire(field: &str, wire: v1::RunReport, now: Timestamp) -> Result<Run
         run,
         term: Term(wire.term),
         phase,
-        store: wire.store.map(|store| endpoint_from_wire(&format!("{field}.store"), store)).transpose()?,
+        store: wire
+            .store
+            .map(|store| endpoint_from_wire(&format!("{field}.store"), store))
+            .transpose()?,
         joined_ranks: wire.joined_ranks,
         all_joined_at: at(wire.all_joined_age_us, now),
         launched_at: at(wire.launched_age_us, now),
-        launcher_exit: wire.launcher_exit.map(|exit| exit_from_wire(&format!("{field}.launcher_exit"), exit)).transpose()?,
+        launcher_exit: wire
+            .launcher_exit
+            .map(|exit| exit_from_wire(&format!("{field}.launcher_exit"), exit))
+            .transpose()?,
         dead_at: at(wire.dead_age_us, now),
         fenced: wire.fenced,
-        launcher_error: optional_text(&format!("{field}.launcher_error"), wire.launcher_error, SENTENCE_MAX)?,
+        launcher_error: optional_text(
+            &format!("{field}.launcher_error"),
+            wire.launcher_error,
+            SENTENCE_MAX,
+        )?,
         ranks,
     })
 }
 
-fn rank_from_wire(field: &str, wire: v1::RankReport, now: Timestamp) -> Result<RankReport, Malformed> {
+fn rank_from_wire(
+    field: &str,
+    wire: v1::RankReport,
+    now: Timestamp,
+) -> Result<RankReport, Malformed> {
     Ok(RankReport {
         rank: wire.rank,
         local_rank: wire.local_rank,
         pid: wire.pid,
         started_at: at(wire.started_age_us, now),
-        exit: wire.exit.map(|exit| exit_from_wire(&format!("{field}.exit"), exit)).transpose()?,
+        exit: wire
+            .exit
+            .map(|exit| exit_from_wire(&format!("{field}.exit"), exit))
+            .transpose()?,
         exited_at: at(wire.exited_age_us, now),
-        first_error: optional_text(&format!("{field}.first_error"), wire.first_error, SENTENCE_MAX)?,
+        first_error: optional_text(
+            &format!("{field}.first_error"),
+            wire.first_error,
+            SENTENCE_MAX,
+        )?,
         tail: texts(&format!("{field}.tail"), wire.tail, TAIL_MAX, SENTENCE_MAX)?,
         first_step: wire.first_step,
         first_step_at: at(wire.first_step_age_us, now),
@@ -184,27 +231,55 @@ fn exit_from_wire(field: &str, wire: v1::Exit) -> Result<Exit, Malformed> {
         Some(How::Code(code)) => Ok(Exit::Code(code)),
         // signal(7): real-time signals end at 64.
         Some(How::Signal(signal)) if (1..=64).contains(&signal) => Ok(Exit::Signal(signal)),
-        Some(How::Signal(signal)) => Err(malformed(format!("{field}.signal"), format!("{signal} is not a signal"))),
+        Some(How::Signal(signal)) => Err(malformed(
+            format!("{field}.signal"),
+            format!("{signal} is not a signal"),
+        )),
         None => Err(malformed(field, "has neither a code nor a signal")),
     }
 }
 
 pub(super) fn endpoint_from_wire(field: &str, wire: v1::Endpoint) -> Result<Endpoint, Malformed> {
     let port = u16::try_from(wire.port).ok().filter(|port| *port != 0);
-    let port = port.ok_or_else(|| malformed(format!("{field}.port"), format!("{} is not a port", wire.port)))?;
-    Ok(Endpoint { host: required_text(&format!("{field}.host"), wire.host, NAME_MAX)?, port })
+    let port = port.ok_or_else(|| {
+        malformed(
+            format!("{field}.port"),
+            format!("{} is not a port", wire.port),
+        )
+    })?;
+    Ok(Endpoint {
+        host: required_text(&format!("{field}.host"), wire.host, NAME_MAX)?,
+        port,
+    })
 }
 
-/// A run's name becomes a directory's name on the node: a uid is made of letters, digits and `-` only.
-pub(super) fn run_id_from_wire(field: &str, job_uid: String, generation: u64) -> Result<RunId, Malformed> {
+/// A run's name becomes a directory's name on the node: a uid is made of letters, digits and `-`
+/// only.
+pub(super) fn run_id_from_wire(
+    field: &str,
+    job_uid: String,
+    generation: u64,
+) -> Result<RunId, Malformed> {
     let uid_field = format!("{field}.job_uid");
     let job = required_text(&uid_field, job_uid, 64)?;
-    if let Some(bad) = job.chars().find(|c| !c.is_ascii_alphanumeric() && *c != '-') {
-        return Err(malformed(uid_field, format!("has {bad:?}: only letters, digits and '-' are allowed")));
+    if let Some(bad) = job
+        .chars()
+        .find(|c| !c.is_ascii_alphanumeric() && *c != '-')
+    {
+        return Err(malformed(
+            uid_field,
+            format!("has {bad:?}: only letters, digits and '-' are allowed"),
+        ));
     }
     if generation == 0 {
-        return Err(malformed(format!("{field}.generation"), "is 0, the first is 1"));
+        return Err(malformed(
+            format!("{field}.generation"),
+            "is 0, the first is 1",
+        ));
     }
     let generation = numbered(&format!("{field}.generation"), generation)?;
-    Ok(RunId { job: JobUid::from(job), generation: Generation(generation) })
+    Ok(RunId {
+        job: JobUid::from(job),
+        generation: Generation(generation),
+    })
 }

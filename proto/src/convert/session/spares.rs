@@ -18,9 +18,14 @@ pub fn spares_to_wire(spares: &[SpareReport]) -> v1::Spares {
             SpareState::Without(why) => State::Without(sentence(why)),
             SpareState::Refused(why) => State::Refused(sentence(why)),
         };
-        v1::Spare { job_uid: spare.job.to_string(), state: Some(state) }
+        v1::Spare {
+            job_uid: spare.job.to_string(),
+            state: Some(state),
+        }
     };
-    v1::Spares { spares: spares.iter().map(one).collect() }
+    v1::Spares {
+        spares: spares.iter().map(one).collect(),
+    }
 }
 
 /// A state this build does not know is one that is still to come.
@@ -35,8 +40,12 @@ pub fn spares_from_wire(wire: v1::Spares) -> Result<Vec<SpareReport>, Malformed>
         }
         let state = match spare.state {
             Some(State::Ready(v1::Ready {})) => SpareState::Ready,
-            Some(State::Without(why)) => SpareState::Without(required_text(&field("without"), why, SENTENCE_MAX)?),
-            Some(State::Refused(why)) => SpareState::Refused(required_text(&field("refused"), why, SENTENCE_MAX)?),
+            Some(State::Without(why)) => {
+                SpareState::Without(required_text(&field("without"), why, SENTENCE_MAX)?)
+            }
+            Some(State::Refused(why)) => {
+                SpareState::Refused(required_text(&field("refused"), why, SENTENCE_MAX)?)
+            }
             None => continue,
         };
         spares.push(SpareReport { job, state });

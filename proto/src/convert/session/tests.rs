@@ -12,8 +12,8 @@ use muster_core::{
     node_report::{Gpu, NodeReport, WarmPool},
     protocol,
     run::{
-        Assignment, Desired, DesiredRun, Endpoint, LaneReport, RankReport, RunId, RunPhase, RunReport, SpareReport, SpareState,
-        Target,
+        Assignment, Desired, DesiredRun, Endpoint, LaneReport, RankReport, RunId, RunPhase,
+        RunReport, SpareReport, SpareState, Target,
     },
     spec::Launch,
 };
@@ -29,7 +29,10 @@ mod versions;
 const NOW: Timestamp = Timestamp(5_000_000_000);
 
 fn seen() -> impl Strategy<Value = BTreeMap<JobUid, Obeyed>> {
-    let obeyed = (1..9_000u64, any::<bool>()).prop_map(|(number, over)| Obeyed { generation: Generation(number), over });
+    let obeyed = (1..9_000u64, any::<bool>()).prop_map(|(number, over)| Obeyed {
+        generation: Generation(number),
+        over,
+    });
     collection::btree_map(name().prop_map(JobUid::from), obeyed, 0..4)
 }
 
@@ -38,12 +41,17 @@ fn name() -> impl Strategy<Value = String> {
 }
 
 fn run_id() -> impl Strategy<Value = RunId> {
-    ("[0-9a-f]{8}-[0-9a-f]{4}", 1..1u64 << 53)
-        .prop_map(|(job, generation)| RunId { job: JobUid::from(job), generation: Generation(generation) })
+    ("[0-9a-f]{8}-[0-9a-f]{4}", 1..1u64 << 53).prop_map(|(job, generation)| RunId {
+        job: JobUid::from(job),
+        generation: Generation(generation),
+    })
 }
 
 fn exit() -> impl Strategy<Value = Exit> {
-    prop_oneof![(0..256i32).prop_map(Exit::Code), (1..65i32).prop_map(Exit::Signal)]
+    prop_oneof![
+        (0..256i32).prop_map(Exit::Code),
+        (1..65i32).prop_map(Exit::Signal)
+    ]
 }
 
 fn time() -> impl Strategy<Value = Option<Timestamp>> {
@@ -56,29 +64,43 @@ fn endpoint() -> impl Strategy<Value = Endpoint> {
 
 fn rank(number: u32) -> impl Strategy<Value = RankReport> {
     let step = || option::of(any::<u64>());
-    let words = (option::of(".{1,40}".prop_filter("no NUL", |t| !t.contains('\0'))), collection::vec("[ -~]{0,20}", 0..4));
-    ((any::<u32>(), any::<u32>(), time(), option::of(exit()), time()), words, (step(), time(), step(), time())).prop_map(
-        move |(
-            (local_rank, pid, started_at, exit, exited_at),
-            (first_error, tail),
-            (first_step, first_step_at, last_step, last_step_at),
-        )| {
-            RankReport {
-                rank: number,
-                local_rank,
-                pid,
-                started_at,
-                exit,
-                exited_at,
-                first_error,
-                tail,
-                first_step,
-                first_step_at,
-                last_step,
-                last_step_at,
-            }
-        },
+    let words = (
+        option::of(".{1,40}".prop_filter("no NUL", |t| !t.contains('\0'))),
+        collection::vec("[ -~]{0,20}", 0..4),
+    );
+    (
+        (
+            any::<u32>(),
+            any::<u32>(),
+            time(),
+            option::of(exit()),
+            time(),
+        ),
+        words,
+        (step(), time(), step(), time()),
     )
+        .prop_map(
+            move |(
+                (local_rank, pid, started_at, exit, exited_at),
+                (first_error, tail),
+                (first_step, first_step_at, last_step, last_step_at),
+            )| {
+                RankReport {
+                    rank: number,
+                    local_rank,
+                    pid,
+                    started_at,
+                    exit,
+                    exited_at,
+                    first_error,
+                    tail,
+                    first_step,
+                    first_step_at,
+                    last_step,
+                    last_step_at,
+                }
+            },
+        )
 }
 
 fn phase() -> impl Strategy<Value = RunPhase> {
@@ -94,27 +116,56 @@ fn phase() -> impl Strategy<Value = RunPhase> {
 
 fn run_report() -> impl Strategy<Value = RunReport> {
     let ranks = (0..4u32).prop_flat_map(|ranks| (0..ranks).map(rank).collect::<Vec<_>>());
-    let first = (run_id(), any::<u64>(), phase(), option::of(endpoint()), collection::vec(any::<u32>(), 0..6));
-    (first, (time(), time(), option::of(exit()), option::of("[ -~]{1,40}"), time()), ranks).prop_map(
-        |((run, term, phase, store, joined_ranks), (all_joined_at, launched_at, launcher_exit, launcher_error, dead_at), ranks)| {
-            RunReport {
-                run,
-                term: Term(term),
-                phase,
-                store,
-                joined_ranks,
-                all_joined_at,
-                launched_at,
-                launcher_exit,
-                launcher_error,
-                dead_at,
-                fenced: term % 2 == 1,
-                lane: LaneReport { name: "fork".into(), reason: "asked for".into(), spare_bytes: term },
-                stack: Stack { torch: format!("2.15.{term}"), cuda: "13.2".into(), nccl: "2.30.7".into() },
-                ranks,
-            }
-        },
+    let first = (
+        run_id(),
+        any::<u64>(),
+        phase(),
+        option::of(endpoint()),
+        collection::vec(any::<u32>(), 0..6),
+    );
+    (
+        first,
+        (
+            time(),
+            time(),
+            option::of(exit()),
+            option::of("[ -~]{1,40}"),
+            time(),
+        ),
+        ranks,
     )
+        .prop_map(
+            |(
+                (run, term, phase, store, joined_ranks),
+                (all_joined_at, launched_at, launcher_exit, launcher_error, dead_at),
+                ranks,
+            )| {
+                RunReport {
+                    run,
+                    term: Term(term),
+                    phase,
+                    store,
+                    joined_ranks,
+                    all_joined_at,
+                    launched_at,
+                    launcher_exit,
+                    launcher_error,
+                    dead_at,
+                    fenced: term % 2 == 1,
+                    lane: LaneReport {
+                        name: "fork".into(),
+                        reason: "asked for".into(),
+                        spare_bytes: term,
+                    },
+                    stack: Stack {
+                        torch: format!("2.15.{term}"),
+                        cuda: "13.2".into(),
+                        nccl: "2.30.7".into(),
+                    },
+                    ranks,
+                }
+            },
+        )
 }
 
 /// Reports of different runs: one run twice is not well-formed.
@@ -127,23 +178,48 @@ fn runs() -> impl Strategy<Value = Vec<RunReport>> {
 }
 
 fn node_report() -> impl Strategy<Value = NodeReport> {
-    let gpu = ("GPU-[0-9a-f]{8}", any::<u32>(), "[A-Za-z0-9 ]{0,20}", any::<u64>());
+    let gpu = (
+        "GPU-[0-9a-f]{8}",
+        any::<u32>(),
+        "[A-Za-z0-9 ]{0,20}",
+        any::<u64>(),
+    );
     let gpus = collection::vec(
-        gpu.prop_map(|(uuid, index, model, memory_bytes)| Gpu { uuid, index, model, memory_bytes, ..Gpu::default() }),
+        gpu.prop_map(|(uuid, index, model, memory_bytes)| Gpu {
+            uuid,
+            index,
+            model,
+            memory_bytes,
+            ..Gpu::default()
+        }),
         0..9,
     );
     let labels = collection::btree_map("[a-z.]{1,20}(/[a-z]{1,9})?", "[a-z0-9]{0,63}", 0..6);
-    let address =
-        prop_oneof![any::<[u8; 4]>().prop_map(std::net::IpAddr::from), any::<[u8; 16]>().prop_map(std::net::IpAddr::from)];
+    let address = prop_oneof![
+        any::<[u8; 4]>().prop_map(std::net::IpAddr::from),
+        any::<[u8; 16]>().prop_map(std::net::IpAddr::from)
+    ];
     (
         (address, "[ -~]{0,30}", name(), "[ -~]{0,30}", labels),
         (any::<u32>(), any::<u32>(), any::<u64>()),
         gpus,
         option::of("[ -~]{1,40}"),
-        option::of(any::<(u32, u32, u64)>().prop_map(|(limit, ready, bytes)| WarmPool { limit, ready, bytes })),
+        option::of(
+            any::<(u32, u32, u64)>().prop_map(|(limit, ready, bytes)| WarmPool {
+                limit,
+                ready,
+                bytes,
+            }),
+        ),
     )
         .prop_map(
-            |((address, agent_version, hostname, kernel, labels), (slots, cpus, memory_bytes), gpus, gpu_error, warm_pool)| {
+            |(
+                (address, agent_version, hostname, kernel, labels),
+                (slots, cpus, memory_bytes),
+                gpus,
+                gpu_error,
+                warm_pool,
+            )| {
                 NodeReport {
                     address: address.to_string(),
                     agent_version,
@@ -163,9 +239,21 @@ fn node_report() -> impl Strategy<Value = NodeReport> {
 }
 
 fn profile() -> impl Strategy<Value = Profile> {
-    let transport = prop_oneof![Just(Transport::Socket), Just(Transport::Infiniband), Just(Transport::Roce), Just(Transport::Efa)];
-    let shared = ("[A-Z_]{1,9}", "[ -~]{0,9}", "[ -~]{0,20}").prop_map(|(name, value, why)| Shared { name, value, why });
-    (transport, 0..9u32, collection::vec(shared, 0..4)).prop_map(|(transport, rails, shared)| Profile { transport, rails, shared })
+    let transport = prop_oneof![
+        Just(Transport::Socket),
+        Just(Transport::Infiniband),
+        Just(Transport::Roce),
+        Just(Transport::Efa)
+    ];
+    let shared = ("[A-Z_]{1,9}", "[ -~]{0,9}", "[ -~]{0,20}")
+        .prop_map(|(name, value, why)| Shared { name, value, why });
+    (transport, 0..9u32, collection::vec(shared, 0..4)).prop_map(|(transport, rails, shared)| {
+        Profile {
+            transport,
+            rails,
+            shared,
+        }
+    })
 }
 
 fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
@@ -179,56 +267,92 @@ fn assignment(run: RunId) -> impl Strategy<Value = Assignment> {
         any::<u32>(),
     );
     let rest = (rest, profile());
-    ((name(), name(), name(), "[ -~]{1,30}"), (1..9u32, 1..9u32, any::<bool>()), (words(), words(), env), rest).prop_map(
-        move |((namespace, job, store_host, rendezvous), (nodes, procs, hosts_store), (command, args, env), (rest, profile))| {
-            Assignment {
-                run: run.clone(),
-                name: JobName { namespace, name: job },
-                rendezvous,
-                node_rank: nodes - 1,
-                node_count: nodes,
-                proc_per_node: procs,
-                first_rank: (nodes - 1) * procs,
-                world_size: nodes * procs,
-                store_host: NodeName::from(store_host),
-                hosts_store,
-                command,
-                args,
-                env,
-                working_dir: rest.0,
-                gpus: rest.1,
-                launch: Launch::Cold,
-                stop_grace: Duration::from_millis(rest.2),
-                step_pattern: rest.3,
-                restart_count: rest.4,
-                profile_hash: profile.hash(),
-                profile,
-                fence_after: Some(Duration::from_millis(rest.2)).filter(|after| !after.is_zero()),
-            }
-        },
+    (
+        (name(), name(), name(), "[ -~]{1,30}"),
+        (1..9u32, 1..9u32, any::<bool>()),
+        (words(), words(), env),
+        rest,
     )
+        .prop_map(
+            move |(
+                (namespace, job, store_host, rendezvous),
+                (nodes, procs, hosts_store),
+                (command, args, env),
+                (rest, profile),
+            )| {
+                Assignment {
+                    run: run.clone(),
+                    name: JobName {
+                        namespace,
+                        name: job,
+                    },
+                    rendezvous,
+                    node_rank: nodes - 1,
+                    node_count: nodes,
+                    proc_per_node: procs,
+                    first_rank: (nodes - 1) * procs,
+                    world_size: nodes * procs,
+                    store_host: NodeName::from(store_host),
+                    hosts_store,
+                    command,
+                    args,
+                    env,
+                    working_dir: rest.0,
+                    gpus: rest.1,
+                    launch: Launch::Cold,
+                    stop_grace: Duration::from_millis(rest.2),
+                    step_pattern: rest.3,
+                    restart_count: rest.4,
+                    profile_hash: profile.hash(),
+                    profile,
+                    fence_after: Some(Duration::from_millis(rest.2))
+                        .filter(|after| !after.is_zero()),
+                }
+            },
+        )
 }
 
 fn target(run: RunId) -> impl Strategy<Value = Target> {
     prop_oneof![
         assignment(run.clone()).prop_map(|a| Target::Ready(Box::new(a))),
         (assignment(run), endpoint()).prop_map(|(a, store)| Target::Running(Box::new(a), store)),
-        (0..1_000_000u64, "[ -~]{0,30}").prop_map(|(ms, reason)| Target::Stopped { grace: Duration::from_millis(ms), reason }),
+        (0..1_000_000u64, "[ -~]{0,30}").prop_map(|(ms, reason)| Target::Stopped {
+            grace: Duration::from_millis(ms),
+            reason
+        }),
         any::<bool>().prop_map(|purge| Target::Gone { purge }),
     ]
 }
 
 fn desired() -> impl Strategy<Value = Desired> {
-    let one = run_id().prop_flat_map(|run| target(run.clone()).prop_map(move |target| DesiredRun { run: run.clone(), target }));
+    let one = run_id().prop_flat_map(|run| {
+        target(run.clone()).prop_map(move |target| DesiredRun {
+            run: run.clone(),
+            target,
+        })
+    });
     let labels = collection::btree_map("[a-z.]{1,20}", "[a-z0-9]{0,63}", 0..3);
     let warm = collection::vec(run_id().prop_flat_map(assignment), 0..3);
-    (any::<u64>(), any::<u64>(), collection::vec(one, 0..5), labels, warm).prop_map(|(term, epoch, mut runs, labels, mut warm)| {
-        warm.sort_by(|a, b| a.run.job.cmp(&b.run.job));
-        warm.dedup_by(|a, b| a.run.job == b.run.job);
-        runs.sort_by(|a, b| a.run.cmp(&b.run));
-        runs.dedup_by(|a, b| a.run == b.run);
-        Desired { term: Term(term), epoch: NodeEpoch(epoch), runs, labels: labels.into(), warm }
-    })
+    (
+        any::<u64>(),
+        any::<u64>(),
+        collection::vec(one, 0..5),
+        labels,
+        warm,
+    )
+        .prop_map(|(term, epoch, mut runs, labels, mut warm)| {
+            warm.sort_by(|a, b| a.run.job.cmp(&b.run.job));
+            warm.dedup_by(|a, b| a.run.job == b.run.job);
+            runs.sort_by(|a, b| a.run.cmp(&b.run));
+            runs.dedup_by(|a, b| a.run == b.run);
+            Desired {
+                term: Term(term),
+                epoch: NodeEpoch(epoch),
+                runs,
+                labels: labels.into(),
+                warm,
+            }
+        })
 }
 
 fn spares() -> impl Strategy<Value = Vec<SpareReport>> {
@@ -238,7 +362,15 @@ fn spares() -> impl Strategy<Value = Vec<SpareReport>> {
         "[ -~]{1,30}".prop_map(SpareState::Refused),
     ];
     let by_job = collection::btree_map("[a-z0-9-]{1,20}", state, 0..4);
-    by_job.prop_map(|spares| spares.into_iter().map(|(job, state)| SpareReport { job: JobUid::from(job), state }).collect())
+    by_job.prop_map(|spares| {
+        spares
+            .into_iter()
+            .map(|(job, state)| SpareReport {
+                job: JobUid::from(job),
+                state,
+            })
+            .collect()
+    })
 }
 
 /// Through real bytes, so that a field missing on the wire is seen.
@@ -315,7 +447,11 @@ fn the_largest_report_fits_a_message() {
                 exit: Some(Exit::Signal(11)),
                 exited_at: Some(NOW),
                 first_error: Some("e".repeat(500)),
-                tail: if (rank as usize) < failed { tail.clone() } else { Vec::new() },
+                tail: if (rank as usize) < failed {
+                    tail.clone()
+                } else {
+                    Vec::new()
+                },
                 first_step: Some(u64::MAX),
                 first_step_at: Some(NOW),
                 last_step: Some(u64::MAX),
@@ -325,8 +461,15 @@ fn the_largest_report_fits_a_message() {
     };
     let runs: Vec<RunReport> = (1..=4)
         .map(|generation| {
-            let run = RunId { job: JobUid::from("0a"), generation: Generation(generation) };
-            RunReport { ranks: ranks(16), joined_ranks: (0..65_536).collect(), ..RunReport::preparing(run, Term(1)) }
+            let run = RunId {
+                job: JobUid::from("0a"),
+                generation: Generation(generation),
+            };
+            RunReport {
+                ranks: ranks(16),
+                joined_ranks: (0..65_536).collect(),
+                ..RunReport::preparing(run, Term(1))
+            }
         })
         .collect();
     assert!(runs_to_wire(&runs, NOW).encoded_len() < crate::limits::MESSAGE_MAX / 2);

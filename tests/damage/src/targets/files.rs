@@ -14,7 +14,10 @@ use muster_runner::{
     journal,
     procfs::Stat,
     record::{self, Swept},
-    wire::{Command, Exit, ExitRecord, Hold, Phase, Reply, Request, StartSpec, Status, StoreSpec, parse_request},
+    wire::{
+        Command, Exit, ExitRecord, Hold, Phase, Reply, Request, StartSpec, Status, StoreSpec,
+        parse_request,
+    },
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -27,19 +30,29 @@ struct LedgerFile {
     ledger: Ledger,
 }
 
-/// A sealed file: what is read is written and read the same; what is not whole is an error with a place in the file.
+/// A sealed file: what is read is written and read the same; what is not whole is an error with a
+/// place in the file.
 fn sealed<T>(input: &[u8]) -> Option<T>
 where
     T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug,
 {
     match record::parse::<T>(input) {
         Ok(value) => {
-            let text = muster_sealed::seal(serde_json::to_vec(&value).expect("what was read can be written"));
-            assert_eq!(record::parse::<T>(&text).expect("what was written can be read"), value);
+            let text = muster_sealed::seal(
+                serde_json::to_vec(&value).expect("what was read can be written"),
+            );
+            assert_eq!(
+                record::parse::<T>(&text).expect("what was written can be read"),
+                value
+            );
             Some(value)
         }
         Err((offset, what)) => {
-            assert!(offset <= input.len() && !what.is_empty(), "{offset} of {}: {what}", input.len());
+            assert!(
+                offset <= input.len() && !what.is_empty(),
+                "{offset} of {}: {what}",
+                input.len()
+            );
             None
         }
     }
@@ -50,20 +63,36 @@ pub(super) fn ledger(input: &[u8]) {
 }
 
 pub(super) fn ledger_seeds() -> Vec<Vec<u8>> {
-    let mut ledger = Ledger { term: Term(3), epoch: NodeEpoch(9), ..Ledger::new("node-1".into()) };
+    let mut ledger = Ledger {
+        term: Term(3),
+        epoch: NodeEpoch(9),
+        ..Ledger::new("node-1".into())
+    };
     let seen = muster_core::node::Seen {
         generation: Generation(4),
         digest: None,
-        store: Some(Endpoint { host: "127.0.0.1".into(), port: 4711 }),
+        store: Some(Endpoint {
+            host: "127.0.0.1".into(),
+            port: 4711,
+        }),
         over: true,
         at: 7,
     };
     ledger.jobs.insert(JobUid::from("0192-ab"), seen);
-    seal_all(&[&LedgerFile { v: 1, ledger }, &LedgerFile { v: 1, ledger: Ledger::new("n".into()) }])
+    seal_all(&[
+        &LedgerFile { v: 1, ledger },
+        &LedgerFile {
+            v: 1,
+            ledger: Ledger::new("n".into()),
+        },
+    ])
 }
 
 fn seal_all<T: Serialize>(values: &[&T]) -> Vec<Vec<u8>> {
-    values.iter().map(|value| muster_sealed::seal(serde_json::to_vec(value).expect("a seed can be written"))).collect()
+    values
+        .iter()
+        .map(|value| muster_sealed::seal(serde_json::to_vec(value).expect("a seed can be written")))
+        .collect()
 }
 
 pub(super) fn hold(input: &[u8]) {
@@ -85,7 +114,10 @@ fn a_hold() -> Hold {
         node_rank: 1,
         nnodes: 2,
         world_size: 4,
-        store: Some(StoreSpec { bind: "127.0.0.1:0".into(), run_id: "0192-ab.g3".into() }),
+        store: Some(StoreSpec {
+            bind: "127.0.0.1:0".into(),
+            run_id: "0192-ab.g3".into(),
+        }),
         log_bytes: 64 << 20,
         step_pattern: Some("step (\\d+)".into()),
         idle_timeout_ms: 300_000,
@@ -96,7 +128,14 @@ fn a_hold() -> Hold {
 }
 
 pub(super) fn hold_seeds() -> Vec<Vec<u8>> {
-    seal_all(&[&a_hold(), &Hold { store: None, launcher: true, ..a_hold() }])
+    seal_all(&[
+        &a_hold(),
+        &Hold {
+            store: None,
+            launcher: true,
+            ..a_hold()
+        },
+    ])
 }
 
 /// `runner.json` and `outcome.json`.
@@ -109,7 +148,14 @@ pub(super) fn runner_record(input: &[u8]) {
     sealed::<Status>(input);
     sealed::<Swept>(input);
     if let Some(list) = sealed::<Descendants>(input) {
-        let stat = |pid| Stat { pid, state: b'S', ppid: 1, session: pid, threads: 1, start_time: 5 };
+        let stat = |pid| Stat {
+            pid,
+            state: b'S',
+            ppid: 1,
+            session: pid,
+            threads: 1,
+            start_time: 5,
+        };
         assert!(list.living(&[stat(6), stat(7)], |_| false).len() <= 2);
     }
 }
@@ -141,13 +187,35 @@ pub(super) fn runner_seeds() -> Vec<Vec<u8>> {
         control_version: 1,
         store_port: Some(29_500),
         cgroup: Some("/sys/fs/cgroup/muster-x".into()),
-        keeper: Some(Keeper { pid: 4710, start_time: 98 }),
+        keeper: Some(Keeper {
+            pid: 4710,
+            start_time: 98,
+        }),
         lists_descendants: true,
     };
-    let process = |pid, session| Descendant { pid, start_time: 5, session };
-    let list = Descendants { v: 1, boot_id: "b".into(), cut: false, processes: vec![process(6, 0), process(8, 7)] };
-    let swept = Swept { v: 1, boot_id: "b".into(), at_us: 12 };
-    [seal_all(&[&runner]), seal_all(&[&a_status()]), seal_all(&[&list]), seal_all(&[&swept])].concat()
+    let process = |pid, session| Descendant {
+        pid,
+        start_time: 5,
+        session,
+    };
+    let list = Descendants {
+        v: 1,
+        boot_id: "b".into(),
+        cut: false,
+        processes: vec![process(6, 0), process(8, 7)],
+    };
+    let swept = Swept {
+        v: 1,
+        boot_id: "b".into(),
+        at_us: 12,
+    };
+    [
+        seal_all(&[&runner]),
+        seal_all(&[&a_status()]),
+        seal_all(&[&list]),
+        seal_all(&[&swept]),
+    ]
+    .concat()
 }
 
 /// Whole lines are read as written; only a last line without its end is left out.
@@ -157,27 +225,59 @@ pub(super) fn exits(input: &[u8]) {
             assert!(found.torn <= input.len());
             let whole = &input[..input.len() - found.torn];
             assert!(whole.is_empty() || whole.ends_with(b"\n"));
-            assert_eq!(whole.iter().filter(|byte| **byte == b'\n').count(), found.records.len());
+            assert_eq!(
+                whole.iter().filter(|byte| **byte == b'\n').count(),
+                found.records.len()
+            );
             let text: String = found.records.iter().map(journal::line).collect();
             let again = journal::read(text.as_bytes()).expect("what was written can be read");
-            assert_eq!(again, journal::Journal { records: found.records, torn: 0 });
+            assert_eq!(
+                again,
+                journal::Journal {
+                    records: found.records,
+                    torn: 0
+                }
+            );
         }
         Err(damage) => assert!(damage.offset <= input.len() && !damage.what.is_empty()),
     }
 }
 
 pub(super) fn exits_seeds() -> Vec<Vec<u8>> {
-    let record = |rank, exit| ExitRecord { v: 1, rank, pid: 9, start_time: 3, started_us: 1, exit, exited_us: 2 };
-    let lines = [record(Some(0), Exit::Code { code: 1 }), record(None, Exit::Signal { signal: 9, core: false })];
+    let record = |rank, exit| ExitRecord {
+        v: 1,
+        rank,
+        pid: 9,
+        start_time: 3,
+        started_us: 1,
+        exit,
+        exited_us: 2,
+    };
+    let lines = [
+        record(Some(0), Exit::Code { code: 1 }),
+        record(
+            None,
+            Exit::Signal {
+                signal: 9,
+                core: false,
+            },
+        ),
+    ];
     let text: String = lines.iter().map(journal::line).collect();
-    vec![text.clone().into_bytes(), text.as_bytes()[..text.len() - 5].to_vec()]
+    vec![
+        text.clone().into_bytes(),
+        text.as_bytes()[..text.len() - 5].to_vec(),
+    ]
 }
 
 pub(super) fn runner_request(input: &[u8]) {
     match parse_request(input) {
         Ok(request) => {
             let line = serde_json::to_vec(&request).expect("what was read can be written");
-            assert_eq!(parse_request(&line).expect("what was written can be read"), request);
+            assert_eq!(
+                parse_request(&line).expect("what was written can be read"),
+                request
+            );
             assert!(!line.contains(&b'\n'), "a request is one line");
         }
         Err(refused) => assert!(!refused.error.text.is_empty()),
@@ -196,16 +296,26 @@ pub(super) fn request_seeds() -> Vec<Vec<u8>> {
     };
     let commands = [
         Command::Start(start),
-        Command::Stop { grace_ms: 10_000, reason: "cancelled".into() },
+        Command::Stop {
+            grace_ms: 10_000,
+            reason: "cancelled".into(),
+        },
         Command::Status,
         Command::Subscribe,
-        Command::StoreSet { key: "k".into(), value: "v".into() },
+        Command::StoreSet {
+            key: "k".into(),
+            value: "v".into(),
+        },
         Command::CompleteExitBarrier { node_rank: 3 },
-        Command::Fork { dir: "/runs/0192-ab-g3".into() },
+        Command::Fork {
+            dir: "/runs/0192-ab-g3".into(),
+        },
         Command::Preload,
         Command::Release,
     ];
-    let line = |(id, command)| serde_json::to_vec(&Request::new(id, command)).expect("a seed can be written");
+    let line = |(id, command)| {
+        serde_json::to_vec(&Request::new(id, command)).expect("a seed can be written")
+    };
     (1..).zip(commands).map(line).collect()
 }
 
@@ -215,5 +325,8 @@ pub(super) fn runner_reply(input: &[u8]) {
 
 pub(super) fn reply_seeds() -> Vec<Vec<u8>> {
     let replies = [Reply::ok(3), Reply::status(None, a_status())];
-    replies.iter().map(|reply| serde_json::to_vec(reply).expect("a seed can be written")).collect()
+    replies
+        .iter()
+        .map(|reply| serde_json::to_vec(reply).expect("a seed can be written"))
+        .collect()
 }

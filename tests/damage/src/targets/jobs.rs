@@ -24,10 +24,16 @@ fn checked(document: &JobDocument) {
             let again = JobDocument {
                 api_version: API_VERSION.into(),
                 kind: KIND.into(),
-                metadata: Metadata { name: name.name.clone(), namespace: Some(name.namespace.clone()) },
+                metadata: Metadata {
+                    name: name.name.clone(),
+                    namespace: Some(name.namespace.clone()),
+                },
                 spec: jobs::checked_document(&spec),
             };
-            assert_eq!(again.check().expect("an accepted job is accepted again"), (name, spec));
+            assert_eq!(
+                again.check().expect("an accepted job is accepted again"),
+                (name, spec)
+            );
         }
         Err(errors) => {
             assert!(!errors.is_empty());
@@ -37,7 +43,9 @@ fn checked(document: &JobDocument) {
 }
 
 pub(super) fn submit_request(input: &[u8]) {
-    let Ok(request) = SubmitRequest::decode(input) else { return };
+    let Ok(request) = SubmitRequest::decode(input) else {
+        return;
+    };
     let document = jobs::document(request.r#ref, request.spec);
     let (reference, spec) = jobs::document_to_wire(&document);
     assert_eq!(jobs::document(Some(reference), Some(spec)), document);
@@ -45,7 +53,10 @@ pub(super) fn submit_request(input: &[u8]) {
 }
 
 fn a_document(full: bool) -> JobDocument {
-    let mut spec = SpecDocument { args: vec!["train.py".into()], ..SpecDocument::default() };
+    let mut spec = SpecDocument {
+        args: vec!["train.py".into()],
+        ..SpecDocument::default()
+    };
     if full {
         spec.replicas = Some(3);
         spec.min_replicas = Some(2);
@@ -57,14 +68,27 @@ fn a_document(full: bool) -> JobDocument {
         spec.launch = Some("fork".into());
         spec.working_dir = Some("/data".into());
     }
-    let metadata = Metadata { name: "digits".into(), namespace: full.then(|| "team-a".into()) };
-    JobDocument { api_version: API_VERSION.into(), kind: KIND.into(), metadata, spec }
+    let metadata = Metadata {
+        name: "digits".into(),
+        namespace: full.then(|| "team-a".into()),
+    };
+    JobDocument {
+        api_version: API_VERSION.into(),
+        kind: KIND.into(),
+        metadata,
+        spec,
+    }
 }
 
 pub(super) fn submit_seeds() -> Vec<Vec<u8>> {
     let wire = |full| {
         let (reference, spec): (JobRef, JobSpec) = jobs::document_to_wire(&a_document(full));
-        let request = SubmitRequest { r#ref: Some(reference), spec: Some(spec), request_id: "r".into(), validate_only: false };
+        let request = SubmitRequest {
+            r#ref: Some(reference),
+            spec: Some(spec),
+            request_id: "r".into(),
+            validate_only: false,
+        };
         request.encode_to_vec()
     };
     vec![wire(false), wire(true)]
@@ -74,7 +98,9 @@ pub(super) fn submit_seeds() -> Vec<Vec<u8>> {
 pub(super) fn job_file(input: &[u8]) {
     match jobfile::read("job.yaml", input, Path::new("/here"), None) {
         Ok(document) => checked(&document),
-        Err(bad) => assert!(!bad.problems.is_empty() && bad.to_string().lines().all(|line| !line.is_empty())),
+        Err(bad) => assert!(
+            !bad.problems.is_empty() && bad.to_string().lines().all(|line| !line.is_empty())
+        ),
     }
 }
 
@@ -82,7 +108,10 @@ pub(super) fn file_seeds() -> Vec<Vec<u8>> {
     let yaml = "apiVersion: muster.dev/v1alpha1\nkind: MusterJob\nmetadata:\n  name: digits\nspec:\n  replicas: 3\n  minReplicas: 2\n  \
                 args: [train.py, --epochs, \"20\"]\n  env:\n    - name: A\n      value: \"b\"\n  restartPolicy:\n    maxRestarts: 3\n    \
                 window: 1h\n";
-    vec![yaml.as_bytes().to_vec(), serde_json::to_vec(&a_document(true)).expect("a seed can be written")]
+    vec![
+        yaml.as_bytes().to_vec(),
+        serde_json::to_vec(&a_document(true)).expect("a seed can be written"),
+    ]
 }
 
 pub(super) fn store_record(input: &[u8]) {
@@ -93,7 +122,13 @@ pub(super) fn store_record(input: &[u8]) {
 
 pub(super) fn record_seeds() -> Vec<Vec<u8>> {
     let (name, spec) = a_document(true).check().expect("a seed is right");
-    let job = JobRecord::submitted(JobUid::from("0192-ab"), name.clone(), spec, String::new(), Timestamp(5));
+    let job = JobRecord::submitted(
+        JobUid::from("0192-ab"),
+        name.clone(),
+        spec,
+        String::new(),
+        Timestamp(5),
+    );
     let event = Event {
         sequence: 4,
         at: Timestamp(9),
@@ -104,7 +139,11 @@ pub(super) fn record_seeds() -> Vec<Vec<u8>> {
         node: Some("node-1".into()),
         generation: None,
     };
-    let cordon = Cordon { by: "ada".into(), reason: "fan".into(), at: Timestamp(2) };
+    let cordon = Cordon {
+        by: "ada".into(),
+        reason: "fan".into(),
+        at: Timestamp(2),
+    };
     vec![
         serde_json::to_vec(&job).expect("a seed can be written"),
         serde_json::to_vec(&event).expect("a seed can be written"),

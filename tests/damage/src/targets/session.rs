@@ -1,4 +1,5 @@
-//! The agent session, both directions: whatever is accepted goes over the wire and comes back the same.
+//! The agent session, both directions: whatever is accepted goes over the wire and comes back the
+//! same.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,20 +10,26 @@ use muster_core::{
     nccl::{profile::Profile, stack::Stack},
     node_report::{NodeReport, labels::Labels},
     protocol::Speaks,
-    run::{Assignment, Desired, DesiredRun, Endpoint, Obeyed, RunId, RunPhase, RunReport, SpareReport, SpareState, Target},
+    run::{
+        Assignment, Desired, DesiredRun, Endpoint, Obeyed, RunId, RunPhase, RunReport, SpareReport,
+        SpareState, Target,
+    },
     spec::Launch,
     time::Timestamp,
 };
 use muster_proto::{
     convert::{
         session::{
-            Welcome, desired_from_wire, desired_to_wire, hello_from_wire, hello_to_wire, node_report_from_wire,
-            node_report_to_wire, runs_from_wire, runs_to_wire, spares_from_wire, spares_to_wire, welcome_from_wire,
-            welcome_to_wire,
+            Welcome, desired_from_wire, desired_to_wire, hello_from_wire, hello_to_wire,
+            node_report_from_wire, node_report_to_wire, runs_from_wire, runs_to_wire,
+            spares_from_wire, spares_to_wire, welcome_from_wire, welcome_to_wire,
         },
         usage::{usage_from_wire, usage_to_wire},
     },
-    v1::{AgentMessage, CoordinatorMessage, agent_message::Message as Up, coordinator_message::Message as Down},
+    v1::{
+        AgentMessage, CoordinatorMessage, agent_message::Message as Up,
+        coordinator_message::Message as Down,
+    },
 };
 use prost::Message;
 
@@ -30,11 +37,17 @@ use prost::Message;
 const NOW: Timestamp = Timestamp(1 << 50);
 
 pub(super) fn agent_message(input: &[u8]) {
-    let Ok(AgentMessage { message: Some(message) }) = AgentMessage::decode(input) else { return };
+    let Ok(AgentMessage {
+        message: Some(message),
+    }) = AgentMessage::decode(input)
+    else {
+        return;
+    };
     match message {
         Up::Hello(wire) => {
             if let Ok(hello) = hello_from_wire(wire, NOW) {
-                let again = hello_from_wire(hello_to_wire(&hello, NOW), NOW).expect("an accepted hello is accepted again");
+                let again = hello_from_wire(hello_to_wire(&hello, NOW), NOW)
+                    .expect("an accepted hello is accepted again");
                 assert_eq!(format!("{again:?}"), format!("{hello:?}"));
             }
         }
@@ -46,17 +59,29 @@ pub(super) fn agent_message(input: &[u8]) {
         }
         Up::Runs(wire) => {
             if let Ok(runs) = runs_from_wire(wire, NOW) {
-                assert_eq!(runs_from_wire(runs_to_wire(&runs, NOW), NOW).expect("accepted runs are accepted again"), runs);
+                assert_eq!(
+                    runs_from_wire(runs_to_wire(&runs, NOW), NOW)
+                        .expect("accepted runs are accepted again"),
+                    runs
+                );
             }
         }
         Up::Spares(wire) => {
             if let Ok(spares) = spares_from_wire(wire) {
-                assert_eq!(spares_from_wire(spares_to_wire(&spares)).expect("accepted spares are accepted again"), spares);
+                assert_eq!(
+                    spares_from_wire(spares_to_wire(&spares))
+                        .expect("accepted spares are accepted again"),
+                    spares
+                );
             }
         }
         Up::Usage(wire) => {
             if let Ok(usage) = usage_from_wire(wire) {
-                assert_eq!(usage_from_wire(usage_to_wire(&usage)).expect("an accepted usage is accepted again"), usage);
+                assert_eq!(
+                    usage_from_wire(usage_to_wire(&usage))
+                        .expect("an accepted usage is accepted again"),
+                    usage
+                );
             }
         }
         Up::Heartbeat(_) | Up::Log(_) => {}
@@ -66,13 +91,26 @@ pub(super) fn agent_message(input: &[u8]) {
 pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
     let run = RunReport {
         phase: RunPhase::Running,
-        store: Some(Endpoint { host: "127.0.0.1".into(), port: 4711 }),
+        store: Some(Endpoint {
+            host: "127.0.0.1".into(),
+            port: 4711,
+        }),
         joined_ranks: vec![0, 1],
         launched_at: Some(Timestamp(NOW.0 - 5)),
         launcher_exit: Some(Exit::Signal(9)),
         fenced: true,
-        stack: Stack { torch: "2.15.0+cu132".into(), cuda: "13.2".into(), nccl: "2.30.7".into() },
-        ..RunReport::preparing(RunId { job: JobUid::from("0192-ab"), generation: Generation(3) }, Term(2))
+        stack: Stack {
+            torch: "2.15.0+cu132".into(),
+            cuda: "13.2".into(),
+            nccl: "2.30.7".into(),
+        },
+        ..RunReport::preparing(
+            RunId {
+                job: JobUid::from("0192-ab"),
+                generation: Generation(3),
+            },
+            Term(2),
+        )
     };
     let hello = Hello {
         node: "node-1".into(),
@@ -82,13 +120,31 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
         speaks: Speaks::OURS,
         term_seen: Term(2),
         epoch_seen: NodeEpoch(3),
-        jobs_seen: [(JobUid::from("0192-ab"), Obeyed { generation: Generation(3), over: true })].into(),
+        jobs_seen: [(
+            JobUid::from("0192-ab"),
+            Obeyed {
+                generation: Generation(3),
+                over: true,
+            },
+        )]
+        .into(),
         report: NodeReport::default(),
         runs: vec![run.clone()],
     };
-    let spare = |job: &str, state| SpareReport { job: JobUid::from(job), state };
-    let spares = [spare("0192-ab", SpareState::Ready), spare("0192-cd", SpareState::Refused("no such file".into()))];
-    let up = |message| AgentMessage { message: Some(message) }.encode_to_vec();
+    let spare = |job: &str, state| SpareReport {
+        job: JobUid::from(job),
+        state,
+    };
+    let spares = [
+        spare("0192-ab", SpareState::Ready),
+        spare("0192-cd", SpareState::Refused("no such file".into())),
+    ];
+    let up = |message| {
+        AgentMessage {
+            message: Some(message),
+        }
+        .encode_to_vec()
+    };
     vec![
         up(Up::Hello(hello_to_wire(&hello, NOW))),
         up(Up::Runs(runs_to_wire(&[run], NOW))),
@@ -98,17 +154,29 @@ pub(super) fn agent_seeds() -> Vec<Vec<u8>> {
 }
 
 pub(super) fn coordinator_message(input: &[u8]) {
-    let Ok(CoordinatorMessage { message: Some(message) }) = CoordinatorMessage::decode(input) else { return };
+    let Ok(CoordinatorMessage {
+        message: Some(message),
+    }) = CoordinatorMessage::decode(input)
+    else {
+        return;
+    };
     match message {
         Down::Welcome(wire) => {
             if let Ok(welcome) = welcome_from_wire(wire) {
-                assert_eq!(welcome_from_wire(welcome_to_wire(&welcome)).expect("an accepted welcome is accepted again"), welcome);
+                assert_eq!(
+                    welcome_from_wire(welcome_to_wire(&welcome))
+                        .expect("an accepted welcome is accepted again"),
+                    welcome
+                );
             }
         }
         Down::Desired(wire) => {
             if let Ok(desired) = desired_from_wire(wire) {
                 let again = desired_from_wire(desired_to_wire(&desired));
-                assert_eq!(again.expect("an accepted desired state is accepted again"), desired);
+                assert_eq!(
+                    again.expect("an accepted desired state is accepted again"),
+                    desired
+                );
             }
         }
         Down::Heartbeat(_) | Down::LogRead(_) | Down::LogCancel(_) | Down::LogCredit(_) => {}
@@ -116,12 +184,27 @@ pub(super) fn coordinator_message(input: &[u8]) {
 }
 
 pub(super) fn coordinator_seeds() -> Vec<Vec<u8>> {
-    let run = |generation| RunId { job: JobUid::from("0192-ab"), generation: Generation(generation) };
-    let stopped = Target::Stopped { grace: Duration::from_secs(10), reason: "cancelled".into() };
+    let run = |generation| RunId {
+        job: JobUid::from("0192-ab"),
+        generation: Generation(generation),
+    };
+    let stopped = Target::Stopped {
+        grace: Duration::from_secs(10),
+        reason: "cancelled".into(),
+    };
     let runs = vec![
-        DesiredRun { run: run(1), target: Target::Gone { purge: true } },
-        DesiredRun { run: run(2), target: stopped },
-        DesiredRun { run: run(3), target: Target::Ready(Box::new(assignment(run(3)))) },
+        DesiredRun {
+            run: run(1),
+            target: Target::Gone { purge: true },
+        },
+        DesiredRun {
+            run: run(2),
+            target: stopped,
+        },
+        DesiredRun {
+            run: run(3),
+            target: Target::Ready(Box::new(assignment(run(3)))),
+        },
     ];
     let desired = Desired {
         term: Term(4),
@@ -130,16 +213,32 @@ pub(super) fn coordinator_seeds() -> Vec<Vec<u8>> {
         labels: Labels::bounded([("zone".to_owned(), "a".to_owned())]),
         warm: vec![assignment(run(4))],
     };
-    let welcome = Welcome { term: Term(4), epoch: NodeEpoch(5), heartbeat: Duration::from_secs(1), protocol: 2 };
-    let down = |message| CoordinatorMessage { message: Some(message) }.encode_to_vec();
-    vec![down(Down::Desired(desired_to_wire(&desired))), down(Down::Welcome(welcome_to_wire(&welcome)))]
+    let welcome = Welcome {
+        term: Term(4),
+        epoch: NodeEpoch(5),
+        heartbeat: Duration::from_secs(1),
+        protocol: 2,
+    };
+    let down = |message| {
+        CoordinatorMessage {
+            message: Some(message),
+        }
+        .encode_to_vec()
+    };
+    vec![
+        down(Down::Desired(desired_to_wire(&desired))),
+        down(Down::Welcome(welcome_to_wire(&welcome))),
+    ]
 }
 
 fn assignment(run: RunId) -> Assignment {
     let profile = Profile::default();
     Assignment {
         run,
-        name: JobName { namespace: "default".into(), name: "digits".into() },
+        name: JobName {
+            namespace: "default".into(),
+            name: "digits".into(),
+        },
         rendezvous: "0192-ab.g3".into(),
         node_rank: 0,
         node_count: 1,

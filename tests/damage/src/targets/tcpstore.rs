@@ -1,4 +1,5 @@
-//! The TCPStore's byte stream: it means the same in whatever pieces it comes, stays within its limits, and every answer is as long as said.
+//! The TCPStore's byte stream: it means the same in whatever pieces it comes, stays within its
+//! limits, and every answer is as long as said.
 
 use muster_tcpstore::{
     ClientId, Key, Limits,
@@ -55,9 +56,15 @@ fn decoded<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Request>, Option<
 
 /// The first byte says in which pieces the rest comes.
 pub(super) fn stream(input: &[u8]) {
-    let Some((first, bytes)) = input.split_first() else { return };
+    let Some((first, bytes)) = input.split_first() else {
+        return;
+    };
     let (requests, fault) = decoded([bytes].into_iter());
-    assert_eq!(decoded(bytes.chunks(1 + usize::from(*first) % 13)), (requests.clone(), fault), "in pieces it means something else");
+    assert_eq!(
+        decoded(bytes.chunks(1 + usize::from(*first) % 13)),
+        (requests.clone(), fault),
+        "in pieces it means something else"
+    );
 
     let limits = limits();
     let mut table = Table::new(limits.clone());
@@ -81,7 +88,11 @@ pub(super) fn stream(input: &[u8]) {
             table.leave(client);
         }
         // The request that reaches the limit may be the last that is let in.
-        assert!(table.held() <= limits.total_bytes + limits.request_bytes + 1_024, "{} bytes are held", table.held());
+        assert!(
+            table.held() <= limits.total_bytes + limits.request_bytes + 1_024,
+            "{} bytes are held",
+            table.held()
+        );
     }
 }
 
@@ -95,34 +106,68 @@ fn answered(reply: Reply, limits: &Limits) {
 
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     let key = |name: &str| -> Key { name.as_bytes().into() };
-    let set = Request::Set { key: key("/a"), value: b"1".to_vec() };
+    let set = Request::Set {
+        key: key("/a"),
+        value: b"1".to_vec(),
+    };
     let conversations: [Vec<Request>; 4] = [
-        vec![Request::Ping { nonce: 7 }, set.clone(), Request::Get { key: key("/a") }, Request::Add { key: key("/a"), by: -3 }],
         vec![
-            Request::Wait { keys: vec![key("/a"), key("/b")] },
-            Request::MultiSet { pairs: vec![(key("/a"), vec![0; 40]), (key("/b"), Vec::new())] },
-            Request::MultiGet { keys: vec![key("/a"), key("/b")] },
+            Request::Ping { nonce: 7 },
+            set.clone(),
+            Request::Get { key: key("/a") },
+            Request::Add {
+                key: key("/a"),
+                by: -3,
+            },
+        ],
+        vec![
+            Request::Wait {
+                keys: vec![key("/a"), key("/b")],
+            },
+            Request::MultiSet {
+                pairs: vec![(key("/a"), vec![0; 40]), (key("/b"), Vec::new())],
+            },
+            Request::MultiGet {
+                keys: vec![key("/a"), key("/b")],
+            },
             Request::ListKeys,
             Request::DeleteKey { key: key("/a") },
         ],
         vec![
-            Request::QueuePush { key: key("/q"), value: b"x".to_vec() },
+            Request::QueuePush {
+                key: key("/q"),
+                value: b"x".to_vec(),
+            },
             Request::QueueLen { key: key("/q") },
             Request::QueuePop { key: key("/q") },
-            Request::Barrier { key: key("/bar"), world_size: 2 },
+            Request::Barrier {
+                key: key("/bar"),
+                world_size: 2,
+            },
             Request::CancelWait,
         ],
         vec![
-            Request::CompareSet { key: key("/c"), expected: Vec::new(), desired: b"d".to_vec() },
-            Request::Append { key: key("/c"), value: b"e".to_vec() },
-            Request::Check { keys: vec![key("/c")] },
+            Request::CompareSet {
+                key: key("/c"),
+                expected: Vec::new(),
+                desired: b"d".to_vec(),
+            },
+            Request::Append {
+                key: key("/c"),
+                value: b"e".to_vec(),
+            },
+            Request::Check {
+                keys: vec![key("/c")],
+            },
             Request::NumKeys,
         ],
     ];
     let written = |requests: &Vec<Request>| {
         let mut bytes = vec![3];
         bytes.extend(hello());
-        requests.iter().for_each(|request| request.write_to(&mut bytes));
+        requests
+            .iter()
+            .for_each(|request| request.write_to(&mut bytes));
         bytes
     };
     conversations.iter().map(written).collect()

@@ -4,7 +4,9 @@ use std::ffi::{c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::*;
 
-use super::{Code, INVALID, NOT_SUPPORTED, OK, TOO_SMALL, VERSION_MISMATCH, numbers, put, with_gpu};
+use super::{
+    Code, INVALID, NOT_SUPPORTED, OK, TOO_SMALL, VERSION_MISMATCH, numbers, put, with_gpu,
+};
 use crate::hardware::{Ecc, Fabric, Gpu};
 
 numbers! {
@@ -16,7 +18,11 @@ numbers! {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetEccMode(device: nvmlDevice_t, current: *mut c_uint, pending: *mut c_uint) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetEccMode(
+    device: nvmlDevice_t,
+    current: *mut c_uint,
+    pending: *mut c_uint,
+) -> Code {
     with_gpu(device, |state, at| {
         let on = state.hardware.gpus[at].ecc.as_ref().map(|_| 1);
         // SAFETY: NVML's contract: two places for the answers.
@@ -39,7 +45,18 @@ pub unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
     with_gpu(device, |state, at| {
         let ecc = state.hardware.gpus[at].ecc.as_ref();
         // SAFETY: NVML's contract: a place for the answer.
-        unsafe { put(ecc.map(|ecc| if kind == 1 { ecc.uncorrected } else { ecc.corrected + ecc.sram_corrected }), to) }
+        unsafe {
+            put(
+                ecc.map(|ecc| {
+                    if kind == 1 {
+                        ecc.uncorrected
+                    } else {
+                        ecc.corrected + ecc.sram_corrected
+                    }
+                }),
+                to,
+            )
+        }
     })
 }
 
@@ -67,9 +84,14 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryErrorCounter(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetSramEccErrorStatus(device: nvmlDevice_t, to: *mut nvmlEccSramErrorStatus_t) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetSramEccErrorStatus(
+    device: nvmlDevice_t,
+    to: *mut nvmlEccSramErrorStatus_t,
+) -> Code {
     with_gpu(device, |state, at| {
-        let Some(ecc) = &state.hardware.gpus[at].ecc else { return NOT_SUPPORTED };
+        let Some(ecc) = &state.hardware.gpus[at].ecc else {
+            return NOT_SUPPORTED;
+        };
         // SAFETY: NVML's contract: the structure, with its version filled in.
         unsafe {
             if to.is_null() {
@@ -95,11 +117,20 @@ pub unsafe extern "C" fn nvmlDeviceGetRemappedRows(
     failure: *mut c_uint,
 ) -> Code {
     with_gpu(device, |state, at| {
-        let Some(remap) = &state.hardware.gpus[at].remap else { return NOT_SUPPORTED };
-        let answers = [remap.corrected, remap.uncorrected, u32::from(remap.pending), u32::from(remap.failure)];
+        let Some(remap) = &state.hardware.gpus[at].remap else {
+            return NOT_SUPPORTED;
+        };
+        let answers = [
+            remap.corrected,
+            remap.uncorrected,
+            u32::from(remap.pending),
+            u32::from(remap.failure),
+        ];
         // SAFETY: NVML's contract: four places for the answers.
-        let codes =
-            [corrected, uncorrected, pending, failure].into_iter().zip(answers).map(|(to, value)| unsafe { put(Some(value), to) });
+        let codes = [corrected, uncorrected, pending, failure]
+            .into_iter()
+            .zip(answers)
+            .map(|(to, value)| unsafe { put(Some(value), to) });
         codes.max().unwrap_or(OK)
     })
 }
@@ -113,7 +144,9 @@ pub unsafe extern "C" fn nvmlDeviceGetRetiredPages_v2(
     _timestamps: *mut c_ulonglong,
 ) -> Code {
     with_gpu(device, |state, at| {
-        let Some((pages, _)) = state.hardware.gpus[at].retired else { return NOT_SUPPORTED };
+        let Some((pages, _)) = state.hardware.gpus[at].retired else {
+            return NOT_SUPPORTED;
+        };
         // SAFETY: NVML's contract: a place for the number; only the number is ever asked for here.
         unsafe {
             let room = count.read();
@@ -124,46 +157,81 @@ pub unsafe extern "C" fn nvmlDeviceGetRetiredPages_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetTemperature(device: nvmlDevice_t, _sensor: c_uint, to: *mut c_uint) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetTemperature(
+    device: nvmlDevice_t,
+    _sensor: c_uint,
+    to: *mut c_uint,
+) -> Code {
     // SAFETY: NVML's contract: a place for the answer.
-    with_gpu(device, |state, at| unsafe { put(Some(state.hardware.gpus[at].temperature), to) })
+    with_gpu(device, |state, at| unsafe {
+        put(Some(state.hardware.gpus[at].temperature), to)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetTemperatureThreshold(device: nvmlDevice_t, kind: c_uint, to: *mut c_uint) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetTemperatureThreshold(
+    device: nvmlDevice_t,
+    kind: c_uint,
+    to: *mut c_uint,
+) -> Code {
     const MEMORY_MAX: c_uint = 2;
     with_gpu(device, |state, at| {
-        let most = state.hardware.gpus[at].memory_temperature.filter(|_| kind == MEMORY_MAX).map(|(_, most)| most);
+        let most = state.hardware.gpus[at]
+            .memory_temperature
+            .filter(|_| kind == MEMORY_MAX)
+            .map(|(_, most)| most);
         // SAFETY: NVML's contract: a place for the answer.
         unsafe { put(most, to) }
     })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetClockInfo(device: nvmlDevice_t, _kind: c_uint, to: *mut c_uint) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetClockInfo(
+    device: nvmlDevice_t,
+    _kind: c_uint,
+    to: *mut c_uint,
+) -> Code {
     // SAFETY: NVML's contract: a place for the answer.
-    with_gpu(device, |state, at| unsafe { put(Some(state.hardware.gpus[at].clock.0), to) })
+    with_gpu(device, |state, at| unsafe {
+        put(Some(state.hardware.gpus[at].clock.0), to)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMaxClockInfo(device: nvmlDevice_t, _kind: c_uint, to: *mut c_uint) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetMaxClockInfo(
+    device: nvmlDevice_t,
+    _kind: c_uint,
+    to: *mut c_uint,
+) -> Code {
     // SAFETY: NVML's contract: a place for the answer.
-    with_gpu(device, |state, at| unsafe { put(Some(state.hardware.gpus[at].clock.1), to) })
+    with_gpu(device, |state, at| unsafe {
+        put(Some(state.hardware.gpus[at].clock.1), to)
+    })
 }
 
 /// The structure has grown: the caller says which one it brings, by size and number.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(device: nvmlDevice_t, to: *mut nvmlGpuFabricInfoV_t) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
+    device: nvmlDevice_t,
+    to: *mut nvmlGpuFabricInfoV_t,
+) -> Code {
     with_gpu(device, |state, at| {
         let highest = state.hardware.fabric_version;
-        let Some(fabric) = &state.hardware.gpus[at].fabric else { return NOT_SUPPORTED };
-        // SAFETY: NVML's contract: a structure of the version it names; fields beyond that are not touched.
+        let Some(fabric) = &state.hardware.gpus[at].fabric else {
+            return NOT_SUPPORTED;
+        };
+        // SAFETY: NVML's contract: a structure of the version it names; fields beyond that are not
+        // touched.
         unsafe {
             if to.is_null() {
                 return INVALID;
             }
             let number = (*to).version >> 24;
-            let size = if number >= 3 { size_of::<nvmlGpuFabricInfo_v3_t>() } else { size_of::<nvmlGpuFabricInfo_v2_t>() };
+            let size = if number >= 3 {
+                size_of::<nvmlGpuFabricInfo_v3_t>()
+            } else {
+                size_of::<nvmlGpuFabricInfo_v2_t>()
+            };
             if number < 2 || number > highest || (*to).version & 0x00ff_ffff != size as u32 {
                 return VERSION_MISMATCH;
             }
@@ -191,7 +259,11 @@ unsafe fn fill(fabric: &Fabric, to: *mut nvmlGpuFabricInfoV_t, number: u32) {
 
 /// Unknown fields are answered one by one with "not supported", the call succeeds.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetFieldValues(device: nvmlDevice_t, count: c_int, values: *mut nvmlFieldValue_t) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
+    device: nvmlDevice_t,
+    count: c_int,
+    values: *mut nvmlFieldValue_t,
+) -> Code {
     with_gpu(device, |state, at| {
         let gpu = &state.hardware.gpus[at];
         for i in 0..usize::try_from(count).unwrap_or(0) {

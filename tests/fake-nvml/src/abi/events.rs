@@ -1,4 +1,5 @@
-//! The event set: one for the whole library, which delivers every event that comes after it was made.
+//! The event set: one for the whole library, which delivers every event that comes after it was
+//! made.
 
 use std::{
     ffi::{c_uint, c_ulonglong},
@@ -21,7 +22,11 @@ numbers! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlEventSetCreate(to: *mut nvmlEventSet_t) -> Code {
     with(|state| {
-        state.delivered = state.hardware.events.last().map_or(0, |event| event.sequence);
+        state.delivered = state
+            .hardware
+            .events
+            .last()
+            .map_or(0, |event| event.sequence);
         // SAFETY: NVML's contract: a place for the answer.
         unsafe { put(Some(0x5e7_usize as nvmlEventSet_t), to) }
     })
@@ -33,20 +38,32 @@ pub extern "C" fn nvmlEventSetFree(_set: nvmlEventSet_t) -> Code {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceRegisterEvents(device: nvmlDevice_t, _types: c_ulonglong, _set: nvmlEventSet_t) -> Code {
+pub extern "C" fn nvmlDeviceRegisterEvents(
+    device: nvmlDevice_t,
+    _types: c_ulonglong,
+    _set: nvmlEventSet_t,
+) -> Code {
     with_gpu(device, |_, _| OK)
 }
 
 /// Blocks as long as it is told: a client that gets a timeout at once spins.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlEventSetWait_v2(_set: nvmlEventSet_t, to: *mut nvmlEventData_t, timeout_ms: c_uint) -> Code {
+pub unsafe extern "C" fn nvmlEventSetWait_v2(
+    _set: nvmlEventSet_t,
+    to: *mut nvmlEventData_t,
+    timeout_ms: c_uint,
+) -> Code {
     let until = Instant::now() + Duration::from_millis(u64::from(timeout_ms));
     loop {
         let code = with(|state| {
             if !state.hardware.gpus.is_empty() && state.hardware.gpus.iter().all(|gpu| gpu.lost) {
                 return Some(LOST);
             }
-            let event = state.hardware.events.iter().find(|event| event.sequence > state.delivered)?;
+            let event = state
+                .hardware
+                .events
+                .iter()
+                .find(|event| event.sequence > state.delivered)?;
             state.delivered = event.sequence;
             let all = c_uint::MAX;
             let answer = nvmlEventData_t {

@@ -7,7 +7,8 @@ use nvml_wrapper_sys::bindings::*;
 use super::{Code, INVALID, NOT_SUPPORTED, pci, put, with_gpu};
 use crate::hardware::Link;
 
-/// A link that is there; a card without NVLink does not support any, one with it knows where they end.
+/// A link that is there; a card without NVLink does not support any, one with it knows where they
+/// end.
 fn with_link(device: nvmlDevice_t, link: c_uint, answer: impl FnOnce(&Link) -> Code) -> Code {
     with_gpu(device, |state, at| {
         let links = &state.hardware.gpus[at].links;
@@ -20,13 +21,23 @@ fn with_link(device: nvmlDevice_t, link: c_uint, answer: impl FnOnce(&Link) -> C
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetNvLinkState(device: nvmlDevice_t, link: c_uint, to: *mut c_uint) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetNvLinkState(
+    device: nvmlDevice_t,
+    link: c_uint,
+    to: *mut c_uint,
+) -> Code {
     // SAFETY: NVML's contract: a place for the answer.
-    with_link(device, link, |link| unsafe { put(Some(u32::from(link.active)), to) })
+    with_link(device, link, |link| unsafe {
+        put(Some(u32::from(link.active)), to)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetNvLinkVersion(device: nvmlDevice_t, link: c_uint, to: *mut c_uint) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetNvLinkVersion(
+    device: nvmlDevice_t,
+    link: c_uint,
+    to: *mut c_uint,
+) -> Code {
     // SAFETY: NVML's contract: a place for the answer.
     with_link(device, link, |_| unsafe { put(Some(4), to) })
 }
@@ -43,15 +54,36 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkCapability(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: nvmlDevice_t, link: c_uint, to: *mut nvmlPciInfo_t) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
+    device: nvmlDevice_t,
+    link: c_uint,
+    to: *mut nvmlPciInfo_t,
+) -> Code {
     // SAFETY: NVML's contract: a place for the answer.
-    with_link(device, link, |link| unsafe { put(link.remote.as_ref().filter(|_| link.active).map(|remote| pci(remote, 0)), to) })
+    with_link(device, link, |link| unsafe {
+        put(
+            link.remote
+                .as_ref()
+                .filter(|_| link.active)
+                .map(|remote| pci(remote, 0)),
+            to,
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(device: nvmlDevice_t, link: c_uint, to: *mut c_uint) -> Code {
+pub unsafe extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
+    device: nvmlDevice_t,
+    link: c_uint,
+    to: *mut c_uint,
+) -> Code {
     // SAFETY: NVML's contract: a place for the answer. 0 is a GPU, 2 a switch.
-    with_link(device, link, |link| unsafe { put(Some(if link.to_switch { 2 } else { 0 }).filter(|_| link.active), to) })
+    with_link(device, link, |link| unsafe {
+        put(
+            Some(if link.to_switch { 2 } else { 0 }).filter(|_| link.active),
+            to,
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -62,5 +94,7 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkErrorCounter(
     to: *mut c_ulonglong,
 ) -> Code {
     // SAFETY: NVML's contract: a place for the answer. 1 recovery, 2 CRC flit.
-    with_link(device, link, |link| unsafe { put(Some(if counter == 2 { link.crc_errors } else { 0 }), to) })
+    with_link(device, link, |link| unsafe {
+        put(Some(if counter == 2 { link.crc_errors } else { 0 }), to)
+    })
 }

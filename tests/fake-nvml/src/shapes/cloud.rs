@@ -41,16 +41,37 @@ pub(super) fn flat(tree: &Tree, seed: &str) -> io::Result<Hardware> {
     let mut hardware = gpus::driver("550.90.07", 12_040, all);
     // The switches belong to the host.
     switched(&mut hardware, 18, &[]);
-    hardware.gpus.iter_mut().flat_map(|gpu| &mut gpu.links).for_each(|link| link.to_switch = true);
+    hardware
+        .gpus
+        .iter_mut()
+        .flat_map(|gpu| &mut gpu.links)
+        .for_each(|link| link.to_switch = true);
     for number in 0..5 {
         let path = format!("pci0000:00/0000:00:{:02x}.0", 0x14 + number);
-        let device =
-            Device { path: &path, vendor: "0x1ae0", class: pci::ETHERNET, driver: "gvnic", numa: None, link: ("Unknown", 0) };
+        let device = Device {
+            path: &path,
+            vendor: "0x1ae0",
+            class: pci::ETHERNET,
+            driver: "gvnic",
+            numa: None,
+            link: ("Unknown", 0),
+        };
         device.put(tree)?;
         let name = format!("eth{number}");
-        Interface { name: &name, speed: Some(200_000), mtu: 8_244, kind: 1, number, up: true }.put(tree, Some(&device), "")?;
+        Interface {
+            name: &name,
+            speed: Some(200_000),
+            mtu: 8_244,
+            kind: 1,
+            number,
+            up: true,
+        }
+        .put(tree, Some(&device), "")?;
     }
-    tree.file("var/run/nvidia-topologyd/virtualTopology.xml", "<system version=\"1\"/>")?;
+    tree.file(
+        "var/run/nvidia-topologyd/virtualTopology.xml",
+        "<system version=\"1\"/>",
+    )?;
     Ok(hardware)
 }
 
@@ -73,13 +94,23 @@ pub(super) fn efa(tree: &Tree, seed: &str) -> io::Result<Hardware> {
     for at in 0..8 {
         let address = format!("0000:{:02x}:1c.0", 0x10 + (at / 2) * 0x10 + (at % 2));
         let root = &address[5..7];
-        gpus::put(tree, at, &format!("pci0000:{root}/{address}"), Some(at as u32 / 4), "Unknown")?;
+        gpus::put(
+            tree,
+            at,
+            &format!("pci0000:{root}/{address}"),
+            Some(at as u32 / 4),
+            "Unknown",
+        )?;
         all.push(a100(seed, at, &address));
     }
     let mut hardware = gpus::driver("535.183.01", 12_020, all);
     hardware.fabric_version = 0;
     switched(&mut hardware, 12, &[]);
-    hardware.gpus.iter_mut().flat_map(|gpu| &mut gpu.links).for_each(|link| link.to_switch = true);
+    hardware
+        .gpus
+        .iter_mut()
+        .flat_map(|gpu| &mut gpu.links)
+        .for_each(|link| link.to_switch = true);
     for number in 0..4 {
         let bus = format!("{:02x}", 0x10 + number * 0x10);
         let path = format!("pci0000:{bus}/0000:{bus}:1b.0");
@@ -93,7 +124,11 @@ pub(super) fn efa(tree: &Tree, seed: &str) -> io::Result<Hardware> {
         };
         device.put(tree)?;
         let name = format!("rdmap{}s27", 16 + number * 16);
-        let gids = [(format!("fe80:0000:0000:0000:0cff:e3ff:fe0f:{number:04x}"), "", "")];
+        let gids = [(
+            format!("fe80:0000:0000:0000:0cff:e3ff:fe0f:{number:04x}"),
+            "",
+            "",
+        )];
         Rdma {
             name: &name,
             number,
@@ -115,6 +150,14 @@ pub(super) fn efa(tree: &Tree, seed: &str) -> io::Result<Hardware> {
         link: ("Unknown", 0),
     };
     device.put(tree)?;
-    Interface { name: "eth0", speed: None, mtu: 9_001, kind: 1, number: 9, up: true }.put(tree, Some(&device), "")?;
+    Interface {
+        name: "eth0",
+        speed: None,
+        mtu: 9_001,
+        kind: 1,
+        number: 9,
+        up: true,
+    }
+    .put(tree, Some(&device), "")?;
     Ok(hardware)
 }

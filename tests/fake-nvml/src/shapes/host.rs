@@ -27,12 +27,28 @@ impl Host<'_> {
     pub(super) fn put(&self, tree: &Tree) -> io::Result<()> {
         tree.files(
             "proc/sys/kernel",
-            &[("hostname", self.name), ("osrelease", self.kernel), ("random/boot_id", "7d0e1c55-0c0a-4a52-a4a3-2f6f2f1d9a11")],
+            &[
+                ("hostname", self.name),
+                ("osrelease", self.kernel),
+                ("random/boot_id", "7d0e1c55-0c0a-4a52-a4a3-2f6f2f1d9a11"),
+            ],
         )?;
         tree.file("proc/cpuinfo", &self.cpuinfo())?;
         let total = self.memory_gib << 20;
-        tree.file("proc/meminfo", &format!("MemTotal:       {total} kB\nMemFree:        {} kB", total / 2))?;
-        tree.file("proc/self/mounts", &format!("proc /proc proc rw 0 0\ntmpfs /dev/shm tmpfs rw,nosuid,nodev{} 0 0", self.shm))?;
+        tree.file(
+            "proc/meminfo",
+            &format!(
+                "MemTotal:       {total} kB\nMemFree:        {} kB",
+                total / 2
+            ),
+        )?;
+        tree.file(
+            "proc/self/mounts",
+            &format!(
+                "proc /proc proc rw 0 0\ntmpfs /dev/shm tmpfs rw,nosuid,nodev{} 0 0",
+                self.shm
+            ),
+        )?;
         tree.file(
             "proc/self/limits",
             &format!(
@@ -45,9 +61,18 @@ impl Host<'_> {
         for node in 0..self.numa {
             let folder = format!("sys/devices/system/node/node{node}");
             tree.file(&format!("{folder}/cpulist"), &self.cpulist(node))?;
-            tree.file(&format!("{folder}/meminfo"), &format!("Node {node} MemTotal:       {} kB", total / u64::from(self.numa)))?;
+            tree.file(
+                &format!("{folder}/meminfo"),
+                &format!(
+                    "Node {node} MemTotal:       {} kB",
+                    total / u64::from(self.numa)
+                ),
+            )?;
         }
-        tree.files("sys/class/dmi/id", &[("sys_vendor", self.vendor), ("product_name", self.product)])?;
+        tree.files(
+            "sys/class/dmi/id",
+            &[("sys_vendor", self.vendor), ("product_name", self.product)],
+        )?;
         let route = format!(
             "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
              {0}\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n{0}\t0000000A\t00000000\t0001\t0\t0\t100\t0000FFFF\t0\t0\t0",
@@ -58,18 +83,28 @@ impl Host<'_> {
             "proc/net/fib_trie",
             "Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.0.0.7\n        /32 host LOCAL\n     |-- 127.0.0.1\n        /32 host LOCAL",
         )?;
-        tree.file("proc/net/if_inet6", "00000000000000000000000000000001 01 80 10 80       lo")?;
+        tree.file(
+            "proc/net/if_inet6",
+            "00000000000000000000000000000001 01 80 10 80       lo",
+        )?;
         tree.file("dev/kmsg", "6,0,0,-;Linux version")
     }
 
     fn cpuinfo(&self) -> String {
         let mut text = String::new();
-        let flags = if self.vendor.contains("Google") || self.vendor.contains("Amazon") { "fpu hypervisor" } else { "fpu" };
+        let flags = if self.vendor.contains("Google") || self.vendor.contains("Amazon") {
+            "fpu hypervisor"
+        } else {
+            "fpu"
+        };
         let cores = self.sockets * self.cores;
         for cpu in 0..cores * self.threads {
             // On ARM the kernel says neither a model nor places.
             if self.cpu.is_empty() {
-                let _ = write!(text, "processor\t: {cpu}\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n\n");
+                let _ = write!(
+                    text,
+                    "processor\t: {cpu}\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n\n"
+                );
                 continue;
             }
             let (socket, core) = ((cpu % cores) / self.cores, cpu % self.cores);
@@ -87,8 +122,17 @@ impl Host<'_> {
         let cores = self.sockets * self.cores;
         let each = cores / self.numa.max(1);
         let first = node * each;
-        let of_thread = |thread: u32| format!("{}-{}", thread * cores + first, thread * cores + first + each - 1);
-        (0..self.threads).map(of_thread).collect::<Vec<_>>().join(",")
+        let of_thread = |thread: u32| {
+            format!(
+                "{}-{}",
+                thread * cores + first,
+                thread * cores + first + each - 1
+            )
+        };
+        (0..self.threads)
+            .map(of_thread)
+            .collect::<Vec<_>>()
+            .join(",")
     }
 }
 

@@ -29,7 +29,10 @@ const H100_PAIRS: [(&str, &str, &str); 8] = [
 ];
 
 fn bus(hex: &str, more: u32) -> String {
-    format!("{:02x}", u32::from_str_radix(hex, 16).expect("the tables hold hex") + more)
+    format!(
+        "{:02x}",
+        u32::from_str_radix(hex, 16).expect("the tables hold hex") + more
+    )
 }
 
 /// Below one switch: the NIC at its first port, the GPU behind a second switch at its second.
@@ -39,26 +42,48 @@ fn paths(root: &str, nic: &str, gpu: &str) -> (String, String) {
     let switch = format!("{port}/0000:{upstream}:00.0");
     (
         format!("{switch}/0000:{down}:00.0/0000:{nic}:00.0"),
-        format!("{switch}/0000:{down}:02.0/0000:{}:00.0/0000:{}:00.0/0000:{gpu}:00.0", bus(nic, 1), bus(nic, 2)),
+        format!(
+            "{switch}/0000:{down}:02.0/0000:{}:00.0/0000:{}:00.0/0000:{gpu}:00.0",
+            bus(nic, 1),
+            bus(nic, 2)
+        ),
     )
 }
 
 fn board(tree: &Tree, seed: &str) -> io::Result<Vec<Gpu>> {
     let mut all = Vec::new();
     for (at, (root, nic, gpu)) in H100_PAIRS.iter().enumerate() {
-        gpus::put(tree, at, &paths(root, nic, gpu).1, Some(at as u32 / 4), GEN5)?;
+        gpus::put(
+            tree,
+            at,
+            &paths(root, nic, gpu).1,
+            Some(at as u32 / 4),
+            GEN5,
+        )?;
         all.push(h100(seed, at, &format!("0000:{gpu}:00.0")));
     }
     Ok(all)
 }
 
-const SWITCHES: [&str; 4] = ["0000:05:00.0", "0000:06:00.0", "0000:07:00.0", "0000:08:00.0"];
+const SWITCHES: [&str; 4] = [
+    "0000:05:00.0",
+    "0000:06:00.0",
+    "0000:07:00.0",
+    "0000:08:00.0",
+];
 
 fn switches(tree: &Tree) -> io::Result<()> {
     for (at, address) in SWITCHES.iter().enumerate() {
         let path = format!("pci0000:00/0000:00:0{}.0/{address}", at + 1);
-        Device { path: &path, vendor: pci::NVIDIA, class: pci::SWITCH, driver: "nvidia-nvswitch", numa: Some(0), link: (GEN4, 2) }
-            .put(tree)?;
+        Device {
+            path: &path,
+            vendor: pci::NVIDIA,
+            class: pci::SWITCH,
+            driver: "nvidia-nvswitch",
+            numa: Some(0),
+            link: (GEN4, 2),
+        }
+        .put(tree)?;
     }
     fabric_manager(tree)
 }
@@ -94,35 +119,98 @@ fn board_with_switches(tree: &Tree, seed: &str) -> io::Result<Hardware> {
 pub(super) fn dgx_h100(tree: &Tree, seed: &str) -> io::Result<Hardware> {
     xeon("dgx-h100", "eno3").put(tree)?;
     let hardware = board_with_switches(tree, seed)?;
-    // As the driver numbers them: by address. Storage cards sit on ports of their own, with two functions.
-    let storage = [("29", "0", 0), ("29", "1", 0), ("aa", "0", 1), ("aa", "1", 1)];
-    let mut nics: Vec<(String, u32, bool)> =
-        H100_PAIRS.iter().enumerate().map(|(at, (root, nic, gpu))| (paths(root, nic, gpu).0, at as u32 / 4, true)).collect();
+    // As the driver numbers them: by address. Storage cards sit on ports of their own, with two
+    // functions.
+    let storage = [
+        ("29", "0", 0),
+        ("29", "1", 0),
+        ("aa", "0", 1),
+        ("aa", "1", 1),
+    ];
+    let mut nics: Vec<(String, u32, bool)> = H100_PAIRS
+        .iter()
+        .enumerate()
+        .map(|(at, (root, nic, gpu))| (paths(root, nic, gpu).0, at as u32 / 4, true))
+        .collect();
     nics.extend(storage.iter().map(|(bus, function, numa)| {
         let root = if *numa == 0 { "26" } else { "a7" };
-        (format!("pci0000:{root}/0000:{root}:01.0/0000:{bus}:00.{function}"), *numa, false)
+        (
+            format!("pci0000:{root}/0000:{root}:01.0/0000:{bus}:00.{function}"),
+            *numa,
+            false,
+        )
     }));
     nics.sort_by(|a, b| a.0.rsplit('/').next().cmp(&b.0.rsplit('/').next()));
     for (number, (path, numa, compute)) in nics.iter().enumerate() {
         let link = if *compute { (GEN5, 16) } else { (GEN4, 16) };
-        let class = if *compute { pci::INFINIBAND } else { pci::ETHERNET };
-        let device = Device { path, vendor: pci::MELLANOX, class, driver: "mlx5_core", numa: Some(*numa), link };
+        let class = if *compute {
+            pci::INFINIBAND
+        } else {
+            pci::ETHERNET
+        };
+        let device = Device {
+            path,
+            vendor: pci::MELLANOX,
+            class,
+            driver: "mlx5_core",
+            numa: Some(*numa),
+            link,
+        };
         device.put(tree)?;
         let number = number as u32;
-        let (name, interface) = (format!("mlx5_{number}"), if *compute { format!("ibp{number}") } else { format!("enp{number}") });
+        let (name, interface) = (
+            format!("mlx5_{number}"),
+            if *compute {
+                format!("ibp{number}")
+            } else {
+                format!("enp{number}")
+            },
+        );
         let gids = if *compute {
-            vec![(format!("fe80:0000:0000:0000:a088:c203:0000:{:04x}", 0x1a00 + number), "IB/RoCE v1", "")]
+            vec![(
+                format!("fe80:0000:0000:0000:a088:c203:0000:{:04x}", 0x1a00 + number),
+                "IB/RoCE v1",
+                "",
+            )]
         } else {
             roce_gids(number, &interface)
         };
-        let gids: Vec<(String, &str, &str)> = gids.iter().map(|(address, kind, name)| (address.clone(), *kind, *name)).collect();
-        let rate = if *compute { "400 Gb/sec (4X NDR)" } else { "200 Gb/sec (4X HDR)" };
+        let gids: Vec<(String, &str, &str)> = gids
+            .iter()
+            .map(|(address, kind, name)| (address.clone(), *kind, *name))
+            .collect();
+        let rate = if *compute {
+            "400 Gb/sec (4X NDR)"
+        } else {
+            "200 Gb/sec (4X HDR)"
+        };
         let link_layer = if *compute { "InfiniBand" } else { "Ethernet" };
         let lid = if *compute { 0x40 + number } else { 0 };
-        Rdma { name: &name, number, firmware: "28.39.2048", board: "MT_0000000838", rate, link_layer, lid, gids: &gids }
-            .put(tree, &device)?;
-        let (speed, mtu, kind) = if *compute { (400_000, 4_092, 32) } else { (200_000, 1_500, 1) };
-        Interface { name: &interface, speed: Some(speed), mtu, kind, number, up: true }.put(tree, Some(&device), "")?;
+        Rdma {
+            name: &name,
+            number,
+            firmware: "28.39.2048",
+            board: "MT_0000000838",
+            rate,
+            link_layer,
+            lid,
+            gids: &gids,
+        }
+        .put(tree, &device)?;
+        let (speed, mtu, kind) = if *compute {
+            (400_000, 4_092, 32)
+        } else {
+            (200_000, 1_500, 1)
+        };
+        Interface {
+            name: &interface,
+            speed: Some(speed),
+            mtu,
+            kind,
+            number,
+            up: true,
+        }
+        .put(tree, Some(&device), "")?;
     }
     management(tree, "eno3", 40)?;
     Ok(hardware)
@@ -137,7 +225,11 @@ fn roce_gids(number: u32, interface: &str) -> Vec<(String, &'static str, &str)> 
         (local, "RoCE v2", interface),
         (ipv4.clone(), "IB/RoCE v1", interface),
         (ipv4, "RoCE v2", interface),
-        ("fe80:0000:0000:0000:0000:0000:0000:0009".into(), "", interface),
+        (
+            "fe80:0000:0000:0000:0000:0000:0000:0009".into(),
+            "",
+            interface,
+        ),
     ]
 }
 
@@ -151,17 +243,42 @@ fn management(tree: &Tree, name: &str, number: u32) -> io::Result<()> {
         link: ("8.0 GT/s PCIe", 4),
     };
     device.put(tree)?;
-    Interface { name, speed: Some(10_000), mtu: 1_500, kind: 1, number, up: true }.put(tree, Some(&device), "")?;
-    Interface { name: "docker0", speed: None, mtu: 1_500, kind: 1, number: number + 1, up: false }.put(
-        tree,
-        None,
-        "DEVTYPE=bridge",
-    )?;
-    Interface { name: "lo", speed: None, mtu: 65_536, kind: 772, number: number + 2, up: true }.put(tree, None, "")
+    Interface {
+        name,
+        speed: Some(10_000),
+        mtu: 1_500,
+        kind: 1,
+        number,
+        up: true,
+    }
+    .put(tree, Some(&device), "")?;
+    Interface {
+        name: "docker0",
+        speed: None,
+        mtu: 1_500,
+        kind: 1,
+        number: number + 1,
+        up: false,
+    }
+    .put(tree, None, "DEVTYPE=bridge")?;
+    Interface {
+        name: "lo",
+        speed: None,
+        mtu: 65_536,
+        kind: 772,
+        number: number + 2,
+        up: true,
+    }
+    .put(tree, None, "")
 }
 
 pub(super) fn hgx_roce(tree: &Tree, seed: &str) -> io::Result<Hardware> {
-    Host { vendor: "Supermicro", product: "SYS-821GE-TNHR", ..xeon("hgx-roce", "bond0") }.put(tree)?;
+    Host {
+        vendor: "Supermicro",
+        product: "SYS-821GE-TNHR",
+        ..xeon("hgx-roce", "bond0")
+    }
+    .put(tree)?;
     let hardware = board_with_switches(tree, seed)?;
     for (at, (root, nic, gpu)) in H100_PAIRS.iter().enumerate() {
         let (path, number) = (paths(root, nic, gpu).0, at as u32);
@@ -186,10 +303,26 @@ pub(super) fn hgx_roce(tree: &Tree, seed: &str) -> io::Result<Hardware> {
             gids: &roce_gids(number, &interface),
         };
         rdma.put(tree, &device)?;
-        Interface { name: &interface, speed: Some(400_000), mtu: 9_000, kind: 1, number, up: true }.put(tree, Some(&device), "")?;
+        Interface {
+            name: &interface,
+            speed: Some(400_000),
+            mtu: 9_000,
+            kind: 1,
+            number,
+            up: true,
+        }
+        .put(tree, Some(&device), "")?;
     }
     management(tree, "eno1", 40)?;
-    Interface { name: "bond0", speed: Some(20_000), mtu: 1_500, kind: 1, number: 50, up: true }.put(tree, None, "DEVTYPE=bond")?;
+    Interface {
+        name: "bond0",
+        speed: Some(20_000),
+        mtu: 1_500,
+        kind: 1,
+        number: 50,
+        up: true,
+    }
+    .put(tree, None, "DEVTYPE=bond")?;
     Ok(hardware)
 }
 
@@ -224,7 +357,10 @@ pub(super) fn hgx_a100(tree: &Tree, seed: &str) -> io::Result<Hardware> {
             let path = format!("{switch}/0000:{down}:{:02x}.0/0000:{gpu}:00.0", half * 2);
             gpus::put(tree, all.len(), &path, Some(numa), GEN4)?;
             all.push(a100(seed, all.len(), &format!("0000:{gpu}:00.0")));
-            let path = format!("{switch}/0000:{down}:{:02x}.0/0000:{nic}:00.0", half * 2 + 1);
+            let path = format!(
+                "{switch}/0000:{down}:{:02x}.0/0000:{nic}:00.0",
+                half * 2 + 1
+            );
             let device = Device {
                 path: &path,
                 vendor: pci::MELLANOX,
@@ -235,7 +371,11 @@ pub(super) fn hgx_a100(tree: &Tree, seed: &str) -> io::Result<Hardware> {
             };
             device.put(tree)?;
             let (name, interface) = (format!("mlx5_{number}"), format!("ib{number}"));
-            let gids = [(format!("fe80:0000:0000:0000:0c42:a103:0000:{number:04x}"), "IB/RoCE v1", "")];
+            let gids = [(
+                format!("fe80:0000:0000:0000:0c42:a103:0000:{number:04x}"),
+                "IB/RoCE v1",
+                "",
+            )];
             Rdma {
                 name: &name,
                 number,
@@ -247,16 +387,27 @@ pub(super) fn hgx_a100(tree: &Tree, seed: &str) -> io::Result<Hardware> {
                 gids: &gids,
             }
             .put(tree, &device)?;
-            Interface { name: &interface, speed: Some(200_000), mtu: 4_092, kind: 32, number, up: true }.put(
-                tree,
-                Some(&device),
-                "",
-            )?;
+            Interface {
+                name: &interface,
+                speed: Some(200_000),
+                mtu: 4_092,
+                kind: 32,
+                number,
+                up: true,
+            }
+            .put(tree, Some(&device), "")?;
             number += 1;
         }
     }
     let mut hardware = gpus::driver("535.183.01", 12_020, all);
-    const SIX: [&str; 6] = ["0000:c4:00.0", "0000:c5:00.0", "0000:c6:00.0", "0000:c7:00.0", "0000:c8:00.0", "0000:c9:00.0"];
+    const SIX: [&str; 6] = [
+        "0000:c4:00.0",
+        "0000:c5:00.0",
+        "0000:c6:00.0",
+        "0000:c7:00.0",
+        "0000:c8:00.0",
+        "0000:c9:00.0",
+    ];
     switched(&mut hardware, 12, &SIX);
     // NVML tells the fabric from Hopper on.
     hardware.fabric_version = 0;
@@ -280,9 +431,24 @@ pub(super) fn l40s(tree: &Tree, seed: &str) -> io::Result<Hardware> {
     host.put(tree)?;
     driver_files(tree)?;
     let mut all = Vec::new();
-    for (at, (root, gpu)) in [("00", "01"), ("40", "41"), ("80", "81"), ("c0", "c1")].into_iter().enumerate() {
-        gpus::put(tree, at, &format!("pci0000:{root}/0000:{root}:01.1/0000:{gpu}:00.0"), Some(at as u32 / 2), GEN4)?;
-        let pcie = Pcie { generation: 1, generation_max: 4, width: 16, width_max: 16, replays: 0 };
+    for (at, (root, gpu)) in [("00", "01"), ("40", "41"), ("80", "81"), ("c0", "c1")]
+        .into_iter()
+        .enumerate()
+    {
+        gpus::put(
+            tree,
+            at,
+            &format!("pci0000:{root}/0000:{root}:01.1/0000:{gpu}:00.0"),
+            Some(at as u32 / 2),
+            GEN4,
+        )?;
+        let pcie = Pcie {
+            generation: 1,
+            generation_max: 4,
+            width: 16,
+            width_max: 16,
+            replays: 0,
+        };
         all.push(Gpu {
             name: "NVIDIA L40S".into(),
             memory: 46_068 << 20,
@@ -316,7 +482,23 @@ pub(super) fn l40s(tree: &Tree, seed: &str) -> io::Result<Hardware> {
         gids: &roce_gids(0, "ens1f0np0"),
     }
     .put(tree, &device)?;
-    Interface { name: "ens1f0np0", speed: Some(100_000), mtu: 1_500, kind: 1, number: 0, up: true }.put(tree, Some(&device), "")?;
-    Interface { name: "lo", speed: None, mtu: 65_536, kind: 772, number: 9, up: true }.put(tree, None, "")?;
+    Interface {
+        name: "ens1f0np0",
+        speed: Some(100_000),
+        mtu: 1_500,
+        kind: 1,
+        number: 0,
+        up: true,
+    }
+    .put(tree, Some(&device), "")?;
+    Interface {
+        name: "lo",
+        speed: None,
+        mtu: 65_536,
+        kind: 772,
+        number: 9,
+        up: true,
+    }
+    .put(tree, None, "")?;
     Ok(gpus::driver("570.86.15", 12_080, all))
 }

@@ -39,8 +39,24 @@ fn ethernet(tree: &Tree) -> io::Result<()> {
         link: ("16.0 GT/s PCIe", 8),
     };
     device.put(tree)?;
-    Interface { name: "eno1", speed: Some(25_000), mtu: 1_500, kind: 1, number: 0, up: true }.put(tree, Some(&device), "")?;
-    Interface { name: "lo", speed: None, mtu: 65_536, kind: 772, number: 1, up: true }.put(tree, None, "")
+    Interface {
+        name: "eno1",
+        speed: Some(25_000),
+        mtu: 1_500,
+        kind: 1,
+        number: 0,
+        up: true,
+    }
+    .put(tree, Some(&device), "")?;
+    Interface {
+        name: "lo",
+        speed: None,
+        mtu: 65_536,
+        kind: 772,
+        number: 1,
+        up: true,
+    }
+    .put(tree, None, "")
 }
 
 pub(super) fn mig(tree: &Tree, seed: &str) -> io::Result<Hardware> {
@@ -50,7 +66,13 @@ pub(super) fn mig(tree: &Tree, seed: &str) -> io::Result<Hardware> {
     let mut all = Vec::new();
     for (at, bus) in ["21", "a1"].iter().enumerate() {
         let root = &format!("{}0", &bus[..1]);
-        gpus::put(tree, at, &format!("pci0000:{root}/0000:{root}:01.1/0000:{bus}:00.0"), Some(0), "32.0 GT/s PCIe")?;
+        gpus::put(
+            tree,
+            at,
+            &format!("pci0000:{root}/0000:{root}:01.1/0000:{bus}:00.0"),
+            Some(0),
+            "32.0 GT/s PCIe",
+        )?;
         all.push(Gpu {
             name: "NVIDIA H100 PCIe".into(),
             module: None,
@@ -71,7 +93,11 @@ pub(super) fn mig(tree: &Tree, seed: &str) -> io::Result<Hardware> {
         part(2, "1g.10gb", 9_856, 9),
         part(3, "1g.10gb", 9_856, 10),
     ];
-    all[0].mig = Some(Mig { current: true, pending: true, instances });
+    all[0].mig = Some(Mig {
+        current: true,
+        pending: true,
+        instances,
+    });
     Ok(gpus::driver("570.86.15", 12_080, all))
 }
 
@@ -91,9 +117,16 @@ pub(super) fn old_driver(tree: &Tree, seed: &str) -> io::Result<Hardware> {
     let addresses = ["0000:06:00.0", "0000:07:00.0"];
     let mut all = Vec::new();
     for (at, address) in addresses.iter().enumerate() {
-        let path = format!("pci0000:00/0000:00:02.0/0000:04:00.0/0000:05:{:02x}.0/{address}", at * 4);
+        let path = format!(
+            "pci0000:00/0000:00:02.0/0000:04:00.0/0000:05:{:02x}.0/{address}",
+            at * 4
+        );
         gpus::put(tree, at, &path, Some(0), "8.0 GT/s PCIe")?;
-        let peer = Link { active: true, remote: Some(format!("0000{}", addresses[1 - at].to_uppercase())), ..Link::default() };
+        let peer = Link {
+            active: true,
+            remote: Some(format!("0000{}", addresses[1 - at].to_uppercase())),
+            ..Link::default()
+        };
         let mut links = vec![peer.clone(), peer];
         links.extend(vec![Link::default(); 4]);
         all.push(Gpu {
@@ -106,7 +139,13 @@ pub(super) fn old_driver(tree: &Tree, seed: &str) -> io::Result<Hardware> {
             retired: Some((0, false)),
             links,
             persistence: false,
-            pcie: Pcie { generation: 3, generation_max: 3, width: 16, width_max: 16, replays: 0 },
+            pcie: Pcie {
+                generation: 3,
+                generation_max: 3,
+                width: 16,
+                width_max: 16,
+                replays: 0,
+            },
             ..gpu(seed, at, address)
         });
     }
@@ -148,13 +187,33 @@ pub(super) fn laptop(tree: &Tree, _seed: &str) -> io::Result<Hardware> {
         link: ("5.0 GT/s PCIe", 1),
     };
     wireless.put(tree)?;
-    Interface { name: "wlp1s0", speed: None, mtu: 1_500, kind: 1, number: 0, up: true }.put(
-        tree,
-        Some(&wireless),
-        "DEVTYPE=wlan",
-    )?;
-    Interface { name: "wg0", speed: None, mtu: 1_420, kind: 65_534, number: 1, up: true }.put(tree, None, "DEVTYPE=wireguard")?;
-    Interface { name: "lo", speed: None, mtu: 65_536, kind: 772, number: 2, up: true }.put(tree, None, "")?;
+    Interface {
+        name: "wlp1s0",
+        speed: None,
+        mtu: 1_500,
+        kind: 1,
+        number: 0,
+        up: true,
+    }
+    .put(tree, Some(&wireless), "DEVTYPE=wlan")?;
+    Interface {
+        name: "wg0",
+        speed: None,
+        mtu: 1_420,
+        kind: 65_534,
+        number: 1,
+        up: true,
+    }
+    .put(tree, None, "DEVTYPE=wireguard")?;
+    Interface {
+        name: "lo",
+        speed: None,
+        mtu: 65_536,
+        kind: 772,
+        number: 2,
+        up: true,
+    }
+    .put(tree, None, "")?;
     tree.file(
         "proc/net/if_inet6",
         "20010db8000000000000000000000002 03 40 00 00   wlp1s0\nfe800000000000000000000000000001 04 40 20 80      wg0",

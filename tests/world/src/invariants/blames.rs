@@ -1,5 +1,6 @@
-//! I9: who is blamed did it, then and there, and a job pays for its own faults only. Each blame of the coordinator is compared with what
-//! truly happened: the same kind of thing, to the same run, rank or node, at that time.
+//! I9: who is blamed did it, then and there, and a job pays for its own faults only. Each blame of
+//! the coordinator is compared with what truly happened: the same kind of thing, to the same run,
+//! rank or node, at that time.
 
 use std::time::Duration;
 
@@ -25,13 +26,19 @@ pub(super) fn are_true(world: &mut World, job: &JobRecord) -> Broken {
     let before = world.store.jobs.get(&job.uid)?;
     let new = (count(job).saturating_sub(count(before))) as usize;
     let told = job.incidents.iter().rev().take(new);
-    let compared: Vec<Result<Blame, String>> =
-        told.filter_map(|incident| compare(world, before, job, incident).transpose()).collect();
+    let compared: Vec<Result<Blame, String>> = told
+        .filter_map(|incident| compare(world, before, job, incident).transpose())
+        .collect();
     let mut broken = None;
     for blame in compared {
         match blame {
             Ok(blame) => {
-                note!(world, "   truly: {}: {}", blame.truly, blame.verdict.words());
+                note!(
+                    world,
+                    "   truly: {}: {}",
+                    blame.truly,
+                    blame.verdict.words()
+                );
                 *world.truth.blames.entry(blame).or_insert(0) += 1;
             }
             Err(what) => broken = broken.or(Some(("I9", what))),
@@ -46,7 +53,12 @@ pub(super) fn count(job: &JobRecord) -> u32 {
 
 fn note_opened(world: &mut World, job: &JobRecord) {
     let Some(current) = &job.current else { return };
-    let stored = world.store.jobs.get(&job.uid).and_then(|before| before.current.as_ref()).map(|before| before.number);
+    let stored = world
+        .store
+        .jobs
+        .get(&job.uid)
+        .and_then(|before| before.current.as_ref())
+        .map(|before| before.number);
     if stored != Some(current.number) {
         let run = current.run(&job.uid);
         // The store may have forgotten another generation of this number.
@@ -56,21 +68,45 @@ fn note_opened(world: &mut World, job: &JobRecord) {
 }
 
 /// Nothing to compare: nobody is named, and nobody pays.
-fn compare(world: &World, before: &JobRecord, job: &JobRecord, incident: &Incident) -> Result<Option<Blame>, String> {
-    let Some(from) = incident.from else { return Ok(None) };
-    let run = RunId { job: job.uid.clone(), generation: from };
+fn compare(
+    world: &World,
+    before: &JobRecord,
+    job: &JobRecord,
+    incident: &Incident,
+) -> Result<Option<Blame>, String> {
+    let Some(from) = incident.from else {
+        return Ok(None);
+    };
+    let run = RunId {
+        job: job.uid.clone(),
+        generation: from,
+    };
     let cause = incident.cause;
-    let say = |truly, verdict| Ok(Some(Blame { cause, truly, verdict }));
+    let say = |truly, verdict| {
+        Ok(Some(Blame {
+            cause,
+            truly,
+            verdict,
+        }))
+    };
     let advanced = incident.last_step_before > before.last_step;
     let in_vain = !advanced && before.in_vain >= IN_VAIN;
     let pays = incident.charged == Charged::Job;
     let first = world.truth.deeds.get(&run).and_then(|deeds| deeds.first());
-    let named = incident.node.as_ref().filter(|_| incident.culprit.is_some()).and_then(|node| world.machine_named(node));
+    let named = incident
+        .node
+        .as_ref()
+        .filter(|_| incident.culprit.is_some())
+        .and_then(|node| world.machine_named(node));
     let Some(machine) = named else {
         return match (pays, first) {
             (true, _) if in_vain => say(IN_DOUBT, Verdict::Excused),
             (true, _) if world.truth.rolled_back.is_some() => say(FORGOTTEN, Verdict::Excused),
-            (true, _) => Err(format!("{} pays for the network: {}", words::run(&run), incident.message)),
+            (true, _) => Err(format!(
+                "{} pays for the network: {}",
+                words::run(&run),
+                incident.message
+            )),
             (false, _) if cause != Cause::PeersLost => Ok(None),
             (false, Some(deed)) if !matches!(deed.kind, Kind::PeersParted | Kind::Fenced) => {
                 say(deed.kind.words(), Verdict::Missed)
@@ -79,20 +115,41 @@ fn compare(world: &World, before: &JobRecord, job: &JobRecord, incident: &Incide
         };
     };
     match truth_of(world, job, &run, incident, machine) {
-        Some((truly, _)) if pays && !owns(truly) && !refused_everywhere(world, job, &run) => match in_vain {
-            true => say(IN_DOUBT, Verdict::Excused),
-            false => Err(format!("{} pays for what it did not do ({truly}): {}", words::run(&run), incident.message)),
-        },
+        Some((truly, _)) if pays && !owns(truly) && !refused_everywhere(world, job, &run) => {
+            match in_vain {
+                true => say(IN_DOUBT, Verdict::Excused),
+                false => Err(format!(
+                    "{} pays for what it did not do ({truly}): {}",
+                    words::run(&run),
+                    incident.message
+                )),
+            }
+        }
         Some((truly, began)) => {
             let is_first = first.is_none_or(|first| first.machine == machine || first.at >= began);
-            say(truly, if is_first { Verdict::First } else { Verdict::Later })
+            say(
+                truly,
+                if is_first {
+                    Verdict::First
+                } else {
+                    Verdict::Later
+                },
+            )
         }
         None if pays && in_vain => say(IN_DOUBT, Verdict::Excused),
         None if world.truth.rolled_back.is_some() => say(FORGOTTEN, Verdict::Excused),
-        None if pays => Err(format!("{} pays for what it did not do: {}", words::run(&run), incident.message)),
+        None if pays => Err(format!(
+            "{} pays for what it did not do: {}",
+            words::run(&run),
+            incident.message
+        )),
         None => {
             let node = &world.machines[machine].name;
-            Err(format!("{node} is blamed for {} and is innocent: {}", words::run(&run), incident.message))
+            Err(format!(
+                "{node} is blamed for {} and is innocent: {}",
+                words::run(&run),
+                incident.message
+            ))
         }
     }
 }
@@ -103,16 +160,44 @@ fn owns(truly: &str) -> bool {
 }
 
 fn refused_everywhere(world: &World, job: &JobRecord, run: &RunId) -> bool {
-    let Some(generation) = job.generation(run.generation) else { return false };
-    let refused = |node: &NodeName| world.machine_named(node).is_some_and(|machine| world.refused(machine, run));
-    generation.members.iter().all(|member| refused(&member.node))
+    let Some(generation) = job.generation(run.generation) else {
+        return false;
+    };
+    let refused = |node: &NodeName| {
+        world
+            .machine_named(node)
+            .is_some_and(|machine| world.refused(machine, run))
+    };
+    generation
+        .members
+        .iter()
+        .all(|member| refused(&member.node))
 }
 
-/// What truly happened to whom the incident names, if it is what the incident says; and when it began.
-fn truth_of(world: &World, job: &JobRecord, run: &RunId, incident: &Incident, machine: usize) -> Option<(&'static str, Timestamp)> {
+/// What truly happened to whom the incident names, if it is what the incident says; and when it
+/// began.
+fn truth_of(
+    world: &World,
+    job: &JobRecord,
+    run: &RunId,
+    incident: &Incident,
+    machine: usize,
+) -> Option<(&'static str, Timestamp)> {
     let opened = world.truth.opened.get(run).copied().unwrap_or(Timestamp(0));
-    let deeds = || world.truth.deeds.get(run).into_iter().flatten().filter(|deed| deed.machine == machine);
-    let did = |of: &dyn Fn(&Deed) -> bool| deeds().find(|deed| of(deed)).map(|deed| (deed.kind.words(), deed.at));
+    let deeds = || {
+        world
+            .truth
+            .deeds
+            .get(run)
+            .into_iter()
+            .flatten()
+            .filter(|deed| deed.machine == machine)
+    };
+    let did = |of: &dyn Fn(&Deed) -> bool| {
+        deeds()
+            .find(|deed| of(deed))
+            .map(|deed| (deed.kind.words(), deed.at))
+    };
     let culprit = incident.culprit.as_deref().unwrap_or_default();
     match incident.cause {
         Cause::WorkerFailed | Cause::WorkerKilled if culprit.starts_with("rank ") => {
@@ -120,32 +205,53 @@ fn truth_of(world: &World, job: &JobRecord, run: &RunId, incident: &Incident, ma
             did(&|deed| deed.kind == Kind::RankFailed && deed.rank == rank)
         }
         Cause::WorkerKilled => did(&|deed| matches!(deed.kind, Kind::RunnerKilled | Kind::NoPower)),
-        Cause::StartFailed => did(&|deed| matches!(deed.kind, Kind::Refused | Kind::RunnerKilled | Kind::NoPower)),
-        Cause::StartTimeout => {
-            world.befell(machine, opened, &|kind| kind.silences() || matches!(kind, Kind::Unkillable | Kind::SlowDisk))
-        }
+        Cause::StartFailed => did(&|deed| {
+            matches!(
+                deed.kind,
+                Kind::Refused | Kind::RunnerKilled | Kind::NoPower
+            )
+        }),
+        Cause::StartTimeout => world.befell(machine, opened, &|kind| {
+            kind.silences() || matches!(kind, Kind::Unkillable | Kind::SlowDisk)
+        }),
         // Who is heard again is not blamed for a silence any more.
         Cause::NodeLost => world.befell(machine, world.now - UNDER_WAY, &Kind::silences),
         Cause::NodeRebooted => {
-            let member = job.generation(run.generation)?.members.iter().find(|m| Some(&m.node) == incident.node.as_ref())?;
-            let boot = |id: &str| id.rsplit('-').next().and_then(|boot| boot.parse::<u32>().ok());
+            let member = job
+                .generation(run.generation)?
+                .members
+                .iter()
+                .find(|m| Some(&m.node) == incident.node.as_ref())?;
+            let boot = |id: &str| {
+                id.rsplit('-')
+                    .next()
+                    .and_then(|boot| boot.parse::<u32>().ok())
+            };
             let booted = boot(&member.boot_id)? < world.machines[machine].boot;
             // A node that had not said so yet may have been given the run after its reboot.
-            booted.then(|| world.befell(machine, Timestamp(0), &|kind| kind == Kind::NoPower)).flatten()
+            booted
+                .then(|| world.befell(machine, Timestamp(0), &|kind| kind == Kind::NoPower))
+                .flatten()
         }
         Cause::NodeDeleted => world.befell(machine, opened, &|kind| kind == Kind::StruckOff),
         _ => None,
     }
 }
 
-/// I9 for nodes: each new mark is of an incident of its job that names the node, of the same kind. The incident is looked at by itself.
+/// I9 for nodes: each new mark is of an incident of its job that names the node, of the same kind.
+/// The incident is looked at by itself.
 pub(super) fn marks_are_explained(world: &World, changes: &[Change]) -> Broken {
     changes.iter().find_map(|change| {
-        let Change::PutNode(node) = change else { return None };
+        let Change::PutNode(node) = change else {
+            return None;
+        };
         let known = |mark: &Mark| {
             let before = world.store.nodes.get(&node.name);
             before.is_some_and(|before| {
-                before.marks.iter().any(|old| (old.at, &old.job, old.cause) == (mark.at, &mark.job, mark.cause))
+                before
+                    .marks
+                    .iter()
+                    .any(|old| (old.at, &old.job, old.cause) == (mark.at, &mark.job, mark.cause))
             })
         };
         let explained = |mark: &Mark| {
@@ -155,24 +261,50 @@ pub(super) fn marks_are_explained(world: &World, changes: &[Change]) -> Broken {
             });
             let Some(job) = put else { return false };
             let new = world.store.jobs.get(&mark.job).map_or(0, count);
-            let told = job.incidents.iter().rev().take((count(job).saturating_sub(new)) as usize);
-            told.into_iter().any(|incident| incident.node.as_ref() == Some(&node.name) && incident.cause == mark.cause)
+            let told = job
+                .incidents
+                .iter()
+                .rev()
+                .take((count(job).saturating_sub(new)) as usize);
+            told.into_iter().any(|incident| {
+                incident.node.as_ref() == Some(&node.name) && incident.cause == mark.cause
+            })
         };
-        let mark = node.marks.iter().find(|mark| !known(mark) && !explained(mark))?;
-        Some(("I9", format!("{} gets a mark of {} for {:?}, which no incident explains", node.name, mark.job, mark.cause)))
+        let mark = node
+            .marks
+            .iter()
+            .find(|mark| !known(mark) && !explained(mark))?;
+        Some((
+            "I9",
+            format!(
+                "{} gets a mark of {} for {:?}, which no incident explains",
+                node.name, mark.job, mark.cause
+            ),
+        ))
     })
 }
 
 impl World {
-    /// What befell this machine and lasted at some time since, if it is of this kind: the first of it.
-    fn befell(&self, machine: usize, since: Timestamp, of: &dyn Fn(Kind) -> bool) -> Option<(&'static str, Timestamp)> {
+    /// What befell this machine and lasted at some time since, if it is of this kind: the first of
+    /// it.
+    fn befell(
+        &self,
+        machine: usize,
+        since: Timestamp,
+        of: &dyn Fn(Kind) -> bool,
+    ) -> Option<(&'static str, Timestamp)> {
         let troubles = self.truth.troubles.get(&machine)?.iter();
-        let lasted = troubles.filter(|trouble| of(trouble.kind) && trouble.until.is_none_or(|until| until >= since));
-        lasted.min_by_key(|trouble| trouble.from).map(|trouble| (trouble.kind.words(), trouble.from))
+        let lasted = troubles
+            .filter(|trouble| of(trouble.kind) && trouble.until.is_none_or(|until| until >= since));
+        lasted
+            .min_by_key(|trouble| trouble.from)
+            .map(|trouble| (trouble.kind.words(), trouble.from))
     }
 
     pub(crate) fn refused(&self, machine: usize, run: &RunId) -> bool {
         let deeds = self.truth.deeds.get(run).into_iter().flatten();
-        deeds.into_iter().any(|deed| deed.kind == Kind::Refused && deed.machine == machine)
+        deeds
+            .into_iter()
+            .any(|deed| deed.kind == Kind::Refused && deed.machine == machine)
     }
 }

@@ -1,4 +1,5 @@
-//! R10: what the brake for mass losses promises. Who is silent is counted anew here, from what the coordinator has said in its events.
+//! R10: what the brake for mass losses promises. Who is silent is counted anew here, from what the
+//! coordinator has said in its events.
 
 use std::collections::BTreeMap;
 
@@ -23,13 +24,16 @@ impl Silences {
             "MassLossOver" => self.on = false,
             _ => {}
         }
-        let Some(node) = event.node.as_ref().filter(|_| event.job.is_none()) else { return false };
+        let Some(node) = event.node.as_ref().filter(|_| event.job.is_none()) else {
+            return false;
+        };
         match event.reason.as_str() {
             "NodeReady" | "NodeDeleted" => drop(self.silent.remove(node)),
             "NodeSuspect" => drop(self.silent.insert(node.clone(), None)),
             "NodeLost" => {
                 let anew = store.nodes.get(node).is_some_and(|stored| !stored.gone);
-                self.silent.insert(node.clone(), Some(event.at).filter(|_| anew));
+                self.silent
+                    .insert(node.clone(), Some(event.at).filter(|_| anew));
                 return anew;
             }
             _ => {}
@@ -39,11 +43,18 @@ impl Silences {
 
     /// Nodes lost within the window.
     fn lost(&self, policy: &Policy, now: Timestamp) -> u32 {
-        self.silent.values().flatten().filter(|at| now.since(**at) < policy.mass_loss_window).count() as u32
+        self.silent
+            .values()
+            .flatten()
+            .filter(|at| now.since(**at) < policy.mass_loss_window)
+            .count() as u32
     }
 
     fn none_is_heard(&self, generation: &GenerationRecord) -> bool {
-        generation.members.iter().all(|member| self.silent.contains_key(&member.node))
+        generation
+            .members
+            .iter()
+            .all(|member| self.silent.contains_key(&member.node))
     }
 }
 
@@ -51,7 +62,10 @@ pub(super) fn brake(world: &mut World, judge: &Judge, changes: &[Change]) -> Bro
     let (process, policy) = (world.leader()?.id, Policy::default());
     let mut silences = std::mem::take(&mut world.truth.silences);
     if silences.process != process {
-        silences = Silences { process, ..Silences::default() };
+        silences = Silences {
+            process,
+            ..Silences::default()
+        };
     }
     let (mut lost, mut nodes) = (false, world.store.nodes.len());
     for change in changes {
@@ -59,48 +73,103 @@ pub(super) fn brake(world: &mut World, judge: &Judge, changes: &[Change]) -> Bro
             Change::Event(event) => lost |= silences.take_in(event, &world.store),
             Change::PutNode(node) => {
                 nodes += usize::from(!world.store.nodes.contains_key(&node.name));
-                // It may have to be heard anew, after this coordinator itself stood still; that is no event.
-                silences.silent.get_mut(&node.name).filter(|_| !node.gone).into_iter().for_each(|lost| *lost = None);
+                // It may have to be heard anew, after this coordinator itself stood still; that is
+                // no event.
+                silences
+                    .silent
+                    .get_mut(&node.name)
+                    .filter(|_| !node.gone)
+                    .into_iter()
+                    .for_each(|lost| *lost = None);
             }
             _ => {}
         }
     }
-    let broken = judged(world, &silences, &policy, (lost, nodes), judge.now)
-        .or_else(|| changes.iter().filter(|_| silences.on).find_map(|change| braked(world, &silences, change)));
+    let broken = judged(world, &silences, &policy, (lost, nodes), judge.now).or_else(|| {
+        changes
+            .iter()
+            .filter(|_| silences.on)
+            .find_map(|change| braked(world, &silences, change))
+    });
     world.truth.silences = silences;
     broken
 }
 
 /// On when it must be, and off when it must be.
-fn judged(world: &World, silences: &Silences, policy: &Policy, (lost, nodes): (bool, usize), now: Timestamp) -> Broken {
+fn judged(
+    world: &World,
+    silences: &Silences,
+    policy: &Policy,
+    (lost, nodes): (bool, usize),
+    now: Timestamp,
+) -> Broken {
     let fell = silences.lost(policy, now);
-    let many = fell >= policy.mass_loss_min && fell as usize * 100 > policy.mass_loss_percent as usize * nodes;
+    let many = fell >= policy.mass_loss_min
+        && fell as usize * 100 > policy.mass_loss_percent as usize * nodes;
     if lost && many && !silences.on {
-        return Some(("R10", format!("{fell} of {nodes} nodes fell silent within a minute, and the brake is not on")));
+        return Some((
+            "R10",
+            format!("{fell} of {nodes} nodes fell silent within a minute, and the brake is not on"),
+        ));
     }
     let silent = silences.silent.len();
     let kept = silences.on && silent < policy.mass_loss_min as usize;
-    kept.then(|| ("R10", format!("the brake is on with {silent} of {} nodes silent", world.store.nodes.len())))
+    kept.then(|| {
+        (
+            "R10",
+            format!(
+                "the brake is on with {silent} of {} nodes silent",
+                world.store.nodes.len()
+            ),
+        )
+    })
 }
 
-/// While it is on, nobody is cordoned, and nothing is replaced for its silence of which no member can be heard.
+/// While it is on, nobody is cordoned, and nothing is replaced for its silence of which no member
+/// can be heard.
 fn braked(world: &World, silences: &Silences, change: &Change) -> Broken {
     match change {
         Change::PutNode(node) => {
-            let free = world.store.nodes.get(&node.name).is_none_or(|before| before.cordon.is_none());
-            let ours = node.cordon.as_ref().is_some_and(|cordon| cordon.by == MUSTER);
-            (free && ours).then(|| ("R10", format!("{} is cordoned while the brake is on", node.name)))
+            let free = world
+                .store
+                .nodes
+                .get(&node.name)
+                .is_none_or(|before| before.cordon.is_none());
+            let ours = node
+                .cordon
+                .as_ref()
+                .is_some_and(|cordon| cordon.by == MUSTER);
+            (free && ours).then(|| {
+                (
+                    "R10",
+                    format!("{} is cordoned while the brake is on", node.name),
+                )
+            })
         }
         Change::PutJob(job) => {
             let current = world.store.jobs.get(&job.uid)?.current.as_ref()?;
-            let replaced = job.retiring.iter().find(|generation| generation.number == current.number)?;
-            let incident = job.incidents.iter().rev().find(|incident| incident.from == Some(current.number))?;
+            let replaced = job
+                .retiring
+                .iter()
+                .find(|generation| generation.number == current.number)?;
+            let incident = job
+                .incidents
+                .iter()
+                .rev()
+                .find(|incident| incident.from == Some(current.number))?;
             let for_silence = matches!(incident.cause, Cause::NodeLost | Cause::StartTimeout)
                 && replaced.dead.is_empty()
                 && replaced.fenced.is_empty()
-                && !incident.collateral.iter().any(|name| name.starts_with("rank "));
-            let what =
-                || format!("{} is replaced while the brake is on, and nobody of it is heard", words::run(&replaced.run(&job.uid)));
+                && !incident
+                    .collateral
+                    .iter()
+                    .any(|name| name.starts_with("rank "));
+            let what = || {
+                format!(
+                    "{} is replaced while the brake is on, and nobody of it is heard",
+                    words::run(&replaced.run(&job.uid))
+                )
+            };
             (for_silence && silences.none_is_heard(replaced)).then(|| ("R10", what()))
         }
         _ => None,

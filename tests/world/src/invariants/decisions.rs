@@ -5,19 +5,28 @@ use super::*;
 /// Judges a change of the store, before it is made.
 pub(crate) fn change_is_lawful(world: &mut World, judge: &Judge, change: &Change) {
     let broken = match change {
-        _ if judge.term < world.store.term => {
-            Some(("I6", format!("the store takes a change of term {}, and term {} has begun", judge.term, world.store.term)))
+        _ if judge.term < world.store.term => Some((
+            "I6",
+            format!(
+                "the store takes a change of term {}, and term {} has begun",
+                judge.term, world.store.term
+            ),
+        )),
+        Change::PutJob(job) => {
+            job_change(world, judge, job).or_else(|| blames::are_true(world, job))
         }
-        Change::PutJob(job) => job_change(world, judge, job).or_else(|| blames::are_true(world, job)),
         Change::DeleteJob(uid) => deletion(world, uid),
         Change::PutNode(node) => node_change(world, judge, node),
         Change::DeleteNode(name) => {
-            let place = world.machine_named(name).map(|machine| &world.machines[machine]);
-            place.filter(|place| place.powered).map(|place| ("I12", format!("{} is struck off and has power", place.name)))
+            let place = world
+                .machine_named(name)
+                .map(|machine| &world.machines[machine]);
+            place
+                .filter(|place| place.powered)
+                .map(|place| ("I12", format!("{} is struck off and has power", place.name)))
         }
-        Change::Event(event) => {
-            (event.sequence <= world.store.last_event).then(|| ("I5", format!("event {} comes again", event.sequence)))
-        }
+        Change::Event(event) => (event.sequence <= world.store.last_event)
+            .then(|| ("I5", format!("event {} comes again", event.sequence))),
     };
     if let Some((rule, what)) = broken {
         world.fail(rule, what);
@@ -27,15 +36,32 @@ pub(crate) fn change_is_lawful(world: &mut World, judge: &Judge, change: &Change
 fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
     let wish = |job: &JobRecord| job.spec.env.first().map(|var| var.value.clone());
     if !world.store.jobs.contains_key(&job.uid)
-        && let Some(twin) = world.store.jobs.values().find(|other| wish(other) == wish(job))
+        && let Some(twin) = world
+            .store
+            .jobs
+            .values()
+            .find(|other| wish(other) == wish(job))
     {
-        return Some(("I4", format!("{} and {} are one submission", twin.uid, job.uid)));
+        return Some((
+            "I4",
+            format!("{} and {} are one submission", twin.uid, job.uid),
+        ));
     }
     if let Some(current) = &job.current {
         let members = current.members.len() as u32;
-        let nodes: BTreeSet<&NodeName> = current.members.iter().map(|member| &member.node).collect();
-        if members < job.spec.min_replicas || members > job.spec.max_replicas || nodes.len() < members as usize {
-            return Some(("I11", format!("generation {} of {} has members {nodes:?}", current.number, job.uid)));
+        let nodes: BTreeSet<&NodeName> =
+            current.members.iter().map(|member| &member.node).collect();
+        if members < job.spec.min_replicas
+            || members > job.spec.max_replicas
+            || nodes.len() < members as usize
+        {
+            return Some((
+                "I11",
+                format!(
+                    "generation {} of {} has members {nodes:?}",
+                    current.number, job.uid
+                ),
+            ));
         }
     }
     let before = world.store.jobs.get(&job.uid)?;
@@ -50,50 +76,116 @@ fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
 /// I8: what is over stays over, with the same end.
 fn terminal_is_terminal(before: &JobRecord, job: &JobRecord) -> Broken {
     let changed = before.phase.is_over()
-        && ((before.phase, before.finished, before.last_generation) != (job.phase, job.finished, job.last_generation)
+        && ((before.phase, before.finished, before.last_generation)
+            != (job.phase, job.finished, job.last_generation)
             || job.current.is_some());
-    changed.then(|| ("I8", format!("{} was {:?} and is {:?}", job.uid, before.phase, job.phase)))
+    changed.then(|| {
+        (
+            "I8",
+            format!("{} was {:?} and is {:?}", job.uid, before.phase, job.phase),
+        )
+    })
 }
 
-/// I10: a job is restarted no more often than its user allows, and grows no sooner. I15: its record stays small.
+/// I10: a job is restarted no more often than its user allows, and grows no sooner. I15: its record
+/// stays small.
 fn within_limits(judge: &Judge, before: &JobRecord, job: &JobRecord) -> Broken {
     if job.restarts.len() > job.spec.restart_policy.max_restarts as usize {
-        return Some(("I10", format!("{} was restarted {} times", job.uid, job.restarts.len())));
+        return Some((
+            "I10",
+            format!("{} was restarted {} times", job.uid, job.restarts.len()),
+        ));
     }
     if job.incidents.len() > INCIDENTS_MAX || job.history.len() > HISTORY_MAX {
-        let what = format!("{} keeps {} incidents and {} generations", job.uid, job.incidents.len(), job.history.len());
+        let what = format!(
+            "{} keeps {} incidents and {} generations",
+            job.uid,
+            job.incidents.len(),
+            job.history.len()
+        );
         return Some(("I15", what));
     }
-    let grows = job.incidents.last().filter(|incident| incident.cause == Cause::NodeJoined)?;
-    if before.incidents.last().is_some_and(|last| last.from == grows.from && last.cause == grows.cause) {
+    let grows = job
+        .incidents
+        .last()
+        .filter(|incident| incident.cause == Cause::NodeJoined)?;
+    if before
+        .incidents
+        .last()
+        .is_some_and(|last| last.from == grows.from && last.cause == grows.cause)
+    {
         return None;
     }
-    let formed = before.current.as_ref().filter(|current| Some(current.number) == grows.from)?.started_at?;
+    let formed = before
+        .current
+        .as_ref()
+        .filter(|current| Some(current.number) == grows.from)?
+        .started_at?;
     let soon = judge.now < formed + job.spec.scale_up_cooldown;
-    soon.then(|| ("I10", format!("{} grows {:?} after it was formed", job.uid, judge.now.since(formed))))
+    soon.then(|| {
+        (
+            "I10",
+            format!(
+                "{} grows {:?} after it was formed",
+                job.uid,
+                judge.now.since(formed)
+            ),
+        )
+    })
 }
 
 /// I16: a generation is opened on nodes that the coordinator hears.
 fn only_who_is_heard(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
     let current = job.current.as_ref()?;
-    if before.current.as_ref().is_some_and(|before| before.number == current.number) {
+    if before
+        .current
+        .as_ref()
+        .is_some_and(|before| before.number == current.number)
+    {
         return None;
     }
     let leader = world.leader()?;
     let heard = |node: &NodeName| {
         let machine = world.machine_named(node);
-        let of_it = |id: &u64| world.conns.get(id).is_some_and(|conn| Some(conn.machine) == machine && conn.coordinator_open);
+        let of_it = |id: &u64| {
+            world
+                .conns
+                .get(id)
+                .is_some_and(|conn| Some(conn.machine) == machine && conn.coordinator_open)
+        };
         leader.sessions.values().any(of_it)
     };
-    let shut = |node: &NodeName| leader.fleet.node_view(node).and_then(|view| view.report.health.withholds_node().cloned());
-    if let Some((node, why)) = current.members.iter().find_map(|member| Some((&member.node, shut(&member.node)?))) {
+    let shut = |node: &NodeName| {
+        leader
+            .fleet
+            .node_view(node)
+            .and_then(|view| view.report.health.withholds_node().cloned())
+    };
+    if let Some((node, why)) = current
+        .members
+        .iter()
+        .find_map(|member| Some((&member.node, shut(&member.node)?)))
+    {
         return Some((
             "I16",
-            format!("generation {} of {} is opened on {node}, which says {}", current.number, job.uid, why.check),
+            format!(
+                "generation {} of {} is opened on {node}, which says {}",
+                current.number, job.uid, why.check
+            ),
         ));
     }
-    let unheard = current.members.iter().map(|member| &member.node).find(|node| !heard(node))?;
-    Some(("I16", format!("generation {} of {} is opened on {unheard}, which has no session", current.number, job.uid)))
+    let unheard = current
+        .members
+        .iter()
+        .map(|member| &member.node)
+        .find(|node| !heard(node))?;
+    Some((
+        "I16",
+        format!(
+            "generation {} of {} is opened on {unheard}, which has no session",
+            current.number, job.uid
+        ),
+    ))
 }
 
 /// I5 for a job: numbers go up, and what one number meant it means for ever.
@@ -101,25 +193,49 @@ fn generations_go_up(before: &JobRecord, job: &JobRecord) -> Broken {
     if job.last_generation < before.last_generation {
         return Some((
             "I5",
-            format!("{} goes back from generation {} to {}", job.uid, before.last_generation, job.last_generation),
+            format!(
+                "{} goes back from generation {} to {}",
+                job.uid, before.last_generation, job.last_generation
+            ),
         ));
     }
     let same = |old: &GenerationRecord, new: &GenerationRecord| {
-        (&old.members, &old.rendezvous, &old.store_host, old.restart_count)
-            == (&new.members, &new.rendezvous, &new.store_host, new.restart_count)
-            && new.started >= old.started
+        (
+            &old.members,
+            &old.rendezvous,
+            &old.store_host,
+            old.restart_count,
+        ) == (
+            &new.members,
+            &new.rendezvous,
+            &new.store_host,
+            new.restart_count,
+        ) && new.started >= old.started
             && (old.store.is_none() || old.store == new.store)
             && new.dead.is_superset(&old.dead)
             && (old.stopping.is_none() || new.stopping.is_some())
     };
-    let changed = before.unproven_generations().find(|old| job.generation(old.number).is_some_and(|new| !same(old, new)))?;
-    Some(("I5", format!("generation {} of {} is another than it was", changed.number, job.uid)))
+    let changed = before.unproven_generations().find(|old| {
+        job.generation(old.number)
+            .is_some_and(|new| !same(old, new))
+    })?;
+    Some((
+        "I5",
+        format!(
+            "generation {} of {} is another than it was",
+            changed.number, job.uid
+        ),
+    ))
 }
 
 /// R6: a generation starts when no process of the ones before can make a step any more.
 fn started_when_inert(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
     let current = job.current.as_ref().filter(|current| current.started)?;
-    if before.current.as_ref().is_some_and(|old| old.number == current.number && old.started) {
+    if before
+        .current
+        .as_ref()
+        .is_some_and(|old| old.number == current.number && old.started)
+    {
         return None;
     }
     for old in &job.retiring {
@@ -127,11 +243,14 @@ fn started_when_inert(world: &World, before: &JobRecord, job: &JobRecord) -> Bro
         let trains = |node: &NodeName| {
             let machine = world.machine_named(node);
             // R7 looks at what wakes; without a fence who stands still is waited for.
-            if job.spec.fence_after.is_some() && machine.is_some_and(|machine| world.wakes(machine)) {
+            if job.spec.fence_after.is_some() && machine.is_some_and(|machine| world.wakes(machine))
+            {
                 return false;
             }
             let place = machine.map(|machine| &world.machines[machine]);
-            place.and_then(|place| place.runs.get(&run)).is_some_and(|group| group.trains())
+            place
+                .and_then(|place| place.runs.get(&run))
+                .is_some_and(|group| group.trains())
         };
         let mut members = old.members.iter().map(|member| trains(&member.node));
         let may_step = match job.spec.progress {
@@ -141,7 +260,12 @@ fn started_when_inert(world: &World, before: &JobRecord, job: &JobRecord) -> Bro
         if may_step {
             return Some((
                 "R6",
-                format!("generation {} of {} starts while {} may make a step", current.number, job.uid, words::run(&run)),
+                format!(
+                    "generation {} of {} starts while {} may make a step",
+                    current.number,
+                    job.uid,
+                    words::run(&run)
+                ),
             ));
         }
     }
@@ -154,29 +278,62 @@ fn charges_are_told(before: &JobRecord, job: &JobRecord) -> Broken {
         return Some(("I9", format!("{} is charged without an incident", job.uid)));
     }
     let charged = job.restarts.last() != before.restarts.last() && !job.restarts.is_empty();
-    let newest = job.incidents.iter().rev().find(|incident| incident.from.is_some() && incident.charged == Charged::Job);
-    if charged && newest.is_none_or(|incident| incident.from < before.current.as_ref().map(|current| current.number)) {
-        return Some(("I9", format!("a restart of {} is counted that was no fault of its", job.uid)));
+    let newest = job
+        .incidents
+        .iter()
+        .rev()
+        .find(|incident| incident.from.is_some() && incident.charged == Charged::Job);
+    if charged
+        && newest.is_none_or(|incident| {
+            incident.from < before.current.as_ref().map(|current| current.number)
+        })
+    {
+        return Some((
+            "I9",
+            format!(
+                "a restart of {} is counted that was no fault of its",
+                job.uid
+            ),
+        ));
     }
     None
 }
 
 /// I12 for deletions: somebody asked, and nothing of the job lives.
 fn deletion(world: &World, uid: &JobUid) -> Broken {
-    let asked =
-        world.users.wishes.iter().any(|wish| wish.deleting && world.store.jobs.get(uid).is_some_and(|job| job.name == wish.name));
+    let asked = world.users.wishes.iter().any(|wish| {
+        wish.deleting
+            && world
+                .store
+                .jobs
+                .get(uid)
+                .is_some_and(|job| job.name == wish.name)
+    });
     if !asked {
         return Some(("I4", format!("{uid} is deleted and nobody asked")));
     }
-    // What was decided between an older copy of the store and its return, on a machine not heard since, nobody can know.
+    // What was decided between an older copy of the store and its return, on a machine not heard
+    // since, nobody can know.
     let known = |run: &RunId, place: &Machine| {
-        let generation = world.store.jobs.get(uid).and_then(|job| job.generation(run.generation));
-        world.truth.rolled_back.is_none() || generation.is_some_and(|generation| generation.has(&place.name))
+        let generation = world
+            .store
+            .jobs
+            .get(uid)
+            .and_then(|job| job.generation(run.generation));
+        world.truth.rolled_back.is_none()
+            || generation.is_some_and(|generation| generation.has(&place.name))
     };
-    let lives =
-        |place: &&Machine| place.runs.iter().any(|(run, group)| &run.job == uid && group.has_process() && known(run, place));
+    let lives = |place: &&Machine| {
+        place
+            .runs
+            .iter()
+            .any(|(run, group)| &run.job == uid && group.has_process() && known(run, place))
+    };
     let alive = world.machines.iter().find(lives)?;
-    Some(("I12", format!("{uid} is deleted and lives on {}", alive.name)))
+    Some((
+        "I12",
+        format!("{uid} is deleted and lives on {}", alive.name),
+    ))
 }
 
 /// I5 and I9 for nodes: epochs go up, and cordons have their reason.
@@ -184,22 +341,46 @@ fn node_change(world: &World, judge: &Judge, node: &NodeRecord) -> Broken {
     let machine = world.machine_named(&node.name)?;
     let before = world.store.nodes.get(&node.name);
     let place = &world.machines[machine];
-    // A hello of an agent that is no more may arrive after its machine was replaced: the ledger there is another's.
-    let known = if place.agent.is_some() { place.ledger_highest.epoch } else { NodeEpoch(0) };
+    // A hello of an agent that is no more may arrive after its machine was replaced: the ledger
+    // there is another's.
+    let known = if place.agent.is_some() {
+        place.ledger_highest.epoch
+    } else {
+        NodeEpoch(0)
+    };
     let epoch = before.map_or(known, |before| before.epoch);
     if node.epoch < epoch {
-        return Some(("I5", format!("{} goes back from epoch {epoch} to {}", node.name, node.epoch)));
+        return Some((
+            "I5",
+            format!(
+                "{} goes back from epoch {epoch} to {}",
+                node.name, node.epoch
+            ),
+        ));
     }
     // I14: what a node is, only its own agent says.
     let said = |node: &NodeRecord| (node.epoch, node.boot_id.clone());
-    if !judge.speakers.contains(&node.name) && before.is_none_or(|before| said(before) != said(node)) {
+    if !judge.speakers.contains(&node.name)
+        && before.is_none_or(|before| said(before) != said(node))
+    {
         let speakers = &judge.speakers;
-        return Some(("I14", format!("the record of {} is changed on the word of {speakers:?}", node.name)));
+        return Some((
+            "I14",
+            format!(
+                "the record of {} is changed on the word of {speakers:?}",
+                node.name
+            ),
+        ));
     }
     if node.marks.len() > MARKS_MAX {
-        return Some(("I15", format!("{} has {} marks", node.name, node.marks.len())));
+        return Some((
+            "I15",
+            format!("{} has {} marks", node.name, node.marks.len()),
+        ));
     }
-    let cordon = node.cordon.as_ref().filter(|cordon| cordon.by == MUSTER && before.is_none_or(|before| before.cordon.is_none()));
+    let cordon = node.cordon.as_ref().filter(|cordon| {
+        cordon.by == MUSTER && before.is_none_or(|before| before.cordon.is_none())
+    });
     cordon.and_then(|_| cordon_is_earned(node))
 }
 
@@ -207,12 +388,21 @@ fn node_change(world: &World, judge: &Judge, node: &NodeRecord) -> Broken {
 fn cordon_is_earned(node: &NodeRecord) -> Broken {
     let jobs: BTreeSet<&JobUid> = node.marks.iter().map(|mark| &mark.job).collect();
     let earned = node.marks.len() >= 3 && jobs.len() >= 2;
-    (!earned).then(|| ("I9", format!("{} is cordoned for the failures of {jobs:?}", node.name)))
+    (!earned).then(|| {
+        (
+            "I9",
+            format!("{} is cordoned for the failures of {jobs:?}", node.name),
+        )
+    })
 }
 
-/// R9: what another job may still have a process on is not given away. Looked at when the whole transaction is made.
+/// R9: what another job may still have a process on is not given away. Looked at when the whole
+/// transaction is made.
 pub(crate) fn only_what_is_free(world: &mut World, opened: &[JobUid]) {
-    let broken = opened.iter().filter_map(|uid| world.store.jobs.get(uid)).find_map(|job| given_twice(world, job));
+    let broken = opened
+        .iter()
+        .filter_map(|uid| world.store.jobs.get(uid))
+        .find_map(|job| given_twice(world, job));
     if let Some(what) = broken {
         world.fail("R9", what);
     }
@@ -220,38 +410,74 @@ pub(crate) fn only_what_is_free(world: &mut World, opened: &[JobUid]) {
 
 fn given_twice(world: &World, job: &JobRecord) -> Option<String> {
     let current = job.current.as_ref()?;
-    let others = || world.store.jobs.values().filter(|other| other.uid != job.uid);
+    let others = || {
+        world
+            .store
+            .jobs
+            .values()
+            .filter(|other| other.uid != job.uid)
+    };
     // Where its own end is known already it has nothing.
-    for member in current.members.iter().filter(|member| !current.dead.contains(&member.node)) {
-        let here = |generation: &&GenerationRecord| generation.has(&member.node) && !generation.dead.contains(&member.node);
-        let on_it = |other: &JobRecord, may: &dyn Fn(&GenerationRecord) -> bool| other.unproven_generations().filter(here).any(may);
+    for member in current
+        .members
+        .iter()
+        .filter(|member| !current.dead.contains(&member.node))
+    {
+        let here = |generation: &&GenerationRecord| {
+            generation.has(&member.node) && !generation.dead.contains(&member.node)
+        };
+        let on_it = |other: &JobRecord, may: &dyn Fn(&GenerationRecord) -> bool| {
+            other.unproven_generations().filter(here).any(may)
+        };
         let shares = |generation: &GenerationRecord| {
-            let mut theirs = generation.members.iter().filter(|other| other.node == member.node).flat_map(|other| &other.gpus);
+            let mut theirs = generation
+                .members
+                .iter()
+                .filter(|other| other.node == member.node)
+                .flat_map(|other| &other.gpus);
             theirs.any(|gpu| member.gpus.contains(gpu))
         };
         if let Some(other) = others().find(|other| on_it(other, &shares)) {
-            return Some(format!("{} is given a GPU of {} that {} may use", job.uid, member.node, other.uid));
+            return Some(format!(
+                "{} is given a GPU of {} that {} may use",
+                job.uid, member.node, other.uid
+            ));
         }
-        let slots = world.machine_named(&member.node).map_or(0, |machine| world.machines[machine].slots as usize);
-        let on_slots = others().filter(|other| other.spec.gpus_per_node == 0 && on_it(other, &|_| true));
+        let slots = world
+            .machine_named(&member.node)
+            .map_or(0, |machine| world.machines[machine].slots as usize);
+        let on_slots =
+            others().filter(|other| other.spec.gpus_per_node == 0 && on_it(other, &|_| true));
         let taken: Vec<String> = on_slots.map(|other| other.uid.to_string()).collect();
         if job.spec.gpus_per_node == 0 && taken.len() >= slots {
-            return Some(format!("{} is given a slot of {}, which has {slots}, and {taken:?} may be there", job.uid, member.node));
+            return Some(format!(
+                "{} is given a slot of {}, which has {slots}, and {taken:?} may be there",
+                job.uid, member.node
+            ));
         }
     }
     None
 }
 
-/// The cap on cordons, looked at when a transaction with a new one is complete: Muster never cordons more than a tenth of the fleet.
+/// The cap on cordons, looked at when a transaction with a new one is complete: Muster never
+/// cordons more than a tenth of the fleet.
 pub(crate) fn cordons_are_capped(world: &mut World, before: usize) {
     let (ours, all) = (cordons(world), world.store.nodes.len());
     if ours > before && ours > (all / 10).max(1) {
-        world.fail("I10", format!("{ours} nodes of {all} are cordoned by Muster"));
+        world.fail(
+            "I10",
+            format!("{ours} nodes of {all} are cordoned by Muster"),
+        );
     }
 }
 
 pub(crate) fn cordons(world: &World) -> usize {
-    world.store.nodes.values().filter(|node| cordoned(node)).count()
+    world
+        .store
+        .nodes
+        .values()
+        .filter(|node| cordoned(node))
+        .count()
 }
 
 /// Whether a change may bring a cordon of Muster's: all nodes are counted for no other.
@@ -260,5 +486,7 @@ pub(crate) fn leaves_a_cordon(change: &Change) -> bool {
 }
 
 fn cordoned(node: &NodeRecord) -> bool {
-    node.cordon.as_ref().is_some_and(|cordon| cordon.by == MUSTER)
+    node.cordon
+        .as_ref()
+        .is_some_and(|cordon| cordon.by == MUSTER)
 }

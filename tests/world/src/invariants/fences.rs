@@ -2,24 +2,40 @@
 
 use super::*;
 
-/// Of a job with a fence no two generations have workers at once, unless a member's proven death keeps the older one, which is synchronous,
-/// from making a step. Looked at when workers come up, and when a machine that stood still goes on. Who cannot be killed can do nothing either,
-/// nor can who stands still; and what wakes with its runner not yet awake nobody can prevent.
+/// Of a job with a fence no two generations have workers at once, unless a member's proven death
+/// keeps the older one, which is synchronous, from making a step. Looked at when workers come up,
+/// and when a machine that stood still goes on. Who cannot be killed can do nothing either, nor can
+/// who stands still; and what wakes with its runner not yet awake nobody can prevent.
 pub(crate) fn one_generation_lives(world: &mut World, run: &RunId) {
-    let Some(job) = world.store.jobs.get(&run.job).filter(|job| job.spec.fence_after.is_some()) else { return };
-    let ring_break = |generation: &GenerationRecord| job.spec.progress == Progress::Synchronous && !generation.dead.is_empty();
+    let Some(job) = world
+        .store
+        .jobs
+        .get(&run.job)
+        .filter(|job| job.spec.fence_after.is_some())
+    else {
+        return;
+    };
+    let ring_break = |generation: &GenerationRecord| {
+        job.spec.progress == Progress::Synchronous && !generation.dead.is_empty()
+    };
     let lives = |generation: &&GenerationRecord| {
         let id = generation.run(&job.uid);
-        let machines = generation.members.iter().filter_map(|member| world.machine_named(&member.node));
+        let machines = generation
+            .members
+            .iter()
+            .filter_map(|member| world.machine_named(&member.node));
         machines
             .filter(|machine| !world.wakes(*machine))
             .filter_map(|machine| world.machines[machine].runs.get(&id))
-            // No fence reaches a process that outlives its runner. What it was given stays with it (R9, I12).
+            // No fence reaches a process that outlives its runner. What it was given stays with it
+            // (R9, I12).
             .any(|group| group.has_ranks() && !group.is_beyond_reach(world.now))
     };
     let living: Vec<&GenerationRecord> = job.unproven_generations().filter(lives).collect();
     let newest = living.iter().map(|generation| generation.number).max();
-    let older = living.iter().find(|generation| Some(generation.number) < newest && !ring_break(generation));
+    let older = living
+        .iter()
+        .find(|generation| Some(generation.number) < newest && !ring_break(generation));
     if let Some(older) = older {
         let what = format!(
             "workers of {} live beside those of generation {}",
@@ -36,6 +52,12 @@ pub(crate) fn fences_are_understood(world: &mut World, machine: usize, desired: 
         matches!(&wanted.target, Target::Ready(assignment) | Target::Running(assignment, _) if assignment.fence_after.is_some())
     });
     if let Some(wanted) = fenced {
-        world.fail("R7", format!("{} is given to n{machine}, whose agent does not know of fences", words::run(&wanted.run)));
+        world.fail(
+            "R7",
+            format!(
+                "{} is given to n{machine}, whose agent does not know of fences",
+                words::run(&wanted.run)
+            ),
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! R12: a node that knows more than the store proves it an old copy. It gets no orders, and nothing is decided about its jobs, until a person
-//! has said that this copy is the truth.
+//! R12: a node that knows more than the store proves it an old copy. It gets no orders, and nothing
+//! is decided about its jobs, until a person has said that this copy is the truth.
 
 use super::*;
 
@@ -19,12 +19,23 @@ fn halt(world: &World, node: &NodeRecord) -> Broken {
     let before = world.store.nodes.get(&node.name)?;
     let ledger = &world.machines[world.machine_named(&node.name)?].ledger_highest;
     let known = ledger.epoch;
-    let newer =
-        ledger.jobs.iter().find(|(uid, seen)| world.store.jobs.get(*uid).is_some_and(|job| job.last_generation < seen.generation));
+    let newer = ledger.jobs.iter().find(|(uid, seen)| {
+        world
+            .store
+            .jobs
+            .get(*uid)
+            .is_some_and(|job| job.last_generation < seen.generation)
+    });
     let what = match (&before.halt, &node.halt) {
-        (Some(_), None) => format!("the halt of {} is lifted, and no person has said so", node.name),
+        (Some(_), None) => format!(
+            "the halt of {} is lifted, and no person has said so",
+            node.name
+        ),
         (None, None) if node.epoch != before.epoch && known > before.epoch => {
-            format!("{} has obeyed epoch {known}, the store says {}, and it is taken in as any other", node.name, before.epoch)
+            format!(
+                "{} has obeyed epoch {known}, the store says {}, and it is taken in as any other",
+                node.name, before.epoch
+            )
         }
         (None, None) if node.epoch != before.epoch && newer.is_some() => {
             let (job, seen) = newer?;
@@ -40,21 +51,70 @@ fn halt(world: &World, node: &NodeRecord) -> Broken {
 
 fn left_alone(world: &World, changes: &[Change], job: &JobRecord) -> Broken {
     let before = world.store.jobs.get(&job.uid)?;
-    let struck_off = |name: &NodeName| changes.iter().any(|change| matches!(change, Change::DeleteNode(node) if node == name));
-    let halted = |name: &&NodeName| world.store.nodes.get(*name).is_some_and(|node| node.halt.is_some()) && !struck_off(name);
-    let node = before.unproven_generations().flat_map(|g| g.members.iter()).map(|member| &member.node).find(halted)?;
-    let decided = |job: &JobRecord| {
-        let steps = |g: &GenerationRecord| (g.number, g.started, g.stopping.clone(), g.fenced.len());
-        let generations: Vec<_> = job.unproven_generations().map(steps).collect();
-        (job.phase, job.last_generation, job.replicas, job.ending.clone(), generations, job.restarts.len(), job.incidents.len())
+    let struck_off = |name: &NodeName| {
+        changes
+            .iter()
+            .any(|change| matches!(change, Change::DeleteNode(node) if node == name))
     };
-    (decided(before) != decided(job)).then(|| ("R12", format!("{} is decided on, and {node} knows more than the store", job.uid)))
+    let halted = |name: &&NodeName| {
+        world
+            .store
+            .nodes
+            .get(*name)
+            .is_some_and(|node| node.halt.is_some())
+            && !struck_off(name)
+    };
+    let node = before
+        .unproven_generations()
+        .flat_map(|g| g.members.iter())
+        .map(|member| &member.node)
+        .find(halted)?;
+    let decided = |job: &JobRecord| {
+        let steps =
+            |g: &GenerationRecord| (g.number, g.started, g.stopping.clone(), g.fenced.len());
+        let generations: Vec<_> = job.unproven_generations().map(steps).collect();
+        (
+            job.phase,
+            job.last_generation,
+            job.replicas,
+            job.ending.clone(),
+            generations,
+            job.restarts.len(),
+            job.incidents.len(),
+        )
+    };
+    (decided(before) != decided(job)).then(|| {
+        (
+            "R12",
+            format!(
+                "{} is decided on, and {node} knows more than the store",
+                job.uid
+            ),
+        )
+    })
 }
 
 /// Who is halted gets no orders.
-pub(super) fn ordered(process: &Process, store: &Store, world: &World, session: SessionId) -> Broken {
-    let conn = process.sessions.get(&session).and_then(|id| world.conns.get(id))?;
+pub(super) fn ordered(
+    process: &Process,
+    store: &Store,
+    world: &World,
+    session: SessionId,
+) -> Broken {
+    let conn = process
+        .sessions
+        .get(&session)
+        .and_then(|id| world.conns.get(id))?;
     let name = &world.machines[conn.machine].name;
-    let halted = !process.accepts && store.nodes.get(name).is_some_and(|node| node.halt.is_some());
-    halted.then(|| ("R12", format!("{name} gets orders, and knows more than the store")))
+    let halted = !process.accepts
+        && store
+            .nodes
+            .get(name)
+            .is_some_and(|node| node.halt.is_some());
+    halted.then(|| {
+        (
+            "R12",
+            format!("{name} gets orders, and knows more than the store"),
+        )
+    })
 }

@@ -1,9 +1,12 @@
-//! `muster-ranks`: stands for all ranks of a node where there is no torchrun, and does towards them what torchrun would.
+//! `muster-ranks`: stands for all ranks of a node where there is no torchrun, and does towards them
+//! what torchrun would.
 //!
-//! It starts the ranks itself (`start`), or takes them over from the launcher that has forked them (`adopt`), whose memory is given back with
-//! that: the launcher becomes this program, so its children stay its children. Towards the runner it is the shim of every rank. As
-//! torchrun it passes signals on, ends the other ranks when one has failed, and ends with 1 for any failure. Unlike torchrun it does not
-//! wait for other nodes at the end: torchrun must, because the store is part of one of them; ours is not.
+//! It starts the ranks itself (`start`), or takes them over from the launcher that has forked them
+//! (`adopt`), whose memory is given back with that: the launcher becomes this program, so its
+//! children stay its children. Towards the runner it is the shim of every rank. As torchrun it
+//! passes signals on, ends the other ranks when one has failed, and ends with 1 for any failure.
+//! Unlike torchrun it does not wait for other nodes at the end: torchrun must, because the store is
+//! part of one of them; ours is not.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -30,7 +33,8 @@ use crate::{affinity, shim, time};
 /// The name that makes the runner's binary this program; the link lies in the runner's directory.
 pub(crate) const NAME: &str = "muster-ranks";
 
-/// What torchrun gives the other ranks of a node when one has failed (`LocalElasticAgent`, `PContext.close`).
+/// What torchrun gives the other ranks of a node when one has failed (`LocalElasticAgent`,
+/// `PContext.close`).
 const TERM_GRACE: Duration = Duration::from_secs(30);
 
 /// How long the runner may take to write the last exit down: one sync, even on a busy disk.
@@ -68,14 +72,22 @@ struct Rank {
 pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     let texts: Vec<&str> = args.iter().filter_map(|arg| arg.to_str()).collect();
     let signals = [&shim::PASSED[..], &[libc::SIGCHLD]].concat();
-    let outcome = sys::signal_fd(&signals).map_err(|e| format!("signals: {e}")).and_then(|signals| {
-        let ranks = match texts[..] {
-            ["start", fd] => start(fd)?,
-            ["adopt", handed] => adopt(handed)?,
-            _ => return Err("is run by muster-runner alone".to_owned()),
-        };
-        Attendant { signals, ranks, termed: false, kill_at: None }.attend()
-    });
+    let outcome = sys::signal_fd(&signals)
+        .map_err(|e| format!("signals: {e}"))
+        .and_then(|signals| {
+            let ranks = match texts[..] {
+                ["start", fd] => start(fd)?,
+                ["adopt", handed] => adopt(handed)?,
+                _ => return Err("is run by muster-runner alone".to_owned()),
+            };
+            Attendant {
+                signals,
+                ranks,
+                termed: false,
+                kill_at: None,
+            }
+            .attend()
+        });
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -88,8 +100,14 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
 }
 
 fn adopt(handed: &str) -> Result<Vec<Rank>, String> {
-    let handed: Vec<Handed> = serde_json::from_str(handed).map_err(|e| format!("what the launcher hands over: {e}"))?;
-    let rank = |Handed { rank, pid, fd }| Rank { rank, pid, link: RankLink::adopt(inherited(fd), 1), exit: None };
+    let handed: Vec<Handed> =
+        serde_json::from_str(handed).map_err(|e| format!("what the launcher hands over: {e}"))?;
+    let rank = |Handed { rank, pid, fd }| Rank {
+        rank,
+        pid,
+        link: RankLink::adopt(inherited(fd), 1),
+        exit: None,
+    };
     Ok(handed.into_iter().map(rank).collect())
 }
 
@@ -103,38 +121,85 @@ fn inherited<T: From<OwnedFd>>(fd: i32) -> T {
 
 fn start(fd: &str) -> Result<Vec<Rank>, String> {
     let mut file: File = inherited(fd.parse().map_err(|e| format!("{fd:?}: {e}"))?);
-    let orders: Orders = file.rewind().and_then(|()| Ok(serde_json::from_reader(&file)?)).map_err(|e| format!("orders: {e}"))?;
+    let orders: Orders = file
+        .rewind()
+        .and_then(|()| Ok(serde_json::from_reader(&file)?))
+        .map_err(|e| format!("orders: {e}"))?;
     let mut ranks = Vec::with_capacity(orders.envs.len());
     for (local, env) in (0..).zip(&orders.envs) {
-        ranks.push(start_rank(&orders, local, env).map_err(|e| format!("rank {}: {e}", orders.first_rank + local))?);
+        ranks.push(
+            start_rank(&orders, local, env)
+                .map_err(|e| format!("rank {}: {e}", orders.first_rank + local))?,
+        );
     }
     Ok(ranks)
 }
 
 fn start_rank(orders: &Orders, local: u32, env: &BTreeMap<String, String>) -> Result<Rank, String> {
     let rank = orders.first_rank + local;
-    let (program, args) = orders.command.split_first().ok_or("there is nothing to run")?;
+    let (program, args) = orders
+        .command
+        .split_first()
+        .ok_or("there is nothing to run")?;
     let mut command = Command::new(program);
-    command.args(args).env_clear().envs(env).current_dir(&orders.cwd).stdin(Stdio::null());
+    command
+        .args(args)
+        .env_clear()
+        .envs(env)
+        .current_dir(&orders.cwd)
+        .stdin(Stdio::null());
     let mut link = RankLink::connect(Path::new("."))?;
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"));
     let ((out_read, out_write), (err_read, err_write)) = (pipe()?, pipe()?);
     let me = std::process::id() as i32;
-    link.hello(&Say::Hello { v: VERSION, rank, local_rank: local, pid: me }, &[out_read.as_fd(), err_read.as_fd()])?;
+    link.hello(
+        &Say::Hello {
+            v: VERSION,
+            rank,
+            local_rank: local,
+            pid: me,
+        },
+        &[out_read.as_fd(), err_read.as_fd()],
+    )?;
     let stderr = err_write.try_clone().map_err(|e| format!("pipe: {e}"))?;
-    command.stdout(Stdio::from(out_write)).stderr(Stdio::from(err_write));
+    command
+        .stdout(Stdio::from(out_write))
+        .stderr(Stdio::from(err_write));
     let at_us = time::boot_us();
-    let cpus = env.get(affinity::NAME).and_then(|lists| affinity::of(lists, local));
-    match sys::spawn(&mut command, Child { session: true, cpus, ..Child::default() }) {
+    let cpus = env
+        .get(affinity::NAME)
+        .and_then(|lists| affinity::of(lists, local));
+    match sys::spawn(
+        &mut command,
+        Child {
+            session: true,
+            cpus,
+            ..Child::default()
+        },
+    ) {
         Ok(pid) => {
             let pid = pid.as_raw_nonzero().get();
             let start_time = Stat::of(pid).map_or(0, |s| s.start_time);
-            link.say(&Say::Started { pid, start_time, at_us })?;
-            Ok(Rank { rank, pid, link, exit: None })
+            link.say(&Say::Started {
+                pid,
+                start_time,
+                at_us,
+            })?;
+            Ok(Rank {
+                rank,
+                pid,
+                link,
+                exit: None,
+            })
         }
         Err(e) => {
             let exit = shim::say_not_started(&mut link, program, &stderr, &e)?;
-            Ok(Rank { rank, pid: 0, link, exit: Some(exit) })
+            Ok(Rank {
+                rank,
+                pid: 0,
+                link,
+                exit: Some(exit),
+            })
         }
     }
 }
@@ -152,7 +217,11 @@ impl Attendant {
     /// Until all have ended and the runner has written that down. True: all ended well.
     fn attend(mut self) -> Result<bool, String> {
         self.reap()?;
-        if self.ranks.iter().any(|rank| rank.exit.is_some_and(|exit| !exit.success())) {
+        if self
+            .ranks
+            .iter()
+            .any(|rank| rank.exit.is_some_and(|exit| !exit.success()))
+        {
             self.one_has_failed();
         }
         let mut give_up = None;
@@ -190,17 +259,39 @@ impl Attendant {
                 }
             }
         }
-        Ok(self.ranks.iter().all(|rank| rank.exit.is_some_and(Exit::success)))
+        Ok(self
+            .ranks
+            .iter()
+            .all(|rank| rank.exit.is_some_and(Exit::success)))
     }
 
-    /// Whether signals are there, and the places of the ranks whose connection has something to read.
+    /// Whether signals are there, and the places of the ranks whose connection has something to
+    /// read.
     fn wait(&self, timeout: Option<Duration>) -> (bool, Vec<usize>) {
-        let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        let timeout = timeout.map(|t| Timespec {
+            tv_sec: t.as_secs() as i64,
+            tv_nsec: i64::from(t.subsec_nanos()),
+        });
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
-        fds.extend(self.ranks.iter().map(|rank| PollFd::new(&rank.link.stream, PollFlags::IN)));
+        fds.extend(
+            self.ranks
+                .iter()
+                .map(|rank| PollFd::new(&rank.link.stream, PollFlags::IN)),
+        );
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
-        let ready: Vec<usize> = fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).map(|(at, _)| at).collect();
-        (ready.contains(&0), ready.into_iter().filter_map(|at| at.checked_sub(1)).collect())
+        let ready: Vec<usize> = fds
+            .iter()
+            .enumerate()
+            .filter(|(_, fd)| !fd.revents().is_empty())
+            .map(|(at, _)| at)
+            .collect();
+        (
+            ready.contains(&0),
+            ready
+                .into_iter()
+                .filter_map(|at| at.checked_sub(1))
+                .collect(),
+        )
     }
 
     fn pass_on(&mut self, signal: i32) {
@@ -212,18 +303,34 @@ impl Attendant {
 
     /// Signals the process group of every rank that lives: each leads one.
     fn signal(&self, signal: i32) {
-        let Some(signal) = Signal::from_named_raw(signal) else { return };
-        for pid in self.ranks.iter().filter(|rank| rank.exit.is_none()).filter_map(|rank| Pid::from_raw(rank.pid)) {
+        let Some(signal) = Signal::from_named_raw(signal) else {
+            return;
+        };
+        for pid in self
+            .ranks
+            .iter()
+            .filter(|rank| rank.exit.is_none())
+            .filter_map(|rank| Pid::from_raw(rank.pid))
+        {
             let _ = rustix::process::kill_process_group(pid, signal);
         }
     }
 
     fn reap(&mut self) -> Result<(), String> {
         while let Reaped::Ended(pid, status) = tree::reap() {
-            let Some(rank) = self.ranks.iter_mut().find(|rank| rank.pid == pid && rank.exit.is_none()) else { continue };
+            let Some(rank) = self
+                .ranks
+                .iter_mut()
+                .find(|rank| rank.pid == pid && rank.exit.is_none())
+            else {
+                continue;
+            };
             let exit = tree::exit_of(status);
             rank.exit = Some(exit);
-            rank.link.say(&Say::Exited { exit, at_us: time::boot_us() })?;
+            rank.link.say(&Say::Exited {
+                exit,
+                at_us: time::boot_us(),
+            })?;
             if !exit.success() {
                 say!("{NAME}: rank {} (pid {pid}) ended with {exit:?}", rank.rank);
                 self.one_has_failed();
@@ -242,7 +349,10 @@ impl Attendant {
 
 /// Hands the orders over in memory: they hold environments, secrets included.
 pub(crate) fn orders_file(orders: &Orders) -> io::Result<OwnedFd> {
-    let memory = File::from(rustix::fs::memfd_create(NAME, rustix::fs::MemfdFlags::CLOEXEC)?);
+    let memory = File::from(rustix::fs::memfd_create(
+        NAME,
+        rustix::fs::MemfdFlags::CLOEXEC,
+    )?);
     serde_json::to_writer(&memory, orders)?;
     Ok(memory.into())
 }

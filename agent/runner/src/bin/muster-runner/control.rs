@@ -1,14 +1,17 @@
-//! `control.sock`: the connections of agents. Reads requests, holds what could not be sent yet, and knows who wants
-//! pushes; what a request does is the business of the caller.
+//! `control.sock`: the connections of agents. Reads requests, holds what could not be sent yet, and
+//! knows who wants pushes; what a request does is the business of the caller.
 //!
-//! Bounds: [`CLIENTS`] connections; a request line of 1 MiB; no request is read from a client that has not taken
-//! [`BACKLOG`] bytes of answers; a push waits until all before it was taken, so only the latest is ever held.
+//! Bounds: [`CLIENTS`] connections; a request line of 1 MiB; no request is read from a client that
+//! has not taken [`BACKLOG`] bytes of answers; a push waits until all before it was taken, so only
+//! the latest is ever held.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use muster_runner::wire::{MAX_REQUEST, Refusal, RefusalKind, Refused, Reply, Request, parse_request};
+use muster_runner::wire::{
+    MAX_REQUEST, Refusal, RefusalKind, Refused, Reply, Request, parse_request,
+};
 
 use crate::poll::{Interest, Poll, Source};
 use crate::sys;
@@ -43,7 +46,11 @@ impl Control {
         let listener = muster_runner::socket::listen(muster_runner::socket::CONTROL)?;
         listener.set_nonblocking(true)?;
         poll.add(&listener, Source::ControlListener, Interest::Read)?;
-        Ok(Self { listener, clients: BTreeMap::new(), next: 0 })
+        Ok(Self {
+            listener,
+            clients: BTreeMap::new(),
+            next: 0,
+        })
     }
 
     pub(crate) fn clients(&self) -> usize {
@@ -57,7 +64,9 @@ impl Control {
 
     /// Takes one connection in, or says why not.
     pub(crate) fn accept(&mut self, poll: &Poll) {
-        let Ok((mut stream, _)) = self.listener.accept() else { return };
+        let Ok((mut stream, _)) = self.listener.accept() else {
+            return;
+        };
         let Ok(peer) = sys::peer(&stream) else { return };
         if stream.set_nonblocking(true).is_err() {
             return;
@@ -65,18 +74,26 @@ impl Control {
         let refusal = if peer.uid != rustix::process::geteuid().as_raw() && peer.uid != 0 {
             Some(format!("uid {} may not control this runner", peer.uid))
         } else if self.clients.len() >= CLIENTS {
-            Some(format!("{CLIENTS} clients are connected, the most there may be"))
+            Some(format!(
+                "{CLIENTS} clients are connected, the most there may be"
+            ))
         } else {
             None
         };
         if let Some(text) = refusal {
             // A fresh socket has room for one line; a peer that is gone does not matter.
-            let _ = stream.write_all(&line(&Reply::refused(None, Refusal::new(RefusalKind::Busy, text))));
+            let _ = stream.write_all(&line(&Reply::refused(
+                None,
+                Refusal::new(RefusalKind::Busy, text),
+            )));
             return;
         }
         let id = self.next;
         self.next = self.next.wrapping_add(1);
-        if poll.add(&stream, Source::Client(id), Interest::Read).is_ok() {
+        if poll
+            .add(&stream, Source::Client(id), Interest::Read)
+            .is_ok()
+        {
             let client = Client {
                 stream,
                 input: Vec::new(),
@@ -90,9 +107,12 @@ impl Control {
         }
     }
 
-    /// Moves bytes in and out. Afterwards the caller asks for [`Control::next_request`] until there is none.
+    /// Moves bytes in and out. Afterwards the caller asks for [`Control::next_request`] until there
+    /// is none.
     pub(crate) fn ready(&mut self, id: u32, poll: &Poll) {
-        let Some(client) = self.clients.get_mut(&id) else { return };
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
         if !(client.send() && (client.closing || client.receive())) {
             self.remove(id, poll);
         }
@@ -111,7 +131,11 @@ impl Control {
             client.input = Vec::new();
             let text = format!("a request is longer than {MAX_REQUEST} bytes");
             let error = Refusal::new(RefusalKind::Malformed, text);
-            return Some(Err(Refused { id: None, close: true, error }));
+            return Some(Err(Refused {
+                id: None,
+                close: true,
+                error,
+            }));
         };
         let rest = client.input.split_off(end + 1);
         let request = std::mem::replace(&mut client.input, rest);
@@ -151,18 +175,25 @@ impl Control {
         let mut latest = None;
         let ids: Vec<u32> = self.clients.keys().copied().collect();
         for id in ids {
-            let Some(client) = self.clients.get_mut(&id) else { continue };
+            let Some(client) = self.clients.get_mut(&id) else {
+                continue;
+            };
             let mut here = client.send();
             if here && client.behind && client.output.is_empty() && !client.closing {
                 client.behind = false;
-                client.output.extend_from_slice(latest.get_or_insert_with(|| line(&status())));
+                client
+                    .output
+                    .extend_from_slice(latest.get_or_insert_with(|| line(&status())));
                 here = client.send();
             }
             if !here || (client.closing && client.output.is_empty()) {
                 self.remove(id, poll);
                 continue;
             }
-            let interest = match (client.output.is_empty(), client.closing || client.output.len() > BACKLOG) {
+            let interest = match (
+                client.output.is_empty(),
+                client.closing || client.output.len() > BACKLOG,
+            ) {
                 (true, _) => Interest::Read,
                 (false, false) => Interest::Both,
                 (false, true) => Interest::Write,
@@ -194,7 +225,10 @@ impl Client {
                 self.input.extend_from_slice(&bytes[..n]);
                 true
             }
-            Err(e) => matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+            Err(e) => matches!(
+                e.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+            ),
         }
     }
 

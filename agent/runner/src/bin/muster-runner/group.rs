@@ -1,16 +1,17 @@
-//! What is known about the worker group: the launcher, its ranks, the stop that was asked for. Keeps the books; the
-//! runner does the acting.
+//! What is known about the worker group: the launcher, its ranks, the stop that was asked for.
+//! Keeps the books; the runner does the acting.
 //!
-//! `Holding` (nothing started; a launcher may be parked) -> `Running` -> `Stopping` (a stop was asked, or something has failed) -> `Dead` (proven).
-//! A failed rank alone stops nobody here: torchrun sees it too and ends the others, or the agent asks for a stop.
+//! `Holding` (nothing started; a launcher may be parked) -> `Running` -> `Stopping` (a stop was
+//! asked, or something has failed) -> `Dead` (proven). A failed rank alone stops nobody here:
+//! torchrun sees it too and ends the others, or the agent asks for a stop.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
 use muster_runner::wire::{
-    DeathProof, Exit, ExitRecord, Hold, LauncherStatus, Phase, ProofKind, RankStatus, StartSpec, Status, StopStatus, StoreStatus,
-    VERSION,
+    DeathProof, Exit, ExitRecord, Hold, LauncherStatus, Phase, ProofKind, RankStatus, StartSpec,
+    Status, StopStatus, StoreStatus, VERSION,
 };
 
 use crate::output::Output;
@@ -18,13 +19,14 @@ use crate::parked::Parked;
 use crate::time::micros;
 use crate::why;
 
-/// How long a launcher may outlive its last rank during a stop: torchrun needs about 0.1 s, or 300 s where it waits at
-/// an exit barrier that will never be complete.
+/// How long a launcher may outlive its last rank during a stop: torchrun needs about 0.1 s, or 300
+/// s where it waits at an exit barrier that will never be complete.
 const LINGER: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct Group {
-    /// The way to a launcher that waits for its order. The launcher counts as one only from the start on.
+    /// The way to a launcher that waits for its order. The launcher counts as one only from the
+    /// start on.
     pub(crate) parked: Option<Parked>,
     pub(crate) spec: Option<StartSpec>,
     pub(crate) launcher: Option<Launcher>,
@@ -81,7 +83,9 @@ impl Group {
 
     /// Global ranks this node was started with.
     pub(crate) fn expected(&self) -> Option<Range<u32>> {
-        self.spec.as_ref().map(|s| s.first_rank..s.first_rank + s.ranks)
+        self.spec
+            .as_ref()
+            .map(|s| s.first_rank..s.first_rank + s.ranks)
     }
 
     /// Asks for a stop; a repeated one can only bring the end nearer. True: it is the first.
@@ -94,7 +98,13 @@ impl Group {
                 false
             }
             None => {
-                self.stop = Some(Stop { reason: reason.to_owned(), asked: now, deadline, killed: None, fenced: false });
+                self.stop = Some(Stop {
+                    reason: reason.to_owned(),
+                    asked: now,
+                    deadline,
+                    killed: None,
+                    fenced: false,
+                });
                 true
             }
         }
@@ -102,16 +112,24 @@ impl Group {
 
     /// Whether, and why, everything must be killed now; the next moment to ask again otherwise.
     pub(crate) fn must_kill(&self, now: Duration) -> Result<&'static str, Option<Duration>> {
-        let Some(launcher) = &self.launcher else { return Err(None) };
+        let Some(launcher) = &self.launcher else {
+            return Err(None);
+        };
         let launcher_gone = launcher.process.end.is_some();
         let Some(stop) = &self.stop else {
-            return if launcher_gone { Ok("the launcher has ended while others lived") } else { Err(None) };
+            return if launcher_gone {
+                Ok("the launcher has ended while others lived")
+            } else {
+                Err(None)
+            };
         };
         if now >= stop.deadline {
             return Ok("the grace is over");
         }
         // Without a shim nobody knows which processes matter, so they keep their grace.
-        let Some(last) = self.last_rank_end() else { return Err(Some(stop.deadline)) };
+        let Some(last) = self.last_rank_end() else {
+            return Err(Some(stop.deadline));
+        };
         let lingers_until = last.max(stop.asked) + LINGER;
         if launcher_gone || now >= lingers_until {
             return Ok("all ranks have ended");
@@ -121,8 +139,14 @@ impl Group {
 
     /// When the last rank ended; none while one lives or where there never was one.
     fn last_rank_end(&self) -> Option<Duration> {
-        let ends = self.ranks.values().map(|rank| Some(rank.process.as_ref()?.end?.1));
-        ends.collect::<Option<Vec<u64>>>()?.into_iter().max().map(Duration::from_micros)
+        let ends = self
+            .ranks
+            .values()
+            .map(|rank| Some(rank.process.as_ref()?.end?.1));
+        ends.collect::<Option<Vec<u64>>>()?
+            .into_iter()
+            .max()
+            .map(Duration::from_micros)
     }
 
     /// The launcher has ended.
@@ -146,23 +170,43 @@ impl Group {
 
     /// Rank whose program is this process, if it has not ended.
     pub(crate) fn rank_of(&self, pid: i32) -> Option<u32> {
-        let live = |rank: &Rank| rank.process.as_ref().is_some_and(|p| p.pid == pid && p.end.is_none());
-        self.ranks.iter().find(|(_, rank)| live(rank)).map(|(rank, _)| *rank)
+        let live = |rank: &Rank| {
+            rank.process
+                .as_ref()
+                .is_some_and(|p| p.pid == pid && p.end.is_none())
+        };
+        self.ranks
+            .iter()
+            .find(|(_, rank)| live(rank))
+            .map(|(rank, _)| *rank)
     }
 
     /// Pid and start time of every known process that has not ended.
     pub(crate) fn living(&self) -> impl Iterator<Item = (i32, u64)> {
         let launcher = self.launcher.iter().map(|launcher| &launcher.process);
         let ranks = self.ranks.values().filter_map(|rank| rank.process.as_ref());
-        ranks.chain(launcher).filter(|process| process.end.is_none()).map(|process| (process.pid, process.start_time))
+        ranks
+            .chain(launcher)
+            .filter(|process| process.end.is_none())
+            .map(|process| (process.pid, process.start_time))
     }
 
     /// The proof holds. Ranks whose end nobody saw were killed together with their shim.
     pub(crate) fn die(&mut self, now: Duration, how: ProofKind) -> Vec<ExitRecord> {
         let unseen: Vec<u32> = self.ranks.keys().copied().collect();
-        let killed = Exit::Signal { signal: libc::SIGKILL, core: false };
-        let records = unseen.into_iter().filter_map(|rank| self.rank_ended(rank, killed, micros(now))).collect();
-        self.dead = Some(DeathProof { at_us: micros(now), how, survivors: 0 });
+        let killed = Exit::Signal {
+            signal: libc::SIGKILL,
+            core: false,
+        };
+        let records = unseen
+            .into_iter()
+            .filter_map(|rank| self.rank_ended(rank, killed, micros(now)))
+            .collect();
+        self.dead = Some(DeathProof {
+            at_us: micros(now),
+            how,
+            survivors: 0,
+        });
         self.killing = None;
         self.stuck.clear();
         records
@@ -191,7 +235,11 @@ impl Group {
             phase: self.phase(),
             now_us: micros(now),
             launcher,
-            ranks: self.ranks.iter().filter_map(|(number, rank)| rank.status(*number)).collect(),
+            ranks: self
+                .ranks
+                .iter()
+                .filter_map(|(number, rank)| rank.status(*number))
+                .collect(),
             store,
             stop,
             dead: self.dead.clone(),
@@ -203,7 +251,13 @@ impl Group {
 
 impl Rank {
     pub(crate) fn new(local_rank: u32, output: Output) -> Self {
-        Self { local_rank, output, process: None, tail: Vec::new(), first_error: None }
+        Self {
+            local_rank,
+            output,
+            process: None,
+            tail: Vec::new(),
+            first_error: None,
+        }
     }
 
     fn status(&self, rank: u32) -> Option<RankStatus> {
@@ -234,7 +288,20 @@ impl Process {
             return None;
         }
         self.end = Some((exit, exited_us));
-        let Self { pid, start_time, started_us, .. } = *self;
-        Some(ExitRecord { v: VERSION, rank, pid, start_time, started_us, exit, exited_us })
+        let Self {
+            pid,
+            start_time,
+            started_us,
+            ..
+        } = *self;
+        Some(ExitRecord {
+            v: VERSION,
+            rank,
+            pid,
+            start_time,
+            started_us,
+            exit,
+            exited_us,
+        })
     }
 }

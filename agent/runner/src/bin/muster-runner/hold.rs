@@ -1,4 +1,5 @@
-//! Becoming a runner: checks the directory, leaves the caller's session, sets everything up, says "ready", then loops.
+//! Becoming a runner: checks the directory, leaves the caller's session, sets everything up, says
+//! "ready", then loops.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -29,7 +30,8 @@ use crate::{Options, attend, keeper, limits, shim, time, version};
 
 const LOG: &str = "runner.log";
 
-/// The runner's own log holds a line per trouble; one that is longer than this at the start begins anew.
+/// The runner's own log holds a line per trouble; one that is longer than this at the start begins
+/// anew.
 const LOG_BYTES: u64 = 1 << 20;
 
 /// Exit status when the directory is or was another runner's.
@@ -51,7 +53,8 @@ fn trouble(what: &str) -> impl Fn(io::Error) -> Trouble + '_ {
     move |e| Trouble::new(format!("{what}: {e}"))
 }
 
-/// Holds the worker group of a directory. In the background the caller's process ends when the runner can be talked to.
+/// Holds the worker group of a directory. In the background the caller's process ends when the
+/// runner can be talked to.
 pub(crate) fn run(options: &Options) -> ExitCode {
     sys::close_inherited(options.launcher.map_or(3, |_| Forked::END));
     limits::raise();
@@ -81,15 +84,21 @@ fn finish(ended: io::Result<()>) -> ExitCode {
 
 /// The parent waits for one byte of status and a text; none at all means that the child has died.
 fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
-    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| trouble("pipe")(e.into()))?;
+    let (read, write) =
+        rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| trouble("pipe")(e.into()))?;
     match sys::fork().map_err(trouble("fork"))? {
         Fork::Parent => {
             drop(write);
             let mut told = Vec::new();
-            File::from(read).read_to_end(&mut told).map_err(trouble("wait for the runner"))?;
+            File::from(read)
+                .read_to_end(&mut told)
+                .map_err(trouble("wait for the runner"))?;
             match told.split_first() {
                 Some((0, _)) => Ok(ExitCode::SUCCESS),
-                Some((status, text)) => Err(Trouble { status: *status, text: String::from_utf8_lossy(text).into_owned() }),
+                Some((status, text)) => Err(Trouble {
+                    status: *status,
+                    text: String::from_utf8_lossy(text).into_owned(),
+                }),
                 None => Err(Trouble::new("the runner ended before it was ready".into())),
             }
         }
@@ -97,14 +106,19 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
             drop(read);
             let keeper = std::process::id() as i32;
             let fork = || match is_launchers(dir) {
-                // A keeper would take the runners that the launcher forks for descendants of its own, and end them.
+                // A keeper would take the runners that the launcher forks for descendants of its
+                // own, and end them.
                 true => Ok(Fork::Child),
                 false => keeper::fork().map_err(trouble("fork")),
             };
-            let runner = detach(dir).and_then(|()| fork()).and_then(|side| match side {
-                Fork::Parent => Ok(None),
-                Fork::Child => set_up(dir, cgroup, parent(keeper).filter(|_| !is_launchers(dir))).map(Some),
-            });
+            let runner = detach(dir)
+                .and_then(|()| fork())
+                .and_then(|side| match side {
+                    Fork::Parent => Ok(None),
+                    Fork::Child => {
+                        set_up(dir, cgroup, parent(keeper).filter(|_| !is_launchers(dir))).map(Some)
+                    }
+                });
             match runner.transpose() {
                 None => {
                     // Only the runner says whether it is ready.
@@ -117,10 +131,11 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
     }
 }
 
-/// Whether the runner of this directory holds no worker group but a launcher, which ends with it by the kernel's hand. What cannot be read is
-/// refused where the runner is set up.
+/// Whether the runner of this directory holds no worker group but a launcher, which ends with it by
+/// the kernel's hand. What cannot be read is refused where the runner is set up.
 fn is_launchers(dir: &Path) -> bool {
-    fs::read(dir.join(record::HOLD)).is_ok_and(|text| record::parse::<Hold>(&text).is_ok_and(|hold| hold.launcher))
+    fs::read(dir.join(record::HOLD))
+        .is_ok_and(|text| record::parse::<Hold>(&text).is_ok_and(|hold| hold.launcher))
 }
 
 /// What a launcher hands to the runner that it has forked.
@@ -144,25 +159,42 @@ impl Forked {
             let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
             fd
         });
-        Self { launcher, control, stdout, stderr, tell }
+        Self {
+            launcher,
+            control,
+            stdout,
+            stderr,
+            tell,
+        }
     }
 }
 
-/// This process was forked from a launcher, which does not wait for its end, and has a copy of that launcher as its child.
+/// This process was forked from a launcher, which does not wait for its end, and has a copy of that
+/// launcher as its child.
 fn after_fork(dir: &Path, options: &Options, forked: Forked) -> ExitCode {
-    let Forked { launcher, control, stdout, stderr, tell } = forked;
+    let Forked {
+        launcher,
+        control,
+        stdout,
+        stderr,
+        tell,
+    } = forked;
     sys::allow_all_cpus();
-    let ready = detach(dir).and_then(|()| set_up(dir, options.cgroup, options.keeper.and_then(parent))).map(|mut runner| {
-        // Its record is on disk, so this runner stays. The copy ends with its control socket, and a start brings up another launcher.
-        if let Err(e) = runner.take_launcher(launcher, control.into(), stdout, stderr) {
-            say!("{} launcher {launcher}: {e}", time::stamp());
-        }
-        runner
-    });
+    let ready = detach(dir)
+        .and_then(|()| set_up(dir, options.cgroup, options.keeper.and_then(parent)))
+        .map(|mut runner| {
+            // Its record is on disk, so this runner stays. The copy ends with its control socket,
+            // and a start brings up another launcher.
+            if let Err(e) = runner.take_launcher(launcher, control.into(), stdout, stderr) {
+                say!("{} launcher {launcher}: {e}", time::stamp());
+            }
+            runner
+        });
     tell_and_run(ready, tell)
 }
 
-/// The keeper of a runner that a launcher has forked. The launcher has made this process a subreaper before it forked the runner.
+/// The keeper of a runner that a launcher has forked. The launcher has made this process a
+/// subreaper before it forked the runner.
 pub(crate) fn keep_forked(dir: &Path) -> ExitCode {
     sys::close_inherited(3);
     match detach(dir) {
@@ -190,13 +222,18 @@ fn tell_and_run(ready: Result<Runner, Trouble>, tell: OwnedFd) -> ExitCode {
     }
 }
 
-/// The keeper, as its runner knows it. `None` where it is gone already: whoever has become the parent instead, init or another, keeps nothing,
-/// and one that never ends would be waited for without end.
+/// The keeper, as its runner knows it. `None` where it is gone already: whoever has become the
+/// parent instead, init or another, keeps nothing, and one that never ends would be waited for
+/// without end.
 fn parent(keeper: i32) -> Option<Keeper> {
-    let is_parent = || rustix::process::getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == keeper);
+    let is_parent =
+        || rustix::process::getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == keeper);
     let stat = Stat::of(keeper).ok()?;
     // Looked for afterwards: as long as it is the parent, its pid is nobody else's.
-    is_parent().then_some(Keeper { pid: stat.pid, start_time: stat.start_time })
+    is_parent().then_some(Keeper {
+        pid: stat.pid,
+        start_time: stat.start_time,
+    })
 }
 
 /// Own session, no terminal, and messages into the directory.
@@ -204,19 +241,29 @@ fn detach(dir: &Path) -> Result<(), Trouble> {
     rustix::process::setsid().map_err(|e| trouble("setsid")(e.into()))?;
     let path = dir.join(LOG);
     let flags = (OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32;
-    let log = File::options().create(true).append(true).mode(0o600).custom_flags(flags).open(path);
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .custom_flags(flags)
+        .open(path);
     let log = log.map_err(trouble(LOG))?;
     if log.metadata().is_ok_and(|m| m.len() > LOG_BYTES) {
         log.set_len(0).map_err(trouble(LOG))?;
     }
-    let null = File::options().read(true).write(true).open("/dev/null").map_err(trouble("/dev/null"))?;
+    let null = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(trouble("/dev/null"))?;
     let onto = |e: rustix::io::Errno| trouble("standard streams")(e.into());
     rustix::stdio::dup2_stdin(&null).map_err(onto)?;
     rustix::stdio::dup2_stdout(&null).map_err(onto)?;
     rustix::stdio::dup2_stderr(&log).map_err(onto)
 }
 
-/// Everything up to the loop. From here on the current directory is `dir`, so that no path is too long for a socket.
+/// Everything up to the loop. From here on the current directory is `dir`, so that no path is too
+/// long for a socket.
 fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Trouble> {
     std::env::set_current_dir(dir).map_err(trouble("enter the directory"))?;
     let here = Path::new(".");
@@ -224,34 +271,52 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
     std::mem::forget(lock()?);
     if here.join(record::RUNNER).exists() {
         let text = "an earlier runner has left its record here; each worker group needs a directory of its own";
-        return Err(Trouble { status: TAKEN, text: text.into() });
+        return Err(Trouble {
+            status: TAKEN,
+            text: text.into(),
+        });
     }
     let hold = read_hold()?;
-    let pattern =
-        Pattern::new(hold.step_pattern.as_deref()).map_err(|e| Trouble::new(format!("{}: step_pattern: {e}", record::HOLD)))?;
+    let pattern = Pattern::new(hold.step_pattern.as_deref())
+        .map_err(|e| Trouble::new(format!("{}: step_pattern: {e}", record::HOLD)))?;
 
     let signals = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
     let signals = sys::signal_fd(&signals).map_err(trouble("signals"))?;
     if !hold.launcher {
         // What a launcher forks are runners, which outlive it and are none of its children.
-        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(|e| trouble("subreaper")(e.into()))?;
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+            .map_err(|e| trouble("subreaper")(e.into()))?;
     }
 
     let poll = Poll::new().map_err(trouble("epoll"))?;
-    poll.add(&signals, Source::Signals, Interest::Read).map_err(trouble("epoll"))?;
+    poll.add(&signals, Source::Signals, Interest::Read)
+        .map_err(trouble("epoll"))?;
     let served = serve(&hold, &poll)?;
     let mut identity = RunnerIdentity::own(version()).map_err(trouble("own identity"))?;
     let cgroups = cgroup;
-    let cgroup =
-        (cgroup && !hold.launcher).then(|| Cgroup::make(&format!("muster-{}-g{}-{}", hold.job, hold.generation, identity.pid)));
-    let cgroup = cgroup.and_then(|made| made.inspect_err(|e| say!("{} no cgroup of its own: {e}", time::stamp())).ok());
+    let cgroup = (cgroup && !hold.launcher).then(|| {
+        Cgroup::make(&format!(
+            "muster-{}-g{}-{}",
+            hold.job, hold.generation, identity.pid
+        ))
+    });
+    let cgroup = cgroup.and_then(|made| {
+        made.inspect_err(|e| say!("{} no cgroup of its own: {e}", time::stamp()))
+            .ok()
+    });
     identity.keeper = keeper;
     identity.store_port = served.as_ref().map(|s| s.addr().port());
     identity.cgroup = cgroup.as_ref().map(|c| c.path.clone());
 
     let logs = directory(record::LOGS).map_err(trouble(record::LOGS))?;
-    let exits = File::options().create(true).append(true).mode(0o600).open(record::EXITS);
-    let exits = exits.and_then(journal::Writer::new).map_err(trouble(record::EXITS))?;
+    let exits = File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(record::EXITS);
+    let exits = exits
+        .and_then(journal::Writer::new)
+        .map_err(trouble(record::EXITS))?;
     link_programs().map_err(trouble("the links to its own program"))?;
     let ranks = Ranks::listen(&poll).map_err(trouble(muster_runner::socket::RANKS))?;
     let control = Control::listen(&poll).map_err(trouble(muster_runner::socket::CONTROL))?;
@@ -261,14 +326,37 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
     let group = Group::default();
     let books = Books::new(time::boot(), cgroups);
     let fence = Fence::default();
-    Ok(Runner { hold, poll, signals, control, ranks, served, cgroup, logs, exits, pattern, group, fence, books, register })
+    Ok(Runner {
+        hold,
+        poll,
+        signals,
+        control,
+        ranks,
+        served,
+        cgroup,
+        logs,
+        exits,
+        pattern,
+        group,
+        fence,
+        books,
+        register,
+    })
 }
 
 fn lock() -> Result<File, Trouble> {
-    let file = File::options().create(true).append(true).mode(0o600).open(LOCK).map_err(trouble(LOCK))?;
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(LOCK)
+        .map_err(trouble(LOCK))?;
     match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(Trouble { status: TAKEN, text: "another runner holds this directory".into() }),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Trouble {
+            status: TAKEN,
+            text: "another runner holds this directory".into(),
+        }),
         Err(e) => Err(trouble(LOCK)(e.into())),
     }
 }
@@ -283,10 +371,17 @@ fn read_hold() -> Result<Hold, Trouble> {
 
 /// Binds the store that `hold` asks for.
 pub(crate) fn serve(hold: &Hold, poll: &Poll) -> Result<Option<Served>, Trouble> {
-    let Some(spec) = &hold.store else { return Ok(None) };
-    let addr = spec.bind.parse().expect("checked with the rest of hold.json");
-    let served = Served::bind(addr, &spec.run_id, hold).map_err(|e| Trouble::new(format!("store: {}", chain(&e))))?;
-    poll.add(served.poll_fd(), Source::Store, Interest::Read).map_err(trouble("store"))?;
+    let Some(spec) = &hold.store else {
+        return Ok(None);
+    };
+    let addr = spec
+        .bind
+        .parse()
+        .expect("checked with the rest of hold.json");
+    let served = Served::bind(addr, &spec.run_id, hold)
+        .map_err(|e| Trouble::new(format!("store: {}", chain(&e))))?;
+    poll.add(served.poll_fd(), Source::Store, Interest::Read)
+        .map_err(trouble("store"))?;
     Ok(Some(served))
 }
 
@@ -311,7 +406,8 @@ fn directory(name: &str) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(name, flags, rustix::fs::Mode::empty())?)
 }
 
-/// The names under which this binary is a shim, which torchrun is given as its interpreter, and the attendant of all ranks.
+/// The names under which this binary is a shim, which torchrun is given as its interpreter, and the
+/// attendant of all ranks.
 fn link_programs() -> io::Result<()> {
     let own = std::env::current_exe()?;
     for name in [shim::NAME, attend::NAME] {
@@ -330,7 +426,10 @@ pub(crate) mod tests {
 
     #[test]
     fn only_who_was_to_become_the_keeper_is_one() {
-        let parent = rustix::process::getppid().expect("a test has a parent").as_raw_nonzero().get();
+        let parent = rustix::process::getppid()
+            .expect("a test has a parent")
+            .as_raw_nonzero()
+            .get();
         assert_eq!(super::parent(parent).map(|keeper| keeper.pid), Some(parent));
         // As when the keeper could not be executed: the runner's parent is another process by now.
         assert_eq!(super::parent(std::process::id() as i32), None);

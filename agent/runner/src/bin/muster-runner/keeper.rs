@@ -1,9 +1,10 @@
 //! The keeper: the runner's parent, which does nothing while the runner lives.
 //!
-//! When the runner has ended, whatever it ended by, the kernel gives all its descendants to the keeper, which is a
-//! subreaper too. The keeper kills them until it has no child left, writes that down (`swept.json`) and ends. So a
-//! killed runner's worker group is proven dead as strictly as one that the runner has ended itself: nothing escapes by
-//! leaving its parent, its session or its environment.
+//! When the runner has ended, whatever it ended by, the kernel gives all its descendants to the
+//! keeper, which is a subreaper too. The keeper kills them until it has no child left, writes that
+//! down (`swept.json`) and ends. So a killed runner's worker group is proven dead as strictly as
+//! one that the runner has ended itself: nothing escapes by leaving its parent, its session or its
+//! environment.
 //!
 //! PID 1 needs none: the kernel kills all of its namespace with it.
 
@@ -25,7 +26,8 @@ use crate::{shim, time};
 /// As `ps` and `pkill` know it: whoever kills all runners by their name leaves the keepers.
 const NAME: &std::ffi::CStr = c"muster-keeper";
 
-/// The name under which a launcher executes this binary as the keeper of a runner that it has forked.
+/// The name under which a launcher executes this binary as the keeper of a runner that it has
+/// forked.
 pub(crate) const PROGRAM: &str = "muster-keeper";
 
 /// Gap between two rounds of killing, as the runner's own.
@@ -43,7 +45,8 @@ pub(crate) fn fork() -> io::Result<Fork> {
     Ok(side)
 }
 
-/// Waits for the runner's end, then ends what is left of its worker group. `dir` is the runner's directory.
+/// Waits for the runner's end, then ends what is left of its worker group. `dir` is the runner's
+/// directory.
 pub(crate) fn keep(dir: &Path) -> ExitCode {
     let _ = rustix::thread::set_name(NAME);
     match watch(dir) {
@@ -65,11 +68,19 @@ fn watch(dir: &Path) -> io::Result<()> {
     end_descendants(&signals);
     let here = Path::new(".");
     // A runner that was refused the directory leaves the records of the one that holds it alone.
-    let mine = RunnerIdentity::read(here).is_ok_and(|runner| runner.and_then(|r| r.keeper).is_some_and(|k| k.pid == own_pid()));
+    let mine = RunnerIdentity::read(here).is_ok_and(|runner| {
+        runner
+            .and_then(|r| r.keeper)
+            .is_some_and(|k| k.pid == own_pid())
+    });
     if !mine || here.join(record::OUTCOME).exists() {
         return Ok(());
     }
-    let swept = Swept { v: VERSION, boot_id: procfs::boot_id()?, at_us: time::boot_us() };
+    let swept = Swept {
+        v: VERSION,
+        boot_id: procfs::boot_id()?,
+        at_us: time::boot_us(),
+    };
     match record::write_atomic(here, record::SWEPT, &swept) {
         // The directory has been removed: nobody wants to know any more.
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -98,7 +109,13 @@ pub(crate) fn end_descendants(signals: &OwnedFd) {
 
 /// Until a signal comes, which is then forgotten, or the time is over.
 fn wait(signals: &OwnedFd, timeout: Option<Duration>) {
-    let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
-    let _ = rustix::event::poll(&mut [PollFd::new(&signals.as_fd(), PollFlags::IN)], timeout.as_ref());
+    let timeout = timeout.map(|t| Timespec {
+        tv_sec: t.as_secs() as i64,
+        tv_nsec: i64::from(t.subsec_nanos()),
+    });
+    let _ = rustix::event::poll(
+        &mut [PollFd::new(&signals.as_fd(), PollFlags::IN)],
+        timeout.as_ref(),
+    );
     while sys::next_signal(signals).is_some() {}
 }

@@ -1,7 +1,8 @@
 //! How many files the runner may have open, which bounds the clients of a served store.
 //!
-//! The runner raises its limit as far as it may. Its children get the limit that it was started with: programs that use
-//! select(2) break with descriptors above 1,023, and some close every number up to the limit.
+//! The runner raises its limit as far as it may. Its children get the limit that it was started
+//! with: programs that use select(2) break with descriptors above 1,023, and some close every
+//! number up to the limit.
 
 use std::sync::OnceLock;
 
@@ -9,8 +10,9 @@ use muster_runner::wire::{Hold, MAX_RANKS};
 use muster_tcpstore::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors of the runner itself: 3 standard ones, the lock, epoll, timers, listeners, 8 clients of the control
-/// socket, 16 strangers that are being refused, and files that are open for a moment.
+/// Descriptors of the runner itself: 3 standard ones, the lock, epoll, timers, listeners, 8 clients
+/// of the control socket, 16 strangers that are being refused, and files that are open for a
+/// moment.
 const OWN: usize = 64;
 
 /// Descriptors of one rank: its shim's connection, two pipes, its log and the folder of the log.
@@ -19,10 +21,19 @@ const PER_RANK: usize = 5;
 /// The limit that this process was started with, once it was changed.
 static BEFORE: OnceLock<Rlimit> = OnceLock::new();
 
-/// Raises the limit of this process to the hard limit. Without the right to do so it stays as it is.
+/// Raises the limit of this process to the hard limit. Without the right to do so it stays as it
+/// is.
 pub(crate) fn raise() {
     let before = getrlimit(Resource::Nofile);
-    if setrlimit(Resource::Nofile, Rlimit { current: before.maximum, ..before }).is_ok() {
+    if setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: before.maximum,
+            ..before
+        },
+    )
+    .is_ok()
+    {
         // Only the first call changes anything.
         let _ = BEFORE.set(before);
     }
@@ -30,17 +41,23 @@ pub(crate) fn raise() {
 
 /// Gives a child the limit that this process was started with. Allowed between fork and exec.
 pub(crate) fn restore() -> rustix::io::Result<()> {
-    BEFORE.get().map_or(Ok(()), |before| setrlimit(Resource::Nofile, *before))
+    BEFORE
+        .get()
+        .map_or(Ok(()), |before| setrlimit(Resource::Nofile, *before))
 }
 
 /// The bounds of a store that this process serves beside its own work.
 pub(crate) fn of_store(hold: &Hold) -> Limits {
     let most = getrlimit(Resource::Nofile).current;
     let limits = Limits::default();
-    Limits { clients: clients(most, hold).min(limits.clients), ..limits }
+    Limits {
+        clients: clients(most, hold).min(limits.clients),
+        ..limits
+    }
 }
 
-/// Clients of the store, so that the control socket, the ranks and their logs always find a descriptor.
+/// Clients of the store, so that the control socket, the ranks and their logs always find a
+/// descriptor.
 fn clients(most: Option<u64>, hold: &Hold) -> usize {
     let Some(most) = most else { return usize::MAX };
     let most = usize::try_from(most).unwrap_or(usize::MAX);
@@ -55,7 +72,11 @@ mod tests {
 
     #[test]
     fn a_store_leaves_what_the_runner_needs() {
-        let hold = |world_size, nnodes| Hold { world_size, nnodes, ..crate::hold::tests::hold() };
+        let hold = |world_size, nnodes| Hold {
+            world_size,
+            nnodes,
+            ..crate::hold::tests::hold()
+        };
         assert_eq!(clients(Some(1_024), &hold(512, 64)), 1_024 - 64 - 40);
         assert_eq!(clients(Some(1_048_576), &hold(8, 1)), 1_048_576 - 64 - 40);
         assert_eq!(clients(Some(256), &hold(256, 1)), 128);

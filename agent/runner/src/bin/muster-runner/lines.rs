@@ -1,7 +1,8 @@
 //! Cuts the bytes of one stream into lines of a log, and shows them to whoever searches them.
 //!
-//! A line longer than 16 KiB becomes pieces, as container runtimes cut it. A line that has not ended is written as a piece too once it has
-//! waited for a moment: a progress bar redraws its line for hours by carriage returns, and a prompt before a hang has no newline either.
+//! A line longer than 16 KiB becomes pieces, as container runtimes cut it. A line that has not
+//! ended is written as a piece too once it has waited for a moment: a progress bar redraws its line
+//! for hours by carriage returns, and a prompt before a hang has no newline either.
 
 use std::time::Duration;
 
@@ -9,13 +10,15 @@ use muster_runner::cri::MAX_TEXT;
 
 use crate::logs::Log;
 
-/// How long the beginning of a line waits for its end: a person does not notice, and it bounds a progress bar to four pieces a second.
+/// How long the beginning of a line waits for its end: a person does not notice, and it bounds a
+/// progress bar to four pieces a second.
 pub(crate) const PIECE_WAIT: Duration = Duration::from_millis(250);
 
 /// What there is to search.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen<'a> {
-    /// A line, or a 16 KiB piece of a longer one, without its end. Of a line that was redrawn, what it showed last.
+    /// A line, or a 16 KiB piece of a longer one, without its end. Of a line that was redrawn, what
+    /// it showed last.
     Line(&'a [u8]),
     /// What a line showed before it was redrawn.
     Redrawn(&'a [u8]),
@@ -35,11 +38,24 @@ pub(crate) struct Lines {
 
 impl Lines {
     pub(crate) fn new(stream: &'static str) -> Self {
-        Self { stream, held: Vec::new(), logged: 0, waits: None, torn: false }
+        Self {
+            stream,
+            held: Vec::new(),
+            logged: 0,
+            waits: None,
+            torn: false,
+        }
     }
 
     /// Gives all whole lines of `bytes` to `log` and shows them to `see`.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8], stamp: &str, now: Duration, log: &mut Log, mut see: impl FnMut(Seen)) {
+    pub(crate) fn feed(
+        &mut self,
+        mut bytes: &[u8],
+        stamp: &str,
+        now: Duration,
+        log: &mut Log,
+        mut see: impl FnMut(Seen),
+    ) {
         while !bytes.is_empty() {
             let room = MAX_TEXT - self.held.len();
             let window = &bytes[..bytes.len().min(room + 1)];
@@ -78,7 +94,13 @@ impl Lines {
     }
 
     /// Gives the beginning of a line that has waited long enough to `log`.
-    pub(crate) fn show(&mut self, stamp: &str, now: Duration, log: &mut Log, mut see: impl FnMut(Seen)) {
+    pub(crate) fn show(
+        &mut self,
+        stamp: &str,
+        now: Duration,
+        log: &mut Log,
+        mut see: impl FnMut(Seen),
+    ) {
         if self.due().is_none_or(|due| due > now) {
             return;
         }
@@ -120,10 +142,16 @@ impl Lines {
         self.forget(self.held.len() - end, true);
     }
 
-    /// Shows the newest state of the line that is complete: what stands before the last carriage return.
+    /// Shows the newest state of the line that is complete: what stands before the last carriage
+    /// return.
     fn redrawn(&self, see: &mut impl FnMut(Seen)) {
-        let Some(end) = self.held.iter().rposition(|b| *b == b'\r') else { return };
-        let start = self.held[..end].iter().rposition(|b| *b == b'\r').map(|at| at + 1);
+        let Some(end) = self.held.iter().rposition(|b| *b == b'\r') else {
+            return;
+        };
+        let start = self.held[..end]
+            .iter()
+            .rposition(|b| *b == b'\r')
+            .map(|at| at + 1);
         if start.is_some() || !self.torn {
             see(Seen::Redrawn(&self.held[start.unwrap_or(0)..end]));
         }
@@ -136,10 +164,17 @@ impl Lines {
     }
 }
 
-/// What is left of a line on a terminal, of which each carriage return begins anew. The one before the newline is part of the line's end.
+/// What is left of a line on a terminal, of which each carriage return begins anew. The one before
+/// the newline is part of the line's end.
 fn last_shown(line: &[u8]) -> &[u8] {
-    let line = &line[..line.iter().rposition(|b| *b != b'\r').map_or(0, |at| at + 1)];
-    &line[line.iter().rposition(|b| *b == b'\r').map_or(0, |at| at + 1)..]
+    let line = &line[..line
+        .iter()
+        .rposition(|b| *b != b'\r')
+        .map_or(0, |at| at + 1)];
+    &line[line
+        .iter()
+        .rposition(|b| *b == b'\r')
+        .map_or(0, |at| at + 1)..]
 }
 
 /// Bytes at the end that begin a character of UTF-8 and do not end it.
@@ -173,15 +208,22 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let fd = OwnedFd::from(File::open(dir.path()).unwrap());
             let log = Log::open(&fd, "rank-0.log", 1 << 30).unwrap();
-            Self { dir, log, lines: Lines::new("stdout"), seen: Vec::new() }
+            Self {
+                dir,
+                log,
+                lines: Lines::new("stdout"),
+                seen: Vec::new(),
+            }
         }
 
         fn feed(&mut self, bytes: &[u8], at: Duration) {
-            self.lines.feed(bytes, "T", at, &mut self.log, keep(&mut self.seen));
+            self.lines
+                .feed(bytes, "T", at, &mut self.log, keep(&mut self.seen));
         }
 
         fn show(&mut self, at: Duration) {
-            self.lines.show("T", at, &mut self.log, keep(&mut self.seen));
+            self.lines
+                .show("T", at, &mut self.log, keep(&mut self.seen));
         }
 
         fn end(&mut self) {
@@ -209,8 +251,9 @@ mod tests {
     fn lines_do_not_depend_on_how_the_bytes_arrive() {
         let long = "x".repeat(MAX_TEXT);
         let text = format!("one\n\n{long}\n{long}y\nlast");
-        let expected =
-            format!("T stdout F one\nT stdout F \nT stdout F {long}\nT stdout P {long}\nT stdout F y\nT stdout F last\n");
+        let expected = format!(
+            "T stdout F one\nT stdout F \nT stdout F {long}\nT stdout P {long}\nT stdout F y\nT stdout F last\n"
+        );
         for piece in [1, 2, 7, 4096, MAX_TEXT - 1, MAX_TEXT, MAX_TEXT + 1, 1 << 20] {
             let mut it = Fixture::new();
             for bytes in text.as_bytes().chunks(piece) {
@@ -233,8 +276,15 @@ mod tests {
         assert_eq!(it.log(), "T stdout F one\nT stdout P Loading ... \n");
         assert_eq!(it.lines.due(), None, "nothing new waits");
         it.feed(b"done\n", SOON * 500);
-        assert_eq!(it.log(), "T stdout F one\nT stdout P Loading ... \nT stdout F done\n");
-        assert_eq!(it.seen, [(true, "one".into()), (true, "Loading ... done".into())], "whoever searches sees whole lines");
+        assert_eq!(
+            it.log(),
+            "T stdout F one\nT stdout P Loading ... \nT stdout F done\n"
+        );
+        assert_eq!(
+            it.seen,
+            [(true, "one".into()), (true, "Loading ... done".into())],
+            "whoever searches sees whole lines"
+        );
     }
 
     #[test]
@@ -253,11 +303,17 @@ mod tests {
         );
         let redrawn = |text: &str| (false, text.to_owned());
         // The newest may not be complete yet.
-        let seen = [redrawn(""), redrawn("step 1/100"), redrawn("step 2/100"), (true, "step 100/100".into())];
+        let seen = [
+            redrawn(""),
+            redrawn("step 1/100"),
+            redrawn("step 2/100"),
+            (true, "step 100/100".into()),
+        ];
         assert_eq!(it.seen, seen);
     }
 
-    /// A bar of hours is one line: what it holds in memory is bounded, and no half of a number is taken for a whole one.
+    /// A bar of hours is one line: what it holds in memory is bounded, and no half of a number is
+    /// taken for a whole one.
     #[test]
     fn a_bar_that_is_cut_shows_no_half_of_itself() {
         let mut it = Fixture::new();
@@ -266,7 +322,11 @@ mod tests {
             assert!(it.lines.held.len() <= MAX_TEXT);
         }
         it.feed(b"\n", SOON);
-        assert!(it.seen.iter().all(|(_, text)| text.len() == 6), "{:?}", it.seen);
+        assert!(
+            it.seen.iter().all(|(_, text)| text.len() == 6),
+            "{:?}",
+            it.seen
+        );
         assert_eq!(it.seen.last(), Some(&(true, "009999".to_owned())));
     }
 
@@ -274,7 +334,11 @@ mod tests {
     fn no_character_is_cut_in_two() {
         for character in ["\u{e9}", "\u{20ac}", "\u{1f525}"] {
             for offset in 0..character.len() {
-                let text = format!("{}{}", "x".repeat(offset), character.repeat(2 * MAX_TEXT / character.len()));
+                let text = format!(
+                    "{}{}",
+                    "x".repeat(offset),
+                    character.repeat(2 * MAX_TEXT / character.len())
+                );
                 let mut it = Fixture::new();
                 for byte in text.as_bytes().chunks(1_000) {
                     it.feed(byte, SOON);
@@ -282,12 +346,27 @@ mod tests {
                 }
                 it.end();
                 let log = it.log();
-                let pieces: String = log.lines().map(|line| line.splitn(4, ' ').nth(3).unwrap()).collect();
-                assert!(pieces == text && log.lines().count() > 2, "{character} {offset}");
+                let pieces: String = log
+                    .lines()
+                    .map(|line| line.splitn(4, ' ').nth(3).unwrap())
+                    .collect();
+                assert!(
+                    pieces == text && log.lines().count() > 2,
+                    "{character} {offset}"
+                );
             }
         }
         assert_eq!(
-            [&b""[..], b"a", b"a\xc3", b"\xe2\x82", b"\xf0\x9f\x94", b"\x80\x80\x80\x80", b"\xff"].map(cut_character),
+            [
+                &b""[..],
+                b"a",
+                b"a\xc3",
+                b"\xe2\x82",
+                b"\xf0\x9f\x94",
+                b"\x80\x80\x80\x80",
+                b"\xff"
+            ]
+            .map(cut_character),
             [0, 0, 1, 2, 3, 0, 0]
         );
     }

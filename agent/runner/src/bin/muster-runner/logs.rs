@@ -1,11 +1,12 @@
 //! One log file of bounded size.
 //!
-//! A log never blocks on its reader and never takes more than twice its cap on disk: a full file is renamed to `NAME.END`, where END is
-//! the position at which it ends in the log as a whole, and the file before it is removed. So every byte has one position for ever, and
-//! a reader that comes late knows how much it has missed.
+//! A log never blocks on its reader and never takes more than twice its cap on disk: a full file is
+//! renamed to `NAME.END`, where END is the position at which it ends in the log as a whole, and the
+//! file before it is removed. So every byte has one position for ever, and a reader that comes late
+//! knows how much it has missed.
 //!
-//! A write that fails (disk full) drops whole lines, for the worker must go on. The log itself says how much is missing, as soon as it
-//! can be written again.
+//! A write that fails (disk full) drops whole lines, for the worker must go on. The log itself says
+//! how much is missing, as soon as it can be written again.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -47,7 +48,17 @@ impl Log {
         let file = open_append(&dir, name)?;
         let size = file.metadata()?.len();
         let start = last_end(&dir, name)?;
-        Ok(Self { dir, name: name.to_owned(), file, start, size, cap, out: Vec::new(), missing: None, torn: false })
+        Ok(Self {
+            dir,
+            name: name.to_owned(),
+            file,
+            start,
+            size,
+            cap,
+            out: Vec::new(),
+            missing: None,
+            torn: false,
+        })
     }
 
     /// Takes one line, in two parts, to be written by [`Self::flush`].
@@ -56,7 +67,17 @@ impl Log {
         if self.out.len() + text[0].len() + text[1].len() + 41 > MAX_WRITE {
             self.flush();
         }
-        for part in [stamp.as_bytes(), b" ", stream.as_bytes(), b" ", tag.as_bytes(), b" ", text[0], text[1], b"\n"] {
+        for part in [
+            stamp.as_bytes(),
+            b" ",
+            stream.as_bytes(),
+            b" ",
+            tag.as_bytes(),
+            b" ",
+            text[0],
+            text[1],
+            b"\n",
+        ] {
             self.out.extend_from_slice(part);
         }
     }
@@ -71,8 +92,15 @@ impl Log {
             match &mut self.missing {
                 Some(missing) => missing.bytes += dropped,
                 None => {
-                    say!("{} {}: output is dropped: {why}", crate::time::stamp(), self.name);
-                    self.missing = Some(Missing { bytes: dropped, why });
+                    say!(
+                        "{} {}: output is dropped: {why}",
+                        crate::time::stamp(),
+                        self.name
+                    );
+                    self.missing = Some(Missing {
+                        bytes: dropped,
+                        why,
+                    });
                 }
             }
         }
@@ -84,12 +112,17 @@ impl Log {
     fn write(&mut self, lines: &[u8]) -> Result<(), (u64, io::Error)> {
         let all = lines.len() as u64;
         let note = if self.missing.is_some() { NOTE } else { 0 };
-        self.rotate_if_full(lines.len() + note).map_err(|e| (all, e))?;
+        self.rotate_if_full(lines.len() + note)
+            .map_err(|e| (all, e))?;
         if let Some(Missing { bytes, why }) = &self.missing {
             // As old as the first line that can be written again.
-            let stamp = String::from_utf8_lossy(lines.split(|b| *b == b' ').next().unwrap_or_default()).into_owned();
+            let stamp =
+                String::from_utf8_lossy(lines.split(|b| *b == b' ').next().unwrap_or_default())
+                    .into_owned();
             let torn = if self.torn { "\n" } else { "" };
-            let note = format!("{torn}{stamp} stderr F [muster] {bytes} bytes of this log are missing here: {why}\n");
+            let note = format!(
+                "{torn}{stamp} stderr F [muster] {bytes} bytes of this log are missing here: {why}\n"
+            );
             self.append(note.as_bytes()).map_err(|(_, e)| (all, e))?;
             (self.missing, self.torn) = (None, false);
         }
@@ -112,7 +145,10 @@ impl Log {
             }
         };
         // A reader may have taken the whole lines already; half a line it has not.
-        let mut kept = lines[..written].iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+        let mut kept = lines[..written]
+            .iter()
+            .rposition(|b| *b == b'\n')
+            .map_or(0, |at| at + 1);
         if kept < written && self.file.set_len(self.size + kept as u64).is_err() {
             (kept, self.torn) = (written, true);
         }
@@ -125,14 +161,23 @@ impl Log {
             return Ok(());
         }
         let end = self.start + self.size;
-        match rustix::fs::renameat(&self.dir, &self.name, &self.dir, record::rotated_log(&self.name, end)) {
+        match rustix::fs::renameat(
+            &self.dir,
+            &self.name,
+            &self.dir,
+            record::rotated_log(&self.name, end),
+        ) {
             // It has its new name since an attempt that could not open the next file.
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
             Err(e) => return Err(e.into()),
         }
         if self.start > 0 {
             // Before the next file is opened, for which there may be no room otherwise.
-            let _ = rustix::fs::unlinkat(&self.dir, record::rotated_log(&self.name, self.start), AtFlags::empty());
+            let _ = rustix::fs::unlinkat(
+                &self.dir,
+                record::rotated_log(&self.name, self.start),
+                AtFlags::empty(),
+            );
         }
         self.file = open_append(&self.dir, &self.name)?;
         (self.start, self.size, self.torn) = (end, 0, false);
@@ -145,10 +190,17 @@ impl Log {
     }
 }
 
-/// A job may be able to write into its node's file system, so a link in place of a log is never followed.
+/// A job may be able to write into its node's file system, so a link in place of a log is never
+/// followed.
 fn open_append(dir: &OwnedFd, name: &str) -> io::Result<File> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(File::from(rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?))
+    let flags =
+        OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::openat(
+        dir,
+        name,
+        flags,
+        Mode::RUSR | Mode::WUSR,
+    )?))
 }
 
 /// Where the newest rotated file of a log ends; 0 if there is none.
@@ -156,7 +208,14 @@ fn last_end(dir: &OwnedFd, name: &str) -> io::Result<u64> {
     let mut last = 0;
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
-        last = last.max(entry.file_name().to_str().ok().and_then(|file| record::rotated_end(name, file)).unwrap_or(0));
+        last = last.max(
+            entry
+                .file_name()
+                .to_str()
+                .ok()
+                .and_then(|file| record::rotated_end(name, file))
+                .unwrap_or(0),
+        );
     }
     Ok(last)
 }
@@ -175,9 +234,13 @@ mod tests {
 
     /// The log's files, oldest first, each with where it ends (the newest: `None`) and its text.
     fn files(dir: &Path) -> Vec<(Option<u64>, String)> {
-        let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names = std::fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let text = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
-        let mut files: Vec<_> = names.map(|name| (record::rotated_end("rank-0.log", &name), text(&name))).collect();
+        let mut files: Vec<_> = names
+            .map(|name| (record::rotated_end("rank-0.log", &name), text(&name)))
+            .collect();
         files.sort_by_key(|(end, _)| end.unwrap_or(u64::MAX));
         files
     }
@@ -190,7 +253,9 @@ mod tests {
     }
 
     fn numbers(text: &str) -> Vec<u32> {
-        text.lines().map(|l| l.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+        text.lines()
+            .map(|l| l.rsplit(' ').next().unwrap().parse().unwrap())
+            .collect()
     }
 
     #[test]
@@ -208,7 +273,9 @@ mod tests {
             written += format!("T stderr F line {n}\n").len() as u64;
         }
         let files = files(dir.path());
-        let [(Some(end), older), (None, newer)] = &files[..] else { panic!("{} files", files.len()) };
+        let [(Some(end), older), (None, newer)] = &files[..] else {
+            panic!("{} files", files.len())
+        };
         assert!(older.len() as u64 <= CAP && newer.len() as u64 <= CAP);
         assert_eq!(end + newer.len() as u64, written, "the log's length");
         let numbers = numbers(&format!("{older}{newer}"));
@@ -221,9 +288,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut log = open(dir.path());
         write(&mut log, 0..6_000);
-        // As after a rename whose next file could not be opened: no descriptor was left, or no room.
+        // As after a rename whose next file could not be opened: no descriptor was left, or no
+        // room.
         let end = log.start + log.size;
-        std::fs::rename(dir.path().join("rank-0.log"), dir.path().join(record::rotated_log("rank-0.log", end))).unwrap();
+        std::fs::rename(
+            dir.path().join("rank-0.log"),
+            dir.path().join(record::rotated_log("rank-0.log", end)),
+        )
+        .unwrap();
         write(&mut log, 6_000..8_000);
         let files = files(dir.path());
         assert_eq!(files.len(), 2);
@@ -236,7 +308,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut log = open(dir.path());
         write(&mut log, 0..2);
-        let good = std::mem::replace(&mut log.file, File::options().append(true).open("/dev/full").unwrap());
+        let good = std::mem::replace(
+            &mut log.file,
+            File::options().append(true).open("/dev/full").unwrap(),
+        );
         write(&mut log, 2..4);
         write(&mut log, 4..6);
         log.file = good;
@@ -244,7 +319,10 @@ mod tests {
         let text = std::fs::read_to_string(dir.path().join("rank-0.log")).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[..2], ["T stderr F line 0", "T stderr F line 1"]);
-        assert_eq!(lines[2], "T stderr F [muster] 72 bytes of this log are missing here: No space left on device (os error 28)");
+        assert_eq!(
+            lines[2],
+            "T stderr F [muster] 72 bytes of this log are missing here: No space left on device (os error 28)"
+        );
         assert_eq!(lines[3..], ["T stderr F line 6", "T stderr F line 7"]);
     }
 
@@ -262,7 +340,10 @@ mod tests {
         log.flush();
         let mut taken = vec![0; 1 << 20];
         let n = rustix::io::read(&read, &mut taken).unwrap();
-        assert!(log.torn && log.size == n as u64, "a part of a line is there");
+        assert!(
+            log.torn && log.size == n as u64,
+            "a part of a line is there"
+        );
         std::fs::write(dir.path().join("rank-0.log"), &taken[..n]).unwrap();
         log.file = good;
         write(&mut log, 7..8);
@@ -270,7 +351,8 @@ mod tests {
         let last: Vec<&str> = text.lines().rev().take(2).collect();
         assert_eq!(last[0], "T stderr F line 7");
         assert!(
-            last[1].starts_with("T stderr F [muster] ") && last[1].contains(" bytes of this log are missing here: "),
+            last[1].starts_with("T stderr F [muster] ")
+                && last[1].contains(" bytes of this log are missing here: "),
             "{}",
             last[1]
         );
@@ -281,6 +363,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/dev/null", dir.path().join("rank-0.log")).unwrap();
         let fd = OwnedFd::from(File::open(dir.path()).unwrap());
-        assert_eq!(Log::open(&fd, "rank-0.log", 1 << 20).err().unwrap().raw_os_error(), Some(libc::ELOOP));
+        assert_eq!(
+            Log::open(&fd, "rank-0.log", 1 << 20)
+                .err()
+                .unwrap()
+                .raw_os_error(),
+            Some(libc::ELOOP)
+        );
     }
 }

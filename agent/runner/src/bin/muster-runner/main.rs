@@ -1,8 +1,9 @@
-//! The runner's binary: `muster-runner hold --dir DIR` holds one worker group; called as `muster-shim` it wraps one
-//! rank, as `muster-ranks` it starts all ranks of a node.
+//! The runner's binary: `muster-runner hold --dir DIR` holds one worker group; called as
+//! `muster-shim` it wraps one rank, as `muster-ranks` it starts all ranks of a node.
 
-/// Writes a line to standard error, which is the runner's log from the moment it holds a directory. A log that takes nothing, as on a full
-/// disk, ends nobody: `eprintln!` would panic, and a runner's end is its workers' end.
+/// Writes a line to standard error, which is the runner's log from the moment it holds a directory.
+/// A log that takes nothing, as on a full disk, ends nobody: `eprintln!` would panic, and a
+/// runner's end is its workers' end.
 macro_rules! say {
     ($($part:tt)*) => {
         drop(std::io::Write::write_all(&mut std::io::stderr(), format!("{}\n", format_args!($($part)*)).as_bytes()))
@@ -65,7 +66,9 @@ fn main() -> ExitCode {
     match Path::new(&name).file_name().and_then(|name| name.to_str()) {
         Some(shim::NAME) => return shim::run(args.collect()),
         Some(attend::NAME) => return attend::run(args.collect()),
-        Some(keeper::PROGRAM) => return hold::keep_forked(args.next().unwrap_or_default().as_ref()),
+        Some(keeper::PROGRAM) => {
+            return hold::keep_forked(args.next().unwrap_or_default().as_ref());
+        }
         _ => {}
     }
     match parse(args.collect()) {
@@ -129,14 +132,28 @@ fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
             Some(flag @ ("--launcher" | "--keeper")) => {
                 let pid = args.next().and_then(|pid| pid.to_str()?.parse().ok());
                 let pid = pid.ok_or_else(|| format!("{flag} needs the pid of a process"))?;
-                *(if flag == "--keeper" { &mut keeper } else { &mut launcher }) = Some(pid);
+                *(if flag == "--keeper" {
+                    &mut keeper
+                } else {
+                    &mut launcher
+                }) = Some(pid);
             }
-            Some("--dir") => dir = Some(PathBuf::from(args.next().ok_or("--dir needs a directory")?)),
-            Some(text) if text.starts_with("--dir=") => dir = Some(PathBuf::from(&text["--dir=".len()..])),
+            Some("--dir") => {
+                dir = Some(PathBuf::from(args.next().ok_or("--dir needs a directory")?))
+            }
+            Some(text) if text.starts_with("--dir=") => {
+                dir = Some(PathBuf::from(&text["--dir=".len()..]))
+            }
             _ => return Err(format!("unknown argument {arg:?}")),
         }
     }
-    Ok(Invocation::Hold(Options { dir: dir.ok_or("--dir is missing")?, foreground, cgroup, launcher, keeper }))
+    Ok(Invocation::Hold(Options {
+        dir: dir.ok_or("--dir is missing")?,
+        foreground,
+        cgroup,
+        launcher,
+        keeper,
+    }))
 }
 
 #[cfg(test)]
@@ -149,18 +166,40 @@ mod tests {
 
     #[test]
     fn invocations() {
-        let options = |foreground, cgroup| Options { dir: "/d".into(), foreground, cgroup, launcher: None, keeper: None };
+        let options = |foreground, cgroup| Options {
+            dir: "/d".into(),
+            foreground,
+            cgroup,
+            launcher: None,
+            keeper: None,
+        };
         let hold = |foreground, cgroup| Ok(Invocation::Hold(options(foreground, cgroup)));
-        let forked = Options { launcher: Some(8), keeper: Some(7), ..options(false, true) };
-        assert_eq!(parsed(&["hold", "--dir", "/d", "--launcher", "8", "--keeper", "7"]), Ok(Invocation::Hold(forked)));
-        assert_eq!(parsed(&["hold", "--dir", "/d", "--keeper", "x"]), Err("--keeper needs the pid of a process".into()));
+        let forked = Options {
+            launcher: Some(8),
+            keeper: Some(7),
+            ..options(false, true)
+        };
+        assert_eq!(
+            parsed(&["hold", "--dir", "/d", "--launcher", "8", "--keeper", "7"]),
+            Ok(Invocation::Hold(forked))
+        );
+        assert_eq!(
+            parsed(&["hold", "--dir", "/d", "--keeper", "x"]),
+            Err("--keeper needs the pid of a process".into())
+        );
         assert_eq!(parsed(&["hold", "--dir", "/d"]), hold(false, true));
-        assert_eq!(parsed(&["hold", "--dir=/d", "--foreground", "--no-cgroup"]), hold(true, false));
+        assert_eq!(
+            parsed(&["hold", "--dir=/d", "--foreground", "--no-cgroup"]),
+            hold(true, false)
+        );
         assert_eq!(parsed(&["--version"]), Ok(Invocation::Version));
         assert_eq!(parsed(&["hold", "--help"]), Ok(Invocation::Help));
         assert_eq!(parsed(&[]), Err("a command is missing".into()));
         assert_eq!(parsed(&["hold"]), Err("--dir is missing".into()));
-        assert_eq!(parsed(&["hold", "--dir"]), Err("--dir needs a directory".into()));
+        assert_eq!(
+            parsed(&["hold", "--dir"]),
+            Err("--dir needs a directory".into())
+        );
         assert_eq!(parsed(&["hold", "x"]), Err("unknown argument \"x\"".into()));
         assert_eq!(parsed(&["run"]), Err("unknown command \"run\"".into()));
     }

@@ -1,4 +1,5 @@
-//! The output of one rank or of the launcher: two pipes into one log, and what is learned on the way through.
+//! The output of one rank or of the launcher: two pipes into one log, and what is learned on the
+//! way through.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,13 +17,16 @@ use crate::steps::{Budget, Pattern};
 const TAIL_LINES: usize = 20;
 const TAIL_LINE: usize = 500;
 
-/// Bytes that all tails of one status may hold, so that 256 failed ranks still make a message of a fair size.
+/// Bytes that all tails of one status may hold, so that 256 failed ranks still make a message of a
+/// fair size.
 const TAILS: usize = 256 << 10;
 
-/// Reads of one stream per turn: 64 KiB each. A turn with 64 flooding streams moves 4 MiB, some milliseconds.
+/// Reads of one stream per turn: 64 KiB each. A turn with 64 flooding streams moves 4 MiB, some
+/// milliseconds.
 pub(crate) const CHUNK: usize = 64 << 10;
 
-/// Reads when a process has ended: what it wrote is in the pipe, at most 1 MiB as Linux limits pipes by default.
+/// Reads when a process has ended: what it wrote is in the pipe, at most 1 MiB as Linux limits
+/// pipes by default.
 const LAST_READS: usize = 17;
 
 /// One pipe.
@@ -56,7 +60,13 @@ impl Output {
         for fd in [&stdout, &stderr] {
             rustix::io::ioctl_fionbio(fd, true)?;
         }
-        let stream = |fd, name| Some(Stream { fd, lines: Lines::new(name), budget: Budget::default() });
+        let stream = |fd, name| {
+            Some(Stream {
+                fd,
+                lines: Lines::new(name),
+                budget: Budget::default(),
+            })
+        };
         Ok(Self {
             log,
             streams: [stream(stdout, "stdout"), stream(stderr, "stderr")],
@@ -69,20 +79,38 @@ impl Output {
 
     /// The open pipes by side.
     pub(crate) fn open(&self) -> impl Iterator<Item = (u8, &OwnedFd)> {
-        self.streams.iter().zip(0..).filter_map(|(stream, side)| Some((side, &stream.as_ref()?.fd)))
+        self.streams
+            .iter()
+            .zip(0..)
+            .filter_map(|(stream, side)| Some((side, &stream.as_ref()?.fd)))
     }
 
     /// Reads once from a side.
-    pub(crate) fn read(&mut self, side: u8, buffer: &mut [u8], pattern: &Pattern, now: Duration, stamp: &str) -> Read {
-        let Some(slot) = self.streams.get_mut(usize::from(side)) else { return Read::Nothing };
-        let Some(stream) = slot.as_mut() else { return Read::Nothing };
+    pub(crate) fn read(
+        &mut self,
+        side: u8,
+        buffer: &mut [u8],
+        pattern: &Pattern,
+        now: Duration,
+        stamp: &str,
+    ) -> Read {
+        let Some(slot) = self.streams.get_mut(usize::from(side)) else {
+            return Read::Nothing;
+        };
+        let Some(stream) = slot.as_mut() else {
+            return Read::Nothing;
+        };
         let got = match rustix::io::read(&stream.fd, &mut *buffer) {
             Ok(0) => None,
             Ok(n) => Some(&buffer[..n]),
             Err(Errno::AGAIN | Errno::INTR) => return Read::Nothing,
             Err(_) => None,
         };
-        let mut known = Known { tail: &mut self.tail, first_step: &mut self.first_step, last_step: &mut self.last_step };
+        let mut known = Known {
+            tail: &mut self.tail,
+            first_step: &mut self.first_step,
+            last_step: &mut self.last_step,
+        };
         let see = |seen: Seen| known.learn(side, seen, &mut stream.budget, pattern, now);
         match got {
             Some(bytes) => {
@@ -102,22 +130,37 @@ impl Output {
 
     /// When the beginning of a line will have waited long enough for its end.
     pub(crate) fn due(&self) -> Option<Duration> {
-        self.streams.iter().flatten().filter_map(|stream| stream.lines.due()).min()
+        self.streams
+            .iter()
+            .flatten()
+            .filter_map(|stream| stream.lines.due())
+            .min()
     }
 
     /// Writes the beginnings of lines that have waited long enough.
     pub(crate) fn show(&mut self, pattern: &Pattern, now: Duration, stamp: &str) {
         for (stream, side) in self.streams.iter_mut().zip(0..) {
             let Some(stream) = stream else { continue };
-            let mut known = Known { tail: &mut self.tail, first_step: &mut self.first_step, last_step: &mut self.last_step };
+            let mut known = Known {
+                tail: &mut self.tail,
+                first_step: &mut self.first_step,
+                last_step: &mut self.last_step,
+            };
             let see = |seen: Seen| known.learn(side, seen, &mut stream.budget, pattern, now);
             stream.lines.show(stamp, now, &mut self.log, see);
         }
         self.log.flush();
     }
 
-    /// Reads what a process that has ended left in its pipes. Returns the descriptors whose writers are all gone.
-    pub(crate) fn drain(&mut self, buffer: &mut [u8], pattern: &Pattern, now: Duration, stamp: &str) -> Vec<OwnedFd> {
+    /// Reads what a process that has ended left in its pipes. Returns the descriptors whose writers
+    /// are all gone.
+    pub(crate) fn drain(
+        &mut self,
+        buffer: &mut [u8],
+        pattern: &Pattern,
+        now: Duration,
+        stamp: &str,
+    ) -> Vec<OwnedFd> {
         let mut ended = Vec::new();
         for side in 0..2 {
             for _ in 0..LAST_READS {
@@ -143,10 +186,20 @@ impl Output {
     /// The last lines of stderr, shared fairly when there are many ranks.
     pub(crate) fn tail(&self, ranks: u32) -> Vec<String> {
         let per_line = (TAILS / TAIL_LINES / ranks.clamp(1, MAX_RANKS) as usize).min(TAIL_LINE);
-        let pending = self.streams[1].as_ref().map(|s| s.lines.pending()).filter(|p| !p.is_empty());
+        let pending = self.streams[1]
+            .as_ref()
+            .map(|s| s.lines.pending())
+            .filter(|p| !p.is_empty());
         let skip = (self.tail.len() + usize::from(pending.is_some())).saturating_sub(TAIL_LINES);
-        let lines = self.tail.iter().map(Vec::as_slice).chain(pending).skip(skip);
-        lines.map(|line| text(&line[..line.len().min(per_line)])).collect()
+        let lines = self
+            .tail
+            .iter()
+            .map(Vec::as_slice)
+            .chain(pending)
+            .skip(skip);
+        lines
+            .map(|line| text(&line[..line.len().min(per_line)]))
+            .collect()
     }
 }
 
@@ -158,14 +211,22 @@ struct Known<'a> {
 }
 
 impl Known<'_> {
-    fn learn(&mut self, side: u8, seen: Seen, budget: &mut Budget, pattern: &Pattern, now: Duration) {
+    fn learn(
+        &mut self,
+        side: u8,
+        seen: Seen,
+        budget: &mut Budget,
+        pattern: &Pattern,
+        now: Duration,
+    ) {
         let text = match seen {
             Seen::Line(line) => {
                 if side == 1 {
                     if self.tail.len() == TAIL_LINES {
                         self.tail.pop_front();
                     }
-                    self.tail.push_back(line[..line.len().min(TAIL_LINE)].to_vec());
+                    self.tail
+                        .push_back(line[..line.len().min(TAIL_LINE)].to_vec());
                 }
                 line
             }
@@ -178,11 +239,14 @@ impl Known<'_> {
     }
 }
 
-/// Text of output for JSON: what is not UTF-8 is replaced, and a character cut in half at the end is left out.
+/// Text of output for JSON: what is not UTF-8 is replaced, and a character cut in half at the end
+/// is left out.
 fn text(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
-        Err(e) if e.error_len().is_none() => String::from_utf8_lossy(&bytes[..e.valid_up_to()]).into_owned(),
+        Err(e) if e.error_len().is_none() => {
+            String::from_utf8_lossy(&bytes[..e.valid_up_to()]).into_owned()
+        }
         Err(_) => String::from_utf8_lossy(bytes).into_owned(),
     }
 }

@@ -1,4 +1,5 @@
-//! One epoll for everything the runner waits for; each descriptor carries a [`Source`] that says whose it is.
+//! One epoll for everything the runner waits for; each descriptor carries a [`Source`] that says
+//! whose it is.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,9 +7,12 @@ use std::time::Duration;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
-/// Events of one turn: what is left is returned by the next wait, so a flood on many descriptors cannot starve one.
+/// Events of one turn: what is left is returned by the next wait, so a flood on many descriptors
+/// cannot starve one.
 const BATCH: usize = 64;
 
 /// Whose descriptor is ready.
@@ -89,36 +93,76 @@ pub(crate) struct Poll {
 
 impl Poll {
     pub(crate) fn new() -> io::Result<Self> {
-        let alarm = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let alarm = timerfd_create(
+            TimerfdClockId::Boottime,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         // By edge: nobody has to read how often it rang.
-        epoll::add(&epoll, &alarm, EventData::new_u64(Source::Alarm.pack()), EventFlags::IN | EventFlags::ET)?;
-        Ok(Self { epoll, alarm, rings_at: None, ready: Vec::with_capacity(BATCH) })
+        epoll::add(
+            &epoll,
+            &alarm,
+            EventData::new_u64(Source::Alarm.pack()),
+            EventFlags::IN | EventFlags::ET,
+        )?;
+        Ok(Self {
+            epoll,
+            alarm,
+            rings_at: None,
+            ready: Vec::with_capacity(BATCH),
+        })
     }
 
-    /// Ends a wait at this moment of boot time. A wait's own timeout stands still while the machine does, and would have a deadline that
-    /// passed meanwhile noticed late by as much as was left of it.
+    /// Ends a wait at this moment of boot time. A wait's own timeout stands still while the machine
+    /// does, and would have a deadline that passed meanwhile noticed late by as much as was left of
+    /// it.
     pub(crate) fn ring_at(&mut self, at: Option<Duration>) -> io::Result<()> {
         if self.rings_at == at {
             return Ok(());
         }
-        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let never = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         // A moment of zero would be never.
         let first = at.map_or(never, |at| timespec(at.max(Duration::from_nanos(1))));
-        timerfd_settime(&self.alarm, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval: never, it_value: first })?;
+        timerfd_settime(
+            &self.alarm,
+            TimerfdTimerFlags::ABSTIME,
+            &Itimerspec {
+                it_interval: never,
+                it_value: first,
+            },
+        )?;
         self.rings_at = at;
         Ok(())
     }
 
     pub(crate) fn add(&self, fd: impl AsFd, source: Source, interest: Interest) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(source.pack()), interest.flags())?)
+        Ok(epoll::add(
+            &self.epoll,
+            fd,
+            EventData::new_u64(source.pack()),
+            interest.flags(),
+        )?)
     }
 
-    pub(crate) fn change(&self, fd: impl AsFd, source: Source, interest: Interest) -> io::Result<()> {
-        Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(source.pack()), interest.flags())?)
+    pub(crate) fn change(
+        &self,
+        fd: impl AsFd,
+        source: Source,
+        interest: Interest,
+    ) -> io::Result<()> {
+        Ok(epoll::modify(
+            &self.epoll,
+            fd,
+            EventData::new_u64(source.pack()),
+            interest.flags(),
+        )?)
     }
 
-    /// Must be called before the descriptor is closed where a copy of it may live on in another process.
+    /// Must be called before the descriptor is closed where a copy of it may live on in another
+    /// process.
     pub(crate) fn remove(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.epoll, fd);
     }
@@ -127,17 +171,28 @@ impl Poll {
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Vec<Source>> {
         let timeout = timeout.map(timespec);
         self.ready.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.ready), timeout.as_ref()) {
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut self.ready),
+            timeout.as_ref(),
+        ) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
-        Ok(self.ready.iter().map(|event| Source::unpack(event.data.u64())).collect())
+        Ok(self
+            .ready
+            .iter()
+            .map(|event| Source::unpack(event.data.u64()))
+            .collect())
     }
 }
 
 /// Beyond what the kernel takes is never: a grace may be "no limit".
 fn timespec(at: Duration) -> Timespec {
-    Timespec { tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(at.subsec_nanos()) }
+    Timespec {
+        tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(at.subsec_nanos()),
+    }
 }
 
 #[cfg(test)]
@@ -156,11 +211,16 @@ mod tests {
             assert_eq!(poll.wait(None).unwrap(), [Source::Alarm]);
             assert!(time::boot() >= at);
         }
-        poll.ring_at(Some(time::boot() + Duration::from_secs(3_600))).unwrap();
+        poll.ring_at(Some(time::boot() + Duration::from_secs(3_600)))
+            .unwrap();
         poll.ring_at(None).unwrap();
         assert_eq!(poll.wait(Some(Duration::from_millis(5))).unwrap(), []);
         poll.ring_at(Some(Duration::ZERO)).unwrap();
-        assert_eq!(poll.wait(None).unwrap(), [Source::Alarm], "it is over already");
+        assert_eq!(
+            poll.wait(None).unwrap(),
+            [Source::Alarm],
+            "it is over already"
+        );
     }
 
     #[test]

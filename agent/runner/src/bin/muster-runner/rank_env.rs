@@ -1,8 +1,9 @@
-//! The environment that torchrun would give each rank: all of it for the lanes without torchrun, and in every lane what torchrun keeps over
-//! restarts.
+//! The environment that torchrun would give each rank: all of it for the lanes without torchrun,
+//! and in every lane what torchrun keeps over restarts.
 //!
-//! Names and values as `torch.distributed.elastic.agent.server.local_elastic_agent` of torch 2.15 sets them for a static world of equal nodes; the
-//! compatibility suite (`tests/drills/tests/lanes.rs`) compares them with torchrun's, one by one.
+//! Names and values as `torch.distributed.elastic.agent.server.local_elastic_agent` of torch 2.15
+//! sets them for a static world of equal nodes; the compatibility suite
+//! (`tests/drills/tests/lanes.rs`) compares them with torchrun's, one by one.
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
@@ -13,18 +14,33 @@ use std::path::Path;
 use muster_runner::wire::{Hold, StartSpec};
 
 /// What a launch sets for torchrun and its shims alone.
-const OURS: [&str; 4] = ["PYTHON_EXEC", "MUSTER_SHIM_DIR", "MUSTER_SHIM_PROGRAM", "MUSTER_SHIM_ARGS"];
+const OURS: [&str; 4] = [
+    "PYTHON_EXEC",
+    "MUSTER_SHIM_DIR",
+    "MUSTER_SHIM_PROGRAM",
+    "MUSTER_SHIM_ARGS",
+];
 
-/// What torchrun keeps or counts over restarts, and the variable of a launch that holds it. Each generation has a torchrun of its own, which
-/// names its rendezvous after the generation and counts no restarts.
-pub(crate) const OVER_RESTARTS: [(&str, &str); 2] =
-    [("TORCHELASTIC_RUN_ID", "MUSTER_JOB_UID"), ("TORCHELASTIC_RESTART_COUNT", "MUSTER_RESTART_COUNT")];
+/// What torchrun keeps or counts over restarts, and the variable of a launch that holds it. Each
+/// generation has a torchrun of its own, which names its rendezvous after the generation and counts
+/// no restarts.
+pub(crate) const OVER_RESTARTS: [(&str, &str); 2] = [
+    ("TORCHELASTIC_RUN_ID", "MUSTER_JOB_UID"),
+    ("TORCHELASTIC_RESTART_COUNT", "MUSTER_RESTART_COUNT"),
+];
 
-/// The folder, in the runner's directory, in which `@record` notes each rank's exception; torchrun has such files as well.
+/// The folder, in the runner's directory, in which `@record` notes each rank's exception; torchrun
+/// has such files as well.
 const ERRORS: &str = "errors";
 
 /// The complete environment of the rank with this local rank. `dir`: the runner's directory.
-pub(crate) fn of(spec: &StartSpec, hold: &Hold, run_id: &str, local: u32, dir: &Path) -> BTreeMap<String, String> {
+pub(crate) fn of(
+    spec: &StartSpec,
+    hold: &Hold,
+    run_id: &str,
+    local: u32,
+    dir: &Path,
+) -> BTreeMap<String, String> {
     let mut env = spec.env.clone();
     for name in OURS {
         env.remove(name);
@@ -48,8 +64,14 @@ pub(crate) fn of(spec: &StartSpec, hold: &Hold, run_id: &str, local: u32, dir: &
         ("ROLE_NAME", "default".to_owned()),
         ("TORCHELASTIC_RUN_ID", run_id.to_owned()),
         ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned()),
-        ("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT".to_owned()),
-        ("TORCHELASTIC_ERROR_FILE", error_file.to_string_lossy().into_owned()),
+        (
+            "TORCHELASTIC_SIGNALS_TO_HANDLE",
+            "SIGTERM,SIGINT,SIGHUP,SIGQUIT".to_owned(),
+        ),
+        (
+            "TORCHELASTIC_ERROR_FILE",
+            error_file.to_string_lossy().into_owned(),
+        ),
     ];
     env.extend(texts.map(|(name, text)| (name.to_owned(), text)));
     for (name, source) in OVER_RESTARTS {
@@ -57,7 +79,8 @@ pub(crate) fn of(spec: &StartSpec, hold: &Hold, run_id: &str, local: u32, dir: &
             env.insert(name.to_owned(), value);
         }
     }
-    env.entry("TORCH_NCCL_ASYNC_ERROR_HANDLING".to_owned()).or_insert_with(|| "1".to_owned());
+    env.entry("TORCH_NCCL_ASYNC_ERROR_HANDLING".to_owned())
+        .or_insert_with(|| "1".to_owned());
     env
 }
 

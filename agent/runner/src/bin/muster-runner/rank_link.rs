@@ -1,4 +1,5 @@
-//! One rank's connection to its runner, as the process holds it that stands for the rank: a shim, or the attendant of all ranks.
+//! One rank's connection to its runner, as the process holds it that stands for the rank: a shim,
+//! or the attendant of all ranks.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -11,7 +12,8 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use crate::ranks::{Hear, Say};
 
-/// The connection to the runner, whose writes and the wait for the first answer block: both sides are of one mind.
+/// The connection to the runner, whose writes and the wait for the first answer block: both sides
+/// are of one mind.
 pub(crate) struct RankLink {
     pub(crate) stream: UnixStream,
     buffer: Vec<u8>,
@@ -21,13 +23,18 @@ pub(crate) struct RankLink {
 
 impl RankLink {
     pub(crate) fn connect(dir: &Path) -> Result<Self, String> {
-        let stream = socket::connect_to(dir, socket::RANKS).map_err(|e| format!("{}/{}: {e}", dir.display(), socket::RANKS))?;
+        let stream = socket::connect_to(dir, socket::RANKS)
+            .map_err(|e| format!("{}/{}: {e}", dir.display(), socket::RANKS))?;
         Ok(Self::adopt(stream, 0))
     }
 
     /// A connection on which so many lines have been answered, with nothing of the next read yet.
     pub(crate) fn adopt(stream: UnixStream, answers: u32) -> Self {
-        Self { stream, buffer: Vec::new(), answers }
+        Self {
+            stream,
+            buffer: Vec::new(),
+            answers,
+        }
     }
 
     /// Introduces the rank and hands over the read ends of its output.
@@ -36,7 +43,12 @@ impl RankLink {
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(fds));
         let line = line(say);
-        let sent = rustix::net::sendmsg(&self.stream, &[IoSlice::new(&line)], &mut ancillary, SendFlags::NOSIGNAL);
+        let sent = rustix::net::sendmsg(
+            &self.stream,
+            &[IoSlice::new(&line)],
+            &mut ancillary,
+            SendFlags::NOSIGNAL,
+        );
         if sent.map_err(|e| format!("runner: {e}"))? != line.len() {
             return Err("runner: a short write".into());
         }
@@ -54,7 +66,9 @@ impl RankLink {
     }
 
     pub(crate) fn say(&mut self, say: &Say) -> Result<(), String> {
-        self.stream.write_all(&line(say)).map_err(|e| format!("runner: {e}"))
+        self.stream
+            .write_all(&line(say))
+            .map_err(|e| format!("runner: {e}"))
     }
 
     /// Reads once, and returns the whole lines; an error when the runner is gone.
@@ -69,7 +83,8 @@ impl RankLink {
         let mut heard = Vec::new();
         while let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = self.buffer.drain(..=end).collect();
-            let hear: Hear = serde_json::from_slice(&line[..end]).map_err(|e| format!("runner: {e}"))?;
+            let hear: Hear =
+                serde_json::from_slice(&line[..end]).map_err(|e| format!("runner: {e}"))?;
             self.answers += u32::from(hear.ok);
             heard.push(hear);
         }

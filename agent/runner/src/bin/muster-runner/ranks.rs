@@ -1,10 +1,12 @@
 //! `ranks.sock`: where the shim of each rank reports to the runner.
 //!
-//! One connection per rank, one JSON object per line. The shim says `hello` and hands over the read ends of the rank's
-//! output, then `started`, then `exited`; each is answered before the shim goes on, so an exit is on disk before
-//! torchrun sees it. The connection is also a lifeline: a shim that loses it kills its rank.
+//! One connection per rank, one JSON object per line. The shim says `hello` and hands over the read
+//! ends of the rank's output, then `started`, then `exited`; each is answered before the shim goes
+//! on, so an exit is on disk before torchrun sees it. The connection is also a lifeline: a shim
+//! that loses it kills its rank.
 //!
-//! Who connects is judged by what the kernel says of the peer. Whoever breaks a rule hears why and is closed.
+//! Who connects is judged by what the kernel says of the peer. Whoever breaks a rule hears why and
+//! is closed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSliceMut, Write};
@@ -31,12 +33,25 @@ const SPARE: usize = 16;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 pub(crate) enum Say {
-    Hello { v: u32, rank: u32, local_rank: u32, pid: i32 },
-    Started { pid: i32, start_time: u64, at_us: u64 },
-    Exited { exit: Exit, at_us: u64 },
+    Hello {
+        v: u32,
+        rank: u32,
+        local_rank: u32,
+        pid: i32,
+    },
+    Started {
+        pid: i32,
+        start_time: u64,
+        at_us: u64,
+    },
+    Exited {
+        exit: Exit,
+        at_us: u64,
+    },
 }
 
-/// What it hears: `ok` after each of its own lines, `signal` at any time, `error` as the last thing.
+/// What it hears: `ok` after each of its own lines, `signal` at any time, `error` as the last
+/// thing.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Hear {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -49,9 +64,23 @@ pub(crate) struct Hear {
 
 /// What the runner learns, each with the rank it is about.
 pub(crate) enum Event {
-    Hello { rank: u32, local_rank: u32, stdout: OwnedFd, stderr: OwnedFd },
-    Started { rank: u32, pid: i32, start_time: u64, at_us: u64 },
-    Exited { rank: u32, exit: Exit, at_us: u64 },
+    Hello {
+        rank: u32,
+        local_rank: u32,
+        stdout: OwnedFd,
+        stderr: OwnedFd,
+    },
+    Started {
+        rank: u32,
+        pid: i32,
+        start_time: u64,
+        at_us: u64,
+    },
+    Exited {
+        rank: u32,
+        exit: Exit,
+        at_us: u64,
+    },
 }
 
 pub(crate) struct Ranks {
@@ -84,14 +113,27 @@ impl Ranks {
         let listener = muster_runner::socket::listen(muster_runner::socket::RANKS)?;
         listener.set_nonblocking(true)?;
         poll.add(&listener, Source::RanksListener, Interest::Read)?;
-        Ok(Self { listener, shims: BTreeMap::new(), next: 0, seen: BTreeSet::new() })
+        Ok(Self {
+            listener,
+            shims: BTreeMap::new(),
+            next: 0,
+            seen: BTreeSet::new(),
+        })
     }
 
     /// Takes one connection in. `expected` are the ranks of the started group.
     pub(crate) fn accept(&mut self, poll: &Poll, expected: Option<&Range<u32>>) {
-        let Ok((stream, _)) = self.listener.accept() else { return };
+        let Ok((stream, _)) = self.listener.accept() else {
+            return;
+        };
         let Ok(peer) = sys::peer(&stream) else { return };
-        let mut shim = Shim { stream, pid: peer.pid, buffer: Vec::new(), fds: Vec::new(), stage: Stage::Silent };
+        let mut shim = Shim {
+            stream,
+            pid: peer.pid,
+            buffer: Vec::new(),
+            fds: Vec::new(),
+            stage: Stage::Silent,
+        };
         if shim.stream.set_nonblocking(true).is_err() {
             return;
         }
@@ -104,16 +146,26 @@ impl Ranks {
         } else {
             let id = self.next;
             self.next = self.next.wrapping_add(1);
-            if poll.add(&shim.stream, Source::Shim(id), Interest::Read).is_ok() {
+            if poll
+                .add(&shim.stream, Source::Shim(id), Interest::Read)
+                .is_ok()
+            {
                 self.shims.insert(id, shim);
             }
         }
     }
 
     /// Reads one connection. A connection that ends or breaks a rule is gone afterwards.
-    pub(crate) fn read(&mut self, id: u32, poll: &Poll, expected: Option<&Range<u32>>) -> Vec<Event> {
+    pub(crate) fn read(
+        &mut self,
+        id: u32,
+        poll: &Poll,
+        expected: Option<&Range<u32>>,
+    ) -> Vec<Event> {
         let mut events = Vec::new();
-        let Some(shim) = self.shims.get_mut(&id) else { return events };
+        let Some(shim) = self.shims.get_mut(&id) else {
+            return events;
+        };
         let outcome = loop {
             match shim.receive() {
                 Ok(Received::Bytes) => {}
@@ -138,7 +190,11 @@ impl Ranks {
 
     /// Answers the last line of the rank's shim.
     pub(crate) fn answer(&mut self, rank: u32, hear: &Hear) {
-        if let Some(shim) = self.shims.values_mut().find(|s| s.stage.rank() == Some(rank)) {
+        if let Some(shim) = self
+            .shims
+            .values_mut()
+            .find(|s| s.stage.rank() == Some(rank))
+        {
             shim.tell(hear);
         }
     }
@@ -146,7 +202,10 @@ impl Ranks {
     /// Has every shim pass a signal on to its rank.
     pub(crate) fn signal(&mut self, signal: i32) {
         for shim in self.shims.values_mut().filter(|s| s.stage.rank().is_some()) {
-            shim.tell(&Hear { signal: Some(signal), ..Hear::default() });
+            shim.tell(&Hear {
+                signal: Some(signal),
+                ..Hear::default()
+            });
         }
     }
 
@@ -177,7 +236,12 @@ impl Shim {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC;
-        let got = match rustix::net::recvmsg(&self.stream, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+        let got = match rustix::net::recvmsg(
+            &self.stream,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut ancillary,
+            flags,
+        ) {
             Ok(got) => got,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(Received::Later),
             Err(_) => return Ok(Received::End),
@@ -197,10 +261,16 @@ impl Shim {
         Ok(Received::Bytes)
     }
 
-    fn lines(&mut self, seen: &mut BTreeSet<u32>, expected: Option<&Range<u32>>, events: &mut Vec<Event>) -> Result<(), String> {
+    fn lines(
+        &mut self,
+        seen: &mut BTreeSet<u32>,
+        expected: Option<&Range<u32>>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), String> {
         while let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = self.buffer.drain(..=end).collect();
-            let say = serde_json::from_slice(&line[..end]).map_err(|e| format!("not a line of a shim: {e}"))?;
+            let say = serde_json::from_slice(&line[..end])
+                .map_err(|e| format!("not a line of a shim: {e}"))?;
             events.push(self.judge(say, seen, expected)?);
         }
         if self.buffer.len() > MAX_LINE {
@@ -210,24 +280,45 @@ impl Shim {
     }
 
     /// Checks one line against the stage of this connection and what the kernel says.
-    fn judge(&mut self, say: Say, seen: &mut BTreeSet<u32>, expected: Option<&Range<u32>>) -> Result<Event, String> {
+    fn judge(
+        &mut self,
+        say: Say,
+        seen: &mut BTreeSet<u32>,
+        expected: Option<&Range<u32>>,
+    ) -> Result<Event, String> {
         match (say, self.stage) {
-            (Say::Hello { v, rank, local_rank, pid }, Stage::Silent) => {
+            (
+                Say::Hello {
+                    v,
+                    rank,
+                    local_rank,
+                    pid,
+                },
+                Stage::Silent,
+            ) => {
                 if v != muster_runner::wire::VERSION {
                     return Err(format!("hello: v: {v} is not a version this runner speaks"));
                 }
-                let Some(expected) = expected else { return Err("hello: nothing was started".into()) };
+                let Some(expected) = expected else {
+                    return Err("hello: nothing was started".into());
+                };
                 if !expected.contains(&rank) {
                     let Range { start, end } = expected;
                     return Err(format!("hello: rank {rank} is not one of {start}..{end}"));
                 }
                 if local_rank != rank - expected.start {
-                    return Err(format!("hello: rank {rank} cannot have local rank {local_rank}"));
+                    return Err(format!(
+                        "hello: rank {rank} cannot have local rank {local_rank}"
+                    ));
                 }
                 if pid != self.pid {
-                    return Err(format!("hello: pid {pid} is not the peer, which is {}", self.pid));
+                    return Err(format!(
+                        "hello: pid {pid} is not the peer, which is {}",
+                        self.pid
+                    ));
                 }
-                let Ok([stdout, stderr]) = <[OwnedFd; 2]>::try_from(std::mem::take(&mut self.fds)) else {
+                let Ok([stdout, stderr]) = <[OwnedFd; 2]>::try_from(std::mem::take(&mut self.fds))
+                else {
                     return Err("hello: two descriptors are missing".into());
                 };
                 if ![&stdout, &stderr].into_iter().all(is_pipe) {
@@ -240,15 +331,32 @@ impl Shim {
                     return Err(format!("hello: rank {rank} has been here before"));
                 }
                 self.stage = Stage::Greeted(rank);
-                Ok(Event::Hello { rank, local_rank, stdout, stderr })
+                Ok(Event::Hello {
+                    rank,
+                    local_rank,
+                    stdout,
+                    stderr,
+                })
             }
-            (Say::Started { pid, start_time, at_us }, Stage::Greeted(rank)) => {
+            (
+                Say::Started {
+                    pid,
+                    start_time,
+                    at_us,
+                },
+                Stage::Greeted(rank),
+            ) => {
                 // Its own pid: the program could not be started.
                 if pid != self.pid && Stat::of(pid).is_ok_and(|s| s.ppid != self.pid) {
                     return Err(format!("started: pid {pid} is not a child of the shim"));
                 }
                 self.stage = Stage::Started(rank);
-                Ok(Event::Started { rank, pid, start_time, at_us })
+                Ok(Event::Started {
+                    rank,
+                    pid,
+                    start_time,
+                    at_us,
+                })
             }
             (Say::Exited { exit, at_us }, Stage::Started(rank)) => {
                 self.stage = Stage::Exited(rank);
@@ -266,10 +374,14 @@ impl Shim {
     }
 
     fn refuse(&mut self, why: &str) {
-        self.tell(&Hear { error: Some(why.to_owned()), ..Hear::default() });
+        self.tell(&Hear {
+            error: Some(why.to_owned()),
+            ..Hear::default()
+        });
     }
 
-    /// A shim hears a few short lines in its life, so the socket always has room; if not, it is gone soon.
+    /// A shim hears a few short lines in its life, so the socket always has room; if not, it is
+    /// gone soon.
     fn tell(&mut self, hear: &Hear) {
         let mut line = serde_json::to_vec(hear).expect("strings always serialize");
         line.push(b'\n');
@@ -278,5 +390,6 @@ impl Shim {
 }
 
 fn is_pipe(fd: &OwnedFd) -> bool {
-    rustix::fs::fstat(fd).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_fifo())
+    rustix::fs::fstat(fd)
+        .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_fifo())
 }

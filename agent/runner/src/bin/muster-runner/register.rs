@@ -1,8 +1,8 @@
-//! Keeps `descendants.json` true while the runner lives: it looks at a modest pace and when a rank starts, and writes
-//! when something has changed.
+//! Keeps `descendants.json` true while the runner lives: it looks at a modest pace and when a rank
+//! starts, and writes when something has changed.
 //!
-//! A process that leaves its parent, its session and its environment between two looks is not in the list. The pace is
-//! the price: a look reads a file for each process of the machine.
+//! A process that leaves its parent, its session and its environment between two looks is not in
+//! the list. The pace is the price: a look reads a file for each process of the machine.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,8 @@ const GAP: Duration = Duration::from_secs(1);
 /// Gap after which a rank that starts is looked for: ranks start in bursts.
 const HURRY: Duration = Duration::from_millis(50);
 
-/// A look may take one part in so many of the runner's time, however many processes the machine has.
+/// A look may take one part in so many of the runner's time, however many processes the machine
+/// has.
 const SHARE: u32 = 100;
 
 pub(crate) struct Register {
@@ -38,9 +39,19 @@ pub(crate) struct Register {
 impl Register {
     /// An empty list in the current directory, for the runner of this boot.
     pub(crate) fn begin(boot_id: &str) -> io::Result<Self> {
-        let list = Descendants { v: VERSION, boot_id: boot_id.to_owned(), ..Descendants::default() };
+        let list = Descendants {
+            v: VERSION,
+            boot_id: boot_id.to_owned(),
+            ..Descendants::default()
+        };
         list.write(Path::new("."))?;
-        Ok(Self { list, written: true, failed: false, looked: Duration::ZERO, next: Duration::ZERO })
+        Ok(Self {
+            list,
+            written: true,
+            failed: false,
+            looked: Duration::ZERO,
+            next: Duration::ZERO,
+        })
     }
 
     /// Brings the next look forward.
@@ -77,8 +88,18 @@ impl Register {
     }
 
     fn note(&mut self, all: Vec<Stat>, own_session: i32) {
-        let session = |stat: &Stat| if stat.session == own_session { 0 } else { stat.session };
-        let entry = |stat: &Stat| Descendant { pid: stat.pid, start_time: stat.start_time, session: session(stat) };
+        let session = |stat: &Stat| {
+            if stat.session == own_session {
+                0
+            } else {
+                stat.session
+            }
+        };
+        let entry = |stat: &Stat| Descendant {
+            pid: stat.pid,
+            start_time: stat.start_time,
+            session: session(stat),
+        };
         let mut processes: Vec<Descendant> = all.iter().map(entry).collect();
         processes.sort_unstable();
         let cut = processes.len() > MAX;
@@ -98,11 +119,24 @@ mod tests {
     use super::*;
 
     fn register() -> Register {
-        Register { list: Descendants::default(), written: true, failed: false, looked: Duration::ZERO, next: Duration::ZERO }
+        Register {
+            list: Descendants::default(),
+            written: true,
+            failed: false,
+            looked: Duration::ZERO,
+            next: Duration::ZERO,
+        }
     }
 
     fn stat(pid: i32, session: i32) -> Stat {
-        Stat { pid, state: b'S', ppid: 1, session, threads: 1, start_time: 5 }
+        Stat {
+            pid,
+            state: b'S',
+            ppid: 1,
+            session,
+            threads: 1,
+            start_time: 5,
+        }
     }
 
     #[test]
@@ -110,8 +144,17 @@ mod tests {
         let mut register = register();
         register.note(vec![stat(7, 7), stat(6, 3)], 3);
         assert!(!std::mem::replace(&mut register.written, true));
-        let noted: Vec<_> = register.list.processes.iter().map(|p| (p.pid, p.session)).collect();
-        assert_eq!(noted, [(6, 0), (7, 7)], "the runner's own session is left out");
+        let noted: Vec<_> = register
+            .list
+            .processes
+            .iter()
+            .map(|p| (p.pid, p.session))
+            .collect();
+        assert_eq!(
+            noted,
+            [(6, 0), (7, 7)],
+            "the runner's own session is left out"
+        );
         register.note(vec![stat(6, 3), stat(7, 7)], 3);
         assert!(register.written);
         register.note(vec![stat(6, 3)], 3);
@@ -122,7 +165,10 @@ mod tests {
     fn more_than_are_listed_are_said_to_be_more() {
         let mut register = register();
         register.note((1..=MAX as i32 + 1).map(|pid| stat(pid, pid)).collect(), 0);
-        assert_eq!((register.list.processes.len(), register.list.cut), (MAX, true));
+        assert_eq!(
+            (register.list.processes.len(), register.list.cut),
+            (MAX, true)
+        );
         register.note(vec![stat(1, 1)], 0);
         assert!(!register.list.cut);
     }

@@ -1,7 +1,9 @@
-//! The runner's one loop: waits, hears everybody, writes exits down, drives the group to its proven death, tells.
+//! The runner's one loop: waits, hears everybody, writes exits down, drives the group to its proven
+//! death, tells.
 //!
-//! Single-threaded on purpose: children are forked from this thread, and the kernel ties their death signal to it. Each
-//! turn does a bounded amount of work, so a worker that floods its output delays an answer by milliseconds at most.
+//! Single-threaded on purpose: children are forked from this thread, and the kernel ties their
+//! death signal to it. Each turn does a bounded amount of work, so a worker that floods its output
+//! delays an answer by milliseconds at most.
 
 mod command;
 mod ending;
@@ -35,7 +37,8 @@ const PUSH_GAP: Duration = Duration::from_millis(50);
 /// Gap between two attempts to write, when the disk is full.
 pub(crate) const DISK_GAP: Duration = Duration::from_secs(1);
 
-/// A dead group's runner without a store goes when nobody has asked for this long: its outcome is on disk.
+/// A dead group's runner without a store goes when nobody has asked for this long: its outcome is
+/// on disk.
 const DEAD_IDLE: Duration = Duration::from_secs(2);
 
 /// One with a store waits for other nodes' launchers, which may be between two connections.
@@ -83,7 +86,8 @@ pub(crate) struct Books {
     next_outcome: Duration,
     released: bool,
     launcher_gone_termed: bool,
-    /// Clients and requests that wait for an answer of the launcher that stays, by token. Agents ask for a few things at a time.
+    /// Clients and requests that wait for an answer of the launcher that stays, by token. Agents
+    /// ask for a few things at a time.
     asked: BTreeMap<u64, (u32, u64)>,
     /// The token of the next; the start of the launcher has 0.
     asked_next: u64,
@@ -132,13 +136,21 @@ impl Runner {
             let lines = self.show_lines(now);
             let advance = self.advance(now);
             self.poll.ring_at(advance)?;
-            let look = self.group.launcher.as_ref().filter(|_| self.group.dead.is_none()).map(|_| self.register.mind(now));
+            let look = self
+                .group
+                .launcher
+                .as_ref()
+                .filter(|_| self.group.dead.is_none())
+                .map(|_| self.register.mind(now));
             self.write_exits(now);
             self.tell(now);
             match self.rest(now) {
                 Rest::Go => return Ok(()),
                 Rest::Until(at) => {
-                    let next = [advance, at, lines, look, self.books.next_exits].into_iter().flatten().min();
+                    let next = [advance, at, lines, look, self.books.next_exits]
+                        .into_iter()
+                        .flatten()
+                        .min();
                     timeout = next.map(|at| at.saturating_sub(now));
                 }
             }
@@ -156,11 +168,15 @@ impl Runner {
                 self.control.ready(id, &self.poll);
                 self.answer_client(id, now);
             }
-            Source::RanksListener => self.ranks.accept(&self.poll, self.group.expected().as_ref()),
+            Source::RanksListener => self
+                .ranks
+                .accept(&self.poll, self.group.expected().as_ref()),
             Source::Shim(id) => self.hear_shim(id, now),
             Source::Stream(id, side) => self.read_output(id, side, now),
             Source::Store => {
-                let Some(served) = &mut self.served else { return Ok(()) };
+                let Some(served) = &mut self.served else {
+                    return Ok(());
+                };
                 match served.turn(now).map_err(io::Error::other)? {
                     News::Joined => self.books.urgent = true,
                     News::Clients => self.books.changed = true,
@@ -182,7 +198,8 @@ impl Runner {
         }
     }
 
-    /// Asks everybody to end; the first time by TERM to the launcher's group and, through its shim, to each rank.
+    /// Asks everybody to end; the first time by TERM to the launcher's group and, through its shim,
+    /// to each rank.
     pub(crate) fn stop(&mut self, now: Duration, grace: Duration, reason: &str) {
         self.books.urgent = true;
         if self.group.dead.is_some() || !self.group.ask_stop(now, grace, reason) {
@@ -198,16 +215,22 @@ impl Runner {
         self.ranks.signal(libc::SIGTERM);
     }
 
-    /// Stops a group that lives by word of the coordinator, if the last one is too old. When to look again.
+    /// Stops a group that lives by word of the coordinator, if the last one is too old. When to
+    /// look again.
     pub(crate) fn mind_fence(&mut self, now: Duration) -> Option<Duration> {
-        let due = self.fence.due(&self.hold).filter(|_| !self.fence.closed && self.group.dead.is_none())?;
+        let due = self
+            .fence
+            .due(&self.hold)
+            .filter(|_| !self.fence.closed && self.group.dead.is_none())?;
         if now < due {
             return Some(due);
         }
         self.fence.closed = true;
         let of_itself = matches!(self.group.phase(), Phase::Holding | Phase::Running);
         // From when it was due: who stood still beyond it, with or without the machine, has had it.
-        let grace = due.saturating_add(Duration::from_millis(self.hold.term_grace_ms)).saturating_sub(now);
+        let grace = due
+            .saturating_add(Duration::from_millis(self.hold.term_grace_ms))
+            .saturating_sub(now);
         self.stop(now, grace, CLOSED);
         if let Some(stop) = self.group.stop.as_mut().filter(|_| of_itself) {
             stop.fenced = true;
@@ -221,16 +244,43 @@ impl Runner {
         for event in self.ranks.read(id, &self.poll, expected.as_ref()) {
             self.books.urgent = true;
             match event {
-                Event::Hello { rank, local_rank, stdout, stderr } => self.hello(rank, local_rank, stdout, stderr),
-                Event::Started { rank, pid, start_time, at_us } => {
+                Event::Hello {
+                    rank,
+                    local_rank,
+                    stdout,
+                    stderr,
+                } => self.hello(rank, local_rank, stdout, stderr),
+                Event::Started {
+                    rank,
+                    pid,
+                    start_time,
+                    at_us,
+                } => {
                     if let Some(entry) = self.group.ranks.get_mut(&rank) {
-                        entry.process = Some(Process { pid, start_time, started_us: at_us, end: None });
+                        entry.process = Some(Process {
+                            pid,
+                            start_time,
+                            started_us: at_us,
+                            end: None,
+                        });
                         self.register.hurry(now);
                     }
-                    self.ranks.answer(rank, &Hear { ok: true, ..Hear::default() });
+                    self.ranks.answer(
+                        rank,
+                        &Hear {
+                            ok: true,
+                            ..Hear::default()
+                        },
+                    );
                     if self.group.stop.is_some() {
                         // The stop came between hello and start.
-                        self.ranks.answer(rank, &Hear { signal: Some(libc::SIGTERM), ..Hear::default() });
+                        self.ranks.answer(
+                            rank,
+                            &Hear {
+                                signal: Some(libc::SIGTERM),
+                                ..Hear::default()
+                            },
+                        );
                     }
                 }
                 Event::Exited { rank, exit, at_us } => {
@@ -243,24 +293,40 @@ impl Runner {
 
     fn hello(&mut self, rank: u32, local_rank: u32, stdout: OwnedFd, stderr: OwnedFd) {
         let hear = if self.group.stop.is_some() || self.group.killing.is_some() {
-            Hear { error: Some("the worker group is being stopped".into()), ..Hear::default() }
+            Hear {
+                error: Some("the worker group is being stopped".into()),
+                ..Hear::default()
+            }
         } else {
             match self.take_output(rank + 1, &record::rank_log(rank), stdout, stderr) {
                 Ok(output) => {
                     self.group.ranks.insert(rank, Rank::new(local_rank, output));
-                    Hear { ok: true, ..Hear::default() }
+                    Hear {
+                        ok: true,
+                        ..Hear::default()
+                    }
                 }
-                Err(e) => Hear { error: Some(format!("{}: {e}", record::rank_log(rank))), ..Hear::default() },
+                Err(e) => Hear {
+                    error: Some(format!("{}: {e}", record::rank_log(rank))),
+                    ..Hear::default()
+                },
             }
         };
         self.ranks.answer(rank, &hear);
     }
 
-    fn take_output(&mut self, id: u32, name: &str, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Output> {
+    fn take_output(
+        &mut self,
+        id: u32,
+        name: &str,
+        stdout: OwnedFd,
+        stderr: OwnedFd,
+    ) -> io::Result<Output> {
         let log = Log::open(&self.logs, name, self.hold.log_bytes)?;
         let output = Output::new(log, stdout, stderr)?;
         for (side, fd) in output.open() {
-            self.poll.add(fd, Source::Stream(id, side), Interest::Read)?;
+            self.poll
+                .add(fd, Source::Stream(id, side), Interest::Read)?;
         }
         Ok(output)
     }
@@ -272,9 +338,18 @@ impl Runner {
         };
         let Some(output) = output else { return };
         let stepped = output.first_step.is_some();
-        let read = output.read(side, &mut self.books.buffer, &self.pattern, now, &time::stamp());
+        let read = output.read(
+            side,
+            &mut self.books.buffer,
+            &self.pattern,
+            now,
+            &time::stamp(),
+        );
         self.books.urgent |= id != LAUNCHER && !stepped && output.first_step.is_some();
-        self.books.show_lines = [self.books.show_lines, output.due()].into_iter().flatten().min();
+        self.books.show_lines = [self.books.show_lines, output.due()]
+            .into_iter()
+            .flatten()
+            .min();
         match read {
             Read::Some => self.books.changed |= id != LAUNCHER,
             Read::Nothing => {}
@@ -282,11 +357,17 @@ impl Runner {
         }
     }
 
-    /// Writes the beginnings of lines that have waited long enough for their ends. When to do so again.
+    /// Writes the beginnings of lines that have waited long enough for their ends. When to do so
+    /// again.
     fn show_lines(&mut self, now: Duration) -> Option<Duration> {
         if self.books.show_lines.is_some_and(|due| due <= now) {
-            let launcher = self.group.launcher.iter_mut().map(|launcher| &mut launcher.output);
-            let outputs = launcher.chain(self.group.ranks.values_mut().map(|rank| &mut rank.output));
+            let launcher = self
+                .group
+                .launcher
+                .iter_mut()
+                .map(|launcher| &mut launcher.output);
+            let outputs =
+                launcher.chain(self.group.ranks.values_mut().map(|rank| &mut rank.output));
             let stamp = time::stamp();
             let mut next = None;
             for output in outputs {
@@ -301,14 +382,20 @@ impl Runner {
     /// Notes a rank's end after everything it wrote was read.
     fn rank_ended(&mut self, rank: u32, exit: Exit, at_us: u64, now: Duration) {
         if let Some(entry) = self.group.ranks.get_mut(&rank) {
-            let ended = entry.output.drain(&mut self.books.buffer, &self.pattern, now, &time::stamp());
+            let ended =
+                entry
+                    .output
+                    .drain(&mut self.books.buffer, &self.pattern, now, &time::stamp());
             ended.iter().for_each(|fd| self.poll.remove(fd));
         }
-        self.books.new_exits.extend(self.group.rank_ended(rank, exit, at_us));
+        self.books
+            .new_exits
+            .extend(self.group.rank_ended(rank, exit, at_us));
         self.books.urgent = true;
     }
 
-    /// Reaps all that ended; true when no child is left. The launcher's end is its exit; a rank is ours only once its shim is gone.
+    /// Reaps all that ended; true when no child is left. The launcher's end is its exit; a rank is
+    /// ours only once its shim is gone.
     fn reap(&mut self, now: Duration) -> bool {
         loop {
             let (pid, exit) = match tree::reap() {
@@ -316,7 +403,12 @@ impl Runner {
                 Reaped::NoChild => return true,
                 Reaped::Ended(pid, status) => (pid, tree::exit_of(status)),
             };
-            if self.group.launcher.as_ref().is_some_and(|l| l.process.pid == pid) {
+            if self
+                .group
+                .launcher
+                .as_ref()
+                .is_some_and(|l| l.process.pid == pid)
+            {
                 if self.group.spec.is_none() && self.group.stop.is_none() {
                     self.forget_parked(exit, now);
                     continue;
@@ -324,7 +416,9 @@ impl Runner {
                 if self.fall_back(exit, now) {
                     continue;
                 }
-                self.books.new_exits.extend(self.group.launcher_ended(exit, time::micros(now)));
+                self.books
+                    .new_exits
+                    .extend(self.group.launcher_ended(exit, time::micros(now)));
                 self.books.urgent = true;
             } else if let Some(rank) = self.group.rank_of(pid) {
                 self.rank_ended(rank, exit, time::micros(now), now);
@@ -342,7 +436,11 @@ impl Runner {
                 }
                 Err(e) => {
                     if self.books.next_exits.is_none() {
-                        say!("{} {}: {e}; tried again every second", time::stamp(), record::EXITS);
+                        say!(
+                            "{} {}: {e}; tried again every second",
+                            time::stamp(),
+                            record::EXITS
+                        );
                     }
                     self.books.next_exits = Some(now + DISK_GAP);
                 }
@@ -350,12 +448,19 @@ impl Runner {
         }
         // A full disk keeps no rank from ending: its exit stays here until it can be written.
         for rank in std::mem::take(&mut self.books.waiting_shims) {
-            self.ranks.answer(rank, &Hear { ok: true, ..Hear::default() });
+            self.ranks.answer(
+                rank,
+                &Hear {
+                    ok: true,
+                    ..Hear::default()
+                },
+            );
         }
     }
 
     pub(crate) fn status(&self, now: Duration) -> Status {
-        self.group.status(&self.hold, now, self.served.as_ref().map(Served::status))
+        self.group
+            .status(&self.hold, now, self.served.as_ref().map(Served::status))
     }
 
     /// Pushes to subscribers, urgent news at once, and sends what clients have room for.
@@ -364,7 +469,14 @@ impl Runner {
             self.control.changed();
             (self.books.urgent, self.books.changed, self.books.pushed) = (false, false, now);
         }
-        let Self { group, hold, served, control, poll, .. } = self;
+        let Self {
+            group,
+            hold,
+            served,
+            control,
+            poll,
+            ..
+        } = self;
         control.flush(poll, || {
             let store = served.as_ref().map(Served::status);
             Reply::status(None, group.status(hold, now, store))

@@ -1,4 +1,5 @@
-//! The TCPStore of this generation, where this runner serves it, and what its traffic tells about the ranks.
+//! The TCPStore of this generation, where this runner serves it, and what its traffic tells about
+//! the ranks.
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -34,7 +35,15 @@ impl Served {
     pub(crate) fn bind(addr: SocketAddr, run_id: &str, hold: &Hold) -> Result<Self, StoreError> {
         let store = Store::bind(addr, limits::of_store(hold))?;
         let sensor = Sensor::new(hold.world_size, hold.nnodes);
-        Ok(Self { store, sensor, run_id: run_id.to_owned(), joined: 0, all_joined: None, refused: 0, refused_why: None })
+        Ok(Self {
+            store,
+            sensor,
+            run_id: run_id.to_owned(),
+            joined: 0,
+            all_joined: None,
+            refused: 0,
+            refused_why: None,
+        })
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
@@ -51,7 +60,13 @@ impl Served {
 
     pub(crate) fn turn(&mut self, now: Duration) -> Result<News, StoreError> {
         let before = (self.store.clients(), self.refused);
-        let Self { store, sensor, refused, refused_why, .. } = self;
+        let Self {
+            store,
+            sensor,
+            refused,
+            refused_why,
+            ..
+        } = self;
         store.turn(now, &mut |event| {
             if let Event::Refused { why, .. } = &event {
                 *refused += 1;
@@ -74,12 +89,17 @@ impl Served {
         Ok(news)
     }
 
-    /// The first refusal, and whenever there are twice as many as before: a flood of them must not fill the log.
+    /// The first refusal, and whenever there are twice as many as before: a flood of them must not
+    /// fill the log.
     fn say_refusals(&self, before: u64) {
         if self.refused.checked_ilog2() != before.checked_ilog2()
             && let Some(why) = &self.refused_why
         {
-            say!("{} store: connections refused so far: {}; the last: {why}", time::stamp(), self.refused);
+            say!(
+                "{} store: connections refused so far: {}; the last: {why}",
+                time::stamp(),
+                self.refused
+            );
         }
     }
 
@@ -87,15 +107,23 @@ impl Served {
         self.store.set(key.as_bytes(), value.as_bytes());
     }
 
-    pub(crate) fn complete_exit_barrier(&mut self, node_rank: u32, nnodes: u32) -> Result<(), Refusal> {
+    pub(crate) fn complete_exit_barrier(
+        &mut self,
+        node_rank: u32,
+        nnodes: u32,
+    ) -> Result<(), Refusal> {
         if node_rank >= nnodes {
             let text = format!("node_rank: {node_rank} is not below nnodes {nnodes}");
             return Err(Refusal::new(RefusalKind::Invalid, text));
         }
         if self.run_id.is_empty() {
-            return Err(Refusal::new(RefusalKind::Invalid, "store.run_id of hold.json is empty"));
+            return Err(Refusal::new(
+                RefusalKind::Invalid,
+                "store.run_id of hold.json is empty",
+            ));
         }
-        self.sensor.complete_exit_barrier(&mut self.store, &self.run_id, node_rank);
+        self.sensor
+            .complete_exit_barrier(&mut self.store, &self.run_id, node_rank);
         Ok(())
     }
 

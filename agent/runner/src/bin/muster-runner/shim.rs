@@ -1,8 +1,9 @@
-//! `muster-shim`: stands between torchrun and one rank, because torchrun hides how a rank ended and leaves it alive
-//! when torchrun itself is killed.
+//! `muster-shim`: stands between torchrun and one rank, because torchrun hides how a rank ended and
+//! leaves it alive when torchrun itself is killed.
 //!
-//! Starts the real program, hands its output to the runner, passes signals on, reports the exact end and then ends the
-//! same way. The program sees its usual environment. A shim without its runner kills everything below it: no orphans.
+//! Starts the real program, hands its output to the runner, passes signals on, reports the exact
+//! end and then ends the same way. The program sees its usual environment. A shim without its
+//! runner kills everything below it: no orphans.
 
 use std::ffi::OsString;
 use std::io;
@@ -37,7 +38,14 @@ const ARGS: &str = "MUSTER_SHIM_ARGS";
 const DIR: &str = "MUSTER_SHIM_DIR";
 
 /// Signals that are passed on to the program.
-pub(crate) const PASSED: [i32; 6] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
+pub(crate) const PASSED: [i32; 6] = [
+    libc::SIGTERM,
+    libc::SIGINT,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+];
 
 /// How long the runner may take to write an exit down: one fsync, even on a busy disk.
 const ACK: Duration = Duration::from_secs(5);
@@ -62,7 +70,8 @@ struct Shim {
     program: Command,
     /// The program's stderr, for the case that it cannot be started.
     stderr: Option<OwnedFd>,
-    /// torchrun gives its processes sessions of their own and signals their groups (torch 2.4 and later), else one process.
+    /// torchrun gives its processes sessions of their own and signals their groups (torch 2.4 and
+    /// later), else one process.
     leads: bool,
     /// A TERM has been passed on.
     termed: bool,
@@ -72,7 +81,8 @@ struct Shim {
 fn prepare(args: Vec<OsString>) -> Result<Shim, String> {
     let number = |name: &str| -> Result<u32, String> {
         let text = std::env::var(name).map_err(|_| format!("{name} is not set"))?;
-        text.parse().map_err(|_| format!("{name}={text:?} is not a rank"))
+        text.parse()
+            .map_err(|_| format!("{name}={text:?} is not a rank"))
     };
     let (rank, local_rank) = (number("RANK")?, number("LOCAL_RANK")?);
     let dir = std::env::var_os(DIR).ok_or_else(|| format!("{DIR} is not set"))?;
@@ -81,30 +91,53 @@ fn prepare(args: Vec<OsString>) -> Result<Shim, String> {
     let signals = [&PASSED[..], &[libc::SIGCHLD]].concat();
     let signals = sys::signal_fd(&signals).map_err(|e| format!("signals: {e}"))?;
     let me = rustix::process::getpid();
-    // What the program leaves behind becomes ours, so that it can be killed when the runner is lost.
+    // What the program leaves behind becomes ours, so that it can be killed when the runner is
+    // lost.
     rustix::process::set_child_subreaper(Some(me)).map_err(|e| format!("subreaper: {e}"))?;
 
     let mut runner = RankLink::connect(Path::new(&dir))?;
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"));
     let ((out_read, out_write), (err_read, err_write)) = (pipe()?, pipe()?);
-    let hello = Say::Hello { v: VERSION, rank, local_rank, pid: me.as_raw_nonzero().get() };
+    let hello = Say::Hello {
+        v: VERSION,
+        rank,
+        local_rank,
+        pid: me.as_raw_nonzero().get(),
+    };
     runner.hello(&hello, &[out_read.as_fd(), err_read.as_fd()])?;
     let stderr = Some(err_write.try_clone().map_err(|e| format!("pipe: {e}"))?);
-    program.stdout(Stdio::from(out_write)).stderr(Stdio::from(err_write));
+    program
+        .stdout(Stdio::from(out_write))
+        .stderr(Stdio::from(err_write));
     let leads = rustix::process::getpgrp() == me;
-    let cpus = std::env::var(affinity::NAME).ok().and_then(|lists| affinity::of(&lists, local_rank));
-    Ok(Shim { runner, signals, program, stderr, leads, termed: false, cpus })
+    let cpus = std::env::var(affinity::NAME)
+        .ok()
+        .and_then(|lists| affinity::of(&lists, local_rank));
+    Ok(Shim {
+        runner,
+        signals,
+        program,
+        stderr,
+        leads,
+        termed: false,
+        cpus,
+    })
 }
 
-/// The real program with its arguments. Its environment is torchrun's without our names, and with what torchrun keeps over restarts.
+/// The real program with its arguments. Its environment is torchrun's without our names, and with
+/// what torchrun keeps over restarts.
 fn command(args: Vec<OsString>) -> Result<Command, String> {
     let mut args = args.into_iter();
     let first = match std::env::var(ARGS) {
-        Ok(text) => serde_json::from_str::<Vec<String>>(&text).map_err(|e| format!("{ARGS}: {e}"))?,
+        Ok(text) => {
+            serde_json::from_str::<Vec<String>>(&text).map_err(|e| format!("{ARGS}: {e}"))?
+        }
         Err(_) => Vec::new(),
     };
     let program = std::env::var_os(PROGRAM).or_else(|| args.next());
-    let mut command = Command::new(program.ok_or_else(|| format!("{PROGRAM} is not set and there is no argument"))?);
+    let mut command = Command::new(
+        program.ok_or_else(|| format!("{PROGRAM} is not set and there is no argument"))?,
+    );
     command.args(first).args(args);
     for name in [PROGRAM, ARGS, DIR, "PYTHON_EXEC"] {
         command.env_remove(name);
@@ -121,7 +154,14 @@ impl Shim {
     fn run(mut self) -> Result<Exit, String> {
         // Before the fork, so that no output is older than its process.
         let at_us = time::boot_us();
-        let pid = match sys::spawn(&mut self.program, Child { session: self.leads, cpus: self.cpus, ..Child::default() }) {
+        let pid = match sys::spawn(
+            &mut self.program,
+            Child {
+                session: self.leads,
+                cpus: self.cpus,
+                ..Child::default()
+            },
+        ) {
             Ok(pid) => pid,
             Err(e) => return self.not_started(&e),
         };
@@ -130,7 +170,11 @@ impl Shim {
         self.stderr = None;
         let raw = pid.as_raw_nonzero().get();
         let start_time = Stat::of(raw).map_or(0, |s| s.start_time);
-        let started = Say::Started { pid: raw, start_time, at_us };
+        let started = Say::Started {
+            pid: raw,
+            start_time,
+            at_us,
+        };
         let exit = match self.runner.say(&started).and_then(|()| self.attend(pid)) {
             Ok(exit) => exit,
             Err(lost) => {
@@ -138,7 +182,10 @@ impl Shim {
                 return Err(lost);
             }
         };
-        let _ = self.runner.say(&Say::Exited { exit, at_us: time::boot_us() });
+        let _ = self.runner.say(&Say::Exited {
+            exit,
+            at_us: time::boot_us(),
+        });
         self.wait_for_ack();
         Ok(exit)
     }
@@ -171,20 +218,31 @@ impl Shim {
         }
     }
 
-    /// One TERM and no more: the runner's order, torchrun's own of the same stop, and the one torchrun sends to all when a rank has failed come
-    /// in any order. A second one would kill a program at its end, when its handlers are gone already.
+    /// One TERM and no more: the runner's order, torchrun's own of the same stop, and the one
+    /// torchrun sends to all when a rank has failed come in any order. A second one would kill a
+    /// program at its end, when its handlers are gone already.
     fn pass(&mut self, pid: Pid, signal: i32) {
         if signal == libc::SIGTERM && std::mem::replace(&mut self.termed, true) {
             return;
         }
-        let Some(signal) = Signal::from_named_raw(signal) else { return };
-        let _ =
-            if self.leads { rustix::process::kill_process_group(pid, signal) } else { rustix::process::kill_process(pid, signal) };
+        let Some(signal) = Signal::from_named_raw(signal) else {
+            return;
+        };
+        let _ = if self.leads {
+            rustix::process::kill_process_group(pid, signal)
+        } else {
+            rustix::process::kill_process(pid, signal)
+        };
     }
 
     fn not_started(mut self, error: &io::Error) -> Result<Exit, String> {
         let stderr = self.stderr.take().expect("kept for this case");
-        let exit = say_not_started(&mut self.runner, &self.program.get_program().to_string_lossy(), &stderr, error)?;
+        let exit = say_not_started(
+            &mut self.runner,
+            &self.program.get_program().to_string_lossy(),
+            &stderr,
+            error,
+        )?;
         drop(stderr);
         self.wait_for_ack();
         Ok(exit)
@@ -212,22 +270,44 @@ impl Shim {
     }
 }
 
-/// Says of a rank whose program could not be started what a shell would, on the rank's stderr and by its exit code.
-pub(crate) fn say_not_started(runner: &mut RankLink, program: &str, stderr: &OwnedFd, error: &io::Error) -> Result<Exit, String> {
-    let exit = Exit::Code { code: if error.kind() == io::ErrorKind::PermissionDenied { 126 } else { 127 } };
+/// Says of a rank whose program could not be started what a shell would, on the rank's stderr and
+/// by its exit code.
+pub(crate) fn say_not_started(
+    runner: &mut RankLink,
+    program: &str,
+    stderr: &OwnedFd,
+    error: &io::Error,
+) -> Result<Exit, String> {
+    let exit = Exit::Code {
+        code: if error.kind() == io::ErrorKind::PermissionDenied {
+            126
+        } else {
+            127
+        },
+    };
     // Nobody may read it any more; the exit code says it as well.
-    let _ = rustix::io::write(stderr, format!("muster-shim: {program}: {error}\n").as_bytes());
+    let _ = rustix::io::write(
+        stderr,
+        format!("muster-shim: {program}: {error}\n").as_bytes(),
+    );
     let me = std::process::id() as i32;
     let at_us = time::boot_us();
     let start_time = Stat::of(me).map_or(0, |s| s.start_time);
-    runner.say(&Say::Started { pid: me, start_time, at_us })?;
+    runner.say(&Say::Started {
+        pid: me,
+        start_time,
+        at_us,
+    })?;
     runner.say(&Say::Exited { exit, at_us })?;
     Ok(exit)
 }
 
 /// Waits for a signal or the runner; says which.
 fn wait(signals: &OwnedFd, runner: Option<&UnixStream>, timeout: Option<Duration>) -> (bool, bool) {
-    let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+    let timeout = timeout.map(|t| Timespec {
+        tv_sec: t.as_secs() as i64,
+        tv_nsec: i64::from(t.subsec_nanos()),
+    });
     let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
     fds.extend(runner.map(|stream| PollFd::new(stream, PollFlags::IN)));
     let _ = rustix::event::poll(&mut fds, timeout.as_ref());

@@ -1,19 +1,22 @@
 //! Finds the training step in a line of output.
 //!
-//! Without a pattern: the word `step` in any case, or `iter` or `iteration` where no epoch counts them anew, up to four separators, a
-//! whole number (`step 12/100`, `global_step=12`, `"step": 12`, `iter 12: loss 0.5`). A number in the name of a file is none: a checkpoint
-//! is named after the step at which it was saved. A pattern of the job replaces this; its first capture group is the number.
-//! A guess from text: it feeds progress displays and receipts, never a decision about life and death.
+//! Without a pattern: the word `step` in any case, or `iter` or `iteration` where no epoch counts
+//! them anew, up to four separators, a whole number (`step 12/100`, `global_step=12`, `"step": 12`,
+//! `iter 12: loss 0.5`). A number in the name of a file is none: a checkpoint is named after the
+//! step at which it was saved. A pattern of the job replaces this; its first capture group is the
+//! number. A guess from text: it feeds progress displays and receipts, never a decision about life
+//! and death.
 
 use std::time::Duration;
 
 use regex_lite::Regex;
 
-/// Bytes of a line that are looked at: progress stands at the front, and this bounds the work per line.
+/// Bytes of a line that are looked at: progress stands at the front, and this bounds the work per
+/// line.
 const LOOK: usize = 512;
 
-/// Lines per [`WINDOW`] and stream that a job's own pattern is tried on: 2,000 lines/s x 512 bytes is about 1 MiB/s for
-/// regex-lite, a few per cent of a core even under a flood.
+/// Lines per [`WINDOW`] and stream that a job's own pattern is tried on: 2,000 lines/s x 512 bytes
+/// is about 1 MiB/s for regex-lite, a few per cent of a core even under a flood.
 const PATTERN_LINES: u32 = 200;
 const WINDOW: Duration = Duration::from_millis(100);
 
@@ -30,7 +33,9 @@ pub(crate) enum Pattern {
 
 impl Pattern {
     pub(crate) fn new(pattern: Option<&str>) -> Result<Self, String> {
-        let Some(text) = pattern else { return Ok(Self::Word) };
+        let Some(text) = pattern else {
+            return Ok(Self::Word);
+        };
         let regex = Regex::new(text).map_err(|e| e.to_string())?;
         if regex.captures_len() < 2 {
             return Err("the pattern has no capture group".into());
@@ -60,7 +65,12 @@ impl Budget {
                 if self.tried > PATTERN_LINES {
                     return None;
                 }
-                regex.captures(&String::from_utf8_lossy(line))?.get(1)?.as_str().parse().ok()
+                regex
+                    .captures(&String::from_utf8_lossy(line))?
+                    .get(1)?
+                    .as_str()
+                    .parse()
+                    .ok()
             }
         }
     }
@@ -77,7 +87,11 @@ fn word(line: &[u8]) -> Option<u64> {
         } else {
             continue;
         };
-        let gap = rest.iter().take(gap).take_while(|b| b"=: \t\"'#[(".contains(b)).count();
+        let gap = rest
+            .iter()
+            .take(gap)
+            .take_while(|b| b"=: \t\"'#[(".contains(b))
+            .count();
         if let Some(step) = number(&rest[gap..]).filter(|_| !is_file(line, at)) {
             return Some(step);
         }
@@ -85,20 +99,37 @@ fn word(line: &[u8]) -> Option<u64> {
     None
 }
 
-/// Whether `iter` at this place is a word, and counts on: iterations within an epoch begin anew with each.
+/// Whether `iter` at this place is a word, and counts on: iterations within an epoch begin anew
+/// with each.
 fn is_count_of_its_own(line: &[u8], at: usize) -> bool {
     let begins = at == 0 || !line[at - 1].is_ascii_alphabetic();
-    begins && !line.windows(5).any(|word| word.eq_ignore_ascii_case(b"epoch"))
+    begins
+        && !line
+            .windows(5)
+            .any(|word| word.eq_ignore_ascii_case(b"epoch"))
 }
 
-/// Whether the word at this place is a part of a file's name: `epoch=0-step=100.ckpt`, `global_step100/mp_rank_00.pt`.
+/// Whether the word at this place is a part of a file's name: `epoch=0-step=100.ckpt`,
+/// `global_step100/mp_rank_00.pt`.
 fn is_file(line: &[u8], at: usize) -> bool {
     let space = |b: &u8| b.is_ascii_whitespace() || b"'\"".contains(b);
-    let start = line[..at].iter().rposition(space).map_or(0, |before| before + 1);
-    let end = line[at..].iter().position(space).map_or(line.len(), |after| at + after);
-    let named = line[start..end].windows(4).any(|w| w.eq_ignore_ascii_case(b"ckpt"))
-        || line[start..end].windows(10).any(|w| w.eq_ignore_ascii_case(b"checkpoint"));
-    let after = line[at..end].windows(3).any(|w| w[0].is_ascii_digit() && b"./\\".contains(&w[1]) && w[2].is_ascii_alphabetic());
+    let start = line[..at]
+        .iter()
+        .rposition(space)
+        .map_or(0, |before| before + 1);
+    let end = line[at..]
+        .iter()
+        .position(space)
+        .map_or(line.len(), |after| at + after);
+    let named = line[start..end]
+        .windows(4)
+        .any(|w| w.eq_ignore_ascii_case(b"ckpt"))
+        || line[start..end]
+            .windows(10)
+            .any(|w| w.eq_ignore_ascii_case(b"checkpoint"));
+    let after = line[at..end]
+        .windows(3)
+        .any(|w| w[0].is_ascii_digit() && b"./\\".contains(&w[1]) && w[2].is_ascii_alphabetic());
     named || after
 }
 
@@ -142,7 +173,10 @@ mod tests {
             ("iter 251: loss 2.3402, time 45.21ms, mfu 1.20%", Some(251)),
             ("step 250: train loss 1.9, val loss 1.98", Some(250)),
             // Megatron.
-            (" [2026-11-21 11:35:28] iteration       10/     100 | consumed samples: 160", Some(10)),
+            (
+                " [2026-11-21 11:35:28] iteration       10/     100 | consumed samples: 160",
+                Some(10),
+            ),
             ("iteration 10/100 | consumed samples: 160", Some(10)),
             ("Iteration: 7", Some(7)),
             ("iter", None),
@@ -151,21 +185,37 @@ mod tests {
             ("Epoch 3, iter 40", None),
             ("Epoch 3, step 40", Some(40)),
             // Lightning, DeepSpeed.
-            ("Restored all states from the checkpoint at /runs/a/epoch=0-step=100.ckpt", None),
-            ("Restoring states from the checkpoint path at 'out/checkpoint-step=100'", None),
-            ("loading out/global_step100/mp_rank_00_model_states.pt", None),
+            (
+                "Restored all states from the checkpoint at /runs/a/epoch=0-step=100.ckpt",
+                None,
+            ),
+            (
+                "Restoring states from the checkpoint path at 'out/checkpoint-step=100'",
+                None,
+            ),
+            (
+                "loading out/global_step100/mp_rank_00_model_states.pt",
+                None,
+            ),
             ("saved step=100.ckpt at step 100", Some(100)),
             ("epoch 1 step 12/100.", Some(12)),
         ];
         for (line, step) in cases {
-            assert_eq!(Budget::default().step(&Pattern::Word, line.as_bytes(), Duration::ZERO), step, "{line}");
+            assert_eq!(
+                Budget::default().step(&Pattern::Word, line.as_bytes(), Duration::ZERO),
+                step,
+                "{line}"
+            );
         }
     }
 
     #[test]
     fn a_step_far_into_the_line_is_not_looked_for() {
         let line = " ".repeat(LOOK) + "step 3";
-        assert_eq!(Budget::default().step(&Pattern::Word, line.as_bytes(), Duration::ZERO), None);
+        assert_eq!(
+            Budget::default().step(&Pattern::Word, line.as_bytes(), Duration::ZERO),
+            None
+        );
     }
 
     #[test]
@@ -183,7 +233,10 @@ mod tests {
 
     #[test]
     fn patterns_that_cannot_work_are_refused() {
-        assert_eq!(Pattern::new(Some("step")).err().as_deref(), Some("the pattern has no capture group"));
+        assert_eq!(
+            Pattern::new(Some("step")).err().as_deref(),
+            Some("the pattern has no capture group")
+        );
         assert!(Pattern::new(Some("(")).is_err());
     }
 }

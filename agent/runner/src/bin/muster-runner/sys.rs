@@ -1,4 +1,5 @@
-//! The system calls that need `unsafe`: fork, the signal mask, signalfd, and what runs between fork and exec.
+//! The system calls that need `unsafe`: fork, the signal mask, signalfd, and what runs between fork
+//! and exec.
 //!
 //! Both programs in this binary have exactly one thread, which is what makes all of this sound.
 #![allow(unsafe_code)]
@@ -30,8 +31,9 @@ pub(crate) fn fork() -> io::Result<Fork> {
     }
 }
 
-/// Closes every descriptor from `first` on that the caller let through, so that no worker inherits it and no pipe of the caller stays
-/// open. To be called before anything is opened. Kernels before 5.9 cannot and are left alone.
+/// Closes every descriptor from `first` on that the caller let through, so that no worker inherits
+/// it and no pipe of the caller stays open. To be called before anything is opened. Kernels before
+/// 5.9 cannot and are left alone.
 pub(crate) fn close_inherited(first: u32) {
     // SAFETY: nothing in this process has opened or owns a descriptor from `first` on yet.
     unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0u32) };
@@ -70,44 +72,64 @@ pub(crate) fn next_signal(fd: &OwnedFd) -> Option<i32> {
     // signalfd(2): a read gives whole 128-byte records; ssi_signo is the first word.
     let mut record = [0u8; 128];
     match rustix::io::read(fd, &mut record) {
-        Ok(128) => Some(i32::from_ne_bytes([record[0], record[1], record[2], record[3]])),
+        Ok(128) => Some(i32::from_ne_bytes([
+            record[0], record[1], record[2], record[3],
+        ])),
         _ => None,
     }
 }
 
 /// Who is on the other side of a Unix socket.
 pub(crate) struct Peer {
-    /// 0 where the peer lives in another PID namespace, as the agent does beside a pod. (Why this is not rustix's call: its pid
-    /// cannot be 0.)
+    /// 0 where the peer lives in another PID namespace, as the agent does beside a pod. (Why this
+    /// is not rustix's call: its pid cannot be 0.)
     pub(crate) pid: i32,
     pub(crate) uid: u32,
 }
 
 pub(crate) fn peer(socket: &impl AsRawFd) -> io::Result<Peer> {
-    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes into `peer`, which is plain data of that size.
+    // SAFETY: the kernel writes at most `length` bytes into `peer`, which is plain data of that
+    // size.
     let outcome = unsafe {
         let into = (&raw mut peer).cast();
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, into, &mut length)
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            into,
+            &mut length,
+        )
     };
     if outcome != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(Peer { pid: peer.pid, uid: peer.uid })
+    Ok(Peer {
+        pid: peer.pid,
+        uid: peer.uid,
+    })
 }
 
-/// Lets this process run on every CPU it may have: a launcher that forked it may have been kept to some.
+/// Lets this process run on every CPU it may have: a launcher that forked it may have been kept to
+/// some.
 pub(crate) fn allow_all_cpus() {
     let mut all = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
-    // The kernel leaves out those that its cpuset does not allow; where that fails, it runs where the launcher did.
+    // The kernel leaves out those that its cpuset does not allow; where that fails, it runs where
+    // the launcher did.
     let _ = rustix::thread::sched_setaffinity(None, &all);
 }
 
-/// Takes over a descriptor that this process was started with, known by its number. Each number may be given once.
+/// Takes over a descriptor that this process was started with, known by its number. Each number may
+/// be given once.
 pub(crate) fn inherited(fd: i32) -> OwnedFd {
-    // SAFETY: whoever started this process left it open for it alone; the caller names each number once.
+    // SAFETY: whoever started this process left it open for it alone; the caller names each number
+    // once.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -124,8 +146,8 @@ pub(crate) struct Child {
     pub(crate) cpus: Option<CpuSet>,
 }
 
-/// Starts `command` so that it is killed when the calling process ends. It begins with an empty signal mask and
-/// every signal at its default.
+/// Starts `command` so that it is killed when the calling process ends. It begins with an empty
+/// signal mask and every signal at its default.
 pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
     let parent = rustix::process::getpid();
     let mut cgroup = child.cgroup;
@@ -147,13 +169,18 @@ pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
         }
         limits::restore()?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // SAFETY: the set is initialised; the old mask is not asked for. Allowed between fork and exec.
-        if unsafe { libc::sigprocmask(libc::SIG_SETMASK, &nothing_blocked, std::ptr::null_mut()) } != 0 {
+        // SAFETY: the set is initialised; the old mask is not asked for. Allowed between fork and
+        // exec.
+        if unsafe { libc::sigprocmask(libc::SIG_SETMASK, &nothing_blocked, std::ptr::null_mut()) }
+            != 0
+        {
             return Err(io::Error::last_os_error());
         }
-        // Whoever started the agent may have had signals ignored (nohup, a shell's background job); that is not the workers' affair.
+        // Whoever started the agent may have had signals ignored (nohup, a shell's background job);
+        // that is not the workers' affair.
         for signal in 1..=libc::SIGSYS {
-            // SAFETY: sets a disposition of this process only; the two that cannot be set answer with an error that means nothing.
+            // SAFETY: sets a disposition of this process only; the two that cannot be set answer
+            // with an error that means nothing.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         // A parent that ended before the line above sends nothing.
@@ -172,12 +199,14 @@ pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
 pub(crate) fn end_by(signal: i32) -> ! {
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let set = signal_set(&[signal]);
-    // SAFETY: default disposition, empty mask for this signal, then the signal itself; no memory is touched.
+    // SAFETY: default disposition, empty mask for this signal, then the signal itself; no memory is
+    // touched.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
         libc::raise(signal);
     }
-    // Signals whose default is to ignore or stop cannot have ended the child, but the shell's convention still says it.
+    // Signals whose default is to ignore or stop cannot have ended the child, but the shell's
+    // convention still says it.
     std::process::exit(128 + signal)
 }

@@ -1,5 +1,6 @@
-//! The worker group as the kernel sees it: a cgroup of its own where one can be made, and all descendants of this
-//! process, which is their subreaper. Killing repeats until the proof holds; this file never waits.
+//! The worker group as the kernel sees it: a cgroup of its own where one can be made, and all
+//! descendants of this process, which is their subreaper. Killing repeats until the proof holds;
+//! this file never waits.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,11 +11,13 @@ pub(crate) use muster_runner::procfs::send;
 use muster_runner::procfs::{self, Stat};
 use rustix::process::{Signal, WaitOptions, WaitStatus};
 
-/// Passes of the stop sweep: a pass finds what was forked during the one before; stopped processes fork no more, so
-/// even a fork bomb runs dry in a few. What slips through is met by the next kill, some milliseconds later.
+/// Passes of the stop sweep: a pass finds what was forked during the one before; stopped processes
+/// fork no more, so even a fork bomb runs dry in a few. What slips through is met by the next kill,
+/// some milliseconds later.
 const SWEEPS: usize = 10;
 
-/// A cgroup-v2 directory that holds the group and nothing else. Removed when dropped, which works once it is empty.
+/// A cgroup-v2 directory that holds the group and nothing else. Removed when dropped, which works
+/// once it is empty.
 pub(crate) struct Cgroup {
     pub(crate) path: PathBuf,
 }
@@ -24,19 +27,29 @@ impl Cgroup {
     pub(crate) fn make(name: &str) -> io::Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
-        let parent = parent(&mounts, &own).ok_or_else(|| io::Error::other("no cgroup2 mount holds this process"))?;
-        let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+        let parent = parent(&mounts, &own)
+            .ok_or_else(|| io::Error::other("no cgroup2 mount holds this process"))?;
+        let safe = |c: char| {
+            if c.is_ascii_alphanumeric() || c == '-' {
+                c
+            } else {
+                '_'
+            }
+        };
         let path = parent.join(name.chars().take(100).map(safe).collect::<String>());
         fs::create_dir(&path)?;
         let cgroup = Self { path };
-        // The agent's user may make the directory and still not be allowed to move processes into it.
+        // The agent's user may make the directory and still not be allowed to move processes into
+        // it.
         cgroup.entrance()?;
         Ok(cgroup)
     }
 
     /// What a child writes itself into.
     pub(crate) fn entrance(&self) -> io::Result<File> {
-        File::options().write(true).open(self.path.join("cgroup.procs"))
+        File::options()
+            .write(true)
+            .open(self.path.join("cgroup.procs"))
     }
 
     pub(crate) fn empty(&self) -> io::Result<bool> {
@@ -69,22 +82,31 @@ fn parent(mounts: &str, own: &str) -> Option<PathBuf> {
     })
 }
 
-/// Kills everything: the cgroup at once, then every descendant one by one. Returns how many were found alive.
+/// Kills everything: the cgroup at once, then every descendant one by one. Returns how many were
+/// found alive.
 pub(crate) fn kill_all(cgroup: Option<&Cgroup>) -> io::Result<usize> {
     if let Some(cgroup) = cgroup
         && let Err(e) = cgroup.kill()
         && e.kind() != io::ErrorKind::NotFound
     {
-        say!("{} {}: cgroup.kill: {e}", crate::time::stamp(), cgroup.path.display());
+        say!(
+            "{} {}: cgroup.kill: {e}",
+            crate::time::stamp(),
+            cgroup.path.display()
+        );
     }
     kill_descendants()
 }
 
-/// Kills every descendant of this process: first all are stopped, so that none forks while the others are killed.
+/// Kills every descendant of this process: first all are stopped, so that none forks while the
+/// others are killed.
 pub(crate) fn kill_descendants() -> io::Result<usize> {
     let mut known = Vec::new();
     for _ in 0..SWEEPS {
-        let fresh: Vec<Stat> = descendants()?.into_iter().filter(|stat| !known.contains(&key(stat))).collect();
+        let fresh: Vec<Stat> = descendants()?
+            .into_iter()
+            .filter(|stat| !known.contains(&key(stat)))
+            .collect();
         if fresh.is_empty() {
             break;
         }
@@ -165,8 +187,13 @@ pub(crate) fn exit_of(status: WaitStatus) -> muster_runner::wire::Exit {
     use muster_runner::wire::Exit;
     // wait(2): bit 0x80 says that a core was dumped.
     match status.terminating_signal() {
-        Some(signal) => Exit::Signal { signal, core: status.as_raw() & 0x80 != 0 },
-        None => Exit::Code { code: status.exit_status().unwrap_or(-1) },
+        Some(signal) => Exit::Signal {
+            signal,
+            core: status.as_raw() & 0x80 != 0,
+        },
+        None => Exit::Code {
+            code: status.exit_status().unwrap_or(-1),
+        },
     }
 }
 
@@ -179,18 +206,40 @@ mod tests {
         let hybrid = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
                       32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
                       41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
-        assert_eq!(parent(hybrid, "9:pids:/\n0::/\n"), Some("/sys/fs/cgroup/unified/".into()));
-        assert_eq!(parent(hybrid, "0::/a/b.service\n"), Some("/sys/fs/cgroup/unified/a/b.service".into()));
+        assert_eq!(
+            parent(hybrid, "9:pids:/\n0::/\n"),
+            Some("/sys/fs/cgroup/unified/".into())
+        );
+        assert_eq!(
+            parent(hybrid, "0::/a/b.service\n"),
+            Some("/sys/fs/cgroup/unified/a/b.service".into())
+        );
         let bound = "30 23 0:26 /pods/x /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
-        assert_eq!(parent(bound, "0::/pods/x/run\n"), Some("/sys/fs/cgroup/run".into()));
+        assert_eq!(
+            parent(bound, "0::/pods/x/run\n"),
+            Some("/sys/fs/cgroup/run".into())
+        );
         assert_eq!(parent(bound, "0::/elsewhere\n"), None);
         assert_eq!(parent(hybrid, "9:pids:/\n"), None);
     }
 
     #[test]
     fn descendants_of_descendants_without_the_dead() {
-        let stat = |pid, ppid, state| Stat { pid, ppid, state, session: 5, threads: 1, start_time: 1 };
-        let all = vec![stat(5, 1, b'S'), stat(6, 5, b'S'), stat(7, 6, b'Z'), stat(8, 7, b'R'), stat(9, 1, b'S')];
+        let stat = |pid, ppid, state| Stat {
+            pid,
+            ppid,
+            state,
+            session: 5,
+            threads: 1,
+            start_time: 1,
+        };
+        let all = vec![
+            stat(5, 1, b'S'),
+            stat(6, 5, b'S'),
+            stat(7, 6, b'Z'),
+            stat(8, 7, b'R'),
+            stat(9, 1, b'S'),
+        ];
         let mut pids: Vec<i32> = below(5, all).iter().map(|s| s.pid).collect();
         pids.sort_unstable();
         assert_eq!(pids, [6, 8]);

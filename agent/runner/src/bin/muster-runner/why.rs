@@ -1,12 +1,16 @@
 //! Finds the line that says why a rank failed, in the last lines of its stderr.
 //!
-//! The last line that looks like a Python exception, else a crash message of the C library or of the interpreter. Of a
-//! chain of exceptions Python prints the outermost last, which is the one a user sees first.
+//! The last line that looks like a Python exception, else a crash message of the C library or of
+//! the interpreter. Of a chain of exceptions Python prints the outermost last, which is the one a
+//! user sees first.
 
 /// The reason, without torch's `[rank0]:` in front, or none.
 pub(crate) fn first_error(lines: &[String]) -> Option<String> {
     let bare = || lines.iter().rev().map(|line| without_rank(line));
-    bare().find(|line| is_exception(line)).or_else(|| bare().find(|line| is_crash(line))).map(str::to_owned)
+    bare()
+        .find(|line| is_exception(line))
+        .or_else(|| bare().find(|line| is_crash(line)))
+        .map(str::to_owned)
 }
 
 /// torch's excepthook writes `[rank3]: ` in front of every line.
@@ -17,23 +21,44 @@ fn without_rank(line: &str) -> &str {
         .map_or(line, |(_, text)| text.strip_prefix(' ').unwrap_or(text))
 }
 
-/// `package.SomeError: text`, `SomeError`, `KeyboardInterrupt`: a dotted name whose last part ends like an exception's,
-/// then a colon or nothing. Traceback frames are indented and so are not names.
+/// `package.SomeError: text`, `SomeError`, `KeyboardInterrupt`: a dotted name whose last part ends
+/// like an exception's, then a colon or nothing. Traceback frames are indented and so are not
+/// names.
 fn is_exception(line: &str) -> bool {
-    let name = line.split_once(": ").map_or(line.strip_suffix(':').unwrap_or(line), |(name, _)| name);
+    let name = line
+        .split_once(": ")
+        .map_or(line.strip_suffix(':').unwrap_or(line), |(name, _)| name);
     let parts_are_names = name.split('.').all(|part| {
         part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
             && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     });
     let last = name.rsplit('.').next().unwrap_or(name);
     parts_are_names
-        && ["Error", "Exception", "Interrupt", "SystemExit", "Timeout", "Expired", "Failure"].iter().any(|end| last.ends_with(end))
+        && [
+            "Error",
+            "Exception",
+            "Interrupt",
+            "SystemExit",
+            "Timeout",
+            "Expired",
+            "Failure",
+        ]
+        .iter()
+        .any(|end| last.ends_with(end))
 }
 
 fn is_crash(line: &str) -> bool {
-    ["Fatal Python error", "Segmentation fault", "Bus error", "Aborted", "terminate called", "double free", "Killed"]
-        .iter()
-        .any(|start| line.starts_with(start))
+    [
+        "Fatal Python error",
+        "Segmentation fault",
+        "Bus error",
+        "Aborted",
+        "terminate called",
+        "double free",
+        "Killed",
+    ]
+    .iter()
+    .any(|start| line.starts_with(start))
 }
 
 #[cfg(test)]
@@ -43,17 +68,45 @@ mod tests {
     #[test]
     fn the_reason_in_the_tail() {
         let cases: [(&[&str], Option<&str>); 11] = [
-            (&["Traceback (most recent call last):", "  File \"x\"", "ValueError: bad"], Some("ValueError: bad")),
-            (&["[rank0]: torch.OutOfMemoryError: CUDA out of memory."], Some("torch.OutOfMemoryError: CUDA out of memory.")),
-            (&["KeyError: 1", "During handling of", "RuntimeError: two", "done"], Some("RuntimeError: two")),
+            (
+                &[
+                    "Traceback (most recent call last):",
+                    "  File \"x\"",
+                    "ValueError: bad",
+                ],
+                Some("ValueError: bad"),
+            ),
+            (
+                &["[rank0]: torch.OutOfMemoryError: CUDA out of memory."],
+                Some("torch.OutOfMemoryError: CUDA out of memory."),
+            ),
+            (
+                &[
+                    "KeyError: 1",
+                    "During handling of",
+                    "RuntimeError: two",
+                    "done",
+                ],
+                Some("RuntimeError: two"),
+            ),
             (&["AssertionError"], Some("AssertionError")),
             (&["KeyboardInterrupt"], Some("KeyboardInterrupt")),
             (
-                &["Fatal Python error: Segmentation fault", "", "Current thread 0x1:"],
+                &[
+                    "Fatal Python error: Segmentation fault",
+                    "",
+                    "Current thread 0x1:",
+                ],
                 Some("Fatal Python error: Segmentation fault"),
             ),
-            (&["Segmentation fault (core dumped)"], Some("Segmentation fault (core dumped)")),
-            (&["ValueError: x", "Segmentation fault"], Some("ValueError: x")),
+            (
+                &["Segmentation fault (core dumped)"],
+                Some("Segmentation fault (core dumped)"),
+            ),
+            (
+                &["ValueError: x", "Segmentation fault"],
+                Some("ValueError: x"),
+            ),
             (&["    raise ValueError: x", "see Error: y z"], None),
             (&["warning: 3 Errors"], None),
             (&[], None),

@@ -1,7 +1,12 @@
 use super::*;
 
 fn part(rank: u32, lines: &[&str]) -> LogsResponse {
-    LogsResponse { rank, generation: 1, lines: lines.iter().map(|line| (*line).to_owned()).collect(), ..LogsResponse::default() }
+    LogsResponse {
+        rank,
+        generation: 1,
+        lines: lines.iter().map(|line| (*line).to_owned()).collect(),
+        ..LogsResponse::default()
+    }
 }
 
 fn plain() -> Merge {
@@ -9,7 +14,13 @@ fn plain() -> Merge {
 }
 
 fn with_prefix() -> Merge {
-    Merge::new(Style { prefix: true, ..Style::default() }, Instant::now())
+    Merge::new(
+        Style {
+            prefix: true,
+            ..Style::default()
+        },
+        Instant::now(),
+    )
 }
 
 #[test]
@@ -17,14 +28,28 @@ fn ranks_are_merged_by_time() {
     let (mut merge, now) = (with_prefix(), Instant::now());
     merge.add(part(0, &["T1 stdout F a", "T4 stderr F d"]), now);
     merge.add(part(1, &["T2 stdout F b", "T3 stdout F "]), now);
-    assert_eq!(merge.flush(now), "[rank 0] a\n[rank 1] b\n[rank 1] \n[rank 0] d\n");
+    assert_eq!(
+        merge.flush(now),
+        "[rank 0] a\n[rank 1] b\n[rank 1] \n[rank 0] d\n"
+    );
     assert_eq!(merge.flush(now), "");
 }
 
 #[test]
 fn a_clock_that_was_set_back_changes_no_order_within_a_log() {
     let (mut merge, now) = (plain(), Instant::now());
-    merge.add(part(0, &["T5 stdout F a", "T1 stdout F b", "T2 stderr F c", "T6 stdout F d"]), now);
+    merge.add(
+        part(
+            0,
+            &[
+                "T5 stdout F a",
+                "T1 stdout F b",
+                "T2 stderr F c",
+                "T6 stdout F d",
+            ],
+        ),
+        now,
+    );
     merge.add(part(1, &["T3 stdout F x"]), now);
     assert_eq!(merge.flush(now), "x\na\nb\nc\nd\n");
 }
@@ -32,10 +57,26 @@ fn a_clock_that_was_set_back_changes_no_order_within_a_log() {
 #[test]
 fn pieces_become_one_line_at_the_time_of_the_first() {
     let now = Instant::now();
-    let mut merge = Merge::new(Style { timestamps: true, ..Style::default() }, Instant::now());
+    let mut merge = Merge::new(
+        Style {
+            timestamps: true,
+            ..Style::default()
+        },
+        Instant::now(),
+    );
     merge.add(part(0, &["T1 stdout P one "]), now);
     merge.add(part(1, &["T2 stdout F other"]), now);
-    merge.add(part(0, &["T3 stdout P two ", "T3 stdout F three", "T4 stdout P no end"]), now);
+    merge.add(
+        part(
+            0,
+            &[
+                "T3 stdout P two ",
+                "T3 stdout F three",
+                "T4 stdout P no end",
+            ],
+        ),
+        now,
+    );
     assert_eq!(merge.flush(now), "T1 one two three\nT2 other\n");
     assert_eq!(merge.finish(now), "T4 no end\n");
 }
@@ -43,7 +84,13 @@ fn pieces_become_one_line_at_the_time_of_the_first() {
 #[test]
 fn a_part_of_a_line_of_one_stream_is_not_glued_to_the_other_s() {
     let (mut merge, now) = (plain(), Instant::now());
-    let lines = ["T1 stdout P Epoch 1: ", "T2 stderr F a warning", "T3 stdout P 50%", "T4 stderr F another", "T5 stdout F  done"];
+    let lines = [
+        "T1 stdout P Epoch 1: ",
+        "T2 stderr F a warning",
+        "T3 stdout P 50%",
+        "T4 stderr F another",
+        "T5 stdout F  done",
+    ];
     merge.add(part(0, &lines), now);
     assert_eq!(merge.finish(now), "Epoch 1: 50% done\na warning\nanother\n");
 }
@@ -62,7 +109,12 @@ fn a_line_without_end_is_cut() {
     for _ in 0..200 {
         merge.add(part(0, &[&piece]), now);
     }
-    assert!(merge.open.values().all(|open| open.text.len() <= LINE_MAX + (16 << 10)));
+    assert!(
+        merge
+            .open
+            .values()
+            .all(|open| open.text.len() <= LINE_MAX + (16 << 10))
+    );
     assert!(!merge.flush(now).is_empty());
 }
 
@@ -86,9 +138,16 @@ fn a_line_that_stands_still_is_shown_before_its_end() {
 
     merge.add(part(0, &["T6 stdout P no end"]), start);
     assert_eq!(merge.flush(still), "[rank 0] no end");
-    assert_eq!((merge.end_line(), merge.end_line()), ("\n", ""), "before a word on stderr");
+    assert_eq!(
+        (merge.end_line(), merge.end_line()),
+        ("\n", ""),
+        "before a word on stderr"
+    );
     merge.add(part(0, &["T7 stdout P  at all"]), start);
-    assert_eq!(merge.flush(still) + &merge.finish(still), "[rank 0]  at all\n");
+    assert_eq!(
+        merge.flush(still) + &merge.finish(still),
+        "[rank 0]  at all\n"
+    );
 }
 
 /// Ranks that print without a pause must not keep everything back.
@@ -108,40 +167,106 @@ fn a_progress_bar_is_redrawn_on_a_terminal_and_whole_in_a_pipe() {
     let start = Instant::now();
     let shown = |style: Style| {
         let (mut merge, mut now, mut out) = (Merge::new(style, start), start, Vec::new());
-        for piece in ["P \r 1%", "P \r 2%\r 3%", "P  of 9\r", "P  4%", "F \r100%\r"] {
+        for piece in [
+            "P \r 1%",
+            "P \r 2%\r 3%",
+            "P  of 9\r",
+            "P  4%",
+            "F \r100%\r",
+        ] {
             merge.add(part(0, &[&format!("T1 stderr {piece}")]), now);
             now += OPEN_WAIT;
             out.push(merge.flush(now));
         }
         out
     };
-    assert_eq!(shown(Style::default()).concat(), "\r 1%\r 2%\r 3% of 9\r 4%\r100%\r\n");
-    let screen = shown(Style { prefix: true, screen: true, ..Style::default() });
+    assert_eq!(
+        shown(Style::default()).concat(),
+        "\r 1%\r 2%\r 3% of 9\r 4%\r100%\r\n"
+    );
+    let screen = shown(Style {
+        prefix: true,
+        screen: true,
+        ..Style::default()
+    });
     let again = |text: &str| format!("\r\u{1b}[K[rank 0] {text}");
-    assert_eq!(screen, ["[rank 0]  1%".to_owned(), again(" 3%"), " of 9".into(), again(" 4%"), again("100%") + "\n"]);
+    assert_eq!(
+        screen,
+        [
+            "[rank 0]  1%".to_owned(),
+            again(" 3%"),
+            " of 9".into(),
+            again(" 4%"),
+            again("100%") + "\n"
+        ]
+    );
 }
 
 #[test]
 fn a_new_connection_goes_on_where_the_last_one_was() {
     let (mut merge, now) = (plain(), Instant::now());
     assert_eq!((merge.since(), merge.positions().len()), (None, 0));
-    let response = |generation, rank, at, ended| LogsResponse { generation, rank, at, ended, ..LogsResponse::default() };
-    for part in [response(1, 0, 10, false), response(1, 1, 7, false), response(1, 0, 30, true), response(2, 0, 5, true)] {
+    let response = |generation, rank, at, ended| LogsResponse {
+        generation,
+        rank,
+        at,
+        ended,
+        ..LogsResponse::default()
+    };
+    for part in [
+        response(1, 0, 10, false),
+        response(1, 1, 7, false),
+        response(1, 0, 30, true),
+        response(2, 0, 5, true),
+    ] {
         merge.add(part, now);
     }
-    merge.add(LogsResponse { notice: "a word about the job".into(), ..LogsResponse::default() }, now);
-    let positions: Vec<_> = merge.positions().iter().map(|p| (p.generation, p.rank, p.at, p.ended)).collect();
-    assert_eq!(positions, [(1, 0, 30, true), (1, 1, 7, false), (2, 0, 5, true)]);
+    merge.add(
+        LogsResponse {
+            notice: "a word about the job".into(),
+            ..LogsResponse::default()
+        },
+        now,
+    );
+    let positions: Vec<_> = merge
+        .positions()
+        .iter()
+        .map(|p| (p.generation, p.rank, p.at, p.ended))
+        .collect();
+    assert_eq!(
+        positions,
+        [(1, 0, 30, true), (1, 1, 7, false), (2, 0, 5, true)]
+    );
     assert_eq!(merge.since(), Some(1));
     merge.add(response(1, 1, 0, true), now);
-    assert_eq!(merge.since(), Some(2), "a generation may not have all its ranks' logs yet");
+    assert_eq!(
+        merge.since(),
+        Some(2),
+        "a generation may not have all its ranks' logs yet"
+    );
 }
 
 #[test]
 fn launchers_are_told_apart_by_their_nodes() {
-    let (mut merge, now) = (Merge::new(Style { prefix: true, launcher: true, ..Style::default() }, Instant::now()), Instant::now());
+    let (mut merge, now) = (
+        Merge::new(
+            Style {
+                prefix: true,
+                launcher: true,
+                ..Style::default()
+            },
+            Instant::now(),
+        ),
+        Instant::now(),
+    );
     for node in ["n1", "n2"] {
-        merge.add(LogsResponse { node: node.into(), ..part(0, &["T1 stdout P a"]) }, now);
+        merge.add(
+            LogsResponse {
+                node: node.into(),
+                ..part(0, &["T1 stdout P a"])
+            },
+            now,
+        );
     }
     assert_eq!(merge.finish(now), "[n1] a\n[n2] a\n");
     assert_eq!(merge.positions().len(), 2);

@@ -5,7 +5,10 @@ use super::*;
 pub(crate) fn assignment(job: &str, generation: u64) -> Assignment {
     Assignment {
         run: run(job, generation),
-        name: JobName { namespace: "default".into(), name: job.into() },
+        name: JobName {
+            namespace: "default".into(),
+            name: job.into(),
+        },
         rendezvous: format!("{job}-g{generation}"),
         node_rank: 0,
         node_count: 2,
@@ -37,8 +40,14 @@ pub(super) fn wanted(number: u8, generation: u64, kind: u8) -> DesiredRun {
         3 => stopped(name, generation, 1),
         4 => gone(name, generation, false),
         _ => {
-            let other = Assignment { restart_count: 99, ..assignment(name, generation) };
-            DesiredRun { run: run(name, generation), target: Target::Running(Box::new(other), store(7)) }
+            let other = Assignment {
+                restart_count: 99,
+                ..assignment(name, generation)
+            };
+            DesiredRun {
+                run: run(name, generation),
+                target: Target::Running(Box::new(other), store(7)),
+            }
         }
     }
 }

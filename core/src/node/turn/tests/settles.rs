@@ -3,14 +3,19 @@
 use super::*;
 
 impl Machine {
-    /// Whatever has happened: once a newer generation is asked for, again and again, and nothing goes wrong any more, it runs.
+    /// Whatever has happened: once a newer generation is asked for, again and again, and nothing
+    /// goes wrong any more, it runs.
     pub(super) fn settles_on_what_it_is_told(&mut self) {
         const LATEST: u64 = 9;
-        // The older generation is stopped and dies, the newer one is held and started; each takes a round or two.
+        // The older generation is stopped and dies, the newer one is held and started; each takes a
+        // round or two.
         const ROUNDS: usize = 8;
         self.happen(Event::Welcome(LATEST, LATEST), usize::MAX);
         for _ in 0..ROUNDS {
-            self.happen(Event::Desired(LATEST, LATEST, vec![(0, LATEST, RUNNING)]), usize::MAX);
+            self.happen(
+                Event::Desired(LATEST, LATEST, vec![(0, LATEST, RUNNING)]),
+                usize::MAX,
+            );
             let held: Vec<RunId> = self.groups.keys().cloned().collect();
             for run in held {
                 let number = u8::from(run.job.as_str() == job(1));
@@ -21,8 +26,15 @@ impl Machine {
                 self.check();
             }
         }
-        let works = self.groups.iter().filter(|(run, group)| run.job.as_str() == job(0) && group.works());
-        assert_eq!(works.map(|(run, _)| run.generation.0).collect::<Vec<_>>(), [LATEST], "what is asked for runs");
+        let works = self
+            .groups
+            .iter()
+            .filter(|(run, group)| run.job.as_str() == job(0) && group.works());
+        assert_eq!(
+            works.map(|(run, _)| run.generation.0).collect::<Vec<_>>(),
+            [LATEST],
+            "what is asked for runs"
+        );
     }
 }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use muster_runner::procfs::Stat;
 use muster_runner::record;
-use muster_runner::wire::{Command, MAX_RANKS, Order, Refusal, RefusalKind, Refused, Reply, StartSpec};
+use muster_runner::wire::{
+    Command, MAX_RANKS, Order, Refusal, RefusalKind, Refused, Reply, StartSpec,
+};
 use rustix::pipe::PipeFlags;
 use rustix::thread::CpuSet;
 
@@ -25,7 +27,11 @@ impl Runner {
     pub(super) fn answer_client(&mut self, id: u32, now: Duration) {
         while let Some(request) = self.control.next_request(id) {
             let reply = match request {
-                Err(Refused { id: request, close, error }) => {
+                Err(Refused {
+                    id: request,
+                    close,
+                    error,
+                }) => {
                     if close {
                         self.control.close(id);
                     }
@@ -35,7 +41,9 @@ impl Runner {
                     Ok(Answer::Ok) => Reply::ok(request.id),
                     Ok(Answer::Status) => Reply::status(Some(request.id), self.status(now)),
                     Ok(Answer::OfLauncher) => {
-                        self.books.asked.insert(self.books.asked_next, (id, request.id));
+                        self.books
+                            .asked
+                            .insert(self.books.asked_next, (id, request.id));
                         self.books.asked_next += 1;
                         continue;
                     }
@@ -83,7 +91,10 @@ impl Runner {
             }
             Command::Release => {
                 if self.group.dead.is_none() {
-                    return Err(Refusal::new(RefusalKind::NotDead, "the worker group is not dead: stop it first"));
+                    return Err(Refusal::new(
+                        RefusalKind::NotDead,
+                        "the worker group is not dead: stop it first",
+                    ));
                 }
                 self.books.released = true;
             }
@@ -92,12 +103,17 @@ impl Runner {
     }
 
     fn store(&mut self) -> Result<&mut crate::served::Served, Refusal> {
-        self.served.as_mut().ok_or_else(|| Refusal::new(RefusalKind::NoStore, "this runner serves no store"))
+        self.served
+            .as_mut()
+            .ok_or_else(|| Refusal::new(RefusalKind::NoStore, "this runner serves no store"))
     }
 
     fn start(&mut self, spec: StartSpec, now: Duration) -> Result<(), Refusal> {
         if self.group.stop.is_some() || self.group.dead.is_some() {
-            return Err(Refusal::new(RefusalKind::Stopped, "this worker group was stopped and never starts again"));
+            return Err(Refusal::new(
+                RefusalKind::Stopped,
+                "this worker group was stopped and never starts again",
+            ));
         }
         match &self.group.spec {
             Some(started) if *started == spec => return Ok(()),
@@ -107,11 +123,13 @@ impl Runner {
             }
             None => {}
         }
-        check(&spec, self.hold.world_size).map_err(|text| Refusal::new(RefusalKind::Invalid, text))?;
+        check(&spec, self.hold.world_size)
+            .map_err(|text| Refusal::new(RefusalKind::Invalid, text))?;
         if self.mind_fence(now).is_none() && self.fence.closed {
             return Err(Refusal::new(RefusalKind::Stopped, fence::CLOSED));
         }
-        self.begin(&spec).map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
+        self.begin(&spec)
+            .map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
         self.group.spec = Some(spec);
         self.books.urgent = true;
         // It may have ended before it was known as the launcher.
@@ -124,9 +142,14 @@ impl Runner {
     fn begin(&mut self, spec: &StartSpec) -> Result<(), String> {
         let Some(order) = &spec.order else {
             let mut command = Process::new(&spec.program);
-            command.args(&spec.args).env_clear().envs(&spec.env).current_dir(&spec.cwd);
+            command
+                .args(&spec.args)
+                .env_clear()
+                .envs(&spec.env)
+                .current_dir(&spec.cwd);
             if self.group.parked.take().is_some() {
-                // A copy of the launcher was forked with this runner, and nothing will be asked of it: it ends with its control socket.
+                // A copy of the launcher was forked with this runner, and nothing will be asked of
+                // it: it ends with its control socket.
                 self.close_launcher(time::boot());
             }
             self.group.launcher = Some(self.spawn(command, None, None)?);
@@ -143,34 +166,76 @@ impl Runner {
         envs: Vec<BTreeMap<String, String>>,
         here: &Path,
     ) -> Result<(), String> {
-        let orders = attend::Orders { command: order.command.clone(), cwd: spec.cwd.clone(), first_rank: spec.first_rank, envs };
-        let orders = attend::orders_file(&orders).map_err(|e| format!("orders for the ranks: {e}"))?;
+        let orders = attend::Orders {
+            command: order.command.clone(),
+            cwd: spec.cwd.clone(),
+            first_rank: spec.first_rank,
+            envs,
+        };
+        let orders =
+            attend::orders_file(&orders).map_err(|e| format!("orders for the ranks: {e}"))?;
         let mut command = Process::new(here.join(attend::NAME));
-        command.arg("start").arg(orders.as_raw_fd().to_string()).env_clear().envs(&spec.env);
+        command
+            .arg("start")
+            .arg(orders.as_raw_fd().to_string())
+            .env_clear()
+            .envs(&spec.env);
         self.group.launcher = Some(self.spawn(command, Some(orders), None)?);
         Ok(())
     }
 
-    pub(super) fn spawn(&mut self, mut command: Process, keep: Option<OwnedFd>, cpus: Option<CpuSet>) -> Result<Launcher, String> {
+    pub(super) fn spawn(
+        &mut self,
+        mut command: Process,
+        keep: Option<OwnedFd>,
+        cpus: Option<CpuSet>,
+    ) -> Result<Launcher, String> {
         let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"));
         let ((out_read, out_write), (err_read, err_write)) = (pipe()?, pipe()?);
-        command.stdin(Stdio::null()).stdout(Stdio::from(out_write)).stderr(Stdio::from(err_write));
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::from(out_write))
+            .stderr(Stdio::from(err_write));
         let cgroup = match &self.cgroup {
-            Some(cgroup) => Some(cgroup.entrance().map_err(|e| format!("{}: {e}", cgroup.path.display()))?),
+            Some(cgroup) => Some(
+                cgroup
+                    .entrance()
+                    .map_err(|e| format!("{}: {e}", cgroup.path.display()))?,
+            ),
             None => None,
         };
         let output = self
             .take_output(LAUNCHER, record::LAUNCHER_LOG, out_read, err_read)
             .map_err(|e| format!("{}: {e}", record::LAUNCHER_LOG))?;
         let started_us = time::boot_us();
-        let pid = sys::spawn(&mut command, Child { cgroup, session: true, keep, cpus })
-            .map_err(|e| {
-                format!("start {:?} in {:?}: {e}", command.get_program(), command.get_current_dir().unwrap_or(Path::new(".")))
-            })?
-            .as_raw_nonzero()
-            .get();
+        let pid = sys::spawn(
+            &mut command,
+            Child {
+                cgroup,
+                session: true,
+                keep,
+                cpus,
+            },
+        )
+        .map_err(|e| {
+            format!(
+                "start {:?} in {:?}: {e}",
+                command.get_program(),
+                command.get_current_dir().unwrap_or(Path::new("."))
+            )
+        })?
+        .as_raw_nonzero()
+        .get();
         let start_time = Stat::of(pid).map_or(0, |s| s.start_time);
-        Ok(Launcher { process: group::Process { pid, start_time, started_us, end: None }, output })
+        Ok(Launcher {
+            process: group::Process {
+                pid,
+                start_time,
+                started_us,
+                end: None,
+            },
+            output,
+        })
     }
 }
 
@@ -191,17 +256,29 @@ fn check(spec: &StartSpec, world_size: u32) -> Result<(), String> {
     match spec.first_rank.checked_add(spec.ranks) {
         Some(end) if end <= world_size => {}
         _ => {
-            let StartSpec { first_rank, ranks, .. } = spec;
-            return Err(format!("first_rank: {first_rank} and {ranks} ranks do not fit a world of {world_size}"));
+            let StartSpec {
+                first_rank, ranks, ..
+            } = spec;
+            return Err(format!(
+                "first_rank: {first_rank} and {ranks} ranks do not fit a world of {world_size}"
+            ));
         }
     }
     if !spec.cwd.is_absolute() {
         return Err(format!("cwd: {:?} is not an absolute path", spec.cwd));
     }
-    if let Some(name) = spec.env.keys().find(|n| n.is_empty() || n.contains(['=', '\0'])) {
+    if let Some(name) = spec
+        .env
+        .keys()
+        .find(|n| n.is_empty() || n.contains(['=', '\0']))
+    {
         return Err(format!("env: {name:?} cannot be a variable's name"));
     }
-    let strings = spec.args.iter().chain(spec.env.values()).chain([&spec.program]);
+    let strings = spec
+        .args
+        .iter()
+        .chain(spec.env.values())
+        .chain([&spec.program]);
     if strings.into_iter().any(|s| s.contains('\0')) {
         return Err("args and env: a NUL byte cannot be passed to a program".into());
     }

@@ -1,4 +1,5 @@
-//! How a group comes to its end: when it must be killed, killing until nothing lives, the proof, and the outcome on disk.
+//! How a group comes to its end: when it must be killed, killing until nothing lives, the proof,
+//! and the outcome on disk.
 
 use std::io;
 use std::path::Path;
@@ -12,10 +13,12 @@ use rustix::process::Signal;
 use super::{DISK_GAP, Runner};
 use crate::{time, tree};
 
-/// Gap between two rounds of killing. A killed process needs about a millisecond to go; SIGCHLD wakes us as well.
+/// Gap between two rounds of killing. A killed process needs about a millisecond to go; SIGCHLD
+/// wakes us as well.
 const KILL_GAP: Duration = Duration::from_millis(20);
 
-/// Killed for this long and still there: waiting in the kernel, so a person or a reboot is needed. From the design.
+/// Killed for this long and still there: waiting in the kernel, so a person or a reboot is needed.
+/// From the design.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
 impl Runner {
@@ -35,7 +38,12 @@ impl Runner {
         if self.never_started(now) {
             return self.write_outcome(now);
         }
-        if self.group.launcher.as_ref().is_none_or(|l| l.process.end.is_some()) {
+        if self
+            .group
+            .launcher
+            .as_ref()
+            .is_none_or(|l| l.process.end.is_some())
+        {
             if let Some(how) = self.proof(now) {
                 self.die(now, how);
                 return self.write_outcome(now);
@@ -59,7 +67,8 @@ impl Runner {
         }
     }
 
-    /// Whether nothing lives: no child of a subreaper means no descendant, whatever it did to get away.
+    /// Whether nothing lives: no child of a subreaper means no descendant, whatever it did to get
+    /// away.
     fn proof(&mut self, now: Duration) -> Option<ProofKind> {
         if !self.reap(now) {
             return None;
@@ -76,9 +85,13 @@ impl Runner {
         }
     }
 
-    /// During a stop, a launcher that is not torchrun may end at once and leave children that never heard of it.
+    /// During a stop, a launcher that is not torchrun may end at once and leave children that never
+    /// heard of it.
     fn term_the_rest(&mut self) {
-        if self.group.stop.is_none() || !self.group.ranks.is_empty() || self.books.launcher_gone_termed {
+        if self.group.stop.is_none()
+            || !self.group.ranks.is_empty()
+            || self.books.launcher_gone_termed
+        {
             return;
         }
         self.books.launcher_gone_termed = true;
@@ -98,10 +111,20 @@ impl Runner {
         if let Some(stop) = &mut self.group.stop {
             stop.killed = Some(now);
         }
-        // Those that are known first: a process of hundreds of megabytes takes tens of milliseconds to end, and looking for the
-        // others takes as long.
+        // Those that are known first: a process of hundreds of megabytes takes tens of milliseconds
+        // to end, and looking for the others takes as long.
         self.group.living().for_each(|(pid, start_time)| {
-            tree::send(&Stat { pid, start_time, state: 0, ppid: 0, session: 0, threads: 1 }, Signal::KILL);
+            tree::send(
+                &Stat {
+                    pid,
+                    start_time,
+                    state: 0,
+                    ppid: 0,
+                    session: 0,
+                    threads: 1,
+                },
+                Signal::KILL,
+            );
         });
     }
 
@@ -113,7 +136,11 @@ impl Runner {
             self.books.next_kill = now + KILL_GAP;
             if now.saturating_sub(since) >= STUCK_AFTER {
                 self.books.next_kill = now + Duration::from_secs(1);
-                let mut stuck: Vec<i32> = tree::descendants().unwrap_or_default().iter().map(|s| s.pid).collect();
+                let mut stuck: Vec<i32> = tree::descendants()
+                    .unwrap_or_default()
+                    .iter()
+                    .map(|s| s.pid)
+                    .collect();
                 stuck.sort_unstable();
                 if stuck != self.group.stuck {
                     say!("{} killed and still alive: {stuck:?}", time::stamp());
@@ -167,7 +194,8 @@ impl Runner {
 
     /// A stop before the start: there is nothing to kill, and never will be.
     fn never_started(&mut self, now: Duration) -> bool {
-        let never = self.group.launcher.is_none() && self.group.stop.is_some() && self.group.dead.is_none();
+        let never =
+            self.group.launcher.is_none() && self.group.stop.is_some() && self.group.dead.is_none();
         if never {
             self.die(now, ProofKind::Reaped);
         }

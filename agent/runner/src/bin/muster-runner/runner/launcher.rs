@@ -1,7 +1,9 @@
-//! The launcher that stays: one interpreter for all generations of a job on a node, from which their runners are forked.
+//! The launcher that stays: one interpreter for all generations of a job on a node, from which
+//! their runners are forked.
 //!
-//! A runner is on one of two sides of it. One whose `hold.json` says `launcher` starts it, forwards requests to it and returns its answers;
-//! it has no worker group. One that was forked from it has a copy of the launcher as its child, which its worker group is started with.
+//! A runner is on one of two sides of it. One whose `hold.json` says `launcher` starts it, forwards
+//! requests to it and returns its answers; it has no worker group. One that was forked from it has
+//! a copy of the launcher as its child, which its worker group is started with.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +16,9 @@ use std::time::Duration;
 
 use muster_runner::procfs::Stat;
 use muster_runner::record;
-use muster_runner::wire::{AdoptSpec, Exit, Lane, Order, ParkSpec, Refusal, RefusalKind, Reply, StartSpec};
+use muster_runner::wire::{
+    AdoptSpec, Exit, Lane, Order, ParkSpec, Refusal, RefusalKind, Reply, StartSpec,
+};
 
 use super::{LAUNCHER, Runner};
 use crate::group::{self, Launcher};
@@ -26,24 +30,47 @@ impl Runner {
     /// Starts the launcher that stays. The answer comes when it has imported torch.
     pub(super) fn park(&mut self, spec: &ParkSpec) -> Result<(), Refusal> {
         if !self.hold.launcher || self.group.stop.is_some() || self.group.launcher.is_some() {
-            return Err(Refusal::new(RefusalKind::Conflict, "a launcher is there already, or none may start any more"));
+            return Err(Refusal::new(
+                RefusalKind::Conflict,
+                "a launcher is there already, or none may start any more",
+            ));
         }
         check(&spec.cwd, &spec.env)?;
-        let flags: &[&str] = if spec.background { &["stay", "background"] } else { &["stay"] };
-        self.spawn_parked(spec, flags).map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
-        let trouble = |e: io::Error| Refusal::new(RefusalKind::Spawn, format!("listen to the launcher: {e}"));
+        let flags: &[&str] = if spec.background {
+            &["stay", "background"]
+        } else {
+            &["stay"]
+        };
+        self.spawn_parked(spec, flags)
+            .map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
+        let trouble =
+            |e: io::Error| Refusal::new(RefusalKind::Spawn, format!("listen to the launcher: {e}"));
         let parked = self.group.parked.as_ref().expect("it was just started");
         parked.control().set_nonblocking(true).map_err(trouble)?;
-        self.poll.add(parked.control(), Source::Launcher, Interest::Read).map_err(trouble)
+        self.poll
+            .add(parked.control(), Source::Launcher, Interest::Read)
+            .map_err(trouble)
     }
 
     pub(super) fn spawn_parked(&mut self, spec: &ParkSpec, flags: &[&str]) -> Result<(), String> {
         let (parked, theirs) = Parked::prepare().map_err(|e| format!("{}: {e}", parked::FILE))?;
         let here = std::env::current_dir().map_err(|e| format!("own directory: {e}"))?;
         let mut command = Process::new(&spec.program);
-        command.args(&spec.options).arg("-u").arg(here.join(parked::FILE)).arg(&here).arg(theirs.as_raw_fd().to_string());
-        command.args(flags).env_clear().envs(&spec.env).current_dir(&spec.cwd);
-        let cpus = spec.env.get(affinity::NAME).and_then(|lists| affinity::of_all(lists, spec.ranks));
+        command
+            .args(&spec.options)
+            .arg("-u")
+            .arg(here.join(parked::FILE))
+            .arg(&here)
+            .arg(theirs.as_raw_fd().to_string());
+        command
+            .args(flags)
+            .env_clear()
+            .envs(&spec.env)
+            .current_dir(&spec.cwd);
+        let cpus = spec
+            .env
+            .get(affinity::NAME)
+            .and_then(|lists| affinity::of_all(lists, spec.ranks));
         self.group.launcher = Some(self.spawn(command, Some(theirs), cpus)?);
         self.group.parked = Some(parked);
         Ok(())
@@ -56,38 +83,60 @@ impl Runner {
         let texts = [own.as_path(), Path::new("hold"), Path::new("--dir"), dir];
         let mut runner = Vec::new();
         for text in texts {
-            runner.push(text.to_str().ok_or_else(|| spawn(format!("{} is not UTF-8", text.display())))?.to_owned());
+            runner.push(
+                text.to_str()
+                    .ok_or_else(|| spawn(format!("{} is not UTF-8", text.display())))?
+                    .to_owned(),
+            );
         }
         runner.extend((!self.books.cgroups).then(|| "--no-cgroup".to_owned()));
-        self.ask_launcher(&Ask::Fork { token: self.books.asked_next, dir, runner })
+        self.ask_launcher(&Ask::Fork {
+            token: self.books.asked_next,
+            dir,
+            runner,
+        })
     }
 
     /// Gives the launcher, which belonged to no job, to one.
     pub(super) fn adopt(&mut self, spec: &AdoptSpec) -> Result<(), Refusal> {
         check(&spec.cwd, &spec.env)?;
-        self.ask_launcher(&Ask::Adopt { token: self.books.asked_next, cwd: &spec.cwd, env: &spec.env })
+        self.ask_launcher(&Ask::Adopt {
+            token: self.books.asked_next,
+            cwd: &spec.cwd,
+            env: &spec.env,
+        })
     }
 
     pub(super) fn preload(&mut self) -> Result<(), Refusal> {
-        self.ask_launcher(&Ask::Preload { token: self.books.asked_next })
+        self.ask_launcher(&Ask::Preload {
+            token: self.books.asked_next,
+        })
     }
 
     fn ask_launcher(&mut self, ask: &Ask<'_>) -> Result<(), Refusal> {
         let parked = self.group.parked.as_ref().filter(|_| self.hold.launcher);
         let parked = parked.ok_or_else(|| Refusal::new(RefusalKind::Spawn, LAUNCHER_ENDED))?;
-        parked.ask(ask).map_err(|e| Refusal::new(RefusalKind::Spawn, format!("tell the launcher: {e}")))
+        parked
+            .ask(ask)
+            .map_err(|e| Refusal::new(RefusalKind::Spawn, format!("tell the launcher: {e}")))
     }
 
     /// Hands the launcher's answers on.
     pub(super) fn hear_launcher(&mut self) {
-        let Some(parked) = &mut self.group.parked else { return };
+        let Some(parked) = &mut self.group.parked else {
+            return;
+        };
         match parked.answers() {
             Ok(answers) => {
                 for said in answers {
-                    let Some((client, request)) = self.books.asked.remove(&said.token) else { continue };
+                    let Some((client, request)) = self.books.asked.remove(&said.token) else {
+                        continue;
+                    };
                     let reply = match said.error {
                         None => Reply::ok(request),
-                        Some(text) => Reply::refused(Some(request), Refusal::new(RefusalKind::Spawn, text)),
+                        Some(text) => {
+                            Reply::refused(Some(request), Refusal::new(RefusalKind::Spawn, text))
+                        }
                     };
                     self.control.answer(client, &reply);
                 }
@@ -103,12 +152,20 @@ impl Runner {
     fn refuse_asked(&mut self) {
         for (client, request) in std::mem::take(&mut self.books.asked).into_values() {
             let refusal = Refusal::new(RefusalKind::Spawn, LAUNCHER_ENDED);
-            self.control.answer(client, &Reply::refused(Some(request), refusal));
+            self.control
+                .answer(client, &Reply::refused(Some(request), refusal));
         }
     }
 
-    /// Takes over the copy of the launcher that was forked together with this runner, and is its child.
-    pub(crate) fn take_launcher(&mut self, pid: i32, control: UnixStream, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<()> {
+    /// Takes over the copy of the launcher that was forked together with this runner, and is its
+    /// child.
+    pub(crate) fn take_launcher(
+        &mut self,
+        pid: i32,
+        control: UnixStream,
+        stdout: OwnedFd,
+        stderr: OwnedFd,
+    ) -> io::Result<()> {
         let stat = Stat::of(pid)?;
         if stat.ppid != std::process::id() as i32 {
             return Err(io::Error::other("it is no child of this process"));
@@ -117,20 +174,32 @@ impl Runner {
             cgroup.entrance()?.write_all(pid.to_string().as_bytes())?;
         }
         let output = self.take_output(LAUNCHER, record::LAUNCHER_LOG, stdout, stderr)?;
-        let process = group::Process { pid, start_time: stat.start_time, started_us: time::boot_us(), end: None };
+        let process = group::Process {
+            pid,
+            start_time: stat.start_time,
+            started_us: time::boot_us(),
+            end: None,
+        };
         self.group.launcher = Some(Launcher { process, output });
         self.group.parked = Some(Parked::from(control));
         Ok(())
     }
 
     /// Gives the start to the launcher that waits, or to one that imports torch first.
-    pub(super) fn begin_with_launcher(&mut self, spec: &StartSpec, order: &Order) -> Result<(), String> {
+    pub(super) fn begin_with_launcher(
+        &mut self,
+        spec: &StartSpec,
+        order: &Order,
+    ) -> Result<(), String> {
         let here = std::env::current_dir().map_err(|e| format!("own directory: {e}"))?;
         let envs: Vec<BTreeMap<String, String>> = match order.lane {
             Lane::Parked => vec![spec.env.clone()],
             Lane::Fork | Lane::Direct => {
-                rank_env::make_error_folders(spec.ranks).map_err(|e| format!("folders for errors: {e}"))?;
-                (0..spec.ranks).map(|local| rank_env::of(spec, &self.hold, &order.run_id, local, &here)).collect()
+                rank_env::make_error_folders(spec.ranks)
+                    .map_err(|e| format!("folders for errors: {e}"))?;
+                (0..spec.ranks)
+                    .map(|local| rank_env::of(spec, &self.hold, &order.run_id, local, &here))
+                    .collect()
             }
         };
         // A launcher that has just ended is replaced.
@@ -139,15 +208,35 @@ impl Runner {
             if order.lane == Lane::Direct {
                 return self.start_ranks(spec, order, envs, &here);
             }
-            let (program, options, env, cwd) =
-                (spec.program.clone(), order.options.clone(), spec.env.clone(), PathBuf::from(&spec.cwd));
-            self.spawn_parked(&ParkSpec { program, options, env, cwd, background: false, ranks: spec.ranks }, &[])?;
+            let (program, options, env, cwd) = (
+                spec.program.clone(),
+                order.options.clone(),
+                spec.env.clone(),
+                PathBuf::from(&spec.cwd),
+            );
+            self.spawn_parked(
+                &ParkSpec {
+                    program,
+                    options,
+                    env,
+                    cwd,
+                    background: false,
+                    ranks: spec.ranks,
+                },
+                &[],
+            )?;
         }
-        let parked = self.group.parked.take().ok_or("the launcher ended at once")?;
+        let parked = self
+            .group
+            .parked
+            .take()
+            .ok_or("the launcher ended at once")?;
         if let Some(launcher) = &mut self.group.launcher {
             launcher.process.started_us = time::boot_us();
         }
-        parked.order(order, spec, &envs).map_err(|e| format!("tell the launcher: {e}"))
+        parked
+            .order(order, spec, &envs)
+            .map_err(|e| format!("tell the launcher: {e}"))
     }
 
     /// A launcher that ends before its order comes is forgotten: the start brings up another.
@@ -162,27 +251,50 @@ impl Runner {
 
     pub(super) fn close_launcher(&mut self, now: Duration) {
         if let Some(mut launcher) = self.group.launcher.take() {
-            let ended = launcher.output.drain(&mut self.books.buffer, &self.pattern, now, &time::stamp());
+            let ended =
+                launcher
+                    .output
+                    .drain(&mut self.books.buffer, &self.pattern, now, &time::stamp());
             ended.iter().for_each(|fd| self.poll.remove(fd));
-            launcher.output.open().for_each(|(_, fd)| self.poll.remove(fd));
+            launcher
+                .output
+                .open()
+                .for_each(|(_, fd)| self.poll.remove(fd));
             launcher.output.close(&time::stamp());
         }
     }
 
-    /// Executes torchrun where the launcher has failed by itself: before any rank had said that it is there. That is no failure of the job.
-    /// True: it was done.
+    /// Executes torchrun where the launcher has failed by itself: before any rank had said that it
+    /// is there. That is no failure of the job. True: it was done.
     pub(super) fn fall_back(&mut self, exit: Exit, now: Duration) -> bool {
-        let Some(spec) = self.group.spec.clone() else { return false };
-        let forks = spec.order.as_ref().is_some_and(|order| order.lane == Lane::Fork);
+        let Some(spec) = self.group.spec.clone() else {
+            return false;
+        };
+        let forks = spec
+            .order
+            .as_ref()
+            .is_some_and(|order| order.lane == Lane::Fork);
         let ended_well = exit.success();
-        if !forks || ended_well || self.group.fell_back || !self.group.ranks.is_empty() || self.group.stop.is_some() {
+        if !forks
+            || ended_well
+            || self.group.fell_back
+            || !self.group.ranks.is_empty()
+            || self.group.stop.is_some()
+        {
             return false;
         }
-        say!("{} the launcher has failed ({exit:?}), so torchrun is executed in its place", time::stamp());
+        say!(
+            "{} the launcher has failed ({exit:?}), so torchrun is executed in its place",
+            time::stamp()
+        );
         self.close_launcher(now);
         self.group.parked = None;
         let mut command = Process::new(&spec.program);
-        command.args(&spec.args).env_clear().envs(&spec.env).current_dir(&spec.cwd);
+        command
+            .args(&spec.args)
+            .env_clear()
+            .envs(&spec.env)
+            .current_dir(&spec.cwd);
         match self.spawn(command, None, None) {
             Ok(launcher) => {
                 self.group.launcher = Some(launcher);
@@ -200,7 +312,10 @@ impl Runner {
 
 fn check(cwd: &Path, env: &BTreeMap<String, String>) -> Result<(), Refusal> {
     if !cwd.is_absolute() || env.keys().any(|n| n.is_empty() || n.contains(['=', '\0'])) {
-        return Err(Refusal::new(RefusalKind::Invalid, "cwd is not absolute, or a variable has no proper name"));
+        return Err(Refusal::new(
+            RefusalKind::Invalid,
+            "cwd is not absolute, or a variable has no proper name",
+        ));
     }
     Ok(())
 }

@@ -1,31 +1,31 @@
 """Muster's launcher: an interpreter that has imported torch, and from which ranks are forked.
 
-The runner's binary joins three files into one program: this one (who waits for what, and what is forked), `preload.py` (what is imported
-before it is needed) and `rank.py` (what a forked rank becomes). Only the standard library and torch are used.
+The runner's binary joins three files into one program: this one (messages and forks), `preload.py` (imports before they are needed) and
+`rank.py` (what a forked rank becomes). The program uses only the standard library and torch.
 
     python [options] -u launcher.py DIR CONTROL [stay] [background]
 
-DIR is the folder of the runner that started it, CONTROL the number of an inherited socket. Every message on that socket is one byte and a
+DIR is the folder of the runner that started it. CONTROL is the number of an inherited socket. Every message on that socket is one byte and a
 file descriptor, which holds a JSON object.
 
 With `stay` it lives as long as its job is on this node, and is never a member of a world itself. It answers each message with a line of JSON
-that repeats the message's token; the token 0 is that of its own start.
+that repeats the message's token. The token 0 belongs to its own start.
 
-- {"do": "fork", "token": T, "dir": D, "runner": [program, arguments...]}: forks a runner for the folder D, and as that runner's child a copy
-  of itself, which waits for the start as described below.
+- {"do": "fork", "token": T, "dir": D, "runner": [program, arguments...]}: forks a runner for the folder D, and a copy of itself as that
+  runner's child. The copy waits for its order as described below.
 - {"do": "preload", "token": T}: imports what the job's ranks have imported (`preload.txt` in DIR). A copy of this process does that, and serves
-  the next forks. A package that would change what a rank sees spoils the copy alone; another copy is made without that package.
-- {"do": "adopt", "token": T, "cwd": C, "env": E}: gives a launcher that belonged to no job to a job. It goes on as if it had been started with
-  this folder and this environment. It refuses where a variable has another value now that torch read when it was imported.
+  the next forks. A package that would change what a rank sees spoils only the copy, and another copy is made without that package.
+- {"do": "adopt", "token": T, "cwd": C, "env": E}: gives a launcher that belongs to no job to a job. The launcher goes on as if it had been
+  started with this folder and this environment. It refuses if torch read a variable during its import whose value differs now.
 
 Without `stay`, and in a copy, it waits for one order, which names a lane:
 
 - parked: torchrun runs in this process, as if it had just been started.
-- fork, direct: the ranks of this node are forked from here. There is no torchrun. Each gets the environment that torchrun would give it, a
-  session of its own, and is killed if this process dies. This process then becomes `muster-ranks`, which attends to the ranks.
+- fork, direct: this process forks the ranks of this node, without torchrun. Each rank gets the environment that torchrun would give it and a
+  session of its own. The kernel kills it if this process dies. This process then becomes `muster-ranks`, which attends to the ranks.
 
-A forked rank returns to the top level of this program and goes on as `python script.py` would. A process from which ranks are forked has
-opened no GPU. If it has threads that a fork would lose, the ranks start new interpreters.
+A forked rank returns to the top level of this program and goes on as `python script.py` would. A process that forks ranks has opened no GPU.
+If it has threads that a fork would lose, the ranks start new interpreters.
 """
 
 import sys
@@ -50,21 +50,21 @@ import time  # noqa: E402
 import types  # noqa: E402
 
 PROTOCOL = 1
-# To free 500 MB takes 20 to 60 ms of processor time: that waits until the ranks have started.
+# Seconds before the launcher frees its memory. Freeing 500 MB takes 20 to 60 ms of processor time, so it waits until the ranks have started.
 REST = 3.0
-# A forked runner answers within milliseconds; a disk that takes this long to sync two small files is broken.
+# Seconds that a forked runner may take to answer. It needs milliseconds; a disk that takes this long to sync two small files is broken.
 RUNNER_TIMEOUT = 15.0
-# Copies that are made, each without one more package, before nothing is imported ahead. Real jobs need one to four.
+# The most copies that are made, each with fewer packages, before the launcher imports nothing ahead. Real jobs need one to four.
 COPIES_MAX = 12
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 TORCH_SEED = 67280421310721  # c10/core/GeneratorImpl.h: default_rng_seed_val
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-COERCED = os.environ.get("LC_CTYPE")  # an interpreter sets it in a C locale (PEP 538), for all its children
+COERCED = os.environ.get("LC_CTYPE")  # in a C locale an interpreter sets it for all its children (PEP 538)
 
 
 def main():
-    """Returns in a forked rank, or where torchrun shall run, with what to run."""
+    """Returns what to run, in a forked rank or in the process that runs torchrun."""
     control = socket.socket(fileno=int(sys.argv[2]))
     control.set_inheritable(False)
     leave_coerced_locale(control)
@@ -85,14 +85,14 @@ class Launcher:
         self.folder = folder
         self.control = control
         self.nice = os.getpriority(os.PRIO_PROCESS, 0)
-        self.copy = None  # has the job's imports, and serves the forks
-        self.copy_to_be = None  # is still importing
+        self.copy = None  # the copy that has the job's imports and serves the forks
+        self.copy_to_be = None  # the copy that is still importing
         self.without = set()  # packages that must not be imported ahead
         self.copies = 0
         self.token = 0  # of the request to import
         self.afresh = False  # ranks start a new interpreter
-        self.set_at_import = {}  # variables that the imports made here have set
-        self.unseeded = []  # generators of random numbers, to which each rank gives a seed
+        self.set_at_import = {}  # variables that this process's imports have set
+        self.unseeded = []  # random number generators that each rank seeds again
         prepare_environment()
         with self.low_priority(background), Watched() as watched:
             import torch
@@ -103,23 +103,23 @@ class Launcher:
         self.settle()
 
     def settle(self):
-        """After imports: what is left is what every fork begins with."""
+        """Runs after imports, and brings this process into the state that every fork begins with."""
         self.crowd = end_threads()
         gc.collect()
         gc.freeze()  # forked processes share these pages, as long as no collection writes to them
 
     def low_priority(self, wanted):
-        """Takes no time from workers. For root alone: nobody else may undo it."""
+        """Lowers the priority for a while, so that workers lose no time. Only root does it, because only root may undo it."""
         return Priority(self.nice, 10 if wanted and os.geteuid() == 0 else 0)
 
     def answer(self, **words):
         try:
             self.control.sendall(line(words))
         except OSError:
-            os._exit(0)  # whoever asked is gone, and with it the need for a launcher
+            os._exit(0)  # the runner that asked is gone, so no launcher is needed
 
     def serve(self):
-        """Returns in the copy that a forked runner gets, which has another folder and another control socket then."""
+        """Returns only in the copy that a forked runner gets. That copy then has another folder and another control socket."""
         while True:
             listened = [self.control, *(copy.socket for copy in (self.copy, self.copy_to_be) if copy)]
             ready = select.select(listened, [], [])[0]
@@ -133,7 +133,7 @@ class Launcher:
                 if self.copy_to_be:
                     self.answer(token=self.token, error="another list came meanwhile")
                 self.copies, self.token = 0, message["token"]
-                self.make_copy()  # in the copy, this loop goes on with another socket
+                self.make_copy()  # in the copy, this loop continues with another socket
             elif message["do"] == "adopt":
                 self.adopt(message)
             elif self.copy:
@@ -143,12 +143,12 @@ class Launcher:
                 return
 
     def adopt(self, message):
-        """Makes this the launcher of a job. Whoever asks has compared what can be compared before; this is the last check."""
+        """Makes this the launcher of a job. The agent has already compared what it can compare; this is the last check."""
         before = dict(os.environ)
         replace_environment(message["env"])
         prepare_environment()
         changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
-        # No rank has this one: it tells torchrun which program to start, and each run has its own.
+        # No rank gets PYTHON_EXEC. It tells torchrun which program to start, and each run has its own.
         changed.discard("PYTHON_EXEC")
         read = sorted(name for name in changed & self.torch_reads if not name.startswith("MUSTER_"))
         if read:
@@ -159,14 +159,14 @@ class Launcher:
         except OSError as error:
             self.answer(token=message["token"], error=f"{message['cwd']}: {error}")
             return
-        # The one module of those that torch imports that keeps the working directory.
+        # Of all the modules that torch imports, only this one keeps the working directory.
         if "multiprocessing.process" in sys.modules:
             sys.modules["multiprocessing.process"].ORIGINAL_DIR = os.getcwd()
         self.answer(token=message["token"])
 
     def hear_copies(self, ready):
         if self.copy and self.copy.socket in ready:
-            self.copy.end()  # it says nothing unasked: it has died
+            self.copy.end()  # it says nothing without a request, so it has died
             self.copy = None
         if not self.copy_to_be or self.copy_to_be.socket not in ready:
             return
@@ -188,7 +188,7 @@ class Launcher:
             self.answer(token=self.token, error="no copy could import what the job's ranks have imported: launcher.log says why")
 
     def make_copy(self):
-        """Forks a copy that imports and then serves forks: there it returns as well, with another control socket."""
+        """Forks a copy that imports and then serves forks. In the copy this returns too, with another control socket."""
         if self.copy_to_be:
             self.copy_to_be.end()
             self.copy_to_be = None
@@ -228,10 +228,10 @@ class Launcher:
         self.answer(ok=True, names=sorted(located(self.base)))
 
     def fork_runner(self, message):
-        """Forks a runner, and this process's copy as that runner's child. True in that copy.
+        """Forks a runner, and a copy of this process as that runner's child. True in that copy.
 
-        The first process in between ends at once, so the next one is no child of this process and outlives it. That one forks the runner and
-        becomes its keeper."""
+        The process in between ends at once, so its child is no child of this process and outlives it. That child forks the runner and becomes
+        the runner's keeper."""
         if self.crowd:
             self.answer(token=message["token"], error=f"{self.crowd} threads of the launcher would be lost in a fork")
             return False
@@ -250,7 +250,7 @@ class Launcher:
         if between == 0:
             if os.fork() != 0:
                 os._exit(0)
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # before the runner is there, so that there is no moment without it
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # before the fork, so that the runner is never without it
             keeper = os.getpid()
             if os.fork() != 0:
                 become_keeper(message["runner"][0], message["dir"])
@@ -284,7 +284,7 @@ class Launcher:
         return False
 
     def obey_order(self):
-        """Waits for the one order of this process, and for nothing else."""
+        """Waits for the one order of this process."""
         order = receive(self.control)
         if order is None:
             os._exit(0)  # the runner needs no launcher any more
@@ -305,7 +305,7 @@ class Copy:
         self.socket = stream
 
     def ask(self, message):
-        """Hands a message on and waits for the answer, which comes within the time that a forked runner may take. None if it has ended."""
+        """Passes a message on and waits for the answer. It comes within the time that a forked runner may take. None if the copy has ended."""
         memory = os.memfd_create("muster-order")
         os.write(memory, json.dumps(message).encode())
         try:
@@ -339,7 +339,7 @@ class Copy:
 
 
 class Priority:
-    """Raises the nice value for a while. What is forked or executed afterwards has the value this process was started with."""
+    """Raises the nice value for a while. Processes that are forked afterwards have the value that this process was started with."""
 
     def __init__(self, base, more):
         self.base, self.more = base, more
@@ -354,17 +354,17 @@ class Priority:
 
 
 def prepare_environment():
-    """What a launcher has, and has not, of its job's environment."""
+    """Removes the variables that differ between ranks from the job's environment, and adds those that a launcher needs."""
     for name in RANKS_OWN:
         os.environ.pop(name, None)
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to ask for a GPU must not make a CUDA context
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # looking for a GPU must not make a CUDA context
 
 
 def leave_coerced_locale(control):
-    """Starts this interpreter once more where it has changed its own locale. In a C locale CPython sets LC_CTYPE to a UTF-8 one (PEP 538)
-    and turns on its UTF-8 mode (PEP 540). torchrun does so too, and its ranks then start in that locale, without the mode. A forked rank
-    keeps the mode of this process, so this process must start as a rank does. The second start finds LC_CTYPE in the environment and
-    changes nothing."""
+    """Starts this interpreter once more if it has changed its own locale. In a C locale CPython sets LC_CTYPE to a UTF-8 locale (PEP 538) and
+    turns on its UTF-8 mode (PEP 540). The same happens in torchrun, and its ranks then start in that locale, without the mode. A forked rank
+    keeps the mode of this process, so this process must start as a rank does. The second start finds LC_CTYPE in the environment and changes
+    nothing."""
     with open("/proc/self/environ", "rb") as file:
         given = dict(entry.partition(b"=")[::2] for entry in file.read().split(b"\0"))
     if os.environb.get(b"LC_CTYPE") != given.get(b"LC_CTYPE"):
@@ -391,19 +391,19 @@ def become_keeper(program, folder):
     try:
         os.execve(program, ["muster-keeper", folder], {})
     finally:
-        os._exit(1)  # its runner goes on with its list of descendants alone
+        os._exit(1)  # without a keeper, the runner has only its list of descendants
 
 
 def die_with(parent):
-    """This process is killed when its parent ends."""
+    """Makes the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def end_threads():
-    """Ends the threads whose libraries end them around a fork, as OpenBLAS does (`pthread_atfork`); they start again when they are needed.
-    Returns how many others there are beside this one: a fork would lose those."""
+    """Ends the threads of libraries that end them around a fork, as OpenBLAS does (`pthread_atfork`). They start again when they are needed.
+    Returns how many threads are left besides this one. A fork would lose those."""
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -416,7 +416,7 @@ def threads():
 
 
 def touched_gpu():
-    """Whether this process has a GPU open, by torch or by any other library: a fork of it could not use one."""
+    """Whether torch or any other library has opened a GPU in this process. If so, a fork of it could not use one."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return True
@@ -444,7 +444,7 @@ def receive(control):
 
 
 def read_all(fd, timeout):
-    """Everything until the end of a pipe; what was there when the time is over."""
+    """Everything until the end of a pipe, or what has come when the time is over."""
     until = time.monotonic() + timeout
     heard = b""
     while select.select([fd], [], [], max(0, until - time.monotonic()))[0]:
@@ -457,8 +457,8 @@ def read_all(fd, timeout):
 
 
 def mark_environment(folder):
-    """Replaces the launcher's folder by this copy's in the environment that `/proc` shows. An agent finds by it what a killed runner has
-    left."""
+    """Replaces the launcher's folder by this copy's folder in the environment that `/proc` shows. By that folder an agent finds the processes
+    that a killed runner has left."""
     begin, end = (int(field) for field in stat_of("self")[47:49])  # env_start, env_end
     shown = ctypes.string_at(begin, end - begin) if begin else b""
     entry = b"MUSTER_RUN_DIR="
@@ -472,10 +472,10 @@ def mark_environment(folder):
 
 
 def set_command_line(words):
-    """What `ps`, `pgrep -f` and py-spy show of this process: the user's command. Where the kernel does not let a process move these bytes
-    (it was built without CONFIG_CHECKPOINT_RESTORE), as many of them as there is room for."""
+    """Makes `ps`, `pgrep -f` and py-spy show the user's command for this process. A kernel without CONFIG_CHECKPOINT_RESTORE does not let a
+    process move these bytes; the command is then cut to the room there is."""
     text = b"\0".join(os.fsencode(word) for word in words) + b"\0"
-    # Kept for as long as the process lives: the kernel reads it whenever somebody asks.
+    # The text must live as long as the process: the kernel reads it whenever somebody asks.
     set_command_line.text = ctypes.create_string_buffer(text, len(text))
     at = ctypes.addressof(set_command_line.text)
     fields = [int(field) for field in stat_of("self")[23:49]]  # proc(5), from startcode to env_end

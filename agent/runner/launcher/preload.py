@@ -1,21 +1,22 @@
-# Imports ahead: only what an earlier run of this job has imported, from the same files, and only where a rank cannot tell the difference.
+# Imports ahead. Only modules that an earlier run of this job has imported, from the same files, and only if a rank cannot tell the difference.
 
-# Imports recorded for the next generation. torch with every optional part has about 3,000 modules.
+# The most imports recorded for the next generation. torch with every optional part has about 3,000 modules.
 MODULES_MAX = 10_000
-# What differs between ranks or generations. A package that asks for it while it is imported is not imported ahead.
+# Variables that differ between ranks or generations. A package that reads one during its import is not imported ahead.
 RANKS_OWN = frozenset(
     "RANK LOCAL_RANK GROUP_RANK ROLE_RANK NODE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT "
     "TORCHELASTIC_RESTART_COUNT TORCHELASTIC_RUN_ID TORCHELASTIC_ERROR_FILE MUSTER_GENERATION MUSTER_RESTART_COUNT".split()
 )
-# Read by libraries in C when they are loaded, where no Python code can see it: OpenMP, MKL, OpenBLAS, torch's own.
+# Prefixes of variables that C libraries read when they are loaded, unseen by Python code: OpenMP, MKL, OpenBLAS, torch's own.
 READ_IN_C = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_", "ATEN_")
 
 
 class Recorded:
     """`preload.txt`, as `Journal` wrote it in an earlier generation of this job.
 
-    A line is NAME<tab>FILE for a module, !FILE for the script itself, or =VARIABLE for a variable of the environment that the script changed before an import. A line
-    @SCRIPT stands for a script that has not run on this node yet: the imports at its top level, which every run of it makes."""
+    A line is NAME<tab>FILE for a module, !FILE for the script itself, or =VARIABLE for a variable of the environment that the script changed
+    before an import. A line @SCRIPT names a script that has not run on this node yet. It stands for the imports at the script's top level, which
+    every run of it makes."""
 
     def __init__(self, folder):
         self.modules, self.changed, self.scripts, self.main = {}, set(), [], None
@@ -43,8 +44,8 @@ class Recorded:
 
 
 def preload(recorded, without):
-    """Imports what was recorded. Returns the packages that must not be there before a rank is, each with the reason; the generators of random
-    numbers to which a rank gives a seed of its own; and the variables that the imports have set."""
+    """Imports the recorded modules. Returns three things: the packages that must not be imported before a rank exists, each with the reason; the
+    random number generators that each rank seeds again; and the variables that the imports have set."""
     wrong, set_here = {}, {}
     calm = 0
     gc.freeze()
@@ -56,7 +57,7 @@ def preload(recorded, without):
             before, environment = set(sys.modules), watched.copy()
             try:
                 importlib.import_module(name)
-            except BaseException as error:  # what cannot be imported here is imported, or not, by the script
+            except BaseException as error:  # the script will try this import itself
                 print(f"not imported ahead: {name}: {type(error).__name__}: {error}", file=sys.stderr)
             why = misfit(watched, calm, recorded, before) or outlook.why(top)
             keeper = outlook.is_kept_by([name for name in sys.modules if name not in before])
@@ -73,7 +74,7 @@ def preload(recorded, without):
 
 
 def misfit(watched, calm, recorded, before):
-    """Why what was just imported must not be there before a rank is; None if it may."""
+    """Why the package that was just imported must not be imported before a rank exists. None if it may be."""
     asked = sorted(name for name in watched.names if name in RANKS_OWN or name in recorded.changed)
     if asked:
         return f"asks for {asked[0]}, which may be another in the next rank"
@@ -91,7 +92,7 @@ def misfit(watched, calm, recorded, before):
 
 
 class Watched:
-    """Notes who asks for which variables of the environment, while packages are imported."""
+    """Notes which variables of the environment packages read while they are imported."""
 
     def __init__(self, changed=frozenset()):
         self.names = set()
@@ -106,7 +107,7 @@ class Watched:
                 return super().__getitem__(name)
 
             def __iter__(self):
-                watched.names.update(watched.changed)  # a copy of the whole holds them too
+                watched.names.update(watched.changed)  # reading the whole environment reads these too
                 return super().__iter__()
 
         self.plain = plain
@@ -117,13 +118,13 @@ class Watched:
         os.environ.__class__ = self.plain
 
     def copy(self):
-        """The environment, unnoticed."""
+        """A copy of the environment. This read is not noted."""
         return {os.fsdecode(name): os.fsdecode(value) for name, value in os.environ._data.items()}
 
 
 class Outlook:
-    """Notes when an import asks for something that differs between ranks, or from a plain start: the command line, the main module, random
-    bytes."""
+    """Notes when an import asks for something that differs between ranks, or that differs from a plain start: the command line, the main module,
+    random bytes."""
 
     def __init__(self, script):
         self.asked = []
@@ -171,7 +172,7 @@ class Outlook:
         self.main = sys.modules["__main__"]
         sys.modules["__main__"] = Main("__main__")
         if self.script:
-            sys.modules["__main__"].__file__ = self.script  # most look for this, to tell an interactive interpreter
+            sys.modules["__main__"].__file__ = self.script  # most packages look for it, to detect an interactive interpreter
         sys.argv = CommandLine(sys.argv)
         for place, name, function in self.plain[:2]:
             setattr(place, name, noting(function))
@@ -179,7 +180,7 @@ class Outlook:
         return self
 
     def is_kept_by(self, names):
-        """The first of these modules that keeps the main module or the command line which it was shown, and which no rank has."""
+        """The first of these modules that keeps a stand-in for the main module or for the command line. No rank has these stand-ins."""
         values = ((name, getattr(sys.modules[name], "__dict__", {}).values()) for name in names)
         return next((name for name, kept in values if any(value is one for value in kept for one in self.stand_ins)), None)
 
@@ -189,15 +190,15 @@ class Outlook:
             setattr(place, name, value)
 
     def why(self, top):
-        """Why what was just imported must not be there before a rank is; None if it may. Forgets what it has noted. What torch does when it is
-        imported is known: the compatibility suite compares it."""
+        """Why the package that was just imported must not be imported before a rank exists. None if it may be. Forgets what it has noted. torch is
+        exempt because the compatibility suite compares what its import does."""
         what = next(iter(self.asked), None)
         self.asked.clear()
         return f"asks for {what}" if what and top != "torch" else None
 
 
 class Unseeded:
-    """The generators of class `random.Random` that were made without a seed, while packages are imported: a rank gives each a new one."""
+    """The generators of class `random.Random` that packages make without a seed during their import. Each rank seeds them again."""
 
     def __init__(self):
         self.generators = {}
@@ -223,20 +224,20 @@ class Unseeded:
 
 
 def new_generators():
-    """Whether one of numpy's generators of random numbers was made since this was last asked, as far as Python's own bookkeeping knows them.
-    Not meant is numpy's global one, which a fork seeds anew (see `reseed`)."""
+    """Whether a random number generator of numpy was made since the last call, as far as Python's garbage collector knows. numpy's global
+    generator does not count, because each rank seeds it again (see `reseed`)."""
     numpys = sys.modules.get("numpy.random")
     if numpys is None:
         return False
     kinds = (numpys.Generator, numpys.RandomState, numpys.BitGenerator)
     known = (numpys.mtrand._rand, numpys.mtrand._rand._bit_generator)
     found = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds) and not any(thing is one for one in known)]
-    gc.freeze()  # what is frozen is not listed again
+    gc.freeze()  # frozen objects are not listed again
     return bool(found)
 
 
 def belongs(top, recorded, known={}):
-    """Whether a package is the interpreter's (in its prefix, so never the job's own code) and the one that the job imported."""
+    """Whether a package lies in the interpreter's prefix, so that it is never the job's own code, and is the one that the job imported."""
     if top not in known:
         try:
             spec = None if top in sys.builtin_module_names else importlib.machinery.PathFinder.find_spec(top)
@@ -250,18 +251,18 @@ def belongs(top, recorded, known={}):
 
 
 def file_of(module):
-    """The file a module was loaded from; None for those that no file holds."""
+    """The file that a module was loaded from. None if it came from no file."""
     spec = getattr(module, "__spec__", None)
     return spec.origin if spec is not None and spec.has_location and isinstance(spec.origin, str) else None
 
 
 def located(base):
-    """Lines of `Journal` for all that is loaded beyond `base`."""
+    """Lines of `Journal` for all modules that are loaded beyond `base`."""
     return [f"{name}\t{file_of(module)}" for name, module in list(sys.modules.items()) if name not in base and file_of(module)]
 
 
 def tree_of(script):
-    """The script's syntax tree; an empty one if it cannot be read: then it says so itself when it is run."""
+    """The script's syntax tree. It is empty if the script cannot be read; running the script will then report the error."""
     try:
         with open(script, "rb") as file:
             return ast.parse(file.read())
@@ -270,8 +271,8 @@ def tree_of(script):
 
 
 def sure_imports(script):
-    """The imports that every run of a script makes: the plain statements of its top level, up to the first that changes where modules are
-    found. DistributedDataParallel imports torch._dynamo when it wraps the first model."""
+    """The imports that every run of a script makes: the plain statements of its top level, up to the first one that changes where modules are
+    found. A script that uses DistributedDataParallel also imports torch._dynamo, when it wraps the first model."""
     tree = tree_of(script)
     names = []
     for statement in tree.body:
@@ -290,8 +291,8 @@ def is_name(node, name):
 
 
 def sets_before_torch(script, torch_reads):
-    """A variable that a script sets before its first import of a package, and that torch reads when it is loaded; None if there is none. In
-    a fork torch is loaded already, so that such a rank must start afresh."""
+    """A variable that a script sets before its first import of a package, and that torch reads when it is loaded. None if there is none. A fork
+    has torch loaded already, so a rank of such a script must start a new interpreter."""
     tree = tree_of(script)
     before = min((node.lineno for node in ast.walk(tree) if imports_a_package(node)), default=0)
     for node in ast.walk(tree):
@@ -304,7 +305,7 @@ def sets_before_torch(script, torch_reads):
 
 
 def imports_a_package(node):
-    """Whether one node of a syntax tree imports what is not of the standard library."""
+    """Whether one node of a syntax tree imports something outside the standard library."""
     if isinstance(node, ast.ImportFrom):
         names = [node.module] if node.module else []
     else:
@@ -313,7 +314,7 @@ def imports_a_package(node):
 
 
 def environment_names_set(node):
-    """Names of variables that one node of a syntax tree sets in `os.environ`, as far as they are written out."""
+    """Names of variables that one node of a syntax tree sets in `os.environ`, where the name is a literal."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)) and ends_with(node.value, "environ"):
         names = [node.slice]
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

@@ -1,4 +1,4 @@
-# What a forked rank becomes: the script, with what a plain start would show it, and an end that others do not wait for.
+# What a forked rank becomes. It runs the script as a plain start would, and it ends quickly when others wait for its end.
 
 
 class Torchrun:
@@ -56,7 +56,7 @@ def fork_ranks(launcher, order, here):
 
 
 def needs_fresh_interpreter(launcher, order):
-    """Why ranks of this script cannot go on in an interpreter that has torch loaded; None if they can."""
+    """Why ranks of this script cannot run in an interpreter that has torch loaded. None if they can."""
     if launcher.crowd:
         return f"{launcher.crowd} threads would be lost in a fork"
     if launcher.afresh:
@@ -73,7 +73,7 @@ def needs_fresh_interpreter(launcher, order):
 
 
 def pin(cpus):
-    """Keeps this process to its CPUs, if it has any, as sys.rs does in the other lanes."""
+    """Pins this process to its CPUs, if its list has any, as sys.rs does in the other lanes."""
     if not cpus:
         return
     try:
@@ -83,10 +83,10 @@ def pin(cpus):
 
 
 def become_attendant(ranks, here):
-    """Becomes the small program that attends to the ranks: when a signal comes, or after REST seconds."""
+    """Becomes the small program that attends to the ranks, as soon as a signal comes or after REST seconds."""
     heard = signal.sigtimedwait(HANDLED, REST)
     if heard is not None and heard.si_signo != signal.SIGCHLD:
-        os.kill(os.getpid(), heard.si_signo)  # still blocked: the program finds it
+        os.kill(os.getpid(), heard.si_signo)  # the signal is still blocked, so the program will find it pending
     for rank in ranks:
         rank.socket.set_inheritable(True)
     handed = [{"rank": rank.rank, "pid": rank.pid, "fd": rank.socket.fileno()} for rank in ranks]
@@ -94,7 +94,7 @@ def become_attendant(ranks, here):
 
 
 def shadows(order):
-    """A module loaded here that the script would find in its own folder instead; None if there is none."""
+    """A module loaded here that the script would find in its own folder instead. None if there is none."""
     folder = script_folder(order)
     if folder is None:
         return None
@@ -108,7 +108,7 @@ def shadows(order):
 
 
 def script_folder(order):
-    """What `python` puts first on sys.path."""
+    """The folder that `python` puts first on sys.path. None if it puts none there."""
     if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
         return None
     entry = order["argv"][0]
@@ -125,17 +125,17 @@ def is_archive(path):
 
 
 def open_journal(here, loaded):
-    """The file in which imports are noted for the next generation, beginning with those that were made ahead of this one."""
+    """The file in which imports are noted for the next generation. It begins with the imports that were made ahead for this generation."""
     fd = os.open("modules.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600, dir_fd=here)
     os.write(fd, "".join(f"{entry}\n" for entry in loaded).encode(errors="surrogateescape"))
-    # Out of the way: a rank's first file is number 3, as after a plain start.
+    # A high number, so that the first file that a rank opens is number 3, as after a plain start.
     far = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 200)
     os.close(fd)
     return far
 
 
 class Rank:
-    """One rank until it is started: a connection to the runner, which takes this process for its shim, and the pipes of its output."""
+    """One rank until it has started: the pipes of its output, and a connection to the runner, which regards this process as the rank's shim."""
 
     def __init__(self, rank, local, here):
         self.rank = rank
@@ -150,12 +150,12 @@ class Rank:
         os.close(err)
 
     def await_welcome(self):
-        """Reads the one answer, and not a byte more: the rest is for the attendant."""
+        """Reads the one answer and not a byte more, because the attendant must get the rest."""
         heard = b""
         while not heard.endswith(b"\n"):
             byte = self.socket.recv(1)
             if not byte:
-                quit_now(1)  # without its runner no rank may live
+                quit_now(1)  # no rank may live without its runner
             heard += byte
         heard = json.loads(heard)
         if not heard.get("ok"):
@@ -174,18 +174,18 @@ class Rank:
             try:
                 os.close(fd)
             except OSError:
-                pass  # those of a rank that was forked before this one
+                pass  # `started` has closed those of ranks that were forked earlier
 
 
 def quit_now(code):
-    """Without the interpreter's end: to take torch apart takes a tenth of a second, and nothing here needs it."""
+    """Ends this process without finalizing the interpreter. Finalizing torch takes a tenth of a second, and nothing here needs it."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 class Script:
-    """What a forked rank runs, prepared so that it sees what a plain start would show it."""
+    """The script of a forked rank, prepared so that it sees what it would see after a plain start."""
 
     def __init__(self, launcher, order, local, afresh, journal):
         self.argv = order["argv"]
@@ -202,18 +202,18 @@ class Script:
             sys.path.insert(0, folder)
         self.main = types.ModuleType("__main__")
         own = sys.modules["__main__"]
-        # multiprocessing keeps it under a second name.
+        # multiprocessing lists the main module under a second name.
         for name in [name for name, module in sys.modules.items() if module is own]:
             sys.modules[name] = self.main
         vars(self.main).update(__builtins__=__builtins__, __annotations__={})
         reseed(launcher.seed, launcher.unseeded)
-        # At the end all is collected as after a plain start: some libraries complain of what is left.
+        # At the end everything is collected, as after a plain start. Some libraries complain about objects that are left.
         atexit.register(gc.unfreeze)
         if local == 0:
             sys.meta_path.insert(0, Journal(journal))
 
     def go(self):
-        main = vars(self.__dict__.pop("main"))  # sys.modules alone keeps it, so that it goes when the interpreter does
+        main = vars(self.__dict__.pop("main"))  # only sys.modules keeps the module, so the interpreter frees it at its end
         if self.argv[0] == "-m":
             sys.argv = ["-m", *self.argv[2:]]
             runpy._run_module_as_main(self.argv[1])
@@ -239,7 +239,8 @@ def replace_environment(env):
 
 
 def reseed(seed, unseeded):
-    """`random` seeds itself anew after a fork; numpy, multiprocessing and torch do not. torch began with a constant once and begins by chance now."""
+    """Seeds the generators that a fork would make equal in all ranks. `random` seeds itself again after a fork; numpy, multiprocessing and torch do
+    not. Older versions of torch begin with a constant seed, newer ones with a random seed."""
     for generator in unseeded:
         generator.seed()
     if "numpy.random" in sys.modules:
@@ -255,8 +256,8 @@ def reseed(seed, unseeded):
 
 
 class Journal:
-    """Notes what the script imports beyond what is there, and from which file, as `Recorded` reads it. Finds nothing itself: it asks the
-    finders behind it, in their order, as the interpreter would."""
+    """Notes which further modules the script imports and from which files, in the form that `Recorded` reads. It finds nothing itself. It asks the
+    finders behind it in their order, as the interpreter would."""
 
     def __init__(self, fd):
         self.fd = fd
@@ -269,7 +270,7 @@ class Journal:
 
     def find_spec(self, name, path=None, target=None):
         if self.left <= 0 or os.getpid() != self.pid or self not in sys.meta_path:
-            return None  # a library may keep other finders than the interpreter's, and ask this one itself
+            return None  # a library may keep its own list of finders and ask this one directly
         entries = [] if "." in name else self.changes()
         spec = None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
@@ -284,7 +285,7 @@ class Journal:
         return spec
 
     def changes(self):
-        """Variables that the script has set, changed or removed since this was last asked."""
+        """Variables that the script has set, changed or removed since the last call."""
         new = os.environ._data
         if new == self.environment:
             return []
@@ -297,20 +298,20 @@ class Journal:
         try:
             opened = os.fstat(self.fd)
             if (opened.st_dev, opened.st_ino) != self.file:
-                self.left = 0  # the script has closed what it did not open, and this is a file of its own now
+                self.left = 0  # the script has closed our file, and the number is one of its own files now
             else:
                 os.write(self.fd, "".join(f"{entry}\n" for entry in entries).encode(errors="surrogateescape"))
         except OSError:
-            self.left = 0  # a full disk, or closed by the script
+            self.left = 0  # the disk is full, or the script has closed the file
 
 
 def fell_with_a_peer(signs, error):
-    """Whether an exception says that a peer was lost: by its type and by the library that raised it. What a script's own exception says
-    in words is its own affair."""
+    """Whether an exception says that a peer was lost. Its type or the library that raised it must show that, besides its text: the text of a
+    script's own exception proves nothing."""
     try:
         words = f"{type(error).__name__}: {error}"
     except Exception:
-        return False  # one that cannot say what it is
+        return False  # its text cannot be made
     if not any(sign in words for sign in signs):
         return False
     distributed = sys.modules["torch.distributed"]
@@ -327,8 +328,8 @@ def fell_with_a_peer(signs, error):
 
 
 def end_without_teardown():
-    """The end of a rank that fell because a peer was lost. Until its process has ended nobody knows that the world is broken, and to take
-    torch apart takes half a second. So: threads, exit handlers and files, in the interpreter's order, and no module's end."""
+    """Ends a rank that failed because a peer was lost. Nobody knows that the world is broken until this process has ended, and finalizing torch
+    takes half a second. So this ends threads, runs exit handlers and flushes files, in the interpreter's order, and finalizes no module."""
     try:
         sys.modules["threading"]._shutdown()
         atexit._run_exitfuncs()
@@ -337,7 +338,7 @@ def end_without_teardown():
             try:
                 file.flush()
             except Exception:
-                pass  # closed, or not there
+                pass  # it is closed or missing
     finally:
         os._exit(1)
 
@@ -351,7 +352,7 @@ def boot_us():
 
 
 def run(plan):
-    """Runs it and shows an exception as the interpreter would: without the frames of this file."""
+    """Runs the plan and shows an exception as the interpreter would, without the frames of this file."""
     try:
         plan.go()
     except SystemExit:
@@ -364,7 +365,7 @@ def run(plan):
         sys.excepthook(type(error), error, trace)
         if fell_with_a_peer(plan.peer_lost, error):
             end_without_teardown()
-        # Shown already; the interpreter still takes its usual end, and the script's hook lives as long as it would.
+        # The exception was shown already. The interpreter still ends in its usual way, and the script's hook lives as long as it would otherwise.
         sys.excepthook = lambda *_, shown=sys.excepthook: None
         raise
 

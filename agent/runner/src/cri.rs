@@ -3,8 +3,8 @@
 //!
 //! `F` ends a line, `P` is a piece of a longer one. Log collectors read this format as it is.
 
-/// Longest text of one log line; a longer line is cut into pieces (the limit containerd and CRI-O
-/// use).
+/// The longest text of one log line. A longer line is cut into pieces. containerd and CRI-O use the
+/// same limit.
 pub const MAX_TEXT: usize = 16 << 10;
 
 /// Formats UNIX time as `2026-11-21T11:35:28.123456789Z`.
@@ -15,8 +15,8 @@ pub fn stamp(seconds: u64, nanos: u32) -> String {
     format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{nanos:09}Z")
 }
 
-/// Days since 1970-01-01 to a date of the Gregorian calendar: years begin in March, so that the
-/// leap day is the last.
+/// Converts days since 1970-01-01 to a date of the Gregorian calendar. Years begin in March, so
+/// that the leap day comes last.
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let era = shifted / 146_097;

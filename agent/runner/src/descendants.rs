@@ -1,12 +1,11 @@
 //! `descendants.json`: every process below a runner, as the runner saw them last.
 //!
-//! A runner that is killed cannot prove its worker group dead. Its agent does that, and finds a
-//! process of the group by its cgroup, its environment, its ancestors, or this list. The list is
-//! what finds a process that has left the cgroup's reach, cleared its environment and lost its
-//! parent.
+//! A killed runner cannot prove its worker group dead, so its agent does. The agent finds a process
+//! of the group by its cgroup, its environment, its ancestors, or this list. Only the list finds a
+//! process that has left the cgroup, cleared its environment and lost its parent.
 //!
-//! The list is of use during one boot, so it is never synced to the disk. A runner that cannot
-//! replace the list removes it: a list that is too old would prove too much.
+//! The list is useful during one boot only, so it is never synced to the disk. A runner that cannot
+//! replace the list removes it, because an outdated list would prove too much.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -19,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::procfs::Stat;
 use crate::record::{self, DESCENDANTS, ReadError};
 
-/// Most processes that are listed: 256 ranks with a shim and 30 loader processes each. Their file
-/// has about 600 KiB.
+/// The most processes that are listed: 256 ranks with a shim and 30 loader processes each. The file
+/// is then about 600 KiB long.
 pub const MAX: usize = 256 * 32;
 
 /// The content of `descendants.json`.
@@ -28,7 +27,7 @@ pub const MAX: usize = 256 * 32;
 pub struct Descendants {
     pub v: u32,
     pub boot_id: String,
-    /// There were more than [`MAX`]; the others are not listed.
+    /// There were more than [`MAX`] processes, and the list leaves the others out.
     #[serde(default)]
     pub cut: bool,
     pub processes: Vec<Descendant>,
@@ -40,17 +39,17 @@ pub struct Descendant {
     pub pid: i32,
     /// Clock ticks since boot.
     pub start_time: u64,
-    /// Its session; 0 for the session of the runner itself, to which strangers may belong.
+    /// Its session, or 0 for the runner's own session, to which strangers may belong.
     pub session: i32,
 }
 
 impl Descendants {
-    /// Reads the list of a runner's directory. None: there is no list.
+    /// Reads the list in a runner's directory. None: there is no list.
     pub fn read(dir: &Path) -> Result<Option<Descendants>, ReadError> {
         record::json(dir, DESCENDANTS)
     }
 
-    /// Replaces the list in `dir`, or removes it where that fails.
+    /// Replaces the list in `dir`. If that fails, it removes the list.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         let temporary = dir.join(format!("{DESCENDANTS}.tmp"));
         let outcome = OpenOptions::new()
@@ -67,8 +66,8 @@ impl Descendants {
         outcome
     }
 
-    /// Which of `all` belong to the group: those that are listed or `named`, the members of a
-    /// listed session, and whatever descends from one of these.
+    /// The processes of `all` that belong to the group: those that are listed or `named`, the
+    /// members of a listed session, and all descendants of these.
     pub fn living<'a>(&self, all: &'a [Stat], named: impl Fn(&Stat) -> bool) -> Vec<&'a Stat> {
         let known: BTreeMap<i32, u64> = self
             .processes
@@ -76,9 +75,8 @@ impl Descendants {
             .map(|p| (p.pid, p.start_time))
             .collect();
         let listed = |stat: &Stat| known.get(&stat.pid) == Some(&stat.start_time);
-        // A session's number is not given to another process while the session has a member. A
-        // process that has the number and is not listed proves that the session of the list has
-        // ended.
+        // The kernel gives a session's number to no other process while the session has a member.
+        // If a process that is not listed has the number as its pid, the listed session has ended.
         let taken: BTreeSet<i32> = all
             .iter()
             .filter(|s| !s.is_dead() && !listed(s))

@@ -1,4 +1,4 @@
-//! Who a runner is, beyond its pid: pids come again, (boot id, pid, start time) does not.
+//! The identity of a runner: (boot id, pid, start time). A pid alone may be reused.
 
 use std::fs::File;
 use std::io;
@@ -33,10 +33,11 @@ pub struct RunnerIdentity {
     /// Directory of the worker group's cgroup, where one could be made.
     #[serde(default)]
     pub cgroup: Option<std::path::PathBuf>,
-    /// Its parent, which kills what a killed runner leaves; a runner in the foreground has none.
+    /// The runner's parent, which kills what a killed runner leaves. A runner in the foreground has
+    /// none.
     #[serde(default)]
     pub keeper: Option<Keeper>,
-    /// It keeps a list of its descendants, as older runners do not.
+    /// The runner keeps a list of its descendants. Older runners do not.
     #[serde(default)]
     pub lists_descendants: bool,
 }
@@ -91,14 +92,14 @@ fn lives(boot_id: &str, pid: i32, start_time: u64) -> bool {
         && Stat::of(pid).is_ok_and(|s| s.start_time == start_time && !s.is_dead())
 }
 
-/// Whether any runner lives in `dir`, told by its lock: for a directory whose records cannot be
-/// read.
+/// Whether any runner lives in `dir`, according to its lock. It is for a directory whose records
+/// cannot be read.
 pub fn held(dir: &Path) -> bool {
     let Ok(lock) = File::open(dir.join(LOCK)) else {
         return false;
     };
-    // Taken and given back at once: only while a runner is just being started could this be in its
-    // way, and it has written nothing then.
+    // The lock is taken and given back at once. It could only disturb a runner that is just
+    // starting and has written nothing yet.
     matches!(
         flock(&lock, FlockOperation::NonBlockingLockShared),
         Err(Errno::WOULDBLOCK)

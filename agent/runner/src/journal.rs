@@ -1,9 +1,8 @@
-//! `exits.jsonl`: one line per process that ended, `<crc32 of the JSON, 8 hex digits> <JSON>`,
+//! `exits.jsonl`: one line per ended process, `<crc32 of the JSON, 8 hex digits> <JSON>`. A line is
 //! appended and fsynced before anybody is told.
 //!
-//! A line without its newline at the very end was torn by a crash and is left out: its exit was
-//! never told to anybody. Damage anywhere else is an error with its offset, for it means that a
-//! record is lost.
+//! A crash may leave a torn last line without a newline. Readers leave it out, because nobody was
+//! told of that exit. Damage anywhere else is an error with its offset, because a record is lost.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,14 +17,14 @@ pub fn line(record: &ExitRecord) -> String {
     format!("{:08x} {json}\n", crc32(json.as_bytes()))
 }
 
-/// The journal of a living runner. What cannot be written leaves nothing behind, so that a later
-/// line follows a whole one.
+/// The journal of a living runner. A failed write leaves nothing behind, so that the next line
+/// follows a whole one.
 #[derive(Debug)]
 pub struct Writer {
     file: File,
     /// Bytes of whole lines.
     whole: u64,
-    /// There may be more than that in the file.
+    /// The file may hold more than the whole lines.
     torn: bool,
 }
 
@@ -40,8 +39,8 @@ impl Writer {
         })
     }
 
-    /// Appends records with one sync for all. On an error none of them counts as written: to be
-    /// tried again.
+    /// Appends records with one sync for all. On an error none of them counts as written, and the
+    /// caller tries again.
     pub fn append(&mut self, records: &[ExitRecord]) -> io::Result<()> {
         if self.torn {
             self.file.set_len(self.whole)?;
@@ -54,7 +53,7 @@ impl Writer {
             .and_then(|()| self.file.sync_data());
         match &written {
             Ok(()) => self.whole += text.len() as u64,
-            // A full disk takes a part of a line. A part that cannot be removed now is removed
+            // A full disk may take part of a line. If the part cannot be removed now, it is removed
             // before the next line.
             Err(_) => self.torn = self.file.set_len(self.whole).is_err(),
         }
@@ -83,7 +82,7 @@ pub fn read(text: &[u8]) -> Result<Journal, Damage> {
     while offset < text.len() {
         let rest = &text[offset..];
         let Some(end) = rest.iter().position(|b| *b == b'\n') else {
-            // A whole record with one byte after it: that byte was the newline.
+            // A whole record is followed by one byte, so that byte was the newline.
             if rest
                 .split_last()
                 .is_some_and(|(_, line)| read_line(line).is_ok())
@@ -103,8 +102,8 @@ pub fn read(text: &[u8]) -> Result<Journal, Damage> {
     Ok(journal)
 }
 
-/// The records of all whole lines, for a journal that [`read`] cannot vouch for: each line carries
-/// its own checksum.
+/// The records of all whole lines, for a journal that [`read`] rejects. Each line carries its own
+/// checksum.
 pub fn whole_lines(text: &[u8]) -> Vec<ExitRecord> {
     text.split(|b| *b == b'\n')
         .filter_map(|line| read_line(line).ok())
@@ -185,7 +184,7 @@ mod tests {
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= 1;
             let damage = read(&bytes).unwrap_err();
-            // A newline that turned into something else joins the two lines.
+            // A newline that changed into another byte joins the two lines.
             let offset = if at < first.len() { 0 } else { first.len() };
             assert_eq!(damage.offset, offset, "bit flipped at {at}");
         }

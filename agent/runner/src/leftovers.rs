@@ -1,8 +1,7 @@
-//! What a runner that was itself killed may leave behind: its worker group's cgroup, perhaps with
-//! somebody in it.
+//! What a killed runner may leave behind: its worker group's cgroup, perhaps with processes in it.
 //!
-//! Workers end with their runner by death signal and lifeline; a shim that was stopped at that
-//! moment could not act. The cgroup holds whoever that leaves, so an agent empties it before it
+//! The death signal and the lifeline end workers with their runner. A shim that was stopped at that
+//! moment could not act. The cgroup still holds such processes, so an agent empties it before it
 //! says that nothing lives.
 
 use std::fs;
@@ -14,17 +13,17 @@ use crate::identity::{RunnerIdentity, alive};
 /// What became of the cgroup of a runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leftovers {
-    /// The runner lives: the group is its business, nothing was done.
+    /// The runner lives, so the group is its business. Nothing was done.
     Held,
-    /// It had no cgroup of its own, so this says nothing.
+    /// The runner had no cgroup of its own, so this proves nothing.
     Unknown,
-    /// All in it were told to end; ask again until it is empty.
+    /// All processes in it were killed. Ask again until it is empty.
     Killed,
-    /// Nobody is in it; the directory is removed.
+    /// No process is in it, and the directory is removed.
     Empty,
 }
 
-/// Kills what is left in the cgroup of a runner that is gone. To be called until it says
+/// Kills what is left in the cgroup of a runner that is gone. Call it until it returns
 /// [`Leftovers::Empty`].
 pub fn clear(identity: &RunnerIdentity) -> io::Result<Leftovers> {
     if alive(identity) {
@@ -33,7 +32,7 @@ pub fn clear(identity: &RunnerIdentity) -> io::Result<Leftovers> {
     let Some(path) = &identity.cgroup else {
         return Ok(Leftovers::Unknown);
     };
-    // Another boot has other cgroups, and nobody of this one.
+    // The cgroup was of another boot, so no process is left in it.
     if crate::procfs::boot_id()? != identity.boot_id {
         return Ok(Leftovers::Empty);
     }
@@ -48,7 +47,7 @@ pub fn clear(identity: &RunnerIdentity) -> io::Result<Leftovers> {
     }
 }
 
-/// Whether anybody lives in this cgroup or below it.
+/// Whether any process lives in this cgroup or below it.
 pub fn populated(cgroup: &Path) -> io::Result<bool> {
     Ok(!fs::read_to_string(cgroup.join("cgroup.events"))?
         .lines()

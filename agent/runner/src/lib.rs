@@ -2,9 +2,9 @@
 //! files it leaves behind ([`Record`]) and whether it lives ([`alive`]).
 //!
 //! A runner (the binary `muster-runner` of this package) holds one node's torchrun and its children
-//! for one (job, generation). It outlives the agent; this library is how a new agent finds it
-//! again. Everything here is synchronous and small: no async runtime, so that the same code can be
-//! linked into a static PID 1.
+//! for one (job, generation). It outlives the agent, and a new agent uses this library to find it
+//! again. Everything here is synchronous and small, without an async runtime, so that the same code
+//! can be linked into a static PID 1.
 
 pub mod cri;
 pub mod descendants;

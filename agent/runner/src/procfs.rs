@@ -1,4 +1,4 @@
-//! The few facts about processes that only `/proc` tells.
+//! The few facts about processes that only `/proc` has.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     pub pid: i32,
-    /// Of its first thread; see [`Stat::is_dead`].
+    /// The state of its first thread. See [`Stat::is_dead`].
     pub state: u8,
     pub ppid: i32,
     pub session: i32,
@@ -29,14 +29,14 @@ impl Stat {
         })
     }
 
-    /// Dead and not yet reaped. Where only the first thread has ended, the others work on, or still
-    /// hold what the process had.
+    /// Dead and not yet reaped. If only the first thread has ended, the other threads still work,
+    /// or still hold what the process had.
     pub fn is_dead(&self) -> bool {
         self.state == b'Z' && self.threads <= 1
     }
 
-    /// The command's name stands in parentheses and may hold anything, so fields are counted from
-    /// the last `)`.
+    /// Parses a line of `stat`. The command's name stands in parentheses and may hold any
+    /// character, so fields are counted from the last `)`.
     fn parse(text: &[u8]) -> Option<Stat> {
         let open = text.iter().position(|b| *b == b'(')?;
         let close = text.iter().rposition(|b| *b == b')')?;
@@ -68,7 +68,7 @@ impl Stat {
 /// All processes of this PID namespace that this user may see.
 ///
 /// # Errors
-/// One of them cannot be read, so that the list would say too little.
+/// One of them cannot be read, so the list would be incomplete.
 pub fn all() -> io::Result<Vec<Stat>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -79,8 +79,8 @@ pub fn all() -> io::Result<Vec<Stat>> {
         match Stat::of(pid) {
             Ok(stat) => found.push(stat),
             Err(e) if is_gone(&e) => {}
-            // A /proc mounted with hidepid=1 lists the processes of other users and shows nothing
-            // of them.
+            // A /proc that is mounted with hidepid=1 lists the processes of other users and hides
+            // their content.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
             Err(e) => return Err(e),
         }
@@ -88,15 +88,15 @@ pub fn all() -> io::Result<Vec<Stat>> {
     Ok(found)
 }
 
-/// Whether reading a file of a process failed because the process has ended: before the file was
-/// opened, or after.
+/// Whether reading a process's file failed because the process has ended, before or after the file
+/// was opened.
 pub fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-/// The environment that a process was given when it started. Empty: it is a zombie, or was given
-/// none.
+/// The environment that a process got when it started. It is empty for a zombie, and for a process
+/// that got none.
 ///
 /// # Errors
 /// The process has ended, or belongs to another user.
@@ -105,10 +105,10 @@ pub fn environment(pid: i32) -> io::Result<Vec<u8>> {
     if first.as_ref().is_ok_and(|text| !text.is_empty()) {
         return first;
     }
-    // The file of the process shows its first thread, which may have ended while others run. It is
-    // empty then, or on newer kernels cannot be opened.
+    // The process's file shows its first thread, which may have ended while others run. The file is
+    // then empty, or on newer kernels cannot be opened.
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may end while this looks.
+        // A thread may end during this loop.
         let text = fs::read(entry?.path().join("environ")).unwrap_or_default();
         if !text.is_empty() {
             return Ok(text);
@@ -117,8 +117,8 @@ pub fn environment(pid: i32) -> io::Result<Vec<u8>> {
     first
 }
 
-/// Signals exactly this process: the descriptor is taken first and the start time compared after,
-/// so a pid that was reused in between is left alone.
+/// Signals exactly this process. It opens the descriptor first and compares the start time
+/// afterwards, so that a process that has reused the pid is left alone.
 pub fn send(stat: &Stat, signal: Signal) {
     let Some(pid) = Pid::from_raw(stat.pid) else {
         return;
@@ -130,15 +130,15 @@ pub fn send(stat: &Stat, signal: Signal) {
     }
 }
 
-/// The id of this boot: pids and start times mean nothing across two boots.
+/// The id of this boot. Pids and start times have no meaning across two boots.
 pub fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?
         .trim()
         .to_owned())
 }
 
-/// Whether [`boot_id`] is the kernel's own. Some container managers (systemd-nspawn, LXC) lay
-/// another file over it at each start of a container; the kernel's uptime is not the age of such a
+/// Whether [`boot_id`] is the kernel's own. Some container managers (systemd-nspawn, LXC) mount
+/// another file over it at each start of a container. The kernel's uptime is not the age of such a
 /// boot.
 pub fn boot_id_is_kernels() -> bool {
     let device = |path: &str| fs::metadata(path).map(|file| file.dev());

@@ -1,9 +1,9 @@
-//! The files of a runner's directory, as an agent reads them after a restart of either.
+//! The files of a runner's directory, as an agent reads them after either has restarted.
 //!
-//! `hold.json` is the agent's; `runner.json`, `descendants.json`, `exits.jsonl` and `outcome.json`
-//! are the runner's, `swept.json` is its keeper's. Whole files are replaced atomically and carry
-//! their checksum, so each is either absent or complete; anything else is damage and is said so,
-//! never guessed.
+//! The agent writes `hold.json`. The runner writes `runner.json`, `descendants.json`, `exits.jsonl`
+//! and `outcome.json`. Its keeper writes `swept.json`. Whole files are replaced atomically and
+//! carry their checksum, so each is either absent or complete. Anything else is damage and is
+//! reported, never guessed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -24,14 +24,14 @@ pub const EXITS: &str = "exits.jsonl";
 pub const OUTCOME: &str = "outcome.json";
 /// The runner's list of its descendants; see [`crate::descendants`].
 pub const DESCENDANTS: &str = "descendants.json";
-/// A [`Swept`], written by the runner's keeper.
+/// The file of a [`Swept`], written by the runner's keeper.
 pub const SWEPT: &str = "swept.json";
 pub const LOGS: &str = "logs";
 pub const LAUNCHER_LOG: &str = "launcher.log";
-/// Modules for a launcher to import ahead, one a line; made by the agent from an earlier
+/// Modules that a launcher imports ahead, one a line. The agent makes it from an earlier
 /// generation's [`MODULES`].
 pub const PRELOAD: &str = "preload.txt";
-/// Modules that were imported in this worker group, by rank 0 of the node or ahead of it.
+/// Modules that this worker group imported, either in rank 0 of the node or ahead of it.
 pub const MODULES: &str = "modules.txt";
 
 /// Name of a rank's log inside [`LOGS`].
@@ -39,7 +39,8 @@ pub fn rank_log(rank: u32) -> String {
     format!("rank-{rank}.log")
 }
 
-/// The proof that nothing lives of a runner which ended without one of its own.
+/// The proof that nothing of a runner's group lives, where the runner ended without writing its own
+/// proof.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Swept {
     pub v: u32,
@@ -49,19 +50,19 @@ pub struct Swept {
 }
 
 impl Swept {
-    /// Reads the proof in a runner's directory. None: there is none.
+    /// Reads the proof in a runner's directory. None: there is no proof.
     pub fn read(dir: &Path) -> Result<Option<Swept>, ReadError> {
         json(dir, SWEPT)
     }
 }
 
-/// Name of a part of a log that is full: the number is where it ends in the log as a whole, in
-/// bytes.
+/// Name of a full part of a log. The number is the position, in bytes, at which it ends in the log
+/// as a whole.
 pub fn rotated_log(name: &str, end: u64) -> String {
     format!("{name}.{end}")
 }
 
-/// Where the part of log `name` in this file ends, if it is one.
+/// Where the part of log `name` in this file ends, if the file is such a part.
 pub fn rotated_end(name: &str, file: &str) -> Option<u64> {
     file.strip_prefix(name)?.strip_prefix('.')?.parse().ok()
 }
@@ -107,7 +108,7 @@ impl Record {
     }
 }
 
-/// What can be read of a directory in which something is damaged.
+/// What can be read from a directory in which something is damaged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Salvage {
     pub runner: Option<RunnerIdentity>,
@@ -130,7 +131,7 @@ impl Salvage {
     }
 }
 
-/// Why a directory could not be read. The text says what to do, for a person must.
+/// Why a directory could not be read. The text says what to do, because a person must act.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     #[error("{}: missing: this is not a runner's directory; remove the directory or restore the file", file.display())]
@@ -177,7 +178,7 @@ pub(crate) fn json<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option
         })
 }
 
-/// The value of a sealed JSON text, or at which byte it is damaged, and how.
+/// The value of a sealed JSON text, or the byte at which it is damaged, and how.
 pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, (usize, String)> {
     let json = muster_sealed::open(text).map_err(|broken| match broken {
         Broken::CutOff => (text.len(), broken.to_string()),
@@ -186,7 +187,7 @@ pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, (usize, String)> {
     serde_json::from_slice(json).map_err(|e| (offset(text, e.line(), e.column()), e.to_string()))
 }
 
-/// Byte of a (1-based line, column); serde_json reports those.
+/// Converts serde_json's (1-based line, column) to a byte offset.
 fn offset(text: &[u8], line: usize, column: usize) -> usize {
     let before: usize = text
         .split(|b| *b == b'\n')
@@ -196,7 +197,7 @@ fn offset(text: &[u8], line: usize, column: usize) -> usize {
     (before + column.saturating_sub(1)).min(text.len())
 }
 
-/// Replaces `dir/name` by the JSON of `value`: after a crash there is the old file or the new one,
+/// Replaces `dir/name` by the JSON of `value`. After a crash there is the old file or the new one,
 /// never a mixture.
 pub fn write_atomic<T: Serialize>(dir: &Path, name: &str, value: &T) -> io::Result<()> {
     let temporary = dir.join(format!("{name}.tmp"));

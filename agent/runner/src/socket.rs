@@ -1,7 +1,7 @@
-//! Reaching a runner's sockets whatever the length of its directory's path.
+//! Connects to a runner's sockets through a directory path of any length.
 //!
-//! A socket address holds 108 bytes of path. Going through `/proc/self/fd/N/` makes every path
-//! short.
+//! A socket address holds 108 bytes of path. A path through `/proc/self/fd/N/` is always short
+//! enough.
 
 use std::fs::File;
 use std::io;
@@ -30,8 +30,9 @@ pub fn connect_to(dir: &Path, name: &str) -> io::Result<UnixStream> {
     UnixStream::connect(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))
 }
 
-/// Binds `name` in the current directory for this user alone: a relative name is short. A socket
-/// that an earlier process left is replaced, so the caller must hold the directory's lock.
+/// Binds `name` in the current directory, for this user alone. A relative name is always short
+/// enough. It replaces a socket that an earlier process left, so the caller must hold the
+/// directory's lock.
 pub fn listen(name: &str) -> io::Result<UnixListener> {
     match std::fs::remove_file(name) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),

@@ -1,12 +1,11 @@
-//! The messages of a runner: what the agent says on `control.sock`, what it hears, and the files in
-//! between.
+//! The messages between the agent and a runner on `control.sock`, and the files that the two share.
 //!
-//! One JSON object per line, version 1. Unknown fields are ignored in both directions, an unknown
-//! command is answered with an error and the connection goes on, so an older runner can be driven
-//! by a newer agent. All times named `_us` are microseconds of `CLOCK_BOOTTIME`: they go on while
-//! the machine sleeps and never jump.
+//! One JSON object per line, version 1. Both sides ignore unknown fields. A runner answers an
+//! unknown command with an error and keeps the connection, so a newer agent can drive an older
+//! runner. All times named `_us` are microseconds of `CLOCK_BOOTTIME`, which goes on while the
+//! machine sleeps and never jumps.
 //!
-//! Nothing in here acts. A [`Status`] is the whole truth each time, never a difference.
+//! Nothing here acts. Each [`Status`] is the whole truth, never a difference.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,15 +21,15 @@ pub use store::{StoreSpec, StoreStatus};
 /// Version of this protocol, in every message and file.
 pub const VERSION: u32 = 1;
 
-/// Longest request line: a [`StartSpec`] carries a whole environment (Linux allows 128 KiB per
-/// string), and 1 MiB is eight such strings.
+/// The longest request line. A [`StartSpec`] carries a whole environment; Linux allows 128 KiB per
+/// string, and 1 MiB is eight such strings.
 pub const MAX_REQUEST: usize = 1 << 20;
 
-/// Most ranks of one worker group: the largest nodes have 16 accelerators; CPU jobs go to the core
-/// count.
+/// The most ranks of one worker group. The largest nodes have 16 accelerators; CPU jobs may use a
+/// rank per core.
 pub const MAX_RANKS: u32 = 256;
 
-/// Smallest [`Hold::log_bytes`]: one write to a log is at most 64 KiB and must fit between two
+/// The smallest [`Hold::log_bytes`]. One write to a log is at most 64 KiB and must fit between two
 /// rotations.
 pub const MIN_LOG_BYTES: u64 = 128 << 10;
 
@@ -50,26 +49,27 @@ pub struct Hold {
     /// Set on the one member that serves the TCPStore of this generation.
     #[serde(default)]
     pub store: Option<StoreSpec>,
-    /// Cap of each log file in bytes; the last full one is kept beside the one that is written.
+    /// Cap of each log file in bytes. The last full file is kept beside the one that is being
+    /// written.
     #[serde(default = "default_log_bytes")]
     pub log_bytes: u64,
-    /// Regular expression whose first capture group is the step; without it `step` followed by a
-    /// number.
+    /// Regular expression whose first capture group is the step. Without it, the runner looks for
+    /// `step` followed by a number.
     #[serde(default)]
     pub step_pattern: Option<String>,
-    /// A runner that nobody started and nobody talks to ends after this long.
+    /// A runner that was not started, and that no client is connected to, ends after this long.
     #[serde(default = "default_idle_timeout_ms")]
     pub idle_timeout_ms: u64,
-    /// Grace of a stop that no agent asks for: SIGTERM, where the runner is PID 1 of a pod, and the
-    /// fence.
+    /// Grace of a stop that no agent asked for: by SIGTERM, where the runner is PID 1 of a pod, and
+    /// by the fence.
     #[serde(default = "default_term_grace_ms")]
     pub term_grace_ms: u64,
-    /// Workers are stopped, with `term_grace_ms`, when the last [`Command::Renew`] is older than
-    /// this.
+    /// When the last [`Command::Renew`] is older than this, the runner stops the workers, with
+    /// `term_grace_ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence_after_ms: Option<u64>,
-    /// Not a worker group, and never one: the launcher of `job` on this node, from which the
-    /// runners of its generations are forked.
+    /// Set: this is never a worker group, but the launcher of `job` on this node. The runners of
+    /// the job's generations are forked from it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub launcher: bool,
 }
@@ -82,7 +82,7 @@ fn default_idle_timeout_ms() -> u64 {
     300_000
 }
 
-/// The stop grace of the design: 10 s.
+/// The stop grace of the design is 10 s.
 fn default_term_grace_ms() -> u64 {
     10_000
 }
@@ -126,7 +126,7 @@ impl Hold {
     }
 }
 
-/// One line from the agent. `id` comes back in the answer.
+/// One line from the agent. The answer carries the same `id`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     pub v: u32,
@@ -149,49 +149,50 @@ impl Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "snake_case")]
 pub enum Command {
-    /// Starts the launcher; answered once it has imported torch. Once, and only where
-    /// [`Hold::launcher`] is set.
+    /// Starts the launcher. The answer comes once it has imported torch. It is allowed once, and
+    /// only where [`Hold::launcher`] is set.
     Park(ParkSpec),
-    /// Gives a launcher that belonged to no job to one. Refused where torch has read a variable
-    /// that has another value now.
+    /// Gives a launcher that belongs to no job to a job. It is refused if torch has read a variable
+    /// whose value differs now.
     Adopt(AdoptSpec),
-    /// Forks a runner for the directory `dir`, in which its `hold.json` lies, with a copy of the
-    /// launcher as its child; answered once that runner can be talked to.
+    /// Forks a runner for the directory `dir`, which holds its `hold.json`, with a copy of the
+    /// launcher as its child. The answer comes once that runner can be talked to.
     Fork {
         dir: PathBuf,
     },
-    /// Has a copy of the launcher import what [`crate::record::PRELOAD`] lists and serve the forks;
-    /// answered when it does or none can.
+    /// Makes a copy of the launcher import what [`crate::record::PRELOAD`] lists, and serve the
+    /// forks from then on. The answer comes once it does, or if it cannot.
     Preload,
-    /// Starts the worker group. The same content again is fine, other content is a conflict.
+    /// Starts the worker group. Repeating it with the same content is fine; other content is a
+    /// conflict.
     Start(StartSpec),
-    /// TERM, `grace_ms`, kill of everything. May be repeated with a shorter grace. Before `Start`:
-    /// never start.
+    /// Sends TERM, waits `grace_ms`, and kills everything. It may be repeated with a shorter grace.
+    /// If it comes before `Start`, the group never starts.
     Stop {
         grace_ms: u64,
         reason: String,
     },
-    /// The coordinator was heard at this time: for a job with `fence_after_ms`.
+    /// Says when the coordinator was heard, for a job with `fence_after_ms`.
     Renew {
         heard_us: u64,
     },
     Status,
-    /// From now on every change is pushed as a whole [`Status`], the latest only.
+    /// Pushes every change from now on as a whole [`Status`]. A slow client gets only the latest.
     Subscribe,
     /// Puts a key into the served store.
     StoreSet {
         key: String,
         value: String,
     },
-    /// Arrives at torchrun's exit barrier in the name of a lost node.
+    /// Arrives at torchrun's exit barrier on behalf of a lost node.
     CompleteExitBarrier {
         node_rank: u32,
     },
-    /// The agent has recorded the outcome: a dead group's runner may go.
+    /// Says that the agent has recorded the outcome, so a dead group's runner may go.
     Release,
 }
 
-/// What to run. The environment is complete: nothing of the runner's own reaches the workers.
+/// What to run. The environment is complete: the workers get nothing from the runner's own.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartSpec {
     pub program: String,
@@ -200,14 +201,14 @@ pub struct StartSpec {
     pub cwd: PathBuf,
     /// Ranks expected on this node.
     pub ranks: u32,
-    /// Global rank of the first of them.
+    /// Global rank of this node's first rank.
     pub first_rank: u32,
-    /// Set: the launcher (parked before, or started now) gets this, and `args` is not used.
+    /// If set, the launcher (parked before, or started now) gets this, and `args` is not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
 }
 
-/// Leaves the environment out: it holds secrets.
+/// The environment is left out because it holds secrets.
 impl std::fmt::Debug for StartSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("StartSpec")
@@ -221,7 +222,7 @@ impl std::fmt::Debug for StartSpec {
     }
 }
 
-/// One line from the runner: exactly one of `ok`, `status`, `error` is set. A push has no `id`.
+/// One line from the runner. Exactly one of `ok`, `status`, `error` is set. A push has no `id`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     pub v: u32,
@@ -286,9 +287,9 @@ impl Refusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
-    /// Not a request; the connection is closed.
+    /// Not a request. The connection is closed.
     Malformed,
-    /// Another protocol version; the connection is closed.
+    /// Another protocol version. The connection is closed.
     Version,
     /// A command this runner does not know.
     UnknownCommand,
@@ -304,16 +305,16 @@ pub enum RefusalKind {
     NoStore,
     /// The store said no.
     Store,
-    /// Released while something lives.
+    /// Released while a process still lives.
     NotDead,
-    /// No room for another connection; it is closed.
+    /// No room for another connection. It is closed.
     Busy,
-    /// A kind of a newer runner.
+    /// A kind that only a newer runner knows.
     #[serde(other)]
     Other,
 }
 
-/// Reads one request line, or says what is wrong with it and whether the connection can go on.
+/// Parses one request line, or says what is wrong with it and whether the connection can go on.
 pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
     let malformed = |text: String| Refused {
         id: None,
@@ -373,7 +374,7 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Refused> {
     serde_json::from_value(value).map_err(|e| malformed(format!("{command}: {e}")))
 }
 
-/// A request that was not one.
+/// A line that was not a valid request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refused {
     pub id: Option<u64>,
@@ -395,8 +396,8 @@ impl Exit {
     }
 }
 
-/// Where a worker group is. `Holding` until started, `Running` until a stop is asked or the first
-/// process fails, `Stopping` until nothing lives, then `Dead`, which is final.
+/// Where a worker group is. It is `Holding` until started, `Running` until a stop is asked for or
+/// the first process fails, `Stopping` until nothing lives, then `Dead`, which is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -406,7 +407,7 @@ pub enum Phase {
     Dead,
 }
 
-/// Everything a runner knows, each time.
+/// Everything a runner knows, whole in each message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     pub v: u32,
@@ -424,11 +425,11 @@ pub struct Status {
     pub stop: Option<StopStatus>,
     #[serde(default)]
     pub dead: Option<DeathProof>,
-    /// Processes that still live 60 s after they were killed (waiting in the kernel, as a rule).
+    /// Processes that still live 60 s after they were killed. As a rule they wait in the kernel.
     #[serde(default)]
     pub stuck: Vec<i32>,
-    /// torchrun was executed in place of a launcher that had failed by itself, before any rank was
-    /// there.
+    /// The launcher failed by itself before any rank said hello, and torchrun was executed in its
+    /// place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fell_back: bool,
 }
@@ -436,8 +437,8 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LauncherStatus {
     pub pid: i32,
-    /// Clock ticks since boot, from `/proc/PID/stat`: with the pid it names one process of this
-    /// boot.
+    /// Clock ticks since boot, from `/proc/PID/stat`. With the pid it identifies one process of
+    /// this boot.
     pub start_time: u64,
     pub started_us: u64,
     #[serde(default)]
@@ -465,10 +466,10 @@ pub struct RankStatus {
     pub first_step: Option<u64>,
     #[serde(default)]
     pub first_step_us: Option<u64>,
-    /// Last lines of stderr, only of a rank that failed.
+    /// Last lines of stderr, only for a rank that failed.
     #[serde(default)]
     pub tail: Vec<String>,
-    /// The line of stderr that says why, where one could be found.
+    /// The line of stderr that says why the rank failed, if one was found.
     #[serde(default)]
     pub first_error: Option<String>,
     /// Bytes this rank has written to stdout and stderr.
@@ -481,20 +482,20 @@ pub struct StopStatus {
     pub reason: String,
     pub asked_us: u64,
     pub grace_ms: u64,
-    /// When everything that was left was killed; none if all ended by themselves.
+    /// When everything that was left was killed. None if all ended by themselves.
     #[serde(default)]
     pub killed_us: Option<u64>,
-    /// Nobody asked: the fence was due.
+    /// Nobody asked for the stop: the fence was due.
     #[serde(default)]
     pub fenced: bool,
 }
 
-/// Nothing of the group lives.
+/// The proof that nothing of the group lives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeathProof {
     pub at_us: u64,
     pub how: ProofKind,
-    /// Always 0: written so that a reader need not infer it.
+    /// Always 0. It is written so that a reader need not infer it.
     pub survivors: u32,
 }
 
@@ -503,7 +504,7 @@ pub struct DeathProof {
 pub enum ProofKind {
     /// The group's own cgroup is empty and the runner, a subreaper, has no child left.
     Cgroup,
-    /// The runner, a subreaper, has no child left; no cgroup could be made.
+    /// The runner, a subreaper, has no child left. No cgroup could be made.
     Reaped,
 }
 
@@ -511,7 +512,7 @@ pub enum ProofKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord {
     pub v: u32,
-    /// None: the launcher.
+    /// None means the launcher.
     pub rank: Option<u32>,
     pub pid: i32,
     pub start_time: u64,

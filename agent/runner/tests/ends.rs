@@ -1,5 +1,4 @@
-//! How worker groups end, with real processes: exact exit statuses, stops, kills, and nothing left
-//! alive.
+//! How worker groups of real processes end: exact exit statuses, stops, kills, and no survivors.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -29,8 +28,8 @@ fn code(code: i32) -> Option<Exit> {
     Some(Exit::Code { code })
 }
 
-/// Leaves a grandchild that is a session leader, whose parent is gone, and that ignores TERM;
-/// writes its pid.
+/// Leaves a grandchild that leads a session, has lost its parent and ignores TERM. It writes its
+/// pid.
 const STRAY: &str = r#"
 setsid sh -c '(trap "" TERM; sh -c "echo \$PPID > $DIR/stray.$RANK.tmp"; mv $DIR/stray.$RANK.tmp $DIR/stray.$RANK; while :; do sleep 1000; done) & exit' &
 while [ ! -e $DIR/stray.$RANK ]; do sleep 0.01; done
@@ -139,8 +138,8 @@ fn a_failed_rank_is_told_at_once_with_its_last_words_and_the_others_go_on() {
 fn a_stop_gives_time_to_a_handler_and_every_rank_hears_term_once() {
     let rig = Rig::new();
     let mut client = rig.ready();
-    // Goes on for a while after the launcher has passed TERM on too, so that a second one would be
-    // heard.
+    // The rank goes on for a while after the launcher, too, has passed TERM on, so that it would
+    // hear a second TERM.
     let script = "trap 'echo got term; termed=1' TERM; echo step 1
         while [ -z \"$termed\" ] || [ ! -e $DIR/termed ]; do sleep 0.01; done
         for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.02; done; touch $DIR/saved.$RANK; exit 5";
@@ -157,7 +156,7 @@ fn a_stop_gives_time_to_a_handler_and_every_rank_hears_term_once() {
     );
     for rank in 0..2 {
         assert!(rig.dir.join(format!("saved.{rank}")).exists());
-        // torchrun's stand-in passes TERM on as well; the shim lets one through.
+        // The stand-in for torchrun passes TERM on as well. The shim lets only one through.
         assert_eq!(
             rig.log(&format!("rank-{rank}.log"))
                 .matches("got term")
@@ -237,7 +236,7 @@ fn nothing_gets_away_from_a_stop_by_setsid_and_double_fork_with(cgroup: bool) {
             ProofKind::Reaped
         }
     );
-    // Nothing that matters was left, so the grace was not waited out.
+    // Nothing that matters was left, so the stop did not wait for the whole grace.
     assert!(begun.elapsed() < PATIENCE);
 }
 
@@ -303,7 +302,7 @@ fn the_keeper_ends_what_has_no_shim_and_writes_it_down() {
     let mut rig = Rig::new();
     rig.cgroup = false;
     let mut client = rig.ready();
-    // Away from its parent, its session and its environment.
+    // The process leaves its parent, its session and its environment.
     let script = r#"setsid env -i /bin/sh -c "sleep 1000 & echo \$! > $DIR/stray"; while :; do sleep 1000; done"#;
     client.start(rig.program("/bin/sh", &["-c", script], 1));
     rig::until_written(&rig.dir.join("stray"));
@@ -386,7 +385,7 @@ fn a_program_that_cannot_be_started_ends_as_in_a_shell() {
 fn a_launcher_without_shims_is_stopped_with_its_children() {
     let rig = Rig::new();
     let mut client = rig.ready();
-    // The child leads a session of its own, so TERM to the launcher's group does not reach it.
+    // The child leads its own session, so TERM to the launcher's group does not reach it.
     let script = r#"setsid sh -c 'trap "echo saved > $DIR/saved; exit" TERM; echo $$ > $DIR/child; while :; do sleep 0.05; done' & wait"#;
     client.start(rig.program("/bin/sh", &["-c", script], 1));
     rig::until_written(&rig.dir.join("child"));

@@ -1,5 +1,5 @@
-//! The dead-man's switch with real processes: who is not heard of stops, whether or not an agent is
-//! there.
+//! The dead-man's switch with real processes: workers stop when no news of the coordinator comes,
+//! with or without an agent.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -19,7 +19,7 @@ fn boot() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// A runner of a fenced job, with a client of it.
+/// The runner of a fenced job, and a client of it.
 fn fenced() -> (Rig, Client) {
     let mut rig = Rig::new();
     rig.hold.fence_after_ms = Some(FENCE.as_millis() as u64);
@@ -28,8 +28,8 @@ fn fenced() -> (Rig, Client) {
     (rig, client)
 }
 
-/// As if the coordinator had been heard so that `left` is left of the fence. Answers with when it
-/// is due.
+/// Says that the coordinator was heard at such a time that `left` is left of the fence. Returns
+/// when the fence is due.
 fn renew(client: &mut Client, left: Duration) -> Duration {
     let due = boot() + left;
     client.ok(Command::Renew {
@@ -105,7 +105,7 @@ fn who_is_told_in_time_lives_whoever_tells() {
     drop(client);
     let mut client = rig.client();
     renew(&mut client, FENCE);
-    // What an earlier agent had still to say comes late, and takes no time away.
+    // A late message of an earlier agent takes no time away.
     renew(&mut client, Duration::from_secs(1));
     while boot() < first + Duration::from_millis(500) {
         assert_eq!(client.status().phase, Phase::Running);

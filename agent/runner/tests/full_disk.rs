@@ -1,4 +1,4 @@
-//! A disk without room: a limit on the size of files fails in the middle of a write, as a full disk
+//! A disk without room. A limit on file sizes makes a write fail in the middle, as a full disk
 //! does.
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,8 @@ fn exits_that_found_no_room_are_written_once_there_is_some() {
     let mut rig = Rig::new();
     rig.hold.world_size = 12;
     rig.write_hold();
-    // 1 KiB: six or seven lines of the journal. Ignored, the signal of the limit is an error.
+    // 1 KiB holds six or seven lines of the journal. With the limit's signal ignored, a write fails
+    // with an error.
     let script = "trap '' XFSZ; ulimit -Sf 1; exec \"$0\" hold --no-cgroup --dir \"$1\"";
     let output = Process::new("bash")
         .args(["-c", script, RUNNER])
@@ -90,7 +91,7 @@ fn what_is_whole_in_a_damaged_directory_is_kept() {
     assert_eq!(kept.exits, others);
 }
 
-/// Neither the rank's log nor the runner's own takes anything more.
+/// Neither the rank's log nor the runner's own log accepts more bytes.
 #[test]
 fn a_flood_that_finds_no_room_costs_lines_and_nothing_else() {
     const FLOOD: u64 = 470_000;
@@ -108,8 +109,8 @@ fn a_flood_that_finds_no_room_costs_lines_and_nothing_else() {
     let flood = "trap '' XFSZ; echo step 1; yes 'a line of output' | head -n 470000; echo > $DIR/through; \
                  while [ ! -e $DIR/go ]; do sleep 0.01; done; echo last words; exit 5";
     client.start(rig.ranks(1, flood));
-    // Nobody waits for room: the worker has written it all, the runner answers, and keeps the
-    // steps.
+    // Nobody waits for room: the worker has written everything, and the runner answers and keeps
+    // the steps.
     until_written(&rig.dir.join("through"));
     let status = client.until(|s| s.ranks[0].log_bytes >= FLOOD * 17);
     assert_eq!(
@@ -144,11 +145,11 @@ fn a_flood_that_finds_no_room_costs_lines_and_nothing_else() {
         missing.ends_with(" bytes of this log are missing here: File too large (os error 27)"),
         "{note}"
     );
-    // As they would stand in the log: with a time and the name of the stream, 40 bytes more than
-    // their 17.
+    // The bytes as the log would hold them. A time and a stream name add 40 bytes to each line's
+    // 17.
     let missing: u64 = missing.split(' ').next().unwrap().parse().unwrap();
     let kept = log.lines().count() as u64 - 3;
-    // A line that is read in two parts is written, or counted, with a time for each.
+    // A line that is read in two parts gets a time for each part, whether it is written or counted.
     assert!(
         missing.abs_diff((FLOOD - kept) * 57) < 41 * 1_000,
         "every line is kept or counted: {missing}, {kept} kept"

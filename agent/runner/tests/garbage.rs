@@ -1,5 +1,5 @@
-//! Bytes that are no message, on both sockets: an exact answer, that connection closed, everybody
-//! else served.
+//! Bytes that are not a message, on both sockets. The runner gives an exact answer, closes that
+//! connection and serves all others.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -22,7 +22,7 @@ fn control_socket() {
     let long = format!("{}\n", "x".repeat(1 << 20));
     let longer = "x".repeat((1 << 20) + 20_000);
     let deep = format!("{}\n", "[".repeat(100_000));
-    // (what is sent, kind, text, closed afterwards)
+    // (bytes sent, kind, text, whether the connection is closed afterwards)
     let cases: [(&[u8], &str, &str, bool); 19] = [
         (
             b"\n",
@@ -186,7 +186,7 @@ fn a_client_that_never_reads_holds_up_nobody() {
     let mut deaf = connected(&rig, socket::CONTROL);
     deaf.set_nonblocking(true).unwrap();
     let line = b"{\"v\":1,\"id\":1,\"cmd\":\"status\"}\n".repeat(1000);
-    // Until the runner reads no more from it.
+    // Write until the runner stops reading from it.
     while deaf.write(&line).is_ok() {}
     let mut subscriber = connected(&rig, socket::CONTROL);
     subscriber
@@ -212,7 +212,7 @@ fn connected(rig: &Rig, name: &str) -> UnixStream {
     stream
 }
 
-/// Sends with descriptors and returns all that is answered until the runner closes.
+/// Sends bytes with descriptors and returns every answer until the runner closes.
 fn say(rig: &Rig, bytes: &[u8], fds: &[OwnedFd]) -> String {
     let mut stream = connected(rig, socket::RANKS);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
@@ -228,7 +228,7 @@ fn say(rig: &Rig, bytes: &[u8], fds: &[OwnedFd]) -> String {
         SendFlags::NOSIGNAL,
     )
     .unwrap();
-    // The rest fits only while the runner reads; it closes early when a line is too long.
+    // The rest fits only while the runner reads. It closes early when a line is too long.
     let _ = stream.write_all(&bytes[sent..]);
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
@@ -299,7 +299,7 @@ fn ranks_socket() {
 fn a_rank_cannot_come_twice() {
     let rig = Rig::new();
     let mut client = rig.ready();
-    // The second shim is started by the first rank itself, so it is of the group.
+    // The first rank starts the second shim, so the shim belongs to the group.
     client.start(rig.ranks(
         1,
         "MUSTER_SHIM_DIR=$DIR MUSTER_SHIM_PROGRAM=/bin/true $SHIM 2> $DIR/second; echo step $?; while :; do sleep 1000; done",

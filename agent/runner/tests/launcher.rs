@@ -1,4 +1,4 @@
-//! A launcher that stays: one interpreter, from which the runners of all generations are forked.
+//! A launcher that stays: one interpreter from which the runners of all generations are forked.
 //!
 //! `make test` names the interpreter in MUSTER_TEST_PYTHON.
 #![allow(clippy::unwrap_used)]
@@ -27,7 +27,7 @@ struct Warm {
     generations: Vec<Generation>,
 }
 
-/// One generation; its runner is killed with the test.
+/// One generation. Its runner is killed at the end of the test.
 struct Generation {
     dir: PathBuf,
     client: Client,
@@ -62,7 +62,7 @@ impl Warm {
         children.split_whitespace().next().unwrap().parse().unwrap()
     }
 
-    /// Has a runner forked for the next generation.
+    /// Makes the launcher fork a runner for the next generation.
     fn fork(&mut self) -> &mut Generation {
         let number = self.generations.len() as u64 + 1;
         let dir = self.rig.dir.join(format!("g{number}"));
@@ -186,7 +186,7 @@ fn the_ranks_of_every_generation_are_forked_from_one_launcher_that_is_none_of_th
         assert_ne!(runner, launcher);
         assert_ne!(attendant, launcher);
         seen.extend(status.ranks.iter().map(|rank| rank.pid));
-        // A killed rank is a failure of this generation alone.
+        // A killed rank is a failure of this generation only.
         Living::of(status.ranks[1].pid).kill();
         generation.client.until(|status| {
             status.ranks[1].exit
@@ -199,7 +199,7 @@ fn the_ranks_of_every_generation_are_forked_from_one_launcher_that_is_none_of_th
         let dead = generation.client.until_dead();
         assert!(dead.ranks.iter().all(|rank| rank.exit.is_some()));
         assert!(seen.iter().all(|pid| !lives(*pid)));
-        // The runner of a generation that is over goes, and takes nothing along.
+        // The runner of an ended generation goes, and ends nothing else.
         let runner = Living::of(
             muster_runner::Record::read(&dir)
                 .unwrap()
@@ -217,8 +217,8 @@ fn the_ranks_of_every_generation_are_forked_from_one_launcher_that_is_none_of_th
 #[test]
 fn a_copy_imports_what_ranks_have_imported_and_nothing_that_would_change_them() {
     let mut warm = Warm::new();
-    // Two packages of the interpreter's own folder would be needed; the standard library has
-    // modules enough.
+    // Only packages in the interpreter's own folder are imported ahead. The standard library has
+    // enough such modules for this test.
     let script = warm.script(
         "import os, sys\nos.environ['A_NAME'] = 'x'\nloaded = [n for n in ('curses', 'wave', 'chunk', 'colorsys') if n in sys.modules]\n\
          import curses, wave, time\nprint('step 1', loaded, curses.__file__, flush=True)\ntime.sleep(1000)\n",
@@ -242,7 +242,7 @@ fn a_copy_imports_what_ranks_have_imported_and_nothing_that_would_change_them() 
         "the script changed it before an import: {journal}"
     );
     assert!(line("colorsys").is_none());
-    // The second has another file now: the job has imported it from elsewhere.
+    // Give the second module another file, as if the job had imported it from elsewhere.
     let (name, _) = wave.split_once('\t').unwrap();
     let others: Vec<&str> = journal
         .lines()
@@ -291,7 +291,8 @@ fn where_the_launcher_fails_by_itself_torchrun_is_executed() {
     let mut warm = Warm::new();
     let generation = warm.fork();
     let missing = generation.dir.join("no/such/folder/train.py");
-    // It cannot even be told to change into this directory.
+    // The script is missing, and `ranks.sock` is removed before the start, so the launcher fails
+    // before any rank says hello.
     let argv = vec![missing.to_str().unwrap().to_owned()];
     let order = Order {
         lane: Lane::Fork,
@@ -325,7 +326,7 @@ fn where_the_launcher_fails_by_itself_torchrun_is_executed() {
     assert!(log.contains("torchrun in its place"), "{log}");
 }
 
-/// Some releases of torch look at the whole environment while they are imported.
+/// Some releases of torch read the whole environment during their import.
 #[test]
 fn a_launcher_is_adopted_although_torch_read_a_variable_that_no_rank_has() {
     let mut rig = Rig::new();

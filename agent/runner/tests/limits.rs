@@ -1,5 +1,5 @@
-//! The limit on open files: raised for the runner, restored for the workers, and never the end of
-//! the control socket.
+//! The limit on open files. It is raised for the runner and restored for the workers, and never
+//! makes the control socket fail.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A ready runner that serves a store, started with these limits.
 fn serving(soft: u32, hard: u32) -> (Rig, Client, String) {
-    // For this side of the connections.
+    // This process needs many descriptors for its side of the connections.
     let own = getrlimit(Resource::Nofile);
     setrlimit(
         Resource::Nofile,
@@ -43,7 +43,7 @@ fn serving(soft: u32, hard: u32) -> (Rig, Client, String) {
     (rig, client, address)
 }
 
-/// So many clients of the store; whether each is served.
+/// Connects this many clients to the store. Returns them, and how many of them the store serves.
 fn join(address: &str, count: u32) -> (Vec<TcpStream>, usize) {
     let mut clients: Vec<TcpStream> = (0..count)
         .map(|_| TcpStream::connect(address).unwrap())
@@ -54,7 +54,7 @@ fn join(address: &str, count: u32) -> (Vec<TcpStream>, usize) {
             nonce: nonce as u32,
         }
         .write_to(&mut bytes);
-        // One that was refused may be gone already.
+        // The store may have closed a connection that it refused.
         let _ = client.write_all(&bytes);
     }
     let mut answered = 0;

@@ -1,4 +1,5 @@
-//! What workers print: kept in bounded logs, searched for progress, never in the way of control.
+//! What workers print. It is kept in bounded logs, is searched for progress, and never delays
+//! control.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -76,7 +77,7 @@ fn a_flood_neither_fills_the_disk_nor_delays_an_answer() {
         "slowest of 50 answers {slowest:?}, stop to proof {:?}, peak {peak} KiB, {bytes} bytes",
         asked.elapsed()
     );
-    // Milliseconds when the machine is idle; this only has to tell "served" from "starved".
+    // An idle machine needs milliseconds. The bound only distinguishes "served" from "starved".
     assert!(slowest < Duration::from_secs(5), "{slowest:?}");
     assert!(peak < 16 << 10, "{peak} KiB");
     for rank in ["rank-0.log", "rank-1.log"] {
@@ -138,7 +139,7 @@ fn what_a_rank_leaves_behind_keeps_its_log_open_until_the_end() {
 fn a_log_that_cannot_be_written_does_not_stop_the_worker() {
     let rig = Rig::new();
     let mut client = rig.ready();
-    // A link in place of the log: refused, and the shim says why where torchrun's own output goes.
+    // A link in place of the log is refused. The shim says why where torchrun's own output goes.
     std::os::unix::fs::symlink("/etc/passwd", rig.dir.join("logs/rank-0.log")).unwrap();
     client.start(rig.ranks(1, "echo hello"));
     client.until_dead();
@@ -157,7 +158,7 @@ fn the_beginning_of_a_line_is_in_the_log_before_its_end() {
     let mut client = rig.ready();
     let script = "printf '\\rstep 1/9'; printf '\\rstep 2/9'; while [ ! -e $DIR/go ]; do sleep 0.01; done; printf '\\rstep 9/9\\n'";
     client.start(rig.ranks(1, script));
-    // Only the step that is followed by another is certainly whole.
+    // Only a step that is followed by another is certainly complete.
     client.until(|s| {
         s.ranks
             .first()

@@ -1,4 +1,4 @@
-//! Reading a runner's directory after anything: torn and damaged files give what is certain, or a
+//! Reading a runner's directory after damage: torn and damaged files give what is certain, or a
 //! clear error.
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ mod rig;
 use muster_runner::{ReadError, Record, journal};
 use rig::Rig;
 
-/// A directory as a runner left it after three ranks.
+/// A directory as a runner leaves it after three ranks.
 fn finished() -> Rig {
     let rig = Rig::new();
     let mut client = rig.ready();
@@ -131,8 +131,9 @@ fn a_journal_of_a_newer_runner_with_more_fields_is_read() {
     assert_eq!(journal::read(line.as_bytes()).unwrap().records.len(), 1);
 }
 
-/// Each file cut at every byte and with every bit flipped: what was written, or an error that names
-/// the file. Of exits, which are appended, a cut leaves the whole lines before it.
+/// Each file is cut at every byte, and every bit is flipped. The result is what was written, or an
+/// error that names the file. The journal of exits is appended to, so a cut leaves the whole lines
+/// before it.
 #[test]
 fn no_cut_and_no_flipped_bit_is_read_as_something_else() {
     let rig = finished();

@@ -1,5 +1,6 @@
-//! What an agent may ask of a runner, when, and what it hears: start once, stop before start, come
-//! back after a restart, one runner per directory, directories of any length.
+//! What an agent may ask of a runner, when, and what it hears: starting once, stopping before the
+//! start, coming back after a restart, one runner per directory, directories with paths of any
+//! length.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -160,7 +161,7 @@ fn an_agent_that_comes_back_finds_everything_as_it_is() {
     let before = client.until_stepping(1);
     let failing = Living::of(client.until(|s| s.ranks.len() == 2).ranks[1].pid);
     drop(client);
-    // While no agent is there a rank ends.
+    // A rank ends while no agent is connected.
     std::fs::write(rig.dir.join("go"), "").unwrap();
     failing.gone();
     let identity = rig.identity();
@@ -338,7 +339,7 @@ fn a_worker_sees_a_plain_environment() {
         l.starts_with("MUSTER_") || l.starts_with("PYTHON_EXEC") || l.starts_with("CARGO")
     };
     assert_eq!(lines.iter().find(foreign), None);
-    // 3 is the pipe of `$(..)`, 10 what some shells keep for themselves.
+    // Descriptor 3 is the pipe of `$(..)`. Some shells keep 10 for themselves.
     let fds = lines.iter().find_map(|l| l.strip_prefix("fds: ")).unwrap();
     assert!(
         fds.split(", ")

@@ -1,4 +1,4 @@
-//! A process whose first thread has ended: it lives, and is found by its environment.
+//! A process whose first thread has ended still lives, and its environment identifies it.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,7 @@ use muster_runner::procfs::{self, Stat};
 fn the_environment_is_read_through_a_thread_that_lives() {
     let python = std::env::var("MUSTER_TEST_PYTHON")
         .expect("MUSTER_TEST_PYTHON names a Python; `make test` sets it");
-    // exit(2) ends the calling thread alone.
+    // exit(2) ends only the calling thread.
     let program = format!(
         "import ctypes, threading, time\n\
          threading.Thread(target=time.sleep, args=(60,)).start()\n\

@@ -1,4 +1,4 @@
-//! Real torchrun and torch against the store this runner serves.
+//! Real torchrun and torch against the store that this runner serves.
 //!
 //! `make test` names the interpreter in MUSTER_TEST_PYTHON.
 #![allow(clippy::unwrap_used)]
@@ -15,7 +15,7 @@ fn python() -> String {
         .expect("MUSTER_TEST_PYTHON names a Python with torch; `make test` sets it")
 }
 
-/// A rig that serves a store, for this many nodes of two ranks.
+/// A rig that serves a store for this many nodes with two ranks each.
 fn serving(nnodes: u32) -> (Rig, Client) {
     let mut rig = Rig::new();
     rig.hold.nnodes = nnodes;
@@ -124,7 +124,7 @@ if os.environ["RANK"] == "1":
 #[test]
 fn a_stop_reaches_the_script_once_and_a_lost_node_does_not_hold_up_the_end() {
     let (rig, mut client) = serving(2);
-    // Ends on its own; its launcher then waits for the other node, which never comes.
+    // The ranks end by themselves. Their launcher then waits for the other node, which never comes.
     client.start(torchrun(&rig, 2, "print('step 1', flush=True)"));
     client.until(|s| s.ranks.len() == 2 && s.ranks.iter().all(|r| r.exit.is_some()));
     client.ok(Command::CompleteExitBarrier { node_rank: 1 });

@@ -1,27 +1,27 @@
-//! What a launcher that has imported torch is told: how it is started ahead, and the one order it
-//! waits for.
+//! The messages to a launcher that has imported torch: how it is started ahead, and the one order
+//! that it waits for.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What a launcher that has imported torch is told to do.
+/// The order to a launcher that has imported torch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     pub lane: Lane,
     /// The interpreter's own options.
     pub options: Vec<String>,
-    /// Parked: torchrun's arguments. Fork and direct: the script and its arguments, or `-m`, the
-    /// module and its arguments.
+    /// In the parked lane, torchrun's arguments. In fork and direct, the script and its arguments,
+    /// or `-m`, the module and its arguments.
     pub argv: Vec<String>,
-    /// Direct: what each rank executes where no launcher waits.
+    /// In the direct lane, what each rank executes if no launcher waits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// torchrun's `--rdzv-id`.
     pub run_id: String,
-    /// Fork and direct: a rank that an exception ends whose text holds one of these fell because a
-    /// peer was lost. It ends without taking its interpreter apart.
+    /// In fork and direct: if an exception ends a rank and its text holds one of these, a lost peer
+    /// is the cause. The rank then ends without taking its interpreter apart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peer_lost: Vec<String>,
 }
@@ -35,7 +35,7 @@ pub enum Lane {
     Direct,
 }
 
-/// How a launcher is started that stays.
+/// How to start a launcher that stays.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParkSpec {
     /// The interpreter.
@@ -43,15 +43,15 @@ pub struct ParkSpec {
     pub options: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub cwd: PathBuf,
-    /// Nobody waits for it: it takes no time from workers while it imports.
+    /// Nobody waits for this launcher, so it takes no time from workers while it imports.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub background: bool,
-    /// Ranks of a generation on this node.
+    /// How many ranks a generation has on this node.
     #[serde(default)]
     pub ranks: u32,
 }
 
-/// Leaves the environment out: it holds secrets.
+/// The environment is left out because it holds secrets.
 impl std::fmt::Debug for ParkSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ParkSpec")
@@ -62,14 +62,14 @@ impl std::fmt::Debug for ParkSpec {
     }
 }
 
-/// The job that takes over a launcher of the warm pool gives it these.
+/// What a job gives to a launcher of the warm pool that it takes over.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdoptSpec {
     pub env: BTreeMap<String, String>,
     pub cwd: PathBuf,
 }
 
-/// Leaves the environment out: it holds secrets.
+/// The environment is left out because it holds secrets.
 impl std::fmt::Debug for AdoptSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("AdoptSpec")

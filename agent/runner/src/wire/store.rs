@@ -1,4 +1,4 @@
-//! The TCPStore that a runner serves: where it shall listen, and how it is.
+//! The TCPStore that a runner serves: where it listens, and its state.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreSpec {
     pub bind: String,
-    /// The generation's `--rdzv-id`, part of the keys of torchrun's exit barrier.
+    /// The generation's `--rdzv-id`, which is part of the keys of torchrun's exit barrier.
     #[serde(default)]
     pub run_id: String,
 }
@@ -19,10 +19,10 @@ pub struct StoreStatus {
     pub missing_ranks: Vec<u32>,
     #[serde(default)]
     pub all_joined_us: Option<u64>,
-    /// Connections that the store has refused, for whatever reason.
+    /// How many connections the store has refused, for any reason.
     #[serde(default)]
     pub refused: u64,
-    /// Why it refused the last of them.
+    /// Why it refused the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_why: Option<String>,
 }

@@ -1,8 +1,8 @@
-//! A runner in a directory of its own, the agent's side of its socket, and a stand-in for torchrun
+//! A runner in its own directory, the agent's side of its socket, and a stand-in for torchrun
 //! written in bash.
 //!
-//! Every wait is for a state, with one limit for all: [`PATIENCE`]. Dropping a rig leaves no
-//! process behind.
+//! Every wait is for a state and has the same limit: [`PATIENCE`]. Dropping a rig leaves no process
+//! behind.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -17,13 +17,13 @@ use muster_runner::wire::{Command, Hold, Phase, Refusal, Reply, Request, StartSp
 use muster_runner::{Record, RunnerIdentity, alive, connect};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// A loaded machine is slow, not broken.
+/// The limit of every wait. It is long because a loaded machine is slow, not broken.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 pub const RUNNER: &str = env!("CARGO_BIN_EXE_muster-runner");
 
-/// What torchrun does, as far as a runner sees it: one shim per rank in a session of its own, TERM
-/// passed on, the exit status of each written down. `$RANKS` and `$SCRIPT` come from the
+/// Does what torchrun does, as far as a runner sees it: it starts each rank's shim in its own
+/// session, passes TERM on, and writes each exit status down. `$RANKS` and `$SCRIPT` come from the
 /// environment.
 const LAUNCHER: &str = r#"
 pids=
@@ -56,7 +56,7 @@ impl Rig {
         Self::below("runner")
     }
 
-    /// With a directory of this name, which may be a path.
+    /// A rig whose directory has this name, which may be a path.
     pub fn below(name: &str) -> Rig {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join(name);
@@ -92,7 +92,8 @@ impl Rig {
             .unwrap();
     }
 
-    /// Runs `muster-runner hold` to its end, which is when the runner is ready or has failed.
+    /// Runs `muster-runner hold` until it exits, which means that the runner is ready or has
+    /// failed.
     pub fn hold(&self) -> Output {
         let without = (!self.cgroup).then_some("--no-cgroup");
         Process::new(RUNNER)
@@ -104,7 +105,7 @@ impl Rig {
             .unwrap()
     }
 
-    /// A ready runner and a client of it.
+    /// Starts a runner, waits until it is ready, and returns a client of it.
     pub fn ready(&self) -> Client {
         self.write_hold();
         let output = self.hold();
@@ -217,7 +218,7 @@ impl Client {
         match self.stream.read_line(&mut line) {
             Ok(0) => None,
             Ok(_) => Some(line),
-            // Closed while bytes of ours were unread.
+            // The runner closed the connection before it had read all our bytes.
             Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => None,
             Err(e) => panic!("no line from the runner: {e}"),
         }
@@ -227,7 +228,7 @@ impl Client {
         Some(serde_json::from_str(&self.line()?).unwrap())
     }
 
-    /// Sends a command and waits for its answer; pushes in between are passed over.
+    /// Sends a command and waits for its answer. It skips pushes in between.
     pub fn ask(&mut self, command: Command) -> Reply {
         let id = self.next;
         self.next += 1;
@@ -265,7 +266,7 @@ impl Client {
         *self.ask(Command::Status).status.unwrap()
     }
 
-    /// Subscribes and waits for a status that is as wished.
+    /// Subscribes and waits for a status that `wish` accepts.
     pub fn until(&mut self, wish: impl Fn(&Status) -> bool) -> Status {
         let until = Instant::now() + PATIENCE;
         self.ok(Command::Subscribe);
@@ -294,7 +295,7 @@ impl Client {
     }
 }
 
-/// One exact process, whatever becomes of its pid.
+/// One exact process, even if its pid is reused.
 pub struct Living {
     fd: std::os::fd::OwnedFd,
     pub pid: i32,
@@ -310,13 +311,13 @@ impl Living {
         pidfd_send_signal(&self.fd, signal).unwrap();
     }
 
-    /// Kills it and waits for its end.
+    /// Kills the process and waits for its end.
     pub fn kill(&self) {
         self.signal(Signal::KILL);
         self.gone();
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub fn gone(&self) {
         let mut fds = [rustix::event::PollFd::new(
             &self.fd,
@@ -334,7 +335,7 @@ impl Living {
         );
     }
 
-    /// Whether it has ended already.
+    /// Whether the process has ended.
     pub fn is_gone(&self) -> bool {
         let mut fds = [rustix::event::PollFd::new(
             &self.fd,
@@ -344,7 +345,7 @@ impl Living {
     }
 }
 
-/// Waits until a file is there with something in it.
+/// Waits until a file exists and ends with a newline.
 pub fn until_written(path: &Path) -> String {
     let until = Instant::now() + PATIENCE;
     loop {

@@ -1,33 +1,33 @@
-//! The CPUs a rank is kept to: `MUSTER_RANK_CPUS`, one list for each local rank with `;` between
-//! them, as `core::nccl::affinity` writes it.
+//! The CPUs that a rank may use. The variable `MUSTER_RANK_CPUS` holds one list for each local
+//! rank, separated by `;`, as `core::nccl::affinity` writes it.
 //!
-//! It makes a rank faster and never keeps it from starting: a list that cannot be read, or names no
-//! CPU this node lets us use, pins nothing.
+//! Pinning makes a rank faster and never keeps it from starting. A list that cannot be read, or
+//! that names no CPU of this node, pins nothing.
 
 use rustix::thread::CpuSet;
 
-/// As core names it.
+/// The variable's name, as core writes it.
 pub(crate) const NAME: &str = "MUSTER_RANK_CPUS";
 
-/// Said on the stderr of a rank none of whose CPUs may be used here, as in a container with a
+/// A rank prints this on its stderr when it may use none of its CPUs here, as in a container with a
 /// cpuset of its own.
 pub(crate) const NOT_PINNED: &str =
     "muster: not pinned: none of the CPUs in MUSTER_RANK_CPUS may be used here\n";
 
-/// The CPUs of the rank with this local rank, if there are any.
+/// The CPUs of the rank with this local rank, if its list names any.
 pub(crate) fn of(lists: &str, local: u32) -> Option<CpuSet> {
     let mut cpus = CpuSet::new();
     for range in lists.split(';').nth(local as usize)?.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        // Those beyond are of a machine larger than this call's set.
+        // CPUs beyond the set belong to a larger machine than this call can describe.
         (first..=last.min(CpuSet::MAX_CPU - 1)).for_each(|cpu| cpus.set(cpu));
     }
     (cpus.count() > 0).then_some(cpus)
 }
 
-/// The CPUs of all ranks together, if each of them has some: a launcher that is kept to them sizes
-/// its pools of threads as the only rank of a node would, started by itself.
+/// The CPUs of all ranks together, if each rank has some. On a node with one rank, a launcher that
+/// is kept to these CPUs sizes its thread pools as that rank would if it started by itself.
 pub(crate) fn of_all(lists: &str, ranks: u32) -> Option<CpuSet> {
     let mut all = CpuSet::new();
     for local in 0..ranks {
@@ -39,7 +39,7 @@ pub(crate) fn of_all(lists: &str, ranks: u32) -> Option<CpuSet> {
     (ranks > 0).then_some(all)
 }
 
-/// The same one by one, for the launcher: lists are read here and nowhere else.
+/// The CPUs of [`of`] as numbers, for the launcher: it need not parse lists itself.
 pub(crate) fn numbers(lists: &str, local: u32) -> Vec<usize> {
     of(lists, local).map_or_else(Vec::new, |cpus| {
         (0..CpuSet::MAX_CPU)

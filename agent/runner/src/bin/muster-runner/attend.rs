@@ -1,11 +1,11 @@
-//! `muster-ranks`: stands for all ranks of a node where there is no torchrun, and does towards them
-//! what torchrun would.
+//! `muster-ranks`: replaces torchrun in the lanes without one, and stands for all ranks of a node.
 //!
-//! It starts the ranks itself (`start`), or takes them over from the launcher that has forked them
-//! (`adopt`), whose memory is given back with that: the launcher becomes this program, so its
-//! children stay its children. Towards the runner it is the shim of every rank. As torchrun it
-//! passes signals on, ends the other ranks when one has failed, and ends with 1 for any failure.
-//! Unlike torchrun it does not wait for other nodes at the end: torchrun must, because the store is
+//! It either starts the ranks itself (`start`) or takes them over from the launcher that has forked
+//! them (`adopt`). To hand them over, the launcher executes this program in its own process: its
+//! children stay its children, and its memory is freed. To the runner, this program is the shim of
+//! every rank. Like torchrun, it passes signals on, ends the other ranks when one has failed, and
+//! exits with 1 after any failure. Unlike torchrun, it does not wait for other nodes at the end.
+//! torchrun must wait because one of the torchruns serves the store; our runner serves it.
 //! part of one of them; ours is not.
 
 use std::collections::BTreeMap;
@@ -30,35 +30,36 @@ use crate::sys::{self, Child};
 use crate::tree::{self, Reaped};
 use crate::{affinity, shim, time};
 
-/// The name that makes the runner's binary this program; the link lies in the runner's directory.
+/// A link of this name, in the runner's directory, makes the runner's binary this program.
 pub(crate) const NAME: &str = "muster-ranks";
 
-/// What torchrun gives the other ranks of a node when one has failed (`LocalElasticAgent`,
-/// `PContext.close`).
+/// How long the other ranks of a node have to end when one has failed. The value is torchrun's
+/// (`LocalElasticAgent`, `PContext.close`).
 const TERM_GRACE: Duration = Duration::from_secs(30);
 
-/// How long the runner may take to write the last exit down: one sync, even on a busy disk.
+/// How long the runner may take to write the last exit down. It syncs once, which takes less than
+/// this even on a busy disk.
 const ACK: Duration = Duration::from_secs(5);
 
-/// Answers of the runner to one rank's hello, start and end.
+/// The runner answers a rank's hello, its start and its end.
 const ANSWERS: u32 = 3;
 
-/// What `start` is told, in a descriptor that is its second argument.
+/// The orders of `start`. Its second argument is the number of a descriptor that holds them.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) command: Vec<String>,
     pub(crate) cwd: std::path::PathBuf,
     pub(crate) first_rank: u32,
-    /// Complete, one for each rank.
+    /// One complete environment for each rank.
     pub(crate) envs: Vec<BTreeMap<String, String>>,
 }
 
-/// One rank as the launcher hands it over, in a JSON list that is the second argument of `adopt`.
+/// One rank that the launcher hands over. The second argument of `adopt` is a JSON list of them.
 #[derive(Deserialize)]
 struct Handed {
     rank: u32,
     pid: i32,
-    /// Its connection to the runner, on which hello is said and answered, and start said.
+    /// The rank's connection to the runner. Hello was said and answered on it, and start was said.
     fd: i32,
 }
 
@@ -91,7 +92,7 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // The ranks are killed with this process.
+        // This process ends now, and the kernel kills the ranks with it.
         Err(wrong) => {
             say!("{NAME}: {wrong}");
             ExitCode::FAILURE
@@ -111,10 +112,10 @@ fn adopt(handed: &str) -> Result<Vec<Rank>, String> {
     Ok(handed.into_iter().map(rank).collect())
 }
 
-/// A descriptor that whoever started this process left open for it, and named to it once.
+/// Takes a descriptor that the parent left open for this process. Each is named once.
 fn inherited<T: From<OwnedFd>>(fd: i32) -> T {
     let fd = sys::inherited(fd);
-    // The ranks have no use for it.
+    // Close it on exec: the ranks have no use for it.
     let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
     T::from(fd)
 }
@@ -207,14 +208,14 @@ fn start_rank(orders: &Orders, local: u32, env: &BTreeMap<String, String>) -> Re
 struct Attendant {
     signals: OwnedFd,
     ranks: Vec<Rank>,
-    /// A TERM has been passed on: the runner's order and the one to the process group are the same.
+    /// A TERM has been passed on. The runner and the process group both send one for the same stop.
     termed: bool,
-    /// When ranks that were ended because another has failed are killed.
+    /// When to kill the ranks that were told to end because another rank has failed.
     kill_at: Option<Duration>,
 }
 
 impl Attendant {
-    /// Until all have ended and the runner has written that down. True: all ended well.
+    /// Runs until all ranks have ended and the runner has written that down. True: all ended well.
     fn attend(mut self) -> Result<bool, String> {
         self.reap()?;
         if self
@@ -265,8 +266,8 @@ impl Attendant {
             .all(|rank| rank.exit.is_some_and(Exit::success)))
     }
 
-    /// Whether signals are there, and the places of the ranks whose connection has something to
-    /// read.
+    /// Waits. Returns whether signals are pending, and the indexes of the ranks whose connection
+    /// can be read.
     fn wait(&self, timeout: Option<Duration>) -> (bool, Vec<usize>) {
         let timeout = timeout.map(|t| Timespec {
             tv_sec: t.as_secs() as i64,
@@ -301,7 +302,7 @@ impl Attendant {
         self.signal(signal);
     }
 
-    /// Signals the process group of every rank that lives: each leads one.
+    /// Signals the process group of every living rank. Each rank leads a group.
     fn signal(&self, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else {
             return;
@@ -347,7 +348,7 @@ impl Attendant {
     }
 }
 
-/// Hands the orders over in memory: they hold environments, secrets included.
+/// Puts the orders into memory and not on a disk: they hold environments, secrets included.
 pub(crate) fn orders_file(orders: &Orders) -> io::Result<OwnedFd> {
     let memory = File::from(rustix::fs::memfd_create(
         NAME,

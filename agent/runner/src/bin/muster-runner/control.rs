@@ -1,9 +1,9 @@
-//! `control.sock`: the connections of agents. Reads requests, holds what could not be sent yet, and
-//! knows who wants pushes; what a request does is the business of the caller.
+//! `control.sock`: the connections of agents. This module reads requests, holds answers that could
+//! not be sent yet, and knows which clients want pushes. Its caller carries the requests out.
 //!
-//! Bounds: [`CLIENTS`] connections; a request line of 1 MiB; no request is read from a client that
-//! has not taken [`BACKLOG`] bytes of answers; a push waits until all before it was taken, so only
-//! the latest is ever held.
+//! Bounds: [`CLIENTS`] connections; 1 MiB for a request line. It reads no request from a client
+//! that leaves more than [`BACKLOG`] bytes of answers unread. A client gets a push only once it has
+//! read everything before it, so only the latest push is ever held.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -16,10 +16,11 @@ use muster_runner::wire::{
 use crate::poll::{Interest, Poll, Source};
 use crate::sys;
 
-/// One agent, its successor during a hand-over, and a person with a debugger.
+/// Room for one agent, its successor during a hand-over, and a person with a debugger.
 const CLIENTS: usize = 8;
 
-/// Answers not yet taken, beyond which no further request is read: a few dozen short ones.
+/// A client with more unread answers than this gets no further request read. It is enough for a few
+/// dozen short answers.
 const BACKLOG: usize = 64 << 10;
 
 pub(crate) struct Control {
@@ -33,9 +34,9 @@ struct Client {
     input: Vec<u8>,
     output: Vec<u8>,
     subscribed: bool,
-    /// A push was due while the one before was not yet taken.
+    /// A push is due: the client has not got the latest status yet.
     behind: bool,
-    /// Nothing more is read; closed when the output is taken.
+    /// Nothing more is read. The connection closes once the client has read all output.
     closing: bool,
     interest: Interest,
 }
@@ -57,12 +58,12 @@ impl Control {
         self.clients.len()
     }
 
-    /// Whether an answer waits to be taken.
+    /// Whether a client still has an answer to read.
     pub(crate) fn unsent(&self) -> bool {
         self.clients.values().any(|c| !c.output.is_empty())
     }
 
-    /// Takes one connection in, or says why not.
+    /// Accepts one connection, or says why not.
     pub(crate) fn accept(&mut self, poll: &Poll) {
         let Ok((mut stream, _)) = self.listener.accept() else {
             return;
@@ -81,7 +82,7 @@ impl Control {
             None
         };
         if let Some(text) = refusal {
-            // A fresh socket has room for one line; a peer that is gone does not matter.
+            // A fresh socket has room for one line. If the peer has gone, nobody misses the line.
             let _ = stream.write_all(&line(&Reply::refused(
                 None,
                 Refusal::new(RefusalKind::Busy, text),
@@ -107,8 +108,8 @@ impl Control {
         }
     }
 
-    /// Moves bytes in and out. Afterwards the caller asks for [`Control::next_request`] until there
-    /// is none.
+    /// Reads and writes. Afterwards the caller takes requests with [`Control::next_request`] until
+    /// there are none.
     pub(crate) fn ready(&mut self, id: u32, poll: &Poll) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
@@ -118,7 +119,8 @@ impl Control {
         }
     }
 
-    /// The next whole request of a client; a line that is none comes as the answer to give.
+    /// The next whole request of a client. If the line is not a request, this is the answer to
+    /// give.
     pub(crate) fn next_request(&mut self, id: u32) -> Option<Result<Request, Refused>> {
         let client = self.clients.get_mut(&id)?;
         if client.closing || client.output.len() > BACKLOG {
@@ -148,14 +150,14 @@ impl Control {
         }
     }
 
-    /// No more requests from this client.
+    /// Takes no more requests from this client.
     pub(crate) fn close(&mut self, id: u32) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.closing = true;
         }
     }
 
-    /// From now on every push goes to this client too, and one at once.
+    /// Sends every push to this client from now on, and one immediately.
     pub(crate) fn subscribe(&mut self, id: u32) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.subscribed = true;
@@ -163,14 +165,14 @@ impl Control {
         }
     }
 
-    /// Marks that all subscribers are to hear of a change.
+    /// Marks that every subscriber must hear of a change.
     pub(crate) fn changed(&mut self) {
         for client in self.clients.values_mut() {
             client.behind = client.subscribed;
         }
     }
 
-    /// Sends what can be sent; a subscriber that has taken everything gets the latest status.
+    /// Sends what the sockets take. A subscriber that has read everything gets the latest status.
     pub(crate) fn flush(&mut self, poll: &Poll, status: impl Fn() -> Reply) {
         let mut latest = None;
         let ids: Vec<u32> = self.clients.keys().copied().collect();
@@ -213,7 +215,7 @@ impl Control {
 }
 
 impl Client {
-    /// One read of bounded size. False: the client is gone.
+    /// Reads once, with a bounded size. False: the client is gone.
     fn receive(&mut self) -> bool {
         if self.output.len() > BACKLOG || self.input.len() > MAX_REQUEST {
             return true;
@@ -232,7 +234,7 @@ impl Client {
         }
     }
 
-    /// False: the client is gone.
+    /// Sends what the socket takes. False: the client is gone.
     fn send(&mut self) -> bool {
         while !self.output.is_empty() {
             match self.stream.write(&self.output) {

@@ -1,9 +1,10 @@
-//! What is known about the worker group: the launcher, its ranks, the stop that was asked for.
-//! Keeps the books; the runner does the acting.
+//! What is known about the worker group: the launcher, its ranks, the stop that was asked for. This
+//! module only keeps the books; the runner acts.
 //!
-//! `Holding` (nothing started; a launcher may be parked) -> `Running` -> `Stopping` (a stop was
-//! asked, or something has failed) -> `Dead` (proven). A failed rank alone stops nobody here:
-//! torchrun sees it too and ends the others, or the agent asks for a stop.
+//! `Holding` (nothing has started; a launcher may be parked) -> `Running` -> `Stopping` (a stop was
+//! asked for, or something has failed) -> `Dead` (proven). A failed rank alone does not make the
+//! runner stop the others. torchrun sees the failure too and ends them, or the agent asks for a
+//! stop.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,23 +20,23 @@ use crate::parked::Parked;
 use crate::time::micros;
 use crate::why;
 
-/// How long a launcher may outlive its last rank during a stop: torchrun needs about 0.1 s, or 300
-/// s where it waits at an exit barrier that will never be complete.
+/// How long a launcher may outlive its last rank during a stop. torchrun needs about 0.1 s, but
+/// waits 300 s at an exit barrier that not all nodes will reach.
 const LINGER: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct Group {
-    /// The way to a launcher that waits for its order. The launcher counts as one only from the
-    /// start on.
+    /// The connection to a launcher that waits for its order. The launcher counts as part of the
+    /// group only from the start on.
     pub(crate) parked: Option<Parked>,
     pub(crate) spec: Option<StartSpec>,
     pub(crate) launcher: Option<Launcher>,
     pub(crate) ranks: BTreeMap<u32, Rank>,
     pub(crate) stop: Option<Stop>,
-    /// torchrun was executed in place of a launcher that had failed by itself.
+    /// The launcher failed by itself, and torchrun was executed in its place.
     pub(crate) fell_back: bool,
     failed: bool,
-    /// When killing began, and until it is proven over.
+    /// When killing began, until death is proven.
     pub(crate) killing: Option<Duration>,
     pub(crate) stuck: Vec<i32>,
     pub(crate) dead: Option<DeathProof>,
@@ -81,16 +82,16 @@ impl Group {
         }
     }
 
-    /// Global ranks this node was started with.
+    /// The global ranks that this node was started with.
     pub(crate) fn expected(&self) -> Option<Range<u32>> {
         self.spec
             .as_ref()
             .map(|s| s.first_rank..s.first_rank + s.ranks)
     }
 
-    /// Asks for a stop; a repeated one can only bring the end nearer. True: it is the first.
+    /// Asks for a stop. A repeated request can only bring the end nearer. True: this is the first.
     pub(crate) fn ask_stop(&mut self, now: Duration, grace: Duration, reason: &str) -> bool {
-        // A grace beyond any uptime is "no limit".
+        // A grace that ends beyond any uptime means "no limit".
         let deadline = now.checked_add(grace).unwrap_or(Duration::MAX);
         match &mut self.stop {
             Some(stop) => {
@@ -110,7 +111,7 @@ impl Group {
         }
     }
 
-    /// Whether, and why, everything must be killed now; the next moment to ask again otherwise.
+    /// Whether everything must be killed now, and why. Otherwise the next moment to ask again.
     pub(crate) fn must_kill(&self, now: Duration) -> Result<&'static str, Option<Duration>> {
         let Some(launcher) = &self.launcher else {
             return Err(None);
@@ -126,7 +127,7 @@ impl Group {
         if now >= stop.deadline {
             return Ok("the grace is over");
         }
-        // Without a shim nobody knows which processes matter, so they keep their grace.
+        // Without a shim it is unknown which processes matter, so all of them keep their grace.
         let Some(last) = self.last_rank_end() else {
             return Err(Some(stop.deadline));
         };
@@ -137,7 +138,7 @@ impl Group {
         Err(Some(lingers_until.min(stop.deadline)))
     }
 
-    /// When the last rank ended; none while one lives or where there never was one.
+    /// When the last rank ended. None while one lives, or where there never was one.
     fn last_rank_end(&self) -> Option<Duration> {
         let ends = self
             .ranks
@@ -149,13 +150,13 @@ impl Group {
             .map(Duration::from_micros)
     }
 
-    /// The launcher has ended.
+    /// Notes that the launcher has ended.
     pub(crate) fn launcher_ended(&mut self, exit: Exit, at_us: u64) -> Option<ExitRecord> {
         self.failed |= !exit.success();
         self.launcher.as_mut()?.process.end(None, exit, at_us)
     }
 
-    /// A rank has ended: its last words are kept if it failed.
+    /// Notes that a rank has ended, and keeps the last lines of stderr if it failed.
     pub(crate) fn rank_ended(&mut self, rank: u32, exit: Exit, at_us: u64) -> Option<ExitRecord> {
         let ranks = self.spec.as_ref().map_or(1, |s| s.ranks);
         let entry = self.ranks.get_mut(&rank)?;
@@ -168,7 +169,7 @@ impl Group {
         Some(record)
     }
 
-    /// Rank whose program is this process, if it has not ended.
+    /// The rank whose program is this process, if it has not ended.
     pub(crate) fn rank_of(&self, pid: i32) -> Option<u32> {
         let live = |rank: &Rank| {
             rank.process
@@ -191,7 +192,8 @@ impl Group {
             .map(|process| (process.pid, process.start_time))
     }
 
-    /// The proof holds. Ranks whose end nobody saw were killed together with their shim.
+    /// Notes that the group is proven dead. A rank without a recorded end was killed together with
+    /// its shim.
     pub(crate) fn die(&mut self, now: Duration, how: ProofKind) -> Vec<ExitRecord> {
         let unseen: Vec<u32> = self.ranks.keys().copied().collect();
         let killed = Exit::Signal {

@@ -1,5 +1,5 @@
-//! Becoming a runner: checks the directory, leaves the caller's session, sets everything up, says
-//! "ready", then loops.
+//! How this process becomes a runner: it checks the directory, leaves the caller's session, sets
+//! everything up, says "ready", then loops.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -30,11 +30,11 @@ use crate::{Options, attend, keeper, limits, shim, time, version};
 
 const LOG: &str = "runner.log";
 
-/// The runner's own log holds a line per trouble; one that is longer than this at the start begins
-/// anew.
+/// The runner writes a line to its own log per problem. At its start it empties a log that is
+/// longer than this.
 const LOG_BYTES: u64 = 1 << 20;
 
-/// Exit status when the directory is or was another runner's.
+/// Exit status when the directory belongs, or belonged, to another runner.
 const TAKEN: u8 = 3;
 
 /// Why a runner could not begin.
@@ -53,7 +53,7 @@ fn trouble(what: &str) -> impl Fn(io::Error) -> Trouble + '_ {
     move |e| Trouble::new(format!("{what}: {e}"))
 }
 
-/// Holds the worker group of a directory. In the background the caller's process ends when the
+/// Holds the worker group of a directory. In the background, the caller's process ends once the
 /// runner can be talked to.
 pub(crate) fn run(options: &Options) -> ExitCode {
     sys::close_inherited(options.launcher.map_or(3, |_| Forked::END));
@@ -82,7 +82,7 @@ fn finish(ended: io::Result<()>) -> ExitCode {
     }
 }
 
-/// The parent waits for one byte of status and a text; none at all means that the child has died.
+/// The parent waits for one byte of status and a text. If it gets neither, the child has died.
 fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
     let (read, write) =
         rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| trouble("pipe")(e.into()))?;
@@ -106,8 +106,8 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
             drop(read);
             let keeper = std::process::id() as i32;
             let fork = || match is_launchers(dir) {
-                // A keeper would take the runners that the launcher forks for descendants of its
-                // own, and end them.
+                // A keeper would take the runners that the launcher forks for its own descendants,
+                // and kill them.
                 true => Ok(Fork::Child),
                 false => keeper::fork().map_err(trouble("fork")),
             };
@@ -131,8 +131,8 @@ fn in_background(dir: &Path, cgroup: bool) -> Result<ExitCode, Trouble> {
     }
 }
 
-/// Whether the runner of this directory holds no worker group but a launcher, which ends with it by
-/// the kernel's hand. What cannot be read is refused where the runner is set up.
+/// Whether the runner of this directory holds a launcher and no worker group. The kernel kills that
+/// launcher when its runner ends. A directory that cannot be read is refused later, in `set_up`.
 fn is_launchers(dir: &Path) -> bool {
     fs::read(dir.join(record::HOLD))
         .is_ok_and(|text| record::parse::<Hold>(&text).is_ok_and(|hold| hold.launcher))
@@ -144,7 +144,7 @@ struct Forked {
     control: OwnedFd,
     stdout: OwnedFd,
     stderr: OwnedFd,
-    /// Told as in [`in_background`].
+    /// Tells the launcher about readiness as in [`in_background`].
     tell: OwnedFd,
 }
 
@@ -169,8 +169,8 @@ impl Forked {
     }
 }
 
-/// This process was forked from a launcher, which does not wait for its end, and has a copy of that
-/// launcher as its child.
+/// Runs in a process that a launcher forked. The launcher does not wait for its end, and a copy of
+/// the launcher is its child.
 fn after_fork(dir: &Path, options: &Options, forked: Forked) -> ExitCode {
     let Forked {
         launcher,
@@ -183,8 +183,8 @@ fn after_fork(dir: &Path, options: &Options, forked: Forked) -> ExitCode {
     let ready = detach(dir)
         .and_then(|()| set_up(dir, options.cgroup, options.keeper.and_then(parent)))
         .map(|mut runner| {
-            // Its record is on disk, so this runner stays. The copy ends with its control socket,
-            // and a start brings up another launcher.
+            // The runner's record is on disk, so this runner stays. The copy ends when its control
+            // socket closes, and a start brings up another launcher.
             if let Err(e) = runner.take_launcher(launcher, control.into(), stdout, stderr) {
                 say!("{} launcher {launcher}: {e}", time::stamp());
             }
@@ -206,7 +206,7 @@ pub(crate) fn keep_forked(dir: &Path) -> ExitCode {
     }
 }
 
-/// Says whether the runner is ready: one byte of status, and a text where it is not.
+/// Says whether the runner is ready: one byte of status, and a text if it is not.
 fn tell_and_run(ready: Result<Runner, Trouble>, tell: OwnedFd) -> ExitCode {
     let mut tell = File::from(tell);
     match ready {
@@ -222,21 +222,20 @@ fn tell_and_run(ready: Result<Runner, Trouble>, tell: OwnedFd) -> ExitCode {
     }
 }
 
-/// The keeper, as its runner knows it. `None` where it is gone already: whoever has become the
-/// parent instead, init or another, keeps nothing, and one that never ends would be waited for
-/// without end.
+/// The keeper, as its runner knows it. `None` if the keeper is gone already: the new parent, such
+/// as init, keeps nothing and may never end, so agents would wait for it for ever.
 fn parent(keeper: i32) -> Option<Keeper> {
     let is_parent =
         || rustix::process::getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == keeper);
     let stat = Stat::of(keeper).ok()?;
-    // Looked for afterwards: as long as it is the parent, its pid is nobody else's.
+    // Checked after the read: while the keeper is the parent, no other process can have its pid.
     is_parent().then_some(Keeper {
         pid: stat.pid,
         start_time: stat.start_time,
     })
 }
 
-/// Own session, no terminal, and messages into the directory.
+/// Starts a session of its own without a terminal, and sends messages to the log in the directory.
 fn detach(dir: &Path) -> Result<(), Trouble> {
     rustix::process::setsid().map_err(|e| trouble("setsid")(e.into()))?;
     let path = dir.join(LOG);
@@ -262,12 +261,12 @@ fn detach(dir: &Path) -> Result<(), Trouble> {
     rustix::stdio::dup2_stderr(&log).map_err(onto)
 }
 
-/// Everything up to the loop. From here on the current directory is `dir`, so that no path is too
-/// long for a socket.
+/// Sets up everything except the loop. From here on the current directory is `dir`, so that no path
+/// is too long for a socket.
 fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Trouble> {
     std::env::set_current_dir(dir).map_err(trouble("enter the directory"))?;
     let here = Path::new(".");
-    // Held until this process ends, whatever ends it.
+    // The lock is held until this process ends in any way.
     std::mem::forget(lock()?);
     if here.join(record::RUNNER).exists() {
         let text = "an earlier runner has left its record here; each worker group needs a directory of its own";
@@ -283,7 +282,7 @@ fn set_up(dir: &Path, cgroup: bool, keeper: Option<Keeper>) -> Result<Runner, Tr
     let signals = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
     let signals = sys::signal_fd(&signals).map_err(trouble("signals"))?;
     if !hold.launcher {
-        // What a launcher forks are runners, which outlive it and are none of its children.
+        // A launcher forks runners. They outlive this process, so it must not become their parent.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(|e| trouble("subreaper")(e.into()))?;
     }
@@ -406,8 +405,8 @@ fn directory(name: &str) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(name, flags, rustix::fs::Mode::empty())?)
 }
 
-/// The names under which this binary is a shim, which torchrun is given as its interpreter, and the
-/// attendant of all ranks.
+/// Links the names under which this binary is a shim and the attendant of all ranks. torchrun gets
+/// the shim as its interpreter.
 fn link_programs() -> io::Result<()> {
     let own = std::env::current_exe()?;
     for name in [shim::NAME, attend::NAME] {
@@ -431,7 +430,8 @@ pub(crate) mod tests {
             .as_raw_nonzero()
             .get();
         assert_eq!(super::parent(parent).map(|keeper| keeper.pid), Some(parent));
-        // As when the keeper could not be executed: the runner's parent is another process by now.
+        // This process is not its own parent. The same is true when the keeper could not be
+        // executed and the runner has another parent.
         assert_eq!(super::parent(std::process::id() as i32), None);
     }
 

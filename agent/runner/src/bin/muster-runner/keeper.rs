@@ -1,12 +1,12 @@
 //! The keeper: the runner's parent, which does nothing while the runner lives.
 //!
-//! When the runner has ended, whatever it ended by, the kernel gives all its descendants to the
-//! keeper, which is a subreaper too. The keeper kills them until it has no child left, writes that
-//! down (`swept.json`) and ends. So a killed runner's worker group is proven dead as strictly as
-//! one that the runner has ended itself: nothing escapes by leaving its parent, its session or its
-//! environment.
+//! The kernel gives the keeper all descendants of the runner when the runner ends in any way, since
+//! the keeper is a subreaper too. The keeper kills them until it has no child left, writes that
+//! down (`swept.json`) and ends. So the worker group of a killed runner is proven dead as strictly
+//! as one that the runner has ended itself: no process escapes by leaving its parent, its session
+//! or its environment.
 //!
-//! PID 1 needs none: the kernel kills all of its namespace with it.
+//! A runner that is PID 1 needs no keeper: the kernel kills its whole namespace with it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,23 +23,24 @@ use crate::sys::{self, Fork};
 use crate::tree::{self, Reaped};
 use crate::{shim, time};
 
-/// As `ps` and `pkill` know it: whoever kills all runners by their name leaves the keepers.
+/// The name in `ps` and `pkill`. It differs from the runner's, so that killing all runners by name
+/// spares the keepers.
 const NAME: &std::ffi::CStr = c"muster-keeper";
 
 /// The name under which a launcher executes this binary as the keeper of a runner that it has
 /// forked.
 pub(crate) const PROGRAM: &str = "muster-keeper";
 
-/// Gap between two rounds of killing, as the runner's own.
+/// The gap between two rounds of killing. The runner uses the same.
 const KILL_GAP: Duration = Duration::from_millis(20);
 
 /// Makes the calling process a keeper; the child it forks is to become the runner.
 pub(crate) fn fork() -> io::Result<Fork> {
-    // Before the fork, so that there is no moment without it.
+    // This comes before the fork, so that the runner is never without a subreaper above it.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let side = sys::fork()?;
     if let Fork::Child = side {
-        // A signal to the keeper's process group is not the runner's.
+        // In its own session, the runner does not get signals for the keeper's process group.
         rustix::process::setsid()?;
     }
     Ok(side)
@@ -61,13 +62,13 @@ pub(crate) fn keep(dir: &Path) -> ExitCode {
 fn watch(dir: &Path) -> io::Result<()> {
     let signals = sys::signal_fd(&[&shim::PASSED[..], &[libc::SIGCHLD]].concat())?;
     std::env::set_current_dir(dir)?;
-    // The runner is the only child for as long as it lives.
+    // While the runner lives, it is the only child.
     while let Reaped::Living = tree::reap() {
         wait(&signals, None);
     }
     end_descendants(&signals);
     let here = Path::new(".");
-    // A runner that was refused the directory leaves the records of the one that holds it alone.
+    // A refused runner leaves alone the records of the runner that holds the directory.
     let mine = RunnerIdentity::read(here).is_ok_and(|runner| {
         runner
             .and_then(|r| r.keeper)
@@ -82,7 +83,7 @@ fn watch(dir: &Path) -> io::Result<()> {
         at_us: time::boot_us(),
     };
     match record::write_atomic(here, record::SWEPT, &swept) {
-        // The directory has been removed: nobody wants to know any more.
+        // The directory has been removed, so the proof is no longer needed.
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         outcome => outcome,
     }
@@ -92,7 +93,7 @@ fn own_pid() -> i32 {
     std::process::id() as i32
 }
 
-/// Kills everything below this process, until it has no child left.
+/// Kills all descendants of this process until it has no child left.
 pub(crate) fn end_descendants(signals: &OwnedFd) {
     loop {
         let _ = tree::kill_descendants();
@@ -107,7 +108,7 @@ pub(crate) fn end_descendants(signals: &OwnedFd) {
     }
 }
 
-/// Until a signal comes, which is then forgotten, or the time is over.
+/// Waits until a signal comes or the time is over. It consumes the signal.
 fn wait(signals: &OwnedFd, timeout: Option<Duration>) {
     let timeout = timeout.map(|t| Timespec {
         tv_sec: t.as_secs() as i64,

@@ -1,8 +1,8 @@
-//! How many files the runner may have open, which bounds the clients of a served store.
+//! How many files the runner may have open. This bounds the clients of a served store.
 //!
-//! The runner raises its limit as far as it may. Its children get the limit that it was started
-//! with: programs that use select(2) break with descriptors above 1,023, and some close every
-//! number up to the limit.
+//! The runner raises its limit as far as it may. Its children get the limit that the runner was
+//! started with, because programs that use select(2) break with descriptors above 1,023, and some
+//! close every number up to the limit.
 
 use std::sync::OnceLock;
 
@@ -11,18 +11,16 @@ use muster_tcpstore::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors of the runner itself: 3 standard ones, the lock, epoll, timers, listeners, 8 clients
-/// of the control socket, 16 strangers that are being refused, and files that are open for a
-/// moment.
+/// of the control socket, 16 connections that are being refused, and files that are open briefly.
 const OWN: usize = 64;
 
 /// Descriptors of one rank: its shim's connection, two pipes, its log and the folder of the log.
 const PER_RANK: usize = 5;
 
-/// The limit that this process was started with, once it was changed.
+/// The limit that this process was started with. It is set once the limit has changed.
 static BEFORE: OnceLock<Rlimit> = OnceLock::new();
 
-/// Raises the limit of this process to the hard limit. Without the right to do so it stays as it
-/// is.
+/// Raises the limit of this process to the hard limit. If the kernel refuses, the limit stays.
 pub(crate) fn raise() {
     let before = getrlimit(Resource::Nofile);
     if setrlimit(
@@ -39,14 +37,15 @@ pub(crate) fn raise() {
     }
 }
 
-/// Gives a child the limit that this process was started with. Allowed between fork and exec.
+/// Gives a child the limit that this process was started with. It may be called between fork and
+/// exec.
 pub(crate) fn restore() -> rustix::io::Result<()> {
     BEFORE
         .get()
         .map_or(Ok(()), |before| setrlimit(Resource::Nofile, *before))
 }
 
-/// The bounds of a store that this process serves beside its own work.
+/// The bounds of a store that this process serves besides its other work.
 pub(crate) fn of_store(hold: &Hold) -> Limits {
     let most = getrlimit(Resource::Nofile).current;
     let limits = Limits::default();
@@ -56,13 +55,13 @@ pub(crate) fn of_store(hold: &Hold) -> Limits {
     }
 }
 
-/// Clients of the store, so that the control socket, the ranks and their logs always find a
-/// descriptor.
+/// How many clients the store may have, so that the control socket, the ranks and their logs always
+/// find a descriptor.
 fn clients(most: Option<u64>, hold: &Hold) -> usize {
     let Some(most) = most else { return usize::MAX };
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let ranks = hold.world_size.div_ceil(hold.nnodes).min(MAX_RANKS) as usize;
-    // With a very low limit, half of it is the store's.
+    // With a very low limit, the store gets half of it.
     most.saturating_sub(OWN + PER_RANK * ranks).max(most / 2)
 }
 

@@ -1,8 +1,8 @@
-//! Cuts the bytes of one stream into lines of a log, and shows them to whoever searches them.
+//! Cuts the bytes of one stream into log lines, and shows them to the code that searches them.
 //!
-//! A line longer than 16 KiB becomes pieces, as container runtimes cut it. A line that has not
-//! ended is written as a piece too once it has waited for a moment: a progress bar redraws its line
-//! for hours by carriage returns, and a prompt before a hang has no newline either.
+//! A line longer than 16 KiB is cut into pieces, as container runtimes do. An unfinished line is
+//! also written as a piece after a short wait: a progress bar may redraw its line for hours with
+//! carriage returns, and a prompt before a hang has no newline either.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use muster_runner::cri::MAX_TEXT;
 
 use crate::logs::Log;
 
-/// How long the beginning of a line waits for its end: a person does not notice, and it bounds a
-/// progress bar to four pieces a second.
+/// How long the beginning of a line waits for its end. It is too short for a person to notice, and
+/// it limits a progress bar to four pieces a second.
 pub(crate) const PIECE_WAIT: Duration = Duration::from_millis(250);
 
-/// What there is to search.
+/// Text to search.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen<'a> {
-    /// A line, or a 16 KiB piece of a longer one, without its end. Of a line that was redrawn, what
-    /// it showed last.
+    /// A line without its end, or a 16 KiB piece of a longer line. If the line was redrawn, this is
+    /// what it showed last.
     Line(&'a [u8]),
     /// What a line showed before it was redrawn.
     Redrawn(&'a [u8]),
@@ -26,13 +26,13 @@ pub(crate) enum Seen<'a> {
 
 pub(crate) struct Lines {
     stream: &'static str,
-    /// The line so far, or so much of it as comes after a piece of full length.
+    /// The current line so far, without the pieces of full length that were cut from it.
     held: Vec<u8>,
-    /// Bytes of `held` that are in the log.
+    /// How many bytes of `held` are in the log.
     logged: usize,
-    /// Since when there is more of it than is in the log.
+    /// Since when `held` has bytes that are not in the log.
     waits: Option<Duration>,
-    /// `held` begins in the middle of a line.
+    /// `held` begins in the middle of a line, after a piece of full length.
     torn: bool,
 }
 
@@ -76,24 +76,24 @@ impl Lines {
             }
         }
         if !self.held.is_empty() {
-            // A character that was cut in two.
+            // A piece left the first bytes of a character that it would have cut in two.
             self.waits.get_or_insert(now);
         }
     }
 
-    /// The stream has ended: what is left is a line without a newline.
+    /// Ends the stream. What is left is a line without a newline.
     pub(crate) fn end(&mut self, stamp: &str, log: &mut Log, mut see: impl FnMut(Seen)) {
         if !self.held.is_empty() {
             self.line(&[], stamp, log, &mut see);
         }
     }
 
-    /// When the beginning of a line will have waited long enough.
+    /// When the beginning of a line will have waited for [`PIECE_WAIT`].
     pub(crate) fn due(&self) -> Option<Duration> {
         self.waits.map(|since| since + PIECE_WAIT)
     }
 
-    /// Gives the beginning of a line that has waited long enough to `log`.
+    /// Gives the beginning of a line to `log` if it has waited for [`PIECE_WAIT`].
     pub(crate) fn show(
         &mut self,
         stamp: &str,
@@ -113,7 +113,7 @@ impl Lines {
         self.redrawn(&mut see);
     }
 
-    /// What the line that has not ended shows.
+    /// What the unfinished line shows now.
     pub(crate) fn pending(&self) -> &[u8] {
         last_shown(&self.held)
     }
@@ -129,7 +129,7 @@ impl Lines {
         self.forget(0, false);
     }
 
-    /// A piece of full length, less a character that would be cut in two.
+    /// Logs a piece of full length, without a character that it would cut in two.
     fn piece(&mut self, text: &[u8], stamp: &str, log: &mut Log, see: &mut impl FnMut(Seen)) {
         self.held.extend_from_slice(text);
         let end = (self.held.len() - cut_character(&self.held)).max(self.logged);
@@ -142,8 +142,7 @@ impl Lines {
         self.forget(self.held.len() - end, true);
     }
 
-    /// Shows the newest state of the line that is complete: what stands before the last carriage
-    /// return.
+    /// Shows the newest complete state of the line, which stands before the last carriage return.
     fn redrawn(&self, see: &mut impl FnMut(Seen)) {
         let Some(end) = self.held.iter().rposition(|b| *b == b'\r') else {
             return;
@@ -157,15 +156,15 @@ impl Lines {
         }
     }
 
-    /// Begins anew with the last `keep` bytes. The memory of a long line is given back.
+    /// Keeps only the last `keep` bytes, and frees the memory of a long line.
     fn forget(&mut self, keep: usize, torn: bool) {
         self.held = self.held.split_off(self.held.len() - keep);
         (self.logged, self.waits, self.torn) = (0, None, torn);
     }
 }
 
-/// What is left of a line on a terminal, of which each carriage return begins anew. The one before
-/// the newline is part of the line's end.
+/// What a line shows on a terminal, where each carriage return begins it anew. Carriage returns
+/// before the newline are part of the line's end.
 fn last_shown(line: &[u8]) -> &[u8] {
     let line = &line[..line
         .iter()
@@ -177,7 +176,7 @@ fn last_shown(line: &[u8]) -> &[u8] {
         .map_or(0, |at| at + 1)..]
 }
 
-/// Bytes at the end that begin a character of UTF-8 and do not end it.
+/// The number of bytes at the end that begin a UTF-8 character without completing it.
 fn cut_character(text: &[u8]) -> usize {
     let start = (1..=text.len().min(3)).find(|n| text[text.len() - n] & 0b1100_0000 != 0b1000_0000);
     let Some(n) = start else { return 0 };
@@ -302,7 +301,7 @@ mod tests {
             "T stdout P \rstep 1/100\nT stdout P \rstep 2/100\nT stdout P \rstep 3/100\nT stdout F \rstep 100/100\r\n"
         );
         let redrawn = |text: &str| (false, text.to_owned());
-        // The newest may not be complete yet.
+        // The newest state may be incomplete.
         let seen = [
             redrawn(""),
             redrawn("step 1/100"),
@@ -312,8 +311,8 @@ mod tests {
         assert_eq!(it.seen, seen);
     }
 
-    /// A bar of hours is one line: what it holds in memory is bounded, and no half of a number is
-    /// taken for a whole one.
+    /// A progress bar that runs for hours is one line. Its memory is bounded, and no half of a
+    /// number is taken for a whole one.
     #[test]
     fn a_bar_that_is_cut_shows_no_half_of_itself() {
         let mut it = Fixture::new();

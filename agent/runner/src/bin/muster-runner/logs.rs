@@ -1,12 +1,12 @@
 //! One log file of bounded size.
 //!
-//! A log never blocks on its reader and never takes more than twice its cap on disk: a full file is
-//! renamed to `NAME.END`, where END is the position at which it ends in the log as a whole, and the
-//! file before it is removed. So every byte has one position for ever, and a reader that comes late
-//! knows how much it has missed.
+//! A log never waits for its reader and never takes more than twice its cap on disk. A full file is
+//! renamed to `NAME.END`, and the previous one is removed. END is the position at which the file
+//! ends in the log as a whole. So every byte keeps its position for ever, and a late reader knows
+//! how much it has missed.
 //!
-//! A write that fails (disk full) drops whole lines, for the worker must go on. The log itself says
-//! how much is missing, as soon as it can be written again.
+//! When a write fails (disk full), the log drops whole lines, because the worker must go on. Once
+//! it can write again, the log itself says how many bytes are missing.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,9 +15,10 @@ use std::os::fd::OwnedFd;
 use muster_runner::record;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 
-/// Most bytes of one write: below the smallest cap, so that a write always fits a fresh file.
+/// The most bytes of one write. It is below the smallest cap, so that a write always fits a fresh
+/// file.
 const MAX_WRITE: usize = 64 << 10;
-/// Room for the line that says what is missing, with the text of any error of the system.
+/// Room for the line that says how much is missing, with the text of any system error.
 const NOTE: usize = 512;
 
 /// A log file inside a directory that is held open.
@@ -25,18 +26,18 @@ pub(crate) struct Log {
     dir: OwnedFd,
     name: String,
     file: File,
-    /// Where the file begins in the log as a whole.
+    /// Where this file begins in the log as a whole.
     start: u64,
     size: u64,
     cap: u64,
-    /// Lines not yet written; emptied before each turn ends.
+    /// Lines that are not written yet. It is emptied before each turn ends.
     out: Vec<u8>,
     missing: Option<Missing>,
-    /// The file ends in the middle of a line, which could be neither written nor taken back.
+    /// The file ends in the middle of a line that could be neither completed nor removed.
     torn: bool,
 }
 
-/// What could not be written since the last good write.
+/// What was dropped since the last successful write.
 struct Missing {
     bytes: u64,
     why: io::Error,
@@ -61,9 +62,9 @@ impl Log {
         })
     }
 
-    /// Takes one line, in two parts, to be written by [`Self::flush`].
+    /// Takes one line, in two parts. [`Self::flush`] writes it.
     pub(crate) fn line(&mut self, stamp: &str, stream: &str, tag: &str, text: [&[u8]; 2]) {
-        // Stamp 30, stream 6, tag 1, three spaces and a newline.
+        // 41 bytes: the stamp has 30, the stream 6, the tag 1, three spaces and a newline.
         if self.out.len() + text[0].len() + text[1].len() + 41 > MAX_WRITE {
             self.flush();
         }
@@ -82,7 +83,7 @@ impl Log {
         }
     }
 
-    /// Writes the lines taken so far; called once per turn.
+    /// Writes the lines taken so far. The runner calls this once per turn.
     pub(crate) fn flush(&mut self) {
         if self.out.is_empty() {
             return;
@@ -108,14 +109,14 @@ impl Log {
         self.out.clear();
     }
 
-    /// Writes all lines, or says how many bytes of them are dropped, and why.
+    /// Writes all lines, or says how many bytes were dropped, and why.
     fn write(&mut self, lines: &[u8]) -> Result<(), (u64, io::Error)> {
         let all = lines.len() as u64;
         let note = if self.missing.is_some() { NOTE } else { 0 };
         self.rotate_if_full(lines.len() + note)
             .map_err(|e| (all, e))?;
         if let Some(Missing { bytes, why }) = &self.missing {
-            // As old as the first line that can be written again.
+            // The note gets the stamp of the first line that can be written again.
             let stamp =
                 String::from_utf8_lossy(lines.split(|b| *b == b' ').next().unwrap_or_default())
                     .into_owned();
@@ -129,7 +130,7 @@ impl Log {
         self.append(lines).map_err(|(kept, e)| (all - kept, e))
     }
 
-    /// Appends whole lines. On an error: how many bytes of them have come to stay.
+    /// Appends whole lines. On an error it says how many of their bytes stay in the file.
     fn append(&mut self, lines: &[u8]) -> Result<(), (u64, io::Error)> {
         let mut written = 0;
         let why = loop {
@@ -144,7 +145,8 @@ impl Log {
                 Err(e) => break e,
             }
         };
-        // A reader may have taken the whole lines already; half a line it has not.
+        // Keep whole lines, since a reader may have taken them already. It has not taken half a
+        // line.
         let mut kept = lines[..written]
             .iter()
             .rposition(|b| *b == b'\n')
@@ -167,12 +169,12 @@ impl Log {
             &self.dir,
             record::rotated_log(&self.name, end),
         ) {
-            // It has its new name since an attempt that could not open the next file.
+            // An earlier attempt renamed the file and could not open the next one.
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
             Err(e) => return Err(e.into()),
         }
         if self.start > 0 {
-            // Before the next file is opened, for which there may be no room otherwise.
+            // This comes before the next file is opened, which may need the freed space.
             let _ = rustix::fs::unlinkat(
                 &self.dir,
                 record::rotated_log(&self.name, self.start),
@@ -184,14 +186,13 @@ impl Log {
         Ok(())
     }
 
-    /// Gives the buffer's memory back between bursts.
+    /// Frees the buffer's memory between bursts.
     pub(crate) fn rest(&mut self) {
         self.out = Vec::new();
     }
 }
 
-/// A job may be able to write into its node's file system, so a link in place of a log is never
-/// followed.
+/// Never follows a link in place of a log: a job may be able to write into its node's file system.
 fn open_append(dir: &OwnedFd, name: &str) -> io::Result<File> {
     let flags =
         OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -232,7 +233,8 @@ mod tests {
         Log::open(&fd, "rank-0.log", CAP).unwrap()
     }
 
-    /// The log's files, oldest first, each with where it ends (the newest: `None`) and its text.
+    /// The log's files, oldest first. Each has the position where it ends (`None` for the newest)
+    /// and its text.
     fn files(dir: &Path) -> Vec<(Option<u64>, String)> {
         let names = std::fs::read_dir(dir)
             .unwrap()
@@ -265,7 +267,8 @@ mod tests {
         let mut written = 0;
         for n in 0..20 {
             write(&mut log, n * 1_000..(n + 1) * 1_000);
-            // A runner that begins anew in the same directory goes on where the last one was.
+            // A runner that begins again in the same directory continues where the last one
+            // stopped.
             drop(log);
             log = open(dir.path());
         }
@@ -288,8 +291,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut log = open(dir.path());
         write(&mut log, 0..6_000);
-        // As after a rename whose next file could not be opened: no descriptor was left, or no
-        // room.
+        // This is the state after a rename whose next file could not be opened, because no
+        // descriptor or no space was left.
         let end = log.start + log.size;
         std::fs::rename(
             dir.path().join("rank-0.log"),
@@ -330,7 +333,7 @@ mod tests {
     fn a_write_that_breaks_off_leaves_no_line_glued_to_another() {
         let dir = tempfile::tempdir().unwrap();
         let mut log = open(dir.path());
-        // A pipe takes a part of a large write, and cannot be cut back.
+        // A pipe takes a part of a large write and cannot be truncated.
         let (read, pipe) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
         let good = std::mem::replace(&mut log.file, File::from(pipe));
         let long = vec![b'x'; 60_000];

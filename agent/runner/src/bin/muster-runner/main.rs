@@ -1,9 +1,9 @@
-//! The runner's binary: `muster-runner hold --dir DIR` holds one worker group; called as
-//! `muster-shim` it wraps one rank, as `muster-ranks` it starts all ranks of a node.
+//! The runner's binary. `muster-runner hold --dir DIR` holds one worker group. Called as
+//! `muster-shim`, it wraps one rank; called as `muster-ranks`, it starts all ranks of a node.
 
 /// Writes a line to standard error, which is the runner's log from the moment it holds a directory.
-/// A log that takes nothing, as on a full disk, ends nobody: `eprintln!` would panic, and a
-/// runner's end is its workers' end.
+/// A write that fails, as on a full disk, is ignored. `eprintln!` would panic, and the runner's end
+/// would end its workers.
 macro_rules! say {
     ($($part:tt)*) => {
         drop(std::io::Write::write_all(&mut std::io::stderr(), format!("{}\n", format_args!($($part)*)).as_bytes()))
@@ -101,7 +101,7 @@ enum Invocation {
     Hold(Options),
 }
 
-/// How to hold.
+/// The options of `hold`.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Options {
     pub(crate) dir: PathBuf,
@@ -109,7 +109,7 @@ pub(crate) struct Options {
     pub(crate) cgroup: bool,
     /// The launcher that was forked together with this runner.
     pub(crate) launcher: Option<i32>,
-    /// The process that has forked this one, and becomes its keeper.
+    /// The process that has forked this one and becomes its keeper.
     pub(crate) keeper: Option<i32>,
 }
 

@@ -1,5 +1,5 @@
-//! The output of one rank or of the launcher: two pipes into one log, and what is learned on the
-//! way through.
+//! The output of one rank or of the launcher: two pipes go into one log, and steps and errors are
+//! found in them on the way.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,20 +13,20 @@ use crate::lines::{Lines, Seen};
 use crate::logs::Log;
 use crate::steps::{Budget, Pattern};
 
-/// Lines of stderr kept for a failed rank, and bytes of each.
+/// How many lines of stderr are kept for a failed rank, and how many bytes of each.
 const TAIL_LINES: usize = 20;
 const TAIL_LINE: usize = 500;
 
-/// Bytes that all tails of one status may hold, so that 256 failed ranks still make a message of a
-/// fair size.
+/// The most bytes that all tails of one status may hold, so that a status with 256 failed ranks
+/// stays small.
 const TAILS: usize = 256 << 10;
 
-/// Reads of one stream per turn: 64 KiB each. A turn with 64 flooding streams moves 4 MiB, some
-/// milliseconds.
+/// Bytes of one read. A turn reads once from each stream: with 64 flooding streams it moves 4 MiB,
+/// which takes some milliseconds.
 pub(crate) const CHUNK: usize = 64 << 10;
 
-/// Reads when a process has ended: what it wrote is in the pipe, at most 1 MiB as Linux limits
-/// pipes by default.
+/// How often to read after a process has ended. Its last output is in the pipe, which holds at most
+/// 1 MiB by Linux's default limit: 16 reads, and one that finds the end.
 const LAST_READS: usize = 17;
 
 /// One pipe.
@@ -47,10 +47,10 @@ pub(crate) struct Output {
 
 /// What one read brought.
 pub(crate) enum Read {
-    /// Bytes, perhaps with more behind them.
+    /// It read some bytes; more may follow.
     Some,
     Nothing,
-    /// All writers are gone; the descriptor is handed out to be closed.
+    /// All writers are gone. The caller closes the descriptor.
     End(OwnedFd),
 }
 
@@ -85,7 +85,7 @@ impl Output {
             .filter_map(|(stream, side)| Some((side, &stream.as_ref()?.fd)))
     }
 
-    /// Reads once from a side.
+    /// Reads once from one side.
     pub(crate) fn read(
         &mut self,
         side: u8,
@@ -152,8 +152,8 @@ impl Output {
         self.log.flush();
     }
 
-    /// Reads what a process that has ended left in its pipes. Returns the descriptors whose writers
-    /// are all gone.
+    /// Reads what an ended process left in its pipes. Returns the descriptors whose writers are all
+    /// gone.
     pub(crate) fn drain(
         &mut self,
         buffer: &mut [u8],
@@ -174,7 +174,7 @@ impl Output {
         ended
     }
 
-    /// Ends both streams though somebody outside the group may still hold a write end.
+    /// Ends both streams, even if a process outside the group still holds a write end.
     pub(crate) fn close(&mut self, stamp: &str) {
         for mut stream in self.streams.iter_mut().filter_map(Option::take) {
             stream.lines.end(stamp, &mut self.log, |_| ());
@@ -183,7 +183,7 @@ impl Output {
         self.log.rest();
     }
 
-    /// The last lines of stderr, shared fairly when there are many ranks.
+    /// The last lines of stderr. With many ranks each gets an equal, shorter share.
     pub(crate) fn tail(&self, ranks: u32) -> Vec<String> {
         let per_line = (TAILS / TAIL_LINES / ranks.clamp(1, MAX_RANKS) as usize).min(TAIL_LINE);
         let pending = self.streams[1]
@@ -203,7 +203,7 @@ impl Output {
     }
 }
 
-/// What is learned of an output on its way.
+/// What is learned from an output while it passes.
 struct Known<'a> {
     tail: &'a mut VecDeque<Vec<u8>>,
     first_step: &'a mut Option<(u64, Duration)>,
@@ -239,7 +239,7 @@ impl Known<'_> {
     }
 }
 
-/// Text of output for JSON: what is not UTF-8 is replaced, and a character cut in half at the end
+/// Text of output for JSON. Invalid UTF-8 is replaced, and a character that is cut off at the end
 /// is left out.
 fn text(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {

@@ -1,9 +1,10 @@
-//! The way to a launcher that has imported torch: its program, what it is told, and what it
+//! The connection to a launcher that has imported torch: its program, the messages to it, and its
 //! answers.
 //!
-//! The program is one Python file, written into the runner's directory and run by the job's
-//! interpreter, so that images stay as they are. A message travels as a descriptor: an order holds
-//! a whole environment, secrets included, and must neither block the runner nor lie on a disk.
+//! The program is one Python file. The runner writes it into its own directory, and the job's
+//! interpreter runs it, so images need no change. Each message is sent as a descriptor. An order
+//! holds a whole environment with its secrets: it must not block the runner and must not lie on a
+//! disk.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,7 +25,7 @@ use crate::affinity;
 /// The launcher's file, in the runner's directory.
 pub(crate) const FILE: &str = "launcher.py";
 
-/// The three parts refer to each other and are one program.
+/// The three parts use each other's names and form one program.
 const PROGRAM: &str = concat!(
     include_str!("../../../launcher/launcher.py"),
     "\n\n",
@@ -33,10 +34,10 @@ const PROGRAM: &str = concat!(
     include_str!("../../../launcher/rank.py")
 );
 
-/// Longest answer of a launcher: a path and a sentence.
+/// The longest answer of a launcher: a path and a sentence.
 const ANSWER_MAX: usize = 64 << 10;
 
-/// A launcher that waits.
+/// A launcher that waits for an order or a request.
 pub(crate) struct Parked {
     control: UnixStream,
     heard: Vec<u8>,
@@ -50,45 +51,46 @@ struct Content<'a> {
     argv: &'a [String],
     cwd: &'a Path,
     first_rank: u32,
-    /// Parked: one, torchrun's. Else one for each rank.
+    /// For the parked lane, one environment, which is torchrun's. For the others, one for each
+    /// rank.
     envs: &'a [BTreeMap<String, String>],
-    /// The CPUs each of them is kept to; none: it is left free.
+    /// The CPUs that each rank may use. An empty list leaves the rank free.
     cpus: Vec<Vec<usize>>,
     peer_lost: &'a [String],
 }
 
-/// What a launcher that stays is asked for.
+/// A request to a launcher that stays.
 #[derive(Serialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub(crate) enum Ask<'a> {
-    /// A runner for this directory, and a copy of the launcher as its child. `runner`: the program
-    /// and its arguments.
+    /// Fork a runner for this directory, with a copy of the launcher as its child. `runner` is the
+    /// program and its arguments.
     Fork {
         token: u64,
         dir: &'a Path,
         runner: Vec<String>,
     },
-    /// To go on as the launcher of a job, with its folder and its environment.
+    /// Become the launcher of a job, with the job's folder and environment.
     Adopt {
         token: u64,
         cwd: &'a Path,
         env: &'a BTreeMap<String, String>,
     },
-    /// To import what `preload.txt` lists.
+    /// Import the modules that `preload.txt` lists.
     Preload { token: u64 },
 }
 
 /// An answer of a launcher that stays.
 #[derive(Deserialize)]
 pub(crate) struct Said {
-    /// Which request it answers; 0 is the start of the launcher.
+    /// The request that this answers. 0 is the start of the launcher.
     pub(crate) token: u64,
-    /// None: it is done.
+    /// None: the request was carried out.
     pub(crate) error: Option<String>,
 }
 
 impl Parked {
-    /// Writes the program into the current directory; returns our side and the descriptor the
+    /// Writes the program into the current directory. Returns our side and the descriptor that the
     /// launcher inherits.
     pub(crate) fn prepare() -> io::Result<(Self, OwnedFd)> {
         let mut file = File::options()
@@ -106,8 +108,8 @@ impl Parked {
         &self.control
     }
 
-    /// Hands the order of a start over. The socket has room for the one byte and the one descriptor
-    /// it ever carries.
+    /// Hands over the order of a start. The socket has room for the one byte and the one descriptor
+    /// that it ever carries.
     pub(crate) fn order(
         self,
         order: &Order,
@@ -160,8 +162,8 @@ impl Parked {
         Ok(())
     }
 
-    /// What a launcher that stays has answered since this was last asked; an error once it says no
-    /// more.
+    /// The answers of a launcher that stays, since the last call. An error means that the launcher
+    /// has closed the connection.
     pub(crate) fn answers(&mut self) -> io::Result<Vec<Said>> {
         let mut bytes = [0u8; 4096];
         match self.control.read(&mut bytes) {

@@ -11,11 +11,11 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// Events of one turn: what is left is returned by the next wait, so a flood on many descriptors
-/// cannot starve one.
+/// How many events a turn handles. The next wait returns the others, so a flood on many descriptors
+/// cannot starve one of them.
 const BATCH: usize = 64;
 
-/// Whose descriptor is ready.
+/// The descriptor that is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     Signals,
@@ -26,7 +26,7 @@ pub(crate) enum Source {
     Client(u32),
     /// A connection of the ranks socket.
     Shim(u32),
-    /// Output number `id`, stdout 0 or stderr 1.
+    /// The output with this number: side 0 is stdout, side 1 is stderr.
     Stream(u32, u8),
     /// See [`Poll::ring_at`].
     Alarm,
@@ -98,7 +98,7 @@ impl Poll {
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        // By edge: nobody has to read how often it rang.
+        // Edge-triggered, so that nobody has to read the timer's count.
         epoll::add(
             &epoll,
             &alarm,
@@ -113,9 +113,9 @@ impl Poll {
         })
     }
 
-    /// Ends a wait at this moment of boot time. A wait's own timeout stands still while the machine
-    /// does, and would have a deadline that passed meanwhile noticed late by as much as was left of
-    /// it.
+    /// Ends a wait at this moment of boot time. The timeout of a wait stands still while the
+    /// machine sleeps. If a deadline passed during the sleep, the runner would notice it only after
+    /// the rest of the timeout.
     pub(crate) fn ring_at(&mut self, at: Option<Duration>) -> io::Result<()> {
         if self.rings_at == at {
             return Ok(());
@@ -124,7 +124,7 @@ impl Poll {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // A moment of zero would be never.
+        // The kernel takes a moment of zero for "never".
         let first = at.map_or(never, |at| timespec(at.max(Duration::from_nanos(1))));
         timerfd_settime(
             &self.alarm,
@@ -161,8 +161,7 @@ impl Poll {
         )?)
     }
 
-    /// Must be called before the descriptor is closed where a copy of it may live on in another
-    /// process.
+    /// Must be called before the descriptor is closed if another process may hold a copy of it.
     pub(crate) fn remove(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.epoll, fd);
     }
@@ -187,7 +186,7 @@ impl Poll {
     }
 }
 
-/// Beyond what the kernel takes is never: a grace may be "no limit".
+/// The seconds saturate where the kernel's type ends: a grace may mean "no limit".
 fn timespec(at: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),

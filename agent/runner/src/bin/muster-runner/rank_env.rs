@@ -1,9 +1,9 @@
-//! The environment that torchrun would give each rank: all of it for the lanes without torchrun,
-//! and in every lane what torchrun keeps over restarts.
+//! The environment that torchrun would give each rank. The lanes without torchrun need all of it,
+//! and every lane needs the values that torchrun keeps over restarts.
 //!
-//! Names and values as `torch.distributed.elastic.agent.server.local_elastic_agent` of torch 2.15
-//! sets them for a static world of equal nodes; the compatibility suite
-//! (`tests/drills/tests/lanes.rs`) compares them with torchrun's, one by one.
+//! Names and values are those that `torch.distributed.elastic.agent.server.local_elastic_agent` of
+//! torch 2.15 sets for a static world of equal nodes. The compatibility suite
+//! (`tests/drills/tests/lanes.rs`) compares each of them with torchrun's.
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
@@ -13,7 +13,7 @@ use std::path::Path;
 
 use muster_runner::wire::{Hold, StartSpec};
 
-/// What a launch sets for torchrun and its shims alone.
+/// The variables of a launch that only torchrun and its shims use.
 const OURS: [&str; 4] = [
     "PYTHON_EXEC",
     "MUSTER_SHIM_DIR",
@@ -21,19 +21,19 @@ const OURS: [&str; 4] = [
     "MUSTER_SHIM_ARGS",
 ];
 
-/// What torchrun keeps or counts over restarts, and the variable of a launch that holds it. Each
-/// generation has a torchrun of its own, which names its rendezvous after the generation and counts
-/// no restarts.
+/// The variables that torchrun keeps or counts over restarts, each with the variable of a launch
+/// that holds its value. torchrun itself cannot: each generation has its own torchrun, which names
+/// its rendezvous after the generation and counts no restarts.
 pub(crate) const OVER_RESTARTS: [(&str, &str); 2] = [
     ("TORCHELASTIC_RUN_ID", "MUSTER_JOB_UID"),
     ("TORCHELASTIC_RESTART_COUNT", "MUSTER_RESTART_COUNT"),
 ];
 
-/// The folder, in the runner's directory, in which `@record` notes each rank's exception; torchrun
-/// has such files as well.
+/// The folder, in the runner's directory, in which `@record` notes each rank's exception. torchrun
+/// makes such files too.
 const ERRORS: &str = "errors";
 
-/// The complete environment of the rank with this local rank. `dir`: the runner's directory.
+/// The complete environment of the rank with this local rank. `dir` is the runner's directory.
 pub(crate) fn of(
     spec: &StartSpec,
     hold: &Hold,

@@ -1,5 +1,5 @@
-//! One rank's connection to its runner, as the process holds it that stands for the rank: a shim,
-//! or the attendant of all ranks.
+//! One rank's connection to its runner. The process that stands for the rank holds it: a shim, or
+//! the attendant of all ranks.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -12,12 +12,12 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use crate::ranks::{Hear, Say};
 
-/// The connection to the runner, whose writes and the wait for the first answer block: both sides
-/// are of one mind.
+/// The connection to the runner. Both sides are our code and take turns, so writes and the wait for
+/// the first answer may block.
 pub(crate) struct RankLink {
     pub(crate) stream: UnixStream,
     buffer: Vec<u8>,
-    /// `ok`s heard: one each for hello, started and exited.
+    /// How many `ok`s came: one each for hello, started and exited.
     pub(crate) answers: u32,
 }
 
@@ -28,7 +28,8 @@ impl RankLink {
         Ok(Self::adopt(stream, 0))
     }
 
-    /// A connection on which so many lines have been answered, with nothing of the next read yet.
+    /// Takes over a connection on which the runner has answered this many lines and nothing more
+    /// was read.
     pub(crate) fn adopt(stream: UnixStream, answers: u32) -> Self {
         Self {
             stream,
@@ -71,7 +72,7 @@ impl RankLink {
             .map_err(|e| format!("runner: {e}"))
     }
 
-    /// Reads once, and returns the whole lines; an error when the runner is gone.
+    /// Reads once and returns the whole lines. An error means that the runner is gone.
     pub(crate) fn hear(&mut self) -> Result<Vec<Hear>, String> {
         let mut bytes = [0u8; 1024];
         match self.stream.read(&mut bytes) {

@@ -1,12 +1,12 @@
-//! `ranks.sock`: where the shim of each rank reports to the runner.
+//! `ranks.sock`: the shim of each rank reports here to the runner.
 //!
-//! One connection per rank, one JSON object per line. The shim says `hello` and hands over the read
-//! ends of the rank's output, then `started`, then `exited`; each is answered before the shim goes
-//! on, so an exit is on disk before torchrun sees it. The connection is also a lifeline: a shim
-//! that loses it kills its rank.
+//! There is one connection per rank and one JSON object per line. The shim says `hello` and hands
+//! over the read ends of the rank's output, then says `started`, then `exited`. It waits for the
+//! answer to each, so an exit is on disk before torchrun sees it. The connection is also a
+//! lifeline: a shim that loses it kills its rank.
 //!
-//! Who connects is judged by what the kernel says of the peer. Whoever breaks a rule hears why and
-//! is closed.
+//! The runner judges a peer by what the kernel says of it. It tells a peer that breaks a rule why,
+//! and closes the connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSliceMut, Write};
@@ -23,13 +23,13 @@ use serde::{Deserialize, Serialize};
 use crate::poll::{Interest, Poll, Source};
 use crate::{sys, tree};
 
-/// Longest line from a shim: four numbers and their names.
+/// The longest line from a shim: four numbers and their names.
 const MAX_LINE: usize = 4 << 10;
 
-/// Connections beyond one per rank: strangers that are being refused.
+/// How many connections there may be beyond one per rank, for strangers that are being refused.
 const SPARE: usize = 16;
 
-/// What a shim says.
+/// A line from the shim.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 pub(crate) enum Say {
@@ -50,8 +50,8 @@ pub(crate) enum Say {
     },
 }
 
-/// What it hears: `ok` after each of its own lines, `signal` at any time, `error` as the last
-/// thing.
+/// A line to the shim: `ok` after each line of the shim, `signal` at any time, `error` as the last
+/// line.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Hear {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -62,7 +62,7 @@ pub(crate) struct Hear {
     pub(crate) error: Option<String>,
 }
 
-/// What the runner learns, each with the rank it is about.
+/// What the runner learns from a shim, with the rank that it is about.
 pub(crate) enum Event {
     Hello {
         rank: u32,
@@ -87,7 +87,7 @@ pub(crate) struct Ranks {
     listener: UnixListener,
     shims: BTreeMap<u32, Shim>,
     next: u32,
-    /// Ranks that have said hello: each may once.
+    /// Ranks that have said hello. Each may say it once.
     seen: BTreeSet<u32>,
 }
 
@@ -121,7 +121,7 @@ impl Ranks {
         })
     }
 
-    /// Takes one connection in. `expected` are the ranks of the started group.
+    /// Accepts one connection. `expected` are the ranks of the started group.
     pub(crate) fn accept(&mut self, poll: &Poll, expected: Option<&Range<u32>>) {
         let Ok((stream, _)) = self.listener.accept() else {
             return;
@@ -155,7 +155,7 @@ impl Ranks {
         }
     }
 
-    /// Reads one connection. A connection that ends or breaks a rule is gone afterwards.
+    /// Reads one connection. It is removed if it ends or breaks a rule.
     pub(crate) fn read(
         &mut self,
         id: u32,
@@ -199,7 +199,7 @@ impl Ranks {
         }
     }
 
-    /// Has every shim pass a signal on to its rank.
+    /// Tells every shim to pass a signal on to its rank.
     pub(crate) fn signal(&mut self, signal: i32) {
         for shim in self.shims.values_mut().filter(|s| s.stage.rank().is_some()) {
             shim.tell(&Hear {
@@ -279,7 +279,7 @@ impl Shim {
         Ok(())
     }
 
-    /// Checks one line against the stage of this connection and what the kernel says.
+    /// Checks one line against the stage of this connection and against what the kernel says.
     fn judge(
         &mut self,
         say: Say,
@@ -346,7 +346,7 @@ impl Shim {
                 },
                 Stage::Greeted(rank),
             ) => {
-                // Its own pid: the program could not be started.
+                // A shim names its own pid if the program could not be started.
                 if pid != self.pid && Stat::of(pid).is_ok_and(|s| s.ppid != self.pid) {
                     return Err(format!("started: pid {pid} is not a child of the shim"));
                 }
@@ -380,8 +380,8 @@ impl Shim {
         });
     }
 
-    /// A shim hears a few short lines in its life, so the socket always has room; if not, it is
-    /// gone soon.
+    /// A shim gets only a few short lines in its life, so the socket always has room. If it has
+    /// none, the shim will soon be gone.
     fn tell(&mut self, hear: &Hear) {
         let mut line = serde_json::to_vec(hear).expect("strings always serialize");
         line.push(b'\n');

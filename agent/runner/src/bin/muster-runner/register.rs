@@ -1,8 +1,9 @@
-//! Keeps `descendants.json` true while the runner lives: it looks at a modest pace and when a rank
+//! Keeps `descendants.json` true while the runner lives. It looks at a modest pace and when a rank
 //! starts, and writes when something has changed.
 //!
-//! A process that leaves its parent, its session and its environment between two looks is not in
-//! the list. The pace is the price: a look reads a file for each process of the machine.
+//! The list misses a process that leaves its parent, its session and its environment between two
+//! looks. A faster pace would cost too much, because a look reads a file for each process of the
+//! machine.
 
 use std::fs;
 use std::io;
@@ -16,21 +17,21 @@ use muster_runner::wire::VERSION;
 
 use crate::{time, tree};
 
-/// Gap between two looks: a loader process of a data set lives for longer.
+/// The gap between two looks. A data set's loader process lives longer than this.
 const GAP: Duration = Duration::from_secs(1);
 
-/// Gap after which a rank that starts is looked for: ranks start in bursts.
+/// The shortest gap between two looks. A starting rank asks for a look, and ranks start in bursts.
 const HURRY: Duration = Duration::from_millis(50);
 
-/// A look may take one part in so many of the runner's time, however many processes the machine
-/// has.
+/// A look may take at most one part in this many of the runner's time, even on a machine with many
+/// processes.
 const SHARE: u32 = 100;
 
 pub(crate) struct Register {
     list: Descendants,
-    /// The list is on disk as it is here.
+    /// The list on disk equals this one.
     written: bool,
-    /// The last attempt to write it failed, which was said.
+    /// The last write failed, and the log says so.
     failed: bool,
     looked: Duration,
     next: Duration,
@@ -65,7 +66,7 @@ impl Register {
             return self.next;
         }
         let outcome = tree::descendants().and_then(|all| {
-            // 0 for PID 1, whose session is outside of its namespace.
+            // The session is 0 for PID 1, because it lies outside its namespace.
             self.note(all, Stat::of(std::process::id() as i32)?.session);
             if !self.written {
                 self.list.write(Path::new("."))?;
@@ -75,7 +76,7 @@ impl Register {
         });
         if let Err(e) = &outcome {
             self.written = false;
-            // What it says may be less than there is by now.
+            // The file may list less than what lives now.
             let _ = fs::remove_file(DESCENDANTS);
             if !self.failed {
                 say!("{} {DESCENDANTS}: {e}", time::stamp());
@@ -109,7 +110,7 @@ impl Register {
     }
 }
 
-/// Until the next look, after one that took so long.
+/// The gap until the next look, after a look that took this long.
 fn gap(took: Duration) -> Duration {
     GAP.max(took * SHARE)
 }

@@ -1,9 +1,9 @@
-//! The runner's one loop: waits, hears everybody, writes exits down, drives the group to its proven
-//! death, tells.
+//! The runner's one loop: it waits, handles events, writes exits down, drives the group to its
+//! proven death, and pushes its status.
 //!
-//! Single-threaded on purpose: children are forked from this thread, and the kernel ties their
-//! death signal to it. Each turn does a bounded amount of work, so a worker that floods its output
-//! delays an answer by milliseconds at most.
+//! It has one thread on purpose: this thread forks the children, and the kernel ties their death
+//! signal to the thread that forked them. Each turn does a bounded amount of work, so a worker that
+//! floods its output delays an answer by a few milliseconds.
 
 mod command;
 mod ending;
@@ -31,20 +31,20 @@ use crate::steps::Pattern;
 use crate::tree::{self, Cgroup, Reaped};
 use crate::{sys, time};
 
-/// Gap between two pushes of what is not urgent: at most 20 a second.
+/// The gap between two pushes of news that is not urgent: at most 20 a second.
 const PUSH_GAP: Duration = Duration::from_millis(50);
 
-/// Gap between two attempts to write, when the disk is full.
+/// The gap between two attempts to write when the disk is full.
 pub(crate) const DISK_GAP: Duration = Duration::from_secs(1);
 
-/// A dead group's runner without a store goes when nobody has asked for this long: its outcome is
-/// on disk.
+/// How long the runner of a dead group without a store stays when no client is connected. It may
+/// end, because its outcome is on disk.
 const DEAD_IDLE: Duration = Duration::from_secs(2);
 
-/// One with a store waits for other nodes' launchers, which may be between two connections.
+/// A runner with a store waits longer: launchers of other nodes may be between two connections.
 const STORE_IDLE: Duration = Duration::from_secs(60);
 
-/// The launcher among the outputs; rank R is R + 1.
+/// The launcher's number among the outputs. Rank R has the number R + 1.
 const LAUNCHER: u32 = 0;
 
 pub(crate) struct Runner {
@@ -67,18 +67,18 @@ pub(crate) struct Runner {
 /// What the loop remembers between turns.
 pub(crate) struct Books {
     buffer: Vec<u8>,
-    /// Exits of this turn, to be written with one sync, and whose shims wait for it.
+    /// This turn's exits, to be written with one sync, and the shims that wait for that.
     new_exits: Vec<ExitRecord>,
     waiting_shims: Vec<u32>,
-    /// When to try again to write exits, where that has failed.
+    /// When to try again to write exits after a failure.
     next_exits: Option<Duration>,
-    /// Something changed that subscribers must hear of at once, or soon.
+    /// Something has changed. Subscribers must hear of it at once (`urgent`) or soon (`changed`).
     urgent: bool,
     changed: bool,
     pushed: Duration,
     /// When the beginning of some line will have waited long enough for its end.
     show_lines: Option<Duration>,
-    /// Since when nobody has been connected.
+    /// Since when no client has been connected.
     lonely_since: Duration,
     children_changed: bool,
     next_kill: Duration,
@@ -86,10 +86,10 @@ pub(crate) struct Books {
     next_outcome: Duration,
     released: bool,
     launcher_gone_termed: bool,
-    /// Clients and requests that wait for an answer of the launcher that stays, by token. Agents
-    /// ask for a few things at a time.
+    /// The client and the request that wait for an answer of the launcher that stays, by token.
+    /// Agents have only a few requests open at a time.
     asked: BTreeMap<u64, (u32, u64)>,
-    /// The token of the next; the start of the launcher has 0.
+    /// The token of the next request. The start of the launcher has 0.
     asked_next: u64,
     /// Whether runners may make cgroups.
     cgroups: bool,
@@ -121,7 +121,7 @@ impl Books {
 }
 
 impl Runner {
-    /// Runs until this runner has nothing left to do for anybody.
+    /// Runs until nobody needs this runner any more.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut timeout = Some(Duration::ZERO);
         loop {
@@ -198,8 +198,8 @@ impl Runner {
         }
     }
 
-    /// Asks everybody to end; the first time by TERM to the launcher's group and, through its shim,
-    /// to each rank.
+    /// Tells all processes to end. The first call sends TERM to the launcher's process group and,
+    /// through the shims, to each rank.
     pub(crate) fn stop(&mut self, now: Duration, grace: Duration, reason: &str) {
         self.books.urgent = true;
         if self.group.dead.is_some() || !self.group.ask_stop(now, grace, reason) {
@@ -209,13 +209,13 @@ impl Runner {
             && launcher.process.end.is_none()
             && let Some(pid) = Pid::from_raw(launcher.process.pid)
         {
-            // Not reaped yet, so the pid is still the launcher's.
+            // The launcher is not reaped yet, so the pid is still its own.
             let _ = rustix::process::kill_process_group(pid, Signal::TERM);
         }
         self.ranks.signal(libc::SIGTERM);
     }
 
-    /// Stops a group that lives by word of the coordinator, if the last one is too old. When to
+    /// Stops a group with a fence if the coordinator was not heard for too long. Returns when to
     /// look again.
     pub(crate) fn mind_fence(&mut self, now: Duration) -> Option<Duration> {
         let due = self
@@ -227,7 +227,8 @@ impl Runner {
         }
         self.fence.closed = true;
         let of_itself = matches!(self.group.phase(), Phase::Holding | Phase::Running);
-        // From when it was due: who stood still beyond it, with or without the machine, has had it.
+        // The grace counts from the moment the fence was due. If the machine or the runner stood
+        // still, the grace may already be over.
         let grace = due
             .saturating_add(Duration::from_millis(self.hold.term_grace_ms))
             .saturating_sub(now);
@@ -357,8 +358,8 @@ impl Runner {
         }
     }
 
-    /// Writes the beginnings of lines that have waited long enough for their ends. When to do so
-    /// again.
+    /// Writes the beginnings of lines that have waited long enough for their ends. Returns when to
+    /// do so again.
     fn show_lines(&mut self, now: Duration) -> Option<Duration> {
         if self.books.show_lines.is_some_and(|due| due <= now) {
             let launcher = self
@@ -379,7 +380,7 @@ impl Runner {
         self.books.show_lines
     }
 
-    /// Notes a rank's end after everything it wrote was read.
+    /// Notes a rank's end, after reading everything that the rank wrote.
     fn rank_ended(&mut self, rank: u32, exit: Exit, at_us: u64, now: Duration) {
         if let Some(entry) = self.group.ranks.get_mut(&rank) {
             let ended =
@@ -394,8 +395,8 @@ impl Runner {
         self.books.urgent = true;
     }
 
-    /// Reaps all that ended; true when no child is left. The launcher's end is its exit; a rank is
-    /// ours only once its shim is gone.
+    /// Reaps all processes that have ended. True: no child is left. The launcher's end counts as
+    /// its exit. A rank becomes our child only once its shim is gone.
     fn reap(&mut self, now: Duration) -> bool {
         loop {
             let (pid, exit) = match tree::reap() {
@@ -426,7 +427,7 @@ impl Runner {
         }
     }
 
-    /// Puts the exits on disk with one sync, then lets their shims end.
+    /// Puts the exits on disk with one sync, then tells their shims to end.
     fn write_exits(&mut self, now: Duration) {
         if !self.books.new_exits.is_empty() && self.books.next_exits.is_none_or(|at| now >= at) {
             match self.exits.append(&self.books.new_exits) {
@@ -446,7 +447,7 @@ impl Runner {
                 }
             }
         }
-        // A full disk keeps no rank from ending: its exit stays here until it can be written.
+        // A full disk keeps no rank from ending: the exit stays in memory until it can be written.
         for rank in std::mem::take(&mut self.books.waiting_shims) {
             self.ranks.answer(
                 rank,
@@ -463,7 +464,7 @@ impl Runner {
             .status(&self.hold, now, self.served.as_ref().map(Served::status))
     }
 
-    /// Pushes to subscribers, urgent news at once, and sends what clients have room for.
+    /// Pushes to subscribers, urgent news at once, and sends what the sockets take.
     fn tell(&mut self, now: Duration) {
         if self.books.urgent || (self.books.changed && now >= self.books.pushed + PUSH_GAP) {
             self.control.changed();
@@ -483,7 +484,7 @@ impl Runner {
         });
     }
 
-    /// When this runner is of no more use: released, or nobody comes any more.
+    /// Whether this runner may go: it was released, or nobody has come for long enough.
     fn rest(&mut self, now: Duration) -> Rest {
         let mut until = self.books.changed.then(|| self.books.pushed + PUSH_GAP);
         let store_clients = self.served.as_ref().map(Served::clients);

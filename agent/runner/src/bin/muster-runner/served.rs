@@ -1,5 +1,5 @@
-//! The TCPStore of this generation, where this runner serves it, and what its traffic tells about
-//! the ranks.
+//! The TCPStore of this generation, if this runner serves it, and what its traffic says about the
+//! ranks.
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -21,7 +21,7 @@ pub(crate) struct Served {
     refused_why: Option<String>,
 }
 
-/// What a turn of the store has changed.
+/// What has changed in a turn of the store.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum News {
     None,
@@ -89,8 +89,8 @@ impl Served {
         Ok(news)
     }
 
-    /// The first refusal, and whenever there are twice as many as before: a flood of them must not
-    /// fill the log.
+    /// Logs the first refusal, and then each time their number has doubled, so that a flood of them
+    /// does not fill the log.
     fn say_refusals(&self, before: u64) {
         if self.refused.checked_ilog2() != before.checked_ilog2()
             && let Some(why) = &self.refused_why

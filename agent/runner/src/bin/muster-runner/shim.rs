@@ -1,9 +1,9 @@
-//! `muster-shim`: stands between torchrun and one rank, because torchrun hides how a rank ended and
-//! leaves it alive when torchrun itself is killed.
+//! `muster-shim`: a process between torchrun and one rank. It exists because torchrun hides how a
+//! rank ended, and because a rank lives on when torchrun itself is killed.
 //!
-//! Starts the real program, hands its output to the runner, passes signals on, reports the exact
-//! end and then ends the same way. The program sees its usual environment. A shim without its
-//! runner kills everything below it: no orphans.
+//! The shim starts the real program, hands its output to the runner, passes signals on, reports its
+//! exact end and then ends the same way. The program sees its usual environment. A shim that loses
+//! its runner kills everything below it, so no orphans remain.
 
 use std::ffi::OsString;
 use std::io;
@@ -27,12 +27,12 @@ use crate::sys::{self, Child};
 use crate::tree::{self, Reaped};
 use crate::{affinity, keeper, time};
 
-/// The name that makes the runner's binary a shim; the link lies in the runner's directory.
+/// A link of this name, in the runner's directory, makes the runner's binary a shim.
 pub(crate) const NAME: &str = "muster-shim";
 
-/// The real interpreter; unset: the first argument is the program.
+/// The real interpreter. If it is unset, the first argument is the program.
 const PROGRAM: &str = "MUSTER_SHIM_PROGRAM";
-/// JSON array of options that come before torchrun's arguments.
+/// A JSON array of options that come before torchrun's arguments.
 const ARGS: &str = "MUSTER_SHIM_ARGS";
 /// The runner's directory.
 const DIR: &str = "MUSTER_SHIM_DIR";
@@ -47,7 +47,8 @@ pub(crate) const PASSED: [i32; 6] = [
     libc::SIGUSR2,
 ];
 
-/// How long the runner may take to write an exit down: one fsync, even on a busy disk.
+/// How long the runner may take to write an exit down. It syncs once, which takes less than this
+/// even on a busy disk.
 const ACK: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
@@ -68,10 +69,10 @@ struct Shim {
     runner: RankLink,
     signals: OwnedFd,
     program: Command,
-    /// The program's stderr, for the case that it cannot be started.
+    /// The program's stderr. The shim writes to it if the program cannot be started.
     stderr: Option<OwnedFd>,
-    /// torchrun gives its processes sessions of their own and signals their groups (torch 2.4 and
-    /// later), else one process.
+    /// torchrun (torch 2.4 and later) gives its processes their own sessions and signals their
+    /// groups. Older versions signal single processes.
     leads: bool,
     /// A TERM has been passed on.
     termed: bool,
@@ -91,8 +92,8 @@ fn prepare(args: Vec<OsString>) -> Result<Shim, String> {
     let signals = [&PASSED[..], &[libc::SIGCHLD]].concat();
     let signals = sys::signal_fd(&signals).map_err(|e| format!("signals: {e}"))?;
     let me = rustix::process::getpid();
-    // What the program leaves behind becomes ours, so that it can be killed when the runner is
-    // lost.
+    // Descendants that the program leaves behind become children of the shim, which can kill them
+    // when the runner is lost.
     rustix::process::set_child_subreaper(Some(me)).map_err(|e| format!("subreaper: {e}"))?;
 
     let mut runner = RankLink::connect(Path::new(&dir))?;
@@ -124,8 +125,8 @@ fn prepare(args: Vec<OsString>) -> Result<Shim, String> {
     })
 }
 
-/// The real program with its arguments. Its environment is torchrun's without our names, and with
-/// what torchrun keeps over restarts.
+/// The real program with its arguments. Its environment is torchrun's, without our variables and
+/// with the values that torchrun keeps over restarts.
 fn command(args: Vec<OsString>) -> Result<Command, String> {
     let mut args = args.into_iter();
     let first = match std::env::var(ARGS) {
@@ -152,7 +153,7 @@ fn command(args: Vec<OsString>) -> Result<Command, String> {
 
 impl Shim {
     fn run(mut self) -> Result<Exit, String> {
-        // Before the fork, so that no output is older than its process.
+        // The time is taken before the fork, so that no output is older than its process.
         let at_us = time::boot_us();
         let pid = match sys::spawn(
             &mut self.program,
@@ -165,7 +166,7 @@ impl Shim {
             Ok(pid) => pid,
             Err(e) => return self.not_started(&e),
         };
-        // The write ends must be the program's alone, or its output would never end.
+        // The write ends must belong to the program alone, or its output would never end.
         self.program = Command::new("");
         self.stderr = None;
         let raw = pid.as_raw_nonzero().get();
@@ -190,7 +191,7 @@ impl Shim {
         Ok(exit)
     }
 
-    /// Until the program has ended.
+    /// Runs until the program has ended.
     fn attend(&mut self, pid: Pid) -> Result<Exit, String> {
         loop {
             let (signals, runner) = wait(&self.signals, Some(&self.runner.stream), None);
@@ -218,9 +219,9 @@ impl Shim {
         }
     }
 
-    /// One TERM and no more: the runner's order, torchrun's own of the same stop, and the one
-    /// torchrun sends to all when a rank has failed come in any order. A second one would kill a
-    /// program at its end, when its handlers are gone already.
+    /// Passes a signal on, but TERM only once. TERM comes from the runner's order, from torchrun
+    /// for the same stop, and from torchrun when another rank has failed, in any order. A second
+    /// TERM would kill a program that is ending and has already removed its handlers.
     fn pass(&mut self, pid: Pid, signal: i32) {
         if signal == libc::SIGTERM && std::mem::replace(&mut self.termed, true) {
             return;
@@ -248,7 +249,7 @@ impl Shim {
         Ok(exit)
     }
 
-    /// Until the runner has written the exit down, or is gone.
+    /// Waits until the runner has written the exit down, or is gone.
     fn wait_for_ack(&mut self) {
         let until = time::boot() + ACK;
         while self.runner.answers < 3 {
@@ -264,14 +265,14 @@ impl Shim {
         }
     }
 
-    /// The runner is gone: nothing below this process may live on.
+    /// Kills everything below this process, since the runner is gone.
     fn kill_everything(&self) {
         keeper::end_descendants(&self.signals);
     }
 }
 
-/// Says of a rank whose program could not be started what a shell would, on the rank's stderr and
-/// by its exit code.
+/// Reports that a rank's program could not be started. It says what a shell would say, on the
+/// rank's stderr and by the exit code.
 pub(crate) fn say_not_started(
     runner: &mut RankLink,
     program: &str,
@@ -285,7 +286,7 @@ pub(crate) fn say_not_started(
             127
         },
     };
-    // Nobody may read it any more; the exit code says it as well.
+    // The write may fail if nobody reads. The exit code says the same.
     let _ = rustix::io::write(
         stderr,
         format!("muster-shim: {program}: {error}\n").as_bytes(),
@@ -302,7 +303,7 @@ pub(crate) fn say_not_started(
     Ok(exit)
 }
 
-/// Waits for a signal or the runner; says which.
+/// Waits for a signal or for a line from the runner. Returns which of the two came.
 fn wait(signals: &OwnedFd, runner: Option<&UnixStream>, timeout: Option<Duration>) -> (bool, bool) {
     let timeout = timeout.map(|t| Timespec {
         tv_sec: t.as_secs() as i64,
@@ -315,7 +316,7 @@ fn wait(signals: &OwnedFd, runner: Option<&UnixStream>, timeout: Option<Duration
     (ready(0), ready(1))
 }
 
-/// Reaps whatever has ended; the program's own end is returned.
+/// Reaps all processes that have ended. Returns the program's own end.
 fn reap(program: Pid) -> Option<Exit> {
     let mut exit = None;
     while let Reaped::Ended(pid, status) = tree::reap() {

@@ -1,31 +1,34 @@
 //! Finds the training step in a line of output.
 //!
-//! Without a pattern: the word `step` in any case, or `iter` or `iteration` where no epoch counts
-//! them anew, up to four separators, a whole number (`step 12/100`, `global_step=12`, `"step": 12`,
-//! `iter 12: loss 0.5`). A number in the name of a file is none: a checkpoint is named after the
-//! step at which it was saved. A pattern of the job replaces this; its first capture group is the
-//! number. A guess from text: it feeds progress displays and receipts, never a decision about life
-//! and death.
+//! Without a pattern it looks for the word `step` in any case, or for `iter` or `iteration` on a
+//! line without the word `epoch`, because iterations within an epoch begin anew. Up to four
+//! separators may follow, then a whole number (`step 12/100`, `global_step=12`, `"step": 12`, `iter
+//! 12: loss 0.5`). A number in a file name does not count, since a checkpoint is named after the
+//! step at which it was saved.
+//!
+//! A pattern of the job replaces this rule; its first capture group is the number. The step is a
+//! guess from text. It feeds progress displays and receipts, and never decides about life and
+//! death.
 
 use std::time::Duration;
 
 use regex_lite::Regex;
 
-/// Bytes of a line that are looked at: progress stands at the front, and this bounds the work per
-/// line.
+/// How many bytes of a line are searched. Progress stands at the front, and the bound limits the
+/// work per line.
 const LOOK: usize = 512;
 
-/// Lines per [`WINDOW`] and stream that a job's own pattern is tried on: 2,000 lines/s x 512 bytes
-/// is about 1 MiB/s for regex-lite, a few per cent of a core even under a flood.
+/// How many lines per [`WINDOW`] and stream a job's own pattern is tried on. 2,000 lines/s x 512
+/// bytes is about 1 MiB/s for regex-lite, a few per cent of a core even under a flood.
 const PATTERN_LINES: u32 = 200;
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// Separators between the word `step` and its number.
+/// The most separators between the word `step` and its number.
 const GAP: usize = 4;
-/// Megatron prints the number of its iteration eight wide.
+/// The most separators after `iteration`. Megatron prints that number eight characters wide.
 const GAP_OF_ITERATION: usize = 9;
 
-/// How lines are searched, one for all ranks.
+/// How lines are searched. All ranks share one pattern.
 pub(crate) enum Pattern {
     Word,
     Own(Box<Regex>),
@@ -99,8 +102,8 @@ fn word(line: &[u8]) -> Option<u64> {
     None
 }
 
-/// Whether `iter` at this place is a word, and counts on: iterations within an epoch begin anew
-/// with each.
+/// Whether `iter` at this place is a whole word on a line without the word `epoch`. Iterations
+/// within an epoch begin anew with each epoch.
 fn is_count_of_its_own(line: &[u8], at: usize) -> bool {
     let begins = at == 0 || !line[at - 1].is_ascii_alphabetic();
     begins
@@ -109,7 +112,7 @@ fn is_count_of_its_own(line: &[u8], at: usize) -> bool {
             .any(|word| word.eq_ignore_ascii_case(b"epoch"))
 }
 
-/// Whether the word at this place is a part of a file's name: `epoch=0-step=100.ckpt`,
+/// Whether the word at this place is part of a file name: `epoch=0-step=100.ckpt`,
 /// `global_step100/mp_rank_00.pt`.
 fn is_file(line: &[u8], at: usize) -> bool {
     let space = |b: &u8| b.is_ascii_whitespace() || b"'\"".contains(b);
@@ -133,7 +136,8 @@ fn is_file(line: &[u8], at: usize) -> bool {
     named || after
 }
 
-/// A whole number at the start; `0.5` and `1e-3` are not steps, `12.` at the end of a sentence is.
+/// A whole number at the start. `0.5` and `1e-3` are not steps; `12.` at the end of a sentence is
+/// one.
 fn number(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|b| b.is_ascii_digit()).count();
     match text.get(digits..digits + 2) {

@@ -1,7 +1,7 @@
 //! The system calls that need `unsafe`: fork, the signal mask, signalfd, and what runs between fork
 //! and exec.
 //!
-//! Both programs in this binary have exactly one thread, which is what makes all of this sound.
+//! All programs in this binary have exactly one thread, which makes all of this sound.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -31,9 +31,9 @@ pub(crate) fn fork() -> io::Result<Fork> {
     }
 }
 
-/// Closes every descriptor from `first` on that the caller let through, so that no worker inherits
-/// it and no pipe of the caller stays open. To be called before anything is opened. Kernels before
-/// 5.9 cannot and are left alone.
+/// Closes every descriptor from `first` on that this process inherited, so that no worker inherits
+/// it and no pipe of the caller stays open. It must be called before anything is opened. Kernels
+/// before 5.9 lack the call and keep the descriptors.
 pub(crate) fn close_inherited(first: u32) {
     // SAFETY: nothing in this process has opened or owns a descriptor from `first` on yet.
     unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0u32) };
@@ -79,10 +79,10 @@ pub(crate) fn next_signal(fd: &OwnedFd) -> Option<i32> {
     }
 }
 
-/// Who is on the other side of a Unix socket.
+/// The process on the other side of a Unix socket.
 pub(crate) struct Peer {
-    /// 0 where the peer lives in another PID namespace, as the agent does beside a pod. (Why this
-    /// is not rustix's call: its pid cannot be 0.)
+    /// 0 if the peer lives in another PID namespace, as the agent does beside a pod. rustix's call
+    /// is not used because its pid cannot be 0.
     pub(crate) pid: i32,
     pub(crate) uid: u32,
 }
@@ -115,21 +115,21 @@ pub(crate) fn peer(socket: &impl AsRawFd) -> io::Result<Peer> {
     })
 }
 
-/// Lets this process run on every CPU it may have: a launcher that forked it may have been kept to
-/// some.
+/// Lets this process run on every CPU that it may have. The launcher that forked it may have been
+/// limited to some of them.
 pub(crate) fn allow_all_cpus() {
     let mut all = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
-    // The kernel leaves out those that its cpuset does not allow; where that fails, it runs where
-    // the launcher did.
+    // The kernel leaves out the CPUs that the cpuset forbids. If the call fails, this process keeps
+    // the launcher's CPUs.
     let _ = rustix::thread::sched_setaffinity(None, &all);
 }
 
-/// Takes over a descriptor that this process was started with, known by its number. Each number may
-/// be given once.
+/// Takes over a descriptor that this process was started with, by its number. Each number may be
+/// given once.
 pub(crate) fn inherited(fd: i32) -> OwnedFd {
-    // SAFETY: whoever started this process left it open for it alone; the caller names each number
-    // once.
+    // SAFETY: the parent left the descriptor open for this process alone, and the caller names each
+    // number once.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -146,8 +146,8 @@ pub(crate) struct Child {
     pub(crate) cpus: Option<CpuSet>,
 }
 
-/// Starts `command` so that it is killed when the calling process ends. It begins with an empty
-/// signal mask and every signal at its default.
+/// Starts `command`. The kernel kills it when the calling process ends. It begins with an empty
+/// signal mask and with every signal at its default.
 pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
     let parent = rustix::process::getpid();
     let mut cgroup = child.cgroup;
@@ -176,14 +176,14 @@ pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
         {
             return Err(io::Error::last_os_error());
         }
-        // Whoever started the agent may have had signals ignored (nohup, a shell's background job);
-        // that is not the workers' affair.
+        // The process that started the agent may have made it ignore signals (nohup, a shell's
+        // background job). Workers must not inherit that.
         for signal in 1..=libc::SIGSYS {
             // SAFETY: sets a disposition of this process only; the two that cannot be set answer
             // with an error that means nothing.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
-        // A parent that ended before the line above sends nothing.
+        // A parent that ended before the death signal was set sends none.
         if rustix::process::getppid() != Some(parent) && rustix::process::getppid().is_some() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
@@ -195,7 +195,7 @@ pub(crate) fn spawn(command: &mut Command, child: Child) -> io::Result<Pid> {
     Ok(Pid::from_raw(child.id() as i32).expect("a started child has a pid"))
 }
 
-/// Ends this process by `signal`, as its child ended, without a core dump of its own.
+/// Ends this process by `signal`, as its child ended, and leaves no core dump.
 pub(crate) fn end_by(signal: i32) -> ! {
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let set = signal_set(&[signal]);
@@ -206,7 +206,7 @@ pub(crate) fn end_by(signal: i32) -> ! {
         libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
         libc::raise(signal);
     }
-    // Signals whose default is to ignore or stop cannot have ended the child, but the shell's
-    // convention still says it.
+    // Signals that are ignored or that stop a process by default cannot have ended the child. For
+    // those the shell's convention gives the exit code.
     std::process::exit(128 + signal)
 }

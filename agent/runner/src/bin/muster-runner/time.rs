@@ -1,4 +1,4 @@
-//! The two clocks: boot time for everything that is compared, wall time for log lines only.
+//! The two clocks: boot time for every comparison, wall time for log lines only.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub(crate) fn boot() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// The same in microseconds, as the wire has it.
+/// Boot time in microseconds, as the wire carries it.
 pub(crate) fn boot_us() -> u64 {
     micros(boot())
 }
@@ -19,7 +19,7 @@ pub(crate) fn micros(at: Duration) -> u64 {
     at.as_micros() as u64
 }
 
-/// Wall clock time as a log line begins with it.
+/// The wall clock time that begins a log line.
 pub(crate) fn stamp() -> String {
     let now = clock_gettime(ClockId::Realtime);
     muster_runner::cri::stamp(now.tv_sec.max(0) as u64, now.tv_nsec as u32)

@@ -1,6 +1,6 @@
 //! The worker group as the kernel sees it: a cgroup of its own where one can be made, and all
-//! descendants of this process, which is their subreaper. Killing repeats until the proof holds;
-//! this file never waits.
+//! descendants of this process, which is their subreaper. The caller repeats the killing until the
+//! proof holds. This module never waits.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,9 +11,9 @@ pub(crate) use muster_runner::procfs::send;
 use muster_runner::procfs::{self, Stat};
 use rustix::process::{Signal, WaitOptions, WaitStatus};
 
-/// Passes of the stop sweep: a pass finds what was forked during the one before; stopped processes
-/// fork no more, so even a fork bomb runs dry in a few. What slips through is met by the next kill,
-/// some milliseconds later.
+/// How many passes the stop sweep makes. A pass finds what was forked during the previous one.
+/// Stopped processes fork no more, so a few passes exhaust even a fork bomb. The next kill, some
+/// milliseconds later, finds what is left.
 const SWEEPS: usize = 10;
 
 /// A cgroup-v2 directory that holds the group and nothing else. Removed when dropped, which works
@@ -39,13 +39,13 @@ impl Cgroup {
         let path = parent.join(name.chars().take(100).map(safe).collect::<String>());
         fs::create_dir(&path)?;
         let cgroup = Self { path };
-        // The agent's user may make the directory and still not be allowed to move processes into
-        // it.
+        // The agent's user may be allowed to make the directory and still not to move processes
+        // into it.
         cgroup.entrance()?;
         Ok(cgroup)
     }
 
-    /// What a child writes itself into.
+    /// The file by which a child enters the cgroup.
     pub(crate) fn entrance(&self) -> io::Result<File> {
         File::options()
             .write(true)
@@ -56,7 +56,8 @@ impl Cgroup {
         leftovers::populated(&self.path).map(|populated| !populated)
     }
 
-    /// Kills all in it, also what is being forked; kernels before 5.14 have no such file.
+    /// Kills all processes in the cgroup, including those that are being forked. Kernels before
+    /// 5.14 lack this file.
     fn kill(&self) -> io::Result<()> {
         fs::write(self.path.join("cgroup.kill"), "1")
     }
@@ -82,7 +83,7 @@ fn parent(mounts: &str, own: &str) -> Option<PathBuf> {
     })
 }
 
-/// Kills everything: the cgroup at once, then every descendant one by one. Returns how many were
+/// Kills the whole cgroup, then every descendant one by one. Returns how many descendants were
 /// found alive.
 pub(crate) fn kill_all(cgroup: Option<&Cgroup>) -> io::Result<usize> {
     if let Some(cgroup) = cgroup
@@ -98,7 +99,7 @@ pub(crate) fn kill_all(cgroup: Option<&Cgroup>) -> io::Result<usize> {
     kill_descendants()
 }
 
-/// Kills every descendant of this process: first all are stopped, so that none forks while the
+/// Kills every descendant of this process. It first stops all of them, so that none forks while
 /// others are killed.
 pub(crate) fn kill_descendants() -> io::Result<usize> {
     let mut known = Vec::new();
@@ -135,7 +136,8 @@ pub(crate) fn descendants() -> io::Result<Vec<Stat>> {
 pub(crate) fn is_descendant(pid: i32) -> bool {
     let me = std::process::id() as i32;
     let mut at = pid;
-    // Deeper than any real tree; ends a walk that a pid reused on the way would make circular.
+    // 64 levels are deeper than any real tree. The bound ends a walk that a reused pid makes
+    // circular.
     for _ in 0..64 {
         match Stat::of(at) {
             Ok(stat) if stat.ppid == me => return true,
@@ -161,12 +163,12 @@ fn below(root: i32, all: Vec<Stat>) -> Vec<Stat> {
     found
 }
 
-/// What became of the children of this process.
+/// The state of this process's children.
 pub(crate) enum Reaped {
     Ended(i32, WaitStatus),
-    /// Some live.
+    /// No child has ended, and some live.
     Living,
-    /// There is none: whoever descended from here is dead.
+    /// There is no child, so every descendant is dead.
     NoChild,
 }
 
@@ -182,7 +184,7 @@ pub(crate) fn reap() -> Reaped {
     }
 }
 
-/// The wait status as the wire has it.
+/// The wait status in the wire's form.
 pub(crate) fn exit_of(status: WaitStatus) -> muster_runner::wire::Exit {
     use muster_runner::wire::Exit;
     // wait(2): bit 0x80 says that a core was dumped.

@@ -1,10 +1,10 @@
 //! Finds the line that says why a rank failed, in the last lines of its stderr.
 //!
-//! The last line that looks like a Python exception, else a crash message of the C library or of
-//! the interpreter. Of a chain of exceptions Python prints the outermost last, which is the one a
-//! user sees first.
+//! It takes the last line that looks like a Python exception, else a crash message of the C library
+//! or the interpreter. Python prints the outermost exception of a chain last, and a user sees that
+//! one first.
 
-/// The reason, without torch's `[rank0]:` in front, or none.
+/// The reason, without torch's prefix `[rank0]:`, or none.
 pub(crate) fn first_error(lines: &[String]) -> Option<String> {
     let bare = || lines.iter().rev().map(|line| without_rank(line));
     bare()
@@ -21,9 +21,9 @@ fn without_rank(line: &str) -> &str {
         .map_or(line, |(_, text)| text.strip_prefix(' ').unwrap_or(text))
 }
 
-/// `package.SomeError: text`, `SomeError`, `KeyboardInterrupt`: a dotted name whose last part ends
-/// like an exception's, then a colon or nothing. Traceback frames are indented and so are not
-/// names.
+/// Accepts `package.SomeError: text`, `SomeError`, `KeyboardInterrupt`: a dotted name whose last
+/// part ends like an exception's, then a colon or nothing. Lines of a traceback are indented, so
+/// they are no such names.
 fn is_exception(line: &str) -> bool {
     let name = line
         .split_once(": ")

@@ -19,11 +19,11 @@ use crate::group::{self, Launcher};
 use crate::sys::{self, Child};
 use crate::{attend, fence, time};
 
-/// A grace of more than a month is a typing error, not a wish.
+/// A grace of more than a month is a typing error.
 const MAX_GRACE_MS: u64 = 31 * 24 * 3_600 * 1_000;
 
 impl Runner {
-    /// Answers all whole requests a client has sent.
+    /// Answers all whole requests that a client has sent.
     pub(super) fn answer_client(&mut self, id: u32, now: Duration) {
         while let Some(request) = self.control.next_request(id) {
             let reply = match request {
@@ -132,7 +132,7 @@ impl Runner {
             .map_err(|text| Refusal::new(RefusalKind::Spawn, text))?;
         self.group.spec = Some(spec);
         self.books.urgent = true;
-        // It may have ended before it was known as the launcher.
+        // The launcher may have ended before this runner had noted its pid.
         self.books.children_changed = true;
         let _ = now;
         Ok(())
@@ -148,8 +148,8 @@ impl Runner {
                 .envs(&spec.env)
                 .current_dir(&spec.cwd);
             if self.group.parked.take().is_some() {
-                // A copy of the launcher was forked with this runner, and nothing will be asked of
-                // it: it ends with its control socket.
+                // A copy of the launcher was forked with this runner and is not needed. It ends
+                // when its control socket closes.
                 self.close_launcher(time::boot());
             }
             self.group.launcher = Some(self.spawn(command, None, None)?);
@@ -242,7 +242,7 @@ impl Runner {
 enum Answer {
     Ok,
     Status,
-    /// It comes when the launcher has answered.
+    /// The answer comes once the launcher has answered.
     OfLauncher,
 }
 

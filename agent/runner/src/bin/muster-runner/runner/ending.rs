@@ -1,5 +1,5 @@
-//! How a group comes to its end: when it must be killed, killing until nothing lives, the proof,
-//! and the outcome on disk.
+//! How a group ends: when it must be killed, killing until nothing lives, the proof, and the
+//! outcome on disk.
 
 use std::io;
 use std::path::Path;
@@ -13,12 +13,12 @@ use rustix::process::Signal;
 use super::{DISK_GAP, Runner};
 use crate::{time, tree};
 
-/// Gap between two rounds of killing. A killed process needs about a millisecond to go; SIGCHLD
-/// wakes us as well.
+/// The gap between two rounds of killing. A killed process ends in about a millisecond, and SIGCHLD
+/// also wakes the runner.
 const KILL_GAP: Duration = Duration::from_millis(20);
 
-/// Killed for this long and still there: waiting in the kernel, so a person or a reboot is needed.
-/// From the design.
+/// A process that still lives this long after its kill waits in the kernel. It needs a person or a
+/// reboot. The value is from the design.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
 impl Runner {
@@ -67,8 +67,8 @@ impl Runner {
         }
     }
 
-    /// Whether nothing lives: no child of a subreaper means no descendant, whatever it did to get
-    /// away.
+    /// The proof that nothing lives. A subreaper without a child has no descendant, because no
+    /// process can leave its tree.
     fn proof(&mut self, now: Duration) -> Option<ProofKind> {
         if !self.reap(now) {
             return None;
@@ -78,15 +78,15 @@ impl Runner {
             Some(cgroup) => match cgroup.empty() {
                 Ok(true) => Some(ProofKind::Cgroup),
                 Ok(false) => None,
-                // Nobody can be in a directory that is gone.
+                // The directory is gone, so no process can be in it.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Some(ProofKind::Reaped),
                 Err(_) => None,
             },
         }
     }
 
-    /// During a stop, a launcher that is not torchrun may end at once and leave children that never
-    /// heard of it.
+    /// A launcher that is not torchrun may end early during a stop and leave children without TERM.
+    /// This sends TERM to them.
     fn term_the_rest(&mut self) {
         if self.group.stop.is_none()
             || !self.group.ranks.is_empty()
@@ -104,15 +104,15 @@ impl Runner {
         self.group.killing = Some(now);
         self.books.next_kill = now;
         self.books.urgent = true;
-        // A stop that nobody asked for still has its reason and its time.
+        // A kill without a requested stop still records a reason and a time.
         if self.group.stop.is_none() {
             self.group.ask_stop(now, Duration::ZERO, why);
         }
         if let Some(stop) = &mut self.group.stop {
             stop.killed = Some(now);
         }
-        // Those that are known first: a process of hundreds of megabytes takes tens of milliseconds
-        // to end, and looking for the others takes as long.
+        // Known processes come first. A process of hundreds of megabytes takes tens of milliseconds
+        // to end, and the search for the others takes as long.
         self.group.living().for_each(|(pid, start_time)| {
             tree::send(
                 &Stat {
@@ -153,7 +153,7 @@ impl Runner {
     }
 
     fn die(&mut self, now: Duration, how: ProofKind) {
-        // What the shims still had to say is in their sockets.
+        // The last lines of the shims are still in their sockets.
         for id in self.ranks.connections() {
             self.hear_shim(id, now);
         }
@@ -177,7 +177,7 @@ impl Runner {
             return None;
         }
         if now >= self.books.next_outcome {
-            // Before the outcome, which makes this runner ready to go.
+            // Exits come before the outcome, because the runner may go once the outcome is written.
             self.books.next_exits = self.books.next_exits.map(|at| at.min(now));
             self.write_exits(now);
             match record::write_atomic(Path::new("."), record::OUTCOME, &self.status(now)) {
@@ -192,7 +192,7 @@ impl Runner {
         Some(self.books.next_outcome)
     }
 
-    /// A stop before the start: there is nothing to kill, and never will be.
+    /// Handles a stop before the start: nothing was started, and nothing will be.
     fn never_started(&mut self, now: Duration) -> bool {
         let never =
             self.group.launcher.is_none() && self.group.stop.is_some() && self.group.dead.is_none();

@@ -1,9 +1,10 @@
-//! The launcher that stays: one interpreter for all generations of a job on a node, from which
-//! their runners are forked.
+//! The launcher that stays: one interpreter for all generations of a job on a node. The runners of
+//! these generations are forked from it.
 //!
-//! A runner is on one of two sides of it. One whose `hold.json` says `launcher` starts it, forwards
-//! requests to it and returns its answers; it has no worker group. One that was forked from it has
-//! a copy of the launcher as its child, which its worker group is started with.
+//! A runner deals with it in one of two ways. If its `hold.json` says `launcher`, it starts the
+//! launcher, forwards requests to it and returns its answers; it has no worker group. If it was
+//! forked from the launcher, it has a copy of the launcher as its child, and starts its worker
+//! group with that copy.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +28,7 @@ use crate::poll::{Interest, Source};
 use crate::{affinity, rank_env, time};
 
 impl Runner {
-    /// Starts the launcher that stays. The answer comes when it has imported torch.
+    /// Starts the launcher that stays. The answer comes once it has imported torch.
     pub(super) fn park(&mut self, spec: &ParkSpec) -> Result<(), Refusal> {
         if !self.hold.launcher || self.group.stop.is_some() || self.group.launcher.is_some() {
             return Err(Refusal::new(
@@ -76,7 +77,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Has the launcher fork a runner for `dir`. The answer comes when that runner is ready.
+    /// Tells the launcher to fork a runner for `dir`. The answer comes once that runner is ready.
     pub(super) fn fork(&mut self, dir: &Path) -> Result<(), Refusal> {
         let spawn = |text: String| Refusal::new(RefusalKind::Spawn, text);
         let own = std::env::current_exe().map_err(|e| spawn(format!("own program: {e}")))?;
@@ -97,7 +98,7 @@ impl Runner {
         })
     }
 
-    /// Gives the launcher, which belonged to no job, to one.
+    /// Gives the launcher to a job. It belonged to none before.
     pub(super) fn adopt(&mut self, spec: &AdoptSpec) -> Result<(), Refusal> {
         check(&spec.cwd, &spec.env)?;
         self.ask_launcher(&Ask::Adopt {
@@ -121,7 +122,7 @@ impl Runner {
             .map_err(|e| Refusal::new(RefusalKind::Spawn, format!("tell the launcher: {e}")))
     }
 
-    /// Hands the launcher's answers on.
+    /// Passes the launcher's answers on to the clients that asked.
     pub(super) fn hear_launcher(&mut self) {
         let Some(parked) = &mut self.group.parked else {
             return;
@@ -157,7 +158,7 @@ impl Runner {
         }
     }
 
-    /// Takes over the copy of the launcher that was forked together with this runner, and is its
+    /// Takes over the copy of the launcher that was forked together with this runner and is its
     /// child.
     pub(crate) fn take_launcher(
         &mut self,
@@ -185,7 +186,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Gives the start to the launcher that waits, or to one that imports torch first.
+    /// Gives the order of a start to the waiting launcher, or to a new one that imports torch
+    /// first.
     pub(super) fn begin_with_launcher(
         &mut self,
         spec: &StartSpec,
@@ -202,7 +204,7 @@ impl Runner {
                     .collect()
             }
         };
-        // A launcher that has just ended is replaced.
+        // Reaping notices a launcher that has just ended, and another one replaces it.
         self.reap(time::boot());
         if self.group.parked.is_none() {
             if order.lane == Lane::Direct {
@@ -239,7 +241,7 @@ impl Runner {
             .map_err(|e| format!("tell the launcher: {e}"))
     }
 
-    /// A launcher that ends before its order comes is forgotten: the start brings up another.
+    /// Forgets a launcher that ended before its order came. The start brings up another.
     pub(super) fn forget_parked(&mut self, exit: Exit, now: Duration) {
         say!("{} the launcher has ended: {exit:?}", time::stamp());
         if let Some(parked) = self.group.parked.take() {
@@ -264,8 +266,8 @@ impl Runner {
         }
     }
 
-    /// Executes torchrun where the launcher has failed by itself: before any rank had said that it
-    /// is there. That is no failure of the job. True: it was done.
+    /// Executes torchrun if the launcher has failed by itself, which means before any rank said
+    /// hello. This is no failure of the job. True: torchrun was executed.
     pub(super) fn fall_back(&mut self, exit: Exit, now: Duration) -> bool {
         let Some(spec) = self.group.spec.clone() else {
             return false;

@@ -1,4 +1,4 @@
-//! Files that are there as a whole or not at all.
+//! Writes files atomically: a file exists as a whole or not at all.
 
 use std::{
     fs::{self, File},
@@ -7,8 +7,8 @@ use std::{
     path::Path,
 };
 
-/// Writes a file, readable for this user alone, so that a reader, or an agent after a crash, finds
-/// the old text or the new one. On disk when this returns.
+/// Writes a file that only this user can read. A reader, or an agent after a crash, finds the old
+/// text or the new one. The file is on disk when this returns.
 pub(crate) fn write_atomic(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
     let dir = path
         .parent()

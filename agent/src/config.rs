@@ -23,9 +23,9 @@ use crate::probe::{Pace, Peer, Probes};
 
 /// The daemon of one node: reports the node to the coordinator and runs its share of every job.
 ///
-/// Workers are held by runners, processes of their own: they go on while the agent is stopped,
-/// restarted or upgraded, and a new agent on the same state directory finds them again. To end the
-/// workers, cancel the job.
+/// Runners, which are separate processes, hold the workers. Workers go on while the agent is
+/// stopped, restarted or upgraded, and a new agent on the same state directory finds them again. To
+/// end the workers, cancel the job.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "muster-agent", version = version(), max_term_width = 110, after_help = "\
 SIGTERM and SIGINT end the agent and leave all workers running.
@@ -48,8 +48,7 @@ pub struct Flags {
     /// This node's name, unique in the fleet; the host name if not given
     #[arg(long, env = "MUSTER_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
-    /// Where the agent keeps what it must not forget, its runs and their logs; one agent per
-    /// directory
+    /// Where the agent keeps its durable state, its runs and their logs; one agent per directory
     #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
     pub state_dir: PathBuf,
     /// The IP address at which other nodes reach this one
@@ -71,27 +70,27 @@ pub struct Flags {
     /// More labels, one KEY=VALUE a line; '#' begins a comment
     #[arg(long, env = "MUSTER_LABEL_FILE", value_name = "FILE")]
     pub label_file: Option<PathBuf>,
-    /// Worker groups this node takes at a time when they ask for no GPU
+    /// How many worker groups without GPUs this node runs at a time
     #[arg(long, env = "MUSTER_SLOTS", value_name = "N", default_value_t = 1)]
     pub slots: u32,
     /// The runner's program; muster-runner beside this one if not given
     #[arg(long, env = "MUSTER_RUNNER", value_name = "PATH")]
     pub runner: Option<PathBuf>,
-    /// GPUs of this machine that are this node's: all, none, a part of several as 2/3, or UUIDs and
-    /// indices
+    /// Which of this machine's GPUs belong to this node: all, none, one of equal parts such as 2/3,
+    /// or UUIDs and indices
     #[arg(long, env = "MUSTER_GPUS", value_name = "WHICH", default_value = "all")]
     pub gpus: String,
-    /// GPUs there should be; fewer are a finding from the first look on
+    /// How many GPUs this node should have; fewer are a finding from the first look on
     #[arg(long, env = "MUSTER_EXPECT_GPUS", value_name = "N")]
     pub expect_gpus: Option<u32>,
-    /// Health rules in place of the built-in ones of the same name (form:
+    /// Health rules that replace the built-in rules of the same name (form:
     /// core/src/health/table.txt)
     #[arg(long, env = "MUSTER_HEALTH_RULES", value_name = "FILE")]
     pub health_rules: Option<PathBuf>,
-    /// The NVIDIA management library; the loader finds it if none is given
+    /// The NVIDIA management library; the loader finds it if not given
     #[arg(long, env = "MUSTER_NVML_LIBRARY", value_name = "FILE")]
     pub nvml_library: Option<PathBuf>,
-    /// Where /sys, /proc and /dev are looked for, when the node's facts are read
+    /// The directory below which /sys, /proc and /dev are read for the node's facts
     #[arg(
         long,
         env = "MUSTER_SYSROOT",
@@ -100,7 +99,7 @@ pub struct Flags {
         hide = true
     )]
     pub sysroot: PathBuf,
-    /// Take no work before this interface is up and has an address, as a WireGuard one; may be
+    /// Take no work until this interface, such as a WireGuard one, is up and has an address; may be
     /// given several times
     #[arg(
         long,
@@ -109,8 +108,8 @@ pub struct Flags {
         value_delimiter = ','
     )]
     pub wait_interface: Vec<String>,
-    /// Take no work before this peer has answered once: a port that accepts, or a host that at
-    /// least refuses; may be given several times
+    /// Take no work until this peer has answered once: its port accepts or, without a port, the
+    /// host at least refuses; may be given several times
     #[arg(
         long,
         env = "MUSTER_WAIT_PEER",
@@ -118,12 +117,12 @@ pub struct Flags {
         value_delimiter = ','
     )]
     pub wait_peer: Vec<String>,
-    /// While this file exists the machine will be taken away, as a spot instance is: jobs leave it
-    /// at once, with their stop grace. Its first line is shown [default: termination-notice in the
-    /// state directory]
+    /// While this file exists, the machine is about to be taken away, as a spot instance is: jobs
+    /// leave it at once, with their stop grace. Its first line is shown [default:
+    /// termination-notice in the state directory]
     #[arg(long, env = "MUSTER_NOTICE_FILE", value_name = "FILE")]
     pub notice_file: Option<PathBuf>,
-    /// How often the hardware is looked at; what changes seldom, more seldom
+    /// How often to look at the hardware; facts that change seldom are read less often
     #[arg(
         long,
         env = "MUSTER_PROBE_EVERY",
@@ -132,29 +131,29 @@ pub struct Flags {
         hide = true
     )]
     pub probe_every: String,
-    /// Print this node's report as JSON and end
+    /// Print this node's report as JSON and exit
     #[arg(long)]
     pub print_report: bool,
     /// Keep no spare launchers: jobs with a fast launch lane import torch when they start again
     #[arg(long, env = "MUSTER_NO_SPARES")]
     pub no_spares: bool,
-    /// Let workers run as root where the agent does: every program that a job names then owns this
+    /// Let workers run as root if the agent does: every program that a job names then owns this
     /// machine
     #[arg(long, env = "MUSTER_ALLOW_ROOT_WORKERS")]
     pub allow_root_workers: bool,
-    /// Talk also to a coordinator of which the kernel cannot tell whose it is, as one in another
+    /// Also talk to a coordinator if the kernel cannot tell which user runs it, as in another
     /// network namespace. Insecure: anybody can arrange that
     #[arg(long, env = "MUSTER_ACCEPT_UNKNOWN_PEERS", hide = true)]
     pub accept_unknown_peers: bool,
-    /// Memory that all spare launchers of this node may take; one with which they take more is
-    /// ended
+    /// Memory that all spare launchers of this node may take together; a launcher that exceeds it
+    /// is ended
     #[arg(long, env = "MUSTER_SPARE_MEMORY_MAX", value_name = "MIB")]
     pub spare_memory_max: Option<u64>,
-    /// Launchers that this node keeps ready for jobs to come, with torch imported, for the
-    /// interpreters that its jobs used last: the first start of such a job takes half a second and
-    /// no import. Each takes 250 to 350 MiB, and counts for --spare-memory-max. They end first
-    /// where all take too much, and while less than a tenth of the node's memory is available. A
-    /// job whose environment differs takes none
+    /// How many launchers with torch imported this node keeps ready for future jobs, for the
+    /// interpreters that its jobs used last. The first start of such a job takes half a second and
+    /// imports nothing. Each launcher takes 250 to 350 MiB, which counts for --spare-memory-max.
+    /// They are the first to end when all launchers take too much, or while less than a tenth of
+    /// the node's memory is available. A job whose environment differs takes none
     #[arg(long, env = "MUSTER_WARM_POOL", value_name = "N", default_value_t = 0)]
     pub warm_pool: u32,
     /// Write {"node": NAME, "pid": PID} to this file once all runs of an earlier agent are found
@@ -179,7 +178,7 @@ pub struct Flags {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub coordinator: Uri,
-    /// Talk to it even if nobody can tell whose it is.
+    /// Talk to the coordinator even if the kernel cannot tell which user runs it.
     pub accept_unknown: bool,
     pub node: NodeName,
     pub state_dir: PathBuf,
@@ -187,11 +186,11 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
     pub slots: u32,
     pub runner: PathBuf,
-    /// Launchers are kept ready for the next generation of jobs whose lane uses them.
+    /// Keep launchers ready for the next generation of jobs whose lane uses them.
     pub spares: bool,
-    /// Bytes that all of them may take.
+    /// How many bytes all these launchers may take.
     pub spare_memory_max: Option<u64>,
-    /// Launchers that belong to no job.
+    /// How many launchers that belong to no job are kept ready.
     pub warm_pool: u32,
     pub ready_file: Option<PathBuf>,
     pub probes: Probes,
@@ -212,15 +211,16 @@ fn wrong(flag: &'static str, message: impl Into<String>) -> WrongFlag {
     }
 }
 
-/// A node has at most this many groups at once: the coordinator takes 64 runs in one report, and
-/// half of them may be ended ones that wait to be acknowledged.
+/// A node has at most this many groups at once. The coordinator takes 64 runs in one report, and
+/// half of them may be ended runs that wait to be acknowledged.
 const SLOTS_MAX: u32 = 32;
 
-/// More than a node has jobs that start at the same moment; with 350 MiB each it is 2.8 GiB.
+/// More than the jobs that start on a node at the same moment. With 350 MiB each, 8 launchers take
+/// 2.8 GiB.
 const WARM_POOL_MAX: u32 = 8;
 
 impl Flags {
-    /// Workers have the agent's own user; `user` is its number.
+    /// Checks that workers may run as `user`, the number of the agent's own user.
     pub fn check_user(&self, user: u32) -> Result<(), WrongFlag> {
         if user != 0 || self.allow_root_workers {
             return Ok(());
@@ -284,7 +284,7 @@ impl Flags {
                 expected_gpus: self.expect_gpus,
                 table: table(self.health_rules.as_deref())?,
                 pace: pace(&self.probe_every)?,
-                // Whoever only prints must not write into a running agent's memory.
+                // An agent that only prints must not write into a running agent's memory.
                 remembers: !self.print_report,
                 wait_interfaces: interfaces(self.wait_interface)?,
                 wait_peers: peers(&self.wait_peer)?,
@@ -338,7 +338,7 @@ fn address(text: &str) -> Result<IpAddr, WrongFlag> {
         .parse()
         .map_err(|_| wrong("address", format!("{text:?} is not an IP address")))?;
     if !address.is_loopback() {
-        // The store of a job listens there.
+        // A job's store listens on this address.
         return Err(wrong(
             "address",
             format!(
@@ -372,12 +372,12 @@ fn pace(text: &str) -> Result<Pace, WrongFlag> {
     }
 }
 
-/// Interfaces or peers to wait for: far more than a node has, and each is asked for every few
-/// seconds.
+/// How many interfaces or peers may be waited for. A node has far fewer, and each is asked every
+/// few seconds.
 const AWAITED_MAX: usize = 32;
 
 fn interfaces(names: Vec<String>) -> Result<Vec<String>, WrongFlag> {
-    // IFNAMSIZ is 16 with its end; the kernel takes any other characters than these two.
+    // IFNAMSIZ is 16 with the terminating zero. The kernel takes all characters except these two.
     let wrong_name = |name: &&String| {
         name.is_empty()
             || name.len() > 15
@@ -419,7 +419,7 @@ fn peers(given: &[String]) -> Result<Vec<Peer>, WrongFlag> {
         .collect()
 }
 
-/// Those of the flags, and of a file.
+/// The labels from the flags and from a file.
 fn labels(given: &[String], file: Option<&Path>) -> Result<BTreeMap<String, String>, WrongFlag> {
     let mut labels = BTreeMap::new();
     let mut given = given.to_vec();
@@ -467,7 +467,7 @@ fn labels(given: &[String], file: Option<&Path>) -> Result<BTreeMap<String, Stri
     Ok(labels)
 }
 
-/// The runner as an absolute path: it is started with another working directory.
+/// The runner as an absolute path, because it is started in another working directory.
 fn runner(given: Option<PathBuf>) -> Result<PathBuf, WrongFlag> {
     let path = match given {
         Some(path) => path,
@@ -505,7 +505,7 @@ mod tests {
             "/bin/sh",
         ];
         let mut flags = Flags::try_parse_from(fixed).unwrap();
-        // A later flag wins, as if it had been given instead.
+        // A later flag overrides an earlier one.
         flags.update_from(std::iter::once(&"muster-agent").chain(args));
         flags.check()
     }

@@ -1,4 +1,5 @@
-//! The agent put together: what is read at the start, which tasks run, and in which order they end.
+//! The agent put together: what it reads at the start, which tasks run, and in which order they
+//! end.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -23,10 +24,10 @@ use crate::{
     supervisor::{Handle, Supervisor},
 };
 
-/// How long tasks may take to end. Nothing of the workers hangs on it.
+/// How long tasks may take to end. Workers do not depend on them.
 const DRAIN: Duration = Duration::from_secs(3);
 
-/// Runs the agent until a signal. An error is one that a person must see to.
+/// Runs the agent until a signal. A person must act on an error.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let signals = Signals::catch().context("catch signals")?;
     let _lock = lock::take(&config.state_dir, config.node.as_str())?;
@@ -66,7 +67,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             say_ready(file, config.node.to_string(), handle),
         );
     }
-    // Signals are no task: waiting for the second one must not hold up the end.
+    // Signals are not a task, because waiting for the second signal must not delay the end.
     tokio::select! {
         ended = tasks.run(DRAIN) => ended?,
         () = signals.obey(shutdown) => {}

@@ -1,8 +1,8 @@
 //! Why a launcher failed before any rank did: the last line of its log that tells of an error.
 //!
-//! A missing module, a flag torchrun does not know, a store that cannot be reached: everything that
-//! ends torchrun itself stands in `launcher.log` and nowhere else. Once a rank has failed the rank
-//! has the truth, and torchrun's own summary only repeats it.
+//! A missing module, an unknown flag of torchrun, a store that cannot be reached: whatever ends
+//! torchrun itself appears only in `launcher.log`. Once a rank has failed, the rank knows the
+//! cause, and torchrun's own summary only repeats it.
 
 use std::{
     fs::File,
@@ -10,10 +10,10 @@ use std::{
     path::Path,
 };
 
-/// A Python traceback is a few KiB; what stands before the last 64 KiB is not the last word.
+/// A Python traceback is a few KiB long, so the last 64 KiB hold it.
 const TAIL: u64 = 64 << 10;
 
-/// The last word in a launcher's log; none if nothing in it looks like one.
+/// The last error line in a launcher's log. None if no line looks like one.
 pub(crate) fn of(log: &Path) -> io::Result<Option<String>> {
     let mut file = File::open(log)?;
     let start = file.metadata()?.len().saturating_sub(TAIL);
@@ -38,7 +38,7 @@ fn of_stderr(line: &str) -> Option<&str> {
         .map(|(_, text)| text)
 }
 
-/// Frames of a traceback are indented, and so are not meant.
+/// Whether a line begins an error message. Lines of a traceback are indented and do not count.
 fn tells_of_an_error(line: &str) -> bool {
     let flush = line.starts_with(|c: char| !c.is_whitespace());
     flush

@@ -1,6 +1,8 @@
-//! Launchers: one interpreter per job on this node that has imported torch, and from which the
-//! runners of the job's generations are forked. This file keeps the books of them: which there are,
-//! who waits for them, what they take. `launcher.rs` starts, asks and ends one. `core::node::spare`
+//! Launchers: one interpreter per job on this node that has imported torch. The runners of the
+//! job's generations are forked from it.
+//!
+//! This file keeps the books of launchers: which exist, which tasks wait for them, and how much
+//! memory they take. `launcher.rs` starts one, sends it requests and ends it. `core::node::spare`
 //! decides which jobs have one.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,20 +23,20 @@ use launcher::fit;
 pub(crate) use launcher::{Kept, Launcher, Place, clear, read_some};
 pub(crate) use pool::Pool;
 
-/// New modules that are worth another copy of the launcher: below this a rank imports them in some
-/// 50 ms, and a copy takes seconds.
+/// How many new modules are worth another copy of the launcher. A rank imports fewer in about 50
+/// ms, and a copy takes seconds.
 const WORTH_IMPORTING: usize = 50;
 /// All launchers of one node.
 #[derive(Debug, Default)]
 pub(crate) struct Launchers {
     slots: BTreeMap<JobUid, Slot>,
-    /// When each of these jobs last had anything on this node.
+    /// When each of these jobs last had a run or an order on this node.
     last_here: BTreeMap<JobUid, Timestamp>,
     pub(crate) next: u32,
     pub(crate) pool: Pool,
 }
 
-/// `Starting` ends in one of the others. A job has no second launcher on a node after one that
+/// `Starting` becomes one of the others. A job gets no second launcher on a node after one that
 /// failed or took too much memory.
 #[derive(Debug)]
 enum Slot {
@@ -43,13 +45,14 @@ enum Slot {
         waiting: Vec<oneshot::Sender<Result<Launcher, String>>>,
     },
     Ready(Kept),
-    /// The job's generations start without: in lane cold.
+    /// The job's generations start without a launcher, in lane cold.
     Failed(SpareState),
-    /// All launchers take more memory than they may. Each generation imports torch by itself.
+    /// All launchers take more memory than they may. Each generation of this job imports torch
+    /// itself.
     Unaffordable(String),
 }
 
-/// A launcher as a generation finds it.
+/// A job's launcher, as a starting generation finds it.
 #[derive(Debug)]
 pub(crate) enum Found {
     Ready(Launcher),
@@ -57,10 +60,10 @@ pub(crate) enum Found {
     Failed(String),
 }
 
-/// What became of one.
+/// What became of one launcher.
 #[derive(Debug)]
 pub(crate) struct Made {
-    /// None: it is the pool's.
+    /// None: the launcher is the pool's.
     pub(crate) job: Option<JobUid>,
     pub(crate) number: u32,
     pub(crate) outcome: Outcome,
@@ -69,11 +72,11 @@ pub(crate) struct Made {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Ready(Kept),
-    /// No launcher could be started: the job runs in lane cold.
+    /// No launcher could be started, so the job runs in lane cold.
     Without(String),
-    /// The job cannot be started on this node, told to its user.
+    /// The job cannot be started on this node. The user is told this reason.
     Refused(String),
-    /// What one that is ready takes in memory.
+    /// How much memory a ready launcher takes.
     Size(u64),
 }
 
@@ -85,7 +88,8 @@ impl Launchers {
         }
     }
 
-    /// Jobs that have one, are about to, or cannot, and when each last had anything here.
+    /// The jobs that have a launcher, are about to have one, or cannot have one, and when each last
+    /// had anything here.
     pub(crate) fn jobs(&self) -> BTreeMap<JobUid, Timestamp> {
         let last_here = |job: &JobUid| self.last_here.get(job).copied().unwrap_or_default();
         self.slots
@@ -94,14 +98,14 @@ impl Launchers {
             .collect()
     }
 
-    /// Notes which jobs have something here now.
+    /// Notes which jobs have something on this node now.
     pub(crate) fn are_here(&mut self, jobs: BTreeSet<JobUid>, now: Timestamp) {
         self.last_here.retain(|job, _| self.slots.contains_key(job));
         self.last_here
             .extend(jobs.into_iter().map(|job| (job, now)));
     }
 
-    /// Notes that one is being started, and gives its number.
+    /// Notes that a launcher is being started, and returns its number.
     pub(crate) fn begin(&mut self, job: &JobUid) -> u32 {
         self.next += 1;
         self.slots.insert(
@@ -114,7 +118,7 @@ impl Launchers {
         self.next
     }
 
-    /// The job's launcher; None if it has none and starts as if there were no launchers.
+    /// The job's launcher. None if the job has none and starts without one.
     pub(crate) fn find(&mut self, job: &JobUid) -> Option<Found> {
         match self.slots.get_mut(job)? {
             Slot::Starting { waiting, .. } => {
@@ -130,7 +134,8 @@ impl Launchers {
         }
     }
 
-    /// Takes in what became of one. Returned is a launcher that is of no use, to be ended.
+    /// Notes what became of one launcher. Returns a launcher that is not needed, for the caller to
+    /// end.
     pub(crate) fn made(&mut self, made: Made, memory_max: Option<u64>) -> Option<Kept> {
         let Made {
             job,
@@ -167,7 +172,7 @@ impl Launchers {
             Outcome::Size(_) => return None,
         };
         if let Some(Slot::Starting { waiting, .. }) = self.slots.insert(job, slot) {
-            // Who has stopped waiting needs no answer.
+            // A receiver that has stopped waiting needs no answer.
             waiting
                 .into_iter()
                 .for_each(|tell| drop(tell.send(told.clone())));
@@ -193,7 +198,7 @@ impl Launchers {
     ) -> Option<Kept> {
         match self.slots.get_mut(job) {
             Some(Slot::Ready(kept)) if kept.launcher.number == number => kept.bytes = bytes,
-            // Ended since.
+            // The launcher has ended since.
             _ => return None,
         }
         let all = self.bytes_of_jobs();
@@ -206,7 +211,7 @@ impl Launchers {
         }
     }
 
-    /// Memory of the job's launcher, 0 if there is none or it is not known yet.
+    /// Memory of the job's launcher. It is 0 if there is none, or if it is not known yet.
     pub(crate) fn bytes(&self, job: &JobUid) -> u64 {
         match self.slots.get(job) {
             Some(Slot::Ready(kept)) => kept.bytes,
@@ -214,17 +219,17 @@ impl Launchers {
         }
     }
 
-    /// Memory of all that jobs have.
+    /// Memory of the launchers of all jobs.
     pub(crate) fn bytes_of_jobs(&self) -> u64 {
         self.slots.keys().map(|job| self.bytes(job)).sum()
     }
 
-    /// Whether the job has one, is about to, or cannot.
+    /// Whether the job has a launcher, is about to have one, or cannot have one.
     pub(crate) fn is_known(&self, job: &JobUid) -> bool {
         self.slots.contains_key(job)
     }
 
-    /// Whether the job's launcher was not started with what this launch needs.
+    /// Whether the job's launcher was started with something other than what this launch needs.
     pub(crate) fn is_unfit(&self, job: &JobUid, assignment: &Assignment, launch: &Launch) -> bool {
         let Some(Slot::Ready(kept)) = self.slots.get(job) else {
             return false;
@@ -232,16 +237,17 @@ impl Launchers {
         fit(assignment, launch).is_none_or(|wanted| wanted != *kept.launcher.fit)
     }
 
-    /// Gives up the job's launcher, which is to be ended if there is one.
+    /// Gives up the job's launcher. If it is ready, it is returned for the caller to end.
     pub(crate) fn take(&mut self, job: &JobUid) -> Option<Kept> {
         match self.slots.remove(job) {
             Some(Slot::Ready(kept)) => Some(kept),
-            // One that is starting is ended when it is ready: nobody waits for it then.
+            // A launcher that is still starting is ended once it is ready, because nobody waits for
+            // it then.
             _ => None,
         }
     }
 
-    /// What became of the job's, for the coordinator; nothing while it is starting.
+    /// The state of the job's launcher, for the coordinator. None while it is starting.
     pub(crate) fn state(&self, job: &JobUid) -> Option<SpareState> {
         match self.slots.get(job)? {
             Slot::Starting { .. } => None,
@@ -251,8 +257,8 @@ impl Launchers {
         }
     }
 
-    /// The launcher that should import what this generation's ranks have, if they have imported
-    /// enough that is new. `modules`: their list.
+    /// The launcher that should import what this generation's ranks have imported, if enough of
+    /// that is new. `modules` returns their list.
     pub(crate) fn next_imports(
         &mut self,
         job: &JobUid,
@@ -277,7 +283,7 @@ impl Launchers {
 }
 
 impl Found {
-    /// The launcher, once it is ready; why there is none otherwise.
+    /// The launcher once it is ready, or why there is none.
     pub(crate) async fn ready(self) -> Result<Launcher, String> {
         match self {
             Found::Ready(launcher) => Ok(launcher),

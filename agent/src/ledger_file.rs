@@ -1,8 +1,8 @@
 //! The node's ledger on disk: `DIR/ledger.json`, JSON with its checksum, replaced as a whole and
 //! synced before the agent obeys.
 //!
-//! A file that cannot be read is never replaced by an empty one: the node would obey what it has
-//! promised to refuse. A person decides.
+//! A file that cannot be read is never replaced by an empty one, because the node would then obey
+//! what it has promised to refuse. A person must decide.
 
 use std::{
     fs, io,
@@ -54,7 +54,7 @@ struct File {
     ledger: Ledger,
 }
 
-/// The ledger of `node`; a new one where nothing was ever obeyed.
+/// The ledger of `node`. It is a new one if the node has never obeyed anything.
 pub(crate) fn read(dir: &Path, node: &NodeName, runs_exist: bool) -> Result<Ledger, LedgerError> {
     let path = dir.join(NAME);
     let damaged = |what: String| LedgerError::Damaged {

@@ -1,4 +1,4 @@
-//! The node's daemon: tells the coordinator how the node is, obeys its desired state through
+//! The node's daemon. It tells the coordinator the node's state, obeys the desired state through
 //! runners, and owns nothing that a worker needs. Workers and their runners go on whatever happens
 //! to this process.
 //!

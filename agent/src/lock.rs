@@ -1,5 +1,5 @@
-//! One agent per state directory: an exclusive lock on `DIR/lock`, held until the process ends,
-//! however it ends.
+//! One agent per state directory: an exclusive lock on `DIR/lock`, held until the process ends in
+//! any way.
 
 use std::{
     fs::{DirBuilder, File},
@@ -31,7 +31,7 @@ pub(crate) struct Lock {
     _file: File,
 }
 
-/// Makes the directory, readable for this user alone, and locks it.
+/// Makes the directory, which only this user can read, and locks it.
 pub(crate) fn take(dir: &Path, node: &str) -> Result<Lock, LockError> {
     let io = |source: io::Error| LockError::Io {
         dir: dir.to_owned(),
@@ -55,7 +55,7 @@ pub(crate) fn take(dir: &Path, node: &str) -> Result<Lock, LockError> {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
             let mut holder = String::new();
-            // What the holder wrote about itself is for the message only.
+            // The holder's text about itself is only for the message.
             let _ = (&file).take(200).read_to_string(&mut holder);
             let holder = if holder.trim().is_empty() {
                 "another agent".to_owned()

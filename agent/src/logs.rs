@@ -1,9 +1,8 @@
-//! Logs of ranks and launchers, read for users: all of a log or its last lines, then whatever is
-//! written.
+//! Reads the logs of ranks and launchers for users: a whole log or its last lines, then everything
+//! that is written later.
 //!
-//! Each read is a task of its own, bounded in number and in what it holds: one chunk of 64 KiB. It
-//! sends what it has credit for: a reader that does not take its chunks stops its own task and
-//! nothing else.
+//! Each read is its own task. The number of tasks is bounded, and each holds one chunk of 64 KiB. A
+//! task sends only as many chunks as it has credit for, so a slow reader stops only its own task.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -24,12 +23,14 @@ mod tail;
 
 use file::RunLog;
 
-/// Reads at a time: every rank of a large node by one user, or a few users' small jobs.
+/// How many reads may run at a time: one user may read every rank of a large node, or a few users
+/// small jobs.
 const READS_MAX: usize = 64;
-/// Chunks a reader may let pile up on the way: 64 MiB, more than anybody has asked for by mistake.
+/// How many chunks a reader may leave unread on the way: 64 MiB, more than anybody asks for by
+/// mistake.
 const CREDIT_MAX: usize = 1_024;
-/// How often a followed file is looked at: files cannot be waited for as sockets can, and a person
-/// does not see a tenth of a second.
+/// How often a followed file is looked at. A file cannot be waited for as a socket can, and a
+/// person does not notice a tenth of a second.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) struct Logs {
@@ -39,10 +40,10 @@ pub(crate) struct Logs {
     reads: BTreeMap<u64, Open>,
 }
 
-/// One read that has not ended.
+/// A read that has not ended.
 struct Open {
     token: CancellationToken,
-    /// Chunks that may be sent.
+    /// How many chunks may be sent.
     credit: Arc<Semaphore>,
 }
 
@@ -115,12 +116,12 @@ impl Logs {
         };
         self.scope.spawn("log read", async move {
             token.run_until_cancelled(reader.run()).await;
-            // From here on the id counts as free.
+            // The id is free again from here on.
             token.cancel();
         });
     }
 
-    /// The reader has taken chunks and may be sent as many more.
+    /// The reader has taken this many chunks, so it may be sent as many more.
     pub(crate) fn credit(&mut self, id: u64, chunks: u32) {
         if let Some(open) = self.reads.get(&id) {
             let room = CREDIT_MAX.saturating_sub(open.credit.available_permits());
@@ -176,7 +177,7 @@ impl Reader {
             Ok(false) => self.why_absent(),
             Err(e) => format!("{}: {e}", self.log.name()),
         };
-        // The end needs no credit: it is one, and short.
+        // The end needs no credit, because it is a single short chunk.
         let end = LogChunk {
             id: self.read.id,
             at: self.log.at(),
@@ -187,13 +188,14 @@ impl Reader {
         let _ = self.chunks.send(end).await;
     }
 
-    /// False: there never was such a log.
+    /// False: no such log ever existed.
     async fn read(&mut self) -> std::io::Result<bool> {
         match (self.read.from, self.read.tail) {
             (Some(at), _) => self.log.seek(at),
             (None, Some(tail)) => {
                 self.log.seek_tail(tail).await?;
-                // Should this read break before the next line comes, another one can go on here.
+                // If this read breaks before the next line comes, another read can continue from
+                // here.
                 if self.log.is_open()
                     && self
                         .send(file::Lines {
@@ -209,8 +211,8 @@ impl Reader {
             (None, None) => {}
         }
         loop {
-            // Asked before the file is read to its end: what was written before the end is then
-            // certainly seen.
+            // Ask this before reading the file to its end. Everything that was written before the
+            // run's end is then certainly seen.
             let over = self.is_over();
             loop {
                 let lines = self.log.next_lines().await?;
@@ -240,7 +242,7 @@ impl Reader {
         self.chunks.send(chunk).await.map_err(|_| Unwanted)
     }
 
-    /// For the user, why there is no such log.
+    /// Tells the user why there is no such log.
     fn why_absent(&self) -> String {
         let (name, run) = (self.log.name(), &self.run);
         let kept = self.runs.generations(&run.job).unwrap_or_default();
@@ -259,9 +261,9 @@ impl Reader {
         }
     }
 
-    /// Nothing more will be written. Of a run that this node does not know, nobody here can say
-    /// that: the order to start it may be on its way. Such a read ends when the coordinator, who
-    /// knows, cancels it.
+    /// Whether nothing more will be written. A node cannot know that for an unknown run, because
+    /// the order to start it may be on its way. Such a read ends when the coordinator, which knows,
+    /// cancels it.
     fn is_over(&self) -> bool {
         let reports = self.reports.borrow();
         let run = reports

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         return runtime.block_on(say_report(&config));
     }
     let ended = runtime.block_on(daemon::run(config));
-    // A thread that hangs on a disk must not hold up the end.
+    // A thread that hangs on a disk must not delay the end.
     runtime.shutdown_background();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the node would tell the coordinator, for people, and to keep as a fixture.
+/// Prints what the node would tell the coordinator, for people and for fixtures.
 async fn say_report(config: &Config) -> ExitCode {
     let mut facts = Facts::gather(config);
     facts.first_look().await;

@@ -1,5 +1,5 @@
-//! What is checked before anything of a run is started, so that a user reads "script not found on
-//! node-2" and not a torchrun's trace.
+//! The checks before anything of a run is started. They let a user read "script not found on
+//! node-2" instead of a torchrun traceback.
 
 use std::{
     fs,
@@ -20,14 +20,15 @@ mod interpreter;
 
 pub(crate) use interpreter::Answer;
 
-/// Remembers what interpreters have said.
+/// Checks runs, and remembers the answers of interpreters.
 #[derive(Debug, Default)]
 pub(crate) struct Preflight {
     interpreters: interpreter::Interpreters,
 }
 
 impl Preflight {
-    /// What the run's interpreter has, or why the run cannot be started here, for its user.
+    /// Returns what the run's interpreter has, or tells the user why the run cannot be started
+    /// here.
     pub(crate) async fn check(
         &self,
         assignment: &Assignment,
@@ -103,7 +104,7 @@ impl Preflight {
                 FORGIVES_BIND.1
             ));
         }
-        // What a program of another kind runs is not known by torchrun's interpreter.
+        // torchrun's interpreter does not know what a program of another kind runs.
         if matches!(entry, Entry::Program { .. }) {
             answer.stack = Stack::default();
         }
@@ -111,8 +112,8 @@ impl Preflight {
     }
 }
 
-/// A process of one of this agent's runs, which all carry their directory in the environment, or
-/// one that has ended since it was seen.
+/// Whether the process belongs to one of this agent's runs, which all carry their directory in the
+/// environment. A process that has ended since it was seen counts too.
 fn is_ours(pid: u32, runs: &Path) -> bool {
     match fs::read(format!("/proc/{pid}/environ")) {
         Ok(environment) => {
@@ -201,7 +202,7 @@ mod tests {
         }
     }
 
-    /// A directory with an interpreter that says the given version, and a script.
+    /// A directory with an interpreter that answers with `says`, and a script.
     fn bench(says: &str) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in [
@@ -343,7 +344,7 @@ mod tests {
             .env(torchrun::RUN_DIR, "/state/runs/a-g1")
             .spawn()
             .unwrap();
-        // The environment is the child's own once it executes; until then it is this test's.
+        // Before it executes its program, the child still has this test's environment.
         while fs::read_to_string(format!("/proc/{}/comm", ours.id()))
             .unwrap()
             .trim()

@@ -1,4 +1,4 @@
-//! A run's way from accepted to a runner that holds its place.
+//! Takes a run from "accepted" to a runner that holds its place.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -27,19 +27,19 @@ use crate::{
     run_dir::{Accepted, Runs},
 };
 
-/// A runner says that it is ready within milliseconds; a disk that takes this long to sync two
-/// small files is broken.
+/// How long a runner may take to become ready. It needs milliseconds; a disk that takes this long
+/// to sync two small files is broken.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// Log of one rank before it is rotated once.
+/// Size of one rank's log before it is rotated.
 const LOG_BYTES: u64 = 64 << 20;
-/// A runner that nobody started and nobody talks to ends: its agent was killed between holding and
-/// starting, and none came back.
+/// A runner that was not started, and that no agent is connected to, ends after this long. Its
+/// agent was killed between holding and starting, and none came back.
 const IDLE_TIMEOUT_MS: u64 = 300_000;
-/// The runner's own answer that its directory is taken.
+/// The runner's exit status when its directory is taken.
 const TAKEN: i32 = 3;
 
-/// Checks that the run can be started here and brings its runner up, forked from the job's launcher
-/// where the lane has one. The error is for the user.
+/// Checks that the run can be started here, and starts its runner. The runner is forked from the
+/// job's launcher if the lane has one. The error is for the user.
 pub(crate) async fn prepare(
     assignment: &Assignment,
     term: Term,
@@ -49,7 +49,7 @@ pub(crate) async fn prepare(
     preflight: &Preflight,
     launcher: Option<Found>,
 ) -> Result<(), String> {
-    // The store's port is not known yet, and no check depends on it.
+    // The store's port is not known yet. No check depends on it.
     let anywhere = Endpoint {
         host: site.report.address.clone(),
         port: 1,
@@ -89,7 +89,7 @@ pub(crate) async fn prepare(
         .map_err(|e| trouble("describe the run to its runner", &e))?;
     let (gpus, fenced) = (assignment.gpus.clone(), assignment.fence_after.is_some());
     let job = assignment.name.to_string();
-    // Lane direct does not wait for a launcher: it uses one that is ready.
+    // Lane direct does not wait for a launcher, but uses one that is ready.
     let launcher = launcher.filter(|found| {
         lane != Lane::Cold && (lane != Lane::Direct || matches!(found, Found::Ready(_)))
     });
@@ -160,7 +160,7 @@ pub(crate) fn hold(assignment: &Assignment, site: &Site, address: IpAddr) -> wir
         nnodes: assignment.node_count,
         world_size: assignment.world_size,
         store: assignment.hosts_store.then(|| wire::StoreSpec {
-            // Port 0: the kernel finds a free one, new for every generation.
+            // Port 0 makes the kernel choose a free port, a new one for every generation.
             bind: SocketAddr::new(address, 0).to_string(),
             run_id: assignment.rendezvous.clone(),
         }),
@@ -177,7 +177,8 @@ fn millis(period: Duration) -> u64 {
     u64::try_from(period.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns once the runner can be talked to. It leaves this process's session and outlives it.
+/// Starts a runner and returns once it can be talked to. The runner leaves this process's session
+/// and outlives it.
 pub(crate) async fn start_runner(runner: &Path, dir: &PathBuf) -> Result<(), String> {
     let mut command = Command::new(runner);
     command
@@ -203,7 +204,7 @@ pub(crate) async fn start_runner(runner: &Path, dir: &PathBuf) -> Result<(), Str
             ));
         }
     };
-    // A runner started by this agent's predecessor just before it was killed is as good.
+    // "Taken" is as good: an earlier agent started this runner just before it was killed.
     if output.status.success() || output.status.code() == Some(TAKEN) {
         return Ok(());
     }

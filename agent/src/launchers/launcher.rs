@@ -1,5 +1,5 @@
-//! One launcher. It lives in `runs/<job uid>-launcher-<n>`, below a runner of its own that ends
-//! soon after its agent does. The runners it has forked do not depend on it.
+//! One launcher. It lives in `runs/<job uid>-launcher-<n>`, below its own runner, which ends soon
+//! after the agent does. The runners that it has forked do not depend on it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,30 +34,30 @@ use crate::{
     prepare,
 };
 
-/// A launcher's runner ends this long after its agent: an agent that is restarted starts another.
+/// A launcher's runner ends this long after its agent. A restarted agent starts another launcher.
 const IDLE_TIMEOUT_MS: u64 = 5_000;
-/// A launcher forks in milliseconds, and waits 15 s for the runner it has forked, which syncs two
+/// A launcher forks in milliseconds. It waits up to 15 s for the forked runner, which syncs two
 /// files.
 const FORK_TIMEOUT: Duration = Duration::from_secs(20);
-/// For killing one process that only waits, and its runner's last words.
+/// Enough to kill one waiting process and to read its runner's last status.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
-/// For the import of torch, and of what the job imports: as long as the coordinator waits for a
-/// node that is to join.
+/// The limit for importing torch and what the job imports. The coordinator waits as long for a node
+/// that is to join.
 const IMPORT_MAX: Duration = Duration::from_secs(60);
-/// For an import that nobody waits for, at the lowest priority beside jobs that take all
-/// processors: 3 s of processor time were seen to take more than a minute.
+/// The limit for an import that nobody waits for. It has the lowest priority: beside jobs that used
+/// all processors, 3 s of processor time took more than a minute.
 const POOL_IMPORT_MAX: Duration = Duration::from_secs(600);
-/// Longest list of modules that is handed on: 10,000 names and files of 100 bytes.
+/// The longest list of modules that is passed on: 10,000 names and files of 100 bytes.
 const MODULES_BYTES: u64 = 1 << 20;
-/// The job's uid has 256 bytes at most, and a generation 20 digits. The directory of a run is
-/// written over that of its launcher in the environment that the kernel shows, so a launcher that
-/// does not know its job keeps as much room.
+/// The room for a run's directory name: the job's uid has at most 256 bytes, and a generation 20
+/// digits. The run's directory is written over the launcher's directory in the environment that the
+/// kernel shows. A launcher without a job must therefore reserve this room.
 const RUN_DIR_MAX: usize = 256 + 2 + 20;
-/// What torchrun itself imports, for the lane in which it runs in the launcher.
+/// The modules that torchrun itself imports, for the lane in which it runs in the launcher.
 const TORCHRUN_SCRIPT: &str = "import torch.distributed.run, torch.distributed.launcher.api\n\
      import torch.distributed.elastic.agent.server.local_elastic_agent\n\
      import torch.distributed.elastic.rendezvous.static_tcp_rendezvous, torch.distributed.elastic.rendezvous.registry\n";
-/// Lies in the launcher's directory for it to read.
+/// A file in the launcher's directory, from which it reads the script above.
 const TORCHRUN_FILE: &str = "torchrun_imports.py";
 
 /// A launcher that is ready, and the connection that keeps it.
@@ -66,23 +66,22 @@ pub(crate) struct Kept {
     pub(super) launcher: Launcher,
     stream: UnixStream,
     pub(super) bytes: u64,
-    /// The generation whose imports were looked at last.
+    /// The newest generation whose imports were examined.
     pub(super) seen: Option<Generation>,
-    /// Modules that a copy of it was told to import.
+    /// The modules that a copy of it was told to import.
     pub(super) told: BTreeSet<String>,
-    /// The files of its interpreter and packages, with their times, as it was started.
+    /// The files of its interpreter and packages, with their modification times at its start.
     files: Vec<(PathBuf, Option<SystemTime>)>,
 }
 
-/// What whoever forks from a launcher must know of it.
+/// What a caller must know to fork from a launcher.
 #[derive(Clone, Debug)]
 pub(crate) struct Launcher {
     dir: PathBuf,
     pub(super) number: u32,
-    /// What it was started with, as far as it must be the same in a generation that is forked from
-    /// it.
+    /// What it was started with, so far as a forked generation must have the same.
     pub(super) fit: Box<Fit>,
-    /// It was one of the warm pool's.
+    /// It comes from the warm pool.
     pub(crate) pooled: bool,
 }
 
@@ -95,13 +94,13 @@ pub(super) struct Fit {
     ranks: u32,
 }
 
-/// Where one is to be started, and with what.
+/// Where a launcher is to be started, and with what.
 pub(crate) struct Place {
     pub(crate) dir: PathBuf,
     pub(crate) number: u32,
     pub(crate) runner: PathBuf,
     pub(crate) site: Site,
-    /// Nobody waits for it: it takes no time from workers.
+    /// Nobody waits for this launcher, so it takes no time from workers.
     pub(crate) background: bool,
 }
 
@@ -118,9 +117,9 @@ pub(super) fn fit(assignment: &Assignment, launch: &Launch) -> Option<Fit> {
 }
 
 impl Place {
-    /// Starts a launcher for a job, if the job can be started here at all. `ahead`: the job has not
-    /// run here yet, so that the launcher imports what its script certainly imports. `pooled`: one
-    /// of the warm pool, which is taken if it still fits.
+    /// Starts a launcher for a job, if the job can be started here at all. `ahead` means that the
+    /// job has not run here yet, so the launcher imports what its script certainly imports.
+    /// `pooled` is a launcher of the warm pool, which is used if it still fits.
     pub(crate) async fn start(
         self,
         assignment: &Assignment,
@@ -198,8 +197,8 @@ impl Place {
         }
     }
 
-    /// Makes a launcher of the pool the job's, or gives it back with nothing if it does not fit any
-    /// more.
+    /// Gives a launcher of the pool to the job. If it no longer fits, it is returned as the second
+    /// value.
     async fn adopt(
         &self,
         assignment: &Assignment,
@@ -304,7 +303,7 @@ impl Place {
         Ok(kept)
     }
 
-    /// Has it import what this job's ranks need beside torch.
+    /// Makes the launcher import what this job's ranks need besides torch.
     async fn import_ahead(
         &self,
         assignment: &Assignment,
@@ -336,7 +335,7 @@ struct Checked {
     lane: Lane,
 }
 
-/// The script that the ranks run, if it is one.
+/// The script that the ranks run. None if they run a module.
 fn script(assignment: &Assignment, dir: &str) -> Option<PathBuf> {
     let (_, argv) = torchrun::ranks(assignment)?;
     argv.first()
@@ -345,8 +344,8 @@ fn script(assignment: &Assignment, dir: &str) -> Option<PathBuf> {
 }
 
 impl Launcher {
-    /// Forks a runner for the directory of a generation, in which its `hold.json` lies. Returns
-    /// when it can be talked to.
+    /// Forks a runner for the directory of a generation, which holds its `hold.json`. Returns once
+    /// that runner can be talked to.
     pub(crate) async fn fork(&self, dir: &Path) -> Result<(), String> {
         let mut stream =
             reach(&self.dir).map_err(|e| format!("its launcher cannot be reached: {e}"))?;
@@ -361,8 +360,8 @@ impl Launcher {
         forked.map_err(|why| self.why(&why))
     }
 
-    /// Has a copy of the launcher import what `list` says, and serve the forks from then on.
-    /// Without it, ranks import by themselves.
+    /// Makes a copy of the launcher import what `list` says, and serve the forks from then on. If
+    /// it fails, the ranks import these modules themselves.
     pub(crate) async fn preload(&self, list: &str) {
         let told = async {
             fs::write(self.dir.join(record::PRELOAD), list)
@@ -384,8 +383,8 @@ impl Launcher {
         self.number
     }
 
-    /// The memory it uses with its copies: the proportional set size (Pss), since ranks share its
-    /// pages. None if it is gone.
+    /// The memory that it and its copies use, as proportional set size (Pss), because ranks share
+    /// its pages. None if it is gone.
     pub(crate) fn memory(&self) -> Option<u64> {
         let runner = muster_runner::Record::read(&self.dir).ok()?.runner?.pid;
         let launchers = children(runner)?;
@@ -408,7 +407,7 @@ impl Launcher {
         Some(launchers.iter().chain(&copies).filter_map(kib).sum::<u64>() * 1_024)
     }
 
-    /// A refusal with the last line that the launcher has printed, which is as a rule an exception.
+    /// A refusal with the last error line that the launcher has printed, usually an exception.
     fn why(&self, refusal: &str) -> String {
         let log = self.dir.join(record::LOGS).join(record::LAUNCHER_LOG);
         match last_words::of(&log) {
@@ -428,7 +427,7 @@ fn children(pid: i32) -> Option<Vec<i32>> {
     )
 }
 
-/// What ranks that ran have imported.
+/// The list of modules that earlier ranks have imported.
 pub(crate) fn read_some(path: &Path) -> String {
     use io::Read;
     let mut bytes = Vec::new();
@@ -441,12 +440,13 @@ impl Kept {
         &self.launcher
     }
 
-    /// Whether its runner has ended, as it does when its launcher has. It says nothing unasked.
+    /// Whether its runner has ended, as it does when its launcher has ended. The runner sends
+    /// nothing without a request.
     pub(super) fn is_gone(&self) -> bool {
         !matches!(self.stream.try_read(&mut [0u8; 1]), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Ends it and removes what it left.
+    /// Ends the launcher and removes its directory.
     pub(crate) async fn end(mut self) {
         let dir = &self.launcher.dir;
         let exchange = async {
@@ -457,7 +457,7 @@ impl Kept {
                 }))
                 .await?;
             self.stream.write_all(&line(Command::Subscribe)).await?;
-            // The runner of a launcher that has ended goes.
+            // The runner of an ended launcher goes, which closes the stream.
             while self.stream.read(&mut [0u8; 4096]).await? > 0 {}
             io::Result::Ok(())
         };
@@ -471,7 +471,7 @@ impl Kept {
     }
 }
 
-/// Ends what an earlier agent has left.
+/// Ends a launcher that an earlier agent has left.
 pub(crate) async fn clear(dir: PathBuf) {
     let fit = Fit {
         program: String::new(),
@@ -499,7 +499,7 @@ pub(crate) async fn clear(dir: PathBuf) {
             .end()
             .await;
         }
-        // Its runner is gone, and with it, by the kernel's hand, its launcher.
+        // Its runner is gone, and the kernel has killed the launcher with it.
         Err(_) => drop(fs::remove_dir_all(&dir)),
     }
 }

@@ -14,15 +14,15 @@ use tracing::info;
 
 use super::Kept;
 
-/// Interpreters that are remembered: twice as many as a pool may hold, so that one that comes back
-/// is known.
+/// How many interpreters are remembered: twice as many as a pool may hold, so that an interpreter
+/// that comes back is known.
 const USED_MAX: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     limit: usize,
     members: BTreeMap<u32, Member>,
-    /// What jobs here were started with, the newest first, and how a launcher for it is started.
+    /// What jobs here were started with, the newest first, and how to start a launcher for each.
     used: Vec<(Key, Assignment)>,
     busy_at: Option<Timestamp>,
     size: u64,
@@ -48,7 +48,7 @@ impl Pool {
         self.limit == 0
     }
 
-    /// For people; nothing where there is none.
+    /// The pool's state, for people. None if there is no pool.
     pub(crate) fn shown(&self) -> Option<WarmPool> {
         let ready = || {
             self.members
@@ -70,7 +70,7 @@ impl Pool {
         self.used.truncate(USED_MAX);
     }
 
-    /// Gives up a launcher that is ready, to a job.
+    /// Gives a ready launcher up for a job.
     pub(crate) fn take(&mut self, key: &Key) -> Option<Kept> {
         let fits = |member: &Member| member.key == *key && member.kept.is_some();
         let number = self
@@ -81,7 +81,7 @@ impl Pool {
         self.members.remove(&number)?.kept
     }
 
-    /// Removes those that have ended by themselves, to be cleared away.
+    /// Removes the launchers that have ended by themselves, for the caller to clear away.
     pub(crate) fn gone(&mut self) -> Vec<Kept> {
         let is_gone =
             |_: &u32, member: &mut Member| member.kept.as_ref().is_some_and(Kept::is_gone);
@@ -91,7 +91,7 @@ impl Pool {
             .collect()
     }
 
-    /// What is to be done now.
+    /// What the pool must do now.
     pub(crate) fn plan(
         &mut self,
         now: Timestamp,
@@ -127,7 +127,7 @@ impl Pool {
         )
     }
 
-    /// Notes that one is being started, and says how.
+    /// Notes that a launcher is being started. Returns how to start it.
     pub(crate) fn begin(&mut self, number: u32, key: Key, now: Timestamp) -> Option<Assignment> {
         let bare = self.used.iter().find(|(known, _)| *known == key)?.1.clone();
         self.members.insert(
@@ -141,7 +141,7 @@ impl Pool {
         Some(bare)
     }
 
-    /// Takes in one that is ready. Returned is one of no use, to be ended.
+    /// Notes that a launcher is ready. Returns it if it is not needed, for the caller to end.
     pub(crate) fn ready(&mut self, number: u32, kept: Kept) -> Option<Kept> {
         match self.members.get_mut(&number) {
             Some(member) => {
@@ -152,7 +152,8 @@ impl Pool {
         }
     }
 
-    /// One could not be started. None is tried with this interpreter before another job uses it.
+    /// Notes that a launcher could not be started. The pool does not try this interpreter again
+    /// until another job uses it.
     pub(crate) fn failed(&mut self, number: u32, why: &str) {
         if let Some(member) = self.members.remove(&number) {
             info!("no launcher for the warm pool: {why}");
@@ -171,7 +172,7 @@ impl Pool {
         }
     }
 
-    /// Removes one. None if it is starting: it is ended when it is ready.
+    /// Removes a launcher. None if it is still starting; it is then ended once it is ready.
     pub(crate) fn remove(&mut self, number: u32) -> Option<Kept> {
         self.members.remove(&number)?.kept
     }

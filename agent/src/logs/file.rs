@@ -1,9 +1,9 @@
-//! One log of a run as a stream of whole lines, over its rotation: `rank-0.log` is being written,
-//! `rank-0.log.N` is an older part of it that ends at byte N of the log as a whole.
+//! One log of a run as a stream of whole lines, across its rotations. `rank-0.log` is being
+//! written. `rank-0.log.N` is an older part of it, which ends at byte N of the log as a whole.
 //!
-//! The runner rotates by renaming; whoever reads keeps the file it has open, reads it to its end
-//! and goes on with the one that begins there. Every byte has one position for ever, so a reader
-//! knows what it has missed, and another may go on where it was.
+//! The runner rotates by renaming. A reader keeps its file open, reads it to its end and continues
+//! with the file that begins there. Every byte keeps its position for ever, so a reader knows how
+//! much it has missed, and another reader can continue from the same place.
 
 use std::{
     io::{self, SeekFrom},
@@ -19,16 +19,16 @@ use tokio::{
 
 use super::tail::Tail;
 
-/// Bytes of one chunk: four of the longest lines the runner writes, and small beside a message.
+/// Bytes of one chunk: four of the runner's longest lines, and small compared with a message.
 pub(super) const CHUNK: usize = 64 << 10;
 
 pub(super) struct RunLog {
     dir: PathBuf,
     name: String,
-    /// Everything before this is read.
+    /// All bytes before this position are read.
     at: u64,
     open: Option<Part>,
-    /// Read, but not yet a whole line; begins at `at`.
+    /// Bytes that are read but not yet a whole line. They begin at `at`.
     partial: Vec<u8>,
     opened: bool,
 }
@@ -37,18 +37,18 @@ pub(super) struct RunLog {
 struct Part {
     file: File,
     start: u64,
-    /// Nothing more is written to it.
+    /// Nothing more is written to this file.
     full: bool,
 }
 
-/// What one read brought.
+/// The result of one read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Lines {
-    /// None if nothing more is written yet.
+    /// Empty if nothing more is written yet.
     pub(super) lines: Vec<String>,
-    /// Where the log goes on after them.
+    /// Where the log continues after them.
     pub(super) at: u64,
-    /// Bytes before them that were overwritten before anybody read them.
+    /// How many bytes before them were removed before they were read.
     pub(super) lost: u64,
 }
 
@@ -74,7 +74,7 @@ impl RunLog {
         &self.name
     }
 
-    /// Whether there was a file, be it empty.
+    /// Whether a file existed, even an empty one.
     pub(super) fn is_open(&self) -> bool {
         self.opened
     }
@@ -84,13 +84,13 @@ impl RunLog {
         self.at
     }
 
-    /// Places the reading at a position that an earlier one gave.
+    /// Moves the reader to a position that an earlier read gave.
     pub(super) fn seek(&mut self, at: u64) {
         (self.at, self.open) = (at, None);
         self.partial.clear();
     }
 
-    /// Places the reading before the last `tail` lines.
+    /// Moves the reader before the last `tail` lines.
     pub(super) async fn seek_tail(&mut self, tail: u32) -> io::Result<()> {
         let mut parts = self.parts().await?;
         self.opened = !parts.is_empty();
@@ -128,8 +128,8 @@ impl RunLog {
             if !chunk.is_empty() {
                 self.partial.append(&mut chunk);
                 let lines = match self.whole_lines() {
-                    // No runner has written such a line: the file is damaged. It is shown in
-                    // pieces, and never held as a whole.
+                    // No runner writes such a line, so the file is damaged. It is shown in pieces
+                    // and never held as a whole.
                     lines if lines.is_empty() && self.partial.len() >= CHUNK => {
                         vec![self.take(self.partial.len())]
                     }
@@ -147,7 +147,7 @@ impl RunLog {
             if part.full {
                 self.open = None;
                 if !self.partial.is_empty() {
-                    // The runner puts no line into two files: this one is damaged.
+                    // The runner never splits a line over two files, so this file is damaged.
                     let lines = vec![self.take(self.partial.len())];
                     return Ok(Lines {
                         lines,
@@ -156,8 +156,8 @@ impl RunLog {
                     });
                 }
             } else if is_replaced(&part.file, &self.dir, &self.name, self.at).await? {
-                // It is read once more: the last lines may have been written since it was read to
-                // its end.
+                // The file is read once more: its last lines may have been written after the read
+                // that reached its end.
                 part.full = true;
             } else {
                 return Ok(Lines {
@@ -169,8 +169,8 @@ impl RunLog {
         }
     }
 
-    /// Opens the part that `at` lies in, or the first after it. Returns how many bytes there are no
-    /// more; `None`: there is no such part yet.
+    /// Opens the part that contains `at`, or the first part after it. Returns how many bytes no
+    /// longer exist. `None`: there is no such part yet.
     async fn open_next(&mut self) -> io::Result<Option<u64>> {
         let mut missed = 0;
         for mut part in self.parts().await? {
@@ -191,20 +191,22 @@ impl RunLog {
         Ok(None)
     }
 
-    /// All parts that there are, oldest first.
+    /// All existing parts, the oldest first.
     async fn parts(&self) -> io::Result<Vec<Part>> {
         let mut ends = full_ends(&self.dir, &self.name).await?;
         loop {
             let newest = open(&self.dir.join(&self.name)).await?;
             let now = full_ends(&self.dir, &self.name).await?;
             if now != ends {
-                // Renamed between the two looks: which part the file is cannot be told.
+                // A rename came between the two looks, so it is unclear which part the open file
+                // is.
                 ends = now;
                 continue;
             }
             let (mut parts, mut start) = (Vec::new(), 0);
             for &end in &ends {
-                // Removed since the look: the part after it begins where it ended all the same.
+                // The part may have been removed since the look. The next part still begins where
+                // this one ended.
                 start = end;
                 if let Some(file) =
                     open(&self.dir.join(record::rotated_log(&self.name, end))).await?
@@ -215,7 +217,7 @@ impl RunLog {
                         start: end.saturating_sub(len),
                         full: true,
                     });
-                    // Older runners did not know where a part ends, and called it 1.
+                    // Older runners did not know where a part ends, and named it 1.
                     start = end.max(len);
                 }
             }
@@ -247,7 +249,7 @@ impl RunLog {
     }
 }
 
-/// Where the parts that are full end, ascending.
+/// The positions at which the full parts end, in ascending order.
 async fn full_ends(dir: &Path, name: &str) -> io::Result<Vec<u64>> {
     let mut files = match tokio::fs::read_dir(dir).await {
         Ok(files) => files,
@@ -265,13 +267,13 @@ async fn full_ends(dir: &Path, name: &str) -> io::Result<Vec<u64>> {
     Ok(ends)
 }
 
-/// Whether the open file, of which everything before `at` is read, is no longer the one that is
-/// written.
+/// Whether the runner no longer writes to this file. Everything before `at` has been read from it.
 async fn is_replaced(file: &File, dir: &Path, name: &str, at: u64) -> io::Result<bool> {
     let here = file.metadata().await?;
     match tokio::fs::metadata(dir.join(name)).await {
         Ok(there) => Ok((here.dev(), here.ino()) != (there.dev(), there.ino())),
-        // Purged, or between two names: the next part may never come, for want of room.
+        // The log was purged, or is between two names. The next part may never come, for want of
+        // room.
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(full_ends(dir, name)
             .await?
             .last()
@@ -311,7 +313,7 @@ mod tests {
         }
     }
 
-    /// The runner's rotation.
+    /// Rotates the log as the runner does.
     fn rotate(path: &Path, start: &mut u64) {
         let end = *start + fs::metadata(path).unwrap().len();
         fs::rename(
@@ -355,7 +357,7 @@ mod tests {
             assert_eq!(last(&path, tail).await.concat(), lines, "tail {tail}");
         }
         assert_eq!(all(&mut RunLog::new(path.clone())).await.concat(), "abcde");
-        // As runners named the older half that did not know where it ends.
+        // Rename it as older runners did, which did not know where a part ends.
         fs::rename(
             path.with_file_name("rank-0.log.6"),
             path.with_file_name("rank-0.log.1"),
@@ -375,7 +377,7 @@ mod tests {
         assert_eq!(last(&path, 5_000).await, lines);
     }
 
-    /// A progress bar is a line of many pieces.
+    /// A progress bar is a line with many pieces.
     #[tokio::test]
     async fn the_last_lines_are_whole_ones() {
         let (_dir, path) = log();
@@ -422,8 +424,8 @@ mod tests {
         assert_eq!(log.at(), 19);
     }
 
-    /// A part may be removed after its name was read: then the next part begins where it ended, and
-    /// what was in it is lost.
+    /// A part may be removed after its name was read. The next part then begins where it ended, and
+    /// its bytes are lost.
     #[tokio::test]
     async fn a_part_that_is_removed_while_it_is_looked_for_is_told_as_lost() {
         let (dir, path) = log();
@@ -444,8 +446,8 @@ mod tests {
         );
     }
 
-    /// A rotation may fall between any two looks of a reader: what it gets is without a gap, or the
-    /// gap is told to the byte.
+    /// A rotation may come between any two looks of a reader. The reader then gets everything, or
+    /// is told the exact number of lost bytes.
     #[tokio::test]
     async fn a_reader_beside_a_writer_that_rotates_all_the_time_misses_nothing_unsaid() {
         let (_dir, path) = log();
@@ -495,7 +497,7 @@ mod tests {
                 rotate(&path, &mut start);
             }
         }
-        // Of bytes 0 to 30, a runner keeps 18 to 30.
+        // The runner keeps bytes 18 to 30 of 0 to 30.
         let late = Lines {
             lines: vec!["3a".into(), "3b".into()],
             at: 24,
@@ -542,8 +544,8 @@ mod tests {
         assert_eq!(all(&mut end).await, ["5a"]);
     }
 
-    /// What a rank wrote has no checksum: a damaged log is shown as it is, but never more of it
-    /// than there is, and a bound at a time.
+    /// A rank's output has no checksum. A damaged log is shown as it is, without invented bytes and
+    /// at most one chunk at a time.
     #[tokio::test]
     async fn garbage_is_shown_in_pieces_and_a_cut_shows_what_is_left() {
         let (_dir, path) = log();

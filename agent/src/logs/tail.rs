@@ -1,5 +1,5 @@
-//! The search for the last lines of a log, backwards through its parts. Pieces of a line count as
-//! the line that they belong to.
+//! Searches a log backwards through its parts for its last lines. Pieces of a line count as one
+//! line.
 
 use std::io::{self, SeekFrom};
 
@@ -10,15 +10,15 @@ use tokio::{
 
 use super::file::CHUNK;
 
-/// Where in a line of the CRI format its tag stands, after 30 bytes of time and 6 of the stream's
-/// name: `P` is not the end of a line.
+/// The position of the tag in a line of the CRI format, after 30 bytes of time and 6 of the
+/// stream's name. The tag `P` means that the line does not end here.
 const TAG: usize = 38;
 
 pub(super) struct Tail {
     wanted: u64,
-    /// Lines that end behind the place looked at.
+    /// How many lines end behind the current place.
     found: u64,
-    /// Something was seen that ends no line: a line that has not ended counts as one.
+    /// An unfinished line was seen. It counts as a line.
     open: bool,
 }
 
@@ -37,8 +37,8 @@ impl Tail {
         if self.wanted == 0 {
             return Ok(Some(end));
         }
-        // Of the line that is looked at, its beginning is at the front of `behind`: its tag may lie
-        // behind the block.
+        // `behind` starts with the beginning of the line that is being examined, because its tag
+        // may lie behind the block.
         let mut behind = Vec::new();
         let mut next = end;
         while end > 0 {
@@ -48,7 +48,7 @@ impl Tail {
             file.read_exact(&mut block).await?;
             block.extend_from_slice(&behind);
             let last = (end - start) as usize;
-            // Each newline but the file's last one has the beginning of a line behind it.
+            // Each newline except the file's last one is followed by the beginning of a line.
             for at in (0..last).rev().filter(|at| block[*at] == b'\n') {
                 let begins = start + at as u64 + 1;
                 if begins < next && self.begins_before(&block[at + 1..]) {
@@ -62,7 +62,7 @@ impl Tail {
         Ok((next > 0 && self.begins_before(&behind)).then_some(next))
     }
 
-    /// Takes one more line. True if those behind it are as many as wanted.
+    /// Takes one more line. True if as many lines as wanted come after it.
     fn begins_before(&mut self, line: &[u8]) -> bool {
         if line.get(TAG) == Some(&b'P') {
             self.open |= self.found == 0;

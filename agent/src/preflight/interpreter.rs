@@ -1,4 +1,5 @@
-//! What a job's interpreter has: asked of it, and remembered for as long as it is true.
+//! What a job's interpreter has. The interpreter is asked, and its answer is remembered for as long
+//! as it is true.
 
 use std::{
     collections::BTreeMap,
@@ -15,15 +16,15 @@ use muster_core::{
 };
 use tokio::process::Command;
 
-/// Asking an interpreter takes 60 ms here and many seconds from a cold network file system; beyond
-/// this it would not train either.
+/// How long an interpreter may take to answer. It takes 60 ms from a local disk and many seconds
+/// from a cold network file system. A slower one could not train either.
 const ASK_TIMEOUT: Duration = Duration::from_secs(60);
-/// An answer is good for this long: a re-form must not wait for it, and a torch that was put in
-/// front of the other is noticed the same day.
+/// How long an answer stays valid. A re-form must not wait for a new answer, and a torch that was
+/// put in front of the other is noticed the same day.
 const ANSWER_KEPT: Duration = Duration::from_secs(4 * 3_600);
-/// Interpreters remembered; a node uses a few.
+/// How many answers are remembered. A node uses a few interpreters.
 const ANSWERS_MAX: usize = 64;
-/// Files an answer is read from: three, each named on a line.
+/// The most files that an answer may name. It names three, each on a line.
 const FILES_MAX: usize = 8;
 
 const QUESTION: &str = include_str!("ask.py");
@@ -31,15 +32,15 @@ const QUESTION: &str = include_str!("ask.py");
 /// Remembers what interpreters have said.
 #[derive(Debug, Default)]
 pub(super) struct Interpreters {
-    /// A leaf cache: held for a look only, never across an await.
+    /// A leaf cache. The lock is held only for a look, never across an await.
     said: Mutex<BTreeMap<Asked, (Instant, Answer)>>,
 }
 
-/// What decides on the answer, beside the files themselves: the interpreter, of which time, and the
-/// variables that [`DECIDING`] names.
+/// What determines the answer, besides the files themselves: the interpreter, its modification
+/// time, and the variables that [`DECIDING`] names.
 type Asked = (PathBuf, Option<SystemTime>, [Option<String>; 5]);
 
-/// Where torch is looked for, and which locale the interpreter takes.
+/// Variables that determine where torch is looked for and which locale the interpreter takes.
 const DECIDING: [&str; 5] = [
     "PYTHONPATH",
     "LANG",
@@ -55,16 +56,16 @@ pub(super) type Torch = (u32, u32);
 pub(crate) struct Answer {
     pub(crate) interpreter: Interpreter,
     pub(crate) stack: Stack,
-    /// `LC_CTYPE` as its children find it: in a C locale CPython sets it for them.
+    /// `LC_CTYPE` as the interpreter's children find it. In a C locale CPython sets it for them.
     pub(crate) ctype: Option<String>,
-    /// As they were then: an upgrade replaces them.
+    /// The files that the answer was read from, with their times. An upgrade replaces them.
     read_from: Vec<(PathBuf, Option<SystemTime>)>,
 }
 
 impl Answer {
-    /// What this interpreter is made of, and since when: the files it was asked from, and the
-    /// folder that holds the distribution of torch, which changes with each package that is
-    /// installed beside it. Blocks for a look at the disk.
+    /// The files that this interpreter consists of, with their times: the files that its answer was
+    /// read from, and the folder with torch's distribution. That folder changes with each package
+    /// that is installed into it. This blocks for a look at the disk.
     pub(crate) fn files(&self) -> Vec<(PathBuf, Option<SystemTime>)> {
         let site = self
             .read_from
@@ -197,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// A site-packages with a torch that cannot be imported, and what it needs.
+    /// A site-packages folder with a torch that cannot be imported, and its dependencies.
     fn install(site: &Path, torch: &str, cuda: &str, nccl: Option<&str>) {
         let write = |name: String, text: String| {
             let file = site.join(name);
@@ -222,7 +223,7 @@ mod tests {
                 "from typing import Optional\n__version__ = '{torch}'\ncuda: Optional[str] = {cuda}\nhip: Optional[str] = None\n"
             ),
         );
-        // There is always one for another program.
+        // There is always a NCCL package, possibly one for another program.
         let nccl = nccl.unwrap_or("9.9.9");
         write(
             format!("nvidia_nccl_cu13-{nccl}.dist-info/METADATA"),
@@ -248,7 +249,7 @@ mod tests {
         }
     }
 
-    /// The system's interpreter, without what is installed for it.
+    /// The system's interpreter without its installed packages.
     fn python(at: &Path) -> PathBuf {
         let file = at.join("python3");
         fs::write(&file, "#!/bin/sh\nexec /usr/bin/env python3 -S \"$@\"\n").unwrap();
@@ -286,7 +287,7 @@ mod tests {
                 nccl: "2.30.7".into()
             }
         );
-        // An upgrade puts other files in place of those it was read from.
+        // An upgrade replaces the files that the answer was read from.
         fs::remove_dir_all(&site).unwrap();
         install(&site, "2.16.0", "None", None);
         let stack = ask().await.stack;

@@ -1,8 +1,8 @@
-//! How messages are put into bytes: prost, with small buffers.
+//! Encodes messages with prost, using small buffers.
 //!
-//! tonic gives every stream a buffer of 8 KiB for each direction and keeps both for the stream's
-//! life. A session lives for weeks and says little; with 10,000 of them that would be 160 MB of
-//! nothing. The buffers grow with the first message that needs it.
+//! tonic gives every stream a buffer of 8 KiB for each direction and keeps both for the life of the
+//! stream. A session lives for weeks and says little; 10,000 of them would keep 160 MB of empty
+//! buffers. A buffer grows with the first message that needs more.
 
 use std::marker::PhantomData;
 
@@ -10,12 +10,12 @@ use prost::Message;
 use tonic::codec::{BufferSettings, Codec};
 use tonic_prost::ProstCodec;
 
-/// A heartbeat, an answer to one, most orders and reports fit.
+/// Bytes of a new buffer. A heartbeat, its answer, and most orders and reports fit.
 const BUFFER: usize = 512;
-/// tonic's own: bytes gathered before they are handed on.
+/// Bytes that tonic gathers before it hands them on. tonic's own default.
 const HAND_ON: usize = 32 << 10;
 
-/// Named in `build.rs`; the generated code makes one per call.
+/// The codec that `build.rs` names; the generated code makes one for each call.
 #[derive(Clone, Debug)]
 pub struct SmallBuffers<T, U>(PhantomData<(T, U)>);
 

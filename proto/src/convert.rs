@@ -1,14 +1,14 @@
-//! Wire messages to core's types and back: the only place where both are known.
+//! Converts wire messages to core's types and back: the only place that knows both.
 //!
-//! To the wire cannot fail. From the wire can, and says which field of which message is wrong;
-//! nothing is guessed.
+//! A conversion to the wire cannot fail. A conversion from the wire can, and says which field of
+//! which message is wrong; it guesses nothing.
 
 mod hardware;
 pub mod jobs;
 pub mod session;
 pub mod usage;
 
-/// A message that is not well-formed: the field's path and what is wrong with it.
+/// A message that is not well-formed: the path of the wrong field, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct Malformed {

@@ -1,8 +1,8 @@
-//! The wire: `muster.v1` as generated from the .proto files, the transport limits both sides keep,
-//! and the one place where wire messages become core's types and back.
+//! The wire: the messages of `muster.v1` as generated from the .proto files, the transport limits
+//! that both sides keep, and the one place where wire messages become core's types and back.
 //!
-//! No rules and no defaults live here: what a message means is core's business, whether it is
-//! well-formed is [`convert`]'s.
+//! This crate has no rules and no defaults: core decides what a message means, and [`convert`]
+//! decides whether it is well-formed.
 #![forbid(unsafe_code)]
 
 pub mod codec;

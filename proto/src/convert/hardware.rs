@@ -1,4 +1,4 @@
-//! A node's hardware and health: core's words and the wire's.
+//! A node's hardware and health, between core's types and the wire.
 
 use muster_core::{
     health::{Finding, Health, Subject},
@@ -20,20 +20,21 @@ mod network;
 
 pub(super) use gpu::{gpu_from_wire, gpu_to_wire};
 
-/// 16 GPUs, 64 NICs and virtual functions; the agent cuts its matrix at 64.
+/// Devices in a topology matrix. The agent cuts its matrix at 64 devices (16 GPUs, and NICs with
+/// their virtual functions).
 const DEVICES_MAX: usize = 64;
 /// A row holds a word of at most 5 letters for each device.
 const ROW_MAX: usize = DEVICES_MAX * 6;
-/// Machines have at most some hundred NUMA nodes, with memory and device nodes of accelerators
-/// counted.
+/// The largest machines have some hundred NUMA nodes; a device node counts like one with memory.
 const NUMA_MAX: usize = 256;
 /// A few files for each GPU.
 const FILES_MAX: usize = 256;
-/// Each device has a handful of findings at its worst; a wild kernel log cannot make more than the
-/// judge keeps codes, and is cut here.
+/// A device has a handful of findings at worst. A wild kernel log can make only as many as the
+/// judge keeps error codes; more than this many findings are cut off.
 const FINDINGS_MAX: usize = 1_000;
 
-/// Enumerations by their words; what is not known is the last.
+/// Writes an enumeration as words and reads it back. A word that is not known is read as the last
+/// argument.
 macro_rules! words {
     ($to:ident, $from:ident, $type:ty, $($variant:ident = $word:literal),*; $unknown:ident) => {
         pub(super) fn $to(value: $type) -> String {
@@ -87,7 +88,8 @@ pub(super) fn hardware_to_wire(report: &NodeReport) -> v1::Hardware {
     }
 }
 
-/// Fills the report's part that hardware is. An agent that does not say anything has nothing.
+/// Fills in the parts of the report that describe hardware. A field that the agent did not send
+/// stays at its default.
 pub(super) fn hardware_from_wire(
     wire: v1::Hardware,
     report: &mut NodeReport,
@@ -265,7 +267,7 @@ fn finding_from_wire(i: usize, wire: v1::Finding) -> Result<Finding, Malformed> 
                 Subject::Nic(required_text(&field("nic"), name, NAME_MAX)?)
             }
         },
-        // A verdict must not be guessed: it decides who may train.
+        // Do not guess a verdict: it decides whether the node may train.
         severity: wire
             .severity
             .parse()

@@ -1,7 +1,8 @@
 //! Jobs, nodes, events and receipts, as users see them.
 //!
-//! A [`JobDocument`] crosses the wire field by field and unchecked, so that there is one check and
-//! it is core's. Views go only to the wire: nobody sends a status to the coordinator.
+//! A [`JobDocument`] crosses the wire field by field and unchecked, so that core's check stays the
+//! only one. Views are converted only to the wire, because nobody sends a status to the
+//! coordinator.
 
 use muster_core::{
     fleet::{
@@ -31,8 +32,8 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// The document a submission carries, still to be checked. A missing message reads as an empty one:
-/// the check then names what lacks.
+/// The document that a submission carries, not checked yet. A missing message is read as an empty
+/// one, and the check then names what is missing.
 pub fn document(reference: Option<v1::JobRef>, spec: Option<v1::JobSpec>) -> JobDocument {
     let reference = reference.unwrap_or_default();
     JobDocument {
@@ -46,8 +47,8 @@ pub fn document(reference: Option<v1::JobRef>, spec: Option<v1::JobSpec>) -> Job
     }
 }
 
-/// A document as a submission carries it. `apiVersion` and `kind` do not travel: the message's type
-/// says the same.
+/// A document as a submission carries it. `apiVersion` and `kind` are left out, because the type of
+/// the message says the same.
 pub fn document_to_wire(document: &JobDocument) -> (v1::JobRef, v1::JobSpec) {
     let reference = v1::JobRef {
         namespace: document.metadata.namespace.clone().unwrap_or_default(),
@@ -56,7 +57,7 @@ pub fn document_to_wire(document: &JobDocument) -> (v1::JobRef, v1::JobSpec) {
     (reference, spec_to_wire(document.spec.clone()))
 }
 
-/// A job named by a request; `field` is the request's field, for the error. An empty namespace
+/// The job that a request names. `field` is the request's field, for the error. An empty namespace
 /// means `default`.
 pub fn job_name(field: &str, reference: Option<v1::JobRef>) -> Result<JobName, Malformed> {
     let refuse = |part: &str, message: String| Malformed {
@@ -151,7 +152,8 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
     }
 }
 
-/// A checked spec as a document again, every default spelt out; its check gives the same spec.
+/// A checked spec as a document again, with every default written out. Checking that document gives
+/// the same spec.
 pub fn checked_document(spec: &JobSpec) -> SpecDocument {
     SpecDocument {
         replicas: Some(spec.replicas.into()),
@@ -256,7 +258,7 @@ fn member(view: &MemberView) -> v1::MemberStatus {
     }
 }
 
-/// A run's phase in one word, as people read it; a refusal brings its reason.
+/// A run's phase as people read it: one word, and the reason if the run was refused.
 pub fn run_phase_name(phase: &RunPhase) -> String {
     match phase {
         RunPhase::Preparing => "Preparing".into(),
@@ -326,7 +328,7 @@ pub fn node(view: &NodeView) -> v1::Node {
         hardware: Some(hardware_to_wire(report)),
         marks: record.marks.iter().map(mark).collect(),
         conditions: view.conditions.clone(),
-        // The API adds them: they are no part of what the engine publishes.
+        // The API adds the usage: the engine does not publish it.
         usage: None,
         usage_unix_us: 0,
         warm_pool: report.warm_pool.map(warm_pool_to_wire),
@@ -415,10 +417,10 @@ pub fn event(event: &Event) -> v1::Event {
     }
 }
 
-/// Each phase is what lies between two points in time, so the phases add up to the whole; one that
-/// was not reached is unset.
+/// Each phase is the time between two points, so the phases add up to the whole. A phase that was
+/// not reached is unset.
 pub fn incident(incident: &Incident) -> v1::Incident {
-    // The old generation may be down before the next one is decided; the launch can begin only
+    // The old generation may be down before the next one is decided, and the launch begins only
     // after both.
     let launch_from = incident.decided_at.max(incident.stopped_at);
     v1::Incident {
@@ -443,7 +445,7 @@ pub fn incident(incident: &Incident) -> v1::Incident {
     }
 }
 
-/// Who pays, as receipts name them.
+/// The word by which receipts name the account that pays.
 pub fn charged_name(charged: Charged) -> &'static str {
     match charged {
         Charged::Job => "job",

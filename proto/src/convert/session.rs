@@ -1,8 +1,8 @@
 //! The agent session: hello and reports up, welcome and desired state down.
 //!
-//! Core's reports carry points in time on the sender's clock; the wire carries ages. So everything
-//! with a time in it takes `now`: the sender's on the way out, the receiver's on the way in.
-//! Whatever comes from the wire is bounded here, once, for both ends.
+//! Core's reports carry points in time on the sender's clock; the wire carries ages. So every
+//! conversion of a time takes `now`: the sender's clock on the way out, the receiver's on the way
+//! in. Everything that comes from the wire is bounded here, once, for both ends.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -56,8 +56,8 @@ pub fn hello_to_wire(hello: &Hello, now: Timestamp) -> v1::Hello {
     }
 }
 
-/// What an agent says it speaks. To be looked at before anything else of its hello: what the rest
-/// means depends on it.
+/// The versions that an agent speaks. Read this before the rest of the hello, because the meaning
+/// of the rest depends on the version.
 pub fn speaks_from_wire(wire: &v1::Hello) -> Result<Speaks, Malformed> {
     let newest = wire.protocol;
     let oldest = if wire.protocol_oldest == 0 {
@@ -77,7 +77,7 @@ pub fn speaks_from_wire(wire: &v1::Hello) -> Result<Speaks, Malformed> {
     Ok(Speaks { oldest, newest })
 }
 
-/// A hello of a version this build speaks.
+/// Reads a hello of a version that this build speaks.
 pub fn hello_from_wire(wire: v1::Hello, now: Timestamp) -> Result<Hello, Malformed> {
     let speaks = speaks_from_wire(&wire)?;
     if let Some(message) = node_name_error(&wire.node) {
@@ -116,7 +116,7 @@ fn obeyed_to_wire(obeyed: Obeyed) -> v1::Obeyed {
     }
 }
 
-/// As many as an agent's ledger remembers.
+/// Bounded by the number of jobs that an agent's ledger remembers.
 fn jobs_seen_from_wire(
     wire: BTreeMap<String, v1::Obeyed>,
 ) -> Result<BTreeMap<JobUid, Obeyed>, Malformed> {
@@ -139,9 +139,9 @@ fn jobs_seen_from_wire(
 pub struct Welcome {
     pub term: Term,
     pub epoch: NodeEpoch,
-    /// How often the agent shall speak.
+    /// How often the agent must send a heartbeat.
     pub heartbeat: Duration,
-    /// The version of the protocol both use from here on.
+    /// The version of the protocol that both ends use from now on.
     pub protocol: u32,
 }
 
@@ -154,8 +154,8 @@ pub fn welcome_to_wire(welcome: &Welcome) -> v1::Welcome {
     }
 }
 
-/// Heartbeats an agent accepts to send: a hundred a second is a flood, one a minute is as good as
-/// silence.
+/// Intervals in milliseconds that an agent accepts: a hundred heartbeats a second are a flood, and
+/// one a minute is as good as silence.
 const HEARTBEAT: std::ops::RangeInclusive<u64> = 10..=60_000;
 
 pub fn welcome_from_wire(wire: v1::Welcome) -> Result<Welcome, Malformed> {
@@ -167,7 +167,7 @@ pub fn welcome_from_wire(wire: v1::Welcome) -> Result<Welcome, Malformed> {
         );
         return Err(malformed("welcome.heartbeat_interval_ms", message));
     }
-    // Version 1 did not say so.
+    // Version 1 did not send it.
     let protocol = wire.protocol.max(1);
     let Speaks { oldest, newest } = Speaks::OURS;
     if !(oldest..=newest).contains(&protocol) {

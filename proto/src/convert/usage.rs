@@ -9,12 +9,12 @@ use muster_core::{
 use super::session::bounds::{NAME_MAX, SENTENCE_MAX, count, malformed, numbered, required_text};
 use crate::{convert::Malformed, v1};
 
-/// The state directory's, and one for each of the 64 runs that a message carries.
+/// The disk of the state directory, and one for each of the 64 runs that a message carries.
 const DISKS_MAX: usize = 65;
-/// As many as run reports in one message.
+/// As many as the run reports in one message.
 const RUNS_MAX: usize = super::session::RUNS_MAX;
-/// Of one run: torchrun starts one for each GPU, and one for each CPU of a large machine where
-/// there is none.
+/// Ranks of one run. torchrun starts one for each GPU, or one for each CPU of a large machine
+/// without GPUs.
 const RANKS_MAX: usize = 1_024;
 
 pub fn usage_to_wire(usage: &Usage) -> v1::Usage {
@@ -127,7 +127,7 @@ fn disk_to_wire(disk: &Disk) -> v1::DiskUsage {
         DiskRole::State => v1::DiskRole::State,
         DiskRole::Work => v1::DiskRole::Work,
     };
-    // A path has at most 4,096 bytes (PATH_MAX), as a sentence has.
+    // A path has at most 4,096 bytes (PATH_MAX), and so may a sentence.
     v1::DiskUsage {
         role: role.into(),
         path: disk.path.clone(),
@@ -237,7 +237,7 @@ mod tests {
         );
     }
 
-    /// Ten thousand nodes send it every ten seconds.
+    /// It must stay small because ten thousand nodes send it every ten seconds.
     #[test]
     fn a_node_of_eight_ranks_needs_half_a_kilobyte() {
         use prost::Message;

@@ -1,4 +1,4 @@
-//! GPUs.
+//! GPUs, between core's types and the wire.
 
 use muster_core::node_report::gpu::{
     ComputeMode, Fabric, FabricHealth, FabricState, Gpu, GpuProcess, Mig, MigInstance, NvLink,
@@ -8,11 +8,11 @@ use muster_core::node_report::gpu::{
 use super::{NAME_MAX, count, required_text, text, words};
 use crate::{convert::Malformed, v1};
 
-/// NVLink5 has 18 links; twice that leaves room.
+/// NVLink 5 has 18 links; twice that leaves room.
 const LINKS_MAX: usize = 36;
-/// A GPU is cut into at most 7.
+/// A GPU can be cut into at most 7 instances; twice that leaves room.
 const INSTANCES_MAX: usize = 16;
-/// The agent lists no more.
+/// The agent lists at most this many.
 const PROCESSES_MAX: usize = 128;
 
 words!(mode_to_wire, mode_from_wire, ComputeMode, Default = "default", Prohibited = "prohibited", ExclusiveProcess = "exclusive-process", Other = "other"; Other);
@@ -111,7 +111,7 @@ pub(in crate::convert) fn gpu_from_wire(i: usize, wire: v1::Gpu) -> Result<Gpu, 
         module_id: wire.module_id,
         numa_node: wire.numa_node,
         compute_capability: name("compute_capability", wire.compute_capability)?,
-        // Older agents do not say.
+        // Older agents do not send it.
         compute_mode: if wire.compute_mode.is_empty() {
             ComputeMode::Default
         } else {

@@ -1,4 +1,4 @@
-//! NICs.
+//! Network interfaces and RDMA devices, between core's types and the wire.
 
 use muster_core::node_report::network::{
     Gid, Interface, InterfaceKind, LinkLayer, Network, Port, RdmaDevice,
@@ -7,14 +7,14 @@ use muster_core::node_report::network::{
 use super::{NAME_MAX, count, required_text, text, texts, words};
 use crate::{convert::Malformed, v1};
 
-/// Interfaces and RDMA devices each: the largest machines have 32 EFA devices; virtual functions
-/// may be a hundred.
+/// Bound of the interfaces, and of the RDMA devices. The largest machines have 32 EFA devices, and
+/// virtual functions may be a hundred.
 const DEVICES_MAX: usize = 512;
-/// Ports of a device: two in the field.
+/// Ports of a device. Devices in use have at most two.
 const PORTS_MAX: usize = 8;
-/// The agent lists no more of a port's table.
+/// The agent lists at most this many entries of a port's table.
 const GIDS_MAX: usize = 32;
-/// Addresses of an interface.
+/// Addresses of an interface. Real ones have a handful.
 const ADDRESSES_MAX: usize = 256;
 
 words!(kind_to_wire, kind_from_wire, InterfaceKind, Ethernet = "ethernet", Infiniband = "infiniband", Wireguard = "wireguard", Wireless = "wireless", Stacked = "stacked", Other = "other"; Other);

@@ -1,13 +1,13 @@
-//! What every field from the wire is held to, with the reason of each bound.
+//! The bounds of every field that comes from the wire, with the reason of each.
 
 use muster_core::time::Timestamp;
 
 use crate::convert::Malformed;
 
-/// Host names, kernel versions, boot ids, GPU models, uids: the longest in the field is a host name
-/// (`HOST_NAME_MAX` is 64, a DNS name 253).
+/// Host names, kernel versions, boot ids, GPU models, uids. The longest of them is a host name
+/// (`HOST_NAME_MAX` is 64, a DNS name has 253).
 pub(in crate::convert) const NAME_MAX: usize = 256;
-/// A sentence for a person: a reason, an error line.
+/// Bytes of a sentence for a person: a reason, an error line.
 pub(in crate::convert) const SENTENCE_MAX: usize = 4 << 10;
 
 pub(in crate::convert) fn malformed(
@@ -37,7 +37,7 @@ pub(in crate::convert) fn text(
     Ok(value)
 }
 
-/// A sentence of ours that the other end must take, however it was made.
+/// A sentence of ours, cut and cleaned so that the other end accepts it.
 pub(in crate::convert) fn sentence(text: &str) -> String {
     let mut kept = text.replace('\0', " ");
     kept.truncate(kept.floor_char_boundary(SENTENCE_MAX));
@@ -48,7 +48,7 @@ pub(in crate::convert) fn sentence(text: &str) -> String {
     }
 }
 
-/// Text where empty means that there is none.
+/// A text; an empty one means that there is none.
 pub(in crate::convert) fn optional_text(
     field: &str,
     value: String,
@@ -89,8 +89,8 @@ pub(in crate::convert) fn count(field: &str, items: usize, limit: usize) -> Resu
     Ok(())
 }
 
-/// Numbers are given out one by one: more than this no store has ever counted, and the next one
-/// after the last would not be a number.
+/// Terms, epochs and generations are counted up one by one, so no store can ever reach this. The
+/// bound keeps the next number from overflowing.
 const NUMBER_MAX: u64 = 1 << 53;
 
 pub(in crate::convert) fn numbered(field: &str, number: u64) -> Result<u64, Malformed> {
@@ -118,12 +118,12 @@ pub(in crate::convert) fn between(
     Ok(value)
 }
 
-/// How long ago `at` was; a time to come is now.
+/// How long ago `at` was, in microseconds. A time in the future counts as now.
 pub(in crate::convert) fn age(at: Option<Timestamp>, now: Timestamp) -> Option<u64> {
     at.map(|at| now.0.saturating_sub(at.0))
 }
 
-/// The receiver's point in time for an age.
+/// The point in time on the receiver's clock that was `age` microseconds ago.
 pub(in crate::convert) fn at(age: Option<u64>, now: Timestamp) -> Option<Timestamp> {
     age.map(|age| Timestamp(now.0.saturating_sub(age)))
 }

@@ -20,8 +20,9 @@ use super::{
 };
 use crate::{convert::Malformed, v1, v1::desired_run};
 
-/// Bounds of a job (`core::spec::limits`), with room for what later versions may allow: the
-/// coordinator has checked the job, this only keeps a broken one from exhausting a node.
+/// The bounds of a job (`core::spec::limits`) or higher ones, so that later versions may allow
+/// more. The coordinator has checked the job; these only keep a broken coordinator from exhausting
+/// a node.
 const NODES_MAX: u32 = 4_096;
 const PROCS_MAX: u32 = 256;
 const ARGS_MAX: usize = 1_024;
@@ -230,7 +231,7 @@ fn assignment_from_wire(
     }
     let (profile, profile_hash) = match wire.profile {
         Some(profile) => profile_from_wire(&at("profile"), profile)?,
-        // A coordinator from before there were profiles.
+        // The coordinator is older than profiles.
         None => (Profile::default(), Profile::default().hash()),
     };
     Ok(Assignment {
@@ -285,8 +286,8 @@ fn assignment_from_wire(
     })
 }
 
-/// A transport this agent does not know is read as sockets: the hash then differs, and that run
-/// alone is refused.
+/// A transport that this agent does not know is read as sockets: the hash then differs, and only
+/// that run is refused.
 fn profile_from_wire(field: &str, wire: v1::Profile) -> Result<(Profile, String), Malformed> {
     let at = |part: &str| format!("{field}.{part}");
     count(&at("shared"), wire.shared.len(), ENV_MAX)?;

@@ -18,7 +18,7 @@ use crate::{
     v1,
 };
 
-/// The largest boxes have 16 GPUs; one cut into its 7 MIG slices each has 112.
+/// The largest machines have 16 GPUs; if each is cut into 7 MIG instances, that makes 112.
 const GPUS_MAX: usize = 128;
 
 pub fn node_report_to_wire(report: &NodeReport) -> v1::NodeReport {
@@ -79,7 +79,7 @@ pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malform
     Ok(report)
 }
 
-/// Labels as they came, if all of them are some.
+/// Checks every label and returns all of them.
 pub(super) fn labels(
     field: &str,
     labels: BTreeMap<String, String>,

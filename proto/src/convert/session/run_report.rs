@@ -19,14 +19,15 @@ use crate::{
     v1::{self, exit::How},
 };
 
-/// Runs one node reports: a slot each, and some that ended and wait to be acknowledged.
+/// Runs that one node reports: one for each slot, and some that have ended and wait until the
+/// coordinator has recorded that.
 pub const RUNS_MAX: usize = 64;
-/// Ranks of one run, the bound of `procPerNode`.
+/// Ranks of one run: the bound of `procPerNode`.
 const RANKS_MAX: usize = 256;
-/// Ranks of one world that the store names as joined: 131,072 are 400 KiB on the wire, a tenth of a
-/// message.
+/// Ranks of one world that the TCPStore names as joined. 131,072 take 400 KiB on the wire, a tenth
+/// of a message.
 const JOINED_MAX: usize = 128 << 10;
-/// The runner keeps the last 20 lines of a failed rank.
+/// Lines of a failed rank's output. The runner keeps the last 20.
 const TAIL_MAX: usize = 64;
 
 pub fn runs_to_wire(runs: &[RunReport], now: Timestamp) -> v1::RunReports {
@@ -229,7 +230,7 @@ fn rank_from_wire(
 fn exit_from_wire(field: &str, wire: v1::Exit) -> Result<Exit, Malformed> {
     match wire.how {
         Some(How::Code(code)) => Ok(Exit::Code(code)),
-        // signal(7): real-time signals end at 64.
+        // signal(7): the last real-time signal is 64.
         Some(How::Signal(signal)) if (1..=64).contains(&signal) => Ok(Exit::Signal(signal)),
         Some(How::Signal(signal)) => Err(malformed(
             format!("{field}.signal"),
@@ -253,8 +254,8 @@ pub(super) fn endpoint_from_wire(field: &str, wire: v1::Endpoint) -> Result<Endp
     })
 }
 
-/// A run's name becomes a directory's name on the node: a uid is made of letters, digits and `-`
-/// only.
+/// Allows only letters, digits and `-` in a uid, because the run's name becomes a directory on the
+/// node.
 pub(super) fn run_id_from_wire(
     field: &str,
     job_uid: String,

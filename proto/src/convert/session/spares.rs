@@ -1,4 +1,4 @@
-//! What an agent says of the launchers it was to have ready.
+//! What an agent reports about the launchers that it was asked to have ready.
 
 use muster_core::{
     id::JobUid,
@@ -28,7 +28,7 @@ pub fn spares_to_wire(spares: &[SpareReport]) -> v1::Spares {
     }
 }
 
-/// A state this build does not know is one that is still to come.
+/// A launcher whose state this build does not know counts as still being made.
 pub fn spares_from_wire(wire: v1::Spares) -> Result<Vec<SpareReport>, Malformed> {
     count("spares", wire.spares.len(), RUNS_MAX)?;
     let mut spares: Vec<SpareReport> = Vec::with_capacity(wire.spares.len());

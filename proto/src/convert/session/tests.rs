@@ -168,7 +168,7 @@ fn run_report() -> impl Strategy<Value = RunReport> {
         )
 }
 
-/// Reports of different runs: one run twice is not well-formed.
+/// Reports of different runs, because a list that names a run twice is not well-formed.
 fn runs() -> impl Strategy<Value = Vec<RunReport>> {
     collection::vec(run_report(), 0..5).prop_map(|mut runs| {
         runs.sort_by(|a, b| a.run.cmp(&b.run));
@@ -373,7 +373,7 @@ fn spares() -> impl Strategy<Value = Vec<SpareReport>> {
     })
 }
 
-/// Through real bytes, so that a field missing on the wire is seen.
+/// Goes through real bytes, so that a field that is missing on the wire is noticed.
 fn over_the_wire<M: Message + Default>(message: &M) -> M {
     M::decode(message.encode_to_vec().as_slice()).unwrap()
 }
@@ -417,7 +417,7 @@ proptest! {
         prop_assert_eq!(desired_from_wire(over_the_wire(&desired_to_wire(&desired))).unwrap(), desired);
     }
 
-    /// Hostile bytes are decoded or refused; what is accepted survives the way back.
+    /// Hostile bytes are refused or decoded, and what is decoded survives the way back.
     #[test]
     fn any_bytes_are_refused_or_understood(bytes in collection::vec(any::<u8>(), 0..400)) {
         if let Ok(wire) = v1::Desired::decode(bytes.as_slice())
@@ -433,7 +433,7 @@ proptest! {
     }
 }
 
-/// The largest report an agent makes fits a message with a margin of half.
+/// The largest report that an agent makes takes less than half of a message.
 #[test]
 fn the_largest_report_fits_a_message() {
     let tail = vec!["x".repeat(500); 20];

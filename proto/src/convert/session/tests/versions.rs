@@ -1,4 +1,4 @@
-//! The hello's versions, and the welcome they are answered with.
+//! The versions in a hello, and the welcome that answers them.
 
 use super::{refused::good_hello, *};
 

@@ -1,5 +1,5 @@
-//! The gRPC services of `muster.v1`, thin over the [`Handle`]: well-formedness is checked here,
-//! everything else is the fleet's.
+//! The gRPC services of `muster.v1`, a thin layer over the [`Handle`]. They check whether a request
+//! is well-formed; the fleet decides everything else.
 //!
 //! | file | owns |
 //! |---|---|
@@ -43,17 +43,17 @@ mod usages;
 mod wait;
 mod watch;
 
-/// What every service works with.
+/// What every service needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
     pub handle: Handle,
-    /// Owner of the tasks behind streams.
+    /// Owns the tasks behind the streams.
     pub scope: Scope,
     pub connections: Arc<Connections>,
     pub usages: Arc<Usages>,
 }
 
-/// All services, and the reporter by which they are taken out of service.
+/// All services, and the reporter that takes them out of service.
 pub async fn routes(handle: Handle, scope: Scope) -> (Routes, Health) {
     let context = Context {
         handle,
@@ -83,7 +83,7 @@ pub async fn routes(handle: Handle, scope: Scope) -> (Routes, Health) {
     (routes.routes(), health_handle)
 }
 
-/// `grpc.health.v1`: the whole server (the empty name) and each service say the same.
+/// `grpc.health.v1`: the whole server (the empty name) and each service have the same status.
 #[derive(Clone, Debug)]
 pub struct Health(HealthReporter);
 

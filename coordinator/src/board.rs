@@ -1,9 +1,9 @@
 //! What the engine has published for everybody to read: jobs, nodes and events.
 //!
-//! The engine is the only writer, through one `watch` channel per shelf; readers look, take clones
-//! of what they need, and wait for the next change. Everything has a revision, so a reader that was
-//! slow finds what changed since its last look, each thing once and in its latest state: nothing is
-//! queued for anybody.
+//! The engine is the only writer, through one `watch` channel for each shelf. Readers look, clone
+//! what they need, and wait for the next change. Every item has a revision, so a slow reader finds
+//! what has changed since its last look: each item once, in its latest state. Nothing is queued for
+//! anybody.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,12 +20,12 @@ use crate::kept::Kept;
 pub type Jobs = Shelf<JobName, JobView>;
 pub type Nodes = Shelf<NodeName, NodeView>;
 
-/// Things by key, each in its latest state.
+/// Items by key, each in its latest state.
 #[derive(Clone, Debug)]
 pub struct Shelf<K, V> {
     revision: u64,
     items: BTreeMap<K, Item<V>>,
-    /// Every key once, at its latest change.
+    /// Every key once, at the revision of its latest change.
     changes: BTreeMap<u64, K>,
     /// The revision of the last removal.
     removed: u64,
@@ -49,7 +49,8 @@ impl<K, V> Default for Shelf<K, V> {
 }
 
 impl<K: Ord + Clone, V: PartialEq> Shelf<K, V> {
-    /// Puts or replaces. False if the same value is there already: nobody needs to be told.
+    /// Puts or replaces an item. False: the same value is there already, so nobody needs to be
+    /// told.
     pub fn put(&mut self, key: K, value: V) -> bool {
         if let Some(item) = self.items.get(&key) {
             if *item.value == value {
@@ -69,7 +70,8 @@ impl<K: Ord + Clone, V: PartialEq> Shelf<K, V> {
         true
     }
 
-    /// Changes a detail in place that readers may find and that is worth telling nobody.
+    /// Changes a detail in place, without a new revision. Readers find it at their next look, and
+    /// nobody is told.
     pub fn amend(&mut self, key: &K, change: impl FnOnce(&mut V))
     where
         V: Clone,
@@ -93,7 +95,7 @@ impl<K: Ord + Clone, V: PartialEq> Shelf<K, V> {
         self.items.get(key).map(|item| &item.value)
     }
 
-    /// All that come after `after` in the order of keys.
+    /// All items after the key `after`, in the order of keys.
     pub fn after(&self, after: Option<&K>) -> impl Iterator<Item = (&K, &Arc<V>)> {
         use std::ops::Bound::{Excluded, Unbounded};
         self.items
@@ -105,14 +107,14 @@ impl<K: Ord + Clone, V: PartialEq> Shelf<K, V> {
         self.revision
     }
 
-    /// What changed after `revision`, oldest change first.
+    /// The items that have changed after `revision`, oldest change first.
     pub fn since(&self, revision: u64) -> impl Iterator<Item = (&K, &Arc<V>)> {
         self.changes
             .range(revision + 1..)
             .map(|(_, key)| (key, &self.items[key].value))
     }
 
-    /// Whether anything was removed after `revision`; what, a reader finds by comparing.
+    /// Whether an item was removed after `revision`. A reader finds out which one by comparing.
     pub fn removed_since(&self, revision: u64) -> bool {
         self.removed > revision
     }
@@ -126,7 +128,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// As after a start: `exists` says which jobs there still are.
+    /// The events as they are after a start. `exists` tells whether a job still exists.
     pub fn loaded(events: Vec<Event>, exists: impl Fn(&JobUid) -> bool) -> Events {
         let kept = Kept::of(&events, exists);
         let mut all = Events {
@@ -146,7 +148,7 @@ impl Events {
         self.drop_surplus();
     }
 
-    /// The job is deleted.
+    /// The job was deleted, so its events may be dropped like those of no job.
     pub fn release(&mut self, job: &JobUid) {
         self.kept.release(job);
         self.drop_surplus();

@@ -1,10 +1,11 @@
-//! The engine: one thread that owns the fleet and the store. All inputs that wait, one turn, one
-//! commit, then the effects; never otherwise.
+//! The engine: one thread that owns the fleet and the store. It repeats one cycle: take all inputs
+//! that wait, make one turn, make one commit, execute the effects.
 //!
-//! It is an ordinary thread because a commit blocks for the disk, some 4 ms, and nothing else may
-//! wait with it. It shares nothing: inputs come over one bounded queue, and what others may see
-//! goes out over `watch` channels that hold only the latest state. If a commit fails, the thread
-//! ends and the process with it: nobody has heard of a decision that is not stored (DESIGN R1).
+//! The engine is an ordinary thread, because a commit blocks for the disk (some 4 ms) and nothing
+//! else may wait with it. It shares no state: inputs come over one bounded queue, and everything
+//! that others may see goes out over `watch` channels that hold only the latest state. If a commit
+//! fails, the thread ends and the process with it, so nobody has heard of a decision that is not
+//! stored.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,34 +42,36 @@ mod tests;
 use alike::Alike;
 use reports::Reports;
 
-/// Inputs that wait, and the most that one turn takes: all members of a job of 1,000 nodes answer
-/// at the same time, and cost one decision and one commit, some 20 ms together. Beyond that
-/// sessions wait with what they have to say.
+/// Inputs that wait, and the most that one turn takes. All members of a job of 1,000 nodes answer
+/// at the same time and then cost one decision and one commit, some 20 ms together. While the queue
+/// is full, sessions wait.
 const INBOX: usize = 1_024;
 
-/// After a turn that took long to decide the next one waits as long again, but no longer than this,
-/// for what else is on its way: the members of a large job answer within some 100 ms, and looking
-/// at all of them for every few answers would take the processor from those who bring the rest.
+/// After a turn that took long to decide, the next turn waits for more inputs: as long as the
+/// decision took, but at most this. The members of a large job answer within some 100 ms. A look at
+/// all of them after every few answers would take the processor from the sessions that bring the
+/// rest.
 const GATHER_MAX: Duration = Duration::from_millis(20);
 
-/// A job of some ten nodes is decided in less, and never waits.
+/// A job of some ten nodes is decided in less time than this, and never waits.
 const GATHER_MIN: Duration = Duration::from_millis(2);
 
-/// Turns that tell agents something are logged here, at debug level, with where their time went.
+/// The log target of turns that sent something to agents. Each line, at debug level, says where the
+/// time of the turn went.
 const TURNS: &str = "muster_coordinator::turns";
 
-/// A turn, without its commit, that takes longer than this is worth a line in the log.
+/// A turn that takes longer than this, without its commit, is logged.
 const SLOW_TURN: Duration = Duration::from_millis(100);
 
-/// What reaches the engine's queue.
+/// An entry of the engine's queue.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// An agent's hello, and where the session's task wants its orders.
+    /// An agent's hello. The session's task gets its orders over `opened`.
     Connect {
         hello: Box<Hello>,
         opened: oneshot::Sender<(SessionId, watch::Receiver<Orders>)>,
     },
-    /// Anything else that is heard: from a session, or of Node objects.
+    /// Any other input: from a session, or about Node objects.
     Session(Box<Input>),
     Request {
         request: Box<Request>,
@@ -76,14 +79,14 @@ pub(crate) enum Message {
     },
 }
 
-/// What one session's agent is to be told. Only the latest matters, so it is a state and not a
-/// queue.
+/// What the engine has to tell one session's agent. Only the latest matters, so it is a state and
+/// not a queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Orders {
     pub welcome: Option<Welcome>,
-    /// Shared, since it is looked at more often than it changes.
+    /// Shared, because it is read more often than it changes.
     pub desired: Option<Arc<Desired>>,
-    /// The session is over, and why.
+    /// Why the session is over.
     pub refused: Option<String>,
 }
 
@@ -95,18 +98,18 @@ pub enum StartError {
     Thread(#[source] io::Error),
 }
 
-/// A started engine.
+/// An engine that has been started.
 #[derive(Debug)]
 pub struct Started {
     pub handle: Handle,
     pub term: Term,
-    /// Ends when the engine does: after a shutdown, or with the error of a commit that failed.
+    /// Ends with the engine: after a shutdown, or with the error of a commit that failed.
     pub thread: JoinHandle<Result<(), StoreError>>,
-    /// Resolves when the thread is about to end, however it ends.
+    /// Resolves when the thread is about to end, for whatever reason.
     pub ended: oneshot::Receiver<()>,
 }
 
-/// Loads the record, stores a new term (at least `min_term`), and starts to decide.
+/// Loads the record, stores a new term (at least `min_term`) and starts the engine's thread.
 pub fn start(
     mut store: Box<dyn Store>,
     policy: Policy,
@@ -160,7 +163,7 @@ pub fn start(
     let thread = thread::Builder::new()
         .name("engine".into())
         .spawn(move || {
-            // Dropped last, also by a panic.
+            // Dropped last, also after a panic.
             let _ending = ending;
             engine.run(messages, shutdown)
         })
@@ -187,7 +190,7 @@ struct Engine {
     last_session: SessionId,
     waiting: BTreeMap<RequestId, oneshot::Sender<Answer>>,
     last_request: u64,
-    /// Names of published jobs; the board is ordered by name, the fleet speaks of uids.
+    /// Names of published jobs. The board orders jobs by name, while the fleet names them by uid.
     names: BTreeMap<JobUid, JobName>,
     alike: Alike,
     reports: Reports,
@@ -196,7 +199,7 @@ struct Engine {
     events: watch::Sender<Events>,
     /// When the fleet wants its next tick.
     wake_at: Timestamp,
-    /// Until when inputs are gathered, after a long turn.
+    /// The end of the pause after a long turn, in which inputs are gathered.
     gather_until: Timestamp,
 }
 
@@ -206,7 +209,7 @@ impl Engine {
         mut messages: mpsc::Receiver<Message>,
         shutdown: CancellationToken,
     ) -> Result<(), StoreError> {
-        // Only to wait for a message or a moment; it drives nothing else.
+        // This runtime only waits for a message or a moment; it drives nothing else.
         let waiting = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
@@ -251,8 +254,8 @@ impl Engine {
         }
     }
 
-    /// Takes what waits behind the first input, up to and with the first request: its answer tells
-    /// what it left, not what a later one did.
+    /// Takes the inputs that wait behind the first one, up to and including the first request. So
+    /// the answer to a request shows the state that this request left, not a later one.
     fn gather(&mut self, inputs: &mut Vec<Input>, messages: &mut mpsc::Receiver<Message>) {
         while inputs.len() < INBOX && !matches!(inputs.last(), Some(Input::Request { .. })) {
             let Ok(message) = messages.try_recv() else {
@@ -276,8 +279,7 @@ impl Engine {
                         orders,
                     },
                 );
-                // A task that is gone already is noticed like any later end of it: its Disconnected
-                // follows.
+                // If the task is gone already, its Disconnected follows as after any later end.
                 let _ = opened.send((session, receiver));
                 Input::Connected {
                     session,
@@ -325,8 +327,8 @@ impl Engine {
             .filter(|effect| matches!(effect, Effect::Publish { .. }))
             .count();
         self.publish_events(turn.changes);
-        // What users see comes first: whoever gets an answer or a welcome finds in a list what it
-        // speaks of.
+        // Publish what users see first: a client that gets an answer or a welcome then finds its
+        // subject in a list.
         let (views, rest): (Vec<_>, Vec<_>) = turn
             .effects
             .into_iter()
@@ -394,7 +396,7 @@ impl Engine {
             Effect::Answer { id, answer } => {
                 if let Some(answered) = self.waiting.remove(&id) {
                     failpoint!("before the answer");
-                    // A caller that went away does not need it; what was decided stands.
+                    // A caller that went away does not need the answer. The decision stands.
                     let _ = answered.send(answer);
                     failpoint!("after the answer");
                 }
@@ -433,8 +435,8 @@ impl Engine {
         }
     }
 
-    /// Keeps "last heard" true between changes of a node, without a word to those who follow it: it
-    /// changes every second.
+    /// Keeps "last heard" true between changes of a node. It changes every second, so watchers are
+    /// not told.
     fn heard(&self, session: SessionId) {
         let now = Timestamp(self.clock.now_us());
         if let Some(session) = self.sessions.get(&session) {
@@ -474,7 +476,7 @@ impl Engine {
         });
     }
 
-    /// The board as it is before the first input.
+    /// Publishes the whole board before the first input.
     fn publish_all(&mut self, events: Vec<muster_core::fleet::Event>) {
         let views = self.fleet.job_views();
         let jobs: BTreeSet<JobUid> = views.iter().map(|view| view.record.uid.clone()).collect();

@@ -1,5 +1,5 @@
-//! Named places at which a test kills this process. They exist in unit tests only: in every other
-//! build the macro is nothing.
+//! Named places at which a test kills this process. They exist only in unit tests; in every other
+//! build the macro expands to nothing.
 //!
 //! A unit test starts its own program again as a coordinator, with
 //! `MUSTER_TEST_FAILPOINT=NAME:COUNT` in its environment: the process ends by SIGKILL when it

@@ -1,4 +1,5 @@
-//! How everybody else speaks with the engine: cheap to clone, never a lock held over a wait.
+//! The way in which every other task speaks with the engine. A handle is cheap to clone, and holds
+//! no lock while it waits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,8 +22,8 @@ use crate::{
     engine::{Message, Orders},
 };
 
-/// How long a caller waits for a decision: a full queue is one turn and one commit; a disk that
-/// takes seconds for it is broken.
+/// How long a caller waits for a decision. A full queue costs one turn and one commit; a disk that
+/// takes seconds for that is broken.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,8 +78,8 @@ impl Handle {
             .unwrap_or(Err(NoAnswer::Late))
     }
 
-    /// Opens a session. What its agent is to be told appears in the receiver; when that closes, the
-    /// engine is gone.
+    /// Opens a session. The engine puts what the agent must be told into the receiver. The receiver
+    /// closes when the engine is gone.
     pub async fn connect(
         &self,
         hello: Hello,
@@ -99,8 +100,8 @@ impl Handle {
             .unwrap_or(Err(NoAnswer::Late))
     }
 
-    /// Passes on what a session says. Waits for room: a session that talks faster than the engine
-    /// decides is slowed down.
+    /// Passes on what a session has heard. Waits for room, so a session that talks faster than the
+    /// engine decides is slowed down.
     pub async fn tell(&self, input: Input) -> Result<(), NoAnswer> {
         self.inbox
             .send(Message::Session(Box::new(input)))

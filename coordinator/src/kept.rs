@@ -1,22 +1,23 @@
-//! Which events are kept. A job's story goes with the job; events of nodes and of the fleet make
-//! room for newer ones of their kind.
+//! Decides which events are kept. A job's events are kept as long as the job; events of nodes and
+//! of the fleet make room for newer ones of their kind.
 //!
-//! Ten thousand nodes that connect write as many events: they must wipe neither what happened to a
-//! job, nor who was lost or cordoned. Knows numbers only; the board and the stores each hold one
-//! beside the events themselves, and drop what it has let go.
+//! Ten thousand nodes that connect write as many events. These must not displace the events of a
+//! job, nor the warnings about lost or cordoned nodes. This type knows only the numbers of events.
+//! The board and the stores each have one beside the events themselves, and drop the events that it
+//! gives up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_core::{fleet::Event, id::JobUid};
 
-/// Of one job the first and the last: how it began, and how it came to where it is. 500 of about
-/// 400 bytes are 200 KB.
+/// Of one job the first and the last events are kept: how the job began, and how it came to its
+/// present state. 500 events of about 400 bytes are 200 KB.
 pub const JOB_FIRST: usize = 100;
 pub const JOB_LAST: usize = 400;
-/// Of all jobs together: 40 MB in memory and on disk.
+/// Events of all jobs together: 40 MB in memory and on disk.
 pub const JOBS_MAX: usize = 100_000;
-/// Of nodes and the fleet: warnings, and as many others. 4 MB; a fleet of 2,000 nodes makes a few
-/// hundred a day.
+/// Warnings of nodes and the fleet, and as many other events of theirs: 4 MB. A fleet of 2,000
+/// nodes makes a few hundred a day.
 pub const FLEET_MAX: usize = 5_000;
 
 #[derive(Clone, Debug, Default)]
@@ -30,7 +31,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// As after a start: `exists` says which jobs there still are.
+    /// The events as they are after a start. `exists` tells whether a job still exists.
     pub fn of<'a>(
         events: impl IntoIterator<Item = &'a Event>,
         exists: impl Fn(&JobUid) -> bool,
@@ -57,7 +58,7 @@ impl Kept {
         }
     }
 
-    /// The job is deleted: its events are no story any more.
+    /// The job was deleted: its events are now kept like those of the fleet.
     pub fn release(&mut self, uid: &JobUid) {
         for (number, warning) in self.jobs.remove(uid).unwrap_or_default() {
             self.owners.remove(&number);
@@ -73,7 +74,7 @@ impl Kept {
             .flat_map(|story| story.keys().copied())
     }
 
-    /// What has been let go since this was asked last.
+    /// The numbers that were given up since the last call.
     pub fn take_dropped(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.dropped)
     }

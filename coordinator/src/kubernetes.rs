@@ -1,15 +1,15 @@
-//! The Node objects of a Kubernetes cluster: lists them, follows them, and hands their labels to
-//! the engine.
+//! Lists and follows the Node objects of a Kubernetes cluster, and hands their labels to the
+//! engine.
 //!
 //! Nothing else speaks with an API server. Agents have no rights there, so the coordinator reads
-//! for all of them, and of each object only its metadata, of which labels are kept and everything
-//! else is dropped as it arrives. It decides nothing, and it never gives up: an API server that
-//! cannot be read is told once, and tried again with a back-off.
+//! for all of them. It reads only the metadata of each object, keeps the labels, and drops
+//! everything else as it arrives. It decides nothing and never gives up: if it cannot read an API
+//! server, it says so once and tries again with a back-off.
 //!
 //! *Listing* → *following* from the list's version on → again from the last version seen, or from a
-//! new list if the server has forgotten that one (410). This is the loop of kube's own watcher; it
-//! is written out because that one does not tell that a watch has begun, so that neither a recovery
-//! nor a missing right to watch could be told.
+//! new list if the server has forgotten that version (410). This is the loop of kube's own watcher.
+//! It is written out here because kube's watcher does not tell when a watch has begun; without
+//! that, nobody could be told of a recovery or of a missing right to watch.
 
 use std::{collections::BTreeMap, pin::pin, time::Duration};
 
@@ -36,27 +36,28 @@ use tracing::{debug, info, warn};
 
 use crate::handle::{Handle, NoAnswer};
 
-/// Objects in one answer: their metadata is some 10 KiB each, mostly about who changed which field,
+/// Objects in one answer. Each has some 10 KiB of metadata, mostly about who changed which field,
 /// and is in memory until it is read.
 const PAGE: u32 = 250;
 
-/// Nodes of a cluster: Kubernetes itself is built for 5,000. At some 5 KiB of labels each, 100 MB.
+/// Nodes of a cluster. Kubernetes itself is built for 5,000. At some 5 KiB of labels each, 20,000
+/// take 100 MB.
 const NODES_MAX: usize = 20_000;
 
-/// How long an answer may take to begin, or a page to come.
+/// How long an answer may take to begin, or a page to arrive.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// The server ends a watch after so long; one that has not ended a while later is a connection that
-/// nobody holds any more.
+/// The server ends a watch after this time. If a watch has not ended `WATCH_ENDS` later, its
+/// connection is dead.
 const WATCH: Duration = Duration::from_secs(290);
 const WATCH_ENDS: Duration = Duration::from_secs(20);
 
-/// The longest between two attempts. Labels are not urgent, and a cluster's API server may have
-/// many clients to take back.
+/// The longest pause between two attempts. Labels are not urgent, and an API server that comes back
+/// may have many clients.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// Failures in a row after which it is told. One is a connection that was reset, as happens
-/// whenever an API server is upgraded.
+/// After this many failures in a row the log and the fleet are told. A single one is usually a
+/// connection that was reset, as happens whenever an API server is upgraded.
 const FAILURES_TOLD: u32 = 2;
 
 #[derive(Debug, thiserror::Error)]
@@ -67,8 +68,8 @@ pub enum KubernetesError {
     Client(#[source] Box<Error>),
 }
 
-/// Where the API server is, found as kubectl finds it: the kubeconfig of $KUBECONFIG or
-/// ~/.kube/config, else the pod's service account.
+/// The address of the API server and the credentials for it, found as kubectl finds them: in the
+/// kubeconfig of $KUBECONFIG or ~/.kube/config, else in the pod's service account.
 pub async fn configuration() -> Result<Config, KubernetesError> {
     Config::infer()
         .await
@@ -89,7 +90,7 @@ impl Nodes {
         })
     }
 
-    /// Follows them until the shutdown.
+    /// Follows the objects until the shutdown.
     pub(crate) async fn follow(self, handle: Handle, shutdown: CancellationToken) {
         let mut follower = Follower {
             api: self.api,
@@ -98,7 +99,7 @@ impl Nodes {
             failures: 0,
             told: None,
         };
-        // Boxed: requests of kube are large, and this task is spawned with others.
+        // Boxed, because kube's requests are large and this task is spawned with others.
         shutdown
             .run_until_cancelled(Box::pin(follower.work()))
             .await;
@@ -108,11 +109,12 @@ impl Nodes {
 struct Follower {
     api: Api<Node>,
     handle: Handle,
-    /// From where on to watch; None: a list comes first.
+    /// The version to watch from. `None`: list first.
     version: Option<String>,
-    /// In a row.
+    /// Failures in a row.
     failures: u32,
-    /// It was told that the objects cannot be read, and whether because the server refuses.
+    /// `Some`: the log and the fleet were told that the objects cannot be read. The value tells
+    /// whether the server refuses.
     told: Option<bool>,
 }
 
@@ -134,7 +136,7 @@ impl Follower {
         }
     }
 
-    /// One watch, with a list before it if need be.
+    /// One watch, with a list before it if it needs one.
     async fn round(&mut self) -> Result<(), Trouble> {
         let from = match self.version.clone() {
             Some(version) => version,
@@ -161,7 +163,7 @@ impl Follower {
         }
     }
 
-    /// Reads them all, and answers with the version to watch from.
+    /// Reads all objects, and returns the version to watch from.
     async fn list(&mut self) -> Result<String, Trouble> {
         let (mut all, mut unnamed) = (BTreeMap::new(), 0_usize);
         let mut parameters = ListParams::default().limit(PAGE);
@@ -227,8 +229,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Says so once: the log and the fleet hear of it again only if a server that did not answer
-    /// now refuses, or the other way round.
+    /// Tells the log and the fleet of a failure once. It tells them again only if a server that did
+    /// not answer now refuses, or the other way round.
     async fn failed(&mut self, trouble: &Trouble) -> Result<(), NoAnswer> {
         if let Trouble::Expired { .. } = trouble {
             debug!("{trouble}: they are listed anew");
@@ -260,7 +262,7 @@ enum Trouble {
     Silent { verb: &'static str, after: Duration },
     #[error("list nodes: there are more than {NODES_MAX}")]
     TooMany,
-    /// The server has forgotten the version we came with: the usual way to a new list.
+    /// The server has forgotten the version that the watch asked for. A new list follows, as usual.
     #[error("{verb} nodes: the version is too old")]
     Expired { verb: &'static str },
     #[error("the engine has ended")]
@@ -285,12 +287,12 @@ impl Trouble {
         }
     }
 
-    /// What the server says itself will not pass with the next attempt.
+    /// The server itself refuses, so the next attempt will fail too.
     fn is_refusal(&self) -> bool {
         matches!(self, Self::Api { source, .. } if matches!(&**source, Error::Api(status) if (400..500).contains(&status.code)))
     }
 
-    /// For a person: what is wrong, and where it can be mended.
+    /// A sentence for a person: what is wrong, and where to mend it.
     fn sentence(&self) -> String {
         match self {
             Self::Api { verb, source } => match &**source {
@@ -310,7 +312,7 @@ impl Trouble {
     }
 }
 
-/// Whose labels these are; None if no agent can have the object's name.
+/// The node that an object describes, and its labels. `None`: no agent can have the object's name.
 fn node(object: ObjectMeta) -> Option<(NodeName, Labels)> {
     let name = object.name.filter(|name| node_name_error(name).is_none())?;
     Some((

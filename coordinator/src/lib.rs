@@ -1,10 +1,10 @@
-//! The central daemon: hears the agents, serves the users, keeps the record. What is decided,
-//! `core::fleet` decides.
+//! The central daemon: hears the agents, serves the users, keeps the record. `core::fleet` makes
+//! every decision.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `engine` | the one thread that owns all state: input, turn, commit, effects |
-//! | `handle` | how everybody else speaks with the engine |
+//! | `handle` | the way in which every other task speaks with the engine |
 //! | `board` | what the engine has published: jobs, nodes, events |
 //! | `store` | the durable record |
 //! | `api` | the gRPC services |

@@ -1,8 +1,9 @@
-//! The port: which addresses may be listened on, who is served, and how many connections are held
-//! at a time.
+//! The port: the addresses that may be listened on, the callers that are served, and the bound of
+//! connections.
 //!
-//! Served are the coordinator's own user and root, as the kernel knows them
-//! ([`muster_runtime::peer`]). Everybody else of this machine is told so.
+//! The coordinator serves its own user and root, as the kernel knows them
+//! ([`muster_runtime::peer`]). It tells every other user of this machine that it does not serve
+//! them.
 
 use std::{
     io,
@@ -24,21 +25,22 @@ use tokio::{
 use tonic::{Extensions, Request, Status, transport::server::Connected};
 use tracing::{debug, warn};
 
-/// Connections held at a time: 10,000 agents, some thousand users, and those whose end has not been
-/// noticed yet. More wait in the kernel. An idle one costs some 40 KiB.
+/// Connections held at a time: 10,000 agents, some thousand users, and dead ones that nobody has
+/// noticed yet. More connections wait in the kernel. An idle one costs some 40 KiB.
 const CONNECTIONS_MAX: usize = 16_000;
 
-/// Connections of users who are not served, held at a time to tell them so. They have no room among
-/// the others.
+/// Connections of users who are not served, held only to tell them so. They do not count as
+/// connections above.
 const STRANGERS_MAX: usize = 16;
 
-/// A client that has said nothing for this long after it connected is no gRPC client.
+/// A client that has sent nothing for this long after it connected is not a gRPC client.
 const FIRST_BYTE: Duration = Duration::from_secs(10);
 
-/// Accepted connections the server has not taken yet; it takes them at once.
+/// Accepted connections that the server has not taken yet. It takes them at once.
 const ACCEPTED: usize = 16;
 
-/// After an error of accept(2) that is not one connection's own, such as too many open files.
+/// Pause after an error of accept(2) that concerns more than one connection, such as too many open
+/// files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +76,8 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// Opens the port. Refused beyond loopback: whoever reaches it can run programs on every node.
+/// Opens the port. Refuses addresses beyond loopback, because everybody who reaches the port can
+/// run programs on every node.
 pub fn open(address: SocketAddr) -> Result<TcpListener, ListenError> {
     if !address.ip().is_loopback() {
         return Err(ListenError::NotLoopback(address));
@@ -88,10 +91,10 @@ pub fn open(address: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::from_std(listener).map_err(other)
 }
 
-/// Raises this process's limit of open files, whose usual 1,024 would end the accepting of agents
-/// far below [`CONNECTIONS_MAX`].
+/// Raises this process's limit of open files. The usual limit of 1,024 would refuse agents far
+/// below [`CONNECTIONS_MAX`].
 pub fn raise_open_files() {
-    // Connections, and some for the store, the logs and the runtime.
+    // The connections, and some files for the store, the logs and the runtime.
     let wanted = CONNECTIONS_MAX as u64 + 200;
     let now = getrlimit(Resource::Nofile);
     if now.current.is_some_and(|current| current < wanted) {
@@ -105,14 +108,14 @@ pub fn raise_open_files() {
     }
 }
 
-/// Who calls, as every request of a connection carries it.
+/// The user at the other end, carried by every request of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     peer: Peer,
     is_served: bool,
 }
 
-/// Lets a request in if its caller is served.
+/// Lets a request through if its caller is served.
 pub fn admit(request: Request<()>) -> Result<Request<()>, Status> {
     refuse_strangers(request.extensions())?;
     Ok(request)
@@ -141,11 +144,11 @@ fn refuse_strangers(extensions: &Extensions) -> Result<(), Status> {
     }
 }
 
-/// Accepts connections until nobody takes them any more. Returns the stream for the server and the
-/// loop to run.
+/// Accepts connections until the server takes no more of them. Returns the stream for the server,
+/// and the loop to run.
 ///
-/// `accept_unknown`: serve also those of whom the kernel cannot tell who they are. Insecure:
-/// anybody can arrange that.
+/// `accept_unknown`: serve also callers whose user the kernel cannot tell. This is insecure,
+/// because anybody can become such a caller.
 pub fn accept(
     listener: TcpListener,
     accept_unknown: bool,
@@ -178,7 +181,7 @@ pub fn accept(
                             continue;
                         }
                     };
-                    // A stranger who keeps calling is one line, not a thousand.
+                    // Log a stranger who keeps calling once, not a thousand times.
                     if !caller.is_served && told != Some(caller.peer) {
                         warn!(%address, peer = ?caller.peer, "refused: only the coordinator's own user and root are served");
                         told = Some(caller.peer);
@@ -216,11 +219,11 @@ fn caller(stream: &TcpStream, address: SocketAddr, accept_unknown: bool) -> io::
     })
 }
 
-/// One client's connection. Ends by itself if the client never says anything.
+/// One client's connection. It ends by itself if the client never sends anything.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
-    /// Until the first byte has come.
+    /// The deadline for the first byte. `None`: the byte has come.
     silent: Option<Pin<Box<Sleep>>>,
     caller: Caller,
     _permit: OwnedSemaphorePermit,

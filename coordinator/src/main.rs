@@ -18,8 +18,8 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // A start can fail before logging is set up, and a person may be watching: one plain
-            // line with the whole chain.
+            // A start can fail before logging is set up, and a person may be watching. So print one
+            // plain line with the whole chain.
             eprintln!("muster-coordinator: {error:#}");
             ExitCode::FAILURE
         }
@@ -52,10 +52,11 @@ fn run() -> anyhow::Result<()> {
         return Err(e).with_context(|| format!("remove old ready file {}", path.display()));
     }
 
-    // What it writes is for its own user alone: the store holds the jobs' environment.
+    // Only the coordinator's own user may read what it writes, because the store holds the jobs'
+    // environment.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     listen::raise_open_files();
-    // One thread: the engine has its own, and everything else only moves messages.
+    // One thread is enough: the engine has its own, and everything else only moves messages.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

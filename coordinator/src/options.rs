@@ -1,4 +1,4 @@
-//! The command line of `muster-coordinator`; every flag has a twin in the environment.
+//! The command line of `muster-coordinator`. Every flag can also be set in the environment.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -18,13 +18,13 @@ use crate::listen;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "muster-coordinator", version = version(), max_term_width = 120)]
 pub struct Options {
-    /// Address and port to listen on; port 0 takes a free one. Only loopback addresses, until TLS
-    /// exists; served are this coordinator's own user and root.
+    /// Address and port to listen on; port 0 takes a free one. Only loopback addresses are allowed
+    /// until TLS exists. Only this coordinator's own user and root are served.
     #[arg(long, env = "MUSTER_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7070", value_parser = listen::parse_address)]
     pub listen: SocketAddr,
 
-    /// Serve also callers of whom the kernel cannot tell who they are, as those in another network
-    /// namespace. Insecure: anybody can arrange that.
+    /// Serve also callers whose user the kernel cannot tell, for example those in another network
+    /// namespace. Insecure: anybody can become such a caller.
     #[arg(long, env = "MUSTER_ACCEPT_UNKNOWN_PEERS", hide = true)]
     pub accept_unknown_peers: bool,
 
@@ -37,14 +37,14 @@ pub struct Options {
     #[arg(long, env = "MUSTER_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
 
-    /// Lowest term to start with. Needed only after an old copy of the state was put back, when
-    /// agents say so.
+    /// Lowest term to start with. Needed only after an old copy of the state was restored; the
+    /// agents' errors then ask for it.
     #[arg(long, env = "MUSTER_MIN_TERM", value_name = "N", default_value = "0", hide_default_value = true, value_parser = parse_term)]
     pub min_term: Term,
 
-    /// Read the labels of the nodes from the Node objects of a Kubernetes cluster, too: each node's
-    /// from the object that has its name. The cluster is that of $KUBECONFIG or ~/.kube/config,
-    /// else the one this runs in. Needs the verbs get, list and watch on nodes.
+    /// Also read the labels of the nodes from the Node objects of a Kubernetes cluster. A node gets
+    /// the labels of the object that has its name. The cluster is that of $KUBECONFIG or
+    /// ~/.kube/config, else the one this runs in. Needs the verbs get, list and watch on nodes.
     #[arg(long, env = "MUSTER_KUBERNETES_NODES")]
     pub kubernetes_nodes: bool,
 
@@ -70,7 +70,7 @@ pub struct Options {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Policy")]
 pub struct PolicyOptions {
-    /// How often an agent speaks; stretched where more than 2,000 nodes are connected.
+    /// How often an agent sends a heartbeat; less often if more than 2,000 nodes are connected.
     #[arg(long, env = "MUSTER_HEARTBEAT", value_name = "PERIOD", default_value = "1s", value_parser = period::parse)]
     pub heartbeat: Duration,
 
@@ -92,12 +92,12 @@ pub struct PolicyOptions {
     )]
     pub lost_missed: u32,
 
-    /// How long failures are gathered to be judged together; a rank that was killed (SIGKILL)
-    /// explains itself and is not waited with.
+    /// How long failures are gathered to be judged together. The failure of a rank that was killed
+    /// (SIGKILL) is judged at once.
     #[arg(long, env = "MUSTER_COALESCE", value_name = "PERIOD", default_value = "50ms", value_parser = period::parse)]
     pub coalesce: Duration,
 
-    /// How long after a start silence means nothing; 2 ms more for each node.
+    /// For how long after a start silence means nothing, plus 2 ms for each node.
     #[arg(long, env = "MUSTER_LISTEN_HOLD", value_name = "PERIOD", default_value = "10s", value_parser = period::parse)]
     pub listen_hold: Duration,
 
@@ -105,8 +105,8 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_PREPARE_TIMEOUT", value_name = "PERIOD", default_value = "90s", value_parser = period::parse)]
     pub prepare_timeout: Duration,
 
-    /// Wait before the second restart in a row after generations that made no progress; it doubles
-    /// with each.
+    /// Wait before the second restart in a row after generations that made no progress. The wait
+    /// doubles with each further restart.
     #[arg(long, env = "MUSTER_BACKOFF_FIRST", value_name = "PERIOD", default_value = "1s", value_parser = period::parse)]
     pub backoff_first: Duration,
 
@@ -114,12 +114,13 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_BACKOFF_MAX", value_name = "PERIOD", default_value = "5m", value_parser = period::parse)]
     pub backoff_max: Duration,
 
-    /// Where a job prints no step: how long a generation must run to count as progress. Where it
-    /// does, a higher step than before counts.
+    /// How long a generation of a job that prints no step must run to count as progress. If a job
+    /// prints steps, a higher step than before counts.
     #[arg(long, env = "MUSTER_BACKOFF_RESET", value_name = "PERIOD", default_value = "1m", value_parser = period::parse)]
     pub backoff_reset: Duration,
 
-    /// Failures on one node within --storm-window, of at least two jobs, that cordon it.
+    /// A node is cordoned after this many failures on it within --storm-window, if they are of at
+    /// least two jobs.
     #[arg(
         long,
         env = "MUSTER_STORM_FAILURES",
@@ -132,7 +133,8 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_STORM_WINDOW", value_name = "PERIOD", default_value = "30m", value_parser = period::parse)]
     pub storm_window: Duration,
 
-    /// Share of the nodes, in percent and at least one, that Muster cordons per --cordon-window.
+    /// How many nodes Muster may cordon within --cordon-window, in percent of all nodes; at least
+    /// one.
     #[arg(long, env = "MUSTER_CORDON_PERCENT", value_name = "N", default_value = "2", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub cordon_percent: u32,
 
@@ -140,26 +142,26 @@ pub struct PolicyOptions {
     #[arg(long, env = "MUSTER_CORDON_WINDOW", value_name = "PERIOD", default_value = "10m", value_parser = period::parse)]
     pub cordon_window: Duration,
 
-    /// Share of the nodes, in percent and at least one, cordoned by Muster beyond which it stops
-    /// and asks a person.
+    /// How many nodes may be cordoned by Muster at a time, in percent of all nodes; at least one.
+    /// Beyond that Muster stops and asks a person.
     #[arg(long, env = "MUSTER_CORDON_BREAKER_PERCENT", value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub cordon_breaker_percent: u32,
 
-    /// Share of the nodes, in percent and three at least, that fall silent within a minute for
-    /// Muster to cordon nobody and to leave alone what it cannot hear.
+    /// If this share of the nodes, in percent and at least three nodes, falls silent within a
+    /// minute, Muster cordons no node and leaves jobs alone whose nodes are all silent.
     #[arg(long, env = "MUSTER_MASS_LOSS_PERCENT", value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub mass_loss_percent: u32,
 
-    /// That brake goes off when nobody new was lost for so long.
+    /// The brake of --mass-loss-percent is released when no further node was lost for this long.
     #[arg(long, env = "MUSTER_MASS_LOSS_HOLD", value_name = "PERIOD", default_value = "10m", value_parser = period::parse)]
     pub mass_loss_hold: Duration,
 
-    /// Take the state as it is although nodes know more than it: what it does not know is stopped.
-    /// For one start, after the newest state was lost.
+    /// Accept the state as it is although nodes know more than it. What it does not know is
+    /// stopped. For one start, after the newest state was lost.
     #[arg(long, env = "MUSTER_ACCEPT_STORE")]
     pub accept_store: bool,
 
-    /// Jobs kept, those that are over included.
+    /// How many jobs are kept, including those that are over.
     #[arg(
         long,
         env = "MUSTER_JOBS_MAX",
@@ -168,8 +170,8 @@ pub struct PolicyOptions {
     )]
     pub jobs_max: usize,
 
-    /// Nodes known, those that are gone included. Where so many are known, the one gone longest
-    /// makes room for a new one, if it may be forgotten.
+    /// How many nodes are known, including those that are gone. At the limit, the node that has
+    /// been gone longest makes room for a new one, if it may be forgotten.
     #[arg(
         long,
         env = "MUSTER_NODES_MAX",
@@ -178,17 +180,17 @@ pub struct PolicyOptions {
     )]
     pub nodes_max: usize,
 
-    /// Forget a node that has been gone for so long, unless it is cordoned or workers on it are not
-    /// proven dead.
+    /// Forget a node that has been gone for this long, unless it is cordoned or has workers that
+    /// are not proven dead.
     #[arg(long, env = "MUSTER_FORGET_AFTER", value_name = "PERIOD", default_value = "48h", value_parser = period::parse)]
     pub forget_after: Duration,
 }
 
 impl PolicyOptions {
-    /// The policy asked for, or which flag is wrong.
+    /// The policy that the flags ask for, or which flag is wrong.
     pub fn policy(&self) -> Result<Policy, String> {
-        // What an agent accepts: a hundred heartbeats a second are a flood, one a minute is as good
-        // as silence.
+        // The intervals that an agent accepts: a hundred heartbeats a second are a flood, and one a
+        // minute is as good as silence.
         const HEARTBEAT: std::ops::RangeInclusive<Duration> =
             Duration::from_millis(10)..=Duration::from_secs(60);
         if !HEARTBEAT.contains(&self.heartbeat) {

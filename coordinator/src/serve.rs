@@ -1,8 +1,8 @@
-//! The coordinator put together: load, serve, end.
+//! The coordinator as a whole: load, serve, end.
 //!
-//! A graceful end is in this order: no more decisions, streams end with UNAVAILABLE, connections
-//! close, at most five seconds; then the store is closed. It never stops a worker: to them and to
-//! the agents' runners, a coordinator that goes is nothing.
+//! A graceful end has this order. First no more decisions are made, streams end with UNAVAILABLE
+//! and connections close, within five seconds. Then the store is closed. The end never stops a
+//! worker: workers and runners do not depend on the coordinator.
 
 use std::{
     fs, io,
@@ -33,8 +33,8 @@ use crate::{
     store::{Store, StoreError},
 };
 
-/// How long streams and connections may take to end. Longer helps nobody: agents and clients dial
-/// again anyway.
+/// How long streams and connections may take to end. A longer time would not help, because agents
+/// and clients connect again anyway.
 const DRAIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -61,20 +61,20 @@ pub enum ServeError {
     EnginePanicked,
 }
 
-/// What a coordinator is started with, beside its store.
+/// The settings of a coordinator, without its store.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub listen: SocketAddr,
-    /// Serve callers of whom the kernel cannot tell who they are.
+    /// Serve also callers whose user the kernel cannot tell.
     pub accept_unknown: bool,
     pub policy: Policy,
     pub min_term: Term,
-    /// The API server whose Node objects give the fleet's nodes their labels, if any.
+    /// The API server whose Node objects have labels for the fleet's nodes, if any.
     pub kubernetes: Option<kube::Config>,
     pub ready_file: Option<PathBuf>,
 }
 
-/// A coordinator that serves.
+/// A coordinator that serves requests.
 #[derive(Debug)]
 pub struct Coordinator {
     pub address: SocketAddr,
@@ -86,7 +86,7 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// The port is opened before the record is touched: a start that cannot serve leaves no trace.
+    /// Opens the port before it touches the record, so a start that cannot serve leaves no trace.
     /// Must run in a tokio runtime.
     pub async fn start(
         settings: Settings,
@@ -174,7 +174,7 @@ impl Coordinator {
         self.tasks.shutdown()
     }
 
-    /// Ends with SIGTERM and SIGINT, too.
+    /// Also ends the coordinator at SIGTERM and SIGINT.
     pub fn obey_signals(&mut self) -> Result<(), ServeError> {
         let signals = Signals::catch().map_err(ServeError::Signals)?;
         let shutdown = self.tasks.shutdown();
@@ -187,10 +187,12 @@ impl Coordinator {
     pub async fn run(self) -> Result<(), ServeError> {
         let ended = self.tasks.run(DRAIN).await;
         if let Some(path) = &self.ready_file {
-            // Somebody else may have removed it; a file left behind names a pid that is gone.
+            // Ignore an error: somebody else may have removed the file, and a file that stays only
+            // names a pid that is gone.
             let _ = fs::remove_file(path);
         }
-        // It has ended, or ends now: it watches the same token, and holds no more than one commit.
+        // The engine has ended or ends now: it watches the same token, and at most one commit holds
+        // it up.
         let engine = self.engine.join().map_err(|_| ServeError::EnginePanicked)?;
         engine?;
         ended?;

@@ -1,9 +1,8 @@
 //! The durable record: jobs, nodes, events, and the term.
 //!
-//! A store never decides anything. It answers with what was committed last, whole, or with an error
-//! that names the file; it never starts empty where something was. What a successful
-//! [`Store::commit`] returned for survives the death of the process and of the machine at any later
-//! moment.
+//! A store never decides anything. It returns exactly what was committed last, or an error that
+//! names the file. It never starts empty where something was stored. Once [`Store::commit`] has
+//! returned, its changes survive the death of the process and of the machine.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -19,18 +18,19 @@ pub mod redb;
 pub(crate) mod tests;
 mod witness;
 
-/// Where the coordinator's state lives. One process at a time has it open.
+/// The durable state of the coordinator. Only one process at a time has it open.
 pub trait Store: Send {
     /// Everything committed so far.
     fn load(&mut self) -> Result<Loaded, StoreError>;
 
-    /// A term higher than any before, and at least `at_least`; durable before it is returned.
+    /// Returns a term higher than any before, and at least `at_least`. It is durable before it is
+    /// returned.
     fn next_term(&mut self, at_least: Term) -> Result<Term, StoreError>;
 
     /// Stores all changes or none, durably.
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
 
-    /// Stores what these nodes say of themselves, durably. It goes when its node is deleted.
+    /// Stores the reports of these nodes, durably. A report is deleted with its node.
     fn keep_reports(&mut self, reports: &[(NodeName, Arc<NodeReport>)]) -> Result<(), StoreError>;
 }
 
@@ -38,7 +38,7 @@ pub trait Store: Send {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Loaded {
     pub fleet: Stored,
-    /// Those that [`crate::kept`] keeps, oldest first.
+    /// The events that [`crate::kept`] keeps, oldest first.
     pub events: Vec<Event>,
 }
 

@@ -1,8 +1,8 @@
-//! `muster.v1.AgentService`: one stream per connected agent.
+//! `muster.v1.AgentService`: one stream for each connected agent.
 //!
-//! The agent says Hello; the fleet accepts or refuses; then the session carries facts up and the
-//! latest desired state down until either side goes. The end of a session says nothing about the
-//! node's workers.
+//! The agent sends Hello, and the fleet accepts or refuses it. Then the session carries facts up
+//! and the latest desired state down, until one end leaves. The end of a session tells nothing
+//! about the node's workers.
 
 use std::{
     collections::BTreeMap,
@@ -35,14 +35,14 @@ use super::{
 };
 use crate::engine::Orders;
 
-/// An agent has its hello ready when it dials; the rest is two trips over the network.
+/// An agent has its hello ready when it connects; the rest is two trips over the network.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 
-/// An agent that takes no message for this long does not read its stream: better a new session than
-/// a stuck one.
+/// An agent that takes no message for this long does not read its stream. A new session is better
+/// than a stuck one.
 const SEND_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Log reads through one session at a time: a `logs -f` of a whole large node, and as many again.
+/// Log reads through one session at a time: enough for `logs -f` of all 256 ranks of a node, twice.
 const READS_MAX: usize = 512;
 
 #[derive(Clone, Debug)]
@@ -64,7 +64,8 @@ impl v1::agent_service_server::AgentService for Agents {
             |out| async move {
                 if let Err(ended) = serve(&context, inbound, &out).await {
                     info!(reason = ended.message(), "session ended");
-                    // For the agent's log; if it does not read any more, nothing is lost.
+                    // The status is for the agent's log. An agent that does not read it any more
+                    // misses nothing.
                     let _ = timeout(SEND_DEADLINE, out.send(Err(ended))).await;
                 }
             },
@@ -93,13 +94,13 @@ async fn serve(
     let announced = context.connections.announce(node, id, commands);
     let ended = session.run().await;
     drop(announced);
-    // If the engine is gone, so is everything that would care.
+    // If the engine is gone, nobody needs to hear of the end.
     let _ = Box::pin(context.handle.tell(Input::Disconnected { session: id })).await;
     ended
 }
 
-/// A box of its own, as for all that happens once: a hello takes a kilobyte wherever it passes
-/// through.
+/// Has a box of its own, as everything that happens once per session: a hello would take a kilobyte
+/// in every future that it passes through.
 async fn open(
     context: &Context,
     inbound: &mut Streaming<v1::AgentMessage>,
@@ -124,10 +125,11 @@ async fn read_hello(
     })??;
     match first.and_then(|message| message.message) {
         Some(FromAgent::Hello(hello)) => {
-            // Before anything else of it is read: what the rest means depends on the version.
+            // Read the version first: the meaning of the rest depends on it.
             let speaks = wire::speaks_from_wire(&hello).map_err(status::malformed)?;
             if let Err(why) = Speaks::OURS.agree(speaks) {
-                // A code of its own: an agent need not come again soon, only an upgrade helps.
+                // A status code of its own tells the agent to come again later, because only an
+                // upgrade helps.
                 warn!(node = hello.node, "session refused: {why}");
                 return Err(Status::unimplemented(why.to_string()));
             }
@@ -153,15 +155,15 @@ struct Session<'a> {
     orders: watch::Receiver<Orders>,
     log_commands: mpsc::Receiver<LogCommand>,
     out: &'a Out<v1::CoordinatorMessage>,
-    /// Readers by the number of their read.
+    /// The readers, by the id of their read.
     reads: BTreeMap<u64, mpsc::Sender<v1::LogChunk>>,
     /// The desired state sent last.
     published: Option<Arc<Desired>>,
 }
 
 impl Session<'_> {
-    /// Ten thousand of these wait all the time: what is needed for one message lives in a box of
-    /// its own, and only as long.
+    /// Ten thousand sessions wait here all the time. So the state that one message needs lives in a
+    /// box of its own, and only as long as the message.
     async fn run(mut self) -> Result<(), Status> {
         Box::pin(self.welcome()).await?;
         Box::pin(self.publish()).await?;
@@ -183,7 +185,7 @@ impl Session<'_> {
         }
     }
 
-    /// Waits for the fleet's word on the hello and passes it on.
+    /// Waits until the fleet has answered the hello, and passes the answer on.
     async fn welcome(&mut self) -> Result<(), Status> {
         let orders = self
             .orders
@@ -222,9 +224,9 @@ impl Session<'_> {
         let input = match message.message {
             Some(FromAgent::Heartbeat(v1::Heartbeat { sequence })) => {
                 self.tell(Input::Heartbeat { session }).await?;
-                // Workers of jobs with `fenceAfter` live by this answer. It may be given because
-                // nobody else can lead while this process has its store open; with a store that can
-                // be taken over, its lease must be looked at here first.
+                // Workers of jobs with `fenceAfter` live on this answer. The coordinator may give
+                // it because nobody else can lead while this process has its store open. If a store
+                // could be taken over, the coordinator would have to check its lease here first.
                 let unix_us = SystemTime::now()
                     .duration_since(UNIX_EPOCH)
                     .map_or(0, |since| since.as_micros() as u64);
@@ -253,13 +255,13 @@ impl Session<'_> {
             Some(FromAgent::Hello(_)) => {
                 return Err(status::invalid("message", "hello comes once, at the start"));
             }
-            // A newer agent may say what this build does not know.
+            // A newer agent may send messages that this build does not know.
             None => return Ok(()),
         };
         self.tell(input).await
     }
 
-    /// It goes past the engine: nothing is decided by it.
+    /// The usage bypasses the engine, because it decides nothing by it.
     fn note_usage(&self, usage: v1::Usage) -> Result<(), Status> {
         let usage = usage_from_wire(usage).map_err(status::malformed)?;
         let handle = &self.context.handle;
@@ -283,7 +285,7 @@ impl Session<'_> {
         match command {
             LogCommand::Read(read) => {
                 let (read, chunks) = *read;
-                // Dropping `chunks` tells the reader that there is no read.
+                // The end of the channel tells the reader that there is no read.
                 if self.reads.len() < READS_MAX {
                     self.reads.insert(read.id, chunks);
                     self.send(ToAgent::LogRead(read)).await?;
@@ -301,7 +303,7 @@ impl Session<'_> {
         }
     }
 
-    /// Hands a chunk to its reader. Never waits: a session that waits for a reader would look
+    /// Hands a chunk to its reader. Never waits: a session that waited for a reader would look
     /// silent.
     async fn chunk(&mut self, chunk: v1::LogChunk) -> Result<(), Status> {
         let (id, end) = (chunk.id, chunk.end);

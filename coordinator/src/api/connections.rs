@@ -1,8 +1,8 @@
-//! Which agents are connected, and log reads through their sessions.
+//! The agents that are connected, and log reads through their sessions.
 //!
-//! A reader has credit: the agent may send so many chunks and then waits until the reader has taken
-//! some. So a slow reader slows only its own read; the session that carries it, and the heartbeats
-//! on it, never wait for anybody's terminal.
+//! A reader has credit: the agent may send that many chunks, and then waits until the reader has
+//! taken some. So a slow reader slows only its own read. The session that carries it, with its
+//! heartbeats, never waits for somebody's terminal.
 
 use std::{
     collections::BTreeMap,
@@ -13,19 +13,19 @@ use muster_core::id::{NodeName, SessionId};
 use muster_proto::v1;
 use tokio::sync::{mpsc, watch};
 
-/// Commands that wait for a session's task; it takes them as fast as it can send them on.
+/// Commands that wait for a session's task. The task takes them as fast as it can send them on.
 pub(crate) const COMMANDS: usize = 64;
 
-/// Credit of one read, in chunks of at most 64 KiB: 1 MiB keeps a fast network busy.
+/// Credit of one read, in chunks of at most 64 KiB. 1 MiB keeps a fast network busy.
 const WINDOW: u32 = 16;
-/// Credit of all reads of one client together: 4 MiB, shared by the ranks that are read at the same
-/// time.
+/// Credit of all reads of one client together: 4 MiB, divided among the logs that are read at the
+/// same time.
 const WINDOW_SHARED: u32 = 64;
 
-/// What a session's task is asked to send to its agent about logs.
+/// What a session's task must send to its agent about logs.
 #[derive(Debug)]
 pub(crate) enum LogCommand {
-    /// Boxed: the queue of every session has room for 32 commands from the start.
+    /// Boxed, because the queue of every session has room for 32 commands from the start.
     Read(Box<(v1::LogRead, mpsc::Sender<v1::LogChunk>)>),
     Credit(v1::LogCredit),
     Cancel {
@@ -53,8 +53,8 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Makes a session known until the returned guard is dropped. A newer session of a node takes
-    /// the older one's place.
+    /// Makes a session known until the returned guard is dropped. A newer session of a node
+    /// replaces the older one.
     pub(crate) fn announce(
         &self,
         node: NodeName,
@@ -74,8 +74,8 @@ impl Connections {
         self.by_node.subscribe()
     }
 
-    /// Starts a read of one rank's log, one of `shared` that the client reads at the same time.
-    /// `None`: the session has just ended.
+    /// Starts a read of one log. The client reads `shared` logs at the same time. `None`: the
+    /// session has just ended.
     pub(crate) async fn read(
         &self,
         connection: &Connection,
@@ -85,7 +85,7 @@ impl Connections {
         let window =
             (WINDOW_SHARED / u32::try_from(shared.max(1)).unwrap_or(u32::MAX)).clamp(2, WINDOW);
         let id = self.last_read.fetch_add(1, Ordering::Relaxed) + 1;
-        // The end of a log needs no credit, and must find room behind all that do.
+        // The end of a log needs no credit, so leave room for it behind all chunks that do.
         let (sender, chunks) = mpsc::channel(window as usize + 1);
         let read = v1::LogRead { id, window, ..read };
         connection
@@ -120,7 +120,7 @@ impl Drop for Announced<'_> {
     }
 }
 
-/// One log read that is going on; dropping it cancels it.
+/// A log read that is going on. Dropping it cancels it.
 #[derive(Debug)]
 pub(crate) struct Reading {
     id: u64,
@@ -131,9 +131,9 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// The next chunk; `None` when the session broke before the agent said that it was the end.
+    /// The next chunk. `None`: the session broke before the agent had sent the end.
     pub(crate) async fn next(&mut self) -> Option<v1::LogChunk> {
-        // Credit is given back by halves, so that most chunks cost no message of their own.
+        // Gives credit back by halves of the window, so that most chunks cost no message.
         if self.taken >= self.window / 2 {
             let credit = v1::LogCredit {
                 id: self.id,
@@ -150,7 +150,8 @@ impl Reading {
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        // If there is no room now, the session cancels at the next chunk, which nobody takes.
+        // If there is no room now, the session cancels the read at the next chunk, which nobody
+        // takes.
         let _ = self.commands.try_send(LogCommand::Cancel { id: self.id });
     }
 }

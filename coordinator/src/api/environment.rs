@@ -1,8 +1,8 @@
 //! `JobService.Environment`: every variable that Muster sets for the ranks of a job, on which
 //! nodes, from where, and why.
 //!
-//! Computed by the same function as on the nodes, from the profile of the latest generation and
-//! from what its nodes report now.
+//! The same function computes it here and on the nodes. Its inputs are the profile of the latest
+//! generation and what its nodes report now.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use muster_core::{
 };
 use muster_proto::v1;
 
-/// What is the same for every node that has it.
+/// The name, the value and the source of a variable.
 type Entry = (String, Option<String>, String);
 
-/// None: the job has had no generation yet.
+/// `None`: the job has had no generation yet.
 pub(crate) fn answer<'a>(
     view: &JobView,
     node: impl Fn(&NodeName) -> Option<std::sync::Arc<NodeView>> + 'a,
@@ -59,7 +59,7 @@ pub(crate) fn answer<'a>(
                 .push(member.node.to_string());
         }
     }
-    // Everywhere is said by naming nobody.
+    // An empty list means all nodes.
     let some = |nodes: Vec<String>| {
         if nodes.len() == described {
             Vec::new()

@@ -64,7 +64,7 @@ impl v1::event_service_server::EventService for Events {
     }
 }
 
-/// Which events a client asked for; empty is all.
+/// The events that a client asked for. `None`: any.
 #[derive(Debug)]
 struct About {
     namespace: Option<String>,
@@ -113,8 +113,8 @@ impl About {
     }
 }
 
-/// Runs until the client or the engine is gone. A client slower than the ring turns misses the
-/// events that fell out of it.
+/// Runs until the client or the engine is gone. A client that reads too slowly misses the events
+/// that were dropped meanwhile.
 async fn follow(
     mut events: watch::Receiver<board::Events>,
     about: About,
@@ -122,7 +122,7 @@ async fn follow(
     out: Out<v1::WatchEventsResponse>,
 ) {
     loop {
-        // As many as one page at a time, so that the ring is never held for long.
+        // Takes at most one page at a time, so that the board is never held for long.
         let (new, last): (Vec<Arc<Event>>, u64) = {
             let ring = events.borrow_and_update();
             let new: Vec<_> = ring
@@ -150,7 +150,8 @@ async fn follow(
                 return;
             }
         }
-        // A number from before the store was replaced may lie ahead of the ring: it stays ahead.
+        // `after` may be a number of a store that was replaced, and lie ahead of all events. It
+        // stays ahead.
         after = after.max(last);
         if more {
             continue;

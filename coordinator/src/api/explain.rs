@@ -1,4 +1,4 @@
-//! `JobService.Explain`: one timeline with its reasons, the receipts, and what was lost by cause.
+//! `JobService.Explain`: one timeline with reasons, the receipts, and the time lost by cause.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,8 +17,8 @@ use prost::Message;
 use super::jobs::shown;
 use crate::board::Events;
 
-/// Bytes of events in an explanation: half a message; the job takes a quarter at most, 100 receipts
-/// of 1 KiB far less.
+/// Bytes of events in an explanation: half a message. The job takes at most a quarter, and 100
+/// receipts of 1 KiB far less.
 const TIMELINE_BYTES: usize = MESSAGE_MAX / 2;
 
 pub(crate) fn explain(view: &JobView, events: &Events, now: Timestamp) -> v1::ExplainResponse {
@@ -32,7 +32,7 @@ pub(crate) fn explain(view: &JobView, events: &Events, now: Timestamp) -> v1::Ex
     }
 }
 
-/// The job's events, oldest first; the oldest are left out where all are too many.
+/// The job's events, oldest first. If they are too large together, the oldest are left out.
 fn timeline(record: &JobRecord, events: &Events) -> Vec<v1::Event> {
     let mut bytes = 0;
     let mut newest: Vec<v1::Event> = events
@@ -48,7 +48,8 @@ fn timeline(record: &JobRecord, events: &Events) -> Vec<v1::Event> {
     newest
 }
 
-/// Time not trained, by cause. What the job waited for nodes, or in back-off, is a row of its own.
+/// Time not trained, by cause. Time in which the job waited for nodes or for its back-off has a row
+/// of its own.
 fn lost(sums: BTreeMap<Cause, Lost>) -> Vec<v1::LostTime> {
     let row = |cause: String, incidents: u32, time: Duration| v1::LostTime {
         cause,
@@ -56,7 +57,7 @@ fn lost(sums: BTreeMap<Cause, Lost>) -> Vec<v1::LostTime> {
         lost_us: u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
     };
     let waits = || sums.values().filter(|sum| !sum.waited.is_zero());
-    // Its incidents are counted in the rows of their causes.
+    // The incidents of this row are counted in the rows of their causes.
     let waited = row("Waiting".into(), 0, waits().map(|sum| sum.waited).sum());
     let mut rows: Vec<_> = sums
         .iter()

@@ -1,4 +1,4 @@
-//! A stream to one client: a task that produces, a short bounded queue, and an end that says why.
+//! A stream to one client: a task that produces, a short bounded queue, and an end with a reason.
 
 use std::{
     future::Future,
@@ -12,15 +12,15 @@ use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-/// Messages that wait for a client. The task behind holds the rest back, so a small number is
-/// enough to keep the wire busy; the largest message is 4 MiB, so a client that stops reading costs
-/// at most 16 MiB.
+/// Messages that wait for a client. The task holds the rest back, so a small number is enough to
+/// keep the wire busy. The largest message is 4 MiB, so a client that stops reading costs at most
+/// 16 MiB.
 const QUEUE: usize = 4;
 
-/// Where a stream's task puts what its client shall get.
+/// The end of a stream's queue into which the task puts messages for its client.
 ///
-/// Boxed: a queue has room for 32 items from the start, however few it may hold, and there is one
-/// for each of ten thousand agents.
+/// Items are boxed: a queue has room for 32 items from the start, however low its bound, and each
+/// of ten thousand agents has a queue.
 #[derive(Debug)]
 pub(crate) struct Out<T>(mpsc::Sender<Box<Result<T, Status>>>);
 
@@ -53,7 +53,8 @@ impl<T> Clone for Out<T> {
     }
 }
 
-/// Ends when its task does; at a shutdown, with UNAVAILABLE, so that clients know to come back.
+/// The client's end of a stream. It ends when its task does. At a shutdown it ends with
+/// UNAVAILABLE, so that clients know to come back.
 #[derive(Debug)]
 pub(crate) struct Feed<T> {
     messages: mpsc::Receiver<Box<Result<T, Status>>>,
@@ -61,7 +62,8 @@ pub(crate) struct Feed<T> {
     told: bool,
 }
 
-/// Starts the task that fills a stream. It should end when `Out` is closed: the client is gone.
+/// Starts the task that fills a stream. The task should end when `Out` is closed, because the
+/// client is gone then.
 pub(crate) fn feed<T, F>(
     scope: &Scope,
     name: &'static str,

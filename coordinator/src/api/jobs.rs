@@ -16,7 +16,8 @@ use super::{
     watch::{Kind, follow},
 };
 
-/// Longest idempotency key: a UUID has 36 characters, some clients put a prefix before it.
+/// Bytes of the longest idempotency key. A UUID has 36 characters, and some clients put a prefix
+/// before it.
 const REQUEST_ID_MAX: usize = 128;
 
 #[derive(Clone, Debug)]
@@ -119,7 +120,7 @@ impl v1::job_service_server::JobService for Jobs {
                 }),
             )
             .map_err(|error| {
-                // The request has the two fields of a reference, but no reference.
+                // The request has the two fields of a reference, but not the reference itself.
                 status::invalid(error.field.trim_start_matches('.'), error.message)
             })?;
             if self.0.handle.job(&name).is_none() {
@@ -246,11 +247,11 @@ impl Jobs {
     }
 }
 
-/// A job as it fits into a message: a very large world loses its ranks, then its members, never its
-/// status.
+/// A job, cut so that it fits into a message: a very large world loses its ranks, then its members,
+/// never its status.
 pub(crate) fn shown(view: &JobView) -> v1::Job {
     let mut job = wire::job(view);
-    // Room for a page's or an explanation's other parts.
+    // Leaves room for the other parts of a page or an explanation.
     let too_large = |job: &v1::Job| job.encoded_len() > MESSAGE_MAX / 4;
     if too_large(&job)
         && let Some(status) = &mut job.status

@@ -1,14 +1,14 @@
 //! `JobService.Logs`: logs of ranks and launchers, read through the agents of the nodes that have
 //! them.
 //!
-//! Without `follow` the ranks come one after the other and end where they end now. With `follow`
-//! all wanted ranks are read at once, and when the job is re-formed, the ranks of every new
-//! generation are read as well, until the job is over. What cannot be read, because a node is not
-//! connected, is said in a `notice`; a read that broke with a session goes on where it was when the
-//! node is back.
+//! Without `follow` the logs come one after the other, each up to its present end. With `follow`
+//! all wanted logs are read at once. When the job is re-formed, the logs of every new generation
+//! are read as well, until the job is over. If a node is not connected, a `notice` says that its
+//! logs are missing. A read that broke with its session goes on where it was when the node is back.
 //!
-//! Every byte of a log has a position. A read that broke goes on at the position where it was, here
-//! as in a client that has lost its coordinator; what was overwritten meanwhile is said.
+//! Every byte of a log has a position. A read that broke goes on at its last position, whether the
+//! session broke or the client lost its coordinator. If bytes were overwritten meanwhile, a notice
+//! says so.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -33,11 +33,11 @@ mod run_log;
 
 use run_log::RunLog;
 
-/// Logs that one client follows at the same time; each costs its session a read and the coordinator
-/// up to 128 KiB.
+/// Logs that one client follows at the same time. Each costs its session a read, and the
+/// coordinator up to 128 KiB.
 const FOLLOWED_MAX: u32 = 256;
 
-/// Which logs of a generation.
+/// The logs of a generation that the client asked for.
 #[derive(Clone, Debug)]
 struct Wanted {
     launcher: bool,
@@ -49,7 +49,7 @@ struct Wanted {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
     Rank(u32),
-    /// What starts the ranks on a node.
+    /// The log of what starts the ranks on this node.
     Launcher(NodeName),
 }
 
@@ -71,16 +71,16 @@ pub(crate) struct Logs {
     wanted: Wanted,
     tail: Option<u32>,
     follow: bool,
-    /// How far the client has come before, by generation.
+    /// How far the client came before.
     positions: BTreeMap<(Generation, Source), v1::LogPosition>,
-    /// Only this generation; `None`: the latest, and with `follow` those after it.
+    /// Only this generation. `None`: the latest one, and with `follow` those after it.
     fixed: Option<Generation>,
-    /// With `follow`: from this generation on instead of the latest.
+    /// With `follow`: begin with this generation instead of the latest one.
     since: Option<Generation>,
 }
 
 impl Logs {
-    /// Checks the request against the job as it is.
+    /// Checks the request against the job's present state.
     pub(crate) fn open(context: &Context, request: v1::LogsRequest) -> Result<Self, Status> {
         let name = job_name(request.r#ref.clone())?;
         let view = context.handle.job(&name).ok_or_else(|| no_such(&name))?;
@@ -103,8 +103,8 @@ impl Logs {
                 "needs follow, and excludes a generation of its own",
             ));
         }
-        // Whoever goes on may find a world without what it asked for; the next one may have it
-        // again.
+        // A client that goes on may find a smaller world without the rank or node that it asked
+        // for. The next world may have it again.
         let goes_on = !request.positions.is_empty();
         let logs = Self {
             context: context.clone(),
@@ -163,8 +163,8 @@ impl Logs {
         }
     }
 
-    /// Starts a task per log and generation; the stream ends when this one and all of those have
-    /// ended.
+    /// Starts a task for each log of each generation. The stream ends when this task and all of
+    /// those have ended.
     async fn follow(&self, out: Out<v1::LogsResponse>) {
         let mut jobs = self.context.handle.jobs();
         // The newest generation that is being read.
@@ -182,7 +182,7 @@ impl Logs {
                 return;
             };
             let new = self.new_generations(&view.record, started);
-            // What a new generation has written before it is found is never left out.
+            // `tail` applies to the first generation only: a new one is sent from its first line.
             let tail = self.tail.filter(|_| started.is_none());
             for generation in new {
                 let expected = started
@@ -209,7 +209,7 @@ impl Logs {
         }
     }
 
-    /// Generations to be read that are newer than those being read, oldest first. Several may have
+    /// The generations to read that are newer than those being read, oldest first. Several may have
     /// come since the last look, and some of them may be over already.
     fn new_generations<'a>(
         &self,
@@ -252,7 +252,8 @@ impl Logs {
                     self.context.scope.spawn("follow a log", log.copy());
                 }
             }
-            // A smaller world may lack what was asked for; the next one may have it again.
+            // A smaller world may lack the rank or node that the client asked for. The next world
+            // may have it again.
             Err(lacking) => {
                 let _ = out.send(Ok(notice(lacking.message().to_owned()))).await;
             }

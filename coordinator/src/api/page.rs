@@ -1,15 +1,15 @@
-//! Pages of a list: at most so many items, and at most so many bytes.
+//! Pages of a list: a bounded number of items, and a bounded number of bytes.
 
 use muster_proto::limits::{MESSAGE_MAX, PAGE_MAX};
 use prost::Message;
 use tonic::Status;
 
-/// Bytes of items in one page: leaves the last item, which may be large, room below the message
-/// limit.
+/// Bytes of items in one page. The other half of a message is room for the last item, which may be
+/// large.
 pub(crate) const PAGE_BYTES: usize = MESSAGE_MAX / 2;
 
-/// How many items a client gets. One that does not say, or asks for more than the maximum, gets the
-/// maximum.
+/// How many items a client gets. A client that asks for none, or for more than the maximum, gets
+/// the maximum.
 pub(crate) fn size(asked: u32) -> usize {
     match asked as usize {
         0 => PAGE_MAX,
@@ -21,8 +21,8 @@ pub(crate) fn bad_token() -> Status {
     Status::invalid_argument("page_token: is not one that this server gave; start again without")
 }
 
-/// Fills a page from `items`, which come with their keys. The second value is the key of the last
-/// one, if more are to come.
+/// Fills a page from `items`, which come with their keys. The second value is the key of the page's
+/// last item. `None`: no more items follow.
 pub(crate) fn fill<K, T: Message>(
     size: usize,
     items: impl Iterator<Item = (K, T)>,

@@ -1,4 +1,4 @@
-//! Reasons as gRPC statuses: the one table. The text is the reason's own and names the field, job
+//! Reasons as gRPC statuses: the only table. The text is the reason's own and names the field, job
 //! or node.
 
 use muster_core::{
@@ -33,7 +33,7 @@ pub(crate) fn invalid(field: &str, message: impl std::fmt::Display) -> Status {
     Status::invalid_argument(format!("{field}: {message}"))
 }
 
-/// Everything wrong with a document, in one message.
+/// Everything that is wrong with a document, in one message.
 pub(crate) fn fields(errors: &[FieldError]) -> Status {
     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
     Status::invalid_argument(texts.join("; "))
@@ -46,7 +46,7 @@ pub(crate) fn no_answer(error: NoAnswer) -> Status {
     }
 }
 
-/// The job an answer must hold.
+/// The job in an answer. Any other answer than a job or a refusal is an internal error.
 pub(crate) fn job(answer: Answer) -> Result<(Box<JobView>, bool), Status> {
     match answer {
         Answer::Job { job, existed } => Ok((job, existed)),

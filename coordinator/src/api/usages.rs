@@ -1,5 +1,5 @@
-//! The last usage of each node, in memory alone: it is shown with its age, and nothing is decided
-//! by it. Neither the engine nor the store hears of it.
+//! The last usage of each node, in memory only. It is shown with its age, and the coordinator
+//! decides nothing by it: neither the engine nor the store gets it.
 
 use std::{
     collections::BTreeMap,
@@ -13,18 +13,18 @@ use muster_core::{
 };
 use muster_proto::{convert::usage::usage_to_wire, v1};
 
-/// Nodes beyond which it is first looked whether some of them are gone.
+/// Below this number of nodes, nobody looks whether some of them are gone.
 const MANY: usize = 1_024;
 
-/// One look of an agent, and when it came by this coordinator's clock.
+/// One usage of an agent, and when it arrived by this coordinator's clock.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) at: Timestamp,
     pub(crate) usage: Usage,
 }
 
-/// Written by the sessions, read by whoever is asked about a node or a job. Nobody waits for a
-/// change, and nobody holds the lock for longer than one look into the map.
+/// Sessions write it, and requests for a node or a job read it. Nobody waits for a change, and
+/// nobody holds the lock for longer than one look into the map.
 #[derive(Debug, Default)]
 pub(crate) struct Usages {
     known: Mutex<Latest>,
@@ -33,13 +33,13 @@ pub(crate) struct Usages {
 #[derive(Debug, Default)]
 struct Latest {
     by_node: BTreeMap<NodeName, Arc<Known>>,
-    /// How many were left when the gone were removed last.
+    /// How many nodes were left after the last removal of those that are gone.
     left: usize,
 }
 
 impl Usages {
-    /// `exists` is asked about every node whenever their number has doubled, so that what is kept
-    /// of nodes that are gone stays less than what is kept of others.
+    /// Asks `exists` about every node whenever the number of nodes has doubled. So the nodes that
+    /// are gone never take more room than the others.
     pub(crate) fn put(
         &self,
         node: NodeName,
@@ -59,7 +59,7 @@ impl Usages {
         self.latest().by_node.get(node).cloned()
     }
 
-    /// Adds what is known of a node.
+    /// Adds a node's last usage.
     pub(crate) fn of_node(&self, mut node: v1::Node) -> v1::Node {
         if let Some(known) = self.get(&NodeName::from(node.name.as_str())) {
             node.usage = Some(usage_to_wire(&known.usage));
@@ -68,7 +68,7 @@ impl Usages {
         node
     }
 
-    /// Adds what is known of a job's ranks that live.
+    /// Adds the last usage of a job's living ranks.
     pub(crate) fn of_job(&self, mut job: v1::Job) -> v1::Job {
         let Some(status) = &mut job.status else {
             return job;
@@ -97,7 +97,7 @@ impl Usages {
     }
 
     fn latest(&self) -> std::sync::MutexGuard<'_, Latest> {
-        // A thread that panicked under the lock has at most left out an entry.
+        // A thread that panicked under the lock has left out one entry at most.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! `JobService.Wait`: answers when a job reaches a state, or when it never will.
+//! `JobService.Wait`: answers when a job has reached a state, or can never reach it.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ async fn reach(context: &Context, name: &JobName, target: v1::WaitFor) -> Result
     let mut uid = None;
     loop {
         let view = jobs.borrow_and_update().get(name).cloned();
-        // Another job of the same name is not the one that was there at the start.
+        // A later job of the same name is not the one that was waited for.
         let same = view
             .filter(|view| uid.get_or_insert_with(|| view.record.uid.clone()) == &view.record.uid);
         match same {
@@ -79,7 +79,7 @@ async fn reach(context: &Context, name: &JobName, target: v1::WaitFor) -> Result
     }
 }
 
-/// Whether the state is reached, or can never be; `None`: not yet.
+/// Whether the job has reached the state, or can never reach it. `None`: not yet.
 fn judge(view: &JobView, target: v1::WaitFor) -> Option<Result<(), Status>> {
     let record = &view.record;
     let members = record
@@ -92,7 +92,7 @@ fn judge(view: &JobView, target: v1::WaitFor) -> Option<Result<(), Status>> {
         {
             Some(Ok(()))
         }
-        // It did run; a client that asks a moment late must not be told otherwise.
+        // The job did run. A client that asks a moment too late must not be told otherwise.
         (v1::WaitFor::Running, Phase::Succeeded) => Some(Ok(())),
         (v1::WaitFor::Running, Phase::Failed | Phase::Cancelled) => {
             Some(Err(Status::failed_precondition(format!(

@@ -1,4 +1,4 @@
-//! Following a shelf of the board: what is there now, then every change in its latest state.
+//! Follows a shelf of the board: the items as they are now, then every change in its latest state.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,11 +6,11 @@ use tokio::sync::watch;
 
 use crate::{api::feed::Out, board::Shelf};
 
-/// How one kind of thing is followed.
+/// How the items of one shelf are followed.
 pub(crate) struct Kind<K, V, T> {
     /// Whether the client asked for it.
     pub wanted: Box<dyn Fn(&K) -> bool + Send + Sync>,
-    /// What tells a thing from a later one of the same name.
+    /// Tells an item from a later one of the same name.
     pub identity: fn(&V) -> &str,
     pub changed: Box<dyn Fn(&V) -> T + Send + Sync>,
     pub gone: fn(&K, &str) -> T,
@@ -75,7 +75,7 @@ pub(crate) async fn follow<K, V, T>(
 mod tests {
     use super::*;
 
-    /// Shows `name=identity` for a change and `-name=identity` for what is gone.
+    /// Shows `name=identity` for a change and `-name=identity` for a removed item.
     fn kind() -> Kind<u8, String, String> {
         Kind {
             wanted: Box::new(|key| *key < 10),
@@ -100,7 +100,8 @@ mod tests {
             assert_eq!(next().await, "+a");
             put(2, "b");
             assert_eq!(next().await, "+b");
-            // While nobody looked, 1 went and came back as another; 2 went for good.
+            // While nobody looked, 1 was replaced by another of the same name, and 2 was removed
+            // for good.
             remove(1);
             put(1, "c");
             remove(2);

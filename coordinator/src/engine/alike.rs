@@ -1,14 +1,14 @@
-//! Parts of node reports that are the same on many machines, kept once.
+//! Keeps those parts of node reports once that are the same on many machines.
 //!
-//! Ten thousand nodes of eight GPUs tell of 1.4 million NVLinks, and all machines of one make tell
-//! the same: 100 MB, if each report had its own. What is shared is equal, so nobody can tell but by
-//! the memory.
+//! Ten thousand nodes of eight GPUs report 1.4 million NVLinks, and all machines of one make report
+//! the same ones. That would be 100 MB if each report had its own copy. Shared parts are equal, so
+//! only the memory shows the difference.
 
 use std::collections::BTreeSet;
 
 use muster_core::node_report::{NodeReport, gpu::NvLinks};
 
-/// A fleet has a few makes of machines, and GPUs with error counters of their own.
+/// A fleet has a few makes of machines, and some GPUs with error counters of their own.
 const KINDS_MAX: usize = 256;
 
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl Alike {
                 continue;
             }
             if self.links.len() == KINDS_MAX {
-                // Reports that share go on sharing; what is still common comes in again.
+                // Reports that share go on sharing. Links that are still common are inserted again.
                 self.links.clear();
             }
             self.links.insert(gpu.nvlinks.clone());

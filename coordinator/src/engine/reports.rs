@@ -1,22 +1,22 @@
-//! Which nodes' reports the store does not have yet. A report says what a node is, at length, and
-//! nothing is decided from a stored one: it is written a few at a time between decisions, never
-//! with one. Ten thousand nodes that connect at once would otherwise put 130 MB into the commit
-//! that all of them wait for.
+//! Knows which nodes' reports the store does not have yet. A report is long, and the coordinator
+//! decides nothing from a stored one. So the engine writes reports between decisions, a few at a
+//! time, and never together with a decision. Otherwise ten thousand nodes that connect at once
+//! would put 130 MB into the commit that all of them wait for.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_core::{fleet::view::NodeView, id::NodeName, node_report::NodeReport};
 
-/// Written at once, at a tick: under a megabyte for nodes with eight GPUs, some 10 ms with its
-/// commit.
+/// Reports in one write, at a tick. For nodes with eight GPUs they are less than a megabyte, and
+/// take some 10 ms with the commit.
 const AT_ONCE: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Reports {
-    /// As the store has them; shared with the fleet, so that a look at the address nearly always
-    /// tells that nothing is new.
+    /// The reports as the store has them. They are shared with the fleet, so a comparison of
+    /// addresses nearly always shows that nothing is new.
     kept: BTreeMap<NodeName, Arc<NodeReport>>,
-    /// New since, at most one for each node of the fleet.
+    /// Reports that the store does not have yet, at most one for each node of the fleet.
     new: BTreeMap<NodeName, Arc<NodeReport>>,
 }
 
@@ -32,7 +32,7 @@ impl Reports {
         }
     }
 
-    /// A node has changed; `None`: it is gone, and its report with it.
+    /// Takes note of a node that has changed. `None`: the node was deleted, and its report with it.
     pub(super) fn see(&mut self, node: &NodeName, report: Option<&Arc<NodeReport>>) {
         let Some(report) = report else {
             self.kept.remove(node);
@@ -45,7 +45,7 @@ impl Reports {
         }
     }
 
-    /// What is to be written now; taken as written.
+    /// The reports to write now. From here on they count as written.
     pub(super) fn take(&mut self) -> Vec<(NodeName, Arc<NodeReport>)> {
         let some: Vec<_> = std::iter::from_fn(|| self.new.pop_first())
             .take(AT_ONCE)

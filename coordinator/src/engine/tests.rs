@@ -1,5 +1,5 @@
-//! The order of things: stored before told, ended when it cannot be stored, ticked when nothing
-//! comes.
+//! The engine's order: it tells nobody before it has stored, ends when it cannot store, and ticks
+//! when no input comes.
 
 use std::{io, sync::mpsc as std_mpsc, time::Duration};
 
@@ -12,7 +12,7 @@ use muster_core::{
 use super::*;
 use crate::store::memory::MemoryStore;
 
-/// Reports every commit and waits for leave to go on; fails those that are refused.
+/// Reports every commit and waits for permission to go on. Fails the commits that are refused.
 struct GuardedStore {
     inner: MemoryStore,
     commits: std_mpsc::Sender<Vec<Change>>,
@@ -112,7 +112,7 @@ async fn nobody_hears_of_a_decision_before_it_is_stored() {
             .iter()
             .any(|change| matches!(change, Change::PutJob(job) if job.name.name == "one"))
     );
-    // The engine stands in the commit: no answer, no view, no event.
+    // The engine waits in the commit: no answer, no view, no event.
     assert!(
         tokio::time::timeout(Duration::from_millis(20), &mut answer)
             .await
@@ -132,7 +132,7 @@ async fn nobody_hears_of_a_decision_before_it_is_stored() {
         "who got an answer finds the job in a list"
     );
     shutdown.cancel();
-    // Leave for whatever it was about to store.
+    // Permits the commit that may be next.
     let _ = guard.leave.send(true);
     started.ended.await.unwrap_err();
 }
@@ -170,7 +170,7 @@ async fn a_burst_is_one_decision_and_one_commit_up_to_a_request() {
             .is_err()
     );
     guard.commits.recv().unwrap();
-    // The engine stands in that commit. Behind it: four nodes, a request, a fifth node.
+    // The engine waits in that commit. Behind it wait four nodes, a request and a fifth node.
     let mut nodes: Vec<_> = (1..=4)
         .map(|n| Box::pin(started.handle.connect(hello(&format!("node-{n}")))))
         .collect();
@@ -277,7 +277,7 @@ async fn time_passes_when_nothing_comes() {
     )
     .unwrap();
     let (_, _orders) = started.handle.connect(hello("node-a")).await.unwrap();
-    // The node says nothing more: only ticks can make it Lost.
+    // The node sends nothing more, so only ticks can make it Lost.
     let mut nodes = started.handle.nodes();
     let lost = nodes.wait_for(|nodes| {
         nodes

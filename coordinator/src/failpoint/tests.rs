@@ -1,5 +1,5 @@
-//! A coordinator killed at every place between a request and its answer, and at any moment: no
-//! acknowledged job is lost, none doubled.
+//! Kills a coordinator at every place between a request and its answer, and at random moments. No
+//! acknowledged job may be lost, and none may be doubled.
 #![allow(
     clippy::disallowed_methods,
     reason = "starts and kills a process of its own"
@@ -32,7 +32,7 @@ use crate::{
 const PLAN: &str = "MUSTER_TEST_FAILPOINT";
 const CHILD: &str = "MUSTER_TEST_FAILPOINT_CHILD";
 
-/// All of them, in the order of a start and then of a request.
+/// All places, in the order of a start and then of a request.
 const PLACES: [&str; 12] = [
     "before the record is loaded",
     "before the term is stored",
@@ -48,7 +48,7 @@ const PLACES: [&str; 12] = [
     "after the answer",
 ];
 
-/// Where this process shall end, and how often it may still pass there.
+/// The place where this process must end, and how often it may still pass that place.
 fn plan() -> Option<&'static (String, AtomicU64)> {
     static PLANNED: OnceLock<Option<(String, AtomicU64)>> = OnceLock::new();
     let read = || {
@@ -72,12 +72,12 @@ pub(crate) fn pass(name: &str) {
     }
 }
 
-/// The store's file, with a place before each write that reaches it and each sync.
+/// The store's file, with a place before each sync and inside each write.
 #[derive(Debug)]
 struct FragileFile(FileBackend);
 
-/// Opens a store's file as any other build does; in a process that is to be killed, with places in
-/// it.
+/// Opens a store's file as every other build does. In a process that is to be killed, the file has
+/// places.
 pub(crate) fn open(builder: &Builder, path: &Path) -> Result<Database, DatabaseError> {
     if plan().is_none() {
         return builder.open(path);
@@ -105,7 +105,7 @@ impl StorageBackend for FragileFile {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        // Half of it first: a kill may come in the middle.
+        // Write half of it first, because a kill may come in the middle.
         let (first, rest) = data.split_at(data.len() / 2);
         self.0.write(offset, first)?;
         pass("file written");
@@ -155,9 +155,9 @@ fn child_that_serves_until_it_is_killed() {
 struct Killed {
     directory: tempfile::TempDir,
     child: Option<Child>,
-    /// What was acknowledged: uid by name.
+    /// The acknowledged jobs: uid by name.
     acknowledged: BTreeMap<String, String>,
-    /// Asked for without an answer yet.
+    /// The name of the submission that has no answer yet.
     open: Option<String>,
     submitted: u64,
     kills: u64,
@@ -172,7 +172,7 @@ impl Drop for Killed {
 impl Killed {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        // Made without a plan: a store that is not yet there has nothing to lose.
+        // Made without a plan: a store that does not exist yet has nothing to lose.
         drop(RedbStore::open(&directory.path().join("state")).unwrap());
         Self {
             directory,
@@ -191,7 +191,7 @@ impl Killed {
         }
     }
 
-    /// Starts a coordinator; a client of it, or none if it was killed before it served.
+    /// Starts a coordinator. Returns a client of it, or `None` if it was killed before it served.
     async fn start(&mut self, plan: Option<String>) -> Option<JobServiceClient<Channel>> {
         self.kill();
         let ready = self.directory.path().join("ready.json");
@@ -219,7 +219,7 @@ impl Killed {
             look.tick().await;
             let said = fs::read(&ready).unwrap_or_default();
             if let Ok(said) = serde_json::from_slice::<serde_json::Value>(&said) {
-                // Killed since: the next start finds out.
+                // It may have been killed since. The next start finds out.
                 return JobServiceClient::connect(said["endpoint"].as_str().unwrap().to_owned())
                     .await
                     .ok();
@@ -235,7 +235,7 @@ impl Killed {
         }
     }
 
-    /// Submits until `most` are acknowledged or the coordinator is gone; true if it is gone.
+    /// Submits until `most` jobs are acknowledged or the coordinator is gone. True: it is gone.
     async fn submit(&mut self, client: &mut JobServiceClient<Channel>, most: u64) -> bool {
         for _ in 0..most {
             let name = self.open.take().unwrap_or_else(|| {
@@ -279,8 +279,8 @@ impl Killed {
         false
     }
 
-    /// All that was acknowledged is there, as it was; nothing else is, but perhaps the one that was
-    /// not answered.
+    /// Every acknowledged job is there, unchanged. No other job is there, except perhaps the one
+    /// whose submission was not answered.
     async fn check(&mut self) {
         let mut client = self.start(None).await.expect("nobody kills it");
         let mut found = BTreeMap::new();
@@ -307,7 +307,7 @@ impl Killed {
         }
         let unanswered = self.open.as_ref().and_then(|name| found.remove(name));
         assert_eq!(found, self.acknowledged, "after {} kills", self.kills);
-        // Asked again, it is the same job.
+        // A repeated submission names the same job.
         if self.open.is_some() {
             let name = self.open.clone().unwrap();
             assert!(!self.submit(&mut client, 1).await);
@@ -323,8 +323,8 @@ fn is_long() -> bool {
     std::env::var_os("MUSTER_LONG_DRILL").is_some()
 }
 
-/// Kills a coordinator at one place after another, first early, then later; every fourth time at
-/// any moment instead.
+/// Kills a coordinator at one place after another, first early, then later. Every fourth kill comes
+/// at a random moment instead.
 #[tokio::test]
 async fn no_acknowledged_job_is_lost_or_doubled_wherever_the_coordinator_is_killed() {
     let wanted = if is_long() { 1_000 } else { 36 };
@@ -332,7 +332,7 @@ async fn no_acknowledged_job_is_lost_or_doubled_wherever_the_coordinator_is_kill
     let mut per_place: BTreeMap<&str, u64> = BTreeMap::new();
     let mut round = 0_u64;
     while kills < wanted {
-        // A new store now and then: what is checked grows with it.
+        // Make a new store now and then, because the check takes longer with each job.
         let mut killed = Killed::new();
         while killed.kills < 48 && kills + killed.kills < wanted {
             round += 1;
@@ -344,8 +344,8 @@ async fn no_acknowledged_job_is_lost_or_doubled_wherever_the_coordinator_is_kill
                 if at_any_moment {
                     let pid = rustix::process::Pid::from_child(killed.child.as_ref().unwrap());
                     let moment = Duration::from_micros(round.wrapping_mul(7_919) % 20_000);
-                    // A thread of its own: the kill shall fall between any two instructions of the
-                    // exchange.
+                    // A thread of its own, so that the kill can come between any two instructions
+                    // of the exchange.
                     let killer = std::thread::spawn(move || {
                         std::thread::park_timeout(moment);
                         kill_process(pid, Signal::KILL).unwrap();
@@ -353,7 +353,7 @@ async fn no_acknowledged_job_is_lost_or_doubled_wherever_the_coordinator_is_kill
                     assert!(killed.submit(&mut client, u64::MAX).await);
                     killer.join().unwrap();
                 } else if !killed.submit(&mut client, 12).await {
-                    // A place of the start, passed more seldom than planned.
+                    // A place of the start that was passed less often than planned.
                     killed.kill();
                     killed.kills += 1;
                 }
@@ -374,8 +374,8 @@ async fn no_acknowledged_job_is_lost_or_doubled_wherever_the_coordinator_is_kill
     }
 }
 
-/// The figure that is promised is 2 s, for a release build on a machine that does nothing else;
-/// this is a debug build on a busy one.
+/// The promised figure is 2 s, for a release build on an idle machine. This is a debug build on a
+/// busy one.
 #[tokio::test]
 async fn a_coordinator_with_ten_thousand_jobs_serves_again_soon_after_a_kill() {
     let mut killed = Killed::new();

@@ -1,4 +1,4 @@
-//! A store that forgets when it is dropped; for tests and simulations.
+//! A store that loses everything when it is dropped, for tests and simulations.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -65,7 +65,7 @@ impl Store for MemoryStore {
                 }
             }
         }
-        // The event that tells of a deletion is committed with it.
+        // The event that tells of a deletion is committed together with it.
         deleted(changes).for_each(|uid| self.kept.release(uid));
         for number in self.kept.take_dropped() {
             self.events.remove(&number);

@@ -1,10 +1,10 @@
 //! The embedded store: `STATE/muster.redb`, one crash-safe file of the [`redb`] crate.
 //!
-//! One table each for `meta`, `jobs`, `nodes`, `reports` and `events`; values are JSON, so that a
-//! person can read a copy of the file with any redb tool. A new file is made under another name and
-//! renamed when it is whole: `muster.redb` is never a half-made file, so one that cannot be read is
-//! damaged and is refused. `STATE/lock` keeps a second coordinator out for as long as the first
-//! lives.
+//! It has one table each for `meta`, `jobs`, `nodes`, `reports` and `events`. Values are JSON, so
+//! that a person can read a copy of the file with any redb tool. A new file is made under another
+//! name and renamed when it is complete. So `muster.redb` is never half-made, and one that cannot
+//! be read is damaged and is refused. `STATE/lock` keeps out a second coordinator as long as the
+//! first one lives.
 
 use std::{
     collections::BTreeSet,
@@ -43,25 +43,25 @@ const LOCK_NAME: &str = "lock";
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const JOBS: TableDefinition<&str, &[u8]> = TableDefinition::new("jobs");
 const NODES: TableDefinition<&str, &[u8]> = TableDefinition::new("nodes");
-/// Apart from `nodes`: some 13 KiB for a node with eight GPUs, of which no decision waits for the
-/// disk.
+/// Apart from `nodes`: the report of a node with eight GPUs has some 13 KiB, and no decision waits
+/// until it is on the disk.
 const REPORTS: TableDefinition<&str, &[u8]> = TableDefinition::new("reports");
 const EVENTS: TableDefinition<u64, &[u8]> = TableDefinition::new("events");
 
 const META_FORMAT: &str = "format";
 const META_TERM: &str = "term";
 const META_LAST_EVENT: &str = "last_event";
-/// Commits so far, compared with the [`Witness`].
+/// The number of commits so far, to compare with the [`Witness`].
 const META_COMMITS: &str = "commits";
 
-/// Grows when a record's shape changes so that an older build would misread it.
+/// Must grow when a record's shape changes so that an older build would misread it.
 const FORMAT: u64 = 2;
 
-/// A coordinator that was killed holds its lock until the kernel has taken it apart, and so does
-/// what it had just forked.
+/// How long to wait for the lock. A coordinator that was killed holds it until the kernel has
+/// removed the process and any child that it had just forked.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// redb's page cache. Everything is in memory anyway, only writes go through it, and the largest
+/// redb's page cache. All data is in memory anyway and only writes use the cache; the largest
 /// commit is a generation of some 100 KiB.
 const CACHE_BYTES: usize = 4 << 20;
 
@@ -71,12 +71,12 @@ pub struct RedbStore {
     path: PathBuf,
     witness: Witness,
     kept: Kept,
-    /// Held, not read: the kernel releases it when the process ends, however it ends.
+    /// Held, not read. The kernel releases it when the process ends, for whatever reason.
     _lock: File,
 }
 
 impl RedbStore {
-    /// Opens the store of a state directory, and makes both if they are not there.
+    /// Opens the store of a state directory. Makes both if they do not exist.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
         let unusable = |source| StoreError::Directory {
             path: directory.to_owned(),
@@ -99,7 +99,8 @@ impl RedbStore {
         let found = commits(&database, &path)?;
         let (witness, known) = Witness::open(directory).map_err(unusable)?;
         for name in [FILE_NAME, LOCK_NAME, witness::FILE_NAME] {
-            // The jobs' environment is in it. The directory may be an older one, or an operator's.
+            // The store holds the jobs' environment. The directory may be an older one, or made by
+            // an operator.
             fs::set_permissions(directory.join(name), fs::Permissions::from_mode(0o600))
                 .map_err(unusable)?;
         }
@@ -240,9 +241,9 @@ impl Store for RedbStore {
 }
 
 impl RedbStore {
-    /// What is begun here is on the disk when `commit()` returns. In two phases (0.3 ms more),
-    /// because after one phase and a crash the last transaction cannot be told from one that never
-    /// finished: a single flipped bit in it would quietly bring back the state before.
+    /// Begins a transaction that is on the disk when `commit()` returns. Two phases cost 0.3 ms
+    /// more. With one phase, nobody could tell after a crash whether the last transaction was
+    /// finished: a single flipped bit in it would bring back the state before it without an error.
     fn begin(&self) -> Result<WriteTransaction, ::redb::Error> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_two_phase_commit(true);
@@ -251,7 +252,7 @@ impl RedbStore {
 
     fn apply(&mut self, changes: &[Change]) -> Result<(), ::redb::Error> {
         let transaction = self.begin()?;
-        // Should the commit fail, the process ends and this with it.
+        // If the commit fails, the process ends, and `kept` with it.
         let kept = &mut self.kept;
         {
             let mut meta = transaction.open_table(META)?;
@@ -279,7 +280,7 @@ impl RedbStore {
                     }
                 }
             }
-            // The event that tells of a deletion is committed with it.
+            // The event that tells of a deletion is committed together with it.
             deleted(changes).for_each(|uid| kept.release(uid));
             for number in kept.take_dropped() {
                 events.remove(number)?;
@@ -288,7 +289,7 @@ impl RedbStore {
         self.finish(transaction)
     }
 
-    /// Counts, commits, and notes the count beside the store.
+    /// Counts the commit, commits, and notes the count beside the store.
     fn finish(&self, transaction: WriteTransaction) -> Result<(), ::redb::Error> {
         let number = {
             let mut meta = transaction.open_table(META)?;
@@ -355,8 +356,8 @@ fn lock(directory: &Path) -> Result<File, StoreError> {
     Ok(file)
 }
 
-/// Makes a store file with nothing in it. A crash on the way leaves only `muster.redb.new`, which
-/// the next start replaces.
+/// Makes an empty store file. A crash on the way leaves only `muster.redb.new`, which the next
+/// start replaces.
 fn create(directory: &Path) -> Result<(), StoreError> {
     let unusable = |source| StoreError::Directory {
         path: directory.to_owned(),
@@ -383,7 +384,7 @@ fn create(directory: &Path) -> Result<(), StoreError> {
         source: Box::new(source),
     })?;
     fs::rename(&new, &path).map_err(unusable)?;
-    // Without this the rename may be lost at a power cut, and with it the first term.
+    // Without this sync a power cut may undo the rename, and lose the first term with it.
     File::open(directory)
         .and_then(|dir| dir.sync_all())
         .map_err(unusable)
@@ -391,8 +392,8 @@ fn create(directory: &Path) -> Result<(), StoreError> {
 
 fn open_existing(path: &Path) -> Result<Database, StoreError> {
     let database = reading(path, || {
-        // redb trusts a file that was closed cleanly; the check reads it all, some 100 MB at most,
-        // and finds damage from outside.
+        // redb trusts a file that was closed cleanly. This check reads the whole file, some 100 MB
+        // at most, and finds damage from outside.
         let mut builder = Builder::new();
         builder
             .set_cache_size(CACHE_BYTES)
@@ -445,8 +446,8 @@ fn commits(database: &Database, path: &Path) -> Result<u64, StoreError> {
     })
 }
 
-/// Runs a read of the file. redb promises errors for damage it looks for, and panics on some that
-/// it does not.
+/// Runs a read of the file. redb returns errors for damage that it looks for, and panics on some
+/// other damage.
 fn reading<T>(path: &Path, read: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     catch_unwind(AssertUnwindSafe(read))
         .unwrap_or_else(|_| Err(damaged(path, "its contents contradict each other")))

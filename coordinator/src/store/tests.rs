@@ -1,4 +1,5 @@
-//! One suite for every store, and what only a file can do: be locked, be damaged, survive a kill.
+//! One test suite for every store, and tests of what only a file can do: be locked, be damaged,
+//! survive a kill.
 #![allow(
     clippy::disallowed_methods,
     reason = "the kill test starts a process of its own"
@@ -87,8 +88,8 @@ fn said(sequence: u64) -> Change {
     Change::Event(Box::new(event(sequence)))
 }
 
-/// What every store must do. `reopen` ends the store as a process's death would, and opens it
-/// again.
+/// What every store must do. `reopen` ends the store as the death of its process would, and opens
+/// it again.
 fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
     assert_eq!(
         store.load().unwrap(),
@@ -300,7 +301,7 @@ fn a_record_of_another_shape_is_named() {
     );
 }
 
-/// A store with something in it, as a file's bytes.
+/// The bytes of a store file that is not empty.
 fn filled(directory: &Path) -> (Vec<u8>, Loaded) {
     let mut store = RedbStore::open(directory).unwrap();
     store.next_term(Term(0)).unwrap();
@@ -366,7 +367,7 @@ fn a_damaged_file_is_an_error_that_says_what_to_do() {
 
 const CHILD_DIRECTORY: &str = "MUSTER_TEST_STORE_CHILD";
 
-/// Not a test of its own: the process that [`every_acknowledged_record_survives_a_kill`] kills.
+/// Not a test of its own: [`every_acknowledged_record_survives_a_kill`] kills this process.
 #[test]
 #[ignore = "started by another test"]
 fn child_that_commits_until_it_is_killed() {

@@ -1,11 +1,11 @@
-//! `STATE/last-commit`: the number of the last commit, beside the store, so that a store that has
-//! fallen behind it is noticed.
+//! `STATE/last-commit`: the number of the last commit, noted beside the store, so that a store that
+//! has fallen behind is noticed.
 //!
-//! One bit of the store's header says which of two states is the newer one, and nothing in the file
-//! contradicts it after a crash. So the number of commits is noted here too, after each commit and
-//! before anybody is answered, without a sync of its own: the note survives the process, and after
-//! a power cut it is at most older than the store, which says nothing. It also notices an old copy
-//! of the store that was put back alone.
+//! One bit in the store's header says which of two states is the newer one, and after a crash
+//! nothing in the file contradicts that bit. So the number of commits is noted here as well: after
+//! each commit, before anybody is answered, and without a sync of its own. The note survives the
+//! process. After a power cut it may be older than the store, which is no sign of damage, but never
+//! newer. It also shows that somebody restored an old copy of the store alone.
 
 use std::{
     fs::File,
@@ -25,14 +25,14 @@ pub(super) struct Witness {
     path: PathBuf,
 }
 
-/// Always of the same length, so that it is overwritten where it lies.
+/// Always has the same length, so that it can be overwritten in place.
 #[derive(Serialize, Deserialize)]
 struct Note {
     commit: String,
 }
 
 impl Witness {
-    /// Opens or makes the note of a state directory, and gives the last commit it knows of.
+    /// Opens or makes the note of a state directory. Returns the last commit that it knows of.
     pub(super) fn open(directory: &Path) -> io::Result<(Self, Option<u64>)> {
         let path = directory.join(FILE_NAME);
         let file = File::options()
@@ -44,8 +44,8 @@ impl Witness {
         let text = std::fs::read(&path)?;
         let known = read(&text);
         if known.is_none() && !text.is_empty() {
-            // Torn by a power cut, perhaps: it is a second opinion, and the store has checksums of
-            // its own.
+            // A power cut may have torn the note. It is only a second opinion: the store has
+            // checksums of its own.
             warn!(path = %path.display(), "cannot be read and is written anew; whether the store is behind it cannot be told this time");
             file.set_len(0)?;
         }

@@ -1,4 +1,4 @@
-//! An agent without workers: it does at once what it is told, reports it, and reads logs from
+//! An agent without workers: it obeys every order at once, reports that, and reads logs from
 //! memory.
 
 use std::{
@@ -59,7 +59,7 @@ pub(crate) fn say(message: FromAgent) -> v1::AgentMessage {
     }
 }
 
-/// A session opened by hand.
+/// A session that the test drives message by message.
 pub(crate) struct RawSession {
     pub up: mpsc::Sender<v1::AgentMessage>,
     pub down: Streaming<v1::CoordinatorMessage>,
@@ -86,7 +86,7 @@ impl RawSession {
         }
     }
 
-    /// The next log that is asked for; everything else is let pass.
+    /// The next request for a log. Skips all other messages.
     pub(crate) async fn log_read(&mut self) -> v1::LogRead {
         loop {
             if let ToAgent::LogRead(read) = self.next().await.unwrap() {
@@ -98,9 +98,9 @@ impl RawSession {
 
 /// Tells the agent what its node does next.
 pub(crate) enum Order {
-    /// All ranks of the job's run on this node end like this.
+    /// All ranks of the job's run on this node end in this way.
     Exit(Exit),
-    /// More lines in every log of this node.
+    /// Every log of this node gets more lines.
     Write(Vec<String>),
 }
 
@@ -117,8 +117,8 @@ impl Drop for FakeAgent {
 }
 
 impl FakeAgent {
-    /// Connects; every log of the node holds these lines. `obeys_credit` false: it sends all of a
-    /// log at once.
+    /// Connects an agent. Every log of the node holds these lines. If `obeys_credit` is false, the
+    /// agent sends the whole log at once.
     pub(crate) async fn start(
         server: &Server,
         name: &str,
@@ -128,8 +128,8 @@ impl FakeAgent {
         Self::introduced(server, hello(name), log, obeys_credit).await
     }
 
-    /// The same node again on the same boot: it has its ledger still, and says nothing of what it
-    /// held.
+    /// The same node again, on the same boot. It still has its ledger, and reports none of the runs
+    /// that it held.
     pub(crate) async fn again(server: &Server, name: &str, log: &[String]) -> Self {
         Self::introduced(
             server,
@@ -143,7 +143,7 @@ impl FakeAgent {
         .await
     }
 
-    /// A node with one GPU, whose driver runs up to this CUDA.
+    /// A node with one GPU, whose driver runs CUDA up to this version.
     pub(crate) async fn with_gpu(server: &Server, name: &str, cuda: &str) -> Self {
         let gpu = Gpu {
             uuid: format!("GPU-of-{name}"),
@@ -221,7 +221,7 @@ impl Node {
     }
 
     async fn send(&self, message: FromAgent) {
-        // The coordinator of a test may be gone first.
+        // The test's coordinator may have ended already.
         let _ = self.session.up.send(say(message)).await;
     }
 
@@ -359,7 +359,7 @@ impl Node {
             .await;
     }
 
-    /// Sends what the credit allows, a line a chunk.
+    /// Sends as many chunks as the credit allows, one line in each.
     async fn pump(&mut self) {
         let mut messages = Vec::new();
         let runs = &self.runs;
@@ -382,7 +382,7 @@ impl Node {
                 job: muster_core::id::JobUid::from(read.request.job_uid.clone()),
                 generation: Generation(read.request.generation),
             };
-            // Of a run that it does not know, a real agent waits to hear, too.
+            // A real agent, too, waits if it does not know the run.
             let grows =
                 read.request.follow && runs.get(&run).is_none_or(|run| run.phase != RunPhase::Dead);
             let over = read.lines.is_empty() && read.credit > 0 && !grows;

@@ -1,4 +1,4 @@
-//! Requests that are wrong: each has its exact code and words, and changes nothing.
+//! Wrong requests: each gets its exact code and text, and changes nothing.
 
 use std::future::Future;
 
@@ -7,7 +7,7 @@ use tonic::{Code, Response, Status};
 
 use crate::server::{Server, reference, spec};
 
-/// The refusal of a call that must be refused.
+/// The code and text of a refused call. Panics if the call is accepted.
 async fn refusal<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> (Code, String) {
     match call.await {
         Ok(_) => panic!("must be refused"),
@@ -19,7 +19,7 @@ fn named(name: &str) -> Option<v1::JobRef> {
     Some(reference(name))
 }
 
-/// A change of the spec as a change of the request; the spec is always there.
+/// Makes a change of the spec into a change of the request.
 macro_rules! with {
     ($change:expr) => {{
         fn change(request: &mut v1::SubmitRequest) {

@@ -1,8 +1,8 @@
-//! An API server that knows nothing but Node objects: lists them in pages, and follows a watch from
-//! a version on.
+//! A Kubernetes API server with nothing but Node objects. It lists them in pages, and answers
+//! watches that begin at a version.
 //!
-//! Plain HTTP/1.1 over real sockets, one request a connection. What a test changes is one step: no
-//! request sees half of it.
+//! It speaks plain HTTP/1.1 over real sockets, one request per connection. Every change by a test
+//! is one step, so no request sees half of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,13 +17,13 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Of Node objects in one answer, so that a few of them need several.
+/// Node objects in one answer. It is small, so that a few objects need several answers.
 const PAGE: usize = 2;
 
 pub(crate) struct Cluster {
     pub address: String,
     state: Arc<Mutex<State>>,
-    /// Counts changes, for whoever waits for one.
+    /// Counts changes, so that tasks can wait for one.
     changed: watch::Sender<u64>,
     serving: JoinHandle<()>,
 }
@@ -39,13 +39,13 @@ pub(crate) struct State {
     version: u64,
     nodes: BTreeMap<String, Value>,
     log: Vec<(u64, Value)>,
-    /// A watch from before this version is answered with 410.
+    /// A watch from an older version is answered with 410.
     oldest: u64,
-    /// 410 as an answer, and not as an event of the watch.
+    /// True: 410 is the status of the answer. False: it is an event of the watch.
     pub gone_as_status: bool,
-    /// Open watches end when this changes.
+    /// Open watches end when this number changes.
     cuts: u64,
-    /// Connections are closed as they come.
+    /// New connections are closed at once.
     pub down: bool,
     pub forbidden: BTreeSet<&'static str>,
     pub lists: u32,
@@ -61,7 +61,7 @@ impl State {
         };
         self.version += 1;
         let labels: BTreeMap<_, _> = labels.iter().copied().collect();
-        // What a real one carries beside labels, and nobody here needs.
+        // A real object carries this beside its labels; the coordinator drops it.
         let annotations = json!({ "volumes.kubernetes.io/controller-managed-attach-detach": "true", "noise": "n".repeat(2_000) });
         let metadata = json!({ "name": name, "resourceVersion": self.version.to_string(), "labels": labels, "annotations": annotations });
         let object = json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata });
@@ -78,7 +78,7 @@ impl State {
             .push((self.version, json!({ "type": "DELETED", "object": object })));
     }
 
-    /// Ends all watches, and forgets every version before the present.
+    /// Ends all watches, and forgets every version before the present one.
     pub(crate) fn forget(&mut self) {
         (self.oldest, self.cuts) = (self.version, self.cuts + 1);
     }
@@ -137,13 +137,13 @@ impl Cluster {
         }
     }
 
-    /// Changes it, in one step.
+    /// Changes the state in one step.
     pub(crate) fn change(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state.lock().unwrap());
         self.changed.send_modify(|count| *count += 1);
     }
 
-    /// Waits until it has been asked what is wanted.
+    /// Waits until the state, with its counts of requests, is as wanted.
     pub(crate) async fn until(&self, wanted: impl Fn(&State) -> bool) {
         let mut changed = self.changed.subscribe();
         crate::server::within(changed.wait_for(|_| wanted(&self.state.lock().unwrap())))
@@ -155,7 +155,7 @@ impl Cluster {
         kube::Config::new(format!("http://{}", self.address).parse().unwrap())
     }
 
-    /// As a user has it in a file.
+    /// The configuration as a user has it in a file.
     pub(crate) fn kubeconfig(&self) -> String {
         let context = json!({ "name": "c", "context": { "cluster": "c", "user": "u" } });
         let cluster =
@@ -263,7 +263,7 @@ async fn serve(
             seen = state.version;
             (lines, gone || state.cuts != cuts || state.down)
         };
-        // The last words of a watch that is cut are lost.
+        // The events at the end of a watch that is cut are lost.
         if over && lines.iter().all(|line| line["type"] != "ERROR") {
             return None;
         }

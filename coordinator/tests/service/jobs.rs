@@ -1,4 +1,4 @@
-//! Submit to delete, and what a retry may and may not do.
+//! The life of a job from submit to delete, and the effects of a retry.
 
 use muster_core::{exit::Exit, fleet::Policy};
 use muster_proto::v1;

@@ -54,7 +54,7 @@ async fn labels_are_listed_followed_and_kept() {
     let cluster = Cluster::start().await;
     cluster.change(|state| {
         state.put("node-a", &[(ZONE, "x"), ("pool", "big"), ("rack", "r1")]);
-        // More than a page; the last as a cloud names its machines.
+        // More than one page. The last name is one that a cloud gives to its machines.
         state.put("node-b", &[(ZONE, "y")]);
         state.put("node-c", &[(ZONE, "y")]);
         state.put("ip-10-0-0-1.example.internal", &[(ZONE, "z")]);
@@ -81,7 +81,7 @@ async fn labels_are_listed_followed_and_kept() {
         !node.labels.contains_key("pool"),
         "a label that was taken away"
     );
-    // The agent is told of it, and of no label that its workers are not told.
+    // The agent is told this label, and no label that its workers must not see.
     within(async {
         loop {
             if let ToAgent::Desired(desired) = agent.next().await.unwrap()
@@ -101,8 +101,8 @@ async fn labels_are_listed_followed_and_kept() {
     })
     .await;
 
-    // Gone with its object, but not before the node says so. The other one's change shows that the
-    // deletion was heard.
+    // The label goes with its object, but only after the deletion was heard; the other node's
+    // change shows that it was.
     cluster.change(|state| {
         state.delete("node-a");
         state.put("ip-10-0-0-1.example.internal", &[(ZONE, "v")]);
@@ -148,7 +148,7 @@ async fn a_server_that_has_forgotten_is_listed_anew() {
         until_zone(&server, "node-b", Some(&now)).await;
         cluster.until(|state| state.lists == round + 1).await;
     }
-    // A watch that merely ended goes on from where it was.
+    // A watch that merely ended goes on from its last version.
     cluster.change(|state| {
         state.cut();
         state.put("node-a", &[(ZONE, "3")]);
@@ -239,8 +239,8 @@ async fn a_coordinator_without_an_api_server_goes_on_with_the_labels_it_has() {
     drop(agent);
     let state = server.stop().await;
 
-    // It starts again, and the API server is still away: the stored labels count, for those who ask
-    // and for the ranks.
+    // The coordinator starts again while the API server is still away. The stored labels count, for
+    // users and for the ranks.
     let server =
         Server::start_beside(state, Policy::default(), Some(cluster.configuration())).await;
     let _agent = FakeAgent::start(&server, "node-a", &[], true).await;
@@ -305,7 +305,7 @@ async fn a_process_finds_its_kubeconfig_and_ranks_are_told_the_zone() {
     );
 }
 
-/// Over TLS, too: a client for it looks for a provider of cryptography.
+/// Over TLS, because a TLS client needs a provider of cryptography.
 #[tokio::test]
 async fn a_server_that_hangs_up_is_an_outage() {
     let cluster = Cluster::start().await;

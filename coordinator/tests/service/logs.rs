@@ -1,5 +1,5 @@
-//! Logs through the agents: in order, with credit, over re-formations, and said when they are
-//! missing.
+//! Logs through the agents: in order, with credit, across re-formations, and with a notice when
+//! they are missing.
 
 use muster_core::{
     exit::Exit,
@@ -142,8 +142,8 @@ async fn an_agent_that_ignores_its_credit_cannot_fill_the_coordinator() {
         .await
         .unwrap()
         .into_inner();
-    // Takes nothing until the coordinator has had time to be flooded: a heartbeat has come round
-    // since.
+    // Read nothing until the coordinator has had time to be flooded: a heartbeat has made its round
+    // trip since.
     server
         .until_node("node-a", |node| node.state() == v1::NodeState::Ready)
         .await;
@@ -219,7 +219,7 @@ async fn following_goes_on_over_a_reformation_until_the_job_is_over() {
     );
 }
 
-/// A generation that fails at once may be over before anybody who follows its job has looked.
+/// A generation that fails at once may be over before a client that follows its job has looked.
 #[tokio::test]
 async fn generations_that_are_over_already_are_followed_too_if_asked_for() {
     let server = Server::start().await;
@@ -271,8 +271,8 @@ async fn generations_that_are_over_already_are_followed_too_if_asked_for() {
     assert_eq!(refused.code(), Code::InvalidArgument);
 }
 
-/// The agent reads until its run is over. Of a run it has not heard of it cannot say that; the
-/// coordinator can, once it is proven dead.
+/// The agent reads until its run is over. It cannot know that of a run that it has not heard of.
+/// The coordinator knows it once the run is proven dead.
 #[tokio::test]
 async fn a_follow_ends_when_its_run_is_proven_dead_whatever_the_agent_knows() {
     let server = Server::start().await;
@@ -372,7 +372,7 @@ async fn a_node_that_is_away_is_said_and_its_log_goes_on_when_it_is_back() {
         ["node-a is not connected: the log of rank 0 is missing"]
     );
 
-    // Back with two more lines: only those come.
+    // The node is back with two more lines, and only those are sent.
     let _a = FakeAgent::again(&server, "node-a", &lines("a", 0, 5)).await;
     let mut got = Vec::new();
     while got.len() < 2 {
@@ -381,7 +381,7 @@ async fn a_node_that_is_away_is_said_and_its_log_goes_on_when_it_is_back() {
     assert_eq!(got, lines("a", 3, 5));
 }
 
-/// A client that has lost its coordinator says how far it has come.
+/// A client that has lost its coordinator tells how far it had come.
 #[tokio::test]
 async fn a_follow_goes_on_at_the_positions_that_its_client_gives() {
     let server = Server::start().await;

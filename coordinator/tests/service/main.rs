@@ -1,6 +1,6 @@
-//! A real coordinator on a free port, spoken to as its users and agents do.
+//! A real coordinator on a free port, used in the way of its users and agents.
 //!
-//! Most tests run it inside the test process with a store in a temporary directory; `process` runs
+//! Most tests run it inside the test process with a store in a temporary directory. `process` runs
 //! the program itself.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 

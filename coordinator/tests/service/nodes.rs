@@ -23,7 +23,7 @@ async fn a_node_is_listed_cordoned_and_forgotten() {
         (1, 1, "boot-of-node-a")
     );
 
-    // Heartbeats change nothing but this, and it is not told to watchers.
+    // Heartbeats change only this time, and watchers are not told of it.
     within(async {
         let get = || v1::GetNodeRequest {
             name: "node-a".into(),
@@ -195,7 +195,7 @@ async fn a_node_s_usage_is_shown_with_its_time_and_told_to_nobody() {
         .into_inner();
     assert_eq!(page.nodes[0].usage.as_ref(), Some(&usage));
 
-    // What a watch hears next is the cordon: a usage is no change of the node.
+    // A usage is no change of the node, so the next message of the watch is the cordon.
     let cordon = v1::CordonRequest {
         name: "node-a".into(),
         reason: "fan".into(),

@@ -1,4 +1,5 @@
-//! The program itself: its flags and errors, its ready file, its end, and what a `kill -9` leaves.
+//! The program itself: its flags and errors, its ready file, its end, and the state after a `kill
+//! -9`.
 
 use std::{
     fs,
@@ -57,7 +58,7 @@ impl Running {
             let mut look = tokio::time::interval(Duration::from_millis(10));
             loop {
                 look.tick().await;
-                // A file of an earlier process must not be taken for this one's.
+                // The file of an earlier process must not be taken for this one's.
                 if let Ok(content) = fs::read_to_string(&ready)
                     && content.contains(&format!("\"pid\":{}", child.id()))
                 {
@@ -120,7 +121,8 @@ async fn accepted_jobs_survive_kill_9_at_any_moment() {
             .await
             .unwrap();
         }
-        // Killed while it is being asked: what it said yes to must be there, the last one may be.
+        // Killed while it answers requests: every acknowledged job must be there, and the last one
+        // may be there.
         let pid = Pid::from_child(&running.child);
         for number in 0.. {
             let name = format!("job-{round}-{number}");
@@ -352,7 +354,7 @@ fn json_logs_are_json() {
     );
 }
 
-/// As on a disk without room.
+/// Behaves like a disk without space.
 #[tokio::test]
 async fn a_log_that_takes_nothing_ends_no_coordinator() {
     let directory = tempfile::tempdir().unwrap();

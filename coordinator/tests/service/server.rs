@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-/// Longer than anything a test waits for takes on a busy machine.
+/// Longer than any wait of a test on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Server {
@@ -39,7 +39,7 @@ impl Server {
         Self::start_beside(state, policy, None).await
     }
 
-    /// It reads the labels of its nodes there.
+    /// Reads the labels of its nodes from this API server.
     pub(crate) async fn start_beside(
         state: TempDir,
         policy: Policy,
@@ -72,7 +72,7 @@ impl Server {
         }
     }
 
-    /// One that runs as a process of its own.
+    /// A coordinator that runs as a process of its own.
     pub(crate) async fn elsewhere(endpoint: &str) -> Self {
         let channel = Channel::from_shared(endpoint.to_owned())
             .unwrap()
@@ -87,7 +87,7 @@ impl Server {
         }
     }
 
-    /// Ends it gracefully and returns its directory.
+    /// Ends the coordinator gracefully and returns its directory.
     pub(crate) async fn stop(mut self) -> TempDir {
         self.shutdown.cancel();
         within((&mut self.running).await_ended()).await;

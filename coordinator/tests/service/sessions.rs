@@ -1,4 +1,5 @@
-//! Agents' sessions: who is let in, who takes over from whom, and what a broken one means.
+//! Agents' sessions: which agents are accepted, which session replaces which, and the effect of a
+//! broken one.
 
 use muster_core::fleet::Policy;
 use muster_proto::v1::{
@@ -125,7 +126,7 @@ async fn another_machine_with_the_same_name_is_kept_out() {
     );
 }
 
-/// The connection of the first breaks for a moment, and its worker goes on.
+/// The first machine's connection breaks for a moment, and its worker goes on.
 #[tokio::test]
 async fn another_machine_with_the_same_name_is_kept_out_after_a_broken_session() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! `Wait`: for what is, what comes, and what never will.
+//! `Wait` for a state that is reached already, that is reached later, and that is never reached.
 
 use muster_core::exit::Exit;
 use muster_proto::v1;
@@ -47,7 +47,7 @@ async fn waits_for_running_complete_and_deleted() {
     agent.orders.send(Order::Exit(Exit::Code(0))).await.unwrap();
     let complete = within(complete).await.unwrap().unwrap().into_inner();
     assert_eq!(phase(&complete.job.unwrap()), v1::JobPhase::Succeeded);
-    // It ran, so waiting for that a moment too late is no error.
+    // The job did run, so a client that waits for it a moment too late gets no error.
     within(server.jobs().wait(wait("one", v1::WaitFor::Running, 0)))
         .await
         .unwrap();
@@ -109,7 +109,7 @@ async fn a_shutdown_ends_waits_and_streams_with_unavailable() {
     let mut jobs = server.jobs();
     let waiting =
         tokio::spawn(async move { jobs.wait(wait("one", v1::WaitFor::Complete, 0)).await });
-    // The wait is at the coordinator once a later call on the same connection was answered.
+    // Once a later call on the same connection is answered, the wait has reached the coordinator.
     server.job("one").await;
     server.shutdown.cancel();
     let ended = within(async {

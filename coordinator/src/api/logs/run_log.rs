@@ -1,9 +1,8 @@
 //! One log of one generation, on its way to one client.
 //!
 //! A followed log ends in one of two ways. Its agent says that the run is over and that this was
-//! all; or the fleet knows that the run is proven dead, and one last read brings what was written
-//! until then. So it does not matter which of agent and coordinator hears of a run, or of its end,
-//! first.
+//! all. Or the fleet knows that the run is proven dead, and a last read brings what was written
+//! until then. So agent and coordinator may hear of a run, and of its end, in any order.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,8 +19,8 @@ use crate::{
     board::Jobs,
 };
 
-/// A broken read is followed by the end of its session within this time, or it was the session that
-/// ended the read.
+/// If a read broke with its session, the session's end is known within this time. Otherwise the
+/// session lives and has ended the read itself.
 const SESSION_END: Duration = Duration::from_secs(2);
 
 pub(super) struct RunLog {
@@ -33,11 +32,11 @@ pub(super) struct RunLog {
     node: NodeName,
     pub(super) tail: Option<u32>,
     follow: bool,
-    /// Everything before this was sent.
+    /// All bytes before this position were sent.
     at: Option<u64>,
-    /// The client has all of it already.
+    /// The client has the whole log already.
     ended: bool,
-    /// Reads that share the client's credit.
+    /// How many reads share the client's credit.
     shared: usize,
     out: Out<v1::LogsResponse>,
 }
@@ -92,7 +91,7 @@ impl RunLog {
                     ReadEnd::Proven => continue,
                     ReadEnd::Broken => {}
                 }
-                // The session that carried the read has ended, or will have in a moment.
+                // The session that carried the read has ended, or is about to.
                 let session = connection.session();
                 let ended = connections.wait_for(|all| {
                     all.get(&self.node)
@@ -128,7 +127,8 @@ impl RunLog {
         }
     }
 
-    /// Reads through one session, what there is or, if the log may grow, until its end.
+    /// Reads through one session: up to the present end, or up to the final end if the log may
+    /// grow.
     async fn read(
         &mut self,
         connection: &Connection,
@@ -229,8 +229,8 @@ impl RunLog {
         self.job().is_none_or(|view| view.record.phase.is_over())
     }
 
-    /// Whoever follows a job was not promised anything of a generation that was given up before it
-    /// was started.
+    /// A client that follows a job expects no log of a generation that was given up before it was
+    /// started.
     fn expects_a_log(&self) -> bool {
         let view = self.job();
         let generation = view
@@ -287,9 +287,9 @@ impl RunLog {
 
 /// How a read through one session ended.
 enum ReadEnd {
-    /// There is no more to be had, or nobody to give it to.
+    /// There are no more lines, or nobody reads them.
     Done,
-    /// The run is proven dead: what it wrote is complete now, and can be read to its end.
+    /// The run is proven dead: its log is complete now and can be read to the end.
     Proven,
     /// The session broke.
     Broken,

@@ -1,5 +1,6 @@
-//! Damage from outside: cuts and flipped bits anywhere in the store's file. The answer is an error
-//! that says so, or all that was there; never less, and never a panic.
+//! Damage from outside: cuts and flipped bits anywhere in the store's file. The store answers with
+//! an error that says so, or with everything that it held. It never answers with less and never
+//! panics.
 
 use std::{
     fs::{self, File},
@@ -10,7 +11,8 @@ use std::{
 use super::{filled, job, open_and_load, put, said};
 use crate::store::{Loaded, Store, StoreError, redb::RedbStore};
 
-/// Random damages per kind of file. `MUSTER_LONG_DRILL` asks for as many as the project promises.
+/// Random damages for each kind of file. `MUSTER_LONG_DRILL` asks for as many as the project
+/// promises.
 fn rounds() -> u64 {
     if std::env::var_os("MUSTER_LONG_DRILL").is_some() {
         50_000
@@ -19,8 +21,8 @@ fn rounds() -> u64 {
     }
 }
 
-/// The file of a store, whole, and what it holds. It lies in memory, where a machine has such a
-/// place: each round opens it anew, and a disk would make milliseconds of that.
+/// The whole file of a store, and its content. It lies in memory if the machine has such a place,
+/// because each round opens it again and a disk would take milliseconds for that.
 struct Bench {
     directory: tempfile::TempDir,
     whole: Vec<u8>,
@@ -30,7 +32,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// As a coordinator leaves it that ends well, or one that is killed.
+    /// Makes the file that a coordinator leaves: one that ended gracefully, or one that was killed.
     fn new(closed: bool) -> Self {
         let memory = Path::new("/dev/shm");
         let directory = if memory.is_dir() {
@@ -61,7 +63,7 @@ impl Bench {
         self.directory.path().join("muster.redb")
     }
 
-    /// Xorshift (Marsaglia 2003): the same damages every time.
+    /// Xorshift (Marsaglia 2003), so that the damages are the same every time.
     fn random(&mut self, below: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -69,7 +71,8 @@ impl Bench {
         (self.random % below as u64) as usize
     }
 
-    /// True: refused, in words that help. False: all that was written is there.
+    /// True: the store was refused with a helpful text. False: everything that was written is
+    /// there.
     fn is_refused(&self, what: &str) -> bool {
         let error = loop {
             match open_and_load(self.directory.path()) {
@@ -80,8 +83,8 @@ impl Bench {
                     );
                     return false;
                 }
-                // Another test starts a process: until it executes its program it holds a copy of
-                // our lock.
+                // Another test starts a process. Until that process executes its program, it holds
+                // a copy of our lock.
                 Err(StoreError::InUse { .. }) => std::thread::yield_now(),
                 Err(error) => break error,
             }
@@ -99,7 +102,7 @@ impl Bench {
         true
     }
 
-    /// Flips these bits, looks, and puts the file back.
+    /// Flips these bits, opens the store, and restores the file.
     fn flip(&self, bits: &[usize]) -> bool {
         let mut damaged = self.whole.clone();
         for bit in bits {
@@ -111,7 +114,7 @@ impl Bench {
                 .unwrap();
         }
         let refused = self.is_refused(&format!("bits {bits:?} flipped"));
-        // Reading repairs, and repairing writes.
+        // Opening repairs the file, and so writes to it.
         if fs::read(self.file()).unwrap() != self.whole {
             fs::write(self.file(), &self.whole).unwrap();
         }
@@ -120,7 +123,7 @@ impl Bench {
     }
 
     fn everything_once(&mut self) {
-        // The header, where each bit has a meaning of its own: 64 bytes and two slots of 128.
+        // The header, in which each bit has a meaning of its own: 64 bytes and two slots of 128.
         for bit in 0..320 * 8 {
             self.flip(&[bit]);
         }
@@ -145,7 +148,7 @@ fn no_flipped_bit_of_a_closed_store_is_read_as_something_else() {
     Bench::new(true).everything_once();
 }
 
-/// After a crash the last commit must not be taken for one that never finished.
+/// After a crash the last commit must not be mistaken for one that never finished.
 #[test]
 fn no_flipped_bit_of_a_killed_coordinators_store_is_read_as_something_else() {
     Bench::new(false).everything_once();
@@ -162,7 +165,7 @@ fn a_store_cut_anywhere_is_refused() {
     };
     for cut in cuts {
         fs::write(bench.file(), &bench.whole[..cut]).unwrap();
-        // What is cut off may be free space; then all is there.
+        // The cut may remove only free space; then the whole content is there.
         bench.is_refused(&format!("cut at {cut}"));
         fs::write(bench.directory.path().join("last-commit"), &bench.witness).unwrap();
     }

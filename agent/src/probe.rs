@@ -1,8 +1,8 @@
-//! The node's senses: what it is, and how well.
+//! The node's senses: what the node is, and how healthy it is.
 //!
-//! Threads of their own look at the hardware (NVML and its events, the machine around it, the
-//! kernel log), since any of these may hang; one more hears them all, has their readings judged and
-//! publishes the whole report when it has changed. Nothing async ever waits for hardware.
+//! Separate threads look at the hardware (NVML and its events, the machine around it, the kernel
+//! log), since any of these may hang. One more thread hears them all, has their readings judged and
+//! publishes the whole report when it has changed. No async code ever waits for hardware.
 //!
 //! | file | owns |
 //! |---|---|
@@ -57,33 +57,34 @@ use roots::Roots;
 use senses::{Sense, Senses};
 pub(crate) use usage::memory;
 
-/// Initialising a driver with eight GPUs in non-persistent mode takes seconds.
+/// How long the first look may take. Initialising a driver with eight GPUs in non-persistent mode
+/// takes seconds.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
-/// Half of the second within which a change shall be known; the rest is for the look, and for a
-/// machine with other things to do.
+/// The time between glances. A change must be known within a second; the other half is for the
+/// look, and for a machine that is busy.
 const GLANCE: Duration = Duration::from_millis(500);
-/// Looks and events that wait to be judged, which takes microseconds: a storm of XIDs fills it for
-/// a moment, and what is dropped of one is what is known already.
+/// How many looks and events may wait to be judged, which takes microseconds each. A storm of XIDs
+/// fills the queue for a moment, and the dropped events of a storm say nothing new.
 const SENSES_MAX: usize = 256;
 
 /// How to look at the node, checked.
 #[derive(Clone, Debug)]
 pub struct Probes {
-    /// Where sysfs, procfs and devices are looked for.
+    /// The directory below which sysfs, procfs and devices are looked for.
     pub sysroot: PathBuf,
-    /// libnvidia-ml; the loader finds it if none is given.
+    /// The file of libnvidia-ml. The loader finds it if none is given.
     pub nvml: Option<PathBuf>,
     pub gpus: Share,
-    /// GPUs there should be, where a person knows.
+    /// How many GPUs there should be, if a person has said so.
     pub expected_gpus: Option<u32>,
     pub table: Table,
     pub pace: Pace,
-    /// What must outlive the agent is kept in its state directory.
+    /// Whether to keep what must outlive the agent in its state directory.
     pub remembers: bool,
     /// Interfaces and peers without which the node takes no work.
     pub wait_interfaces: Vec<String>,
     pub wait_peers: Vec<Peer>,
-    /// Exists once the machine will be taken away.
+    /// This file exists once the machine is about to be taken away.
     pub notice_file: Option<PathBuf>,
 }
 
@@ -104,11 +105,11 @@ impl Default for Probes {
     }
 }
 
-/// How often the probes look. Events and the kernel log are heard at once whatever the pace.
+/// How often the probes look. Events and the kernel log are heard at once, independently of this.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Whether handles, the driver's verdict, states of links, ports and interfaces are as they
-    /// were in the last look.
+    /// Compares handles, the driver's verdict, and the states of links, ports and interfaces with
+    /// the last look.
     pub glance: Duration,
     /// Handles, the driver's verdict, remap flags, throttling, links, ports.
     pub fast: Duration,
@@ -127,7 +128,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Rhythms from that of the looks.
+    /// Derives all periods from the period of the fast looks.
     pub fn every(fast: Duration) -> Self {
         Self {
             glance: GLANCE.min(fast),
@@ -138,17 +139,17 @@ impl Pace {
         }
     }
 
-    /// Three looks missed: NVML hangs (NVSentinel).
+    /// NVML counts as hung after three missed looks, as in NVSentinel.
     fn hung(self) -> Duration {
         self.fast * 3
     }
 }
 
-/// Which GPUs of the machine are this node's: several agents may share a machine.
+/// Which GPUs of the machine belong to this node. Several agents may share a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Share {
     All,
-    /// The `number`-th (from 1) of `of` equal parts, in the order of their index.
+    /// The `number`-th (from 1) of `of` equal parts, in the order of the GPUs' index.
     Part {
         number: u32,
         of: u32,
@@ -210,14 +211,14 @@ pub struct Facts {
     fixed: NodeReport,
     reports: watch::Receiver<Option<NodeReport>>,
     usage: watch::Receiver<Option<Arc<Usage>>>,
-    /// Where the senses hear what the session has found out; none where nobody judges.
+    /// Where the session sends what it finds out to the senses. None if nothing is judged.
     senses: Option<mpsc::SyncSender<Sense>>,
-    /// The runs this node holds, for the senses.
+    /// Where the runs that this node holds are told to the senses.
     runs: watch::Sender<Vec<HeldRun>>,
 }
 
 impl Facts {
-    /// Reads what is fixed and begins to watch the rest.
+    /// Reads the fixed facts and starts to watch the others.
     pub fn gather(config: &Config) -> Self {
         let fixed = NodeReport {
             address: config.address.to_string(),
@@ -244,7 +245,7 @@ impl Facts {
         }
     }
 
-    /// Facts that are told and not looked for.
+    /// Facts that are given and not looked for.
     pub(crate) fn unprobed(fixed: NodeReport) -> Self {
         let reports = watch::Sender::new(Some(fixed.clone())).subscribe();
         Self {
@@ -256,8 +257,8 @@ impl Facts {
         }
     }
 
-    /// By how many milliseconds this node's wall clock is ahead of the coordinator's; below 0:
-    /// behind.
+    /// Notes how many milliseconds this node's wall clock is ahead of the coordinator's. A negative
+    /// number means that it is behind.
     pub(crate) fn note_skew(&self, ahead_ms: i64) {
         let direction = if ahead_ms < 0 { "behind" } else { "ahead of" };
         let reading = Reading {
@@ -266,23 +267,26 @@ impl Facts {
             value: Value::Level(ahead_ms.unsigned_abs()),
             words: format!("milliseconds its clock is {direction} the coordinator's"),
         };
-        // Full in a storm of something worse; it comes again when the skew is another.
+        // The queue is full in a storm of something worse. The reading comes again when the skew
+        // changes.
         let _ = self
             .senses
             .as_ref()
             .map(|senses| senses.try_send(Sense::Skew(reading)));
     }
 
-    /// How the disk of the state directory takes what the agent writes.
+    /// Notes how the disk of the state directory handles the agent's writes.
     pub(crate) fn note_state_disk(&self, readings: Vec<Reading>) {
-        // Full in a storm of something worse; it comes again while it lasts.
+        // The queue is full in a storm of something worse. The reading comes again while the state
+        // lasts.
         let _ = self
             .senses
             .as_ref()
             .map(|senses| senses.try_send(Sense::StateDisk(readings)));
     }
 
-    /// All runs this node holds; of those on the same GPU the one that works there last.
+    /// Notes all runs that this node holds. If several use the same GPU, the one that works there
+    /// now comes last.
     pub fn note_runs(&self, runs: Vec<HeldRun>) {
         self.runs.send_if_modified(|known| {
             let changed = *known != runs;
@@ -303,13 +307,13 @@ impl Facts {
         })
     }
 
-    /// Each look at how much of the machine is in use; there are none where nobody looks.
+    /// Each look at how much of the machine is in use. It stays empty if nothing looks.
     pub fn usage(&self) -> watch::Receiver<Option<Arc<Usage>>> {
         self.usage.clone()
     }
 
-    /// Waits for the first look at everything, as long as a healthy driver takes. Returns whether
-    /// it came, which the report says too.
+    /// Waits for the first look at everything, as long as a healthy driver needs. Returns whether
+    /// it came. The report says so too.
     pub async fn first_look(&mut self) -> bool {
         tokio::time::timeout(FIRST_LOOK, self.reports.wait_for(Option::is_some))
             .await
@@ -319,7 +323,7 @@ impl Facts {
     /// Returns once the facts may have changed. Cancel safe.
     pub async fn changed(&mut self) {
         if self.reports.changed().await.is_err() {
-            // The senses have ended: there is nothing to watch on this node.
+            // The senses have ended, so nothing on this node is watched.
             std::future::pending::<()>().await;
         }
     }

@@ -1,8 +1,8 @@
 //! Where runs lie on disk: `DIR/runs/<job uid>-g<generation>/`, each the directory of one runner.
 //!
-//! Beside the runner's files the agent keeps `accepted.json` (under which term, with which GPUs),
-//! `lost.json` (when a run without a record of its end was found dead) and `released` (its end is
-//! recorded elsewhere: only its logs are of use any more).
+//! Besides the runner's files the agent keeps `accepted.json` (the term and the GPUs), `lost.json`
+//! (when a run without a record of its end was found dead) and `released` (its end is recorded
+//! elsewhere, so only its logs are still useful).
 
 use std::{
     fs::{self, DirBuilder},
@@ -26,17 +26,17 @@ use crate::atomic_file::write_atomic;
 const ACCEPTED: &str = "accepted.json";
 const LOST: &str = "lost.json";
 const RELEASED: &str = "released";
-/// Between the job and the number in the name of a launcher's directory.
+/// Stands between the job and the number in the name of a launcher's directory.
 const LAUNCHER: &str = "-launcher-";
-/// The same of agents before this one, whose launchers served one generation each.
+/// The same mark of older agents, whose launchers served one generation each.
 const SPARE: &str = "-spare-";
 
-/// Newest ended generations of one job whose logs are kept: the last and the one before are what
-/// users ask for, two more for a closer look. The first that failed is kept beside them: a job that
-/// fails again and again shows there what began it. With logs of at most 2 x 64 MiB per rank, a job
-/// of 8 ranks per node holds at most 5 GiB.
+/// How many ended generations of a job keep their logs, the newest first. Users ask for the last
+/// two; two more allow a closer look. The first failed generation is kept as well, because it shows
+/// what started a series of failures. With logs of at most 2 x 64 MiB per rank, a job of 8 ranks
+/// per node holds at most 5 GiB.
 const KEPT_PER_JOB: usize = 4;
-/// Ended runs kept on a node in all, for jobs whose deletion this node has missed.
+/// How many ended runs a node keeps in all. It bounds jobs whose deletion this node has missed.
 const KEPT_IN_ALL: usize = 64;
 
 /// All runs of one node.
@@ -50,21 +50,21 @@ pub(crate) struct Runs {
 pub(crate) struct Accepted {
     pub(crate) term: Term,
     pub(crate) gpus: Vec<String>,
-    /// The job as its user calls it: a job that was submitted anew is the same to them.
+    /// The job's name as its user knows it. A job that was submitted again has the same name.
     #[serde(default)]
     pub(crate) job: String,
     #[serde(default)]
     pub(crate) lane: Lane,
-    /// Why this lane, for the user.
+    /// Why the run has this lane, for the user.
     #[serde(default)]
     pub(crate) why: String,
-    /// Its torchrun brings a store of its own (`torchrun::alone`).
+    /// Its torchrun serves a store itself (`torchrun::alone`).
     #[serde(default)]
     pub(crate) alone: bool,
-    /// What the interpreter has that starts the ranks.
+    /// The software of the interpreter that starts the ranks.
     #[serde(default)]
     pub(crate) stack: Stack,
-    /// `LC_CTYPE` as torchrun's interpreter leaves it to ranks.
+    /// The value of `LC_CTYPE` that torchrun's interpreter leaves to ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ctype: Option<String>,
     /// Its runner must be told when the coordinator was heard.
@@ -73,7 +73,7 @@ pub(crate) struct Accepted {
     /// Where its workers start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) work_dir: Option<String>,
-    /// The directory that its processes name as well, where an older agent has started it.
+    /// The directory that its processes also name, if an older agent has started the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) was: Option<PathBuf>,
 }
@@ -108,12 +108,12 @@ impl Runs {
         self.root.join(format!("{job}{LAUNCHER}{number}"))
     }
 
-    /// Where a launcher that belongs to no job lies.
+    /// The directory of a launcher that belongs to no job.
     pub(crate) fn pool_dir(&self, number: u32) -> PathBuf {
         self.root.join(format!("{}{LAUNCHER}{number}", pool::NAME))
     }
 
-    /// What launchers of an earlier agent have left, with their numbers.
+    /// The directories that launchers of an earlier agent have left, with their numbers.
     pub(crate) fn old_launchers(&self) -> io::Result<Vec<(u32, PathBuf)>> {
         let number = |name: &str| {
             [LAUNCHER, SPARE]
@@ -127,7 +127,7 @@ impl Runs {
             .collect())
     }
 
-    /// Notes another lane for a run than the one it was accepted with.
+    /// Notes that a run uses another lane than the one it was accepted with.
     pub(crate) fn note_lane(&self, run: &RunId, accepted: &Accepted) -> io::Result<()> {
         write_json(&self.dir(run).join(ACCEPTED), accepted)
     }
@@ -156,7 +156,7 @@ impl Runs {
         Ok(runs)
     }
 
-    /// Runs whose end nobody has acknowledged.
+    /// Runs whose end is not acknowledged.
     pub(crate) fn open(&self) -> io::Result<Vec<RunId>> {
         Ok(self
             .all()?
@@ -165,7 +165,7 @@ impl Runs {
             .collect())
     }
 
-    /// Whether the end of a run is acknowledged, so that only its logs are of use any more.
+    /// Whether the end of a run is acknowledged, so that only its logs are still useful.
     pub(crate) fn is_released(&self, run: &RunId) -> bool {
         self.dir(run).join(RELEASED).exists()
     }
@@ -174,7 +174,7 @@ impl Runs {
         read_json(&self.dir(run).join(ACCEPTED))
     }
 
-    /// Who its runner is or was, whatever has become of the other records.
+    /// The identity of its runner, even if the other records are damaged.
     pub(crate) fn runner(&self, run: &RunId) -> Option<RunnerIdentity> {
         read_json(&self.dir(run).join(record::RUNNER))
     }
@@ -187,7 +187,7 @@ impl Runs {
         write_json(&self.dir(run).join(LOST), lost)
     }
 
-    /// Marks a run as acknowledged and removes the oldest of those beyond what is kept.
+    /// Marks a run as acknowledged, and removes the oldest runs beyond those that are kept.
     pub(crate) fn release(&self, run: &RunId) -> io::Result<()> {
         let dir = self.dir(run);
         if dir.exists() {
@@ -199,7 +199,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Generations of a job of which there is something, ascending.
+    /// Generations of a job that have a directory here, in ascending order.
     pub(crate) fn generations(&self, job: &JobUid) -> io::Result<Vec<Generation>> {
         Ok(self
             .all()?
@@ -235,7 +235,8 @@ impl Runs {
         Ok(beyond)
     }
 
-    /// Whether a run ended otherwise than well or by a planned stop, as far as this node can tell.
+    /// Whether a run failed, as far as this node can tell: it ended neither well nor by a planned
+    /// stop.
     fn has_failed(&self, run: &RunId) -> bool {
         let dir = self.dir(run);
         if !dir.join(record::RUNNER).exists() {
@@ -254,13 +255,13 @@ impl Runs {
             let mut bad = launcher
                 .chain(ranks)
                 .filter(|(exit, _)| exit.is_some_and(|exit| !exit.success()));
-            // A world that is broken elsewhere is given no grace.
+            // The coordinator gives no grace to a world that broke elsewhere.
             end.stop.as_ref().is_some_and(|stop| stop.grace_ms == 0)
                 || bad.any(|(_, at)| before_stop(at))
         })
     }
 
-    /// Removes everything that runs of this job, up to this generation, have left.
+    /// Removes everything that this job's runs have left, up to this generation.
     pub(crate) fn purge(&self, run: &RunId) -> io::Result<()> {
         for old in self
             .all()?
@@ -293,8 +294,8 @@ fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     write_atomic(path, muster_sealed::seal(serde_json::to_vec(value)?))
 }
 
-/// A note that cannot be read is as good as none, everything in it can be done without; but a
-/// person should know.
+/// A note that cannot be read counts as missing, since everything in it is dispensable. A person
+/// should still know.
 fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let text = match fs::read(path) {
         Ok(text) => text,
@@ -333,8 +334,8 @@ mod tests {
         (dir, runs)
     }
 
-    /// The runner's record of a rank that a signal ended, after a stop was asked for with this
-    /// grace, or without one.
+    /// Writes the runner's record of a rank that a signal ended, after a stop with this grace, or
+    /// without a stop.
     fn note_end(runs: &Runs, run: &RunId, signal: i32, grace_ms: Option<u64>) {
         let stop = grace_ms
             .map(|grace| format!(r#","stop":{{"reason":"","asked_us":10,"grace_ms":{grace}}}"#))
@@ -395,7 +396,7 @@ mod tests {
     fn the_first_generation_that_failed_is_kept_too() {
         let names: Vec<(&str, u64)> = (1..=9).map(|generation| ("a", generation)).collect();
         let (_dir, runs) = with(&names);
-        // Resized, failed, fell with another node, failed, failed, ...
+        // The generations: resized, failed, broken by another node, failed, failed, ...
         note_end(&runs, &run("a", 1), 15, Some(30_000));
         note_end(&runs, &run("a", 2), 9, None);
         note_end(&runs, &run("a", 3), 9, Some(0));

@@ -1,9 +1,9 @@
 //! One runner, over its control socket: orders in, status out.
 //!
-//! Orders are a level, not a queue: who comes back after a broken connection sends all of them
-//! again, and the runner takes an order it has already obeyed as obeyed. A link connects again for
-//! as long as its runner lives. Once the runner is gone it tells the last word, which is the
-//! recorded outcome, or `Lost` with the proof that nothing is left.
+//! Orders are a state, not a queue. After a broken connection the link sends all of them again, and
+//! the runner takes an order that it has already obeyed as obeyed. A link reconnects as long as its
+//! runner lives. Once the runner is gone, the link says the last word: the recorded outcome, or
+//! `Lost` with the proof that nothing is left.
 
 use std::{io, net::IpAddr, path::Path, sync::Arc, time::Duration};
 
@@ -32,35 +32,35 @@ use crate::{
     translate,
 };
 
-/// What a runner shall do, all of it so far.
+/// Everything that a runner was ordered to do so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Orders {
-    /// When the coordinator was heard, for a run that lives by it.
+    /// When the coordinator was heard, for a run with a fence.
     pub(crate) heard: Option<Timestamp>,
     pub(crate) start: Option<Arc<StartSpec>>,
     pub(crate) stop: Option<(Duration, String)>,
     pub(crate) release: bool,
 }
 
-/// What a link says of its run.
+/// What a link says about its run.
 #[derive(Debug)]
 pub(crate) enum Word {
-    /// And who lives on a minute after it was killed.
+    /// The status, and the processes that still live a minute after they were killed.
     Status(GroupStatus, Vec<i32>),
-    /// torchrun was executed in place of a launcher that had failed by itself.
+    /// The launcher failed by itself, and torchrun was executed in its place.
     FellBack,
-    /// The same of a runner that is gone.
+    /// Processes of a runner that is gone which still live a minute after they were killed.
     Unkillable(Vec<i32>),
-    /// The runner is gone and nothing of it was found, but that nothing of it lives cannot be
-    /// proven, for this reason.
+    /// The runner is gone and nothing of its group was found. It cannot be proven that nothing
+    /// lives, for this reason.
     Unproven(String),
-    /// The start was refused and nothing runs; the reason is for the user.
+    /// The start was refused and nothing runs. The reason is for the user.
     Refused(String),
-    /// The runner is gone without a record; since `at`, nothing of it is left.
+    /// The runner is gone without a record. Nothing of it was left at time `at`.
     Lost { exits: Vec<SeenExit>, at: Timestamp },
 }
 
-/// Which runner, and who wants to hear of it.
+/// A runner, and the receiver of its words.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) run: RunId,
@@ -69,20 +69,20 @@ pub(crate) struct Link {
     pub(crate) say: mpsc::Sender<(RunId, Word)>,
 }
 
-/// Longest line of a runner: 256 ranks with a tail of 20 lines of at most 16 KiB each, as JSON, are
-/// below 100 MiB; a status of that size would be a fault, so that a tenth is allowed.
+/// The longest line of a runner. All tails of a status have at most 256 KiB, so even 256 ranks need
+/// far less than this. A longer line is a fault.
 const LINE_MAX: usize = 10 << 20;
-/// Between attempts to reach a living runner: its socket is there as soon as it is ready.
+/// Time between attempts to reach a living runner. Its socket exists as soon as it is ready.
 const RETRY: Duration = Duration::from_millis(100);
-/// What lives so long after its first SIGKILL waits in the kernel; a runner says the same of its
-/// own after as long.
+/// A process that still lives this long after its first SIGKILL waits in the kernel. A runner
+/// applies the same limit to its own processes.
 const UNKILLABLE_AFTER: Duration = Duration::from_secs(60);
-/// Between looks for survivors of a lost runner: at first, and when it has lasted.
+/// Time between looks for survivors of a lost runner: at first, and after a while.
 const SWEEP: Duration = Duration::from_millis(20);
 const SWEEP_MAX: Duration = Duration::from_secs(1);
 
 impl Link {
-    /// Runs until the runner's last word is told.
+    /// Runs until the runner's last word is said.
     pub(crate) async fn attend(self, mut orders: watch::Receiver<Orders>) {
         let dir = self.runs.dir(&self.run);
         loop {
@@ -117,7 +117,7 @@ impl Link {
         let _ = self.say.send((self.run.clone(), word)).await;
     }
 
-    /// One connection, until it ends.
+    /// Uses one connection until it ends.
     async fn converse(
         &self,
         mut stream: UnixStream,
@@ -134,7 +134,7 @@ impl Link {
             let wanted = orders.borrow_and_update().clone();
             send_orders(&mut output, &wanted, &mut sent.orders).await?;
             tokio::select! {
-                // Cancel safe: what was read is in the buffer.
+                // Cancel safe: all bytes read so far are in the buffer.
                 read = input.read_buf(&mut buffer) => {
                     if read? == 0 {
                         return Ok(());
@@ -166,9 +166,9 @@ impl Link {
             (Some(START), RefusalKind::Spawn | RefusalKind::Invalid) => {
                 self.tell(Word::Refused(refusal.text)).await
             }
-            // The status says it better.
+            // The status tells it in more detail.
             (Some(START), RefusalKind::Stopped) => {}
-            // To be repeated with the next status, which may be that of death.
+            // The order is repeated after the next status, which may report the death.
             (Some(RELEASE), RefusalKind::NotDead) => sent.orders.release = false,
             (_, RefusalKind::Busy) => return Err(io::Error::other(refusal.text)),
             (id, kind) => {
@@ -178,7 +178,8 @@ impl Link {
         Ok(())
     }
 
-    /// Once for each connection to the runner, and whenever there are twice as many as were said.
+    /// Logs refusals of the store once per connection to the runner, and then each time their
+    /// number has doubled.
     fn say_refusals(&self, status: &Status, said: &mut u64) {
         let Some(store) = status
             .store
@@ -204,7 +205,7 @@ impl Link {
                 .dir(&self.run)
                 .join(record::LOGS)
                 .join(record::LAUNCHER_LOG);
-            // A log that cannot be read has no last word.
+            // A log that cannot be read gives no error line.
             group.launcher_error = last_words::of(&log)
                 .unwrap_or_default()
                 .map(|line| translate::cut(&line));
@@ -213,11 +214,11 @@ impl Link {
     }
 
     /// What has become of the runner in `dir`. `alive` is asked before anything is read: a runner
-    /// writes until its last moment, and what it leaves is complete only once it is gone.
+    /// writes until its last moment, so its files are complete only once it is gone.
     fn fate(&self, dir: &Path, alive: impl Fn(&RunnerIdentity) -> bool) -> Fate {
         match self.runs.runner(&self.run) {
             Some(runner) if alive(&runner) => return Fate::Alive,
-            // Who it is cannot be read, but somebody holds its directory.
+            // Its identity cannot be read, but a process holds its directory.
             None if held(dir) => return Fate::Alive,
             _ => {}
         }
@@ -234,7 +235,7 @@ impl Link {
             },
             Err(e) => {
                 error!(run = %self.name(), "the runner's record cannot be read: {}", chain(&e));
-                // What is damaged is lost; each record that is whole says so itself.
+                // Damaged records are lost. Each undamaged record proves itself by its checksum.
                 Salvage::of(dir)
             }
         };
@@ -243,7 +244,7 @@ impl Link {
             .as_ref()
             .is_some_and(|runner| procfs::boot_id().is_ok_and(|now| runner.boot_id == now));
         match (left.runner, &left.outcome) {
-            // It began after it was looked for.
+            // The runner began after the first check.
             (Some(runner), None) if alive(&runner) => Fate::Alive,
             (_, Some(outcome)) => Fate::Over(self.group(outcome, this_boot)),
             (runner, None) => Fate::Lost {
@@ -253,7 +254,7 @@ impl Link {
         }
     }
 
-    /// Kills what is left of the run, however long that takes. Returns since when there is nothing.
+    /// Kills what is left of the run, however long that takes. Returns since when nothing is left.
     async fn prove_dead(&self, runner: Option<RunnerIdentity>) -> Timestamp {
         let boot_id = procfs::boot_id().unwrap_or_default();
         if let Some(noted) = self.runs.lost(&self.run) {
@@ -295,7 +296,7 @@ impl Link {
             let left = match kill() {
                 Ok(Left::Nothing) => return,
                 Ok(Left::Living(pids)) => {
-                    // Said once: whoever is left after a minute stays, as a rule.
+                    // Said only once: a process that is left after a minute usually stays.
                     if !stuck && begun.elapsed() >= UNKILLABLE_AFTER {
                         stuck = true;
                         self.tell(Word::Unkillable(pids.clone())).await;
@@ -315,22 +316,22 @@ impl Link {
                 warn!(run = %self.name(), "the runner is gone, {left}");
                 told = left;
             }
-            // What has lived through many of them will through the next: a look at all processes is
-            // not for nothing.
+            // A process that survived many kills will survive the next, and a look at all processes
+            // is not free.
             tokio::time::sleep((begun.elapsed() / 4).clamp(SWEEP, SWEEP_MAX)).await;
         }
     }
 }
 
-/// What was said over one connection.
+/// What was sent and logged over one connection.
 #[derive(Default)]
 struct Sent {
     orders: Orders,
-    /// Refusals of the store that were logged.
+    /// How many refusals of the store were logged.
     refused: u64,
 }
 
-/// What became of a runner that cannot be reached.
+/// The fate of a runner that cannot be reached.
 enum Fate {
     Alive,
     Over(GroupStatus),
@@ -340,8 +341,7 @@ enum Fate {
     },
 }
 
-/// Ids of requests: one for each kind of order is enough, since an answer is only looked at for its
-/// kind.
+/// Ids of requests. One id per kind of order is enough, because only the kind of an answer matters.
 const SUBSCRIBE: u64 = 1;
 const START: u64 = 2;
 const STOP: u64 = 3;
@@ -353,13 +353,14 @@ fn open(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
     UnixStream::from_std(stream)
 }
 
-/// Sends what is ordered and not yet sent over this connection.
+/// Sends all orders that were not yet sent over this connection.
 async fn send_orders(
     output: &mut (impl AsyncWriteExt + Unpin),
     wanted: &Orders,
     sent: &mut Orders,
 ) -> io::Result<()> {
-    // Before the start: who has heard nothing starts nothing.
+    // This comes before the start: a runner with a fence starts nothing before it has heard
+    // something.
     if let Some(heard) = wanted.heard.filter(|_| wanted.heard != sent.heard) {
         output
             .write_all(&line(RENEW, Command::Renew { heard_us: heard.0 }))
@@ -433,7 +434,7 @@ mod tests {
     use super::*;
 
     fn a_link() -> (Link, mpsc::Receiver<(RunId, Word)>) {
-        // Room for one that tells again and again.
+        // Has room for a link that repeats its words.
         let (say, words) = mpsc::channel(1_000);
         let run = RunId {
             job: JobUid::from("a"),
@@ -477,7 +478,7 @@ mod tests {
         };
         assert_eq!(pids, [4711]);
         assert!(words.recv().await.is_none(), "told again");
-        // What dies when it is killed, or within a minute, is nobody's matter.
+        // A process that dies when it is killed, or within a minute, is not reported.
         let (link, mut words) = a_link();
         let begun = Instant::now();
         let lives_for = Duration::from_secs(50);
@@ -493,7 +494,7 @@ mod tests {
         assert!(words.recv().await.is_none());
     }
 
-    /// A run's directory as a runner leaves it that has just ended in order.
+    /// A run's directory, as a runner leaves it after an orderly end.
     fn left_behind() -> (tempfile::TempDir, Link, Status) {
         let root = tempfile::tempdir().unwrap();
         let (mut link, _) = a_link();

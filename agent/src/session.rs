@@ -1,9 +1,9 @@
 //! The one connection to the coordinator: hello, reports and heartbeats up, desired state and log
 //! requests down.
 //!
-//! A session ends with its stream, for whatever reason, and the next one begins with everything
-//! anew. What is reported is always the whole truth, so nothing is ever resent or lost. A session
-//! that is gone changes nothing for the workers.
+//! A session ends with its stream, for any reason, and the next session starts from scratch.
+//! Reports always hold the whole truth, so nothing is resent or lost. The end of a session changes
+//! nothing for the workers.
 
 use std::{
     sync::Arc,
@@ -63,20 +63,20 @@ mod outgoing;
 use news::{News, wake_at};
 use outgoing::Outgoing;
 
-/// A coordinator that is there accepts at once; beyond this it is as good as gone.
+/// A coordinator that is up accepts at once. One that takes longer is treated as gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A welcome is one decision of the coordinator's engine, after its store has synced.
+/// A welcome takes one decision of the coordinator's engine, after its store has synced.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest pause of an agent that only an upgrade helps, its own or the coordinator's: nobody
+/// The longest pause of an agent that needs an upgrade, its own or the coordinator's. Nobody
 /// upgrades within seconds.
 const UPGRADE_CAP: Duration = Duration::from_secs(60);
-/// Messages that wait for the network: a handful of reports and heartbeats, of which each
-/// supersedes the last of its kind.
+/// How many messages may wait for the network. There are a few reports and heartbeats, and each
+/// replaces the previous one of its kind.
 const CONTROL_MAX: usize = 16;
-/// Log chunks that wait; each is at most 64 KiB.
+/// How many log chunks may wait. Each has at most 64 KiB.
 const LOGS_MAX: usize = 8;
 
-/// The hello's number among the questions; heartbeats are counted from 1.
+/// The hello's sequence number. Heartbeats are counted from 1.
 const HELLO: u64 = 0;
 
 pub(crate) struct Session {
@@ -85,7 +85,7 @@ pub(crate) struct Session {
     facts: Facts,
     logs: Logs,
     shutdown: CancellationToken,
-    /// This process among all agents this node ever had.
+    /// Identifies this process among all agents that this node ever had.
     incarnation: u64,
     skew: Skew,
 }
@@ -112,7 +112,7 @@ enum End {
 }
 
 impl End {
-    /// The two ends have no version of the protocol in common.
+    /// Whether the two ends have no protocol version in common.
     fn asks_for_upgrade(&self) -> bool {
         matches!(self, End::Ended(status) if status.code() == Code::Unimplemented)
     }
@@ -137,7 +137,7 @@ impl Session {
         }
     }
 
-    /// Holds a session, and the next one, until the shutdown.
+    /// Holds one session after another until the shutdown.
     pub(crate) async fn run(mut self) {
         if self.handle.reports.wait_for(Option::is_some).await.is_err() {
             return;
@@ -162,7 +162,7 @@ impl Session {
             };
             let pause = patience.after(started.elapsed(), entropy());
             let why = chain(&end);
-            // A coordinator that is away for an hour is one line, not a thousand.
+            // A coordinator that is away for an hour gives one line in the log, not a thousand.
             if why == told {
                 debug!(?pause, "{why}")
             } else {
@@ -232,7 +232,7 @@ impl Session {
         ))
     }
 
-    /// The node's facts, and what the supervisor keeps beside its runs.
+    /// The node's facts, and the supervisor's warm pool.
     fn report(&mut self) -> NodeReport {
         let warm_pool = self
             .handle
@@ -270,7 +270,7 @@ impl Session {
         (hello_to_wire(&hello, now()), report, reports.runs)
     }
 
-    /// The session itself: the only place that writes to the coordinator.
+    /// Runs the session. Only this function writes to the coordinator.
     async fn hold(
         &mut self,
         mut wire: Wire,
@@ -302,14 +302,14 @@ impl Session {
         .await;
         let mut heartbeat = ticker(welcome.heartbeat);
         let mut usage = self.facts.usage();
-        // The next look comes soon enough: ten thousand agents must not all send theirs when their
+        // The next look comes soon enough. Ten thousand agents must not all send theirs when the
         // coordinator is back.
         usage.mark_unchanged();
         let mut sequence = 0;
         loop {
             news.send(&wire.control, Instant::now());
             let due = news.due();
-            // Every arm only waits; all of them are cancel safe.
+            // Every arm only waits, and all arms are cancel safe.
             tokio::select! {
                 message = incoming.message() => match message {
                     Err(status) => return End::Ended(status),
@@ -325,7 +325,7 @@ impl Session {
                 Ok(()) = self.handle.pulse.changed() => {
                     let sequence = *self.handle.pulse.borrow_and_update();
                     wire.lease.asked(sequence, now());
-                    // A queue that is full is a network that stands still: one heartbeat more would
+                    // A full queue means that the network stands still. One more heartbeat would
                     // not help.
                     let _ = wire.control.try_send(up(Up::Heartbeat(Heartbeat { sequence })));
                 }
@@ -341,7 +341,7 @@ impl Session {
                 }
                 Ok(()) = usage.changed() => {
                     if let Some(look) = usage.borrow_and_update().as_deref().map(usage_to_wire) {
-                        // The next one is as good where the network stands still.
+                        // If the network stands still, the next look is as good.
                         let _ = wire.control.try_send(up(Up::Usage(look)));
                     }
                 }
@@ -367,14 +367,14 @@ impl Session {
             Some(Down::LogCancel(cancel)) => self.logs.cancel(cancel.id),
             Some(Down::Welcome(_)) => return Err(End::Unwelcome),
             Some(Down::Heartbeat(reply)) => self.heard(reply.sequence, reply.unix_us, wire).await,
-            // A newer coordinator may say more than this agent knows.
+            // A newer coordinator may send messages that this agent does not know.
             None => {}
         }
         Ok(())
     }
 
-    /// A question of this session was answered, at `stamp` by the coordinator's clock if it says
-    /// so.
+    /// Notes the answer to a question of this session. `stamp` is the coordinator's time of the
+    /// answer, or 0.
     async fn heard(&mut self, sequence: u64, stamp: u64, wire: &mut Wire) {
         let now = now();
         if let Some(at) = wire.lease.answered(sequence, now) {
@@ -393,12 +393,12 @@ impl Session {
     }
 
     async fn tell(&self, order: Order) {
-        // The supervisor is essential: if it is gone, so is this process in a moment.
+        // The supervisor is essential: if it has ended, this process ends too.
         let _ = self.handle.orders.send(order).await;
     }
 }
 
-/// The two queues to the coordinator, and what it was asked.
+/// The two queues to the coordinator, and the questions it was asked.
 struct Wire {
     control: mpsc::Sender<AgentMessage>,
     chunks: mpsc::Sender<LogChunk>,

@@ -1,6 +1,6 @@
-//! An agent's session without the agent: the real connection, hello, heartbeats and reports, and
-//! whoever holds this in the place of the supervisor. For benchmarks of the coordinator, which
-//! cannot tell it from a node; it never starts or stops anything.
+//! An agent's session without the agent: the real connection, hello, heartbeats and reports. The
+//! caller takes the place of the supervisor. It is for benchmarks of the coordinator, which cannot
+//! distinguish it from a node. It never starts or stops anything.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -38,13 +38,13 @@ pub struct SimulatedAgent {
     orders: mpsc::Receiver<Order>,
     reports: watch::Sender<Option<Reports>>,
     pulse: watch::Sender<u64>,
-    /// Kept open: nothing here ever ends the session.
+    /// Kept open, since nothing here ever ends the session.
     _end_session: watch::Sender<(u64, String)>,
 }
 
 impl SimulatedAgent {
-    /// A node with one slot and so many GPUs, and its session, to be run as a task; it ends with
-    /// `shutdown`.
+    /// A node with one slot and this many GPUs, and its session, which the caller runs as a task.
+    /// The session ends with `shutdown`.
     pub fn new(
         coordinator: Uri,
         node: NodeName,
@@ -121,7 +121,7 @@ impl SimulatedAgent {
         )
     }
 
-    /// The next thing the coordinator says; none once the session is over for good. Heartbeats pass
+    /// The next message of the coordinator. None once the session is over for good. Heartbeats pass
     /// through here, as in an agent.
     pub async fn told(&mut self) -> Option<Told> {
         loop {
@@ -129,7 +129,7 @@ impl SimulatedAgent {
                 Order::Heard(_) => {}
                 Order::Pulse(sequence) => drop(self.pulse.send_replace(sequence)),
                 Order::Welcome { term, epoch } => {
-                    // What an agent has obeyed it says in its next hello.
+                    // An agent tells in its next hello what it has obeyed.
                     self.reports.send_modify(|reports| {
                         if let Some(reports) = reports {
                             (reports.term, reports.epoch) = (term, epoch);
@@ -145,7 +145,8 @@ impl SimulatedAgent {
         }
     }
 
-    /// It runs nothing, so nothing is gained by waiting for it.
+    /// Reports that no launcher comes. This node runs nothing, so waiting for one would gain
+    /// nothing.
     fn report_spares(&self, desired: &Desired) {
         let state = || SpareState::Without("nothing runs here".into());
         let spares: Vec<SpareReport> = desired
@@ -165,7 +166,7 @@ impl SimulatedAgent {
         });
     }
 
-    /// Everything this node now holds.
+    /// Reports everything that this node now holds.
     pub fn report(&self, runs: Vec<RunReport>) {
         self.reports.send_modify(|reports| {
             if let Some(reports) = reports {
@@ -175,7 +176,7 @@ impl SimulatedAgent {
     }
 }
 
-/// As an agent tells of an H100 on a baseboard with switches.
+/// A GPU as an agent reports an H100 on a baseboard with switches.
 fn gpu(node: &NodeName, index: u32) -> Gpu {
     let peer = |link| NvLinkPeer::Switch(format!("0000:{:02x}:00.0", 5 + link % 4));
     Gpu {

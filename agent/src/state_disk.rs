@@ -1,10 +1,10 @@
-//! The disk that keeps what the agent must not forget. Two threads work on it, one for the ledger
-//! and one for errands that nothing waits for, so that neither a heartbeat nor a word of a runner
-//! ever waits for a disk.
+//! The disk that keeps what the agent must not forget. Two threads write to it: one writes the
+//! ledger, and one does errands that nothing waits for. So neither a heartbeat nor a runner's
+//! message ever waits for a disk.
 //!
-//! A write of the ledger that fails is tried again until it succeeds: meanwhile the session and the
-//! workers go on, and the brain (`core::node`) obeys nothing new. How long a write takes and why it
-//! fails is told to the node's senses, whose rules judge it.
+//! A failed write of the ledger is tried again until it succeeds. Meanwhile the session and the
+//! workers go on, and the brain (`core::node`) obeys nothing new. The node's senses are told how
+//! long a write takes and why it fails, and their rules judge it.
 
 use std::{
     collections::BTreeSet,
@@ -29,24 +29,24 @@ use tracing::{error, info, warn};
 
 use crate::{ledger_file, probe::Facts, run_dir::Runs};
 
-/// Between attempts to write the ledger: soon enough that a job waits little after a person has
-/// made room.
+/// Time between attempts to write the ledger, so short that a job waits little after a person has
+/// freed space.
 const RETRY: Duration = Duration::from_secs(1);
-/// A write that has taken so long is told of, and again whenever it has taken twice as long.
-/// Healthy disks take milliseconds; the rule `state-disk-slow` says from when on it is a finding.
+/// A write that takes this long is reported, and again each time its duration has doubled. Healthy
+/// disks take milliseconds. The rule `state-disk-slow` says when it becomes a finding.
 const TELL_AFTER: Duration = Duration::from_secs(1);
-/// Errands that wait: one release and one purge for each of the runs a node holds, many times over.
-/// What does not fit is done later: the coordinator says again what is to be gone.
+/// How many errands may wait: a release and a purge for each run of a node, many times over. The
+/// others are done later, because the coordinator repeats what must be gone.
 const ERRANDS_MAX: usize = 1_024;
-/// What the threads have to say: one word for each thing they were asked, taken at once.
+/// How many messages of the threads may wait: one per request, taken at once.
 const NEWS_MAX: usize = 64;
 
-/// Something to be done on disk, in order, that nothing waits for.
+/// A task for the disk that nothing waits for. Errands are done in order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Errand {
     /// Mark a run as acknowledged.
     Release(RunId),
-    /// Remove what runs of this job, up to this generation, have left.
+    /// Remove everything that this job's runs have left, up to this generation.
     Purge(RunId),
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct StateDisk {
     errands: SyncSender<Errand>,
     news: mpsc::Receiver<News>,
     writing: Option<Writing>,
-    /// Errands that are not done yet: an order that is repeated is not another.
+    /// Errands that are not done yet. A repeated order adds no second errand.
     underway: BTreeSet<Errand>,
     facts: Facts,
 }
@@ -71,19 +71,19 @@ pub(crate) struct StateDisk {
 #[derive(Debug)]
 struct Writing {
     begun: Instant,
-    /// When to tell how long it takes.
+    /// When to report how long the write takes.
     tell_at: Instant,
     failure: Option<String>,
 }
 
-/// The thread that writes the ledger is gone, so nothing more can be obeyed.
+/// The ledger's thread has ended, so nothing more can be obeyed.
 #[derive(Debug, thiserror::Error)]
 #[error("the thread that writes the ledger has ended")]
 pub(crate) struct ThreadEnded;
 
 impl StateDisk {
     pub(crate) fn start(dir: &Path, runs: Runs, facts: Facts) -> io::Result<Self> {
-        // The brain has one write under way at a time.
+        // The brain has only one write under way at a time.
         let (ledgers, to_write) = sync_channel(1);
         let (errands, to_do) = sync_channel(ERRANDS_MAX);
         let (say, news) = mpsc::channel(NEWS_MAX);
@@ -104,8 +104,8 @@ impl StateDisk {
         })
     }
 
-    /// Begins to write the ledger. One write is under way at a time: [`Self::saved`] says when it
-    /// is on disk.
+    /// Starts to write the ledger. Only one write is under way at a time, and [`Self::saved`]
+    /// returns when it is on disk.
     pub(crate) fn save(&mut self, ledger: Box<Ledger>) {
         let begun = Instant::now();
         self.writing = Some(Writing {
@@ -113,7 +113,7 @@ impl StateDisk {
             tell_at: begun + TELL_AFTER,
             failure: None,
         });
-        // If the thread is gone, saved() says so.
+        // If the thread has ended, saved() reports it.
         let _ = self.ledgers.try_send(ledger);
     }
 
@@ -130,7 +130,7 @@ impl StateDisk {
         }
     }
 
-    /// Returns when the ledger under way is on disk. Cancel safe.
+    /// Returns when the current write of the ledger is on disk. Cancel safe.
     pub(crate) async fn saved(&mut self) -> Result<(), ThreadEnded> {
         loop {
             let tell_at = self.writing.as_ref().map(|writing| writing.tell_at);
@@ -166,7 +166,7 @@ impl StateDisk {
         self.writing = None;
     }
 
-    /// Has the write under way judged.
+    /// Sends the state of the current write to the judge.
     fn tell(&self) {
         let Some(writing) = &self.writing else { return };
         let reading = |check, value, words| Reading {
@@ -203,13 +203,13 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// Ends when nobody asks, or nobody listens, any more.
+/// Ends when nobody asks any more, or nobody listens any more.
 fn write_ledgers(dir: &Path, to_write: &Receiver<Box<Ledger>>, news: &mpsc::Sender<News>) {
     let mut told = String::new();
     while let Ok(ledger) = to_write.recv() {
         while let Err(e) = ledger_file::write(dir, &ledger) {
             let why = chain(&e);
-            // A disk that is full for an hour is one line.
+            // A disk that is full for an hour gives one line in the log.
             if told != why {
                 error!(
                     "the ledger cannot be written, so nothing new is obeyed; trying again: {why}"

@@ -1,9 +1,9 @@
-//! The one task that owns the node's brain: feeds it, executes its effects in order, and publishes
-//! what there is to report.
+//! The one task that owns the node's brain: it feeds the brain, executes its effects in order, and
+//! publishes the reports.
 //!
-//! Decisions are `core::node`'s. What the agent must not forget is on disk before anything that
-//! follows from it happens; until it is, this task answers heartbeats and hears runners all the
-//! same. It never waits for a disk.
+//! `core::node` makes the decisions. What the agent must not forget is on disk before anything that
+//! follows from it happens. Meanwhile this task still answers heartbeats and hears runners. It
+//! never waits for a disk.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -41,7 +41,7 @@ mod reports;
 
 use lanes::order_for;
 
-/// What the session tells the supervisor.
+/// A message of the session to the supervisor.
 #[derive(Debug)]
 pub(crate) enum Order {
     Welcome {
@@ -51,40 +51,40 @@ pub(crate) enum Order {
     Desired(Desired),
     /// The coordinator was heard at this time.
     Heard(Timestamp),
-    /// A heartbeat is due: it goes through this task, so that it proves more than a socket.
+    /// A heartbeat is due. It passes through this task, so that it proves more than an open socket.
     Pulse(u64),
 }
 
-/// What the supervisor publishes. Each watch has its latest value only.
+/// What the supervisor publishes. Each watch holds only its latest value.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     pub(crate) orders: mpsc::Sender<Order>,
     /// None until all runs of an earlier agent are found again.
     pub(crate) reports: watch::Receiver<Option<Reports>>,
-    /// The last heartbeat that came through.
+    /// The last heartbeat that passed through.
     pub(crate) pulse: watch::Receiver<u64>,
-    /// Grows whenever the session must end, with the reason.
+    /// Increases whenever the session must end. The text is the reason.
     pub(crate) end_session: watch::Receiver<(u64, String)>,
 }
 
-/// Everything the node holds, and the highest stamps it has obeyed.
+/// Everything that the node holds, and the highest stamps that it has obeyed.
 #[derive(Clone, Debug)]
 pub(crate) struct Reports {
     pub(crate) term: Term,
     pub(crate) epoch: NodeEpoch,
     pub(crate) jobs_seen: Arc<BTreeMap<JobUid, Obeyed>>,
     pub(crate) runs: Arc<Vec<RunReport>>,
-    /// What became of the launchers of jobs that are about to come here.
+    /// The state of the launchers for jobs that are about to come here.
     pub(crate) spares: Arc<Vec<SpareReport>>,
     pub(crate) pool: Option<WarmPool>,
 }
 
-/// Words of links that wait: a burst of one per run of a full node, twice.
+/// How many words of links may wait: two bursts of one word for each run of a full node.
 const WORDS_MAX: usize = 128;
-/// Orders that wait: the session sends one, then waits for the next of the coordinator.
+/// How many orders may wait. The session sends one, then waits for the coordinator's next message.
 pub(crate) const ORDERS_MAX: usize = 16;
-/// How long living runners may take to say how they are before the agent goes on without: they
-/// answer within milliseconds.
+/// How long living runners may take to send their status before the agent goes on without it. They
+/// need milliseconds.
 const STOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -97,7 +97,7 @@ pub(crate) struct Supervisor {
     own_env: BTreeMap<String, String>,
     preflight: Arc<Preflight>,
     links: BTreeMap<RunId, watch::Sender<Orders>>,
-    /// Runs that live by word of the coordinator, and when the last one was.
+    /// Runs with a fence. `heard` is when the coordinator was last heard.
     fenced: BTreeSet<RunId>,
     heard: Option<Timestamp>,
     scope: Scope,
@@ -107,17 +107,17 @@ pub(crate) struct Supervisor {
     prepared: (mpsc::Sender<Prepared>, mpsc::Receiver<Prepared>),
     launchers: Launchers,
     made: (mpsc::Sender<Made>, mpsc::Receiver<Made>),
-    /// What the coordinator wants to run here, by job: how a launcher is to be started.
+    /// The coordinator's wanted runs by job, which say how a launcher must be started.
     wanted: BTreeMap<JobUid, Assignment>,
-    /// Jobs that are about to come: what to have a launcher ready for.
+    /// Jobs that are about to come and need a ready launcher.
     coming: BTreeMap<JobUid, Assignment>,
-    /// What was noted of runs when they were accepted; a run says none of it again.
+    /// What was noted about runs when they were accepted. A run's messages do not repeat it.
     accepted: BTreeMap<RunId, Accepted>,
-    /// Whom nothing kills, by run; the processes as far as they can be named.
+    /// Processes that survive SIGKILL, by run, as far as they can be named.
     unkillable: BTreeMap<RunId, Vec<i32>>,
-    /// Runs whose runner is gone and whose death cannot be proven, and why not.
+    /// Runs whose runner is gone and whose death cannot be proven, with the reason.
     unproven: BTreeMap<RunId, String>,
-    /// When to look again what a job needs of its launcher.
+    /// When to check again what a job needs of its launcher.
     look_again: Option<Timestamp>,
     reports: watch::Sender<Option<Reports>>,
     pulse: watch::Sender<u64>,
@@ -186,7 +186,7 @@ impl Supervisor {
         (supervisor, handle)
     }
 
-    /// Runs until the shutdown; ends before only if it must not go on.
+    /// Runs until the shutdown. It ends earlier only if it must not go on.
     pub(crate) async fn run(mut self) {
         if let Err(e) = self.work().await {
             error!("{e}");
@@ -253,8 +253,8 @@ impl Supervisor {
         }
     }
 
-    /// Finds every run of an earlier agent again: talks to the runners that live, reads what the
-    /// others left.
+    /// Finds every run of an earlier agent: it talks to living runners and reads what the others
+    /// left.
     async fn take_stock(&mut self) -> Vec<Found> {
         match self.runs.old_launchers() {
             Ok(left) => {
@@ -271,7 +271,7 @@ impl Supervisor {
         });
         let mut states = BTreeMap::new();
         for run in open {
-            // Without this file no runner was ever ready, so that nothing was ever started.
+            // Without this file no runner was ever ready, so nothing was ever started.
             if self
                 .runs
                 .dir(&run)
@@ -343,7 +343,7 @@ impl Supervisor {
         self.links.insert(run, orders);
     }
 
-    /// One input, and whatever follows from it at once.
+    /// Handles one input and everything that follows from it at once.
     fn take(&mut self, input: Input) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
@@ -355,7 +355,7 @@ impl Supervisor {
         self.publish();
     }
 
-    /// Returns what the brain must know at once of the effect's outcome.
+    /// Executes an effect. Returns what the brain must know at once about the outcome.
     fn execute(&mut self, effect: Effect) -> Option<Input> {
         match effect {
             Effect::SaveLedger(ledger) => self.disk.save(ledger),
@@ -411,7 +411,7 @@ impl Supervisor {
             )
             .await;
             let accepted = runs.accepted(&assignment.run);
-            // Nobody listens any more while the agent shuts down; the next one finds the runner.
+            // Nobody listens any more while the agent shuts down. The next agent finds the runner.
             let _ = done
                 .send(Prepared {
                     run: assignment.run,
@@ -445,7 +445,7 @@ impl Supervisor {
                 .accepted(run)
                 .and_then(|accepted| accepted.ctype.clone())
         {
-            // No interpreter stands before the ranks that would set it.
+            // No interpreter stands above these ranks to set LC_CTYPE for them.
             launch.env.insert("LC_CTYPE".into(), ctype);
         }
         let order = order_for(self.lane(run), assignment, &launch);
@@ -463,7 +463,8 @@ impl Supervisor {
     }
 
     fn order(&self, run: &RunId, change: impl FnOnce(&mut Orders)) {
-        // A run without a link never had a runner, or its runner is gone: there is nobody to order.
+        // A run without a link never had a runner, or its runner is gone. Nothing can take the
+        // order.
         if let Some(orders) = self.links.get(run) {
             orders.send_modify(change);
         }

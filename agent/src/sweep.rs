@@ -1,13 +1,13 @@
 //! Proof that nothing of a lost runner lives.
 //!
 //! A killed runner takes its launcher with it (parent-death signal), its shims kill the ranks, and
-//! its keeper kills whatever the kernel gives it of the rest. That takes a moment, and all of them
-//! can be killed at once. So this kills too: all in the run's cgroup, where it had one; what names
-//! the run's directory in its environment; what the runner had listed as its descendants; and
-//! whatever descends from those.
+//! its keeper kills all its other descendants. That takes a moment, and all of them can be killed
+//! at once. So this module kills too: all processes in the run's cgroup, if it had one; those that
+//! name the run's directory in their environment; those that the runner had listed as its
+//! descendants; and all descendants of these.
 //!
-//! Nothing is dead only because it was not found. The proof is the keeper's word, an empty cgroup,
-//! or a whole list of which nothing lives. Without one of them the answer is that the death is not
+//! A process is not dead just because it was not found. The proof is the keeper's record, an empty
+//! cgroup, or a complete list without a living process. Without one of them the death is not
 //! proven. No timer declares a run dead.
 
 use std::{
@@ -26,18 +26,18 @@ use muster_runner::{
 use muster_runtime::chain::chain;
 use rustix::process::Signal;
 
-/// Looks for what was forked during the look before; all that is found is stopped and forks no
-/// more.
+/// How many looks there are, at most. Each finds processes that were forked during the previous
+/// look. All processes found are stopped and fork no more.
 const LOOKS: usize = 10;
 
-/// What there is of a run whose runner is gone.
+/// What is left of a run whose runner is gone.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// It is dead: proven.
+    /// Its death is proven.
     Nothing,
-    /// Some lived and were told to end; these, as far as they can be named.
+    /// Some processes lived and were killed. These are those that can be named.
     Living(Vec<i32>),
-    /// Nothing was found, and there is no proof that nothing lives, for this reason.
+    /// Nothing was found, but there is no proof that nothing lives, for this reason.
     Unproven(String),
 }
 
@@ -45,21 +45,21 @@ pub(crate) enum Left {
 #[derive(Debug)]
 pub(crate) struct Remains<'a> {
     pub(crate) dir: &'a Path,
-    /// Where it was when its first processes were started.
+    /// The directory that its first processes were started with.
     pub(crate) was: Option<PathBuf>,
     /// None: there never was a runner, or its record cannot be read.
     pub(crate) runner: Option<&'a RunnerIdentity>,
 }
 
 impl Remains<'_> {
-    /// Tells everything of the run to end at once, and says what was left. To be asked again until
-    /// it is [`Left::Nothing`].
+    /// Kills everything of the run, and says what was left. Call it until it returns
+    /// [`Left::Nothing`].
     pub(crate) fn kill_all(&self) -> io::Result<Left> {
         let in_cgroup = match self.runner.map(leftovers::clear).transpose()? {
             None | Some(Leftovers::Unknown | Leftovers::Empty) => false,
             Some(Leftovers::Killed | Leftovers::Held) => true,
         };
-        // Before its word is looked for: it ends once it has given it.
+        // Checked before its record is read, because the keeper writes the record and then ends.
         let kept = self.runner.is_some_and(kept);
         let boot_id = procfs::boot_id()?;
         let list = match Descendants::read(self.dir) {
@@ -126,16 +126,16 @@ impl Remains<'_> {
                     .any(|dir| dir.as_os_str().as_bytes() == value)
             })
         };
-        // That of another user's process cannot be read. Such a process can be the run's only if it
-        // has changed its user, and is in the list then, or below one that is.
+        // The environment of another user's process cannot be read. Such a process belongs to the
+        // run only if it has changed its user. Then the list names it, or one of its ancestors.
         procfs::environment(stat.pid)
             .is_ok_and(|environment| environment.split(|b| *b == 0).any(is_mark))
     }
 
-    /// What follows where nothing was found.
+    /// What to conclude if nothing was found.
     fn judge(&self, list: Result<Option<Descendants>, ReadError>) -> Left {
         match (self.runner, &list) {
-            // An operator has made sure of it and moved the directory away.
+            // An operator has checked it and moved the directory away.
             _ if !self.dir.exists() => Left::Nothing,
             (Some(runner), _) if runner.cgroup.is_some() || !runner.lists_descendants => {
                 Left::Nothing
@@ -198,7 +198,7 @@ mod tests {
                 .unwrap()
         };
         let (mut mine, mut other) = (start(&one), start(&two));
-        // Until exec the child carries this process's environment.
+        // Before its exec the child has this process's environment.
         while remains(&one, None).kill_all().unwrap() == Left::Nothing {}
         assert!(!mine.wait().unwrap().success());
         assert_eq!(remains(&one, None).kill_all().unwrap(), Left::Nothing);

@@ -1,7 +1,7 @@
-//! A runner's words as core's: its status and its journal of exits.
+//! Translates a runner's messages to core's types: its status and its journal of exits.
 //!
-//! Both sides stamp with the time since boot, so times pass through; those of an earlier boot mean
-//! nothing any more and become the boot itself. What a report may carry is cut here, where it is
+//! Both sides use the time since boot, so times pass through. Times of an earlier boot have no
+//! meaning any more and become 0. Texts are cut to what a report may carry here, where they are
 //! made.
 
 use std::net::{IpAddr, SocketAddr};
@@ -14,14 +14,14 @@ use muster_core::{
 };
 use muster_runner::wire;
 
-/// Failed ranks whose last lines are reported, and how much of each: 16 x 20 x 500 bytes are 160
-/// KiB of a message of 4 MiB. All ranks of a node that fails fail alike.
+/// How many failed ranks have their last lines reported, and how much of each. 16 x 20 x 500 bytes
+/// are 160 KiB of a 4 MiB message. When a node fails, all its ranks fail alike.
 const TAILS_MAX: usize = 16;
 const TAIL_LINES: usize = 20;
 const LINE_BYTES: usize = 500;
 
-/// `address`: where others reach this node. `this_boot`: the status was made since the machine
-/// started.
+/// `address` is where others reach this node. `this_boot` means that the status was made since the
+/// machine started.
 pub(crate) fn group_status(status: &wire::Status, address: IpAddr, this_boot: bool) -> GroupStatus {
     let at = |us: u64| Timestamp(if this_boot { us } else { 0 });
     let mut tails = 0;
@@ -53,7 +53,7 @@ pub(crate) fn group_status(status: &wire::Status, address: IpAddr, this_boot: bo
     }
 }
 
-/// The store binds an address of this machine; others come by the advertised one.
+/// The store binds an address of this machine, but others use the advertised address.
 fn endpoint(bound: &str, address: IpAddr) -> Option<Endpoint> {
     let bound: SocketAddr = bound.parse().ok()?;
     Some(Endpoint {
@@ -96,7 +96,7 @@ fn rank_report(
     }
 }
 
-/// The journal of a runner that is gone.
+/// The exits in the journal of a runner that is gone.
 pub(crate) fn seen_exits(records: &[wire::ExitRecord], this_boot: bool) -> Vec<SeenExit> {
     let at = |us: u64| Timestamp(if this_boot { us } else { 0 });
     let seen = |record: &wire::ExitRecord| SeenExit {
@@ -116,7 +116,8 @@ fn exit(exit: wire::Exit) -> Exit {
     }
 }
 
-/// A line without what a terminal or a message cannot carry, and not longer than is read.
+/// A line without characters that a terminal or a message cannot carry, cut to the longest length
+/// that is read.
 pub(crate) fn cut(line: &str) -> String {
     let mut text: String = line
         .chars()

@@ -1,11 +1,11 @@
-//! What a node waits for before it takes work: interfaces that must carry an address, and peers
-//! that must answer, as they are named to the agent; and the word that it will have to leave. Until
-//! then it is in the fleet and says what it waits for; the judge makes a finding of it that keeps
-//! work away.
+//! What a node waits for before it takes work: interfaces that must have an address, and peers that
+//! must answer. It also watches for the notice that the node must leave. Until then the node is in
+//! the fleet and says what it waits for. The judge makes a finding of it that keeps work away.
 //!
-//! An interface is asked for as long as the agent lives: without it the ranks of this node cannot
-//! be reached. A peer has only to answer once: it shows that the mesh is up, and may be rebooted
-//! later. Peers have a thread of their own, since a name or an answer may take its time.
+//! An interface is checked for as long as the agent lives, because without it the ranks of this
+//! node cannot be reached. A peer must answer only once: that shows that the mesh is up, and the
+//! peer may be rebooted later. Peers have their own thread, since resolving a name or waiting for
+//! an answer may take long.
 
 use std::{
     fmt,
@@ -28,19 +28,20 @@ use tracing::warn;
 
 use super::{network, roots::Roots, senses::Sense};
 
-/// A mesh answers within a round trip; one that is being built may take a resend of TCP's first
-/// segment (1 s).
+/// How long a peer may take to answer. A mesh needs a round trip, and one that is being built may
+/// need a resend of TCP's first segment (1 s).
 const ANSWER: Duration = Duration::from_secs(2);
-/// A sentence; what a cloud's metadata says of an interruption is some 60 bytes.
+/// The longest notice, which is one sentence. A cloud's metadata describes an interruption in about
+/// 60 bytes.
 const NOTICE_MAX: u64 = 200;
-/// Nobody listens there (RFC 863), so a host that is up refuses.
+/// The port to try if none is given. Nobody listens there (RFC 863), so a living host refuses.
 const DISCARD: u16 = 9;
 
 /// `HOST` or `HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     host: String,
-    /// None: that the host refuses is an answer too.
+    /// None: a refusal by the host counts as an answer too.
     port: Option<u16>,
 }
 
@@ -54,7 +55,7 @@ impl FromStr for Peer {
                 host,
                 port.strip_prefix(':').or(port.is_empty().then_some("")),
             ),
-            // An IPv6 address has more colons than one.
+            // An IPv6 address has more than one colon.
             None if text.matches(':').count() == 1 => text
                 .split_once(':')
                 .map_or((text, None), |(host, port)| (host, Some(port))),
@@ -86,7 +87,7 @@ impl fmt::Display for Peer {
 }
 
 impl Peer {
-    /// Why it does not answer, if it does not.
+    /// Why the peer does not answer, if it does not.
     fn ask(&self) -> Result<(), String> {
         let addresses = (self.host.as_str(), self.port.unwrap_or(DISCARD))
             .to_socket_addrs()
@@ -107,7 +108,7 @@ impl Peer {
     }
 }
 
-/// Whether each of these interfaces is there, up and with an address.
+/// Whether each of these interfaces exists, is up and has an address.
 pub(super) fn interfaces(roots: &Roots, names: &[String]) -> Vec<Reading> {
     let reading = |name: &String| {
         let wanting = network::wanting(roots, name);
@@ -125,11 +126,11 @@ pub(super) fn interfaces(roots: &Roots, names: &[String]) -> Vec<Reading> {
     names.iter().map(reading).collect()
 }
 
-/// Whether somebody has left word that this machine will be taken away; what it says is shown.
+/// Whether a notice says that this machine will be taken away. Its text is shown.
 pub(super) fn notice(file: &Path) -> Reading {
     let mut said = Vec::new();
     let read = File::open(file).and_then(|file| file.take(NOTICE_MAX).read_to_end(&mut said));
-    // A file that is there and cannot be read is a notice all the same.
+    // A file that exists but cannot be read counts as a notice too.
     let given = read
         .as_ref()
         .map_or_else(|e| e.kind() != ErrorKind::NotFound, |_| true);
@@ -154,7 +155,7 @@ pub(super) fn notice(file: &Path) -> Reading {
     }
 }
 
-/// What is said of peers that have not answered yet.
+/// The readings for peers that have not answered yet.
 pub(super) fn unanswered<'a>(peers: impl IntoIterator<Item = &'a (Peer, String)>) -> Vec<Reading> {
     let silent: Vec<String> = peers
         .into_iter()
@@ -169,7 +170,7 @@ pub(super) fn unanswered<'a>(peers: impl IntoIterator<Item = &'a (Peer, String)>
     }]
 }
 
-/// Those that are asked for at the start, before anybody was asked.
+/// The readings at the start, before any peer was asked.
 pub(super) fn unasked(peers: &[Peer]) -> Vec<Reading> {
     unanswered(
         &peers
@@ -179,7 +180,7 @@ pub(super) fn unasked(peers: &[Peer]) -> Vec<Reading> {
     )
 }
 
-/// Asks until all have answered.
+/// Asks the peers until all have answered.
 pub(super) fn start(
     peers: Vec<Peer>,
     pace: Duration,

@@ -1,19 +1,20 @@
-//! When to glance again. Between two looks a thread glances at the little that changes without any
-//! event and matters at once; if it is other than it was, the thread looks. So a change is known
-//! within a second, and nobody pays for a look a second.
+//! When to glance again. Between two looks, a thread glances at the few things that change without
+//! any event and matter at once. If one of them has changed, the thread looks. So a change is known
+//! within a second, without the cost of a look every second.
 //!
-//! What a driver takes for its answers is nobody's to know beforehand. A glance that takes long is
-//! made less often: it never has more than its share of a processor, and where that share is too
-//! small, a change is known later, with the next look at the latest.
+//! Nobody knows beforehand how long a driver takes to answer. A slow glance is made less often, so
+//! it never uses more than its share of a processor. If that share is too small, a change is
+//! noticed later, at the latest by the next look.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// One glancing thread's: two of them, and the looks, stay below 0.5 % of a core.
+/// A glancing thread may use one part in this many of a core. Two such threads and the looks stay
+/// below 0.5 %.
 const SHARE: u32 = 800;
-/// Of the time a glance takes, most of it asleep in a driver: whom it keeps waiting there is not
-/// ours to know.
+/// A glance may take one part in this many of the time. Most of that time it sleeps in a driver,
+/// where it may keep others waiting.
 const SHARE_OF_TIME: u32 = 20;
 
 /// Time between glances.
@@ -49,7 +50,8 @@ impl Glances {
         );
     }
 
-    /// A look was made: what was slow may be so no more, and is tried again sooner.
+    /// Notes that a look was made. The next glance comes sooner, because a slow driver may be fast
+    /// again.
     pub(super) fn looked(&mut self) {
         self.pause = self.every.max(self.pause / 2);
     }
@@ -59,7 +61,7 @@ fn after(every: Duration, worked: Duration, took: Duration) -> Duration {
     every.max(worked * SHARE).max(took * SHARE_OF_TIME)
 }
 
-/// Processor time of this thread, the kernel's for it included.
+/// Processor time of this thread, including the kernel's work for it.
 fn used() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(

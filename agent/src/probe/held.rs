@@ -1,33 +1,32 @@
-//! What the supervisor tells of the runs it holds, and what follows from it: whose fault an XID is,
-//! whose memory is in use, and what cannot be killed. Only the last word counts, so nothing ever
-//! waits for the senses.
+//! What the supervisor says about the runs it holds, and what follows from it: which job an XID
+//! belongs to, which run uses memory, and which processes cannot be killed. Only the latest message
+//! counts, so nothing ever waits for the senses.
 
 use std::collections::BTreeMap;
 
 use muster_core::health::{Reading, Subject, Value, WORKER_UNKILLABLE};
 use tokio::sync::watch;
 
-/// A run this node holds, from when its runner is up until the coordinator has acknowledged its
-/// end.
+/// A run that this node holds, from when its runner is up until the coordinator has acknowledged
+/// its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldRun {
-    /// As its directory is called.
+    /// The name of its directory.
     pub name: String,
-    /// Its job's, with the generation what the run is called on the wire.
+    /// The uid of its job. With the generation it names the run on the wire.
     pub uid: String,
     pub generation: u64,
-    /// Whose it is; the same in all generations.
+    /// The job's name, which is the same in all generations.
     pub job: String,
     pub gpus: Vec<String>,
-    /// Of its processes some live on a minute after they were killed: these, as far as they can be
-    /// named.
+    /// Processes that still live a minute after they were killed, as far as they can be named.
     pub unkillable: Option<Vec<i32>>,
-    /// Why it cannot be proven that nothing of it lives.
+    /// Why the death of the run cannot be proven.
     pub unproven: Option<String>,
-    /// Its workers are at work, neither being brought up nor being stopped.
+    /// Its workers are at work. They are not being started or stopped.
     pub training: bool,
     pub ranks: Vec<HeldRank>,
-    /// Where its workers start, and write their checkpoints as a rule.
+    /// Where its workers start. As a rule they write their checkpoints there.
     pub work_dir: Option<String>,
 }
 
@@ -39,13 +38,13 @@ pub struct HeldRank {
     pub alive: bool,
 }
 
-/// Processes named of one run; more say no more.
+/// How many processes of a run are named. More would say nothing new.
 const NAMED: usize = 8;
 
 pub(super) struct Held {
     told: watch::Receiver<Vec<HeldRun>>,
     runs: Vec<HeldRun>,
-    /// Who was last on each GPU: an XID may be told when its run has ended.
+    /// The last job on each GPU. An XID may come after its run has ended.
     last: BTreeMap<String, String>,
 }
 
@@ -58,7 +57,7 @@ impl Held {
         }
     }
 
-    /// Takes up what was told since. True if it is another.
+    /// Takes the latest message. True if it is a new one.
     pub(super) fn hear(&mut self) -> bool {
         if !self.told.has_changed().unwrap_or(false) {
             return false;
@@ -75,14 +74,13 @@ impl Held {
         true
     }
 
-    /// The job that is, or was last, on a whole GPU. Instances of one GPU may be of several jobs,
-    /// and an XID does not say whose it is.
+    /// The job that is on a whole GPU, or was there last. Instances of one GPU may belong to
+    /// several jobs, and an XID does not say to which.
     pub(super) fn job_on(&self, uuid: &str) -> Option<&str> {
         self.last.get(uuid).map(String::as_str)
     }
 
-    /// Adds to a line of the kernel log about a process that was killed which rank that was, if it
-    /// was one.
+    /// If a line of the kernel log says that a rank's process was killed, adds which rank it was.
     pub(super) fn with_victim(&self, line: &str) -> String {
         let number = |word: &str| word.parse::<u32>().ok();
         let killed = line
@@ -100,8 +98,8 @@ impl Held {
         }
     }
 
-    /// Without what is about GPUs that a run of ours holds: the memory is its own, or that of its
-    /// workers that end just now.
+    /// Removes memory readings about GPUs that one of our runs holds: the memory belongs to the
+    /// run, or to its workers that are just ending.
     pub(super) fn not_of_ours(&self, readings: &[Reading]) -> Vec<Reading> {
         let ours = |subject: &Subject| matches!(subject, Subject::Gpu(uuid) if self.runs.iter().any(|run| run.gpus.contains(uuid)));
         readings
@@ -111,7 +109,8 @@ impl Held {
             .collect()
     }
 
-    /// What is left of runs and cannot be killed, and what may be left of them.
+    /// Readings about what is left of runs: processes that cannot be killed, and deaths that cannot
+    /// be proven.
     pub(super) fn readings(&self) -> Vec<Reading> {
         let stuck: Vec<String> = self
             .runs

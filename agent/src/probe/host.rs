@@ -1,7 +1,7 @@
 //! What the kernel says about the machine: processors, memory, limits, device files.
 //!
-//! A real machine is read by sysinfo, as far as that goes. A tree that only looks like a machine is
-//! read by hand ([`Hardware`]).
+//! sysinfo reads a real machine, as far as it can. A tree that only looks like a machine is read by
+//! hand ([`Hardware`]).
 
 use std::{collections::BTreeSet, fs};
 
@@ -11,7 +11,7 @@ use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
 
 use super::roots::Roots;
 
-/// What the report says of the machine itself, beyond [`Host`].
+/// The machine's own facts in the report, together with [`Host`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Machine {
     pub(super) name: String,
@@ -21,18 +21,18 @@ pub(super) struct Machine {
     pub(super) host: Host,
 }
 
-/// Size of a tmpfs that was mounted without one: half of the memory (kernel documentation of
-/// tmpfs).
+/// A tmpfs that was mounted without a size gets one part in this many of the memory, which is half
+/// (kernel documentation of tmpfs).
 const TMPFS_SHARE: u64 = 2;
 
 /// The facts about a machine that sysinfo can read.
 trait Hardware {
     fn name(&self) -> Option<String>;
     fn kernel(&self) -> Option<String>;
-    /// Empty: not known.
+    /// Empty if it is not known.
     fn cpu_model(&self) -> String;
     fn physical_cores(&self) -> Option<usize>;
-    /// CPUs that workers may use.
+    /// How many CPUs workers may use.
     fn cpus(&self) -> usize;
     fn memory_bytes(&self) -> u64;
 }
@@ -72,7 +72,7 @@ impl Hardware for Real {
         System::physical_core_count().ok()
     }
 
-    /// A cpuset or a quota counts, which sysinfo does not look at.
+    /// Unlike sysinfo, this respects a cpuset and a quota.
     fn cpus(&self) -> usize {
         std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
     }
@@ -82,7 +82,8 @@ impl Hardware for Real {
     }
 }
 
-/// A tree that only looks like a machine: sysinfo reads no other `/proc` than the machine's own.
+/// A tree that only looks like a machine. sysinfo cannot read it, since it reads only the machine's
+/// own `/proc`.
 struct Tree<'a> {
     roots: &'a Roots,
     cpuinfo: &'a str,
@@ -149,7 +150,7 @@ pub(super) fn read(roots: &Roots) -> Machine {
     }
 }
 
-/// Sockets and the mark of a virtual machine are read from `cpuinfo`: sysinfo tells neither.
+/// Sockets and the mark of a virtual machine come from `cpuinfo`, since sysinfo knows neither.
 fn machine(roots: &Roots, cpuinfo: &str, hardware: &impl Hardware) -> Machine {
     let threads = values(cpuinfo, "processor").count();
     let sockets: BTreeSet<&str> = values(cpuinfo, "physical id").collect();
@@ -193,7 +194,7 @@ fn machine(roots: &Roots, cpuinfo: &str, hardware: &impl Hardware) -> Machine {
     }
 }
 
-/// `MemTotal:  1024 kB`, anywhere in the line.
+/// Reads `MemTotal:  1024 kB` from anywhere in a line.
 fn kib(text: &str, key: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.split_once(key))?.1;
     rest.split_whitespace()
@@ -227,7 +228,7 @@ fn numa(roots: &Roots) -> Vec<NumaNode> {
     nodes
 }
 
-/// From the mount's own words: a mount without a size has the kernel's default.
+/// The size of /dev/shm from its mount options. A mount without a size has the kernel's default.
 fn shm(mounts: &str, memory: u64) -> Option<u64> {
     let options = mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);
@@ -253,7 +254,7 @@ fn shm(mounts: &str, memory: u64) -> Option<u64> {
     }
 }
 
-/// The soft limit of a line of `/proc/PID/limits`; unlimited is the largest number.
+/// The soft limit of a line of `/proc/PID/limits`. "unlimited" becomes the largest number.
 fn limit(limits: &str, name: &str) -> Option<u64> {
     let value = limits
         .lines()
@@ -267,14 +268,14 @@ fn limit(limits: &str, name: &str) -> Option<u64> {
     }
 }
 
-/// Where vendors of virtual machines put NCCL's topology (NCCL looks there by itself).
+/// The file in which vendors of virtual machines put NCCL's topology. NCCL finds it by itself.
 fn topology_file(roots: &Roots) -> Option<String> {
     const PLACE: &str = "/var/run/nvidia-topologyd/virtualTopology.xml";
     roots.exists(&PLACE[1..]).then(|| PLACE.to_owned())
 }
 
-/// Names of the variables a configuration file of NCCL sets: `NAME=VALUE`, one a line, `#` begins a
-/// comment.
+/// Names of the variables that a configuration file of NCCL sets. Each line is `NAME=VALUE`, and
+/// `#` begins a comment.
 fn nccl_conf(text: &str) -> Vec<String> {
     let lines = text
         .lines()
@@ -286,15 +287,15 @@ fn nccl_conf(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a process calls itself; empty if it is not to be seen from here.
+/// The name that a process gives itself. It is empty if it cannot be read from here.
 pub(super) fn process_name(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm"))
         .map(|name| name.trim().to_owned())
         .unwrap_or_default()
 }
 
-/// The fabric manager of an NVSwitch machine has left its pid file, and its process is gone. None:
-/// it cannot be told from here.
+/// Whether the fabric manager of an NVSwitch machine has left its pid file while its process is
+/// gone. None: it cannot be determined from here.
 pub(super) fn fabric_manager_gone(roots: &Roots) -> Option<bool> {
     let pid: u32 = roots.number("run/nvidia-fabricmanager/nv-fabricmanager.pid")?;
     let name = roots.text(&format!("proc/{pid}/comm")).unwrap_or_default();

@@ -1,16 +1,17 @@
-//! Whether anybody sets this machine's clock, as the kernel knows it. Asked only, never changed.
+//! Whether anything sets this machine's clock, according to the kernel. This only asks and never
+//! changes the clock.
 #![allow(unsafe_code, reason = "neither std nor rustix has adjtimex")]
 
 use super::roots::Roots;
 
-/// What the kernel takes the clock's error to be at most when nobody tells it better, in
-/// microseconds (`NTP_PHASE_LIMIT`).
+/// The clock's largest error, in microseconds, that the kernel assumes if nothing tells it better
+/// (`NTP_PHASE_LIMIT`).
 const UNKNOWN_ERROR_US: i64 = 16_000_000;
-/// What a tree that only looks like a machine has in place of the call: status and largest error,
-/// as numbers.
+/// The file that replaces the call in a tree that only looks like a machine. It holds the status
+/// and the largest error as numbers.
 const STAND_IN: &str = "adjtimex";
 
-/// None: it cannot be told, as where a sandbox forbids the question.
+/// None: it cannot be determined, for example because a sandbox forbids the call.
 pub(super) fn unsynchronised(roots: &Roots) -> Option<bool> {
     let (status, error_us) = if roots.is_real() {
         ask()?
@@ -20,8 +21,8 @@ pub(super) fn unsynchronised(roots: &Roots) -> Option<bool> {
     Some(is_unsynchronised(status, error_us))
 }
 
-/// The flag alone is not enough: chrony without `rtcsync` leaves it set, but says how far the clock
-/// may be off.
+/// The flag alone is not enough. chrony without `rtcsync` leaves it set, but tells the kernel how
+/// far the clock may be off.
 fn is_unsynchronised(status: i32, error_us: i64) -> bool {
     status & libc::STA_UNSYNC != 0 && error_us >= UNKNOWN_ERROR_US
 }
@@ -66,7 +67,7 @@ mod tests {
 
     #[test]
     fn the_kernel_and_a_tree_are_asked_each_in_its_way() {
-        // A sandbox may forbid it; whatever the answer, asking does no harm.
+        // A sandbox may forbid the call. This only checks that asking does no harm.
         unsynchronised(&Roots::new(Path::new("/")));
         let tree = tempfile::tempdir().unwrap();
         let roots = Roots::new(tree.path());

@@ -1,5 +1,5 @@
-//! The kernel log, line by line, on a thread of its own. What a line means is
-//! `core::health::kernel_log`'s.
+//! Reads the kernel log line by line on its own thread. `core::health::kernel_log` decides what a
+//! line means.
 
 use std::{
     fs::{File, OpenOptions},
@@ -20,17 +20,17 @@ use tracing::{debug, info, warn};
 
 use super::senses::Sense;
 
-/// How long one wait for new lines blocks; the end of the agent is noticed so soon.
+/// How long one wait for new lines blocks. The thread notices the agent's end within this time.
 const WAIT: Duration = Duration::from_secs(2);
-/// Where the log is an ordinary file (a tree that only looks like a machine), there is nothing to
-/// wait on: it is looked at so often.
+/// How often to look at a log that is an ordinary file (in a tree that only looks like a machine),
+/// because such a file cannot be waited on.
 const LOOK: Duration = Duration::from_millis(200);
 /// A record has at most 8 KiB (kernel, `CONSOLE_EXT_LOG_MAX`).
 const RECORD: usize = 8 << 10;
 
-/// From now on: what an earlier agent of this boot has seen is in its memory, and older lines have
-/// no time of their own to be judged by. Returns whether it is read at all: in a container, as a
-/// rule, it is not there.
+/// Starts to read at the log's end. What an earlier agent of this boot has seen is in its memory,
+/// and older lines have no usable time. Returns whether the log is read at all. In a container it
+/// usually does not exist.
 pub(super) fn start(path: PathBuf, out: SyncSender<Sense>, over: Arc<AtomicBool>) -> bool {
     let log = match open(&path) {
         Ok(log) => log,
@@ -74,13 +74,13 @@ fn follow(mut log: File, out: &SyncSender<Sense>, over: &AtomicBool) -> io::Resu
                     let line: String = rest.drain(..=end).collect();
                     tell(&line, out);
                 }
-                // A record without an end is none.
+                // Text this long without an end is not a record.
                 if rest.len() > RECORD {
                     rest.clear();
                 }
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock && !ordinary => wait(&log)?,
-            // The ring has overwritten records before they were read.
+            // The kernel has overwritten records before they were read.
             Err(e) if e.raw_os_error() == Some(rustix::io::Errno::PIPE.raw_os_error()) => {
                 debug!("kernel log: records were lost")
             }
@@ -106,14 +106,14 @@ fn wait(log: &File) -> io::Result<()> {
     }
 }
 
-/// `6,1234,5678901,-;text`; a line that begins with a space continues the record before it, with
-/// fields for programs.
+/// Reads `6,1234,5678901,-;text`. A line that begins with a space continues the previous record
+/// with fields for programs.
 fn tell(record: &str, out: &SyncSender<Sense>) {
     let Some((_, text)) = record.split_once(';').filter(|_| !record.starts_with(' ')) else {
         return;
     };
     if let Some(line) = kernel_log::read(text) {
-        // A queue that is full is a storm, of which enough is known.
+        // The queue is full only in a storm, and enough is known about that.
         let _ = out.try_send(Sense::KernelLine(line));
     }
 }

@@ -1,5 +1,5 @@
-//! The machine around the GPUs, looked at on a thread of its own: a counter of a sick NIC may be
-//! slow to read, and must not hold up NVML's look.
+//! Looks at the machine around the GPUs on its own thread. A counter of a faulty NIC may be slow to
+//! read and must not delay the look at NVML.
 
 use std::{
     collections::BTreeMap,
@@ -29,8 +29,8 @@ use super::{
     senses::Sense,
 };
 
-/// After a glance has shown something new it is looked at so often, for so long: what must last
-/// some seconds to count is then known when it has.
+/// How often to look after a glance has shown something new, and for how long. Some changes count
+/// only after they have lasted some seconds, and this notices it in time.
 const CLOSELY: Duration = Duration::from_secs(1);
 const CLOSELY_FOR: Duration = Duration::from_secs(10);
 
@@ -41,7 +41,7 @@ pub(super) struct Look {
     pub(super) network: Network,
     /// Addresses of the GPUs that the driver holds.
     pub(super) gpus: Vec<String>,
-    /// Every device with a place in the PCI tree that the report speaks of, by address.
+    /// Every device of the report that has a place in the PCI tree, by address.
     pub(super) devices: BTreeMap<String, pci::Device>,
     pub(super) readings: Vec<(Source, Vec<Reading>)>,
 }
@@ -51,7 +51,7 @@ pub(super) struct Watch {
     pub(super) roots: Roots,
     /// Interfaces without which the node takes no work.
     pub(super) awaited: Vec<String>,
-    /// Exists once the machine will be taken away.
+    /// This file exists once the machine is about to be taken away.
     pub(super) notice: PathBuf,
     pub(super) pace: Pace,
     pub(super) out: SyncSender<Sense>,
@@ -81,7 +81,8 @@ pub(super) fn start(watch: Watch) {
 fn look_for_ever(watch: &Watch) {
     let (mut eyes, mut glances) = (Eyes::default(), Glances::new(watch.pace.glance));
     while !watch.over.load(Ordering::Relaxed) {
-        // From before the look: what changes meanwhile may not be in it, and is news.
+        // The glance comes before the look. A change in between may be missing from the look, and
+        // then counts as news.
         let seen = eyes.glance(watch);
         eyes.look(watch);
         if watch
@@ -111,15 +112,15 @@ impl Eyes {
             let news = self.glance(watch) != seen;
             glances.end();
             if news {
-                // The first look has seen nothing before.
+                // The first glance has nothing to compare with.
                 self.news = (!seen.is_empty()).then(Instant::now);
                 return;
             }
         }
     }
 
-    /// What takes a node out of its jobs, in as few reads as can be: states of ports, interfaces it
-    /// was told to wait for, and word that the machine will go away.
+    /// Reads what takes a node out of its jobs, in as few reads as possible: states of ports,
+    /// interfaces that the node waits for, and the notice that the machine will go away.
     fn glance(&self, watch: &Watch) -> Vec<Option<String>> {
         if self.listed.is_none() {
             return Vec::new();
@@ -144,8 +145,8 @@ impl Eyes {
             .collect()
     }
 
-    /// States and what is awaited each time; counters, and what stays as it is, in their own
-    /// rhythms. Every file read is work for a kernel that has better to do.
+    /// Reads states and awaited interfaces each time, and counters and stable facts at their own
+    /// slower pace, because every read costs the kernel work.
     fn look(&mut self, watch: &Watch) {
         let (roots, pace, look) = (&watch.roots, watch.pace, &mut self.look);
         look.readings.clear();

@@ -1,6 +1,6 @@
-//! NICs, from sysfs: interfaces and RDMA devices, as they are. Formats that bite: `state` reads `4:
-//! ACTIVE`, `rate` reads `400 Gb/sec (4X NDR)`, `speed` fails or is -1 where there is none, and GID
-//! attributes fail for entries a container may not see.
+//! NICs, from sysfs: interfaces and RDMA devices, as they are. Formats to know: `state` reads `4:
+//! ACTIVE`, `rate` reads `400 Gb/sec (4X NDR)`, `speed` fails or is -1 if there is none, and GID
+//! attributes fail for entries that a container may not see.
 
 use std::{
     collections::BTreeSet,
@@ -13,7 +13,7 @@ use muster_core::node_report::network::{
 
 use super::roots::Roots;
 
-/// GIDs of a port that are listed; the tables have 128 or 256 places, of which a few are used.
+/// How many GIDs of a port are listed. The tables have 128 or 256 places, and a few are used.
 const GIDS_MAX: usize = 32;
 const ZERO_GID: &str = "0000:0000:0000:0000:0000:0000:0000:0000";
 
@@ -24,8 +24,8 @@ pub(super) fn read(roots: &Roots) -> Network {
     }
 }
 
-/// What is cheap to ask and is other when something came, went, or got another address: then all is
-/// read again.
+/// Texts that are cheap to read and change when something came, went, or got another address. If
+/// they change, everything is read again.
 pub(super) fn signature(roots: &Roots) -> Vec<String> {
     let names =
         ["sys/class/net", "sys/class/infiniband"].map(|folder| roots.names(folder).join(" "));
@@ -34,7 +34,7 @@ pub(super) fn signature(roots: &Roots) -> Vec<String> {
     names.into_iter().chain(texts).collect()
 }
 
-/// What of known devices changes by itself.
+/// Reads the facts of known devices that change by themselves.
 pub(super) fn renew(roots: &Roots, network: &mut Network) {
     for interface in &mut network.interfaces {
         interface.up = roots
@@ -106,7 +106,7 @@ fn interfaces(roots: &Roots) -> Vec<Interface> {
     all.collect()
 }
 
-/// What this interface, of whatever kind, lacks to be used between nodes. An IPv4 address shows by
+/// What this interface, of any kind, lacks for use between nodes. An IPv4 address is recognised by
 /// the route that comes with it.
 pub(super) fn wanting(roots: &Roots, name: &str) -> Option<&'static str> {
     let Some(state) = roots.text(&format!("sys/class/net/{name}/operstate")) else {
@@ -124,12 +124,12 @@ pub(super) fn wanting(roots: &Roots, name: &str) -> Option<&'static str> {
     (!routed && ipv6_of(name, &addresses).is_empty()).then_some("has no address")
 }
 
-/// Tunnels have no link of their own and say "unknown".
+/// Tunnels have no link of their own and report "unknown".
 fn is_up(operstate: &str) -> bool {
     matches!(operstate, "up" | "unknown")
 }
 
-/// Every IPv4 address of this machine beyond loopback. The kernel lists them without their
+/// Every IPv4 address of this machine except loopback. The kernel lists them without their
 /// interface.
 fn local_ipv4(fib: &str) -> Vec<Ipv4Addr> {
     let mut addresses = Vec::new();
@@ -147,7 +147,7 @@ fn local_ipv4(fib: &str) -> Vec<Ipv4Addr> {
     addresses
 }
 
-/// Those in a network that this interface leads to directly.
+/// The addresses in a network that this interface leads to directly.
 fn ipv4_of(name: &str, routes: &str, local: &[Ipv4Addr]) -> Vec<String> {
     let networks: Vec<(u32, u32)> = routes
         .lines()
@@ -178,7 +178,7 @@ fn ipv4_of(name: &str, routes: &str, local: &[Ipv4Addr]) -> Vec<String> {
         .collect()
 }
 
-/// `20010db8...0002 03 40 00 00 eth0`: address, index, prefix length, scope, flags, name.
+/// Reads `20010db8...0002 03 40 00 00 eth0`: address, index, prefix length, scope, flags, name.
 fn ipv6_of(name: &str, addresses: &str) -> Vec<String> {
     let own = addresses
         .lines()
@@ -191,7 +191,8 @@ fn ipv6_of(name: &str, addresses: &str) -> Vec<String> {
     own.filter_map(address).collect()
 }
 
-/// None: no way between nodes, as loopback, or a bridge or tunnel of a container engine.
+/// None: the interface does not connect nodes, such as loopback, or a bridge or tunnel of a
+/// container engine.
 fn kind(roots: &Roots, name: &str) -> Option<InterfaceKind> {
     const NONE: [&str; 11] = [
         "lo",
@@ -225,7 +226,7 @@ fn kind(roots: &Roots, name: &str) -> Option<InterfaceKind> {
             Some(InterfaceKind::Infiniband)
         }
         _ if has_device => Some(InterfaceKind::Ethernet),
-        // The interface of a container is one end of a pair, without a device.
+        // A container's interface is one end of a pair and has no device.
         _ if name.starts_with("eth") => Some(InterfaceKind::Other),
         _ => None,
     }
@@ -234,7 +235,7 @@ fn kind(roots: &Roots, name: &str) -> Option<InterfaceKind> {
 fn rdma(roots: &Roots) -> Vec<RdmaDevice> {
     let folder = "sys/class/infiniband";
     let mut names = roots.names(folder);
-    // mlx5_10 after mlx5_9.
+    // Sorts mlx5_10 after mlx5_9.
     names.sort_by_key(|name| {
         (
             name.trim_end_matches(|c: char| c.is_ascii_digit())
@@ -279,8 +280,8 @@ fn device(roots: &Roots, folder: &str, name: &str) -> RdmaDevice {
     }
 }
 
-/// A device of which no character device is to be seen here cannot be opened: sysfs shows those of
-/// other containers too.
+/// Whether the device can be opened, which needs a character device here. sysfs also shows devices
+/// of other containers.
 fn openable(roots: &Roots, name: &str) -> bool {
     let verbs = "sys/class/infiniband_verbs";
     let mine = roots
@@ -324,7 +325,7 @@ fn states(roots: &Roots, folder: &str) -> (String, String, u32) {
     )
 }
 
-/// `4: ACTIVE`.
+/// Reads `4: ACTIVE`.
 fn after_number(text: &str) -> String {
     text.split_once(':')
         .map_or(text, |(_, word)| word)
@@ -332,7 +333,7 @@ fn after_number(text: &str) -> String {
         .to_owned()
 }
 
-/// `2.5 Gb/sec (1X SDR)` is 2.
+/// Reads `2.5 Gb/sec (1X SDR)` as 2.
 fn rate(text: &str) -> u32 {
     let number = text.split_whitespace().next().unwrap_or_default();
     number

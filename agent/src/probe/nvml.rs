@@ -1,9 +1,9 @@
-//! NVML, on a thread of its own and nowhere else: a call may hang for ever when a GPU falls off the
-//! bus, and must then hang alone.
+//! Calls NVML on its own thread and nowhere else. A call may hang for ever when a GPU falls off the
+//! bus, and must then block nothing else.
 //!
-//! The thread looks in three rhythms, at once when it is poked, and when a glance in between shows
-//! something new. It publishes whole looks; how long ago the last one was is itself a health
-//! signal, judged by who waits for them.
+//! The thread looks at three different rates, at once when it is poked, and when a glance in
+//! between shows something new. It publishes whole looks. The age of the last look is itself a
+//! health signal, which the receiver judges.
 
 use std::{
     collections::BTreeMap,
@@ -35,26 +35,26 @@ mod readings;
 use code::Code;
 use raw::{Handle, Library, OpenError};
 
-/// Between two looks, however often it is poked: corrected memory errors come in storms, and each
-/// is an event.
+/// The shortest time between two looks, however often the thread is poked. Corrected memory errors
+/// come in storms, and each is an event.
 const APART: Duration = Duration::from_millis(250);
 
 /// One look at the GPUs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Look {
-    /// There is no driver on this node, and nothing to watch.
+    /// This node has no driver, so there is nothing to watch.
     pub(super) absent: bool,
-    /// Why the list may be short.
+    /// Why the list may be incomplete.
     pub(super) error: Option<String>,
-    /// NVML cannot be opened, and the kernel module is of another version than the library.
+    /// NVML cannot be opened, because the kernel module and the library differ in version.
     pub(super) mismatch: bool,
     pub(super) unavailable: bool,
     /// The driver went away and came back.
     pub(super) reloaded: bool,
     pub(super) driver: Option<Driver>,
-    /// Every GPU ever seen by this process, as last read; those lost too.
+    /// Every GPU that this process has ever seen, as last read, including lost ones.
     pub(super) gpus: Vec<Gpu>,
-    /// Handles that could be had.
+    /// How many handles could be obtained.
     pub(super) present: u32,
     pub(super) readings: Vec<(Source, Vec<Reading>)>,
 }
@@ -64,27 +64,27 @@ pub(super) struct Watch {
     pub(super) library: Option<PathBuf>,
     pub(super) pace: Pace,
     pub(super) out: SyncSender<Sense>,
-    /// Look at once.
+    /// Asks for a look at once.
     pub(super) poked: Receiver<()>,
     /// Nobody listens any more.
     pub(super) over: Arc<AtomicBool>,
 }
 
-/// A GPU of this process.
+/// A GPU that this process knows.
 struct Known {
     gpu: Gpu,
-    /// None: its handle could not be had in the last look.
+    /// None: its handle could not be obtained in the last look.
     handle: Option<Handle>,
-    /// What the last look's first call for it said: the driver's verdict, and whether each link is
-    /// active.
+    /// The result of the last look's first call for it: the driver's verdict, and whether each link
+    /// is active.
     states: Vec<Option<u64>>,
     /// The most links ever seen active.
     links: usize,
-    /// Errors of its links when first read.
+    /// The error count of each of its links at the first read.
     errors: BTreeMap<u32, u64>,
-    /// How hot its memory may be, in degrees Celsius.
+    /// The highest temperature that its memory may have, in degrees Celsius.
     heat_max: Option<u32>,
-    /// Its clock in MHz, while it is busy and nothing slows it down.
+    /// Its clock in MHz, known only while it is busy and nothing slows it down.
     clock: Option<u32>,
 }
 
@@ -147,7 +147,7 @@ impl Eyes {
             }
             Err(code) => {
                 wrong.push(format!("number of GPUs: {code}"));
-                // The driver may have been unloaded under us: begin anew next time.
+                // The driver may have been unloaded meanwhile, so start again next time.
                 self.library = None;
             }
         }
@@ -187,7 +187,7 @@ impl Eyes {
         look
     }
 
-    /// Returns when it is time to look; false: nobody pokes any more.
+    /// Returns when it is time to look. False: nobody can poke any more.
     fn rest(&mut self, watch: &Watch, glances: &mut Glances) -> bool {
         let looked = Instant::now();
         glances.looked();
@@ -196,7 +196,7 @@ impl Eyes {
             match watch.poked.recv_timeout(left.min(glances.pause())) {
                 Ok(()) => {
                     thread::sleep(APART.min(watch.pace.fast).saturating_sub(looked.elapsed()));
-                    // Most of what is told is counted somewhere.
+                    // Most events also change a counter, so read the counters.
                     self.counted = None;
                     return true;
                 }
@@ -216,7 +216,7 @@ impl Eyes {
         }
     }
 
-    /// Whether a look would show something new of what breaks a job at once.
+    /// Whether a look would show a change that breaks a job at once.
     fn glance(&self) -> bool {
         let Some(library) = &self.library else {
             return false;
@@ -234,7 +234,7 @@ impl Eyes {
                     readings::states(library, handle, known, &mut None) != known.states
                 }
                 (Err(_), Some(_)) => true,
-                // What comes, or comes back, can wait for the next look.
+                // A GPU that appears or comes back can wait for the next look.
                 (_, None) => false,
             }
         })
@@ -253,7 +253,7 @@ impl Eyes {
         Ok(library)
     }
 
-    /// One GPU by its index: known already, new, or in trouble.
+    /// Handles the GPU with this index: it is known, new, or in trouble.
     fn take(
         &mut self,
         library: &Library,
@@ -309,7 +309,7 @@ impl Eyes {
     }
 }
 
-/// An answer, unless it is that the GPU is in trouble, which is noted.
+/// An answer, or None. If the error means that the GPU is in trouble, it is noted.
 fn ask<T>(answer: Result<T, Code>, trouble: &mut Option<Code>) -> Option<T> {
     match answer {
         Ok(value) => Some(value),

@@ -1,4 +1,5 @@
-//! PCI devices, from sysfs: where the GPUs and NICs hang, and how many GPUs there should be.
+//! PCI devices, from sysfs: where the GPUs and NICs are attached, and how many GPUs there should
+//! be.
 
 use muster_core::node_report::topology::PciPlace;
 
@@ -12,12 +13,12 @@ pub(super) struct Device {
     pub(super) place: PciPlace,
     pub(super) is_nvidia_gpu: bool,
     pub(super) driver: String,
-    /// Lanes of the port above it.
+    /// Lanes of the port above the device.
     pub(super) port_width: Option<u32>,
 }
 
-/// GPUs of NVIDIA that its driver holds. Without driver, or given to a virtual machine, they are
-/// nobody's loss.
+/// NVIDIA's GPUs that its driver holds. GPUs without this driver, or given to a virtual machine,
+/// are not missing.
 pub(super) fn gpus(roots: &Roots) -> Vec<String> {
     let addresses = roots.names("sys/bus/pci/devices");
     addresses
@@ -31,7 +32,7 @@ pub(super) fn gpus(roots: &Roots) -> Vec<String> {
 pub(super) fn device(roots: &Roots, address: &str) -> Option<Device> {
     let folder = format!("sys/bus/pci/devices/{address}");
     let class = roots.text(&format!("{folder}/class"))?;
-    // A 3D controller or a display.
+    // The class of a 3D controller or a display.
     let is_gpu = class.starts_with("0x0302") || class.starts_with("0x0300");
     let resolved = roots.resolved(&folder)?;
     let numa_node = roots.number(&format!("{folder}/numa_node"));

@@ -1,4 +1,4 @@
-//! What a NIC's health is judged by: port states and counters.
+//! The readings by which a NIC's health is judged: port states and counters.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use muster_core::{
 
 use super::roots::Roots;
 
-/// What a port counts: the file, and the checks that judge it.
+/// A counter of a port: its file, and the checks that judge it.
 type Counter = (&'static str, &'static [&'static str], &'static str);
 const COUNTERS: [Counter; 10] = [
     ("counters/link_downed", &["port-flaps"], "link went down"),
@@ -60,7 +60,7 @@ const COUNTERS: [Counter; 10] = [
     ),
 ];
 
-/// Ports ever seen ACTIVE by this agent: a port nobody ever used is not down, it is unused.
+/// Ports that this agent has ever seen ACTIVE. A port that was never used is unused, not down.
 pub(super) type Used = BTreeMap<(String, u32), u32>;
 
 fn reading(
@@ -78,7 +78,7 @@ fn reading(
     }
 }
 
-/// How all ports are.
+/// The states of all ports.
 pub(super) fn states(network: &Network, used: &mut Used) -> Vec<Reading> {
     let mut all = Vec::new();
     for device in &network.rdma {
@@ -91,8 +91,7 @@ pub(super) fn states(network: &Network, used: &mut Used) -> Vec<Reading> {
                 used.insert((device.name.clone(), port.number), best);
             }
             let linked = port.physical_state == "LinkUp" || port.physical_state.is_empty();
-            // EFA says ACTIVE whatever happens; there its interface would be the signal, and it has
-            // none.
+            // EFA always says ACTIVE. Its interface would show the truth, but EFA has none.
             let honest = port.link_layer != LinkLayer::Unspecified;
             let down =
                 honest && (known.is_some() || port.is_active()) && !(port.is_active() && linked);
@@ -119,7 +118,7 @@ pub(super) fn states(network: &Network, used: &mut Used) -> Vec<Reading> {
     all
 }
 
-/// What all ports and interfaces have counted.
+/// The counters of all ports and interfaces.
 pub(super) fn counters(roots: &Roots, network: &Network) -> Vec<Reading> {
     let mut all = Vec::new();
     for device in &network.rdma {
@@ -140,7 +139,7 @@ pub(super) fn counters(roots: &Roots, network: &Network) -> Vec<Reading> {
         }
     }
     for device in network.rdma.iter().filter(|device| device.driver == "efa") {
-        // Of the device since Linux 5.14, of its port before.
+        // Since Linux 5.14 the counter belongs to the device, and before that to its port.
         let places = ["", "ports/1/"].map(|place| {
             format!(
                 "sys/class/infiniband/{}/{place}hw_counters/no_completion_cmds",
@@ -164,7 +163,7 @@ pub(super) fn counters(roots: &Roots, network: &Network) -> Vec<Reading> {
         if let Some(changes) =
             roots.number::<u64>(&format!("sys/class/net/{}/carrier_changes", interface.name))
         {
-            // Down and up are two changes.
+            // Going down and coming up are two changes.
             all.push(Reading {
                 check: "interface-flaps",
                 subject: Subject::Nic(interface.name.clone()),
@@ -176,7 +175,7 @@ pub(super) fn counters(roots: &Roots, network: &Network) -> Vec<Reading> {
     all
 }
 
-/// The rate of those of the same board and driver, if most of them agree on one.
+/// The rate of NICs with the same board and driver, if most of them agree on one.
 fn siblings_rate(network: &Network, device: &RdmaDevice) -> u32 {
     let alike = |other: &&RdmaDevice| {
         other.board == device.board

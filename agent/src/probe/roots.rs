@@ -1,5 +1,5 @@
-//! Where the machine's facts are read from: `/`, or a tree that looks like one. Every path of the
-//! probes goes through here, which is what makes them testable without the hardware.
+//! Where the machine's facts are read from: `/`, or a tree that looks like a machine. Every path of
+//! the probes goes through here, which makes them testable without the hardware.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ impl Roots {
         }
     }
 
-    /// It is this machine's own.
+    /// Whether this is the machine's own root.
     pub(super) fn is_real(&self) -> bool {
         self.root == Path::new("/")
     }
@@ -27,8 +27,8 @@ impl Roots {
         self.root.join(path)
     }
 
-    /// A value of sysfs or procfs, without its newline. None: not there, or the driver refuses
-    /// (`EINVAL`), which for these files means the same.
+    /// A value of sysfs or procfs, without its newline. None: the file does not exist, or the
+    /// driver refuses (`EINVAL`), which means the same for these files.
     pub(super) fn text(&self, path: &str) -> Option<String> {
         fs::read(self.path(path))
             .ok()
@@ -39,7 +39,7 @@ impl Roots {
         self.text(path)?.parse().ok()
     }
 
-    /// The names in a folder, in order; none if it is not there.
+    /// The names in a folder, in order. Empty if the folder does not exist.
     pub(super) fn names(&self, folder: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder))
             .into_iter()
@@ -56,7 +56,7 @@ impl Roots {
         self.path(path).exists()
     }
 
-    /// Where a link leads in the end, as text.
+    /// The final target of a link, as text.
     pub(super) fn resolved(&self, path: &str) -> Option<String> {
         fs::canonicalize(self.path(path))
             .ok()?
@@ -65,7 +65,7 @@ impl Roots {
             .ok()
     }
 
-    /// The last part of where a link leads: the name of a driver or a device.
+    /// The last part of a link's target, which is the name of a driver or a device.
     pub(super) fn target(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         target.file_name()?.to_str().map(str::to_owned)

@@ -1,7 +1,7 @@
-//! All senses together: one thread that hears the others, has [`Judge`] judge, and publishes the
-//! report whenever it has changed.
+//! All senses together: one thread hears the others, has [`Judge`] judge, and publishes the report
+//! whenever it has changed.
 //!
-//! It never looks at hardware itself, so it never hangs; it is the one that notices who does.
+//! It never looks at hardware itself, so it never hangs. It notices when another thread hangs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,31 +31,31 @@ use tracing::{info, warn};
 use super::{HeldRun, Pace, Share, held::Held, machine, nvml, topology};
 use crate::atomic_file::write_atomic;
 
-/// What the other threads tell.
+/// A message of another thread.
 pub(super) enum Sense {
     Gpus(Box<nvml::Look>),
     Machine(Box<machine::Look>),
     Xid(Xid),
     KernelLine(Line),
-    /// Something happened that only a look at the GPUs can tell.
+    /// Something happened that only a look at the GPUs can show.
     LookAgain,
-    /// Who is still waited for.
+    /// The peers that the node still waits for.
     Peers(Vec<Reading>),
-    /// How the clock is.
+    /// The state of the clock.
     Skew(Reading),
-    /// How the disk of the state directory takes what the agent writes.
+    /// How the disk of the state directory handles the agent's writes.
     StateDisk(Vec<Reading>),
     /// How much of the machine is in use.
     Usage(Vec<Reading>),
 }
 
-/// How often it is looked at least whether NVML hangs.
+/// The longest time between two checks whether NVML hangs.
 const WATCH: Duration = Duration::from_secs(1);
-/// Where the judge's memory lies, in the state directory.
+/// The file of the judge's memory, in the state directory.
 const MEMORY: &str = "health.json";
-/// How long a report waits until the judge's memory is on disk. Longer than healthy disks take; a
-/// fault that a slow disk keeps back costs more than one that an agent forgets which ends in this
-/// moment.
+/// How long a report waits until the judge's memory is on disk. Healthy disks are faster. A fault
+/// that a slow disk keeps back costs more than a fault that is forgotten because the agent ends at
+/// this moment.
 const REMEMBER_MAX: Duration = Duration::from_millis(500);
 
 pub(super) struct Senses {
@@ -68,7 +68,7 @@ pub(super) struct Senses {
     pub(super) remembers: bool,
     pub(super) inbox: Receiver<Sense>,
     pub(super) poke: SyncSender<()>,
-    /// What is to be said of peers until they have been asked.
+    /// The readings about peers until they have been asked.
     pub(super) peers: Vec<Reading>,
     pub(super) runs: watch::Receiver<Vec<HeldRun>>,
     pub(super) publish: watch::Sender<Option<NodeReport>>,
@@ -91,12 +91,12 @@ struct Mind {
     names: BTreeMap<String, String>,
     /// RDMA devices ever seen.
     nics: BTreeSet<String>,
-    /// Made from the last looks, as long as they say the same: most looks do.
+    /// The combined result of the last looks. It is kept as long as looks say the same, as most do.
     seen: Option<Seen>,
     keeper: Keeper,
 }
 
-/// What GPUs and machine are together.
+/// What the looks at the GPUs and at the machine give together.
 struct Seen {
     gpus: Vec<Gpu>,
     network: Network,
@@ -113,7 +113,7 @@ pub(super) fn start(senses: Senses) {
 }
 
 impl Senses {
-    /// Ends when nobody listens any more, or nobody tells.
+    /// Ends when nobody listens any more, or when all other threads have ended.
     fn run(self) {
         let boot_id = muster_runner::procfs::boot_id().unwrap_or_default();
         let remembered = self.remembered();
@@ -209,7 +209,7 @@ impl Senses {
     }
 
     fn look_again(&self) {
-        // One poke that waits is enough.
+        // One waiting poke is enough.
         let _ = self.poke.try_send(());
     }
 
@@ -259,7 +259,7 @@ impl Senses {
             .look(Source::Watchdog, &[all, self.hung(false)].concat(), at);
     }
 
-    /// Fewer GPUs than there should be, or none to be had.
+    /// Readings about GPUs that are missing or cannot be used.
     fn missing(&self, mind: &mut Mind) -> Vec<Reading> {
         let Some(look) = mind.gpus.as_ref().filter(|look| !look.absent) else {
             return Vec::new();
@@ -276,8 +276,8 @@ impl Senses {
             value: Value::Flag(set),
             words,
         };
-        // A GPU that is lost has a finding of its own, which says more; while NVML is not open,
-        // nothing can be counted.
+        // A lost GPU has its own finding, which says more. While NVML is not open, nothing can be
+        // counted.
         let lost = look.gpus.len() as u64 - u64::from(look.present).min(look.gpus.len() as u64);
         let open = !look.mismatch && !look.unavailable;
         let in_a_domain = |gpu: &Gpu| {
@@ -315,7 +315,7 @@ impl Senses {
         ]
     }
 
-    /// True if NVML has begun to hang, or has ended to.
+    /// True if NVML has begun or stopped hanging.
     fn watch_nvml(&self, mind: &mut Mind) -> bool {
         let absent = mind.gpus.as_ref().is_some_and(|look| look.absent);
         let late = !absent && mind.looked.elapsed() > self.pace.hung();
@@ -353,7 +353,7 @@ impl Senses {
         }]
     }
 
-    /// Publishes what has changed.
+    /// Publishes the report if it has changed.
     fn tell(&self, mind: &mut Mind) {
         let (Some(machine), true) = (&mind.machine, mind.gpus.is_some() || mind.hung) else {
             return;
@@ -379,7 +379,8 @@ impl Senses {
             seen.topology.clone(),
         );
         report.health = self.own(mind.judge.health(now()), &report.gpus);
-        // What is told must not be forgotten by an agent that ends in this moment.
+        // Remember before telling: an agent that ends at this moment must not forget what it has
+        // told.
         self.remember(mind);
         self.publish.send_if_modified(|known| {
             let changed = known.as_ref() != Some(&report);
@@ -406,7 +407,7 @@ impl Senses {
         }
     }
 
-    /// Without what is about GPUs that are another's.
+    /// Removes findings about GPUs that belong to another agent.
     fn own(&self, mut health: Health, gpus: &[Gpu]) -> Health {
         if self.share != Share::All {
             health.findings.retain(|finding| match &finding.subject {
@@ -419,7 +420,8 @@ impl Senses {
 
     fn remembered(&self) -> Memory {
         let text = std::fs::read_to_string(self.state_dir.join(MEMORY)).unwrap_or_default();
-        // Of another version, or damaged: it begins anew, as after a reboot.
+        // A memory of another version, or a damaged one, is replaced by an empty one, as after a
+        // reboot.
         serde_json::from_str(&text).unwrap_or_default()
     }
 
@@ -435,17 +437,17 @@ impl Senses {
     }
 }
 
-/// The thread that writes the judge's memory: the disk may hang, and the senses must not.
+/// The thread that writes the judge's memory, because the disk may hang and the senses must not.
 struct Keeper {
     texts: SyncSender<String>,
     written: Receiver<()>,
-    /// One is being written, and nobody waits for it any more.
+    /// A write is under way, and nobody waits for it any more.
     late: bool,
 }
 
 impl Keeper {
     fn start(path: PathBuf) -> Self {
-        // One at a time: the next is only given when the one before is written.
+        // One text at a time: the next is given only when the previous one is written.
         let ((texts, to_write), (say, written)) = (sync_channel(1), sync_channel(1));
         let write = move || {
             while let Ok(text) = to_write.recv() {
@@ -470,8 +472,8 @@ impl Keeper {
         }
     }
 
-    /// Writes this, and waits a little until it is on disk. False: the disk is still at the one
-    /// before, so this one is to come again.
+    /// Writes this, and waits a little until it is on disk. False: the disk still works on the
+    /// previous text, so the caller must give this one again.
     fn keep(&mut self, text: String) -> bool {
         if self.late && self.written.try_recv().is_err() {
             return false;
@@ -496,7 +498,7 @@ impl Mind {
     }
 }
 
-/// RDMA devices that were there and are not.
+/// Readings about RDMA devices that existed and are gone.
 fn missing_nics(ever: &BTreeSet<String>, look: &machine::Look) -> Vec<Reading> {
     let gone = ever
         .iter()

@@ -12,21 +12,21 @@ use super::pci::Device;
 
 pub(super) type Devices = BTreeMap<String, Device>;
 
-/// What the tree adds to what NVML says: the NUMA node, and the lanes of the port above.
+/// Adds what the PCI tree knows to what NVML says: the NUMA node, and the lanes of the port above.
 pub(super) fn seen_from_the_bus(mut gpu: Gpu, devices: &Devices) -> Gpu {
     if let Some(device) = devices.get(&gpu.pci) {
         gpu.numa_node = device.place.numa_node.or(gpu.numa_node);
         if let (Some(pcie), Some(port)) =
             (&mut gpu.pcie, device.port_width.filter(|width| *width > 0))
         {
-            // Both ends must be able to.
+            // The width is limited by both ends.
             pcie.width_max = pcie.width_max.min(port);
         }
     }
     gpu
 }
 
-/// GPUs, then RDMA devices, then interfaces that are no RDMA device's.
+/// The rows: GPUs, then RDMA devices, then interfaces that belong to no RDMA device.
 pub(super) fn matrix(gpus: &[Gpu], network: &Network, devices: &Devices) -> Topology {
     let gpu = |gpu: &Gpu| (gpu.uuid.clone(), gpu.pci.clone());
     let rdma = network
@@ -85,10 +85,11 @@ pub(super) fn matrix(gpus: &[Gpu], network: &Network, devices: &Devices) -> Topo
     }
 }
 
-/// 16 GPUs and as many NICs are below it; virtual functions beyond it are not in the matrix.
+/// The most devices of the matrix. 16 GPUs and as many NICs fit; further virtual functions are left
+/// out.
 const DEVICES_MAX: usize = 64;
 
-/// A NIC's rail is its rank by address among those near a GPU.
+/// A NIC's rail is its position by address among the NICs near a GPU.
 pub(super) fn number_rails(network: &mut Network, gpus: &[Gpu], topology: &Topology) {
     let near = |name: &str| {
         gpus.iter()

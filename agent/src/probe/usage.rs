@@ -1,12 +1,12 @@
-//! How much of the machine is in use, and by whom: a look every ten seconds, on a thread of its
-//! own.
+//! How much of the machine is in use, and by whom. It looks every ten seconds, on its own thread.
 //!
-//! Each look is published whole, for the session to send, and its readings go to the judge. Nothing
-//! here is compared or stored. What may hang (a mount whose server is dead, a driver of a network
-//! card) has a thread of its own again and is waited for a second: it is unknown then, and the rest
-//! of the look is not.
+//! Each look is published whole for the session to send, and its readings go to the judge. Nothing
+//! here is compared or stored. A source that may hang (a mount whose server is dead, a driver of a
+//! network card) has another thread of its own. A look waits for it for a second. Then that value
+//! is unknown, and the rest of the look is not.
 //!
-//! A tree that only looks like a machine has no usage: these are this machine's own numbers.
+//! A tree that only looks like a machine has no usage, because these are this machine's own
+//! numbers.
 //!
 //! | file | owns |
 //! |---|---|
@@ -44,10 +44,10 @@ mod cgroup;
 mod patient;
 mod processes;
 
-/// The second look comes so soon after the first: only from then on is it known what the CPUs do.
+/// The time between the first two looks. Only from the second look on is the CPUs' use known.
 const SECOND: Duration = Duration::from_secs(1);
-/// How long a look waits for all that may hang, together. A local disk answers within microseconds,
-/// a healthy file server within milliseconds.
+/// How long a look waits for all sources that may hang, together. A local disk answers within
+/// microseconds, a healthy file server within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the thread needs to know.
@@ -55,7 +55,7 @@ pub(super) struct Watch {
     pub(super) state_dir: PathBuf,
     /// Time between looks.
     pub(super) every: Duration,
-    /// Nobody reads the kernel log, so that kills for a cgroup's limit are counted here.
+    /// The kernel log is not read, so kills for a cgroup's limit are counted here.
     pub(super) count_kills: bool,
     pub(super) runs: watch::Receiver<Vec<HeldRun>>,
     pub(super) out: SyncSender<Sense>,
@@ -92,12 +92,12 @@ fn look_for_ever(watch: &Watch) {
 }
 
 fn tell(watch: &Watch, readings: Vec<Reading>) {
-    // Full in a storm of something worse; the next look says it again.
+    // The queue is full in a storm of something worse. The next look says it again.
     let _ = watch.out.try_send(Sense::Usage(readings));
 }
 
-/// Memory of this machine, or of the container that the agent runs in. None where the kernel does
-/// not say.
+/// Memory of this machine, or of the container that the agent runs in. None if the kernel does not
+/// say.
 pub(crate) fn memory() -> Option<Space> {
     memory_of(&mut System::new().ok()?)
 }
@@ -111,7 +111,7 @@ fn memory_of(system: &mut System) -> Option<Space> {
 /// What is known from earlier looks.
 struct Eyes {
     system: System,
-    /// Only while runs are held: a look at all processes is the dearest part.
+    /// Set only while runs are held: a look at all processes is the most expensive part.
     processes: Option<Processes>,
     state_dir: PathBuf,
     disks: BTreeMap<PathBuf, Patient<Space>>,
@@ -162,7 +162,7 @@ impl Eyes {
         usage
     }
 
-    /// Puts all questions that may stay unanswered, and says which disks are asked for.
+    /// Asks everything that may stay unanswered. Returns which disks were asked about.
     fn ask(&mut self, runs: &[HeldRun]) -> Vec<(DiskRole, PathBuf)> {
         let mut work: Vec<PathBuf> = runs
             .iter()
@@ -175,8 +175,8 @@ impl Eyes {
         let places: Vec<_> = std::iter::once((DiskRole::State, self.state_dir.clone()))
             .chain(work)
             .collect();
-        // A reader that hangs is kept: otherwise the next run in that directory would start another
-        // thread, which would hang there too.
+        // A reader that hangs is kept. Otherwise the next run in that directory would start another
+        // thread, which would hang too.
         self.disks
             .retain(|path, disk| disk.is_asked() || places.iter().any(|(_, place)| place == path));
         for (_, path) in &places {
@@ -195,7 +195,7 @@ impl Eyes {
         self.system.refresh_cpu_usage();
         let cpus = u32::try_from(self.system.cpus().len()).unwrap_or(u32::MAX);
         let all_milli = (self.system.global_cpu_usage() * 10.0 * cpus as f32).max(0.0) as u32;
-        // Until there were two looks the number is the mean since the boot.
+        // Before the second look the number would be the mean since the boot.
         usage.cpu = (self.looked && cpus > 0).then_some(CpuUsage {
             cpus,
             all_milli,
@@ -231,7 +231,7 @@ fn load() -> Option<[u32; 3]> {
     Some([load.one, load.five, load.fifteen].map(|mean| (mean * 1_000.0) as u32))
 }
 
-/// Only the names in `/proc`: sysinfo would read a file of each process.
+/// Counts only the names in `/proc`. sysinfo would read a file of each process.
 fn count() -> Option<u32> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let processes = entries.filter(|entry| {
@@ -243,8 +243,8 @@ fn count() -> Option<u32> {
     u32::try_from(processes.count()).ok()
 }
 
-/// By the path itself: sysinfo asks every mount of the machine, and a single dead one would hide
-/// those that matter.
+/// Asks about the path itself. sysinfo asks every mount of the machine, so a single dead mount
+/// would hide those that matter.
 fn space(path: &Path) -> Option<Space> {
     let disk = statvfs(path).ok()?;
     some_space(

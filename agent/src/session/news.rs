@@ -1,7 +1,7 @@
 //! What the coordinator does not know yet, and when it must hear it.
 //!
-//! Only the latest counts: reports supersede each other. A change of phase, an exit, a join or a
-//! first step goes out at once; mere progress is gathered.
+//! Only the latest report counts, because each replaces the previous one. A change of phase, an
+//! exit, a join or a first step is sent at once. Mere progress is sent at intervals.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,8 @@ use tokio::{
 
 use super::{node_report_to_wire, now, runs_to_wire, up};
 
-/// Progress is for people who look at it; five times a second is as fast as a display.
+/// The interval of progress, which is for people. A display need not be faster than five times a
+/// second.
 const PROGRESS: Duration = Duration::from_millis(200);
 /// How soon to try again when the queue to the network is full.
 const RETRY: Duration = Duration::from_millis(50);
@@ -38,7 +39,7 @@ pub(super) struct News {
 }
 
 impl News {
-    /// The coordinator knows these from the hello; of spares it knows nothing.
+    /// The coordinator knows these from the hello. It knows nothing of spares yet.
     pub(super) fn new(report: NodeReport, runs: Arc<Vec<RunReport>>) -> Self {
         Self {
             told_report: report.clone(),
@@ -60,7 +61,7 @@ impl News {
         self.runs = runs;
     }
 
-    /// Whether the report says something else of the warm pool.
+    /// Whether the report lacks the current state of the warm pool.
     pub(super) fn lacks(&self, pool: Option<WarmPool>) -> bool {
         self.report.warm_pool != pool
     }
@@ -69,7 +70,7 @@ impl News {
         self.report = report;
     }
 
-    /// Queues what is to be said now.
+    /// Queues what must be sent now.
     pub(super) fn send(&mut self, control: &mpsc::Sender<AgentMessage>, at: Instant) {
         self.due = None;
         if self.report != self.told_report {
@@ -98,13 +99,13 @@ impl News {
         }
     }
 
-    /// When [`News::send`] has something to do again, if nothing else happens.
+    /// When [`News::send`] has work again, if nothing else happens.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
 }
 
-/// Cancel safe.
+/// Waits until `at`, or for ever without one. Cancel safe.
 pub(super) async fn wake_at(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
@@ -112,7 +113,7 @@ pub(super) async fn wake_at(at: Option<Instant>) {
     }
 }
 
-/// Whether anything but the number of steps done has changed.
+/// Whether anything but the number of steps has changed.
 fn is_urgent(told: &[RunReport], runs: &[RunReport]) -> bool {
     let same = |a: &RunReport, b: &RunReport| a.without_progress() == b.without_progress();
     told.len() != runs.len() || !told.iter().zip(runs).all(|(told, run)| same(told, run))

@@ -1,5 +1,5 @@
-//! The stream to the coordinator: reports and heartbeats before log lines, so that a user who reads
-//! a log never makes a node look silent.
+//! The stream to the coordinator. Reports and heartbeats go before log lines, so that a user who
+//! reads a log never makes a node look silent.
 
 use std::{
     pin::Pin,
@@ -29,7 +29,7 @@ impl Outgoing {
 impl Stream for Outgoing {
     type Item = AgentMessage;
 
-    /// Ends with the session, which owns the sender of `control`.
+    /// The stream ends with the session, which owns the sender of `control`.
     fn poll_next(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -39,7 +39,7 @@ impl Stream for Outgoing {
         }
         match self.chunks.poll_recv(context) {
             Poll::Ready(Some(chunk)) => Poll::Ready(Some(up(Up::Log(chunk)))),
-            // No reader of logs is left; the session may go on.
+            // No reader of logs is left. The session may continue.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }

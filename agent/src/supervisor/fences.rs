@@ -1,12 +1,12 @@
-//! The supervisor's part in `fenceAfter`: runners of such jobs hear from it when the coordinator
-//! was heard. What follows is theirs.
+//! The supervisor's part in `fenceAfter`: it tells the runners of such jobs when the coordinator
+//! was heard. The runners do the rest.
 
 use muster_core::{run::RunId, time::Timestamp};
 
 use super::Supervisor;
 
 impl Supervisor {
-    /// The coordinator was heard: all runs that live by it are told.
+    /// Tells all runs with a fence that the coordinator was heard.
     pub(super) fn renew(&mut self, at: Timestamp) {
         self.heard = self.heard.max(Some(at));
         for run in &self.fenced {
@@ -14,8 +14,8 @@ impl Supervisor {
         }
     }
 
-    /// What a run's runner is to be told at first, if it lives by word of the coordinator. One of
-    /// which nobody can say is not told, and stops: that is the safe side.
+    /// When the coordinator was heard, for the runner of a run with a fence. If it was never heard,
+    /// the runner is told nothing and stops its workers, which is the safe side.
     pub(super) fn lease_of(&mut self, run: &RunId) -> Option<Timestamp> {
         if !self.accepted(run).is_some_and(|accepted| accepted.fenced) {
             return None;

@@ -1,4 +1,4 @@
-//! The supervisor's part in the fast lanes: which launchers it keeps, and what they are told.
+//! The supervisor's part in the fast lanes: which launchers it keeps, and what it tells them.
 
 use std::path::PathBuf;
 
@@ -56,7 +56,7 @@ impl Supervisor {
         }
     }
 
-    /// What became of the launchers for jobs that are about to come.
+    /// The state of the launchers for jobs that are about to come.
     pub(super) fn spares_of_coming(&self) -> Vec<SpareReport> {
         let off = || SpareState::Without("this node keeps no launchers".into());
         let state = |job: &JobUid| {
@@ -77,8 +77,8 @@ impl Supervisor {
             .collect()
     }
 
-    /// Starts the launchers that are missing, has them import what their jobs import, and ends
-    /// those that are of no use any more.
+    /// Starts missing launchers, makes them import what their jobs import, and ends those that are
+    /// not needed any more.
     pub(super) fn tend_launchers(&mut self) {
         self.look_again = None;
         let reports = self
@@ -142,7 +142,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts the launchers that the warm pool lacks, and ends those it must not have.
+    /// Starts the launchers that the warm pool lacks, and ends those that it must not have.
     fn tend_pool(&mut self, now: Timestamp, reports: &[RunReport]) {
         if self.launchers.pool.is_off() {
             return;
@@ -153,7 +153,7 @@ impl Supervisor {
         }
         let (bytes_max, of_jobs) = (self.config.spare_memory_max, self.launchers.bytes_of_jobs());
         let busy = !self.coming.is_empty() || spare::is_busy(now, reports);
-        // Where the kernel does not say, it is not taken for too little.
+        // If the kernel does not say how much memory there is, that does not count as too little.
         let memory = probe::memory().unwrap_or_default();
         let plan = self
             .launchers
@@ -188,8 +188,8 @@ impl Supervisor {
         });
     }
 
-    /// A launcher of the pool that this job may take. Notes what the job uses, so that the pool has
-    /// one for the next.
+    /// A launcher of the pool for this job. It also notes which interpreter the job uses, so that
+    /// the pool has a launcher for the next job.
     fn take_from_pool(&mut self, assignment: &Assignment) -> Option<Kept> {
         if self.launchers.pool.is_off() {
             return None;
@@ -217,8 +217,8 @@ impl Supervisor {
         }
     }
 
-    /// The launcher from which this generation's runner is forked, as far as there is one. Where
-    /// the lane may need one from the job's first generation on, it is started here.
+    /// The launcher from which this generation's runner is forked, if there is one. If the lane may
+    /// need one from the job's first generation on, it is started here.
     pub(super) fn launcher_for(&mut self, assignment: &Assignment) -> Option<Found> {
         if !self.config.spares
             || assignment.launch == spec::Launch::Cold
@@ -231,7 +231,7 @@ impl Supervisor {
             host: self.facts.report().address,
             port: 1,
         };
-        // What cannot be launched at all is refused where it is prepared.
+        // A job that cannot be launched at all is refused later, in `prepare`.
         let launch = torchrun::launch(
             assignment,
             torchrun::Meeting::Served(&anywhere),
@@ -316,7 +316,7 @@ impl Supervisor {
             .map_or(Lane::Cold, |accepted| accepted.lane)
     }
 
-    /// Notes that a run is in lane cold, though it was accepted in another.
+    /// Notes that a run uses lane cold, though it was accepted in another lane.
     pub(super) fn note_fallback(&mut self, run: &RunId) {
         let Some(accepted) = self
             .accepted(run)
@@ -341,13 +341,13 @@ impl Supervisor {
         });
     }
 
-    /// What was noted of a run when it was accepted; none before.
+    /// What was noted about a run when it was accepted. None before that.
     pub(super) fn accepted(&self, run: &RunId) -> Option<&Accepted> {
         self.accepted.get(run)
     }
 
-    /// Adds to each report how and with what its run is started, and to a job's newest what its
-    /// launcher takes.
+    /// Adds to each report how the run is started and with which software. The newest report of a
+    /// job also gets what its launcher takes.
     pub(super) fn tell_lanes(&mut self, reports: &mut [RunReport]) {
         for report in reports
             .iter_mut()
@@ -365,8 +365,8 @@ impl Supervisor {
     }
 }
 
-/// Tells what became of a launcher, and then what it takes. Nobody listens any more while the agent
-/// shuts down; the launcher's runner ends by itself.
+/// Tells what became of a launcher, and then how much memory it takes. Nobody listens any more
+/// while the agent shuts down; the launcher's runner then ends by itself.
 async fn say(done: &mpsc::Sender<Made>, job: Option<JobUid>, number: u32, outcome: Outcome) {
     let launcher = if let Outcome::Ready(kept) = &outcome {
         Some(kept.launcher().clone())
@@ -391,7 +391,7 @@ async fn say(done: &mpsc::Sender<Made>, job: Option<JobUid>, number: u32, outcom
     }
 }
 
-/// What is to be done in this lane in place of executing torchrun; none where it is executed.
+/// The order for this lane, which replaces the execution of torchrun. None if torchrun is executed.
 pub(super) fn order_for(
     lane: Lane,
     assignment: &Assignment,

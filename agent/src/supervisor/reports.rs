@@ -1,4 +1,4 @@
-//! What links say, and what there is to report of it: to the coordinator, and to the node's own
+//! Takes what links say, and makes the reports of it for the coordinator and for the node's own
 //! senses.
 
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use crate::{
 };
 
 impl Supervisor {
-    /// Notes what only this node's senses need to know of a word, and returns what its brain must.
+    /// Notes the part of a word that only this node's senses need, and returns the part for its
+    /// brain.
     pub(super) fn hear(&mut self, run: RunId, word: Word) -> Option<Input> {
         let input = match word {
             Word::Status(status, unkillable) => {
@@ -56,7 +57,7 @@ impl Supervisor {
         let mut runs = fitting(held);
         self.tell_lanes(&mut runs);
         self.tell_senses(&runs);
-        // What was obeyed is told when it is on disk.
+        // The stamps that were obeyed are reported only once they are on disk.
         let ledger = self.node.saved_ledger();
         let jobs_seen = ledger.jobs_seen();
         let spares = self.spares_of_coming();
@@ -88,7 +89,8 @@ impl Supervisor {
         });
     }
 
-    /// Those that are over first: whoever works on a GPU now is the last on it.
+    /// Tells the senses which runs are held. Ended runs come first, so that the run that works on a
+    /// GPU now is the last on it.
     fn tell_senses(&mut self, reports: &[RunReport]) {
         self.unkillable
             .retain(|run, _| reports.iter().any(|report| report.run == *run));
@@ -126,9 +128,9 @@ impl Supervisor {
     }
 }
 
-/// What one message takes: all that lives, then the newest of what is over. More than that wait for
-/// an acknowledgement only where the coordinator was away for very long, and those left out are
-/// told when others are acknowledged.
+/// The reports that fit into one message: all living runs, then the newest ended runs. More runs
+/// wait for an acknowledgement only if the coordinator was away for very long. The others are
+/// reported when some are acknowledged.
 fn fitting(mut reports: Vec<RunReport>) -> Vec<RunReport> {
     if reports.len() > RUNS_MAX {
         reports.sort_by_key(|report| (report.phase.is_over(), std::cmp::Reverse(report.dead_at)));

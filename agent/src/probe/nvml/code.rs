@@ -1,13 +1,13 @@
-//! NVML's return codes, as far as anybody here acts on them, in words.
+//! NVML's return codes that this program acts on, with their texts.
 
 use std::fmt;
 
-/// What NVML answers if it does not answer the question.
+/// NVML's answer when it does not answer the question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Code(pub(super) u32);
 
 impl Code {
-    /// Ours: the driver does not have this function.
+    /// Our own code: the driver lacks this function.
     pub(crate) const MISSING: Code = Code(u32::MAX);
     pub(crate) const TIMEOUT: Code = Code(10);
     pub(crate) const LOST: Code = Code(15);

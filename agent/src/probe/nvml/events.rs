@@ -1,4 +1,4 @@
-//! The driver's events. The wait blocks, so it has a thread of its own beside the one that looks.
+//! The driver's events. The wait blocks, so it has its own thread besides the thread that looks.
 
 use std::{
     collections::BTreeMap,
@@ -20,12 +20,13 @@ use super::{
 };
 use crate::probe::senses::Sense;
 
-/// How long one wait blocks; the end of the agent is noticed so soon.
+/// How long one wait blocks. The thread notices the agent's end within this time.
 const WAIT_MS: u32 = 5_000;
-/// After an error of the wait itself, which a lost GPU causes at once and again: not to spin.
+/// The pause after an error of the wait itself, so that the thread does not spin. A lost GPU causes
+/// such errors at once and again and again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Registered before this returns: what happens from then on is heard.
+/// Registers before it returns, so every later event is heard.
 pub(super) fn start(library: Arc<Library>, out: SyncSender<Sense>, over: Arc<AtomicBool>) {
     let (set, addresses) = match register(&library) {
         Ok(registered) => registered,
@@ -47,7 +48,7 @@ fn listen(
     out: &SyncSender<Sense>,
     over: &AtomicBool,
 ) {
-    // The thread that looks holds the library too; when it opens another one, this one is over.
+    // The looking thread holds the library too. When it opens another library, this thread is over.
     while !over.load(Ordering::Relaxed) && Arc::strong_count(library) > 1 {
         match library.wait(&set, WAIT_MS) {
             Ok(event) => {
@@ -59,10 +60,11 @@ fn listen(
                         fatal: None,
                         detail: String::new(),
                     }),
-                    // Whatever it is, a look will tell.
+                    // A look will show what happened.
                     _ => Sense::LookAgain,
                 };
-                // A queue that is full is a storm; the kernel log and the next look tell the rest.
+                // The queue is full only in a storm. The kernel log and the next look show the
+                // rest.
                 let _ = out.try_send(told);
             }
             Err(Code::TIMEOUT) => {}
@@ -76,7 +78,7 @@ fn listen(
     library.free(set);
 }
 
-/// Addresses are asked for now: a GPU that fell off the bus does not tell its own any more.
+/// Reads the addresses now, since a GPU that fell off the bus no longer tells its own.
 fn register(library: &Library) -> Result<(EventSet, BTreeMap<Handle, String>), Code> {
     let set = library.event_set()?;
     let mut addresses = BTreeMap::new();

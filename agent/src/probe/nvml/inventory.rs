@@ -1,4 +1,4 @@
-//! What a GPU is: read when it is first seen, and renewed slowly.
+//! What a GPU is. It is read when the GPU is first seen, and renewed slowly.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::{
     raw::{Handle, Library},
 };
 
-/// Errors of a link: CRC flits, for which every driver with links has a field.
+/// NVML's field for a link's errors: CRC flits. Every driver with links has it.
 pub(super) const LINK_CRC: u32 = 163;
 
 pub(super) fn driver(library: &Library) -> Driver {
@@ -29,7 +29,7 @@ pub(super) fn driver(library: &Library) -> Driver {
     }
 }
 
-/// What never changes while the GPU is there.
+/// Reads what never changes while the GPU is there.
 pub(super) fn first(library: &Library, handle: Handle, index: u32, uuid: String) -> Known {
     let capability = library
         .compute_capability(handle)
@@ -62,7 +62,7 @@ pub(super) fn first(library: &Library, handle: Handle, index: u32, uuid: String)
     }
 }
 
-/// What an operator or the driver may change.
+/// Reads what an operator or the driver may change.
 pub(super) fn renew(library: &Library, handle: Handle, known: &mut Known) {
     let links = links(library, handle, known);
     let gpu = &mut known.gpu;
@@ -174,8 +174,8 @@ fn processes(library: &Library, gpu: Handle) -> Vec<GpuProcess> {
     processes
 }
 
-/// "Not supported" at the first link: none. At a later one: the end of the list. How many there may
-/// be is NCCL's table by architecture.
+/// The links of a GPU. "Not supported" means no links if it comes for the first link, and the end
+/// of the list if it comes later. The most links by architecture are from NCCL's table.
 fn links(library: &Library, handle: Handle, known: &mut Known) -> Vec<NvLink> {
     let most = match known
         .gpu
@@ -203,7 +203,8 @@ fn links(library: &Library, handle: Handle, known: &mut Known) -> Vec<NvLink> {
             _ if !active => NvLinkPeer::Unknown,
             (remote, Ok(true)) => NvLinkPeer::Switch(remote.unwrap_or_default()),
             (Some(remote), _) => NvLinkPeer::Gpu(remote),
-            // Not visible at all, as in a virtual machine: a switch, since a GPU of ours would be.
+            // The peer is not visible at all, as in a virtual machine. It is a switch, since a GPU
+            // of ours would be visible.
             (None, _) => NvLinkPeer::Switch(String::new()),
         };
         links.push(NvLink {
@@ -223,7 +224,7 @@ fn links(library: &Library, handle: Handle, known: &mut Known) -> Vec<NvLink> {
             link.errors = value.saturating_sub(first);
         }
     }
-    // A link that is down does not say whither it led, but it led there before.
+    // A link that is down does not tell its peer, so its earlier peer is kept.
     for link in links.iter_mut().filter(|link| !link.active) {
         if let Some(before) = known
             .gpu

@@ -1,10 +1,9 @@
-//! The calls into libnvidia-ml, and nothing else: the one place of this program that needs
-//! `unsafe`.
+//! The calls into libnvidia-ml and nothing else. Only this module and `raw/` call it.
 //!
-//! The wrapper crate loads the library; the functions are called directly, since the wrapper lacks
-//! some (remapped rows, fabric, module id), cannot pass a link to a field, cuts 64-bit values and
-//! drops event bits it does not know. A symbol the driver does not have is an answer like every
-//! other: [`Code::MISSING`].
+//! The wrapper crate loads the library. The functions are called directly, because the wrapper
+//! lacks some (remapped rows, fabric, module id), cannot pass a link to a field, cuts 64-bit values
+//! and drops event bits that it does not know. A symbol that the driver lacks gives the answer
+//! [`Code::MISSING`].
 #![allow(unsafe_code, reason = "NVML is a C library")]
 
 use std::{
@@ -24,7 +23,7 @@ pub(crate) use memory::Place;
 /// Why the library cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
-    /// There is none: no NVIDIA driver on this node.
+    /// There is no library, so this node has no NVIDIA driver.
     #[error("no libnvidia-ml")]
     Absent(#[source] NvmlError),
     #[error("driver and library versions differ")]
@@ -33,7 +32,7 @@ pub(crate) enum OpenError {
     Refused(#[source] NvmlError),
 }
 
-/// A GPU as the library names it within one process.
+/// A GPU, as the library names it within one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Handle(usize);
 
@@ -52,14 +51,14 @@ type ListProcesses =
     unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t;
 
 fn listed(gpu: Handle, call: ListProcesses) -> Result<Vec<(u32, u64)>, Code> {
-    /// More than ever share a GPU; what is beyond is not listed.
+    /// More processes than ever share a GPU. The others are not listed.
     const ROOM: usize = 128;
     // SAFETY: plain numbers, for which zero is a value.
     let blank: nvmlProcessInfo_t = unsafe { std::mem::zeroed() };
     let (mut found, mut count) = (vec![blank; ROOM], ROOM as c_uint);
     // SAFETY: writes at most `count` entries.
     answered(unsafe { call(gpu.raw(), &raw mut count, found.as_mut_ptr()) })?;
-    // All ones: not to be told, as in some containers.
+    // All bits set means that the value may not be read, as in some containers.
     let memory = |bytes: u64| if bytes == u64::MAX { 0 } else { bytes };
     Ok(found
         .iter()
@@ -77,7 +76,7 @@ fn one<T: Default, E>(symbol: &Symbol<Getter<T>, E>, gpu: Handle) -> Result<T, C
         return Err(Code::MISSING);
     };
     let mut value = T::default();
-    // SAFETY: the function writes one `T`; a handle that is stale is answered with a code.
+    // SAFETY: the function writes one `T`. For a stale handle it returns a code.
     answered(unsafe { call(gpu.raw(), &raw mut value) })?;
     Ok(value)
 }
@@ -92,7 +91,7 @@ fn two<T: Default, E>(symbol: &Symbol<Getter2<T>, E>, gpu: Handle) -> Result<(T,
     Ok((first, second))
 }
 
-/// The longest name or UUID NVML gives has 96 bytes.
+/// Large enough for the longest name or UUID of NVML, which has 96 bytes.
 const TEXT: usize = 128;
 
 fn text_of(call: impl FnOnce(*mut c_char, c_uint) -> nvmlReturn_t) -> Result<String, Code> {
@@ -110,10 +109,10 @@ fn text<E>(symbol: &Symbol<TextGetter, E>, gpu: Handle) -> Result<String, Code> 
     text_of(|to, room| unsafe { call(gpu.raw(), to, room) })
 }
 
-/// `ID` of a field, and the link it is asked for.
+/// The `ID` of a field, and the link that it is asked for.
 pub(crate) type Field = (u32, u32);
 
-/// A NVML event: which GPU, what kind (a bit), and its value.
+/// An NVML event: its GPU, its kind (a bit), and its value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     pub(crate) gpu: Handle,
@@ -121,7 +120,7 @@ pub(crate) struct Event {
     pub(crate) value: u64,
 }
 
-/// The event kinds asked for: single and double bit errors, XIDs, GPU unavailable, recovery action
+/// The requested event kinds: single and double bit errors, XIDs, GPU unavailable, recovery action
 /// changed.
 pub(crate) const XID: u64 = 0x8;
 const KINDS: u64 = 0x1 | 0x2 | XID | 0x4000 | 0x8000;
@@ -169,14 +168,14 @@ impl Library {
         compute_mode: one -> u32 = nvmlDeviceGetComputeMode;
         persistence: one -> u32 = nvmlDeviceGetPersistenceMode;
         compute_capability: two -> (i32, i32) = nvmlDeviceGetCudaComputeCapability;
-        /// Current and pending.
+        /// The current and the pending mode.
         mig_mode: two -> (u32, u32) = nvmlDeviceGetMigMode;
         mig_count: one -> u32 = nvmlDeviceGetMaxMigDeviceCount;
         gpu_instance: one -> u32 = nvmlDeviceGetGpuInstanceId;
         compute_instance: one -> u32 = nvmlDeviceGetComputeInstanceId;
-        /// A screen, or X for one that might come, has memory of it.
+        /// A screen, or X in preparation for one, uses memory of this GPU.
         display: one -> u32 = nvmlDeviceGetDisplayActive;
-        /// Current and pending.
+        /// The current and the pending mode.
         ecc_mode: two -> (u32, u32) = nvmlDeviceGetEccMode;
         throttle_reasons: one -> u64 = nvmlDeviceGetCurrentClocksThrottleReasons;
         retired_pending: one -> u32 = nvmlDeviceGetRetiredPagesPendingStatus;
@@ -203,7 +202,7 @@ impl Library {
         text_of(|to, room| unsafe { call(to, room) })
     }
 
-    /// 12080 is 12.8.
+    /// The number 12080 means 12.8.
     pub(crate) fn cuda_version(&self) -> Result<i32, Code> {
         let Ok(call) = &self.nvml.lib().nvmlSystemGetCudaDriverVersion_v2 else {
             return Err(Code::MISSING);
@@ -244,7 +243,7 @@ impl Library {
         Ok(Handle(handle as usize))
     }
 
-    /// NVML's spelling: `00000000:1B:00.0`.
+    /// The address in NVML's spelling: `00000000:1B:00.0`.
     pub(crate) fn pci(&self, gpu: Handle) -> Result<String, Code> {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetPciInfo_v3 else {
             return Err(Code::MISSING);
@@ -258,7 +257,7 @@ impl Library {
         Ok(address(&found))
     }
 
-    /// How busy it is, in percent.
+    /// How busy the GPU is, in percent.
     pub(crate) fn utilization(&self, gpu: Handle) -> Result<u32, Code> {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetUtilizationRates else {
             return Err(Code::MISSING);
@@ -269,7 +268,7 @@ impl Library {
         Ok(rates.gpu)
     }
 
-    /// What the memory may have, in degrees Celsius.
+    /// The highest temperature that the memory may have, in degrees Celsius.
     pub(crate) fn memory_heat_max(&self, gpu: Handle) -> Result<u32, Code> {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetTemperatureThreshold else {
             return Err(Code::MISSING);
@@ -286,7 +285,7 @@ impl Library {
         Ok(degrees)
     }
 
-    /// The clock of its multiprocessors now, in MHz.
+    /// The current clock of the multiprocessors, in MHz.
     pub(crate) fn clock(&self, gpu: Handle) -> Result<u32, Code> {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetClockInfo else {
             return Err(Code::MISSING);
@@ -332,8 +331,8 @@ impl Library {
         Ok(kind == SWITCH)
     }
 
-    /// The newest fabric structure the driver takes; field by field state, status, clique, cluster,
-    /// health.
+    /// Fills the newest fabric structure that the driver accepts. The result is state, status,
+    /// clique, cluster, health.
     pub(crate) fn fabric(&self, gpu: Handle) -> Result<(u8, u32, u32, [u8; 16], u8), Code> {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetGpuFabricInfoV else {
             return Err(Code::MISSING);
@@ -344,8 +343,8 @@ impl Library {
         ];
         let mut refused = Code::MISSING;
         for (size, number) in sizes.into_iter().zip([3_u32, 2]) {
-            // SAFETY: the structure is plain numbers; the function fills the part that belongs to
-            // the version it is told, which is not larger.
+            // SAFETY: the structure is plain numbers. The function fills the part that belongs to
+            // the given version, which is not larger.
             let (found, code) = unsafe {
                 let mut found: nvmlGpuFabricInfoV_t = std::mem::zeroed();
                 found.version = size as u32 | number << 24;
@@ -368,7 +367,7 @@ impl Library {
         Err(refused)
     }
 
-    /// Values of fields, by position; none where the driver does not know one.
+    /// The values of the fields, in order. None for a field that the driver does not know.
     pub(crate) fn fields(&self, gpu: Handle, fields: &[Field]) -> Result<Vec<Option<u64>>, Code> {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetFieldValues else {
             return Err(Code::MISSING);
@@ -388,7 +387,7 @@ impl Library {
         Ok(values.iter().map(value).collect())
     }
 
-    /// Processes that compute on it, with their memory.
+    /// Processes that compute on the GPU, with their memory.
     pub(crate) fn processes(&self, gpu: Handle) -> Result<Vec<(u32, u64)>, Code> {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetComputeRunningProcesses_v3 else {
             return Err(Code::MISSING);
@@ -396,7 +395,7 @@ impl Library {
         listed(gpu, *call)
     }
 
-    /// Processes that draw on it.
+    /// Processes that draw on the GPU, with their memory.
     pub(crate) fn drawing(&self, gpu: Handle) -> Result<Vec<(u32, u64)>, Code> {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetGraphicsRunningProcesses_v3 else {
             return Err(Code::MISSING);
@@ -404,7 +403,7 @@ impl Library {
         listed(gpu, *call)
     }
 
-    /// Processes that compute on it through an MPS server.
+    /// Processes that compute on the GPU through an MPS server, with their memory.
     pub(crate) fn sharing(&self, gpu: Handle) -> Result<Vec<(u32, u64)>, Code> {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetMPSComputeRunningProcesses_v3 else {
             return Err(Code::MISSING);
@@ -422,7 +421,7 @@ impl Library {
         Ok(EventSet(set as usize))
     }
 
-    /// Asks for all kinds the GPU can tell of.
+    /// Requests all event kinds that the GPU can report.
     pub(crate) fn register(&self, set: &EventSet, gpu: Handle) -> Result<(), Code> {
         let lib = self.nvml.lib();
         let (Ok(supported), Ok(register)) = (
@@ -439,7 +438,7 @@ impl Library {
         }
     }
 
-    /// Blocks until something happens, or for so long.
+    /// Blocks until something happens, or until the timeout.
     pub(crate) fn wait(&self, set: &EventSet, timeout_ms: u32) -> Result<Event, Code> {
         let Ok(call) = &self.nvml.lib().nvmlEventSetWait_v2 else {
             return Err(Code::MISSING);

@@ -1,4 +1,4 @@
-//! What a GPU's health is judged by. Only readings: thresholds and verdicts are the table's.
+//! The readings by which a GPU's health is judged. The table has the thresholds and verdicts.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ const RECOVERY_ACTION: u32 = 230;
 const LINK_STATE: u32 = 165;
 /// NVML's field for NVLink recoveries that failed, per link.
 const LINK_RECOVERY_FAILED: u32 = 214;
-/// Hardware slowdown, its thermal and its power-brake kind, and the software's thermal one. The
-/// power cap and idling are ordinary.
+/// The throttle reasons that count: hardware slowdown, its thermal and power-brake kinds, and the
+/// software's thermal slowdown. The power cap and idling are normal.
 const THROTTLE: u64 = 0x8 | 0x20 | 0x40 | 0x80;
 /// NVML's field for the temperature of the memory.
 const MEMORY_HEAT: u32 = 82;
-/// Fewer say nothing of what is usual.
+/// With fewer peers there is no usual clock.
 const PEERS_MIN: usize = 3;
-/// Of the usual clock.
+/// A clock below this percentage of the usual clock is low.
 const LOW_PERCENT: u32 = 80;
 /// A GPU this busy does not let its PCIe link idle down.
 const BUSY_PERCENT: u32 = 50;
@@ -40,7 +40,7 @@ fn name(gpu: &Gpu) -> String {
     format!("GPU {} at {}", gpu.index, gpu.pci)
 }
 
-/// A handle or a first answer was refused.
+/// The reading for a handle or a first answer that was refused.
 pub(super) fn refused(index: u32, gpu: Option<&Gpu>, code: Code) -> Option<Reading> {
     let check = match code {
         Code::LOST => "gpu-lost",
@@ -97,8 +97,8 @@ impl<'a> Readings<'a> {
     }
 }
 
-/// The driver's verdict, and whether each link is active, in one call: with 18 links a call for
-/// each would be most of what a look costs.
+/// The driver's verdict, and whether each link is active, in one call. With 18 links, one call per
+/// link would be most of a look's cost.
 pub(super) fn states(
     library: &Library,
     handle: Handle,
@@ -117,7 +117,7 @@ pub(super) fn fast(library: &Library, handle: Handle, known: &mut Known) -> Vec<
     let action = values.next().flatten();
     for i in 0..known.gpu.nvlinks.len() {
         let link = &known.gpu.nvlinks[i];
-        // Before Hopper the field is not known.
+        // Drivers for GPUs before Hopper do not know the field.
         let state = values.next().flatten().map(|state| state != 0);
         let active = state
             .or_else(|| ask(library.link_active(handle, link.link), &mut trouble))
@@ -298,7 +298,7 @@ pub(super) fn inventory(library: &Library, handle: Handle, known: &mut Known) ->
     }
     if let Some(fabric) = &gpu.fabric {
         let wrong = match (fabric.state, fabric.status, fabric.health) {
-            // Normal on machines without NVSwitch.
+            // Machines without NVSwitch report this normally.
             (FabricState::NotSupported, ..) => None,
             (FabricState::NotStarted | FabricState::InProgress, ..) => {
                 Some("registration with the NVLink fabric has not completed")
@@ -349,14 +349,14 @@ pub(super) fn inventory(library: &Library, handle: Handle, known: &mut Known) ->
     readings
 }
 
-/// Whether nothing that NVML tells accounts for memory in use: no process, no screen, no instances
-/// that take some for themselves. Where the memory is a NUMA node of the host (Grace), the kernel
-/// itself puts pages there, and nothing can be said.
+/// Whether NVML lists nothing that explains memory in use: no process, no screen, and no MIG
+/// instances, which take some memory themselves. If the memory is a NUMA node of the host (Grace),
+/// the kernel itself puts pages there, and nothing can be concluded.
 fn nobody_listed(library: &Library, handle: Handle, gpu: &Gpu) -> bool {
     let nobody = library
         .processes(handle)
         .is_ok_and(|processes| processes.is_empty());
-    // A driver that does not list these has none, or cannot say.
+    // A driver that does not list these has none, or cannot tell.
     let others = [library.drawing(handle), library.sharing(handle)]
         .into_iter()
         .flatten()
@@ -366,8 +366,8 @@ fn nobody_listed(library: &Library, handle: Handle, gpu: &Gpu) -> bool {
     nobody && !others && !screen && !divided && gpu.numa_node.is_none()
 }
 
-/// Busy GPUs of one model do their work at one clock; one that does not, for no reason that its
-/// driver gives, holds up all the others.
+/// Busy GPUs of one model run at one clock. A GPU that runs slower, for no reason that its driver
+/// gives, delays all others.
 pub(super) fn clocks(all: &BTreeMap<u32, Known>) -> Vec<Reading> {
     let present = || all.values().filter(|known| known.handle.is_some());
     let reading = |known: &Known| {
@@ -399,8 +399,8 @@ pub(super) fn clocks(all: &BTreeMap<u32, Known>) -> Vec<Reading> {
     present().map(reading).collect()
 }
 
-/// A link that was active and is not, or that all siblings of the same model have and this one
-/// lacks.
+/// Links that were active and are not any more, or that sibling GPUs of the same model have and
+/// this one lacks.
 pub(super) fn links(all: &mut BTreeMap<u32, Known>) -> Vec<Reading> {
     let mut most: BTreeMap<String, usize> = BTreeMap::new();
     for known in all.values_mut().filter(|known| known.handle.is_some()) {

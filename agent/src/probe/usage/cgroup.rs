@@ -1,5 +1,5 @@
-//! The agent's own cgroup: in a container its memory limit is what counts, and the kernel kills for
-//! it.
+//! The agent's own cgroup. In a container its memory limit is the one that counts, and the kernel
+//! kills processes that exceed it.
 
 use std::fs;
 
@@ -9,9 +9,9 @@ use muster_core::{
 };
 use sysinfo::CGroupLimits;
 
-/// The machine's memory, or what the cgroup leaves of it. Against its limit a cgroup counts its
-/// file cache too, which the kernel takes back before it kills, so what counts is anonymous memory
-/// alone.
+/// The machine's memory, or what the cgroup leaves of it. A cgroup also counts its file cache
+/// against its limit, but the kernel takes the cache back before it kills. So only anonymous memory
+/// counts here.
 pub(super) fn within(machine: Space, limits: Option<&CGroupLimits>) -> Space {
     let Some(limits) =
         limits.filter(|limits| limits.total_memory > 0 && limits.total_memory < machine.total)
@@ -25,15 +25,15 @@ pub(super) fn within(machine: Space, limits: Option<&CGroupLimits>) -> Space {
     }
 }
 
-/// How many processes the kernel has killed in the agent's cgroup and below it, because a cgroup
-/// had reached its limit. None: no cgroup v2, or its root, which has no limit.
+/// How many processes the kernel has killed in the agent's cgroup and below because a cgroup had
+/// reached its limit. None: there is no cgroup v2, or this is its root, which has no limit.
 pub(super) fn kills() -> Option<Reading> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = own
         .lines()
         .find_map(|line| line.strip_prefix("0::"))?
         .trim_start_matches('/');
-    // The second place is that of a machine that has both versions of cgroups.
+    // The second path is for machines with both versions of cgroups.
     let mut roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].into_iter();
     let events =
         roots.find_map(|root| fs::read_to_string(format!("{root}/{path}/memory.events")).ok())?;

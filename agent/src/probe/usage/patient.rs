@@ -1,5 +1,5 @@
-//! A question to something that may never answer, such as a mount whose server is dead. Who hangs
-//! is a thread that does nothing else; whoever asks waits as long as it likes and goes on.
+//! A question to something that may never answer, such as a mount whose server is dead. A separate
+//! thread asks and may hang; the caller waits as long as it likes and goes on.
 
 use std::{
     sync::mpsc::{Receiver, SyncSender, sync_channel},
@@ -12,7 +12,7 @@ use tracing::warn;
 pub(super) struct Patient<T> {
     ask: SyncSender<()>,
     answers: Receiver<Option<T>>,
-    /// A question was put and has not been answered yet.
+    /// A question was asked and is not answered yet.
     asked: bool,
 }
 
@@ -39,8 +39,8 @@ impl<T: Send + 'static> Patient<T> {
         }
     }
 
-    /// Puts the question, unless an earlier one is still open. An answer that came too late for its
-    /// look is thrown away.
+    /// Asks the question, unless an earlier one is still open. An answer that came too late for its
+    /// look is dropped.
     pub(super) fn ask(&mut self) {
         if self.answers.try_recv().is_ok() {
             self.asked = false;

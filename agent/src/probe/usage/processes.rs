@@ -1,7 +1,7 @@
-//! Process trees: what each rank takes, and how much of the CPUs is Muster's.
+//! Process trees: what each rank uses, and how much of the CPUs Muster uses.
 //!
-//! Counted per tree and with what its members have reaped (`cutime`), so that a worker which starts
-//! a process for each batch is not taken for a stranger.
+//! CPU time is counted per tree, including processes that its members have reaped (`cutime`). So a
+//! worker that starts a process for each batch is counted fully.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -18,19 +18,19 @@ use sysinfo::{Pid, Process, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use super::HeldRun;
 
-/// How the programs begin that belong to an agent, whichever agent of this machine it is: several
-/// may share it.
+/// The prefix of the names of all agents' programs. Several agents may share this machine, and all
+/// count.
 const OURS: &str = "muster-";
-/// Deeper than any real tree; ends a walk that a pid reused on the way would make circular.
+/// 64 levels are deeper than any real tree. The bound ends a walk that a reused pid makes circular.
 const DEPTH_MAX: usize = 64;
-/// CPU time of all that ever belonged to a tree, by the process at its top and when that was
-/// started.
+/// CPU time of all processes that ever belonged to a tree, by the pid and the start time of the
+/// process at its top.
 type Spent = BTreeMap<(u32, u64), u64>;
 
 pub(super) struct Processes {
     system: System,
     own: Pid,
-    /// In milliseconds, in the look before.
+    /// The times of the previous look, in milliseconds.
     before: Option<(Instant, Spent)>,
 }
 
@@ -38,8 +38,8 @@ pub(super) struct Processes {
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) ranks: Vec<RankUsage>,
-    /// Thousandths of a CPU that all agents of this machine and what they have started used since
-    /// the look before.
+    /// Thousandths of a CPU that all agents of this machine, and the processes they have started,
+    /// used since the previous look.
     pub(super) muster_milli: Option<u32>,
 }
 
@@ -53,8 +53,8 @@ impl Processes {
     }
 
     pub(super) fn look(&mut self, runs: &[HeldRun]) -> Seen {
-        // Threads are not processes here, and all else that could be asked costs a file more for
-        // each process.
+        // Threads do not count as processes here. Each further fact would cost another file per
+        // process.
         let times = ProcessRefreshKind::nothing().with_cpu().without_tasks();
         self.system
             .refresh_processes_specifics(ProcessesToUpdate::All, true, times);
@@ -62,7 +62,7 @@ impl Processes {
         let children = self.children();
         let mut spent = Spent::new();
         let mut muster = Vec::new();
-        // Each process is asked once: a rank's time is then a part of what is said of its agent.
+        // Each process is asked only once, so that a rank's time is never larger than its agent's.
         let mut each = HashMap::new();
         for top in self.tops() {
             let tree = tree(top, &children);
@@ -93,7 +93,7 @@ impl Processes {
                 });
             }
         }
-        // A tree that is new since the look before has spent all its time since then.
+        // A tree that is new since the previous look has spent all its time since then.
         let of =
             |key: &(u32, u64)| self.rate(spent[key].saturating_sub(self.spent_before(*key)), at);
         let muster_milli = self
@@ -148,7 +148,7 @@ impl Processes {
             .map(|process| (pid.as_u32(), process.start_time()))
     }
 
-    /// CPU time of a tree. `each`: of those processes that were asked already in this look.
+    /// CPU time of a tree. `each` holds the processes that were already asked in this look.
     fn spent(&self, tree: &[Pid], each: &mut HashMap<Pid, u64>) -> u64 {
         let ask = |pid: &Pid| {
             self.system
@@ -168,7 +168,7 @@ impl Processes {
             .unwrap_or(0)
     }
 
-    /// Of a tree that was there in the look before.
+    /// The use of a tree since the previous look. None if the tree is new.
     fn since(&self, key: (u32, u64), used: u64, at: Instant) -> Option<u32> {
         let before = *self.before.as_ref()?.1.get(&key)?;
         self.rate(used.saturating_sub(before), at)
@@ -211,8 +211,9 @@ fn tree(top: Pid, children: &HashMap<Pid, Vec<Pid>>) -> Vec<Pid> {
     tree
 }
 
-/// Milliseconds of CPU that the reaped children of a process had spent, which sysinfo does not
-/// tell: fields 16 and 17 of `/proc/PID/stat` (proc(5)), in ticks of a hundredth of a second.
+/// Milliseconds of CPU time that the reaped children of a process had used. sysinfo does not report
+/// it: it is in fields 16 and 17 of `/proc/PID/stat` (proc(5)), in ticks of a hundredth of a
+/// second.
 fn reaped(pid: Pid) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after_name = stat.rsplit(')').next().unwrap_or_default();
@@ -232,7 +233,7 @@ mod tests {
     use super::*;
     use crate::probe::HeldRank;
 
-    /// A shell that runs this, and is killed with what it has started.
+    /// A shell that runs a script. It is killed together with the processes that it has started.
     struct Shell(Child);
 
     impl Shell {
@@ -262,7 +263,7 @@ mod tests {
 
     impl Drop for Shell {
         fn drop(&mut self) {
-            // Its child reads what the shell was given and ends with it.
+            // Its child reads the shell's input and ends when the input ends.
             drop(self.0.stdin.take());
             let _ = self.0.kill();
             let _ = self.0.wait();
@@ -307,7 +308,7 @@ mod tests {
         );
         loop {
             let seen = processes.look(&[busy.held()]);
-            // This test's own process is the agent here, and the shell its child.
+            // Here this test's own process is the agent, and the shell is its child.
             assert!(seen.muster_milli >= seen.ranks[0].cpu_milli, "{seen:?}");
             let living = tree(top, &processes.children());
             let own: u64 = living
@@ -327,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_has_ended_has_no_usage() {
-        // Its pid may be another's by now, as that of this shell.
+        // The pid may belong to another process by now, here to this shell.
         let stranger = Shell::run("exec cat");
         let mut run = stranger.held();
         run.ranks[0].alive = false;

@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings::*;
 
 use super::{Code, Handle, Library, answered};
 
-/// Since the driver was loaded, not since the GPU was made.
+/// Counts since the driver was loaded, not over the GPU's lifetime.
 const VOLATILE: c_uint = 0;
 
 /// Where an error was.
@@ -17,7 +17,7 @@ pub(crate) enum Place {
 }
 
 impl Library {
-    /// Total memory: the newer call, else the older.
+    /// Total memory, by the newer call or else by the older.
     pub(crate) fn memory_total(&self, gpu: Handle) -> Result<u64, Code> {
         if let Ok(memory) = self.memory(gpu) {
             return Ok(memory.total);
@@ -35,8 +35,8 @@ impl Library {
         Ok(memory.total)
     }
 
-    /// Memory that somebody uses. The older call counts what the driver reserves for itself as
-    /// used, hundreds of MiB, and is not asked.
+    /// The memory in use. The older call is not used, because it counts hundreds of MiB that the
+    /// driver reserves for itself.
     pub(crate) fn memory_used(&self, gpu: Handle) -> Result<u64, Code> {
         self.memory(gpu).map(|memory| memory.used)
     }
@@ -58,7 +58,7 @@ impl Library {
         Ok(memory)
     }
 
-    /// Volatile errors: uncorrectable ones, or those that were corrected.
+    /// Volatile errors, either uncorrectable or corrected ones.
     pub(crate) fn ecc_errors(&self, gpu: Handle, uncorrectable: bool) -> Result<u64, Code> {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetTotalEccErrors else {
             return Err(Code::MISSING);
@@ -98,8 +98,7 @@ impl Library {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetSramEccErrorStatus else {
             return Err(Code::MISSING);
         };
-        // SAFETY: the structure is plain numbers; the function fills that of the version it is
-        // told.
+        // SAFETY: the structure is plain numbers. The function fills the version that it is told.
         let found = unsafe {
             let mut found: nvmlEccSramErrorStatus_t = std::mem::zeroed();
             found.version = size_of::<nvmlEccSramErrorStatus_t>() as u32 | 1 << 24;
@@ -112,7 +111,8 @@ impl Library {
         ))
     }
 
-    /// Rows remapped for uncorrectable errors, a remap that waits for a reset, one that failed.
+    /// The number of rows remapped for uncorrectable errors, whether a remap waits for a reset, and
+    /// whether one failed.
     pub(crate) fn remapped_rows(&self, gpu: Handle) -> Result<(u32, bool, bool), Code> {
         let Ok(call) = &self.nvml.lib().nvmlDeviceGetRemappedRows else {
             return Err(Code::MISSING);
@@ -138,7 +138,7 @@ impl Library {
         };
         const DOUBLE_BIT: c_uint = 1;
         let (mut count, nowhere) = (0, std::ptr::null_mut());
-        // SAFETY: with room for none it writes only their number.
+        // SAFETY: with room for no entry, the function writes only their number.
         match answered(unsafe { call(gpu.raw(), DOUBLE_BIT, &raw mut count, nowhere, nowhere) }) {
             Ok(()) | Err(Code::TOO_SMALL) => Ok(count),
             Err(code) => Err(code),

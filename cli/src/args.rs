@@ -1,5 +1,5 @@
-//! The command line as clap sees it: the global flags and the list of commands. Each command's own
-//! flags are in its file.
+//! The command line as clap sees it: the global flags and the list of commands. The flags of each
+//! command are in its own file.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -60,12 +60,12 @@ pub(crate) struct Globals {
     #[arg(short, long, global = true, env = "MUSTER_NAMESPACE", hide_env_values = true, help_heading = GLOBAL)]
     pub(crate) namespace: Option<String>,
 
-    /// Format of what is printed; wide has more columns, name only job/NAME
+    /// Format of the output; wide has more columns, name prints only job/NAME
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", help_heading = GLOBAL)]
     pub(crate) output: Option<Format>,
 
-    /// Show the values of jobs' environment variables, which are hidden otherwise: they may be
-    /// secrets
+    /// Show the values of jobs' environment variables; they are hidden otherwise, because they may
+    /// be secrets
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) show_env: bool,
 
@@ -73,11 +73,11 @@ pub(crate) struct Globals {
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) no_headers: bool,
 
-    /// Say nothing but data and errors
+    /// Print only data and errors
     #[arg(short, long, global = true, help_heading = GLOBAL)]
     pub(crate) quiet: bool,
 
-    /// How long one request may take; 0 is for ever
+    /// How long one request may take; 0 means no limit
     #[arg(long, global = true, default_value = "30s", value_parser = period::parse, value_name = "PERIOD", help_heading = GLOBAL)]
     pub(crate) request_timeout: Duration,
 }
@@ -88,7 +88,7 @@ pub(crate) enum Format {
     Wide,
     Json,
     Yaml,
-    // Kind and name only, as `job/digits`.
+    // Only the kind and the name, as `job/digits`.
     Name,
 }
 
@@ -114,7 +114,7 @@ pub(crate) enum Command {
     Local(local::Local),
     Completion(commands::completion::Completion),
     Version(commands::version::Version),
-    /// Not for people: leaves the terminal's session and becomes the given program
+    /// Not for people: leaves the terminal's session and executes the given program
     #[command(name = local::DETACH, hide = true)]
     Detach(local::Detach),
 }

@@ -1,4 +1,4 @@
-//! The connection to a coordinator, and what its failures mean to a person.
+//! The connection to a coordinator, and the explanation of its failures to a person.
 
 use std::{error::Error as _, future::Future, time::Duration};
 
@@ -17,8 +17,8 @@ use tonic::{
 
 use crate::fail::Failure;
 
-/// A coordinator that is there answers a connection attempt at once; one behind a dead route would
-/// keep a user waiting for minutes.
+/// A coordinator that runs answers a connection attempt at once. Behind a dead route an attempt
+/// would keep a user waiting for minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
@@ -72,7 +72,7 @@ impl Client {
         EventServiceClient::new(self.channel.clone()).max_decoding_message_size(limits::MESSAGE_MAX)
     }
 
-    /// A request that is answered at once or not at all.
+    /// A request with the deadline that the user set.
     pub(crate) fn ask<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         if let Some(timeout) = self.timeout {
@@ -81,7 +81,7 @@ impl Client {
         request
     }
 
-    /// What a refusal means to a person.
+    /// Explains a refusal to a person.
     pub(crate) fn failure(&self, status: Status) -> Failure {
         let message = status.message().to_owned();
         match status.code() {
@@ -94,7 +94,7 @@ impl Client {
             Code::DeadlineExceeded => {
                 Failure::Timeout(format!("{} did not answer in time: {message}", self.server))
             }
-            // What tonic makes of `grpc-timeout` running out on our side.
+            // tonic's status when `grpc-timeout` runs out on our side.
             Code::Cancelled if message.contains("Timeout expired") => Failure::Timeout(format!(
                 "{} did not answer within --request-timeout",
                 self.server
@@ -112,8 +112,8 @@ impl Client {
         }
     }
 
-    /// Sends once more if the first attempt was lost on the way. Only for requests that cannot
-    /// happen twice.
+    /// Sends the request once more if the first attempt was lost on the way. Use it only for
+    /// requests that have the same effect when they arrive twice.
     pub(crate) async fn twice<T, F, Fut>(&self, mut send: F) -> Result<T, Failure>
     where
         F: FnMut() -> Fut,
@@ -128,7 +128,7 @@ impl Client {
     }
 }
 
-/// The connection broke; nobody said no.
+/// Whether the connection broke, so that nobody refused the request.
 pub(crate) fn lost(status: &Status) -> bool {
     match status.code() {
         Code::Unavailable => true,
@@ -145,8 +145,7 @@ fn unreachable(server: &str, why: &str) -> Failure {
     ))
 }
 
-/// The last cause of a chain is the one that says something: "Connection refused", not "transport
-/// error".
+/// The last cause in a chain is the useful one: "Connection refused", not "transport error".
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
     while let Some(next) = cause.source() {
@@ -155,7 +154,7 @@ fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     cause.to_string()
 }
 
-/// A job as named on the command line; `job/NAME` is what `-o name` prints.
+/// The job that the command line names. `job/NAME` is what `-o name` prints.
 pub(crate) fn job_ref(namespace: String, name: &str) -> JobRef {
     let name = name.strip_prefix("job/").unwrap_or(name);
     JobRef {

@@ -1,5 +1,5 @@
-//! What every command is given: the global flags, and the two ways to talk. Data goes to stdout,
-//! everything else to stderr.
+//! What every command gets: the global flags, and the two outputs. Data goes to stdout, everything
+//! else to stderr.
 
 use std::{
     cell::Cell,
@@ -18,17 +18,17 @@ use crate::{
 
 pub(crate) struct Context {
     pub(crate) globals: Globals,
-    /// The last line on the terminal is a live one, which the next text takes the place of.
+    /// The last line on the terminal is a live one. The next text replaces it.
     live: Cell<bool>,
 }
 
-/// Goes to the line's beginning and clears it (ECMA-48: CR, EL).
+/// Moves to the beginning of the line and clears it (ECMA-48: CR, EL).
 const CLEAR_LINE: &str = "\r\x1b[K";
-/// Between these a text that is wider than the terminal is cut instead of continued on the next
+/// A text between these two is cut at the width of the terminal instead of going on in the next
 /// line (DECAWM).
 const CUT: (&str, &str) = ("\x1b[?7l", "\x1b[?7h");
 
-/// The endpoint of a coordinator started by hand with its default flags.
+/// The endpoint of a coordinator that was started by hand with its default flags.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 
 impl Context {
@@ -48,29 +48,28 @@ impl Context {
             .map_err(Failure::output)
     }
 
-    /// Says something to the person at the terminal, unless they asked for quiet.
+    /// Tells something to the person at the terminal, unless they asked for quiet.
     pub(crate) fn say(&self, text: impl Display) {
         if !self.globals.quiet {
             self.warn(text);
         }
     }
 
-    /// Says something that must be seen also with `--quiet`.
+    /// Tells something that the person must see also with `--quiet`.
     pub(crate) fn warn(&self, text: impl Display) {
         self.clear_live();
-        // A closed stderr leaves nobody to complain to.
+        // If stderr is closed, nobody can be told of the error.
         let _ = writeln!(io::stderr().lock(), "{text}");
     }
 
-    /// Whether progress is shown as one line that changes: somebody looks at it on a terminal that
-    /// can.
+    /// Whether to show progress as one line that changes: stderr is a terminal that can do it.
     pub(crate) fn has_live_line(&self) -> bool {
         !self.globals.quiet
             && io::stderr().is_terminal()
             && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
     }
 
-    /// Shows the text in place of the live line before it.
+    /// Shows the text in place of the previous live line.
     pub(crate) fn say_live(&self, text: &str) {
         let _ = write!(io::stderr().lock(), "{CLEAR_LINE}{}{text}{}", CUT.0, CUT.1);
         self.live.set(true);
@@ -86,7 +85,7 @@ impl Context {
         self.globals.output.unwrap_or(Format::Table)
     }
 
-    /// The namespace that requests about one job mean.
+    /// The namespace of a request about one job.
     pub(crate) fn namespace(&self) -> String {
         self.globals
             .namespace
@@ -94,7 +93,7 @@ impl Context {
             .unwrap_or_else(|| muster_core::spec::DEFAULT_NAMESPACE.into())
     }
 
-    /// `--server`, else the local cluster that is up, else the default port.
+    /// `--server`, else the local cluster if one is up, else the default port.
     pub(crate) fn server(&self) -> String {
         match &self.globals.server {
             Some(server) => server.clone(),
@@ -110,7 +109,7 @@ impl Context {
         Client::connect(&self.server(), self.request_timeout()).await
     }
 
-    /// `None`: wait for ever.
+    /// `None`: no limit.
     fn request_timeout(&self) -> Option<Duration> {
         (self.globals.request_timeout > Duration::ZERO).then_some(self.globals.request_timeout)
     }

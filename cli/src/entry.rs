@@ -17,7 +17,7 @@ use crate::{
 
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let cx = Context::new(cli.globals);
-    // One thread: a command waits for one answer at a time.
+    // One thread is enough: a command waits for one answer at a time.
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -31,7 +31,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
             _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted("interrupted; what was submitted goes on".into())),
         }
     });
-    // Not waited for: a blocked lookup or read must not hold up the exit.
+    // Do not wait for the runtime's threads: a blocked lookup or read must not delay the exit.
     runtime.shutdown_background();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -75,8 +75,8 @@ fn report(cx: &Context, failure: Failure) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints clap's error, or the help that was asked for, and tells a torchrun user what to do
-/// instead.
+/// Prints clap's error, or the help that the user asked for. Tells a torchrun user which flag to
+/// use instead.
 pub(crate) fn refuse(mut error: clap::Error) -> ExitCode {
     if error.kind() == ErrorKind::UnknownArgument
         && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
@@ -87,7 +87,8 @@ pub(crate) fn refuse(mut error: clap::Error) -> ExitCode {
             ContextValue::StyledStrs(vec![hint.into()]),
         );
     }
-    // Help and version go to stdout and are no failure. Nothing can be done about a closed pipe.
+    // Help and version go to stdout and are no failure. Ignore an error: nothing can be done about
+    // a closed pipe.
     let _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

@@ -1,8 +1,8 @@
-//! How a command ends when it does not end well: a message and one of the documented exit codes.
+//! The failures of a command: each has a message and one of the documented exit codes.
 
 use std::{fmt::Display, io};
 
-/// Why a command failed. The code of each is part of the command line's contract.
+/// Why a command failed. The exit code of each variant is part of the command line's contract.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The request was understood and refused, or could not be carried out.
@@ -11,13 +11,13 @@ pub enum Failure {
     /// The command line is wrong.
     #[error("{0}")]
     Usage(String),
-    /// What a job was to be made from is wrong: lines that each say where.
+    /// The input of a job is wrong. Each line says where.
     #[error("{0}")]
     BadJob(String),
     /// The job that was waited for failed.
     #[error("{0}")]
     JobFailed(String),
-    /// What was waited for did not happen in time.
+    /// The state that the command waited for did not come in time.
     #[error("{0}")]
     Timeout(String),
     /// The coordinator cannot be reached, or does not know us.
@@ -28,10 +28,10 @@ pub enum Failure {
     Cancelled(String),
     #[error("{0}")]
     Interrupted(String),
-    /// The failing rank's own exit code, where `--mirror-exit-code` asked for it.
+    /// The exit code of the failing rank, if `--mirror-exit-code` asked for it.
     #[error("{message}")]
     Mirrored { code: u8, message: String },
-    /// Whoever read our output has closed it, as `head` does: nobody is left to tell.
+    /// The reader of our output has closed it, as `head` does, so nobody can be told.
     #[error("output closed")]
     OutputClosed,
 }

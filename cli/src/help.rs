@@ -1,14 +1,14 @@
-//! The layout of help texts: what it is, how it is called, examples, then the flags, one line each.
+//! The layout of help texts: the summary, the usage, examples, then the flags with one line each.
 //!
-//! clap's own long form spreads every flag over several lines as soon as one text is long; a
-//! terminal holds one screen.
+//! clap's own long form uses several lines for every flag as soon as one text is long, but a
+//! terminal shows one screen.
 
 use clap::Command;
 
-/// Columns of running text. The flags below are laid out by clap, for the width of the terminal.
+/// Columns of running text. clap lays out the flags for the width of the terminal.
 const WIDTH: usize = 100;
 
-/// Lays out the help of a command and of all below it.
+/// Lays out the help of a command and of all commands below it.
 pub(crate) fn lay_out(command: Command) -> Command {
     let text = command
         .get_long_about()
@@ -17,7 +17,7 @@ pub(crate) fn lay_out(command: Command) -> Command {
         .unwrap_or_default();
     let rest = match command.has_subcommands() {
         true => "{all-args}{after-help}",
-        // Before the flags, as kubectl has them: most readers look for an example.
+        // Examples come before the flags, as in kubectl, because most readers look for one.
         false => "{after-help}\n\n{all-args}",
     };
     let gap = if command.has_subcommands() {

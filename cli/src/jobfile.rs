@@ -1,10 +1,10 @@
-//! Job files: from a YAML or JSON text to a checked [`JobDocument`], or to all that is wrong with
-//! it, each with its line.
+//! Reads a YAML or JSON text into a checked [`JobDocument`], or into a list of everything that is
+//! wrong with it, each with its line.
 //!
-//! Syntax is `tree`'s, names and types of fields are `shape`'s, meaning is `JobDocument::check`'s
-//! in core. A path relative to here becomes absolute here, because only the command line knows
-//! where "here" is: [`JobFile::check`] resolves `workingDir` against the current directory, as
-//! torchrun would, and takes that directory itself where the file says nothing.
+//! `tree` owns the syntax, `shape` the names and types of fields, and `JobDocument::check` in core
+//! the meaning. A relative path becomes absolute here, because only the command line knows the
+//! current directory: [`read`] resolves `workingDir` against it, as torchrun would, and uses the
+//! current directory itself if the file names none.
 
 use std::{
     fmt,
@@ -19,7 +19,8 @@ mod tree;
 
 use tree::{Node, Place, Value};
 
-/// Largest job file. Arguments and environment of a job are at most 96 KiB; the rest is comment.
+/// Bytes of the largest job file. Arguments and environment of a job have at most 96 KiB; the rest
+/// is room for comments.
 pub const FILE_MAX: u64 = 1 << 20;
 
 /// One thing wrong with a file.
@@ -56,7 +57,7 @@ impl Problem {
     }
 }
 
-/// All that is wrong with a job file, in the order of its lines.
+/// Everything that is wrong with a job file, in the order of its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadJobFile {
     pub file: String,
@@ -76,12 +77,12 @@ impl fmt::Display for BadJobFile {
     }
 }
 
-/// What reading has found so far.
+/// The problems that reading has found so far.
 #[derive(Default)]
 struct Findings {
     problems: Vec<Problem>,
-    /// Fields that are wrong or meant by a misspelt one: that such a field is missing is no second
-    /// mistake.
+    /// Paths of fields that are wrong, or that a misspelt field probably means. If such a field is
+    /// missing, that is no second mistake.
     covered: Vec<String>,
 }
 
@@ -100,8 +101,8 @@ impl Findings {
     }
 }
 
-/// Reads and checks a job file. `file` is its name for errors; `here` is the absolute current
-/// directory; `namespace` is the one asked for on the command line.
+/// Reads and checks a job file. `file` is its name for errors, `here` is the absolute current
+/// directory, and `namespace` is the one from the command line.
 pub fn read(
     file: &str,
     text: &[u8],
@@ -193,7 +194,7 @@ fn utf8(text: &[u8]) -> Result<&str, Problem> {
     })
 }
 
-/// Where a field stands; for one that is not there, where the nearest field around it stands.
+/// The place of a field. If the field is missing, the place of the nearest field around it.
 fn place_of(tree: &Node, path: &str) -> Place {
     let mut node = tree;
     let mut place = tree.place;
@@ -205,8 +206,8 @@ fn place_of(tree: &Node, path: &str) -> Place {
                     .ok()
                     .and_then(|index: usize| items.get(index))
                     .map(|item| (item, item.place)),
-                // A block that is too short or wrong as a whole begins a line after its name: the
-                // name is where to look.
+                // A block that is too short, or wrong as a whole, begins a line after its name. The
+                // name is the place to look at.
                 (Value::Object(entries), None) => entries
                     .iter()
                     .find(|entry| entry.key == step)
@@ -224,7 +225,8 @@ fn place_of(tree: &Node, path: &str) -> Place {
     place
 }
 
-/// `dir` seen from `here`, without `.` and with `..` taken away by name.
+/// The absolute form of `dir`, resolved against `here`: without `.`, and with each `..` removed
+/// together with the name before it.
 pub fn absolute(dir: &str, here: &Path) -> String {
     let mut clean = PathBuf::new();
     for part in here.join(dir).components() {

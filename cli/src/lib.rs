@@ -1,9 +1,9 @@
-//! `muster`, the command line: what a person asks of a coordinator, and a whole cluster of real
-//! processes on one machine.
+//! `muster`, the command line: requests to a coordinator, and a whole cluster of real processes on
+//! one machine.
 //!
 //! `args` is the command line, `commands` what each command does, `output` how values become text,
-//! `jobfile` how a file becomes a job, `local` the cluster on this machine. No rule of Muster lives
-//! here: job files are checked by core, everything else is decided by the coordinator.
+//! `jobfile` how a file becomes a job, `local` the cluster on this machine. This crate has no
+//! rules: core checks job files, and the coordinator decides everything else.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ pub fn command() -> clap::Command {
     help::lay_out(args::Cli::command())
 }
 
-/// Runs one command, reports its failure on stderr, and answers with the documented exit code.
+/// Runs one command, reports its failure on stderr, and returns the documented exit code.
 pub fn main() -> ExitCode {
     let parsed = command()
         .try_get_matches()

@@ -1,10 +1,10 @@
 //! A whole cluster of real processes on this machine: one coordinator and several agents, as on
 //! several machines.
 //!
-//! Its directory holds everything: `cluster.json` (what was started, where), `coordinator/` and
-//! `nodes/NAME/`, each with `state/`, `log` and `ready.json`. A process is known by boot, pid and
-//! start time, never by its pid alone, so a directory left over from before a reboot can do no
-//! harm. Commands that change the cluster hold a lock on the directory.
+//! Its directory holds everything: `cluster.json` (the processes and settings), `coordinator/` and
+//! `nodes/NAME/`, each with `state/`, `log` and `ready.json`. A process is identified by boot, pid
+//! and start time, never by its pid alone. So a directory from before a reboot does no harm. A
+//! command that changes the cluster holds a lock on the directory.
 
 use std::{
     env,
@@ -31,8 +31,8 @@ pub(crate) use daemon::{DETACH, Detach, detach};
 /// Run a whole cluster on this machine.
 ///
 /// Starts one coordinator and several agents as real processes on loopback, each node with its own
-/// name and state, and lets you do to them what happens to machines: add a node, cut its power,
-/// kill its agent or the coordinator, and start them again.
+/// name and state. Its commands do what happens to real machines: add a node, cut its power, kill
+/// its agent or the coordinator, and start them again.
 ///
 /// Other commands find the cluster by themselves. Its directory is --dir, else $MUSTER_LOCAL_DIR,
 /// else ~/.local/state/muster/local.
@@ -103,12 +103,12 @@ struct NodeFlags {
     #[arg(long, value_name = "KEY=VALUE")]
     label: Vec<String>,
 
-    /// Make the node look like a GPU machine, as 8xh100 (`muster-hardware list`)
+    /// Make the node look like a GPU machine, for example 8xh100 (`muster-hardware list`)
     #[arg(long, value_name = "SCENARIO")]
     hardware: Option<String>,
 
-    /// Launchers a node keeps ready for jobs to come, of 250 to 350 MiB each (`muster-agent
-    /// --help`)
+    /// How many launchers a node keeps ready for jobs to come, each of 250 to 350 MiB
+    /// (`muster-agent --help`)
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=8))]
     warm_pool: u32,
 }
@@ -124,7 +124,7 @@ struct StartFlags {
     )]
     bin_dir: Option<PathBuf>,
 
-    /// How long to wait until what was started is ready
+    /// How long to wait until everything that was started is ready
     #[arg(long, default_value = "60s", value_parser = period::parse, value_name = "PERIOD")]
     timeout: Duration,
 }
@@ -229,9 +229,9 @@ struct StartCoordinator {
     start: StartFlags,
 }
 
-/// Break the hardware of a node made with --hardware, or mend it.
+/// Break the hardware of a node made with --hardware, or repair it.
 ///
-/// The agent finds it as it would find a real fault. `muster-hardware --help` lists all faults.
+/// The agent detects it as it would detect a real fault. `muster-hardware --help` lists all faults.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -265,8 +265,8 @@ struct Inject {
 
 /// Show the processes of the local cluster.
 ///
-/// PROCESS is what this machine says (Running, Dead), STATE what the coordinator says of the node.
-/// Exits 1 if no cluster is up.
+/// PROCESS is the state of the process on this machine (Running, Dead), STATE is the node's state
+/// according to the coordinator. Exits 1 if no cluster is up.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -319,7 +319,7 @@ pub(crate) async fn run(cx: &Context, args: Local) -> Result<(), Failure> {
     }
 }
 
-/// `$XDG_STATE_HOME/muster/local`, as the XDG base directory specification places state.
+/// `$XDG_STATE_HOME/muster/local`, the place of state in the XDG base directory specification.
 pub(crate) fn default_dir() -> PathBuf {
     let from = |name: &str| {
         env::var_os(name)
@@ -331,7 +331,7 @@ pub(crate) fn default_dir() -> PathBuf {
     state.unwrap_or_else(env::temp_dir).join("muster/local")
 }
 
-/// Where the cluster in this directory serves, if any of its processes lives.
+/// The endpoint of the cluster in this directory, if any of its processes lives.
 pub(crate) fn endpoint_of(dir: &Path) -> Option<String> {
     let dir = std::path::absolute(dir).ok()?;
     let cluster = cluster::Cluster::load(&dir).ok()??;

@@ -1,5 +1,5 @@
-//! From values to text. Nothing here reads a clock, a terminal or a file: what is printed is a
-//! function of its arguments.
+//! Turns values into text. Nothing here reads a clock, a terminal or a file: the output is a
+//! function of the arguments.
 
 pub(crate) mod describe;
 pub(crate) mod document;
@@ -16,7 +16,7 @@ use serde::Serialize;
 #[cfg(test)]
 mod tests;
 
-/// Several objects in one document, as `kubectl -o json` prints them.
+/// Several objects in one document, in the form of `kubectl -o json`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct List<T> {

@@ -1,4 +1,4 @@
-//! The exit codes and where words go, without a coordinator.
+//! The exit codes, and the stream that each output goes to, without a coordinator.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{
@@ -9,7 +9,7 @@ use std::{
 
 fn muster(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_muster"));
-    // Nothing of whoever runs the tests: no cluster of theirs, no settings.
+    // Removes the settings of the person who runs the tests, and their cluster.
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MUSTER_")) {
         command.env_remove(name);
     }

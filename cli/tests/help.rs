@@ -101,7 +101,7 @@ fn every_example_is_understood() {
                     .unwrap_or_default()
                     .trim_end_matches(')')
                     .split_whitespace();
-                // Quoted words fall apart here; what is after the quote is a value.
+                // Quoted words are split here. Everything from the quote on is a value.
                 let words: Vec<&str> = words.take_while(|word| !word.starts_with('\'')).collect();
                 let words = if words.last() == Some(&"--reason") {
                     [&words[..], &["x"]].concat()

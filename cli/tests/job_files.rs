@@ -1,5 +1,5 @@
-//! Job files as people get them wrong: every mistake is named with line, column, field and what to
-//! do.
+//! Job files with the mistakes that people make: each is named with line, column and field, and
+//! with what to do.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::path::Path;
@@ -12,7 +12,7 @@ fn refused(text: &[u8]) -> String {
         .to_string()
 }
 
-/// A good file; the wrong part of a case takes the place of one line, or is added to `spec`.
+/// A correct file. The wrong part of a case replaces one line, or is added to `spec`.
 const GOOD: &str = "\
 apiVersion: muster.dev/v1alpha1
 kind: MusterJob
@@ -144,7 +144,7 @@ fn files_that_are_no_document() {
 #[test]
 fn one_wrong_line() {
     let cases = [
-        // What stands in place of which line, and the error.
+        // The line that is replaced, its replacement, and the error.
         (
             "apiVersion: muster.dev/v1alpha1",
             "apiVersion: v1",

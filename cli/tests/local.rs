@@ -1,8 +1,8 @@
-//! A local cluster of the real programs: what is started is there, what is killed is dead, and
+//! A local cluster of the real programs: started parts are there, killed parts are dead, and
 //! nothing is left behind.
 //!
-//! The daemons are looked for in `MUSTER_BIN_DIR`, else beside `muster`; build the whole workspace
-//! first.
+//! The tests look for the daemons in `MUSTER_BIN_DIR`, else beside `muster`. Build the whole
+//! workspace first.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{
@@ -21,7 +21,7 @@ struct Local {
 }
 
 impl Local {
-    /// A directory for a cluster, not started.
+    /// A directory for a cluster that is not started yet.
     fn new() -> Local {
         Local {
             dir: tempfile::tempdir().unwrap(),
@@ -47,7 +47,7 @@ impl Local {
         if let Some(bin_dir) = bin_dir {
             command.env("MUSTER_BIN_DIR", bin_dir);
         }
-        // A restarted coordinator that heard nobody yet is not what is tested here.
+        // These tests are not about a restarted coordinator that has heard nobody yet.
         command
             .env("MUSTER_LOCAL_DIR", self.d())
             .args(args)
@@ -88,7 +88,7 @@ impl Local {
             .unwrap_or_else(|| panic!("{name} runs"))
     }
 
-    /// Waits for a state; nothing here takes longer than losing a node, which takes 5 s.
+    /// Waits for a state. The slowest is the loss of a node, which takes 5 s.
     fn until(&self, what: &str, is_so: impl Fn() -> bool) {
         let begun = Instant::now();
         while !is_so() {
@@ -131,7 +131,7 @@ fn processes_of(dir: &Path) -> BTreeSet<i32> {
         .unwrap()
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    // The tests' own `muster` children are gone when this is asked.
+    // The tests' own `muster` children have ended by now.
     pids.filter(|pid| *pid != std::process::id() as i32 && names_it(*pid))
         .collect()
 }
@@ -153,7 +153,7 @@ fn up_add_and_down() {
     assert_eq!(names, ["coordinator", "node-1", "node-2"]);
     assert_eq!(processes_of(&local.d()).len(), 3);
 
-    // Found by other commands without being told where it is.
+    // Other commands find the cluster without a flag.
     assert_eq!(
         local.ok(&["nodes", "-o", "name"]),
         "node/node-1\nnode/node-2\n"

@@ -1,5 +1,4 @@
-//! What is said to the user, and with which exit code, for every kind of answer a coordinator can
-//! give.
+//! The output and the exit code for every kind of answer that a coordinator can give.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{
@@ -53,8 +52,8 @@ fn failed_with(state: &str) -> Job {
     job
 }
 
-/// Runs one command against a coordinator; exit code, stdout, stderr and what the coordinator
-/// heard.
+/// Runs one command against a coordinator. Returns the exit code, stdout, stderr and the requests
+/// that the coordinator received.
 fn run(cardboard: Cardboard, args: &[&str]) -> (i32, String, String, Vec<String>) {
     let (_runtime, cardboard, address) = serve(cardboard);
     let (code, out, error) = read(muster(address, args).output().unwrap());
@@ -64,7 +63,7 @@ fn run(cardboard: Cardboard, args: &[&str]) -> (i32, String, String, Vec<String>
 
 const FILE: &str = "apiVersion: muster.dev/v1alpha1\nkind: MusterJob\nmetadata: {name: digits}\nspec: {args: [train.py]}\n";
 
-/// As [`run`], with a job file on standard input.
+/// Like [`run`], with a job file on standard input.
 fn submit(cardboard: Cardboard, args: &[&str]) -> (i32, String, String, Vec<String>) {
     let (_runtime, cardboard, address) = serve(cardboard);
     let mut command = muster(address, &[&["submit", "-f", "-"], args].concat());

@@ -59,7 +59,7 @@ pub(crate) async fn cancel(cx: &Context, args: Cancel) -> Result<(), Failure> {
         return Ok(());
     }
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
-    // Any end will do: it may have come before the request.
+    // Any end is accepted: the job may have ended before the request.
     match follow::until(cx, &client, &named, deadline, follow::is_over).await? {
         Some(_) => Ok(()),
         None => Err(Failure::Timeout(format!(

@@ -9,8 +9,8 @@ use crate::{context::Context, fail::Failure};
 
 /// Give a node no new work.
 ///
-/// What runs there goes on. The node stays cordoned, over restarts of everything, until it is
-/// uncordoned.
+/// What runs there goes on. The node stays cordoned until it is uncordoned, also if the node or the
+/// coordinator restarts.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -20,14 +20,14 @@ pub(crate) struct Cordon {
     /// Name of the node
     node: String,
 
-    /// Why; shown to everybody who asks about the node
+    /// The reason; shown to everybody who asks about the node
     #[arg(long, default_value = "by hand", value_name = "TEXT")]
     reason: String,
 }
 
 /// Let a node take work again.
 ///
-/// Takes away a cordon, whoever set it.
+/// Removes any cordon, also one that Muster itself set.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -45,7 +45,8 @@ fn node_name(name: &str) -> String {
 pub(crate) async fn cordon(cx: &Context, args: Cordon) -> Result<(), Failure> {
     let client = cx.connect().await?;
     let name = node_name(&args.node);
-    // Nobody is authenticated on loopback; the login name is the best account of who asked.
+    // Nobody is authenticated on loopback, so the login name is the best answer to the question who
+    // asked.
     let by = env::var("USER")
         .or_else(|_| env::var("LOGNAME"))
         .unwrap_or_else(|_| "unknown user".into());

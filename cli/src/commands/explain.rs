@@ -17,10 +17,11 @@ use crate::{
 
 /// Tell what happened to a job, why, and what it cost.
 ///
-/// One timeline of all that was decided about the job. Under each incident (a worker failed, a node
-/// went away or came, somebody scaled) stands its receipt: the milliseconds to detect, decide,
-/// stop, launch, join and make the first step again, the steps that were trained twice, who caused
-/// it and who pays. At the end, the time lost by cause. Times count from the submission.
+/// One timeline of everything that was decided about the job. Each incident (a worker failed, a
+/// node left or came, somebody scaled) is followed by its receipt: the milliseconds to detect,
+/// decide, stop, launch, join and make the first step again, the steps that were trained twice, who
+/// caused it and who pays. The last part is the time lost, by cause. Times count from the
+/// submission.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -36,8 +37,8 @@ pub(crate) struct Explain {
     /// Name of the job
     job: String,
 
-    /// Tell instead which environment variables the job's ranks are given: on which nodes, from
-    /// where, and why
+    /// Show instead the environment variables that the job's ranks get: on which nodes, from where,
+    /// and why
     #[arg(long)]
     env: bool,
 }

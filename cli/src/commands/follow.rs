@@ -1,7 +1,6 @@
-//! Staying with a job until it is over: progress on stderr, the outcome as the exit code.
+//! Stays with a job until it is over: progress on stderr, the outcome as the exit code.
 //!
-//! The coordinator may restart while somebody waits; the job does not notice, so the wait goes on
-//! too.
+//! The coordinator may restart meanwhile. The job does not notice that, so the wait goes on too.
 
 use std::time::Duration;
 
@@ -18,10 +17,10 @@ use crate::{
     output::{table::plain, words},
 };
 
-/// How long a coordinator may be away before waiting for it is given up: a restart takes seconds,
-/// an upgrade of a pod a minute.
+/// How long a coordinator may be away before the wait is given up. A restart takes seconds, an
+/// upgrade of a pod takes a minute.
 const AWAY_MAX: Duration = Duration::from_secs(120);
-/// Between attempts to reach it again.
+/// The pause between two attempts to reach the coordinator again.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// Waits for the end of a job and turns it into an exit code.
@@ -44,7 +43,7 @@ pub(crate) async fn until_over(
     outcome(&job, end.mirror_exit_code)
 }
 
-/// Waits until `done` says so of the job's status, with its progress on stderr. `None`: the
+/// Waits until `done` accepts the job's status, and shows its progress on stderr. `None`: the
 /// deadline came first.
 pub(crate) async fn until(
     cx: &Context,
@@ -113,7 +112,7 @@ async fn watch_until(
                     .unwrap_or_default();
                 cx.say_live(&format!("job/{}: {}{step}", named.name, plain(&line)));
             } else if live || line != said {
-                // What is left on the terminal is how it ended.
+                // Keep the last line on the terminal: it says how the job ended.
                 cx.say(format!("job/{}: {line}", named.name));
             }
             said = line;
@@ -124,7 +123,7 @@ async fn watch_until(
     }
 }
 
-/// A coordinator that went away while we were talking to it.
+/// For how long a coordinator has been away that answered before.
 #[derive(Default)]
 pub(crate) struct Away {
     since: Option<Instant>,
@@ -138,8 +137,8 @@ impl Away {
         client: &Client,
         status: Status,
     ) -> Result<(), Failure> {
-        // A stream's own end by the server's shutdown is Unavailable or Cancelled, depending on how
-        // it went.
+        // A stream that the server's shutdown ends is Unavailable or Cancelled, depending on how it
+        // ended.
         if !(lost(&status) || status.code() == Code::Cancelled) {
             return Err(client.failure(status));
         }
@@ -162,7 +161,7 @@ impl Away {
     }
 }
 
-/// What a person wants to see change: not every step.
+/// The parts of a status whose changes a person wants to see; single steps are not among them.
 fn progress(status: &JobStatus) -> String {
     let nodes = format!(
         "{} of {} running",
@@ -188,7 +187,7 @@ pub(crate) fn is_over(status: &JobStatus) -> bool {
     )
 }
 
-/// The exit code a finished job stands for.
+/// Turns the outcome of a finished job into an exit code.
 pub(crate) fn outcome(job: &Job, mirror: bool) -> Result<(), Failure> {
     let name = job.r#ref.clone().unwrap_or_default().name;
     let status = job.status.clone().unwrap_or_default();
@@ -212,8 +211,8 @@ pub(crate) fn outcome(job: &Job, mirror: bool) -> Result<(), Failure> {
     }
 }
 
-/// The exit code of the rank that failed by itself, before those that fell with it; a signal as
-/// shells count it, 128 and up.
+/// The exit code of the rank that failed by itself, not of those that fell with it. A signal counts
+/// as in shells: 128 and the signal's number.
 fn culprit_code(status: &JobStatus) -> Option<u8> {
     let ended = status.ranks.iter().filter_map(|rank| {
         let exit = read_exit(&rank.state)?;

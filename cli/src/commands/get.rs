@@ -27,10 +27,11 @@ use crate::{
 
 /// Show jobs, nodes or events.
 ///
-/// Without a name all objects of the kind are listed, jobs that are over last; with a name the one.
-/// Kinds: jobs (job, mj), nodes (node, mn), events (event, ev). NODES counts the nodes that train
-/// over the nodes wanted; RANGE is what the job can live with; RESTARTS counts how often its
-/// workers were started again (failures, lost nodes, resizes); REASON says why it is as it is.
+/// Without a name it lists all objects of the kind, and jobs that are over last. Kinds: jobs (job,
+/// mj), nodes (node, mn), events (event, ev). NODES is the number of nodes that train over the
+/// number wanted; RANGE is the number of nodes the job can train with; RESTARTS counts how often
+/// its workers were started again (failures, lost nodes, resizes); REASON says why the job is in
+/// this state.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -78,7 +79,7 @@ pub(crate) struct Nodes {
     /// Only this node
     name: Option<String>,
 
-    /// Stay, and print every change
+    /// Stay and print every change
     #[arg(short, long)]
     watch: bool,
 }
@@ -112,11 +113,11 @@ pub(crate) struct Events {
 
 #[derive(Debug, Args)]
 pub(crate) struct ListFlags {
-    /// Jobs of all namespaces
+    /// Show jobs and events of all namespaces
     #[arg(short = 'A', long)]
     all_namespaces: bool,
 
-    /// Stay, and print every change
+    /// Stay and print every change
     #[arg(short, long)]
     watch: bool,
 }
@@ -202,7 +203,7 @@ async fn jobs(cx: &Context, name: Option<String>, flags: &ListFlags) -> Result<(
         format!(" in namespace {namespace}")
     };
     let mut listed = listed.await?;
-    // Stable: within each half the order is that of names.
+    // The sort is stable, so each half keeps the order of names.
     listed.sort_by_key(|job| job.status.as_ref().is_some_and(follow::is_over));
     print_list(cx, listed, namespaced, &format!("No jobs found{place}."))
 }
@@ -272,8 +273,8 @@ pub(crate) async fn events(cx: &Context, args: Events) -> Result<(), Failure> {
         .as_deref()
         .map(|node| node.strip_prefix("node/").unwrap_or(node).to_owned())
         .unwrap_or_default();
-    // Events of nodes belong to no namespace: without a job named, all are shown unless a namespace
-    // is asked for.
+    // Events of nodes belong to no namespace. So without a job's name all events are shown, unless
+    // the user asks for a namespace.
     let namespace = match (&cx.globals.namespace, job.is_empty()) {
         (_, _) if args.list.all_namespaces => String::new(),
         (Some(namespace), _) => namespace.clone(),
@@ -333,7 +334,7 @@ pub(crate) async fn events(cx: &Context, args: Events) -> Result<(), Failure> {
     }
 }
 
-/// All events that fit, oldest first.
+/// All events that match, oldest first.
 pub(crate) async fn list_events(
     client: &Client,
     about: &ListEventsRequest,
@@ -355,8 +356,8 @@ pub(crate) async fn list_events(
     .await
 }
 
-/// Objects one list shows at most: 10,000 jobs are the coordinator's own limit, and it keeps some
-/// 110,000 events.
+/// The most objects that one list shows: the coordinator keeps at most 10,000 jobs and some 110,000
+/// events.
 const LIST_MAX: usize = 120_000;
 
 async fn all_pages<T, F, Fut>(client: &Client, mut page: F) -> Result<Vec<T>, Failure>
@@ -375,7 +376,7 @@ where
     }
 }
 
-/// What is printed of an object in full, without secrets unless they are asked for.
+/// The document of a whole object, without secrets unless the user asks for them.
 fn document<T: Listed>(cx: &Context, item: T) -> T::Document {
     if cx.globals.show_env {
         item.into()
@@ -427,7 +428,7 @@ fn name_line<T: Listed>(item: &T) -> String {
     format!("{}/{}\n", T::KIND, item.name())
 }
 
-/// Prints objects one by one as they change; heads only once.
+/// Prints objects one by one as they change, and the heads only once.
 struct Printer {
     table: Table,
     heads_due: bool,
@@ -451,7 +452,7 @@ impl Printer {
 
     fn print_all<T: Listed>(&mut self, cx: &Context, items: &[T]) -> Result<(), Failure> {
         match cx.format() {
-            // One object after the other, as `kubectl get -w -o json` prints them.
+            // Prints one object after the other, as `kubectl get -w -o json` does.
             Format::Json => items
                 .iter()
                 .try_for_each(|item| cx.print(&output::json(&document(cx, item.clone())))),
@@ -480,17 +481,19 @@ impl Printer {
     }
 }
 
-/// How often a watch shows that only the step went on: often enough to see that it lives.
+/// How often a watch prints a row in which only the step has changed: often enough to see that the
+/// job lives.
 const RESTLESS: Duration = Duration::from_secs(5);
 
-/// What a watch printed last of one object.
+/// The row of one object that a watch printed last.
 struct Shown {
     row: Vec<String>,
     calm: Vec<String>,
     at: Instant,
 }
 
-/// Follows a watch for ever; a row is printed when something a person sees in it has changed.
+/// Follows a watch without end. Prints a row when something in it has changed that a person would
+/// notice.
 async fn print_watch<T, M, W, Fut, R>(
     cx: &Context,
     client: &Client,
@@ -522,7 +525,7 @@ where
                             cx.say(format!("{}/{} deleted", T::KIND, item.name()));
                             continue;
                         }
-                        // Compared at a fixed time: age alone is no change.
+                        // Compared at a fixed time, because a new age alone is no change.
                         let row_of =
                             |item: &T| item.row(0, cx.format() == Format::Wide, namespaced);
                         let (row, calm) = (row_of(&item), row_of(&item.calm()));

@@ -24,15 +24,16 @@ use merge::{Merge, Style};
 /// Print what the ranks of a job wrote.
 ///
 /// Lines of all ranks are merged by time; stdout and stderr of the workers both go to stdout. With
-/// -f the log goes on over restarts and resizes of the job until it is over. What Muster has to say
-/// about the log (a node that cannot be asked, a part that is not kept any more) goes to stderr.
+/// -f the log goes on through restarts and resizes of the job until the job is over. Messages of
+/// Muster about the log (a node cannot be asked, a part is no longer kept) go to stderr.
 ///
-/// A node keeps the newest 64 to 128 MiB of each log, of a job's four newest generations and of the
-/// first that failed.
+/// A node keeps the newest 64 to 128 MiB of each log, for a job's four newest generations and for
+/// the first that failed.
 ///
-/// On a terminal, colours are kept, what moves the cursor is left out, and other control characters
-/// are shown as ^[ and the like. In a pipe or a file, and with --raw, the text is as it was
-/// written. A line that has not ended, as a progress bar's, is printed as far as it goes; when
+/// On a terminal, colours are kept, sequences that move the cursor are left out, and other control
+/// characters are shown as ^[ and the like. In a pipe or a file, and with --raw, the text is
+/// printed as it was written. A line that has not ended, such as a progress bar, is printed as far
+/// as it goes; if another rank's line follows, the rest goes on in a new line.
 /// another rank's line comes in between, it goes on in a new line.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -60,12 +61,12 @@ pub(crate) struct Logs {
     #[arg(short, long)]
     rank: Option<u32>,
 
-    /// Only what was written on this node
+    /// Only what ranks on this node wrote
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
 
-    /// The log of what starts the ranks on each node (torchrun or Muster's launcher), not the
-    /// ranks' own
+    /// Print the log of what starts the ranks on each node (torchrun or Muster's launcher) instead
+    /// of the ranks' own
     #[arg(long, conflicts_with = "rank")]
     launcher: bool,
 
@@ -73,7 +74,7 @@ pub(crate) struct Logs {
     #[arg(short, long, conflicts_with_all = ["generation", "follow"])]
     previous: bool,
 
-    /// This generation [default: the current one, or the last that ran]
+    /// Only this generation [default: the current one, or the last that ran]
     #[arg(short, long, value_name = "G", value_parser = clap::value_parser!(u64).range(1..))]
     generation: Option<u64>,
 
@@ -89,7 +90,7 @@ pub(crate) struct Logs {
     #[arg(long)]
     prefix: bool,
 
-    /// On a terminal, too, print every byte as it was written
+    /// Print every byte as it was written, also on a terminal
     #[arg(long)]
     raw: bool,
 }
@@ -119,11 +120,11 @@ pub(crate) async fn follow_all(
         prefix: true,
         raw: false,
     };
-    // The first generation may be over before this is asked.
+    // The first generation may be over before this request.
     print(cx, client, named, &args, 1).await
 }
 
-/// `since`: the generation to follow from; 0 for the current one.
+/// `since`: the generation to follow from. 0: the current one.
 async fn print(
     cx: &Context,
     client: &Client,
@@ -152,7 +153,7 @@ async fn print(
             previous: args.previous,
             follow: args.follow,
             tail: args.tail.filter(|_| positions.is_empty()),
-            // After a lost connection the logs go on where they were.
+            // After a lost connection each log goes on at its last position.
             since_generation: if fixed {
                 0
             } else {
@@ -187,8 +188,8 @@ async fn print(
                             return Ok(());
                         }
                         Ok(Err(status)) => break status,
-                        // A pause of all ranks. Without -f a slow node must not break the order:
-                        // wait for the end.
+                        // All ranks pause. Without -f a slow node must not break the order, so wait
+                        // for the end.
                         Err(_) if args.follow => cx.print(&merge.flush(Instant::now()))?,
                         Err(_) => merge.hold(),
                     }

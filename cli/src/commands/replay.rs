@@ -1,5 +1,5 @@
-//! `muster replay`: tells a recorded history in plain words. The file says everything itself;
-//! nothing here knows who wrote it.
+//! `muster replay`: prints a recorded history in plain words. The file holds all the words; this
+//! code knows nothing about its writer.
 
 use std::{
     collections::BTreeMap,
@@ -12,15 +12,15 @@ use serde::Deserialize;
 
 use crate::{context::Context, fail::Failure};
 
-/// The only version of the format there is.
+/// The only version of the format so far.
 const VERSION: u64 = 1;
-/// Longest line read; the longest there are name a few hundred nodes.
+/// Bytes of the longest line. The longest real ones name a few hundred nodes.
 const LINE_MAX: usize = 1024 * 1024;
 
 /// Tell a recorded history, event by event.
 ///
-/// Such a file is written by the simulator of Muster's own tests when a history breaks a rule: what
-/// went wrong, what everybody did about it, and at last the rule that was broken.
+/// The simulator of Muster's own tests writes such a file when a history breaks a rule: the faults,
+/// what each part of Muster did about them, and at the end the rule that was broken.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
@@ -37,11 +37,11 @@ pub(crate) struct Replay {
     #[arg(value_name = "FILE")]
     file: String,
 
-    /// Only what concerns this node; may be given more than once
+    /// Only events about this node; may be given more than once
     #[arg(long, value_name = "NODE")]
     node: Vec<String>,
 
-    /// Only what concerns this job, by its name or the uid in the history; may be given more than
+    /// Only events about this job, by its name or its uid in the history; may be given more than
     /// once
     #[arg(long, value_name = "JOB")]
     job: Vec<String>,
@@ -51,7 +51,7 @@ pub(crate) struct Replay {
     step: bool,
 }
 
-/// The first line: what this is a history of.
+/// The first line: the origin of this history.
 #[derive(Debug, Deserialize)]
 struct Head {
     log: String,
@@ -60,9 +60,9 @@ struct Head {
     nodes: Option<u64>,
     planted: Option<String>,
     broken: Option<Broken>,
-    /// How the writer can be made to do it again.
+    /// The command that makes the writer repeat this history.
     again: Option<String>,
-    /// Names by uid.
+    /// Job names by uid.
     #[serde(default)]
     jobs: BTreeMap<String, String>,
 }
@@ -73,7 +73,7 @@ struct Broken {
     what: String,
 }
 
-/// Every other line: one thing that happened.
+/// Every other line: one event.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Happening {
@@ -161,8 +161,8 @@ fn introduction(head: &Head) -> String {
     text + "\n"
 }
 
-/// Faults and broken rules concern everybody who is named in them; a line that names nobody is for
-/// everybody.
+/// An event concerns the nodes and jobs that it names. An event that names none, and a broken rule,
+/// concern every reader.
 fn concerns(args: &Replay, head: &Head, happening: &Happening) -> bool {
     if happening.kind == "broken" {
         return true;
@@ -179,7 +179,7 @@ fn concerns(args: &Replay, head: &Head, happening: &Happening) -> bool {
     is_node && (args.job.is_empty() || happening.jobs.iter().any(called))
 }
 
-/// `+12.345 s` and what happened; what went wrong stands out on the left.
+/// `+12.345 s` and the event. Faults and broken rules have a mark on the left.
 fn line(head: &Head, happening: &Happening) -> String {
     let at = format!(
         "+{}.{:03} s",
@@ -194,8 +194,8 @@ fn line(head: &Head, happening: &Happening) -> String {
         _ => "  ",
     };
     let mut text = happening.text.clone();
-    // With a name's uid goes its generation, as uid7-g2: digits of another uid must not be taken
-    // for it.
+    // Replaces a uid only together with its generation, as uid7-g2, so that the digits of another
+    // uid do not match.
     for uid in happening.jobs.iter().rev() {
         if let Some(name) = head.jobs.get(uid) {
             let short = name.rsplit('/').next().unwrap_or(name);
@@ -205,7 +205,7 @@ fn line(head: &Head, happening: &Happening) -> String {
     format!("{at:>12} {mark} {text}\n")
 }
 
-/// False if the person has had enough.
+/// False: the person wants to stop.
 fn goes_on() -> Result<bool, Failure> {
     if io::stdin().is_terminal() {
         eprint!(":");
@@ -217,7 +217,7 @@ fn goes_on() -> Result<bool, Failure> {
     Ok(read > 0 && !answer.trim_start().starts_with(['q', 'Q']))
 }
 
-/// A file of one JSON object a line.
+/// A file with one JSON object per line.
 struct Lines<'a> {
     input: Box<dyn BufRead>,
     file: &'a str,

@@ -1,4 +1,4 @@
-//! `muster run`: a job from a command line, in torchrun's spelling.
+//! `muster run`: a job from a command line, with torchrun's flags.
 
 use std::env;
 
@@ -62,7 +62,7 @@ pub(crate) struct Run {
     #[arg(long, alias = "max_restarts", value_name = "N")]
     max_restarts: Option<i64>,
 
-    /// Stop workers that have heard nothing of the coordinator for so long, as 60s; 10s to 1h
+    /// Stop workers that have heard nothing of the coordinator for this period, as 60s; 10s to 1h
     /// [default: never]
     #[arg(long, alias = "fence_after", value_name = "PERIOD")]
     fence_after: Option<String>,
@@ -81,12 +81,12 @@ pub(crate) struct Run {
     #[arg(long, alias = "stop_grace_period", value_name = "PERIOD")]
     stop_grace_period: Option<String>,
 
-    /// How long the job trains before it grows onto a node that came [default: 30s]
+    /// How long the job trains before it grows onto a new node [default: 30s]
     #[arg(long, alias = "scale_up_cooldown", value_name = "PERIOD")]
     scale_up_cooldown: Option<String>,
 
-    /// Interpreter, on every node [default: python3]. With --no-python the one that runs torchrun:
-    /// the path of a python3
+    /// Interpreter on every node [default: python3]. With --no-python, the path of the python3 that
+    /// runs torchrun
     #[arg(long, value_name = "PATH")]
     python: Option<String>,
 
@@ -98,12 +98,12 @@ pub(crate) struct Run {
     #[arg(long, alias = "no_python", conflicts_with = "module")]
     no_python: bool,
 
-    /// Of nodes that are known not to go together (CUDA major, GPU model): warn and take them, or
-    /// refuse to mix them [default: warn]
+    /// What to do about nodes that are known not to go together (CUDA major, GPU model): warn and
+    /// use them, or refuse to mix them [default: warn]
     #[arg(long, alias = "node_mix", value_name = "warn|refuse")]
     node_mix: Option<String>,
 
-    /// Priority among jobs that wait; higher goes first
+    /// Priority among jobs that wait; the higher number goes first
     #[arg(long, allow_negative_numbers = true)]
     priority: Option<i64>,
 
@@ -170,7 +170,7 @@ fn read_procs(text: &str) -> Result<Procs, String> {
     }
 }
 
-/// What to tell somebody who gives a flag that torchrun has and Muster does not.
+/// What to tell a user of a flag that torchrun has and Muster does not.
 pub(crate) fn torchrun_hint(flag: &str) -> Option<&'static str> {
     let name = flag
         .trim_start_matches('-')
@@ -241,7 +241,7 @@ pub(crate) async fn run(cx: &Context, args: Run) -> Result<(), Failure> {
     }
 }
 
-/// The job file this command line stands for.
+/// The job file that this command line stands for.
 fn document(
     args: &Run,
     here: &str,
@@ -253,7 +253,7 @@ fn document(
         .split_first()
         .ok_or_else(|| Failure::usage("which script? give its path"))?;
     let interpreter = match &args.python {
-        // A path from here must mean the same file when the workers start elsewhere.
+        // A relative path must mean the same file when the workers start in another directory.
         Some(python) if python.contains('/') => absolute(python, here.as_ref()),
         Some(python) => python.clone(),
         None => "python3".into(),
@@ -331,7 +331,7 @@ fn document(
     }
 }
 
-/// An error of the document in terms of the flag that caused it.
+/// Names the flag that caused an error of the document.
 fn flag_of(error: &muster_core::spec::FieldError) -> String {
     let flag = match error.path.as_str() {
         "metadata.name" => "--name",
@@ -356,7 +356,7 @@ fn flag_of(error: &muster_core::spec::FieldError) -> String {
     format!("{flag}: {}", error.message)
 }
 
-/// For a program that is not Python torchrun is run by the `python3` of the job's PATH.
+/// A program that is not Python is started by a torchrun that the `python3` of the job's PATH runs.
 fn path_to(
     python: &str,
     env: &[EnvVar],
@@ -397,8 +397,8 @@ fn read_env(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Env
     }
 }
 
-/// A name for a job nobody named: the script's, made a label, with something of its own, so that
-/// the next run is another job.
+/// Makes a name for a job without one: the script's name as a label, and a random end, so that the
+/// next run is another job.
 fn name_from(script: &str) -> String {
     let stem = script
         .rsplit(['/', '.'])

@@ -31,7 +31,7 @@ pub(crate) struct Scale {
     #[arg(long, visible_alias = "replicas", value_name = "K")]
     nodes: u32,
 
-    /// Return when the job trains on so many nodes; exit 3 or 6 if it fails or is cancelled
+    /// Return when the job trains on this many nodes; exit 3 or 6 if it fails or is cancelled
     /// meanwhile
     #[arg(long)]
     wait: bool,

@@ -80,7 +80,7 @@ pub(crate) async fn submit(cx: &Context, args: Submit) -> Result<(), Failure> {
     send(cx, document, args.dry_run, &args.end).await
 }
 
-/// Reads and checks a job file; what is wrong with it is the failure.
+/// Reads and checks a job file. The failure tells everything that is wrong with it.
 pub(crate) fn read_job(cx: &Context, file: &str) -> Result<JobDocument, Failure> {
     let text = read_file(file).map_err(|error| Failure::usage(format!("{file}: {error}")))?;
     let here = here()?;
@@ -122,7 +122,8 @@ fn read_file(file: &str) -> Result<Vec<u8>, String> {
     Ok(text)
 }
 
-/// Says which of the job's variables do not do what they say: better here than in a log of NCCL.
+/// Warns of the job's variables that will not have the effect that they ask for. A warning here is
+/// better than one in a log of NCCL.
 fn warn_of(cx: &Context, document: &JobDocument) {
     let Ok((_, spec)) = document.check() else {
         return;
@@ -137,7 +138,7 @@ fn warn_of(cx: &Context, document: &JobDocument) {
     }
 }
 
-/// Sends a checked job and does what was asked for after that.
+/// Sends a checked job and then does what the flags in `end` ask for.
 pub(crate) async fn send(
     cx: &Context,
     document: JobDocument,
@@ -173,7 +174,7 @@ pub(crate) async fn send(
     let request = SubmitRequest {
         r#ref: Some(named.clone()),
         spec: Some(jobs::spec_to_wire(document.spec)),
-        // The same for the second attempt, so that a lost answer cannot make two jobs.
+        // The second attempt uses the same id, so that a lost answer cannot make two jobs.
         request_id: uuid::Uuid::now_v7().to_string(),
         validate_only,
     };

@@ -1,5 +1,5 @@
-//! What a command is about, as kubectl users write it: `job digits`, `job/digits`, `mj digits`,
-//! `nodes`.
+//! The object that a command is about, as kubectl users write it: `job digits`, `job/digits`, `mj
+//! digits`, `nodes`.
 
 use crate::fail::Failure;
 
@@ -53,7 +53,7 @@ pub(crate) fn read(words: &[String]) -> Result<Target, Failure> {
     }
 }
 
-/// As [`read`], but a word that is no kind is the name of a job.
+/// Like [`read`], but a word that is not a kind is the name of a job.
 pub(crate) fn read_or_job(words: &[String]) -> Result<Target, Failure> {
     match words {
         [only] if !only.contains('/') => Ok(Target {

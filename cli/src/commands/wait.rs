@@ -27,7 +27,8 @@ pub(crate) struct Wait {
     /// Name of the job
     job: String,
 
-    /// What to wait for: training with all members, over whatever the end, or forgotten
+    /// What to wait for: running (all members train), complete (the job is over, however it ended)
+    /// or deleted
     #[arg(
         long = "for",
         value_enum,
@@ -52,10 +53,10 @@ enum State {
     Deleted,
 }
 
-/// One request waits this long at most, so that a coordinator that hangs is noticed.
+/// The longest time for one request, so that a coordinator that hangs is noticed.
 const ONE_REQUEST: Duration = Duration::from_secs(60);
-/// The coordinator answers by itself when the time is over; the client's own deadline is only for
-/// one that does not.
+/// The coordinator answers by itself when the time is over. The client's own deadline comes later,
+/// and is only for a coordinator that does not answer.
 const ANSWER_SLACK: Duration = Duration::from_secs(5);
 
 pub(crate) async fn wait(cx: &Context, args: Wait) -> Result<(), Failure> {
@@ -97,7 +98,7 @@ pub(crate) async fn wait(cx: &Context, args: Wait) -> Result<(), Failure> {
                     )));
                 }
                 match status.code() {
-                    // Gone already, or gone while we waited: that is what was asked for.
+                    // The job is gone, as the user asked for; it may have been gone before.
                     Code::NotFound if args.wait_for == State::Deleted => {
                         return say_done(cx, &args, &named.name);
                     }

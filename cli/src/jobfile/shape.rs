@@ -1,8 +1,8 @@
-//! Which fields a `MusterJob` document has and of what type: a table, walked over a [`Node`].
+//! The fields of a `MusterJob` document and their types: a table that is walked over a [`Node`].
 //!
-//! The types of `muster_core::spec` are the truth; a test holds this table to them. It exists
-//! beside them because serde stops at the first error and knows no lines, and a user with three
-//! mistakes wants three lines.
+//! The types of `muster_core::spec` decide, and a test compares this table with them. The table
+//! exists because serde stops at the first error and knows no lines, but a user with three mistakes
+//! wants to see three lines.
 
 use serde_json::{Map, Value as Json};
 
@@ -14,7 +14,7 @@ use super::{
 
 pub(super) enum Shape {
     Text,
-    /// A text that must be there.
+    /// A text that must not be missing.
     NeededText,
     Whole,
     List(&'static Shape),
@@ -64,8 +64,8 @@ pub(super) const DOCUMENT: Shape = Shape::Object(&[
     ),
 ]);
 
-/// Reads a node as this shape. What is wrong goes to `findings` and is left out of the answer, as
-/// is `null`, which means "not set" as it does in Kubernetes.
+/// Reads a node as this shape. Wrong parts are added to `findings` and left out of the answer.
+/// `null` is left out too: it means "not set", as in Kubernetes.
 pub(super) fn read(
     node: &Node,
     shape: &Shape,
@@ -200,8 +200,8 @@ mod tests {
 
     use super::*;
 
-    /// Every field set, written with no `..default()`: a new field in core does not compile here
-    /// until it is given a value.
+    /// Sets every field without `..default()`, so a new field in core does not compile here until
+    /// it has a value.
     fn full() -> JobDocument {
         let text = || Some("x".to_owned());
         JobDocument {

@@ -1,6 +1,6 @@
 //! "Did you mean ...?" for a misspelt field name.
 
-/// What people bring from torchrun, Kubernetes and Slurm, and what it is called here.
+/// Names that users of torchrun, Kubernetes and Slurm write, and our names for them.
 const HABITS: [(&str, &str); 14] = [
     ("nnodes", "replicas"),
     ("nodes", "replicas"),
@@ -18,7 +18,7 @@ const HABITS: [(&str, &str); 14] = [
     ("maxrestarts", "restartPolicy"),
 ];
 
-/// The known name most likely meant, if any is near enough.
+/// The known name that is most likely meant. `None`: none is near enough.
 pub(super) fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
     let folded = fold(written);
     if let Some(same) = known.iter().find(|name| fold(name) == folded) {
@@ -33,12 +33,11 @@ pub(super) fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
         .iter()
         .map(|name| (distance(&folded, &fold(name)), *name))
         .min()?;
-    // A third of the letters wrong is another word.
+    // If more than a third of the letters differ, it is another word.
     (distance <= (folded.chars().count() / 3).max(1)).then_some(name)
 }
 
-/// Case and separators are how names are spelt, not which name is meant: `min_replicas` is
-/// `minReplicas`.
+/// Removes case and separators, in which names are often misspelt: `min_replicas` is `minReplicas`.
 fn fold(name: &str) -> String {
     name.chars()
         .filter(|c| !matches!(c, '_' | '-' | ' '))
@@ -46,9 +45,9 @@ fn fold(name: &str) -> String {
         .collect()
 }
 
-/// Edits from one text to the other: insert, delete, replace, or swap two neighbours (the optimal
-/// string alignment distance, by the table of Wagner and Fischer, three rows of it at a time). Long
-/// texts are no misspelling of ours and are not compared.
+/// The number of edits from one text to the other: insert, delete, replace, or swap two neighbours.
+/// This is the optimal string alignment distance, computed with three rows of the table of Wagner
+/// and Fischer. A long text is no misspelt name and is not compared.
 fn distance(from: &str, to: &str) -> usize {
     const LONGEST: usize = 64;
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());

@@ -1,7 +1,7 @@
 //! A YAML or JSON text as a tree in which every value knows its line and column.
 //!
-//! Reading stops at the first error of syntax; everything after syntax is judged on the tree, so
-//! that all errors of a file are found at once and each can say where it is.
+//! Reading stops at the first syntax error. All other checks work on the tree, so all errors of a
+//! file are found at once and each has its place.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ impl Place {
     pub(crate) const START: Place = Place { line: 1, column: 1 };
 
     fn of(location: Location) -> Place {
-        // The parser says 0 where it does not know.
+        // The parser gives 0 if it does not know the place.
         Place {
             line: location.line().max(1),
             column: location.column().max(1),
@@ -52,14 +52,14 @@ pub(crate) struct Entry {
     pub(crate) node: Node,
 }
 
-/// Reads exactly one document. The error is one of syntax.
+/// Reads exactly one document. An error is a syntax error.
 pub(crate) fn parse(text: &str) -> Result<Node, (Place, String)> {
     let options = serde_saphyr::options! {
         with_snippet: false,
-        // `yes` and `no` are booleans, as they are for kubectl: one file serves both.
+        // `yes` and `no` are booleans, as for kubectl, so that the same file works for both.
         strict_booleans: false,
-        // The fullest legal job has 256 commands, 256 arguments and 256 variables of 4 nodes each,
-        // and 30 others.
+        // The largest legal job has 256 commands, 256 arguments and 256 variables of 4 nodes each,
+        // and 30 other nodes.
         budget: serde_saphyr::budget! { max_nodes: 4_096, max_depth: 64 },
     };
     let spanned: Spanned<Value> =
@@ -92,8 +92,8 @@ fn syntax_error(error: &serde_saphyr::Error) -> (Place, String) {
 
 const TOO_LARGE: &str = "is too large or too deeply nested for a job";
 
-/// The parser's text without the place it may bring: `line 1 column 2: text`, `text at line 1,
-/// column 2`.
+/// The parser's message without the place that it may contain: `line 1 column 2: text`, `text at
+/// line 1, column 2`.
 fn without_place(text: &str) -> &str {
     let text = match text.split_once(": ") {
         Some((head, rest)) if head.starts_with("line ") => rest,

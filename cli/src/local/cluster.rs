@@ -1,4 +1,4 @@
-//! The record of a local cluster: `cluster.json`, and the lock of those who change it.
+//! The record of a local cluster: `cluster.json`, and the lock of the commands that change it.
 
 use std::{
     collections::BTreeMap,
@@ -19,14 +19,14 @@ use crate::fail::Failure;
 
 const RECORD: &str = "cluster.json";
 const LOCK: &str = "lock";
-/// Format of the record; another number is another program's.
+/// Format of the record. A record with another number was written by another version.
 const VERSION: u32 = 1;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Cluster {
     version: u32,
-    /// Endpoint of the coordinator; empty until it first served.
+    /// Endpoint of the coordinator. Empty until it has served for the first time.
     pub(super) server: String,
     pub(super) coordinator: Option<Identity>,
     pub(super) nodes: BTreeMap<String, Node>,
@@ -39,13 +39,13 @@ pub(super) struct Node {
     pub(super) slots: u32,
     #[serde(default)]
     pub(super) labels: Vec<String>,
-    /// The scenario it was made from, if it only looks like a machine.
+    /// The scenario that the node's simulated machine was made from, if it has one.
     #[serde(default)]
     pub(super) hardware: Option<String>,
-    /// Which of this machine's GPUs are its own, as the agent's --gpus.
+    /// The GPUs of this machine that the node owns, in the form of the agent's --gpus.
     #[serde(default)]
     pub(super) gpus: Option<String>,
-    /// Launchers that it keeps ready for jobs to come.
+    /// How many launchers the node keeps ready for jobs to come.
     #[serde(default)]
     pub(super) warm_pool: u32,
 }
@@ -93,7 +93,7 @@ impl Cluster {
         }
     }
 
-    /// A cluster must be there.
+    /// The record of the cluster, or an error if there is none.
     pub(super) fn existing(dir: &Path) -> Result<Cluster, Failure> {
         Cluster::load(dir)?.ok_or_else(|| {
             Failure::request(format!(
@@ -125,7 +125,7 @@ impl Cluster {
             .chain(self.nodes.values().filter_map(|node| node.agent.as_ref()))
     }
 
-    /// Replaces the record; after a crash there is the old one or the new one.
+    /// Replaces the record. After a crash either the old or the new one is there.
     pub(super) fn save(&self, dir: &Path) -> Result<(), Failure> {
         let write = || -> io::Result<()> {
             let temporary = dir.join(format!("{RECORD}.tmp"));
@@ -143,8 +143,8 @@ impl Cluster {
             .map_err(|error| Failure::request(format!("{}: {error}", dir.join(RECORD).display())))
     }
 
-    /// Removes what a cluster keeps in its directory and nothing else; the directory itself only if
-    /// that leaves it empty.
+    /// Removes only what a cluster keeps in its directory, and the directory itself only if it is
+    /// empty then.
     pub(super) fn remove(dir: &Path) -> io::Result<()> {
         let gone = |result: io::Result<()>| match result {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -171,14 +171,14 @@ pub(super) fn node_dir(dir: &Path, name: &str) -> PathBuf {
     dir.join(NODES).join(name)
 }
 
-/// Held by a command that changes the cluster; given up when dropped.
+/// The lock that a command holds while it changes the cluster. Dropping it releases it.
 #[derive(Debug)]
 pub(super) struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes the lock of an existing directory; waits for another command to be done with it.
+    /// Takes the lock of an existing directory. Waits until another command has released it.
     pub(super) async fn take(dir: &Path) -> Result<Lock, Failure> {
         let path = dir.join(LOCK);
         let file = File::options()
@@ -203,24 +203,23 @@ impl Lock {
     }
 }
 
-/// The lock and the record of a cluster that must be there.
+/// The lock and the record of a cluster that must exist.
 pub(super) async fn open(dir: &Path) -> Result<(Lock, Cluster), Failure> {
     Cluster::existing(dir)?;
     let lock = Lock::take(dir).await?;
-    // Whoever had the lock before may have changed it, or ended it.
+    // The previous holder of the lock may have changed the cluster, or ended it.
     Ok((lock, Cluster::existing(dir)?))
 }
 
-/// Killing and starting take less than a second; who waits longer than this waits for a start that
-/// hangs.
+/// Killing and starting take less than a second. A longer wait means that a start hangs.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_LOOK: Duration = Duration::from_millis(10);
 
-/// Makes the directory of a new cluster, or refuses one that is somebody else's.
+/// Makes the directory of a new cluster. Refuses a directory that somebody else uses.
 pub(super) fn prepare(dir: &Path) -> Result<(), Failure> {
     let foreign = coordinator_dir(dir).exists() || dir.join(NODES).exists();
     if foreign && !dir.join(RECORD).exists() {
-        // `down` removes these two; they must be ours.
+        // `down` removes these two, so they must be ours.
         return Err(Failure::request(format!(
             "{} holds a directory `coordinator` or `nodes` that no local cluster has made; choose another --dir",
             dir.display()
@@ -238,8 +237,8 @@ pub(super) fn prepare(dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes a directory, and those above it, that nobody else can look into: logs and state tell what
-/// jobs were given. One that is there already stays as it is.
+/// Makes a directory, and those above it, that only its user can read, because logs and state
+/// contain what jobs were given. An existing directory stays as it is.
 pub(super) fn make_private(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new()
         .recursive(true)

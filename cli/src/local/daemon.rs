@@ -1,5 +1,5 @@
-//! One daemon of a local cluster: started so that it outlives this command and its terminal, and
-//! waited for until it serves.
+//! One daemon of a local cluster. It is started so that it outlives this command and its terminal,
+//! and the command waits until it serves.
 
 use std::{
     env,
@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 use super::process::{Identity, MARK};
 use crate::fail::Failure;
 
-/// Name of the hidden command that a daemon is started through.
+/// Name of the hidden command that starts a daemon.
 pub(crate) const DETACH: &str = "__detach";
 
 #[derive(Debug, Args)]
@@ -30,8 +30,8 @@ pub(crate) struct Detach {
     words: Vec<OsString>,
 }
 
-/// Leaves the terminal's session and becomes the given program: its pid stays, so whoever started
-/// it knows it.
+/// Leaves the terminal's session and executes the given program. The pid stays the same, so the
+/// starter knows it.
 pub(crate) fn detach(args: &Detach) -> Result<(), Failure> {
     rustix::process::setsid()
         .map_err(|error| Failure::request(format!("leave the session: {error}")))?;
@@ -43,7 +43,7 @@ pub(crate) fn detach(args: &Detach) -> Result<(), Failure> {
     Err(Failure::request(format!("{}: {error}", program.display())))
 }
 
-/// A program of ours: in `bin_dir`, else beside this one.
+/// The path of one of our programs: in `bin_dir`, else beside this one.
 pub(super) fn binary(bin_dir: Option<&Path>, name: &str) -> Result<PathBuf, Failure> {
     let dir = match bin_dir {
         Some(dir) => dir.to_owned(),
@@ -84,7 +84,7 @@ pub(super) fn spawn(
         |what: &str, error: std::io::Error| Failure::request(format!("{name}: {what}: {error}"));
     super::cluster::make_private(&dir.join("state"))
         .map_err(|error| failed("make its directory", error))?;
-    // Of a cluster that an earlier version made.
+    // An earlier version may have made the directory.
     fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
         .map_err(|error| failed("close its directory", error))?;
     match fs::remove_file(ready_file(dir)) {
@@ -127,25 +127,25 @@ pub(super) fn ready_file(dir: &Path) -> PathBuf {
     dir.join("ready.json")
 }
 
-/// What a daemon writes once it serves.
+/// The file that a daemon writes once it serves.
 #[derive(Debug, Deserialize)]
 pub(super) struct Ready {
-    /// Only the coordinator has one.
+    /// The coordinator's address. Empty: the daemon is an agent.
     #[serde(default)]
     pub(super) endpoint: String,
     pid: i32,
 }
 
-/// Between looks at the ready file: a daemon starts in tens of milliseconds.
+/// The pause between two looks at the ready file. A daemon starts in tens of milliseconds.
 const LOOK: Duration = Duration::from_millis(20);
-/// Lines of its log that a daemon which failed to start is remembered by.
+/// How many lines of its log are shown if a daemon fails to start.
 const LAST_WORDS: usize = 15;
 
 impl Starting {
     /// Waits until the daemon serves, has ended, or the time is over.
     pub(super) async fn ready(mut self, until: Instant) -> Result<Ready, Failure> {
         loop {
-            // Written at once by a rename, so what can be read is whole.
+            // A rename puts the file there, so a readable file is complete.
             if let Ok(text) = fs::read(ready_file(&self.dir))
                 && let Ok(ready) = serde_json::from_slice::<Ready>(&text)
                 && ready.pid == self.identity.pid

@@ -1,4 +1,4 @@
-//! Ending a local cluster so that nothing of it is left.
+//! Ends a local cluster so that nothing of it is left.
 
 use std::{
     collections::BTreeSet,
@@ -22,10 +22,10 @@ use super::{
 };
 use crate::{context::Context, fail::Failure};
 
-/// What the daemons may take to end in order before they are killed. They have nothing to save that
-/// is not saved, and a person waits.
+/// How long the daemons may take to end gracefully before they are killed. They have no unsaved
+/// state, and a person waits.
 const DAEMON_GRACE: Duration = Duration::from_secs(1);
-/// Between looks at workers that are saving their state.
+/// The pause between two looks at workers that save their state.
 const LOOK: Duration = Duration::from_millis(20);
 
 pub(super) async fn down(cx: &Context, dir: &Path, args: &Down) -> Result<(), Failure> {
@@ -44,8 +44,8 @@ pub(super) async fn down(cx: &Context, dir: &Path, args: &Down) -> Result<(), Fa
         runners.extend(nodes::runners(&cluster::node_dir(dir, name)));
     }
     runners.retain(|(_, runner)| runner.is_alive());
-    // The coordinator and the agents first: nobody shall form a new world out of the one that is
-    // being stopped.
+    // End the coordinator and the agents first, so that they do not form a new world from the one
+    // that is being stopped.
     for daemon in &daemons {
         daemon.signal(Signal::TERM);
     }
@@ -85,15 +85,15 @@ pub(super) async fn down(cx: &Context, dir: &Path, args: &Down) -> Result<(), Fa
     cx.print("local cluster down\n")
 }
 
-/// Tells every runner to stop its group, and waits until only the runners are left or the grace is
-/// over.
+/// Tells every runner to stop its group. Waits until only the runners are left, or the grace period
+/// is over.
 async fn stop_workers(cx: &Context, runners: &[(PathBuf, Identity)], grace: Duration) {
     if runners.is_empty() {
         return;
     }
     let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     for (run, _) in runners {
-        // One that cannot be asked is killed below.
+        // A runner that cannot be asked is killed below.
         let _ = ask_to_stop(run, grace_ms);
     }
     let alone: BTreeSet<Identity> = runners.iter().map(|(_, runner)| runner.clone()).collect();
@@ -101,8 +101,8 @@ async fn stop_workers(cx: &Context, runners: &[(PathBuf, Identity)], grace: Dura
     let begun = Instant::now();
     let mut said = false;
     while begun.elapsed() < grace {
-        // Only descendants: the mark of the directory is on processes that are not the runners'
-        // too.
+        // Look only at descendants: processes that do not belong to runners carry the directory's
+        // mark too.
         let workers = process::descendants(&known);
         if workers.is_empty() {
             return;
@@ -119,8 +119,8 @@ async fn stop_workers(cx: &Context, runners: &[(PathBuf, Identity)], grace: Dura
     }
 }
 
-/// The runner's own protocol: one JSON object per line on its control socket. The path goes through
-/// a descriptor of the directory, because a socket's address has room for 108 bytes only.
+/// Speaks the runner's own protocol: one JSON object per line on its control socket. The path goes
+/// through a descriptor of the directory, because a socket's address has room for only 108 bytes.
 fn ask_to_stop(run: &Path, grace_ms: u64) -> io::Result<()> {
     let dir = File::open(run)?;
     let mut socket =
@@ -128,12 +128,13 @@ fn ask_to_stop(run: &Path, grace_ms: u64) -> io::Result<()> {
     socket.set_write_timeout(Some(Duration::from_secs(1)))?;
     let request = json!({"v": 1, "id": 1, "cmd": "stop", "grace_ms": grace_ms, "reason": "muster local down"});
     socket.write_all(format!("{request}\n").as_bytes())?;
-    // The answer says that it was heard; hanging up before might lose the request.
+    // Wait for the answer, which says that the request was heard: hanging up before that might lose
+    // it.
     socket.set_read_timeout(Some(Duration::from_secs(1)))?;
     io::Read::read(&mut socket, &mut [0; 1]).map(|_| ())
 }
 
-/// What should not be there any more.
+/// What is left although it should be gone.
 fn leftovers(dir: &Path, server: &str, living: &BTreeSet<Identity>) -> Vec<String> {
     let mut left = Vec::new();
     if !living.is_empty() {
@@ -161,7 +162,7 @@ fn leftovers(dir: &Path, server: &str, living: &BTreeSet<Identity>) -> Vec<Strin
 
 fn remove_sockets(dir: &Path) {
     for socket in sockets(dir) {
-        // A dead socket's file is only untidy.
+        // The file of a dead socket does no harm.
         let _ = fs::remove_file(socket);
     }
 }

@@ -1,7 +1,8 @@
-//! Nodes of a local cluster that look like GPU machines: `muster-hardware` makes each a machine of
-//! its own below its directory, and breaks it.
+//! Nodes of a local cluster that look like GPU machines. `muster-hardware` makes a machine for each
+//! node below the node's directory, and breaks it.
 //!
-//! The CLI knows no fault and no machine; what `muster-hardware` refuses is told in its words.
+//! The CLI knows no faults and no machines. It passes on the text with which `muster-hardware`
+//! refuses a request.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -16,8 +17,8 @@ fn machine_dir(home: &Path) -> PathBuf {
     home.join("hardware")
 }
 
-/// Makes the machine, unless the node has it from an earlier start, and answers with the agent's
-/// flags for it.
+/// Makes the machine, unless the node has one from an earlier start. Returns the agent's flags for
+/// it.
 pub(super) fn flags(
     bin_dir: Option<&Path>,
     home: &Path,

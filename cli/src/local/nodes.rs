@@ -1,4 +1,4 @@
-//! Doing to parts of a local cluster what happens to machines.
+//! Does to parts of a local cluster what happens to real machines.
 
 use std::{
     collections::BTreeSet,
@@ -37,15 +37,15 @@ pub(super) async fn kill_node(cx: &Context, dir: &Path, name: &str) -> Result<()
     }
 }
 
-/// The runners of a node that may live, each with its directory.
+/// The runners of a node that may still live, each with its directory.
 pub(super) fn runners(home: &Path) -> Vec<(PathBuf, Identity)> {
     let Ok(runs) = fs::read_dir(home.join("state/runs")) else {
         return Vec::new();
     };
     let read = |run: PathBuf| {
         let text = fs::read(run.join("runner.json")).ok()?;
-        // One that is damaged names nobody; its processes are found by the directory that they
-        // name.
+        // A damaged record is skipped. The runner's processes are then found by the directory that
+        // they name.
         Some((
             run,
             serde_json::from_slice(muster_sealed::open(&text).ok()?).ok()?,

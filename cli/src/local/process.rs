@@ -1,8 +1,8 @@
-//! Processes of this machine, named so that a name can never mean another process, and whole trees
-//! of them.
+//! Processes of this machine, identified so that no other process can be meant, and whole trees of
+//! them.
 //!
 //! A signal goes through a pidfd that was checked against the start time, so it cannot hit a
-//! stranger who got the pid later.
+//! process that got the pid later.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-/// One process for ever: pids come again, (boot, pid, start time) does not.
+/// Identifies one process for ever: a pid is used again, but (boot, pid, start time) is not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Identity {
@@ -38,25 +38,25 @@ impl Identity {
         })
     }
 
-    /// Whether this very process lives. A zombie does not: it only waits to be counted.
+    /// Whether exactly this process lives. A zombie does not live: it only waits for its parent.
     pub(super) fn is_alive(&self) -> bool {
         boot_id().is_ok_and(|boot| boot == self.boot_id)
             && Stat::of(self.pid)
                 .is_ok_and(|stat| stat.start_time == self.start_time && stat.is_alive())
     }
 
-    /// Sends a signal if this very process lives.
+    /// Sends a signal if exactly this process lives.
     pub(super) fn signal(&self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.pid) else {
             return;
         };
-        // Opened before the check: from here on the descriptor means one process, whoever it is.
+        // Open the descriptor before the check: it means the same process from here on.
         let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else {
             return;
         };
         if self.is_alive() {
-            // Fails only if the process has ended meanwhile, or is another user's: then it stays,
-            // and is reported as left.
+            // Fails only if the process has ended meanwhile or belongs to another user. It then
+            // stays, and is reported as left.
             let _ = pidfd_send_signal(&handle, signal);
         }
     }
@@ -85,8 +85,8 @@ impl Stat {
     }
 
     fn parse(text: &[u8]) -> Option<Stat> {
-        // The name stands in brackets and may hold anything, also brackets: the fields count from
-        // the last one.
+        // The name stands in brackets and may contain brackets, so the fields count from the last
+        // one.
         let end = text.iter().rposition(|byte| *byte == b')')?;
         let rest = std::str::from_utf8(&text[end + 1..]).ok()?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -99,23 +99,22 @@ impl Stat {
         })
     }
 
-    /// The state is the first thread's: where others end after it, they still hold the process's
-    /// sockets and files.
+    /// The state is that of the first thread. If other threads live longer, they still hold the
+    /// process's sockets and files.
     fn is_alive(self) -> bool {
         !matches!(self.state, b'Z' | b'X') || self.threads > 1
     }
 }
 
-/// Variable that the daemons of a local cluster are started with: their directory. They do not hand
-/// it on.
+/// The variable that names a daemon's directory in its environment. Daemons do not pass it on.
 pub(super) const MARK: &str = "MUSTER_LOCAL_PART";
-/// Variables by which what a runner starts names the runner's directory. A rank has none: it is
-/// found as a descendant.
+/// Variables that name the runner's directory in the environment of the programs that it starts. A
+/// rank has none of them: it is found as a descendant.
 const RUN_MARKS: [&str; 2] = ["MUSTER_SHIM_DIR", "PYTHON_EXEC"];
 /// The program that names its directory on its command line.
 const RUNNER: &str = "muster-runner";
 
-/// All living processes that carry the mark of a directory at or below `dir`, the given ones, and
+/// All living processes that carry the mark of a directory at or below `dir`, the known ones, and
 /// all their descendants.
 pub(super) fn tree(dir: &Path, known: &[Identity]) -> BTreeSet<Identity> {
     let Ok(boot) = boot_id() else {
@@ -136,7 +135,7 @@ pub(super) fn tree(dir: &Path, known: &[Identity]) -> BTreeSet<Identity> {
     living(&all, &boot, with_descendants(&all, roots))
 }
 
-/// All living descendants of these, without themselves.
+/// All living descendants of these processes, without the processes themselves.
 pub(super) fn descendants(known: &[Identity]) -> BTreeSet<Identity> {
     let Ok(boot) = boot_id() else {
         return BTreeSet::new();
@@ -192,7 +191,7 @@ fn all_processes() -> BTreeMap<i32, Stat> {
     let pids = entries
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    // Those that end while we look are simply not there.
+    // A process that ends meanwhile is left out.
     pids.filter_map(|pid| Some((pid, Stat::of(pid).ok()?)))
         .collect()
 }
@@ -216,18 +215,18 @@ fn is_marked(pid: i32, dir: &Path) -> bool {
     let is_runner = cmdline
         .next()
         .is_some_and(|program| Path::new(OsStr::from_bytes(program)).ends_with(RUNNER));
-    // A runner that has not written its record yet is known by this alone.
+    // A runner that has not written its record yet is found only by its command line.
     has_mark || (is_runner && cmdline.any(is_below))
 }
 
-/// How long SIGKILL may take: a process waiting in the kernel for a disk ends late, not never.
+/// How long SIGKILL may take. A process that waits in the kernel for a disk ends late, but it ends.
 pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between looks at processes that are about to end or stop, which takes microseconds to
-/// milliseconds.
+/// The pause between two looks at processes that are about to end or stop, which takes microseconds
+/// to milliseconds.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Kills whole trees at one moment: `find` is asked again until freezing what it found has left
-/// nothing new to find. The answer is how many were killed, or who is left.
+/// Kills whole trees at one moment. It freezes the processes that `find` returns, and asks `find`
+/// again until there are no new ones. Returns how many were killed, or those that are left.
 pub(super) async fn cut(
     find: impl Fn() -> BTreeSet<Identity>,
 ) -> Result<usize, BTreeSet<Identity>> {
@@ -240,8 +239,8 @@ pub(super) async fn cut(
         for process in &new {
             process.signal(Signal::STOP);
         }
-        // A fork under way completes before the stop takes hold; only then is another look worth
-        // something.
+        // A fork that has begun completes before the stop takes effect, so another look is useful
+        // only after the stop.
         let until = Instant::now() + Duration::from_secs(1);
         while new.iter().any(is_on_its_feet) && Instant::now() < until {
             sleep(LOOK).await;
@@ -259,14 +258,14 @@ pub(super) async fn cut(
     }
 }
 
-/// Alive, and neither stopped nor traced.
+/// Whether it lives, and is neither stopped nor traced.
 fn is_on_its_feet(process: &Identity) -> bool {
     Stat::of(process.pid).is_ok_and(|stat| {
         stat.start_time == process.start_time && !matches!(stat.state, b'T' | b't' | b'Z' | b'X')
     })
 }
 
-/// Waits until all of these are gone; those that are not in time.
+/// Waits until all of these are gone. Returns those that were not gone in time.
 pub(super) async fn wait_gone(
     mut processes: BTreeSet<Identity>,
     timeout: Duration,

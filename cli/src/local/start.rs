@@ -1,4 +1,4 @@
-//! Starting a local cluster, and parts of it again.
+//! Starts a local cluster, and starts parts of it again.
 
 use std::{ffi::OsString, path::Path, time::Duration};
 
@@ -62,7 +62,8 @@ pub(super) async fn up(cx: &Context, dir: &Path, args: Up) -> Result<(), Failure
             }
         }
         Err(failure) => {
-            // Nothing half-started stays behind; logs and state do, for whoever asks why.
+            // Stop everything that was half started. Logs and state stay, to show why the start
+            // failed.
             if let Err(left) = process::cut(|| process::tree(dir, &[])).await {
                 cx.warn(format!("could not stop {}", process::named(&left)));
             }
@@ -80,8 +81,8 @@ async fn start_all(cx: &Context, dir: &Path, args: &Up) -> Result<Cluster, Failu
     let mut agents = Vec::new();
     for number in 1..=args.nodes {
         let name = format!("node-{number}");
-        // Several agents on one machine would all report the same GPUs: each gets its part, in the
-        // order of their index.
+        // Several agents on one machine would all report the same GPUs. So each gets its share, in
+        // the order of their index.
         let gpus = args
             .node
             .hardware
@@ -136,7 +137,7 @@ pub(super) async fn add_node(cx: &Context, dir: &Path, args: AddNode) -> Result<
             "{name} exists already; `muster local start-node {name}` starts it again"
         )));
     }
-    // The GPUs are given out already.
+    // The GPUs belong to the nodes that were started with the cluster.
     let gpus = hardware.is_none().then(|| "none".to_owned());
     cluster.nodes.insert(
         name.clone(),
@@ -223,7 +224,8 @@ pub(super) async fn start_coordinator(
     cx.print(&format!("coordinator serves at {}\n", cluster.server))
 }
 
-/// Starts the coordinator at `listen`, waits until it serves, and records both.
+/// Starts the coordinator at `listen`, waits until it serves, and records its process and its
+/// address.
 async fn coordinator(
     dir: &Path,
     cluster: &mut Cluster,
@@ -308,10 +310,10 @@ fn flat<const N: usize>(flags: [(&str, OsString); N]) -> Vec<OsString> {
         .collect()
 }
 
-/// Between questions to the coordinator: agents connect in tens of milliseconds.
+/// The pause between two questions to the coordinator. Agents connect in tens of milliseconds.
 const ASK: Duration = Duration::from_millis(50);
 
-/// Waits until the coordinator calls all these nodes Ready.
+/// Waits until the coordinator says that all these nodes are Ready.
 async fn nodes_ready(
     cx: &Context,
     server: &str,

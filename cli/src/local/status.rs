@@ -1,4 +1,4 @@
-//! What lives of a local cluster.
+//! The living parts of a local cluster.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -36,7 +36,8 @@ struct Part {
     pid: Option<i32>,
     /// Living processes of this part: the daemon, its runners and their workers.
     processes: usize,
-    /// What the coordinator says of the node; of the coordinator, whether it answers.
+    /// The node's state according to the coordinator. For the coordinator itself: whether it
+    /// answers.
     state: String,
     log: String,
 }

@@ -19,10 +19,10 @@ use super::{
     usage, words,
 };
 
-/// Newest events shown; the rest is `muster events`.
+/// How many of the newest events are shown. `muster events` shows the others.
 pub(crate) const EVENTS_SHOWN: usize = 20;
 
-/// Ranks named that have not joined: enough to see one node, or one rank of each.
+/// How many ranks that have not joined are named: enough to see one node, or one rank of each node.
 const JOINING_SHOWN: usize = 8;
 
 #[derive(Default)]
@@ -37,7 +37,7 @@ impl Page {
         }
     }
 
-    /// A table under a heading, or a word where there is nothing.
+    /// A table under a heading, or the word "none".
     fn table(&mut self, name: &str, heads: Vec<&'static str>, rows: &[Vec<String>]) {
         if rows.is_empty() {
             return self.field(name, "none");
@@ -49,7 +49,7 @@ impl Page {
     }
 }
 
-/// `show_env`: the values of environment variables, too.
+/// `show_env`: also show the values of environment variables.
 pub(crate) fn job(job: &v1::Job, events: &[v1::Event], now_us: u64, show_env: bool) -> String {
     let named = job.r#ref.clone().unwrap_or_default();
     let status = job.status.clone().unwrap_or_default();
@@ -152,7 +152,8 @@ fn restarts(count: u32) -> String {
     }
 }
 
-/// For whom the others wait before the first step: a start that hangs has its culprit here.
+/// The ranks that the others wait for before the first step. If a start hangs, one of them is the
+/// cause.
 fn joining(ranks: &[v1::RankStatus]) -> String {
     let missing: Vec<_> = ranks
         .iter()
@@ -243,7 +244,8 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
     );
 }
 
-/// What the members' interpreters have; who has it, where they differ.
+/// The software of the members' interpreters. If members differ, the names of the nodes follow each
+/// version.
 fn software(page: &mut Page, members: &[v1::MemberStatus]) {
     let mut nodes_of: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for member in members {
@@ -291,7 +293,7 @@ fn member(member: &v1::MemberStatus) -> Vec<String> {
     ]
 }
 
-/// A word as a shell would need it, so that the command can be copied.
+/// Quotes a word as a shell needs it, so that the command can be copied.
 fn quoted(word: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(safe) {

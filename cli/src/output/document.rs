@@ -1,7 +1,7 @@
-//! Objects as `-o json` and `-o yaml` print them: the shape of the Kubernetes object, camelCase,
-//! stable.
+//! Objects as `-o json` and `-o yaml` print them: the stable form of the Kubernetes object, in
+//! camelCase.
 //!
-//! `get job -o yaml` holds everything `submit -f` reads, and more: identity and status.
+//! `get job -o yaml` contains everything that `submit -f` reads, plus identity and status.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ struct Status {
     nodes: u32,
     nodes_running: u32,
     restarts: u32,
-    /// Nodes wanted now.
+    /// How many nodes the job wants now.
     replicas: u32,
     last_step: Option<u64>,
     store_node: Option<String>,
@@ -148,13 +148,13 @@ struct NodeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     warm_pool: Option<WarmPool>,
     findings: Vec<Finding>,
-    /// None: its agent has sent none to this coordinator yet.
+    /// `None`: its agent has not sent a usage to this coordinator yet.
     usage: Option<Usage>,
     runs: Vec<Run>,
     last_heard_at: Option<String>,
 }
 
-/// Neither `gpu` nor `nic`: about the node.
+/// Without `gpu` and `nic` the finding is about the node.
 #[derive(Debug, Serialize)]
 struct Finding {
     check: String,
@@ -346,7 +346,7 @@ pub(crate) struct Environment {
     warnings: Vec<Warning>,
 }
 
-/// No `nodes`: all of them.
+/// Without `nodes` it has this value on all nodes.
 #[derive(Debug, Serialize)]
 struct Variable {
     name: String,
@@ -426,7 +426,7 @@ struct Lost {
     incidents: u32,
 }
 
-/// Whole microseconds over 1,000 print with at most three decimals.
+/// Milliseconds with at most three decimals, because the input is whole microseconds.
 fn ms(us: Option<u64>) -> Option<f64> {
     us.map(|us| us as f64 / 1e3)
 }

@@ -7,7 +7,7 @@ use super::{
     table::{Table, plain},
 };
 
-/// Names of nodes shown in a cell; the rest is counted.
+/// How many node names a cell shows. The others are counted.
 const NODES_SHOWN: usize = 2;
 
 pub(crate) fn render(job: &str, answer: &EnvironmentResponse) -> String {
@@ -47,7 +47,8 @@ pub(crate) fn render(job: &str, answer: &EnvironmentResponse) -> String {
     out
 }
 
-/// Variables of the communication libraries, which this page is about and which are no secrets.
+/// Beginnings of the names of communication libraries' variables. This page is about them, and they
+/// are no secrets.
 const COMMUNICATION: [&str; 5] = ["NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_"];
 
 /// Hides the values of the job's own variables, except those of the communication libraries.

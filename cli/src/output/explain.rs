@@ -1,7 +1,7 @@
-//! `muster explain`: one timeline of a job, with the receipt of each incident under it.
+//! `muster explain`: one timeline of a job, with the receipt of each incident below it.
 //!
-//! Times count from the submission, because that is how people tell the story of a run. A phase
-//! that nobody measured says so; it is never shown as zero.
+//! Times count from the submission, because people tell the story of a run that way. A phase that
+//! was not measured is shown as such, never as zero.
 
 use muster_proto::v1::{Event, ExplainResponse, Incident, Job};
 
@@ -31,7 +31,7 @@ pub(crate) fn render(answer: &ExplainResponse, now_us: u64) -> String {
         .map(|event| event.reason.len())
         .chain(answer.incidents.iter().map(|i| i.cause.len() + 5));
     let width = reasons.max().unwrap_or(0);
-    // The event by which an incident was announced would say the same again.
+    // The event that announced an incident would repeat the incident's text.
     let told = |event: &Event| {
         answer.incidents.iter().any(|i| {
             (&i.cause, i.from_generation, &i.message)
@@ -52,7 +52,7 @@ pub(crate) fn render(answer: &ExplainResponse, now_us: u64) -> String {
             ),
         ));
     }
-    // Stable: an incident stands behind the events of the same moment.
+    // The sort is stable, so an incident stands behind the events of the same moment.
     lines.sort_by_key(|(at, _)| *at);
     if lines.is_empty() {
         out.push_str("  nothing has happened yet\n");
@@ -168,7 +168,7 @@ fn receipt(incident: &Incident, number: u32, start: u64, width: usize) -> String
         rows.push(("collateral", plain(&incident.collateral.join(", "))));
     }
     for (name, text) in rows {
-        // Figures stand right-aligned on the decimal point, words stand left.
+        // Figures are right-aligned on the decimal point, words are left-aligned.
         let text = if text.ends_with(" ms") {
             format!("{text:>15}")
         } else {
@@ -200,8 +200,8 @@ fn lost(answer: &ExplainResponse) -> String {
     format!("\nLost time:\n{indented}")
 }
 
-/// `+1234.567s` since the start; an event from before it (a clock that was set) is shown with a
-/// minus.
+/// The time since the start, as `+1234.567s`. An event from before the start (after a clock was
+/// set) has a minus.
 fn clock(at: u64, start: u64) -> String {
     let (sign, us) = if at >= start {
         ('+', at - start)

@@ -1,5 +1,5 @@
-//! A node's GPUs, NICs, findings and distances, as tables and as the matrix that users of
-//! `nvidia-smi topo -m` know.
+//! A node's GPUs, NICs, findings and distances: as tables, and as the matrix of `nvidia-smi topo
+//! -m`.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ pub(crate) const GPU_HEADS: [&str; 9] = [
 /// One row for each GPU, and one below it for each of its MIG instances.
 pub(crate) fn gpu_rows(node: &v1::Node) -> Vec<Vec<String>> {
     let number = |value: Option<u32>| value.map_or("-".to_owned(), |value| value.to_string());
-    // Generation falls while the GPU idles; fewer lanes than it could have are a loss.
+    // The PCIe generation falls while a GPU idles, which is normal. Fewer lanes than possible are a
+    // loss.
     let of = |now: u32, most: u32| {
         if now < most {
             format!("{now}/{most}")
@@ -71,7 +72,7 @@ pub(crate) fn gpu_rows(node: &v1::Node) -> Vec<Vec<String>> {
     rows
 }
 
-/// The worst finding about this GPU: findings come the worst first.
+/// The worst finding about this GPU. Findings are sorted, the worst first.
 fn health(node: &v1::Node, uuid: &str) -> String {
     let of_gpu =
         |finding: &&v1::Finding| matches!(&finding.subject, Some(Subject::Gpu(gpu)) if gpu == uuid);
@@ -85,13 +86,13 @@ fn health(node: &v1::Node, uuid: &str) -> String {
     })
 }
 
-/// Work is kept away from what this is about.
+/// Whether the finding keeps work away from its subject.
 fn withholds(finding: &&v1::Finding) -> bool {
     matches!(finding.severity.as_str(), "drain" | "fail_now")
 }
 
-/// `Ready`, `Ready,Cordoned`; `Unhealthy` where nothing is placed for more than the sake of one
-/// GPU.
+/// `Ready` or `Ready,Cordoned`; `Unhealthy` is added if a finding that is not about a single GPU
+/// keeps work away.
 pub(crate) fn state(node: &v1::Node) -> String {
     let grave = node
         .hardware
@@ -114,7 +115,7 @@ pub(crate) fn state(node: &v1::Node) -> String {
         .join(",")
 }
 
-/// `8`, or `7/8` where one is kept from work.
+/// `8`, or `7/8` if a finding keeps work away from one GPU.
 pub(crate) fn gpus(node: &v1::Node) -> String {
     let findings = || {
         node.hardware
@@ -226,7 +227,7 @@ pub(crate) fn nic_rows(node: &v1::Node) -> Vec<Vec<String>> {
     rows
 }
 
-/// `GPU3` for a UUID.
+/// The name `GPU3` for a UUID.
 fn names(node: &v1::Node) -> BTreeMap<&str, String> {
     node.gpus
         .iter()
@@ -234,7 +235,7 @@ fn names(node: &v1::Node) -> BTreeMap<&str, String> {
         .collect()
 }
 
-/// What the words of the matrix mean, from near to far.
+/// The meaning of the words in the matrix, from near to far.
 const LEGEND: [(&str, &str); 8] = [
     ("X", "the device itself"),
     ("NV#", "so many NVLinks"),
@@ -246,7 +247,7 @@ const LEGEND: [(&str, &str); 8] = [
     ("?", "not known"),
 ];
 
-/// The matrix, with NICs numbered and a legend, in the shape of `nvidia-smi topo -m`.
+/// The matrix in the form of `nvidia-smi topo -m`, with numbered NICs and a legend.
 pub(crate) fn topology(node: &v1::Node) -> String {
     let Some((hardware, topology)) = node
         .hardware

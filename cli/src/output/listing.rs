@@ -1,4 +1,4 @@
-//! Lists of jobs, nodes and events: which columns, and what stands in each.
+//! Lists of jobs, nodes and events: their columns, and the content of each.
 
 use std::collections::BTreeSet;
 
@@ -9,28 +9,28 @@ use super::{
     hardware, usage, words,
 };
 
-/// Stands for the value of a job's environment variable, which may be a secret.
+/// Replaces the value of a job's environment variable, which may be a secret.
 pub(crate) const HIDDEN: &str = "<hidden>";
 
 /// How one kind of object is listed.
 pub(crate) trait Listed: Clone {
     type Document: From<Self> + serde::Serialize;
-    /// `job`, as in `job/digits`.
+    /// The word in `job/digits`.
     const KIND: &'static str;
-    /// Columns; `wide` adds to the right, `namespaced` to the left.
+    /// The columns. `wide` adds some on the right, `namespaced` one on the left.
     fn heads(wide: bool, namespaced: bool) -> Vec<&'static str>;
     fn row(&self, now_us: u64, wide: bool, namespaced: bool) -> Vec<String>;
-    /// The object without what changes all the time: a watch shows such changes now and then,
-    /// others at once.
+    /// The object without the parts that change all the time. A watch prints a change of those only
+    /// now and then, and any other change at once.
     fn calm(&self) -> Self {
         self.clone()
     }
-    /// The object without what may be secret.
+    /// The object without the parts that may be secret.
     fn discreet(self) -> Self {
         self
     }
     fn name(&self) -> String;
-    /// What makes it another object in a watch.
+    /// The key that tells objects of a watch apart.
     fn key(&self) -> String;
 }
 
@@ -192,7 +192,7 @@ impl Listed for v1::Node {
     }
 }
 
-/// Dead runs stay listed on their node until the coordinator has let them go.
+/// A dead run stays listed on its node until the coordinator has recorded its end.
 fn is_live(run: &v1::NodeRun) -> bool {
     !run.job.is_empty() && run.phase != "Dead" && !run.phase.starts_with("Refused")
 }

@@ -1,11 +1,11 @@
-//! Tables as kubectl prints them: upper-case heads, three spaces between columns, no lines around.
+//! Tables as kubectl prints them: upper-case heads, three spaces between columns, no lines.
 
 use unicode_width::UnicodeWidthStr;
 
 const GAP: usize = 3;
 
-/// Rows of one kind of object. The widths only grow, so that rows printed later by a watch stay in
-/// line as long as they fit.
+/// Rows of one kind of object. Column widths only grow, so rows that a watch prints later stay
+/// aligned as long as they fit.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     heads: Vec<&'static str>,
@@ -53,8 +53,8 @@ impl Table {
     }
 }
 
-/// One line of what may be any text: a message from a training script must not move the cursor or
-/// break the table.
+/// Makes one harmless line from any text: a message from a training script must not move the cursor
+/// or break the table.
 pub(crate) fn plain(text: &str) -> String {
     if text.is_empty() {
         return "-".into();

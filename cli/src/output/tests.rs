@@ -1,5 +1,5 @@
-//! Every rendering of one job, its nodes and its story, held to the files in `golden/`. To accept a
-//! change on purpose, run the tests with `MUSTER_BLESS=1` and read the difference.
+//! Compares every rendering of one job, its nodes and its story with the files in `golden/`. To
+//! accept an intended change, run the tests with `MUSTER_BLESS=1` and read the difference.
 
 use std::{env, fs, path::PathBuf};
 
@@ -253,7 +253,7 @@ fn events() -> Vec<Event> {
 fn story() -> ExplainResponse {
     ExplainResponse {
         job: Some(job()),
-        // The last announces the incident of the same words, and is not told a second time.
+        // The last event announces the incident with the same text, and is not shown a second time.
         timeline: [
             events(),
             vec![Event {

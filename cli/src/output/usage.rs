@@ -1,11 +1,11 @@
-//! How much of a node is in use, and of what each rank takes. What is not known is a dash, never 0.
+//! How much of a node is in use, and how much each rank uses. An unknown value is a dash, never 0.
 
 use muster_proto::v1::{self, DiskRole};
 
 use super::words;
 
-/// Columns of a wide list: CPUs at work, available memory, the load of the last minute, and free
-/// space for the agent's state.
+/// Columns of a wide list: busy CPUs, available memory, the load of the last minute, and free space
+/// for the agent's state.
 pub(crate) const NODE_HEADS: [&str; 4] = ["CPU%", "AVAILABLE", "LOAD", "DISK FREE"];
 
 pub(crate) fn node_row(usage: Option<&v1::Usage>) -> [String; 4] {
@@ -36,7 +36,7 @@ pub(crate) fn node_row(usage: Option<&v1::Usage>) -> [String; 4] {
     ]
 }
 
-/// One line for each thing that is known, with its name.
+/// One line with a name for each known value.
 pub(crate) fn lines(usage: &v1::Usage) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     if let Some(cpu) = usage.cpu {
@@ -125,7 +125,7 @@ pub(crate) fn rank_cells(rank: &v1::RankStatus) -> [String; 2] {
     ]
 }
 
-/// How old the oldest is of what is shown of ranks; empty where nothing is.
+/// The age of the oldest rank usage that is shown. Empty: none is shown.
 pub(crate) fn age_of_ranks(ranks: &[v1::RankStatus], now_us: u64) -> String {
     let oldest = ranks
         .iter()

@@ -1,9 +1,9 @@
-//! How numbers and enumerations read: ages, times, phases.
+//! The text form of numbers and enumerations: ages, times, phases.
 
 use muster_proto::v1::{JobPhase, NodeState};
 
-/// The time from `from` to `to` (microseconds), as kubectl writes ages: two units while the second
-/// still matters.
+/// The time from `from` to `to` (microseconds) as kubectl writes ages: with a second unit as long
+/// as that matters.
 pub(crate) fn age(from: u64, to: u64) -> String {
     if from == 0 {
         return "-".into();

@@ -1,5 +1,4 @@
-//! A coordinator of cardboard: it answers what a test tells it to, so that every answer can be had
-//! at will.
+//! A fake coordinator that gives the answers of the test, so that a test can produce any answer.
 
 use std::{
     collections::VecDeque,
@@ -15,7 +14,7 @@ use tonic::{Request, Response, Status, transport::server::TcpIncoming};
 
 type Answer<T> = Result<Response<T>, Status>;
 type Answers<T> = Mutex<VecDeque<Result<T, Status>>>;
-/// What one connection streams before it ends.
+/// The messages that one connection streams before it ends.
 type Stream<T> = Vec<Result<T, Status>>;
 
 #[derive(Default)]
@@ -26,7 +25,7 @@ pub(crate) struct Cardboard {
     pub(crate) watch: Answers<Stream<WatchJobsResponse>>,
     pub(crate) wait: Answers<WaitResponse>,
     pub(crate) logs: Answers<Stream<LogsResponse>>,
-    /// A cancel without an answer here is refused, a scale never answered.
+    /// A cancel without an answer here is refused; a scale is never answered.
     pub(crate) cancel: Answers<CancelResponse>,
     pub(crate) scale: Answers<ScaleResponse>,
     pub(crate) heard: Mutex<Vec<String>>,
@@ -150,7 +149,8 @@ pub(crate) fn serve(cardboard: Cardboard) -> (tokio::runtime::Runtime, Arc<Cardb
     (runtime, cardboard, address)
 }
 
-/// The command line against a coordinator, with nothing of whoever runs the tests.
+/// The command line against this coordinator, without the settings of the person who runs the
+/// tests.
 pub(crate) fn muster(address: SocketAddr, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_muster"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MUSTER_")) {

@@ -1,13 +1,13 @@
-//! Lines of many logs in order of time.
+//! Merges the lines of many logs by time.
 //!
-//! Lines wait until nothing new has come for a moment, then all that wait are printed, sorted by
-//! the time at which they were written. The runner writes times of fixed width in UTC, so comparing
-//! their texts compares times. Lines of one log always stay in their order, also where a node's
-//! clock was set back.
+//! Lines wait until nothing new has come for a moment. Then all waiting lines are printed, sorted
+//! by the time at which they were written. The runner writes times of fixed width in UTC, so a
+//! comparison of their texts compares times. The lines of one log always keep their order, even if
+//! its node's clock was set back.
 //!
-//! A line that has not ended is printed once it has stood still for a moment, as far as it goes: a
-//! progress bar ends its line after hours. What comes of it later goes on behind that, unless
-//! something else was printed meanwhile; then it goes on in a line of its own.
+//! A line that has not ended is printed as far as it goes once it has not grown for a moment,
+//! because a progress bar may end its line only after hours. Later text of it is printed right
+//! behind that. If something else was printed meanwhile, the later text goes into a new line.
 
 use std::{
     collections::BTreeMap,
@@ -18,20 +18,19 @@ use muster_proto::v1::{LogPosition, LogsResponse};
 
 use super::screen::harmless;
 
-/// Bytes of lines held back for sorting. A terminal's user would rather have them out of order than
-/// wait for more.
+/// Bytes of lines that wait to be sorted. Beyond this, a person would rather have them out of order
+/// than wait for more.
 const PENDING_MAX: usize = 16 << 20;
 
-/// Longest line put together from pieces: a progress bar that never ends its line must not fill the
-/// memory.
+/// Bytes of the longest line that is put together from pieces, so that a progress bar that never
+/// ends its line does not fill the memory.
 const LINE_MAX: usize = 1 << 20;
 
-/// Lines are held back this long to put the ranks' lines in order of time: a step of training is
-/// longer, a person's patience too.
+/// How long lines wait so that the ranks' lines can be sorted. A step of training takes longer, and
+/// a person does not notice this delay.
 const ORDER_WINDOW: Duration = Duration::from_millis(50);
 
-/// How long the end of a line is waited for: the pieces of a long line come one right after the
-/// other.
+/// How long to wait for the end of a line. The pieces of a long line follow each other at once.
 const OPEN_WAIT: Duration = Duration::from_millis(300);
 
 /// One log.
@@ -39,7 +38,7 @@ const OPEN_WAIT: Duration = Duration::from_millis(300);
 struct Source {
     generation: u64,
     rank: u32,
-    /// Of a launcher, which has no rank; else empty.
+    /// The node of a launcher's log. Empty: it is a rank's log.
     node: String,
 }
 
@@ -49,7 +48,8 @@ pub(super) struct Style {
     pub(super) prefix: bool,
     pub(super) timestamps: bool,
     pub(super) launcher: bool,
-    /// For the eyes of a person: harmless, and of what was redrawn the last state only.
+    /// The output is for a person on a terminal: control characters are made harmless, and of a
+    /// redrawn line only the last state is printed.
     pub(super) screen: bool,
 }
 
@@ -57,9 +57,9 @@ pub(super) struct Merge {
     style: Style,
     pending: Vec<Line>,
     pending_bytes: usize,
-    /// When the first of what waits came.
+    /// When the first of the waiting lines came.
     pending_since: Instant,
-    /// Told to wait for the end of the stream.
+    /// Wait for the end of the stream.
     held: bool,
     /// Beginnings of lines whose end has not come yet, by log and stream.
     open: BTreeMap<(Source, String), Open>,
@@ -89,7 +89,7 @@ struct Open {
 struct Unended {
     source: Source,
     stream: String,
-    /// It ended with a carriage return: what comes next is printed over it.
+    /// The line ended with a carriage return, so the next text overwrites it.
     rewound: bool,
 }
 
@@ -108,7 +108,8 @@ impl Merge {
         }
     }
 
-    /// When to print what there is.
+    /// When the waiting lines must be printed. `None`: there are none, or they wait for the end of
+    /// the stream.
     pub(super) fn due(&self) -> Option<Instant> {
         if self.held {
             return None;
@@ -125,12 +126,12 @@ impl Merge {
         self.pending_bytes > PENDING_MAX
     }
 
-    /// From now on nothing is due before the end of the stream.
+    /// From now on no line is due before the end of the stream.
     pub(super) fn hold(&mut self) {
         self.held = true;
     }
 
-    /// How far each log has come, for a request that goes on there.
+    /// The position in each log, for a request that goes on there.
     pub(super) fn positions(&self) -> Vec<LogPosition> {
         let position = |(source, (at, ended)): (&Source, &(u64, bool))| LogPosition {
             generation: source.generation,
@@ -142,8 +143,8 @@ impl Merge {
         self.positions.iter().map(position).collect()
     }
 
-    /// The generation to go on from: the oldest of which something may be missing. None before
-    /// anything has come.
+    /// The generation to go on from: the oldest one whose logs may be incomplete. `None`: nothing
+    /// has come yet.
     pub(super) fn since(&self) -> Option<u64> {
         let unended = self
             .positions
@@ -156,7 +157,7 @@ impl Merge {
 
     pub(super) fn add(&mut self, part: LogsResponse, now: Instant) {
         if part.generation == 0 {
-            // A word about the job.
+            // A notice about the job, not about one log.
             return;
         }
         let node = if self.style.launcher {
@@ -206,7 +207,7 @@ impl Merge {
         }
     }
 
-    /// What waits, in order, and the lines that have not ended and stand still.
+    /// The waiting lines in order, and the lines that have not ended and no longer grow.
     pub(super) fn flush(&mut self, now: Instant) -> String {
         for ((source, stream), open) in &mut self.open {
             if !open.text.is_empty() && open.since + OPEN_WAIT <= now {
@@ -221,7 +222,7 @@ impl Merge {
             }
         }
         self.pending_bytes = 0;
-        // Stable: lines of one moment keep the order in which they came.
+        // The sort is stable, so lines of the same moment keep the order in which they came.
         self.pending.sort_by(|a, b| a.time.cmp(&b.time));
         let mut out = String::new();
         for line in std::mem::take(&mut self.pending) {
@@ -230,7 +231,7 @@ impl Merge {
         out
     }
 
-    /// All that is left, also lines that were never ended.
+    /// Everything that is left, including lines that never ended.
     pub(super) fn finish(&mut self, now: Instant) -> String {
         let open = std::mem::take(&mut self.open)
             .into_iter()
@@ -247,7 +248,7 @@ impl Merge {
         printed + self.end_line()
     }
 
-    /// Ends the line that was printed last, if it has not ended: something else is to be printed.
+    /// Ends the line that was printed last, if it has not ended, because another text follows.
     pub(super) fn end_line(&mut self) -> &'static str {
         if self.unended.take().is_some() {
             "\n"
@@ -267,7 +268,8 @@ impl Merge {
         let mut text = line.text.as_str();
         let rewound = !line.ended && text.ends_with('\r');
         if self.style.screen {
-            // The line as it stands on a terminal now; what it was redrawn from is gone there, too.
+            // Prints the line as a terminal shows it now. Earlier states of a redrawn line are gone
+            // there, too.
             let shown = text.trim_end_matches('\r');
             let redrawn = shown.rsplit_once('\r');
             text = redrawn.map_or(shown, |(_, last)| last);
@@ -308,8 +310,8 @@ impl Merge {
     }
 }
 
-/// `2026-11-21T11:35:28.123456789Z stdout F text`: time, stream, whether the line ends here, and
-/// the text.
+/// Reads `2026-11-21T11:35:28.123456789Z stdout F text`: time, stream, whether the line ends here,
+/// and the text.
 fn read_cri(line: &str) -> Option<(&str, &str, bool, &str)> {
     let mut parts = line.splitn(4, ' ');
     let (time, stream, flag) = (parts.next()?, parts.next()?, parts.next()?);

@@ -1,10 +1,10 @@
-//! What workers print, made harmless for a terminal.
+//! Makes the output of workers harmless for a terminal.
 //!
-//! A line of a log may hold any bytes: those that clear the screen, that set the terminal's title,
-//! that make it answer as if its user had typed. Colours are kept, as `less -R` keeps them. What
-//! only moves the cursor is left out, and every other control character is shown.
+//! A line of a log may hold any bytes, also those that clear the screen, set the terminal's title,
+//! or make the terminal answer as if its user had typed. Colours are kept, as `less -R` keeps them.
+//! Sequences that only move the cursor are left out, and every other control character is shown.
 
-/// One line without its end, or a part of it.
+/// Takes one line without its end, or a part of a line.
 pub(super) fn harmless(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -34,14 +34,14 @@ pub(super) fn harmless(text: &str) -> String {
         rest = &rest[c.len_utf8()..];
     }
     if coloured {
-        // The next line may be another rank's.
+        // End the colours, because the next line may be another rank's.
         out.push_str("\u{1b}[0m");
     }
     out
 }
 
-/// The control sequence (ECMA-48, `ESC [`) at the front of a text, and whether it only sets colours
-/// and the like.
+/// The control sequence (ECMA-48, `ESC [`) at the start of a text, and whether it only sets colours
+/// and other graphic attributes.
 fn sequence(text: &str) -> Option<(&str, bool)> {
     let body = text.strip_prefix("\u{1b}[")?.as_bytes();
     let parameters = body.iter().take_while(|b| matches!(b, 0x30..=0x3f)).count();
@@ -99,7 +99,7 @@ mod tests {
             "\u{1b}", "[", "2", ";", "J", "m", "]", "\u{7}", "\r", "\n", "\u{9b}", "x", " ", "?",
             "\u{e9}",
         ];
-        // Every text of up to four of these.
+        // Tries every text of four such characters.
         for n in 0..alphabet.len().pow(4) {
             let text: String = (0..4)
                 .map(|at| alphabet[n / alphabet.len().pow(at) % alphabet.len()])

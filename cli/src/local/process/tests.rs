@@ -6,7 +6,7 @@ use std::{
 
 use super::*;
 
-/// A child that does not outlive its test, nor does what it started.
+/// A child process. When the test ends, it dies with everything that it started.
 struct Ended(Child);
 
 impl Ended {
@@ -21,7 +21,7 @@ impl Ended {
         )
     }
 
-    /// Waits for the first byte of its output.
+    /// Waits for the first byte of the child's output.
     fn has_spoken(mut self) -> Ended {
         self.0
             .stdout
@@ -54,7 +54,7 @@ fn marked(dir: &Path, script: &str) -> Ended {
     Ended::start(Command::new("sh").args(["-c", script]).env(MARK, dir))
 }
 
-/// Looks until it is so; a process that is starting takes milliseconds.
+/// Looks until the condition holds. A process that is starting takes milliseconds.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -76,8 +76,8 @@ fn a_name_with_brackets_is_read() {
 
 #[test]
 fn a_process_lives_until_its_last_thread_has_ended() {
-    // Of a killed daemon the first thread may be gone while another still holds its socket: one
-    // connects to it then.
+    // The first thread of a killed daemon may be gone while another still holds its socket, so that
+    // one can still connect to it.
     let with = |threads: u32| {
         let text =
             format!("42 (a) Z 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 12345 0 0");
@@ -156,7 +156,7 @@ fn what_names_the_directory_is_ours_and_what_only_reads_it_is_not() {
 async fn a_tree_is_cut_with_its_orphans_and_strangers_are_left() {
     let dir = tempfile::tempdir().unwrap();
     let stranger_dir = tempfile::tempdir().unwrap();
-    // Grandchildren: one in its own session, one an orphan, one without the mark.
+    // Grandchildren: one in its own session, one that is an orphan, one without the mark.
     let root = marked(
         dir.path(),
         "setsid sleep 60 & (sleep 60 &) ; env -i sleep 60 & echo; wait",

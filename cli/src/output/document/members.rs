@@ -1,4 +1,4 @@
-//! Who trains in a job's generation, as its status shows it.
+//! The members of a job's generation, as its status shows them.
 
 use muster_proto::v1;
 use serde::Serialize;
@@ -18,7 +18,7 @@ pub(super) struct Member {
     /// Memory of the launcher that waits for the next generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     spare_bytes: Option<u64>,
-    /// Of the interpreter that starts its ranks.
+    /// Versions in the interpreter that starts the member's ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     torch: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,11 +38,11 @@ pub(super) struct Rank {
     first_step: Option<u64>,
     last_step: Option<u64>,
     first_error: Option<String>,
-    /// Resident, of its process and all that descends from it.
+    /// Resident memory of the rank's process and all its descendants.
     memory_bytes: Option<u64>,
     /// Thousandths of one CPU.
     cpu_milli: Option<u32>,
-    /// When the two were heard.
+    /// When the coordinator received these two values.
     usage_at: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! How much of a node is in use. A `null` is not known.
+//! How much of a node is in use. `null` means not known.
 
 use muster_proto::v1;
 use serde::Serialize;
@@ -9,7 +9,7 @@ use crate::output::usage::holds;
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Usage {
-    /// When the coordinator heard it.
+    /// When the coordinator received it.
     at: Option<String>,
     memory: Option<Space>,
     swap: Option<Space>,
@@ -35,7 +35,7 @@ struct Load {
     fifteen_minutes: f64,
 }
 
-/// Thousandths of one CPU.
+/// In thousandths of one CPU.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Cpu {
@@ -44,7 +44,7 @@ struct Cpu {
     used_by_others_milli: Option<u32>,
 }
 
-/// No `space`: the disk did not answer, or the directory is not there.
+/// Without `space` the disk did not answer, or the directory does not exist.
 #[derive(Debug, Serialize)]
 struct Disk {
     path: String,
@@ -52,7 +52,7 @@ struct Disk {
     space: Option<Space>,
 }
 
-/// Since boot.
+/// Bytes since boot.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Network {

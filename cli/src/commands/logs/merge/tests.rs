@@ -150,7 +150,7 @@ fn a_line_that_stands_still_is_shown_before_its_end() {
     );
 }
 
-/// Ranks that print without a pause must not keep everything back.
+/// Ranks that print without a pause must not hold back all lines.
 #[test]
 fn what_waits_is_due_however_much_comes_behind_it() {
     let (mut merge, start) = (plain(), Instant::now());

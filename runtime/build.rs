@@ -1,5 +1,5 @@
-//! Puts the commit into the build. A tree without git (a source archive, a container build) builds
-//! all the same.
+//! Puts the commit into the build. A tree without git (a source archive, a container build) still
+//! builds.
 
 use std::{path::Path, process::Command};
 
@@ -12,11 +12,11 @@ pub fn main() {
         commit.as_deref().unwrap_or("unknown")
     );
 
-    // HEAD changes with a checkout, the branch's own file with a commit; packed refs hold the
-    // branch after a `git gc`.
+    // HEAD changes with a checkout, and the branch's own file with a commit. After a `git gc` the
+    // packed refs hold the branch.
     let branch = git(&["symbolic-ref", "-q", "HEAD"]);
     for name in ["HEAD", "packed-refs"].into_iter().chain(branch.as_deref()) {
-        // A path that does not exist would make cargo run this for ever.
+        // cargo would run this at every build for a path that does not exist.
         if let Some(path) = git(&["rev-parse", "--path-format=absolute", "--git-path", name])
             .filter(|path| Path::new(path).exists())
         {

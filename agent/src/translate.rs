@@ -1,7 +1,7 @@
 //! Translates a runner's messages to core's types: its status and its journal of exits.
 //!
 //! Both sides use the time since boot, so times pass through. Times of an earlier boot have no
-//! meaning any more and become 0. Texts are cut to what a report may carry here, where they are
+//! meaning any more and become 0, the boot itself. Texts are cut to what a report may carry here, where they are
 //! made.
 
 use std::net::{IpAddr, SocketAddr};

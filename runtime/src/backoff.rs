@@ -1,23 +1,23 @@
 //! How long to wait before dialling again: exponential with full jitter, capped (Brooker,
 //! "Exponential Backoff And Jitter", 2015), with two changes for a fleet behind one coordinator.
 //!
-//! The first retry comes after 50 to 250 ms, so that a coordinator that is merely restarted sees
-//! all its agents again within a second. And the count of failures is reset only by a session that
-//! was *useful* for a while: a coordinator that accepts and drops connections must not be dialled
-//! at full speed for ever.
+//! The first retry comes after 50 to 250 ms, so that a coordinator that only restarts sees all its
+//! agents again within a second. And only a session that was *useful* for a while resets the count
+//! of failures, because a coordinator that accepts and drops connections must not be dialled at
+//! full speed for ever.
 
 use std::{
     hash::{BuildHasher, RandomState},
     time::Duration,
 };
 
-/// The first retry, and the least any retry waits: a floor, since full jitter alone can draw zero.
+/// The shortest wait before any retry, the first included. Full jitter alone could draw zero.
 pub const FIRST_MIN: Duration = Duration::from_millis(50);
 pub const FIRST_MAX: Duration = Duration::from_millis(250);
-/// 2,000 agents retry at a mean of half the cap, so 800 dials a second reach a coordinator that
-/// comes back: one of them costs it well below a millisecond.
+/// 2,000 agents retry at a mean of half the cap, so 800 dials per second reach a coordinator that
+/// comes back. One of them costs it well below a millisecond.
 pub const CAP: Duration = Duration::from_secs(5);
-/// A session that lasted this long was worth having.
+/// A session that lasted this long was useful.
 pub const USEFUL: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
@@ -42,13 +42,14 @@ impl Backoff {
         }
     }
 
-    /// How long to wait after an attempt that gave a session of length `lasted` (zero if none),
-    /// with `random` any uniformly drawn number ([`entropy`]).
+    /// How long to wait after an attempt whose session lasted `lasted` (zero if there was none).
+    /// `random` is any uniformly drawn number ([`entropy`]).
     pub fn after(&mut self, lasted: Duration, random: u64) -> Duration {
         if lasted >= self.useful {
             self.failures = 0;
         }
-        // The ceiling doubles from the first retry's on; 2^30 times 250 ms is beyond any cap.
+        // The ceiling doubles with each retry, starting at the first retry's. 2^30 times 250 ms
+        // exceeds any cap.
         let ceiling = FIRST_MAX
             .saturating_mul(1 << self.failures.min(30))
             .min(self.cap)
@@ -59,7 +60,7 @@ impl Backoff {
     }
 }
 
-/// A random number for jitter, not for secrets: std seeds its hash maps from the operating system.
+/// A random number for jitter, not for secrets. std seeds its hash maps from the operating system.
 pub fn entropy() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
@@ -68,7 +69,7 @@ pub fn entropy() -> u64 {
 mod tests {
     use super::*;
 
-    /// Least and most of many draws.
+    /// The least and the most of many draws.
     fn range(backoff: &Backoff, lasted: Duration) -> (Duration, Duration) {
         let draws: Vec<_> = (0..20_000)
             .map(|i: u64| {

@@ -2,8 +2,7 @@
 
 use std::error::Error;
 
-/// Sources that the text before them quotes already are not said twice: tonic's and NVML's errors
-/// do that.
+/// Does not repeat a source that the text already quotes, as in tonic's and NVML's errors.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

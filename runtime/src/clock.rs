@@ -1,32 +1,32 @@
-//! The two clocks, both in microseconds and neither ever running backwards within a process.
+//! The two clocks. Both count microseconds, and neither ever runs backwards within a process.
 //!
-//! A [`Clock`] is read where a decision is asked for and the number handed on; rules never see the
-//! clock itself.
+//! The code that asks for a decision reads a [`Clock`] and passes the number on. Rules never see
+//! the clock itself.
 //!
-//! Both go by `CLOCK_BOOTTIME`, which counts the time a machine is suspended. `CLOCK_MONOTONIC`,
-//! and with it `std::time::Instant`, stops meanwhile: a coordinator on a laptop that slept would
-//! not know that it was away, and would blame the nodes whose connections have gone. Seeing the
-//! jump, it listens again as after a start. No clock of a virtual machine counts the time for which
-//! its host has paused it.
+//! Both use `CLOCK_BOOTTIME`, which includes the time while a machine is suspended.
+//! `CLOCK_MONOTONIC`, and with it `std::time::Instant`, stops then. With it, a coordinator on a
+//! laptop that slept would not know that it was away, and would blame the nodes whose connections
+//! have gone. With boot time it sees the jump and listens again as after a start. No clock of a
+//! virtual machine counts the time while its host has paused it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Where `now` comes from.
+/// The source of `now`.
 #[derive(Clone, Copy, Debug)]
 pub enum Clock {
-    /// Unix time, read once at the start and carried on by the time since boot: a step of the wall
+    /// Unix time, read once at the start and continued by the time since boot. A step of the wall
     /// clock (NTP, an operator) cannot make a whole fleet look silent.
     Unix { at_start_us: u64, started_us: u64 },
-    /// Time since boot, suspend included (`CLOCK_BOOTTIME`): the same for every process of one
-    /// boot, so a runner's stamps and an agent's agree however often the agent is restarted.
+    /// Time since boot, including suspends (`CLOCK_BOOTTIME`). It is the same for every process of
+    /// one boot, so the stamps of a runner and an agent agree however often the agent restarts.
     Boot,
 }
 
 impl Clock {
-    /// Unix time, but not before `floor_us`, the latest time the caller has stored: a wall clock
-    /// set back between two starts must not put new records before old ones.
+    /// Unix time, but not before `floor_us`, the latest time that the caller has stored. If the
+    /// wall clock was set back between two starts, new records must still come after old ones.
     pub fn unix(floor_us: u64) -> Self {
         let wall = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -41,7 +41,7 @@ impl Clock {
         self.at(boottime_us())
     }
 
-    /// What it shows when the machine, suspended or not, has been up for so long.
+    /// The clock's value when the machine has been up for this long, including suspends.
     fn at(&self, boottime_us: u64) -> u64 {
         match self {
             Clock::Unix {

@@ -1,6 +1,6 @@
-//! The one way to call a coordinator. On loopback the other end must be of a user that is trusted
-//! ([`peer`](crate::peer)) before a byte is sent: a port that a coordinator has left may be
-//! anybody's.
+//! The one way to call a coordinator. On loopback, a trusted user ([`peer`](crate::peer)) must own
+//! the other end before a byte is sent, because anybody may take a port that a coordinator has
+//! left.
 
 use std::{
     io,
@@ -20,13 +20,13 @@ use tower_service::Service;
 
 use crate::peer::{self, Peer};
 
-/// Between looks whether the other end has accepted the connection: first, and at most. A
-/// coordinator accepts within microseconds, or is busy with thousands of agents that all call.
+/// The first and the longest pause between checks whether the other end has accepted the
+/// connection. A coordinator accepts within microseconds, unless thousands of agents call at once.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
-/// How long it may take. As long as it may take to connect.
+/// How long the other end may take to accept, which is as long as it may take to connect.
 const ACCEPTED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Why the other end is not talked to.
+/// Why the other end is refused.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
     #[error(
@@ -43,8 +43,8 @@ enum Refused {
 /// Makes a gRPC client's connections.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dialer {
-    /// Talk also to an end of which nobody can tell whose it is. Insecure: anybody can arrange
-    /// that.
+    /// Also talk to an end whose user the kernel cannot tell. This is insecure, because anybody can
+    /// arrange that.
     pub accept_unknown: bool,
 }
 
@@ -99,8 +99,8 @@ async fn connect(uri: &Uri, accept_unknown: bool) -> io::Result<TcpStream> {
     }
 }
 
-/// The user at the other end, once that has accepted the connection. If the other end hangs up,
-/// this returns at once.
+/// The user at the other end, once it has accepted the connection. If the other end hangs up, this
+/// returns at once.
 async fn whose(
     stream: &TcpStream,
     (address, own): (SocketAddr, SocketAddr),
@@ -116,7 +116,7 @@ async fn whose(
         match timeout(pause, stream.peek(&mut [0])).await {
             Ok(Ok(0)) => return Err(io::ErrorKind::ConnectionReset.into()),
             Ok(Err(e)) => return Err(e),
-            // It has said something already, and so stays readable.
+            // The other end has already sent something, so the socket stays readable.
             Ok(Ok(_)) => sleep(pause).await,
             Err(_) => {}
         }
@@ -164,14 +164,14 @@ mod tests {
         .unwrap();
     }
 
-    /// In real time: a paused clock runs ahead of the thread that hangs up.
+    /// Runs in real time, because a paused clock would run ahead of the thread that hangs up.
     #[tokio::test]
     async fn who_hangs_up_is_not_waited_for() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let began = tokio::time::Instant::now();
         let hang_up = std::thread::spawn(move || drop(listener));
-        // The kernel resets what a closed listener had not accepted.
+        // The kernel resets connections that a closed listener had not accepted.
         let called = Dialer::default().call(uri(port)).await;
         hang_up.join().unwrap();
         assert!(
@@ -189,7 +189,7 @@ mod tests {
         };
         let port = squatter.local_addr().unwrap().port();
         let heard = std::thread::spawn(move || {
-            // A socket belongs to whoever has accepted its connection.
+            // A socket belongs to the user that has accepted its connection.
             let mut connection = as_nobody(move || squatter.accept().unwrap().0).unwrap();
             let mut heard = Vec::new();
             connection.read_to_end(&mut heard).unwrap();

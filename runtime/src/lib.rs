@@ -1,7 +1,7 @@
 //! Plumbing that both daemons share: how a process starts to log, owns its tasks, keeps time,
 //! retries and ends.
 //!
-//! Nothing in here knows what Muster is for, and nothing of Muster's is imported.
+//! Nothing here knows what Muster is for, and nothing here imports other crates of Muster.
 #![forbid(unsafe_code)]
 
 pub mod backoff;

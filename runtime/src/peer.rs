@@ -1,10 +1,11 @@
 //! Which user is at the other end of a loopback connection. The kernel knows, and no program can
-//! pretend to be another's.
+//! pretend to be another user's.
 //!
-//! Whoever may talk to a coordinator can run programs on every node, and an agent does what its
-//! coordinator says. So both ends of a connection ask: the coordinator who calls, and agent and
-//! command line who answers, since anybody may listen on a port that is free. Trusted are the
-//! process's own user and root. Connections beyond loopback are none of this module's business.
+//! A user who may talk to a coordinator can run programs on every node, and an agent does what its
+//! coordinator says. So both ends of a connection check: the coordinator checks its callers, and
+//! agents and the command line check the end that answers, since anybody may listen on a free port.
+//! They trust the process's own user and root. This module does not judge connections beyond
+//! loopback.
 
 use std::{
     fs, io,
@@ -20,12 +21,12 @@ use rustix::{
     },
 };
 
-/// What became known of the other end.
+/// What is known about the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     User(u32),
-    /// Closed already, not accepted yet, or in another network namespace: nobody can tell whose it
-    /// is.
+    /// The connection is closed already, is not accepted yet, or leads to another network
+    /// namespace. The kernel cannot tell its user.
     Unknown,
 }
 
@@ -40,13 +41,13 @@ pub fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Asks the kernel who owns the socket at the other end, which has the address `peer` and is
+/// Asks the kernel which user owns the socket at the other end, which has the address `peer` and is
 /// connected to `local`.
 pub fn ask(peer: SocketAddr, local: SocketAddr) -> io::Result<Peer> {
     let (peer, local) = (canonical(peer), canonical(local));
     match ask_netlink(peer, local) {
-        // Also what a kernel says that has no such query: its table has the same answer, and takes
-        // longer to read.
+        // A kernel without this query gives one of these errors too. Its table has the same answer,
+        // but takes longer to read.
         Err(
             Errno::NOENT
             | Errno::PROTONOSUPPORT
@@ -59,29 +60,29 @@ pub fn ask(peer: SocketAddr, local: SocketAddr) -> io::Result<Peer> {
     }
 }
 
-/// A socket for both protocols calls an IPv4 address by a longer name.
+/// Converts the longer form in which a socket for both protocols writes an IPv4 address.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// `TCP_ESTABLISHED`. In other states the kernel may name root for a socket that nobody owns any
-/// more.
+/// `TCP_ESTABLISHED`. In other states the kernel may name root for a socket that no process owns
+/// any more.
 const ESTABLISHED: u8 = 1;
-/// `SOCK_DIAG_BY_FAMILY` (linux/sock_diag.h), which is also the type of its answer.
+/// `SOCK_DIAG_BY_FAMILY` (linux/sock_diag.h). The answer has the same type.
 const BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 const NLMSG_ERROR: u16 = 2;
-/// Of `struct nlmsghdr`.
+/// The size of `struct nlmsghdr`.
 const HEADER: usize = 16;
-/// An answer has 72 bytes and attributes that nobody asked for.
+/// An answer has 72 bytes, and attributes that are not needed.
 const ANSWER_MAX: usize = 4_096;
 
-/// `struct inet_diag_req_v2` in a netlink message (linux/inet_diag.h): one socket, by its two
-/// addresses.
+/// A netlink message with `struct inet_diag_req_v2` (linux/inet_diag.h), which asks for one socket
+/// by its two addresses.
 fn question(peer: SocketAddr, local: SocketAddr) -> Vec<u8> {
     let family = if peer.is_ipv4() { 2 } else { 10 };
     let mut body = vec![family, 6, 0, 0];
-    // All states.
+    // Any state.
     body.extend(u32::MAX.to_ne_bytes());
     for address in [peer, local] {
         body.extend(address.port().to_be_bytes());
@@ -138,7 +139,8 @@ fn answer(message: &[u8]) -> Result<Peer, Errno> {
     }
 }
 
-/// A connection that no process has accepted yet has no file, and the kernel names root for it.
+/// The user of a socket. The kernel names root for a connection that no process has accepted yet,
+/// and such a connection has no file.
 fn owner(uid: u32, has_file: bool) -> Peer {
     if has_file {
         Peer::User(uid)
@@ -160,7 +162,7 @@ fn ask_netlink(peer: SocketAddr, local: SocketAddr) -> Result<Peer, Errno> {
         SendFlags::empty(),
         &SocketAddrNetlink::new(0, 0),
     )?;
-    // The answer is there when the question has been sent, so this never waits.
+    // The kernel has answered when the send returns, so this never waits.
     let mut heard = vec![0; ANSWER_MAX];
     let (read, _) = recv(&socket, heard.as_mut_slice(), RecvFlags::DONTWAIT)?;
     answer(&heard[..read])
@@ -182,8 +184,8 @@ fn ask_table(peer: SocketAddr, local: SocketAddr) -> io::Result<Peer> {
     }
 }
 
-/// Lines of /proc/net/tcp: number, local and remote address, state, three times queues and timers,
-/// user, timeout, inode.
+/// Finds a connection in /proc/net/tcp. The columns are: number, local and remote address, state,
+/// three for queues and timers, user, timeout, inode.
 fn in_table(table: &str, peer: SocketAddr, local: SocketAddr) -> Peer {
     let (peer, local) = (as_in_table(peer), as_in_table(local));
     let find = |line: &str| {
@@ -196,7 +198,7 @@ fn in_table(table: &str, peer: SocketAddr, local: SocketAddr) -> Peer {
     table.lines().find_map(find).unwrap_or(Peer::Unknown)
 }
 
-/// Words of 32 bits in this machine's order, in hexadecimal digits.
+/// An address as 32-bit words in this machine's byte order, in hexadecimal digits.
 fn as_in_table(address: SocketAddr) -> String {
     let words = |octets: &[u8]| -> String {
         let word = |four: &[u8]| u32::from_ne_bytes(four.try_into().expect("chunks of four"));
@@ -221,7 +223,7 @@ mod tests {
 
     type Ask = fn(SocketAddr, SocketAddr) -> io::Result<Peer>;
 
-    /// Both ways of asking.
+    /// Both ways to ask the kernel.
     const WAYS: [Ask; 2] = [
         |peer, local| ask(peer, local),
         |peer, local| ask_table(canonical(peer), canonical(local)),

@@ -1,5 +1,5 @@
-//! How a process ends: the first SIGTERM or SIGINT drains (it cancels the token that every loop
-//! watches), the second ends the process at once.
+//! How a process ends. The first SIGTERM or SIGINT drains: it cancels the token that every loop
+//! watches. The second one ends the process at once.
 
 use std::{io, process};
 
@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// SIGTERM and SIGINT, caught from the moment this exists.
+/// SIGTERM and SIGINT. They are caught as soon as this exists.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -23,8 +23,8 @@ impl Signals {
         })
     }
 
-    /// Cancels `shutdown` at the first signal and ends the process with 128 + its number at the
-    /// second. Runs until then.
+    /// Cancels `shutdown` at the first signal. At the second signal it ends the process with 128
+    /// plus the signal's number.
     pub async fn obey(mut self, shutdown: CancellationToken) {
         let (name, _) = self.next().await;
         info!(

@@ -1,8 +1,8 @@
-//! Every task has an owner, a name, and a meaning of its end.
+//! Every task has an owner, a name, and a rule for its end.
 //!
-//! [`Tasks`] owns the tasks a process is made of; `main` builds it and waits in [`Tasks::run`].
-//! [`Scope`] owns tasks that come and go with requests. Nothing else spawns, which `clippy.toml`
-//! holds.
+//! [`Tasks`] owns the tasks that a process consists of. `main` builds it and waits in
+//! [`Tasks::run`]. [`Scope`] owns tasks that come and go with requests. Nothing else spawns tasks,
+//! and `clippy.toml` enforces that.
 #![allow(clippy::disallowed_methods, reason = "the one place that spawns")]
 
 use std::{
@@ -21,21 +21,21 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{error, warn};
 
-/// What it means when a task ends.
+/// What the end of a task means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The process is nothing without it: its end or panic before a shutdown ends the process with
-    /// an error.
+    /// The process cannot work without it. If it ends or panics before a shutdown, the process ends
+    /// with an error.
     Essential,
-    /// May end at any time; a panic is logged and the process goes on.
+    /// It may end at any time. A panic is logged and the process goes on.
     Ordinary,
-    /// Stays until everything else has ended, as the catcher of signals does; a shutdown does not
-    /// wait for it.
+    /// It stays until everything else has ended, as the task that catches signals does. A shutdown
+    /// does not wait for it.
     Standing,
 }
 pub use Kind::{Essential, Ordinary, Standing};
 
-/// An essential task ended although nobody had asked for a shutdown.
+/// An essential task ended before a shutdown was asked for.
 #[derive(Debug, thiserror::Error)]
 #[error("task {name} {how}")]
 pub struct EssentialEnded {
@@ -76,13 +76,13 @@ impl Tasks {
         handle
     }
 
-    /// Waits until the shutdown token is cancelled or an essential task ends, which cancels it;
-    /// then gives the tasks `drain` to end by themselves and aborts the rest. An error names the
-    /// essential task that ended first.
+    /// Waits until the shutdown token is cancelled or an essential task ends, which cancels the
+    /// token. Then gives the tasks `drain` to end by themselves and aborts the rest. The error
+    /// names the essential task that ended first.
     pub async fn run(mut self, drain: Duration) -> Result<(), EssentialEnded> {
         let shutdown = self.shutdown.clone();
         let failure = tokio::select! {
-            // What ends because of the shutdown has not failed.
+            // A task that ends because of the shutdown has not failed.
             biased;
             () = shutdown.cancelled() => None,
             failure = self.first_failure() => Some(failure),
@@ -110,7 +110,7 @@ impl Tasks {
                         return EssentialEnded { name, how };
                     }
                 }
-                // No task is left, and all were ordinary: only a signal ends the process now.
+                // No task is left, and all were ordinary. Only a signal ends the process now.
                 None => std::future::pending().await,
             }
         }
@@ -175,11 +175,11 @@ impl Scope {
         &self.shutdown
     }
 
-    /// Runs `task` until it ends or the scope is shut down, which drops it where it waits. A panic
-    /// is logged and ends only this task.
+    /// Runs `task` until it ends or the scope is shut down, which drops the task where it waits. A
+    /// panic is logged and ends only this task.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let shutdown = self.shutdown.clone();
-        // Outside the block, which would keep room for what it was moved out of.
+        // Boxed outside the block: otherwise the block would keep room for the moved task.
         let guarded = CatchPanic(Box::pin(task));
         self.tracker.spawn(async move {
             tokio::select! {
@@ -192,8 +192,8 @@ impl Scope {
         });
     }
 
-    /// As [`Scope::spawn`], for a task that also blocks, as on a disk: it has a thread to itself,
-    /// so that it holds up no other.
+    /// Like [`Scope::spawn`], for a task that also blocks, for example on a disk. It has its own
+    /// thread, so that it delays no other task.
     pub fn spawn_on_thread(
         &self,
         name: &'static str,
@@ -210,7 +210,7 @@ impl Scope {
         });
     }
 
-    /// Waits until no task is left; spawn nothing after this was called.
+    /// Waits until no task is left. Spawn nothing after this call.
     pub async fn closed(&self) {
         self.tracker.close();
         self.tracker.wait().await;

@@ -1,4 +1,4 @@
-//! Logs: to standard error, as text for people or one JSON object a line for machines.
+//! Logs to standard error, as text for people or as one JSON object per line for machines.
 
 use std::io::{self, IsTerminal};
 
@@ -12,7 +12,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What is logged where nobody says otherwise.
+/// The log filter if none is given.
 pub const DEFAULT_FILTER: &str = "info";
 
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum TelemetryError {
     Twice(#[source] TryInitError),
 }
 
-/// Starts logging; once per process, before anything logs.
+/// Starts logging. Call it once per process, before anything logs.
 pub fn start(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
     use tracing_subscriber::util::SubscriberInitExt;
 
@@ -39,8 +39,8 @@ pub fn start(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
             filter: filter.to_owned(),
             source,
         })?;
-    // A log that takes nothing, as on a full disk, ends nobody: told of it, tracing-subscriber
-    // would panic in whatever thread has logged.
+    // A log write that fails, as on a full disk, must end nothing. If tracing-subscriber heard of
+    // the failure, it would panic in the thread that has logged.
     let plain = fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-/// Ticks every `period`, the first time after one period. A tick that comes late delays the next
-/// ones: after a stall there is one tick and not a burst of all those missed, which is tokio's
-/// default.
+/// Ticks every `period`, the first time after one period. A late tick delays the following ones. So
+/// after a stall there is one tick, and not a burst of all missed ticks, which is tokio's default.
 pub fn ticker(period: Duration) -> Interval {
     let mut interval = interval_at(Instant::now() + period, period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,6 +1,6 @@
 //! Which build this is.
 
-/// `0.1.0 (commit abc123def456)`; the commit is `unknown` where the build had no git.
+/// `0.1.0 (commit abc123def456)`. The commit is `unknown` if the build had no git.
 pub const fn version() -> &'static str {
     concat!(
         env!("CARGO_PKG_VERSION"),

@@ -1,16 +1,16 @@
-//! Files that say whether they are whole: a JSON object whose last field, `sum`, is the CRC-32 of
+//! Files that prove that they are whole: a JSON object whose last field, `sum`, is the CRC-32 of
 //! everything before it.
 //!
-//! It stays JSON, so that any program reads it. A CRC-32 sees every damage of up to 32 bits in a
-//! row and every three flipped bits in files of this size, and misses one in four thousand million
-//! others. It is against disks and editors, not against enemies.
+//! The file stays JSON, so that any program can read it. A CRC-32 detects all damage of up to 32
+//! bits in a row, and any three flipped bits in files of this size. Of other damage it misses one
+//! in four thousand million. It protects against disks and editors, not against enemies.
 
-/// Why sealed text is not what was written.
+/// Why sealed text differs from what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// The end with the checksum is not there.
+    /// The end with the checksum is missing.
     CutOff,
-    /// The text and its checksum do not belong together.
+    /// The text and its checksum do not match.
     Sum,
 }
 
@@ -43,7 +43,7 @@ pub fn seal(mut object: Vec<u8>) -> Vec<u8> {
     object
 }
 
-/// The sealed object, as it was written and as JSON, if it is whole.
+/// The sealed object, byte for byte as it was written, if it is whole. It is still JSON.
 pub fn open(text: &[u8]) -> Result<&[u8], Broken> {
     let (body, sum) = text
         .strip_suffix(END)
@@ -57,7 +57,7 @@ pub fn open(text: &[u8]) -> Result<&[u8], Broken> {
     }
 }
 
-/// One entry per byte, of the reflected polynomial 0xEDB88320 (IEEE 802.3).
+/// One entry per byte of the reflected polynomial 0xEDB88320 (IEEE 802.3).
 const TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;

@@ -1,7 +1,8 @@
-"""Says what an interpreter has, without importing torch, which takes seconds.
+"""Prints what an interpreter has. It does not import torch, which would take seconds.
 
-First a line: torch's version by its metadata, implementation, language, platform; then torch's version by itself, the CUDA it was built for, its NCCL, and the
-LC_CTYPE that its children find; "-" where that cannot be told. Then, a line each, the files this was read from. Without torch it ends with PackageNotFoundError.
+The first line has torch's version from its metadata, the implementation, the language, the platform, torch's version from its own file, the CUDA it
+was built for, its NCCL, and the LC_CTYPE that its children find; "-" stands for an unknown value. Then come the files that this was read from, one a
+line. Without torch it ends with PackageNotFoundError.
 """
 
 import importlib.metadata
@@ -10,7 +11,7 @@ import os
 import re
 import sys
 
-sys.path[:] = [folder for folder in sys.path if folder]  # without the working directory, which a script's ranks do not search
+sys.path[:] = [folder for folder in sys.path if folder]  # leaves out the working directory, which a script's ranks do not search
 read_from = []
 
 
@@ -21,7 +22,7 @@ def found(name):
 
 
 def itself():
-    """torch/version.py, as far as it is plain."""
+    """The plain string assignments of torch/version.py."""
     package = importlib.util.find_spec("torch").submodule_search_locations[0]
     read_from.append(os.path.join(package, "version.py"))
     with open(read_from[-1], encoding="utf-8") as file:
@@ -29,7 +30,7 @@ def itself():
 
 
 def nccl(torch):
-    """Of the distribution that torch says it needs. Where it needs none, NCCL is a part of it, or the system's."""
+    """The version of the NCCL distribution that torch requires. If it requires none, NCCL is part of torch, or the system's."""
     needed = re.search(r"^nvidia-nccl-\w+", "\n".join(torch.requires or []), re.MULTILINE)
     if needed is None or "nccl" in os.environ.get("LD_PRELOAD", ""):
         return None

@@ -1,9 +1,10 @@
-//! A whole job joins a store: `join_bench ADDR:PORT [RANKS]` prints the milliseconds of each step.
+//! Lets a whole job join a store: `join_bench ADDR:PORT [RANKS]` prints the milliseconds of each
+//! step.
 //!
-//! Works against any TCPStore server, so that ours and torch's can be set side by side. One thread
-//! holds all ranks: in each step all of them send before the first answer is read, so that the
-//! server has them all at once. Answers are read through a buffer: a call of the kernel for each of
-//! a million values would cost this one thread more than either server spends on them.
+//! It works with any TCPStore server, so ours can be compared with torch's. One thread holds all
+//! ranks. In each step all ranks send before the first answer is read, so the server has all
+//! requests at once. Answers are read through a buffer: a system call for each of a million values
+//! would cost this one thread more than either server spends on them.
 
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +15,7 @@ use muster_tcpstore::protocol::{Request, hello};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Room for what one answer of `MultiGet` brings at a time.
+/// Room for the part of a `MultiGet` answer that arrives at once.
 const BUFFER: usize = 32 * 1024;
 
 struct Rank(BufReader<TcpStream>);
@@ -51,7 +52,7 @@ fn main() -> Result<()> {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files)?;
 
     let key = |name: String| Key::from(name.into_bytes());
-    // Small on purpose: what is measured is requests, not the loopback's bytes.
+    // Small on purpose: this measures requests, not the loopback's bytes.
     let address = vec![7; 150];
     let all: Vec<Key> = (0..count)
         .map(|r| key(format!("/default_pg/0//cpu//0/{r}")))

@@ -1,5 +1,5 @@
-//! Serves one store until it is killed: `serve 127.0.0.1:0 [--events]` prints the address, then, if
-//! asked, each event.
+//! Serves one store until it is killed. `serve 127.0.0.1:0 [--events]` prints the address, and then
+//! each event if asked.
 
 use std::io::Write;
 use std::net::SocketAddr;

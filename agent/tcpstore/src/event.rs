@@ -1,5 +1,4 @@
-//! What a store tells its host: who came and went, what was written, who waits, who was refused and
-//! why.
+//! What a store tells its host: which clients came, left, wrote, wait, or were refused, and why.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,11 +7,11 @@ use crate::Key;
 use crate::protocol::Fault;
 use crate::table::Denied;
 
-/// One connection, never used for another.
+/// The id of one connection. It is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// What a turn saw. Writes of the host itself cause no event.
+/// What a turn saw. The host's own writes cause no event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Event {
@@ -20,7 +19,7 @@ pub enum Event {
         client: ClientId,
         peer: SocketAddr,
     },
-    /// The client is gone; the last event about it.
+    /// The client is gone. This is the last event about it.
     Closed {
         client: ClientId,
         why: Closed,
@@ -30,19 +29,19 @@ pub enum Event {
         client: ClientId,
         key: Key,
     },
-    /// ADD or BARRIER, and the counter after it.
+    /// ADD or BARRIER, with the counter after it.
     Added {
         client: ClientId,
         key: Key,
         value: i64,
     },
-    /// The client waits for these keys, which are missing.
+    /// The client waits for these missing keys.
     Waiting {
         client: ClientId,
         keys: Vec<Key>,
     },
-    /// The client broke a rule and is closed; `Closed` follows. Where there was no room for it,
-    /// this is the first that is heard of it.
+    /// The client broke a rule and is closed; `Closed` follows. If there was no room for the
+    /// client, this is the first event about it.
     Refused {
         client: ClientId,
         why: RefusedReason,
@@ -56,11 +55,11 @@ pub enum Closed {
     ByPeer,
     /// The connection failed, with this `errno`.
     Failed(i32),
-    /// The store closed it; a `Refused` came before.
+    /// The store closed it. A `Refused` came before.
     Refused,
 }
 
-/// Which rule a client broke.
+/// The rule that a client broke.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RefusedReason {
     /// Its bytes are not the protocol.
@@ -84,13 +83,13 @@ pub enum RefusedReason {
     /// The process has no descriptor left for it.
     #[error("the process has no file descriptor left")]
     NoDescriptors,
-    /// The kernel refuses to watch its socket.
+    /// The kernel refuses to watch the client's socket.
     #[error("its socket cannot be watched (errno {errno})")]
     Unwatched {
         /// The kernel's reason.
         errno: i32,
     },
-    /// Its half-read request does not fit any more.
+    /// The client's half-read request no longer fits.
     #[error("the store holds {limit} bytes, its limit")]
     StoreFull {
         /// [`Limits::total_bytes`].

@@ -1,15 +1,15 @@
-//! Counts the bytes that clients made the store hold. It only counts; who asks for room and what
-//! happens when there is none is decided by the caller.
+//! Counts the bytes that clients make the store hold. It only counts. The caller decides when to
+//! ask for room and what to do if there is none.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What one entry costs beside its bytes: tree node, reference count, allocator. Rounded up, so
-/// that a million tiny entries cannot cost more than is counted.
+/// The cost of one entry besides its bytes: tree node, reference count, allocator. It is rounded
+/// up, so that a million tiny entries never cost more than is counted.
 pub(crate) const ENTRY_BYTES: usize = 96;
 
-/// One store's count, shared with every [`Value`] that is alive.
+/// The count of one store, shared with every living [`Value`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Meter(Arc<AtomicUsize>);
 
@@ -26,15 +26,15 @@ impl Meter {
         self.0.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Replaces a charge made earlier by another.
+    /// Replaces an earlier charge by another.
     pub(crate) fn recharge(&self, before: usize, after: usize) {
         self.charge(after);
         self.release(before);
     }
 }
 
-/// A stored value. It counts as long as it lives, so a value that was overwritten but still waits
-/// in a slow reader's outbox is not forgotten.
+/// A stored value. It counts as long as it lives. So a value that was overwritten still counts
+/// while it waits in a slow reader's outbox.
 #[derive(Debug, Clone)]
 pub struct Value(Arc<Counted>);
 
@@ -53,7 +53,7 @@ impl Value {
         }))
     }
 
-    /// Adds to the end: in place where nobody else holds the value.
+    /// Appends bytes, in place if nothing else holds the value.
     pub(crate) fn append(&mut self, more: &[u8]) {
         if let Some(counted) = Arc::get_mut(&mut self.0) {
             let before = counted.bytes.capacity();

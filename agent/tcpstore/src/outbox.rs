@@ -1,6 +1,6 @@
-//! Bytes a client's socket has not taken yet, in order. Small pieces are copied together, large
-//! values are held by reference: a value that thousands of clients want at once is in memory once.
-//! It never touches a socket itself.
+//! The bytes that a client's socket has not taken yet, in order. Small pieces are copied together
+//! and large values are held by reference, so a value that thousands of clients want at once is in
+//! memory once. This module never touches a socket.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -9,17 +9,17 @@ use crate::Key;
 use crate::meter::Value;
 use crate::protocol::Sink;
 
-/// A piece up to this size is copied: holding it by reference costs about as much.
+/// Pieces up to this size are copied. Holding one by reference would cost about as much.
 const COPY_BYTES: usize = 64;
 
-/// Pieces offered to one `sendmsg`; Linux takes up to 1,024 (UIO_MAXIOV), the gain ends long
-/// before.
+/// How many pieces one `sendmsg` gets. Linux takes up to 1,024 (UIO_MAXIOV), but far fewer give the
+/// whole gain.
 pub(crate) const SLICES: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     pieces: VecDeque<Piece>,
-    /// Bytes of the first piece already sent.
+    /// How many bytes of the first piece are sent.
     sent: usize,
     pending: usize,
     owned: usize,
@@ -48,7 +48,7 @@ impl Outbox {
         self.pending
     }
 
-    /// Memory this outbox alone is the cause of: what was copied and the pieces themselves, not the
+    /// Memory that only this outbox uses: copied bytes and the pieces themselves, without the
     /// shared values.
     pub(crate) fn held(&self) -> usize {
         self.owned + self.pieces.len() * size_of::<Piece>()
@@ -64,7 +64,7 @@ impl Outbox {
             .collect()
     }
 
-    /// Forgets the first `n` bytes: the socket took them.
+    /// Drops the first `n` bytes, which the socket has taken.
     pub(crate) fn advance(&mut self, n: usize) {
         self.pending -= n;
         self.sent += n;
@@ -78,7 +78,7 @@ impl Outbox {
             }
         }
         if self.pieces.is_empty() {
-            // A burst's ring is given back: thousands of idle clients should hold nothing.
+            // The buffer of a burst is freed: thousands of idle clients should hold no memory.
             self.pieces = VecDeque::new();
         }
     }

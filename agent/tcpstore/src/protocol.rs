@@ -1,14 +1,15 @@
-//! The wire: what a torch client sends and what it expects back. No state of the store, no sockets.
+//! The wire format: what a torch client sends and what it expects back. No state of the store, no
+//! sockets.
 //!
 //! Source: `torch/csrc/distributed/c10d/store/TCPStoreBackend.hpp` (opcodes), `TCPStore.cpp` (what
 //! the client writes and reads), `TCPStoreLibUvBackend.cpp` (what the server answers), torch 2.15.
-//! What was there in 2.4 is unchanged since; newer opcodes took new numbers. The first 2.x clients
-//! did not validate and cannot be told from garbage, so they are refused.
+//! The part that existed in 2.4 is unchanged since; newer opcodes took new numbers. The first 2.x
+//! clients did not validate. They are refused, because they cannot be distinguished from garbage.
 //!
-//! A connection begins with VALIDATE and a magic number, unanswered. Then come requests: one byte
-//! opcode, then fields. Integers are 64-bit little-endian (the magic and the ping's nonce 32-bit),
-//! strings and values are length and bytes, lists are count and items. SET, MULTI_SET, APPEND and
-//! QUEUE_PUSH have no answer.
+//! A connection begins with VALIDATE and a magic number, which get no answer. Then come requests:
+//! one byte for the opcode, then fields. Integers are 64-bit little-endian (the magic and the
+//! ping's nonce 32-bit). Strings and values are a length and bytes; lists are a count and items.
+//! SET, MULTI_SET, APPEND and QUEUE_PUSH get no answer.
 
 mod client;
 mod decoder;
@@ -49,7 +50,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// All of them, in order of their number.
+    /// All opcodes, in the order of their numbers.
     pub const ALL: [Opcode; 19] = [
         Opcode::Validate,
         Opcode::Set,
@@ -78,7 +79,7 @@ impl Opcode {
     }
 }
 
-/// One whole request, its lengths already held against the limits.
+/// One whole request. Its lengths are already checked against the limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Request {
@@ -139,25 +140,25 @@ pub enum Request {
     },
 }
 
-/// One answer. A missing value travels as an empty one, as torch's server has it.
+/// One answer. A missing value is sent as an empty one, as torch's server does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// PING's own number.
+    /// PING: the client's own number.
     Nonce(u32),
     /// ADD, GETNUMKEYS, DELETE_KEY, QUEUE_LEN.
     Number(i64),
-    /// CHECK: are all keys there?
+    /// CHECK: whether all keys exist.
     Ready(bool),
-    /// WAIT and BARRIER: what was awaited has come.
+    /// WAIT and BARRIER: the awaited keys have come.
     StopWaiting,
-    /// CANCEL_WAIT, always, also where the wait had ended before.
+    /// CANCEL_WAIT. The client always gets it, even if the wait had already ended.
     WaitCanceled,
     /// GET, COMPARE_SET.
     Value(Option<Value>),
-    /// COMPARE_SET on a missing key with an expectation: the expectation comes back (torch calls it
-    /// a lie).
+    /// COMPARE_SET on a missing key with an expected value: the expected value comes back, though
+    /// the key has no such value (torch calls this a lie).
     Echo(Vec<u8>),
-    /// MULTI_GET, in the order asked.
+    /// MULTI_GET, in the order of the request.
     Values(Vec<Option<Value>>),
     /// QUEUE_POP: the length before the pop and, if it was not 0, the oldest item.
     Popped(i64, Option<Value>),
@@ -165,8 +166,8 @@ pub enum Reply {
     Keys(Vec<Key>),
 }
 
-/// Where an answer's bytes go. Values and keys are handed over by reference count, for they may be
-/// large and wanted by thousands of clients at once.
+/// The target for an answer's bytes. Values and keys are passed by reference count, because they
+/// may be large and thousands of clients may want them at once.
 pub trait Sink {
     /// A few bytes: numbers, lengths.
     fn bytes(&mut self, bytes: &[u8]);
@@ -177,7 +178,7 @@ pub trait Sink {
 }
 
 impl Reply {
-    /// Bytes on the wire, known before anything is encoded.
+    /// Bytes on the wire. They are known before anything is encoded.
     pub fn wire_len(&self) -> usize {
         const LENGTH: usize = 8;
         let value = |v: &Option<Value>| LENGTH + v.as_ref().map_or(0, |v| v.len());

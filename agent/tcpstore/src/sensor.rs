@@ -1,9 +1,9 @@
-//! What the keys mean: which node has arrived, which rank has joined, who has finished. Pure: fed
-//! with [`Event`]s.
+//! What the keys mean: which node has arrived, which rank has joined, which launcher has finished.
+//! The module is pure: its input is [`Event`]s.
 //!
-//! It reads what torch and torchrun write for themselves; nothing is asked of a training script.
-//! Keys, as seen on the wire with torch 2.15 (`RUN` is `--rdzv-id`, the leading `/` is the TCPStore
-//! client's):
+//! It reads what torch and torchrun write for themselves. A training script need not do anything.
+//! These are the keys on the wire with torch 2.15 (`RUN` is `--rdzv-id`, and the TCPStore client
+//! adds the leading `/`):
 //!
 //! | key | written by | source in torch |
 //! |---|---|---|
@@ -15,10 +15,10 @@
 //! | `/RUN/torchelastic/agent/terminal_state/last_member` | the launcher that finds the count full; all wait for it | the same |
 //! | `/RUN/torchelastic/agent/terminal_stateN` | launcher of node rank N, in torch before that barrier had a counter | `elastic/utils/store.py`, `synchronize` |
 //!
-//! With gloo (also beside NCCL, where a script names no backend) the joined ranks are known by
-//! number. With NCCL alone a rank writes nothing that names it; what is known then is how many have
-//! entered ([`Sensor::entered`]), and from which addresses ([`Sensor::entered_from`]), which names
-//! the node that is missing.
+//! With gloo (also together with NCCL, if a script names no backend) the joined ranks are known by
+//! number. With NCCL alone a rank writes nothing that names it. Then only two things are known: how
+//! many ranks have entered ([`Sensor::entered`]), and from which addresses
+//! ([`Sensor::entered_from`]), which identifies the missing node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -32,13 +32,13 @@ const TERMINAL_STATE: &str = "/torchelastic/agent/terminal_state";
 const NUM_MEMBERS: &str = "/num_members";
 const LAST_MEMBER: &str = "/last_member";
 
-/// What one generation's store has told so far.
+/// What one generation's store has shown so far.
 #[derive(Debug, Clone)]
 pub struct Sensor {
     world_size: u32,
     nnodes: u32,
     peers: BTreeMap<ClientId, IpAddr>,
-    /// Connections that announced themselves, launchers and ranks.
+    /// The connections of launchers and ranks that have announced themselves.
     announced: Vec<(ClientId, Option<IpAddr>)>,
     launchers: BTreeMap<u32, ClientId>,
     joined: BTreeSet<u32>,
@@ -47,7 +47,7 @@ pub struct Sensor {
     completed: BTreeSet<u32>,
 }
 
-/// What one key says.
+/// The meaning of one key.
 #[derive(Debug, PartialEq, Eq)]
 enum Meaning {
     NodeArrived(u32),
@@ -57,7 +57,7 @@ enum Meaning {
 }
 
 impl Sensor {
-    /// For a generation of `world_size` ranks on `nnodes` nodes.
+    /// Makes a sensor for a generation of `world_size` ranks on `nnodes` nodes.
     pub fn new(world_size: u32, nnodes: u32) -> Sensor {
         Sensor {
             world_size,
@@ -72,7 +72,7 @@ impl Sensor {
         }
     }
 
-    /// Takes one event of the store, in the order they came.
+    /// Takes one event of the store. Events must come in their order.
     pub fn observe(&mut self, event: &Event) {
         match event {
             Event::Connected { client, peer } => {
@@ -82,8 +82,8 @@ impl Sensor {
                 self.peers.remove(client);
             }
             Event::Added { client, key, .. } if **key == *INIT => {
-                // A job announces each launcher and rank once; more is a script's own doing and
-                // needs no memory.
+                // A job announces each launcher and rank once. Further announcements come from the
+                // script and need no memory.
                 if self.announced.len() < (self.nnodes + self.world_size) as usize {
                     self.announced
                         .push((*client, self.peers.get(client).copied()));
@@ -96,28 +96,28 @@ impl Sensor {
         }
     }
 
-    /// Global ranks that have joined the default process group, where the backend names them.
+    /// Global ranks that have joined the default process group, if the backend names them.
     pub fn joined_ranks(&self) -> &BTreeSet<u32> {
         &self.joined
     }
 
-    /// The others, in order. With NCCL alone this says nothing: see [`Sensor::entered`].
+    /// The other ranks, in order. With NCCL alone this means nothing; see [`Sensor::entered`].
     pub fn missing_ranks(&self) -> Vec<u32> {
         (0..self.world_size)
             .filter(|rank| !self.joined.contains(rank))
             .collect()
     }
 
-    /// Ranks that have reached `init_process_group`, by count. Launchers and ranks announce
-    /// themselves alike, so until every launcher is there this may be less than the truth; it is
-    /// exact at the end, for no node's ranks come before its launcher.
+    /// How many ranks have reached `init_process_group`. Launchers and ranks announce themselves
+    /// alike, so this may be too low until every launcher has announced itself. At the end it is
+    /// exact, because no node's ranks come before its launcher.
     pub fn entered(&self) -> u32 {
         let counted = (self.announced.len() as u32).saturating_sub(self.nnodes);
         counted.max(self.joined.len() as u32)
     }
 
-    /// How many launchers and ranks have connected from each address. Where every node has its own,
-    /// a node is complete at one more than its ranks.
+    /// How many launchers and ranks have connected from each address. If every node has its own
+    /// address, a complete node has one more than its ranks.
     pub fn entered_from(&self) -> BTreeMap<IpAddr, u32> {
         let mut from = BTreeMap::new();
         for peer in self.announced.iter().filter_map(|(_, peer)| *peer) {
@@ -126,23 +126,24 @@ impl Sensor {
         from
     }
 
-    /// Whether every rank has joined or, with a backend that names none, entered.
+    /// Whether every rank has joined, or has entered if the backend names no ranks.
     pub fn all_joined(&self) -> bool {
         self.joined.len() as u32 == self.world_size || self.entered() == self.world_size
     }
 
-    /// Node ranks whose launcher has arrived, where it says so (`TORCH_ELASTIC_WORKER_IDENTICAL`
+    /// Node ranks whose launcher has arrived, if launchers say so (`TORCH_ELASTIC_WORKER_IDENTICAL`
     /// unset).
     pub fn arrived_nodes(&self) -> BTreeSet<u32> {
         self.launchers.keys().copied().collect()
     }
 
-    /// Launchers that reached torchrun's exit barrier: all their workers have ended, well or not.
+    /// How many launchers have reached torchrun's exit barrier: all their workers have ended, with
+    /// or without success.
     pub fn finished_launchers(&self) -> u32 {
         self.finished.len().max(self.finished_nodes.len()) as u32
     }
 
-    /// The same by node rank, as far as launchers are known by it.
+    /// Their node ranks, so far as the launchers' node ranks are known.
     pub fn finished_nodes(&self) -> BTreeSet<u32> {
         let known = self
             .launchers
@@ -154,9 +155,9 @@ impl Sensor {
             .collect()
     }
 
-    /// Takes a lost node's part in torchrun's exit barrier, so that the other launchers do not wait
-    /// 300 s for it. Once for each node; nothing is done for a node that took its part itself.
-    /// `run_id` is what `--rdzv-id` was.
+    /// Arrives at torchrun's exit barrier for a lost node, so that the other launchers do not wait
+    /// 300 s for it. It acts once per node, and does nothing for a node that has arrived itself.
+    /// `run_id` is the value of `--rdzv-id`.
     pub fn complete_exit_barrier(&mut self, store: &mut Store, run_id: &str, node_rank: u32) {
         if self.finished_nodes().contains(&node_rank) || !self.completed.insert(node_rank) {
             return;
@@ -164,7 +165,7 @@ impl Sensor {
         let prefix = format!("/{run_id}{TERMINAL_STATE}");
         let members = store.add(format!("{prefix}{NUM_MEMBERS}").as_bytes(), 1);
         if members >= i64::from(self.nnodes) {
-            // The launcher that would have been last is the lost one.
+            // The lost launcher would have been the last.
             store.set(format!("{prefix}{LAST_MEMBER}").as_bytes(), b"1");
         }
         store.set(format!("{prefix}{node_rank}").as_bytes(), b"1");
@@ -193,12 +194,12 @@ fn meaning(key: &[u8]) -> Option<Meaning> {
     let key = std::str::from_utf8(key).ok()?;
     if let Some(rest) = key.strip_prefix(DEFAULT_GROUP) {
         let (device, rest) = rest.split_once("//")?;
-        // A sub-group has its name, a number or a hash, where the default group has the device.
+        // Where the default group has the device, a sub-group has its name, a number or a hash.
         if !device.bytes().all(|b| b.is_ascii_lowercase()) {
             return None;
         }
-        // Gloo has a device number and the rank, NCCL a communicator's number alone: the first is
-        // set by rank 0.
+        // Gloo writes a device number and the rank. NCCL writes only a communicator's number, and
+        // rank 0 sets the first one.
         return match rest.split_once('/') {
             Some(("0", rank)) => {
                 number(rank.strip_prefix("rank_").unwrap_or(rank)).map(Meaning::RankJoined)
@@ -267,7 +268,7 @@ mod tests {
             set(2, "/default_pg/0//cpu//0/3"),
             set(3, "/default_pg/0//cpu//0/0"),
             set(4, "/default_pg/0//cuda//0/rank_1"),
-            // Sub-groups, later communicators, point to point, other people's keys: none of them a
+            // Sub-groups, later communicators, point to point, foreign keys: none of them is a
             // rank.
             set(4, "/default_pg/0//1//cpu//0/2"),
             set(4, "/default_pg/0//cuda//2"),

@@ -1,14 +1,14 @@
-//! The sockets: one listener, its clients and a timer in one epoll set. It moves bytes and keeps
-//! the bounds; what a request means is the table's business.
+//! The sockets: one listener, its clients and a timer in one epoll set. This module moves bytes and
+//! keeps the bounds. The table decides what a request means.
 //!
-//! A client is new (accepted, not validated, closed at its handshake deadline), served, or full
-//! (its unsent replies are above [`HIGH_WATER`]: it is not read from until it has read). Each turn
+//! A client is new (accepted but not validated, closed at its handshake deadline), served, or full
+//! (its unsent replies exceed [`HIGH_WATER`], so nothing is read from it until it reads). Each turn
 //! looks at every ready client once and reads at most [`READ_BYTES`] from it, so no client can keep
-//! the others waiting; what is left over keeps the epoll set readable, so the next turn follows at
-//! once.
+//! the others waiting. Unread bytes keep the epoll set readable, so the next turn follows at once.
 //!
-//! No keep-alive probes: a client behind a broken network must find its connection alive when the
-//! network comes back, for its training may never have noticed (silence is not death).
+//! There are no keep-alive probes. A client behind a broken network must find its connection alive
+//! when the network comes back, because its training may not have noticed. Silence does not prove
+//! death.
 
 mod accept;
 mod client;
@@ -30,18 +30,17 @@ use crate::protocol::Reply;
 use crate::table::{Outcome, Table};
 use crate::{ClientId, Closed, Event, Key, Limits, RefusedReason};
 
-/// Ready descriptors looked at in one turn.
+/// How many ready descriptors one turn handles.
 const EVENTS: usize = 1024;
 
-/// A client that holds no more than this is not closed for a full store: it is a reader, or one
-/// with an ordinary request. With 16,384 clients that is 128 MiB beyond [`Limits::total_bytes`] at
-/// worst.
+/// A client that holds no more than this is not closed for a full store: it only reads, or has an
+/// ordinary request. In the worst case 16,384 clients hold 128 MiB beyond [`Limits::total_bytes`].
 const INNOCENT_BYTES: usize = 8 * 1024;
 
 const LISTENER: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 
-/// The store itself failed; no client can cause this.
+/// The store itself failed. No client can cause this.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum StoreError {
@@ -77,26 +76,26 @@ pub struct Store {
     meter: Meter,
     clients: BTreeMap<ClientId, Client>,
     next_client: u64,
-    /// When clients must have validated, soonest first: all have the same time, so the order is
-    /// that of arrival.
+    /// When clients must have validated, the soonest first. All have the same time, so this is the
+    /// order of arrival.
     handshakes: VecDeque<(Duration, ClientId)>,
-    /// Clients with something to send since they were last flushed.
+    /// Clients that have got something to send since their last flush.
     unsent: BTreeSet<ClientId>,
     local: SocketAddr,
     listener: OwnedFd,
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// Given up to accept, and so to refuse, one more connection when the process has no descriptor
-    /// left.
+    /// This descriptor is closed to accept, and so to refuse, one more connection when the process
+    /// has no other descriptor left.
     spare: Option<OwnedFd>,
     scratch: Box<[u8]>,
 }
 
 impl Store {
-    /// Listens on `addr`; port 0 asks for a free one.
+    /// Listens on `addr`. Port 0 asks for a free port.
     ///
     /// # Errors
-    /// The address cannot be had, or the process has no descriptors left.
+    /// The address is not available, or the process has no descriptors left.
     pub fn bind(addr: SocketAddr, limits: Limits) -> Result<Store, StoreError> {
         let listen = |source| StoreError::Listen { addr, source };
         let listener = listener(addr).map_err(listen)?;
@@ -133,21 +132,22 @@ impl Store {
         Ok(store)
     }
 
-    /// The address it listens on, with the real port.
+    /// The address that it listens on, with the real port.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Readable when [`Store::turn`] has work, its own deadlines included. For the caller's epoll
-    /// set or `poll`.
+    /// A descriptor that is readable when [`Store::turn`] has work, including its own deadlines. It
+    /// is for the caller's epoll set or `poll`.
     pub fn poll_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// Does what is ready and returns; never blocks. `now` is the caller's monotonic clock.
+    /// Does the work that is ready and returns. It never blocks. `now` is the caller's monotonic
+    /// clock.
     ///
     /// # Errors
-    /// The store cannot go on. Nothing a client does ends here.
+    /// The store cannot continue. No client can cause this.
     pub fn turn(&mut self, now: Duration, on: &mut dyn FnMut(Event)) -> Result<(), StoreError> {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let (ready, _) = match epoll::wait(&self.epoll, &mut events, Some(&Timespec::default())) {
@@ -172,15 +172,14 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a key on the host's behalf and lets those go who waited for it.
+    /// Writes a key for the host, and releases the clients that waited for it.
     pub fn set(&mut self, key: &[u8], value: &[u8]) {
         let mut out = Vec::new();
         self.table.set(key, value, &mut out);
         self.deliver_from_host(out);
     }
 
-    /// Adds to a counter on the host's behalf; a missing key, or one that is no number, counts as
-    /// 0.
+    /// Adds to a counter for the host. A missing key, or one that is not a number, counts as 0.
     pub fn add(&mut self, key: &[u8], by: i64) -> i64 {
         let mut out = Vec::new();
         let sum = self.table.add(key, by, &mut out);
@@ -198,17 +197,17 @@ impl Store {
         self.clients.len()
     }
 
-    /// Who waits, and for which missing keys.
+    /// The waiting clients, each with its missing keys.
     pub fn waiting(&self) -> impl Iterator<Item = (ClientId, Vec<Key>)> {
         self.table.waiting()
     }
 
-    /// Bytes held now, as counted against [`Limits::total_bytes`].
+    /// How many bytes are held now, as counted against [`Limits::total_bytes`].
     pub fn held_bytes(&self) -> usize {
         self.meter.used()
     }
 
-    /// Reads from one ready client and obeys what it said.
+    /// Reads from one ready client and obeys its requests.
     fn serve(&mut self, id: ClientId, flags: epoll::EventFlags, on: &mut dyn FnMut(Event)) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
@@ -223,7 +222,7 @@ impl Store {
             }
             return;
         }
-        // What was read earlier and held back comes first.
+        // Requests that were read earlier and held back come first.
         if let Err(why) = self.obey(id, on) {
             return self.refuse(id, why, on);
         }
@@ -242,7 +241,7 @@ impl Store {
         }
     }
 
-    /// Obeys the whole requests a client has sent, as long as its replies find room.
+    /// Obeys a client's whole requests, as long as there is room for their replies.
     fn obey(&mut self, id: ClientId, on: &mut dyn FnMut(Event)) -> Result<(), RefusedReason> {
         let mut out = Vec::new();
         let done = loop {
@@ -297,7 +296,7 @@ impl Store {
                 self.queue(to, reply);
             }
         }
-        // A client whose socket fails here shows it to the next turn, which closes it.
+        // If a client's socket fails here, the next turn sees it and closes the client.
         for id in std::mem::take(&mut self.unsent) {
             if let Some(client) = self.clients.get_mut(&id) {
                 let _ = client.flush();
@@ -314,7 +313,7 @@ impl Store {
         }
     }
 
-    /// Sends what this turn caused, once for each client however many replies it has.
+    /// Sends this turn's replies, once per client however many replies it has.
     fn flush(&mut self, on: &mut dyn FnMut(Event)) {
         for id in std::mem::take(&mut self.unsent) {
             let Some(client) = self.clients.get_mut(&id) else {
@@ -332,7 +331,7 @@ impl Store {
         }
     }
 
-    /// Closes those who did not validate in time; true if the soonest deadline is another now.
+    /// Closes clients that did not validate in time. True if the soonest deadline has changed.
     fn expire(&mut self, now: Duration, on: &mut dyn FnMut(Event)) -> bool {
         let mut moved = false;
         while let Some(&(at, id)) = self.handshakes.front() {
@@ -355,8 +354,8 @@ impl Store {
         moved
     }
 
-    /// Sets the timer to the soonest deadline; unset, if there is none. Setting also takes back an
-    /// expiry not yet read.
+    /// Sets the timer to the soonest deadline, or unsets it if there is none. This also cancels an
+    /// expiry that was not read yet.
     fn arm(&self, now: Duration) -> Result<(), StoreError> {
         let wait = self
             .handshakes

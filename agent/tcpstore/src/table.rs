@@ -1,14 +1,14 @@
-//! What the keys are and who waits for what: one request in, answers out. No sockets, no time.
+//! The keys and the clients that wait for them: one request goes in, answers come out. No sockets,
+//! no time.
 //!
-//! Semantics are those of torch's libuv server (`TCPStoreLibUvBackend.cpp`, torch 2.15), which is
-//! what torch's clients are tested against, with one slip put right: there a client freed by a
-//! queue's item stays in the list of those who wait for the queue, and a later item or wait
-//! miscounts it.
+//! The semantics are those of torch's libuv server (`TCPStoreLibUvBackend.cpp`, torch 2.15), with
+//! which torch's clients are tested. One mistake is corrected: there a client that a queue's item
+//! has released stays in the list of waiters for the queue, and a later item or wait miscounts it.
 //!
-//! A client is either free or waiting. WAIT with keys missing and BARRIER before it is full make it
-//! wait; the arrival of the last missing key, CANCEL_WAIT, another WAIT or its departure make it
-//! free. A key counts as arrived once it was written, even if it is deleted before the other keys
-//! of the same wait have come.
+//! A client is either free or waiting. A WAIT with missing keys, or a BARRIER that is not full,
+//! makes it wait. The arrival of the last missing key, CANCEL_WAIT, another WAIT or its departure
+//! makes it free. A key has arrived once it was written, even if it is deleted before the other
+//! keys of the same wait have come.
 
 mod waits;
 
@@ -30,20 +30,20 @@ pub struct Table {
     waits: Waits,
 }
 
-/// What one request caused.
+/// One effect of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// This client is sent this, in this order.
+    /// This client gets this reply. Replies keep their order.
     Reply(ClientId, Reply),
     /// A key was written.
     Set(Key),
-    /// A counter was moved to this value.
+    /// A counter changed to this value.
     Added(Key, i64),
     /// The client waits for these keys.
     Waiting(Vec<Key>),
 }
 
-/// Why a request cannot be obeyed. The client is closed, as torch's server does where it throws.
+/// Why a request cannot be obeyed. The client is closed, as torch's server does when it throws.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum Denied {
@@ -74,10 +74,10 @@ impl Table {
         }
     }
 
-    /// Obeys one request of `client`; what follows from it is appended to `out`.
+    /// Obeys one request of `client` and appends its effects to `out`.
     ///
     /// # Errors
-    /// The request is refused and, MULTI_SET's earlier keys aside, had no effect.
+    /// The request is refused. Except for earlier keys of a MULTI_SET, it had no effect.
     pub fn apply(
         &mut self,
         client: ClientId,
@@ -156,14 +156,14 @@ impl Table {
         Ok(())
     }
 
-    /// A write of the host itself, who is not limited.
+    /// Writes a key for the host, which is not limited.
     pub fn set(&mut self, key: &[u8], value: &[u8], out: &mut Vec<Outcome>) {
         let value = Value::new(value.to_vec(), &self.meter);
         self.insert(key.into(), value);
         self.arrived(key, out);
     }
 
-    /// An addition of the host itself. A value that is no number counts as 0.
+    /// Adds to a counter for the host. A value that is not a number counts as 0.
     pub fn add(&mut self, key: &[u8], by: i64, out: &mut Vec<Outcome>) -> i64 {
         let key = Key::from(key);
         let sum = number(&key, self.values.get(&key))
@@ -178,12 +178,12 @@ impl Table {
         self.values.get(key).map(|value| &**value)
     }
 
-    /// Who waits, and for which missing keys.
+    /// The waiting clients, each with its missing keys.
     pub fn waiting(&self) -> impl Iterator<Item = (ClientId, Vec<Key>)> {
         self.waits.all()
     }
 
-    /// Forgets a client that has gone.
+    /// Forgets a client that has left.
     pub fn leave(&mut self, client: ClientId) {
         self.waits.end(client, &self.meter);
     }
@@ -202,9 +202,9 @@ impl Table {
         Ok(())
     }
 
-    /// A missing key is written where nothing was expected; otherwise the expectation comes back
-    /// and nothing is written. A present key is written where it is as expected; its value, new or
-    /// old, comes back.
+    /// A missing key is written only if nothing was expected; otherwise the expected value comes
+    /// back and nothing is written. A present key is written only if it has the expected value. Its
+    /// value after that comes back.
     fn compare_set(
         &mut self,
         key: Key,
@@ -224,7 +224,7 @@ impl Table {
     fn append(&mut self, key: Key, more: Vec<u8>, out: &mut Vec<Outcome>) -> Result<(), Denied> {
         match self.values.get_mut(&key) {
             Some(value) => {
-                // A value that could never be fetched again must not grow.
+                // A value that could never be read again must not grow.
                 let (bytes, limit) = (value.len() + more.len(), self.limits.pending_out_bytes);
                 if bytes > limit {
                     return Err(Denied::ReplyTooLong { bytes, limit });
@@ -255,8 +255,8 @@ impl Table {
         self.enroll(client, keys, out)
     }
 
-    /// Counts the client in; the one who fills the barrier frees all. The counter is an ordinary
-    /// key.
+    /// Counts the client in. The client that fills the barrier releases all. The counter is an
+    /// ordinary key.
     fn barrier(
         &mut self,
         client: ClientId,
@@ -338,7 +338,7 @@ impl Table {
         }
     }
 
-    /// A key was written: whoever waited for it alone is free.
+    /// Notes that a key was written, and releases the clients that waited only for it.
     fn arrived(&mut self, key: &[u8], out: &mut Vec<Outcome>) {
         for client in self.waits.came(key, &self.meter) {
             out.push(Outcome::Reply(client, Reply::StopWaiting));
@@ -364,7 +364,7 @@ impl Table {
         self.values.len() + self.queued
     }
 
-    /// Is there room for a value of `bytes` under this key?
+    /// Checks that there is room for a value of `bytes` under this key.
     fn room_for(&self, key: &Key, bytes: usize) -> Result<(), Denied> {
         if !self.values.contains_key(key) && self.keys_held() >= self.limits.keys {
             return Err(Denied::TooManyKeys {
@@ -397,8 +397,8 @@ impl Table {
     }
 }
 
-/// The number a value starts with, read as C++'s `std::stoll` does: white space, a sign, digits,
-/// and no look at what follows. A missing key is 0.
+/// The number at the start of a value, read as C++'s `std::stoll` does: white space, a sign,
+/// digits, and anything after them. A missing key counts as 0.
 fn number(key: &Key, value: Option<&Value>) -> Result<i64, Denied> {
     let Some(value) = value else { return Ok(0) };
     let text: &[u8] = value;

@@ -1,5 +1,5 @@
-//! A process without descriptors left: connections are turned away with a reason, and the store
-//! goes on. Alone in its binary, for it lowers the limit of the whole process.
+//! A process without descriptors left: connections are refused with a reason, and the store goes
+//! on. This test has its own binary, because it lowers the limit of the whole process.
 
 use std::net::TcpStream;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The store over real sockets: ordinary use by many, and everything a client can do wrong.
+//! The store over real sockets: ordinary use by many clients, and every mistake a client can make.
 
 mod wire;
 
@@ -171,7 +171,7 @@ fn what_is_not_the_protocol_is_refused_by_reason() {
         } else {
             Client::new(served.addr)
         };
-        // The store may close while we still send: that is the point.
+        // The store may close the connection while this test still sends.
         let _ = std::io::Write::write_all(&mut client.0, &bytes);
         assert_eq!(served.refusal(), want, "{name}");
         let why = served.event(|e| match e {
@@ -291,7 +291,8 @@ fn a_client_that_does_not_read_is_not_read_from() {
     let asked = 200;
     slow.send(&get.repeat(asked));
 
-    // 200 MiB of answers were asked for; others are served meanwhile, and little is kept.
+    // The slow client asked for 200 MiB of answers. Others are served meanwhile, and little is
+    // kept.
     let mut other = Client::new(served.addr);
     other.start_wait(&[b"/k"]);
     other.stop_waiting();
@@ -314,7 +315,7 @@ fn the_memory_of_all_together_is_bounded() {
     });
     let mut ordinary = Client::new(served.addr);
     ordinary.set(b"/k", b"v");
-    // Each sends most of a 1 MiB value; together they would be 16 MiB.
+    // Each client sends most of a 1 MiB value. Together they would be 16 MiB.
     let mut greedy: Vec<Client> = (0..16).map(|_| Client::new(served.addr)).collect();
     let part = [
         &[1][..],
@@ -344,9 +345,9 @@ fn a_thousand_clients_join() {
     files.current = files.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files).unwrap();
 
-    // Every rank: connect, announce, publish its address, wait for its neighbour's, read it. One
-    // thread for all: the answers are read after all have asked, so all of them wait at the same
-    // time.
+    // Every rank connects, announces itself, publishes its address, waits for its neighbour's and
+    // reads it. One thread does all that. It reads the answers after all have asked, so that all of
+    // them wait at the same time.
     let mut ranks: Vec<Client> = (0..RANKS).map(|_| Client::new(addr)).collect();
     for (rank, client) in ranks.iter_mut().enumerate() {
         assert_eq!(client.add(b"init/", 1), rank as i64 + 1);

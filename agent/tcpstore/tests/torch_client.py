@@ -1,6 +1,6 @@
-"""Every method of torch's TCPStore client against the store at sys.argv[1]; prints one line for each part that passed.
+"""Calls every method of torch's TCPStore client on the store at sys.argv[1], and prints one line for each part that passed.
 
-Run by torch_client.rs. Methods that this torch does not have are named, not skipped silently: the caller checks.
+torch_client.rs runs this. It names the methods that this torch lacks, and does not skip them silently. The caller checks that.
 """
 
 import sys
@@ -32,7 +32,7 @@ def later(call):
 
 
 def arrived(client):
-    """All that this client has set or pushed is there for others: neither has an answer, but the next answer comes after them."""
+    """Waits until other clients can see all that this client has set or pushed. Neither has an answer, but the next answer comes after them."""
     client.num_keys()
 
 
@@ -159,7 +159,7 @@ def queue(a, b):
     assert b.queue_pop("q") == b"1"
     assert a.queue_pop("q", block=False) == b"2"
     assert not a.check(["q"])
-    # One at a time: torch's client asks in two steps, so two that pop at once may find the queue empty anywhere.
+    # One client at a time. torch's client pops in two steps, so if two clients pop at once, either may find the queue empty.
     got = []
     thread = later(lambda: got.append(b.queue_pop("q")))
     a.queue_push("q", "3")

@@ -1,4 +1,4 @@
-//! The real torch client, through every method it has, against the store.
+//! The real torch client uses every method that it has against the store.
 
 mod wire;
 
@@ -22,7 +22,7 @@ fn every_method_of_torchs_client_works() {
     let err = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{}\n{out}\n{err}", ran.status);
 
-    // What this torch does not have must be said by it, so that no part is left out unseen.
+    // This torch names the methods that it lacks, so that no part is left out unnoticed.
     let passed: Vec<&str> = out
         .lines()
         .filter_map(|line| line.strip_prefix("ok "))

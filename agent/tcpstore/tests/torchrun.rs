@@ -1,5 +1,5 @@
-//! Unmodified torchrun, static rendezvous, two nodes on this host: what the sensor reads from its
-//! keys, and how a lost node's part in the exit barrier is taken.
+//! Unmodified torchrun with static rendezvous, two nodes on this host: what the sensor reads from
+//! its keys, and how a lost node's part in the exit barrier is taken.
 
 mod wire;
 
@@ -11,7 +11,8 @@ use std::time::Instant;
 use muster_tcpstore::{Limits, Sensor};
 use wire::{PATIENCE, Served};
 
-/// A launcher, killed when the test ends. Its rank ends with the pipe we hold, or with the store.
+/// A launcher. It is killed at the end of the test. Its rank ends with the pipe that this test
+/// holds, or with the store.
 struct Launcher(Child);
 
 impl Launcher {
@@ -39,8 +40,8 @@ impl Launcher {
                 env!("CARGO_MANIFEST_DIR"),
                 "/tests/torchrun_rank.py"
             ));
-        // Node rank 0 tries to serve the port itself; these make torch (2.7 and later) take ours
-        // instead.
+        // Node rank 0 tries to serve the port itself. These variables make torch (2.7 and later)
+        // use ours instead.
         command
             .env("TORCHELASTIC_USE_AGENT_STORE", "True")
             .env("MASTER_ADDR", &host)

@@ -1,4 +1,4 @@
-"""One rank: joins with gloo and works once; the last rank then stays until its standard input ends."""
+"""One rank. It joins with gloo and works once. The last rank then stays until its standard input ends."""
 
 import sys
 
@@ -11,5 +11,5 @@ dist.all_reduce(one)
 assert one.item() == dist.get_world_size()
 if dist.get_rank() == dist.get_world_size() - 1:
     sys.stdin.read()
-# Without this torch may abort at the end of the interpreter, where gloo's threads are torn down under way.
+# Without this call torch may abort at the end of the interpreter, because gloo's threads are destroyed while they still run.
 dist.destroy_process_group()

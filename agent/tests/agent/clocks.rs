@@ -1,4 +1,4 @@
-//! A coordinator with another idea of the time.
+//! A coordinator whose clock differs from the node's.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn skew(session: &Session) -> Option<&Finding> {
 async fn clocks_that_differ_are_warned_of_until_they_agree() {
     let mut coordinator = Coordinator::start().await;
     let mut node = Node::new("n1");
-    // At once, so that the test need not wait for what is meant to be waited for.
+    // This rule applies at once, so that the test need not wait.
     fs::write(node.path("rules"), "clock-skew warn none above=1000\n").unwrap();
     node.flags = vec![
         "--health-rules".into(),
@@ -42,7 +42,7 @@ async fn clocks_that_differ_are_warned_of_until_they_agree() {
         .unwrap()
         .parse()
         .unwrap();
-    // Less by what the answer may have taken.
+    // The agent may subtract the time that the answer took.
     assert!(
         found.severity == Severity::Warn && (3_000_000..=3_600_000).contains(&said),
         "{}",
@@ -54,7 +54,7 @@ async fn clocks_that_differ_are_warned_of_until_they_agree() {
             skew(s).is_some_and(|found| found.reason.contains("is ahead of the"))
         })
         .await;
-    // A coordinator of another version says nothing of its clock: what is known stays.
+    // A coordinator of another version does not tell its clock. The known skew stays.
     session.clock_ahead = None;
     session.settle().await;
     assert!(skew(&session).is_some());

@@ -1,4 +1,4 @@
-//! A state disk that is slow or takes nothing any more: the session and the workers live on,
+//! A state disk that is slow or accepts no more writes: the session and the workers live on,
 //! nothing new is obeyed, and the node says what is wrong.
 
 use std::{
@@ -18,7 +18,7 @@ use crate::rig::{
     node::{run, running},
 };
 
-/// Enough heartbeats, at one every 50 ms, that an agent which waits for its disk cannot send them.
+/// With a heartbeat every 50 ms, an agent that waits for its disk cannot send this many.
 const BEATS: u64 = 40;
 
 /// A node with a worker of job-a, and that worker's pid.
@@ -42,13 +42,13 @@ async fn node_at_work() -> (Coordinator, Node, Session, u32) {
     (coordinator, node, session, pid)
 }
 
-/// Where the agent writes its ledger before it gives the file its name.
+/// The file into which the agent writes its ledger before it renames it.
 fn draft(node: &Node) -> PathBuf {
     node.path("state").join(".ledger.json.tmp")
 }
 
-/// The next write of the ledger waits until this is dropped: to open a pipe for writing takes a
-/// reader.
+/// Makes the next write of the ledger wait until this is dropped: opening a pipe for writing waits
+/// for a reader.
 struct SlowDisk {
     path: PathBuf,
     pipe: File,
@@ -58,7 +58,7 @@ impl SlowDisk {
     fn new(node: &Node) -> Self {
         let path = draft(node);
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        // This opens no end of the pipe: it only keeps hold of it.
+        // This opens neither end of the pipe, but keeps a reference to it.
         let pipe = rustix::fs::open(&path, OFlags::PATH, Mode::empty()).unwrap();
         Self {
             path,
@@ -69,7 +69,7 @@ impl SlowDisk {
 
 impl Drop for SlowDisk {
     fn drop(&mut self) {
-        // The next attempt to write makes a file.
+        // The next attempt to write makes an ordinary file.
         fs::remove_file(&self.path).unwrap();
         let end = rustix::fs::open(
             format!("/proc/self/fd/{}", self.pipe.as_raw_fd()),
@@ -117,7 +117,7 @@ async fn a_slow_disk_holds_up_what_follows_from_it_and_nothing_else() {
         !node.path("state/runs/job-b-g1").exists(),
         "it is obeyed before it is on disk"
     );
-    // What happens to others is told at once.
+    // Other news is reported at once.
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
     let dead = run("job-a", 1);
     session
@@ -138,7 +138,7 @@ async fn a_slow_disk_holds_up_what_follows_from_it_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_takes_nothing_ends_neither_the_session_nor_the_workers() {
     let (_coordinator, node, mut session, pid) = node_at_work().await;
-    // No file can be written there.
+    // The directory keeps the agent from writing this file.
     fs::create_dir(draft(&node)).unwrap();
     session
         .desire(vec![
@@ -170,7 +170,7 @@ async fn a_disk_that_takes_nothing_ends_neither_the_session_nor_the_workers() {
 async fn a_disk_that_takes_no_word_of_the_agent_s_log_ends_neither_the_session_nor_the_workers() {
     let mut coordinator = Coordinator::start().await;
     let mut node = Node::new("n1");
-    // Nothing can be written there for want of room.
+    // Writes to this log fail for want of space.
     std::os::unix::fs::symlink("/dev/full", node.path("agent.log")).unwrap();
     node.start(&coordinator.url());
     let mut session = coordinator.welcome(1, 1).await;
@@ -178,7 +178,7 @@ async fn a_disk_that_takes_no_word_of_the_agent_s_log_ends_neither_the_session_n
     session
         .until_phase(&run("job-a", 1), RunPhase::Running)
         .await;
-    // The thread that writes the ledger has something to say.
+    // The thread that writes the ledger now logs something.
     fs::create_dir(draft(&node)).unwrap();
     session
         .desire(vec![

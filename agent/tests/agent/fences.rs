@@ -1,5 +1,4 @@
-//! Workers that live by word of the coordinator (`fenceAfter`), and coordinators that speak another
-//! version.
+//! Workers with a fence (`fenceAfter`), and coordinators that speak another version.
 
 use std::time::Duration;
 
@@ -11,9 +10,9 @@ use crate::rig::{
     node::{run, running},
 };
 
-/// Long enough for a loaded machine to pass a heartbeat through.
+/// Long enough for a loaded machine to answer a heartbeat.
 const FENCE: Duration = Duration::from_secs(4);
-/// Heartbeats come every 50 ms: more than a fence of them.
+/// Heartbeats come every 50 ms, so this many take longer than a fence.
 const MORE_THAN_A_FENCE: u64 = 100;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,7 +46,7 @@ async fn workers_live_by_answered_heartbeats() {
         .await;
     assert!(alive(worker) && session.phase(&id) == Some(&RunPhase::Running));
 
-    // It takes in everything as ever, and says nothing any more.
+    // The coordinator still takes everything and answers nothing.
     session.answers = false;
     session.until_phase(&id, RunPhase::Dead).await;
     assert!(session.run(&id).unwrap().fenced && !alive(worker));
@@ -65,7 +64,7 @@ async fn without_a_common_version_the_agent_says_what_to_do_and_waits() {
     );
     let why = "the agent speaks protocol 1 to 2, this coordinator 4 to 5: upgrade the agent";
     session.refuse(Status::unimplemented(why)).await;
-    // It comes again, and one that is upgraded meanwhile takes it in.
+    // The agent comes again. A coordinator that was upgraded meanwhile welcomes it.
     coordinator.welcome(1, 1).await.settle().await;
     assert!(node.log().contains(why), "{}", node.log());
 }

@@ -1,4 +1,4 @@
-//! A run from accepted to acknowledged, and everything that may die on the way.
+//! A run from accepted to acknowledged, with everything that may die on the way.
 
 use std::{fs, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::rig::{
     wait_gone,
 };
 
-/// A node with one run that trains, and its session.
+/// A node with one training run, its session, and the worker's pid.
 async fn training(job: &str) -> (Coordinator, Node, crate::rig::Session, u32) {
     let mut coordinator = Coordinator::start().await;
     let mut node = Node::new("n1");
@@ -31,7 +31,7 @@ async fn training(job: &str) -> (Coordinator, Node, crate::rig::Session, u32) {
     (coordinator, node, session, worker)
 }
 
-/// The pid of the runner of that run.
+/// The pid of that run's runner.
 fn runner(node: &Node) -> u32 {
     let text = fs::read(node.run_dir(&run("job-a", 1)).join("runner.json")).unwrap();
     let identity: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -42,7 +42,7 @@ fn runner(node: &Node) -> u32 {
 async fn from_nothing_to_gone() {
     let (_coordinator, node, mut session, worker) = training("job-a").await;
     assert_eq!(session.hello.node, "n1");
-    // Where a container has a boot of its own, the kernel's uptime is not the age of that.
+    // If a container has a boot id of its own, the kernel's uptime is not the age of that boot.
     assert_eq!(
         session.hello.uptime_us > 0,
         muster_runner::procfs::boot_id_is_kernels()
@@ -167,7 +167,7 @@ async fn what_ended_while_no_agent_was_there_is_told() {
         Some(Exit::Signal(11))
     );
     assert!(dead_at.is_some());
-    // Once more: now the runner is gone as well, and the record is all there is.
+    // Restart the agent again. Now the runner is gone as well, and only its record is left.
     node.kill_agent();
     node.start(&coordinator.url());
     let session = coordinator.accept().await;
@@ -196,7 +196,7 @@ async fn a_killed_runner_takes_its_workers_along_and_is_reported_dead() {
     assert!(node.run_dir(&id).join("lost.json").exists());
 }
 
-/// Garbage in a run's directory costs what it says, and never a living worker.
+/// Garbage in a run's directory loses only its own content, never a living worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn damaged_records_kill_nobody() {
     let (mut coordinator, mut node, _session, worker) = training("job-a").await;
@@ -258,7 +258,7 @@ async fn the_coordinator_may_go_and_come() {
     let mut session = coordinator.welcome(2, 2).await;
     assert_eq!(session.run(&run("job-a", 1)).unwrap().ranks[0].pid, worker);
     session.settle().await;
-    // A stream that ends alone is no other.
+    // When only the stream ends, the agent comes back with the same stamps.
     drop(session);
     let session = coordinator.accept().await;
     assert_eq!((session.hello.term_seen, session.hello.epoch_seen), (2, 2));

@@ -8,7 +8,7 @@ use crate::rig::{
     node::{run, stopped},
 };
 
-/// Numbers its lines, then waits for a file to write some more.
+/// Prints numbered lines, then waits for a word from a fifo and prints it.
 const CHATTY: &str = r#"i=0
 while [ $i -lt 3000 ]; do i=$((i + 1)); echo "step $i of many, with a few words so that the chunks fill up"; done
 mkfifo "$OUT/more"
@@ -48,7 +48,7 @@ fn read(id: u64) -> LogRead {
     }
 }
 
-/// The texts of a read, without time and stream.
+/// The text of a read's lines, without time and stream.
 fn texts(session: &Session, id: u64) -> Vec<String> {
     let lines = session
         .chunks
@@ -149,8 +149,8 @@ async fn reads_follows_and_stops() {
     assert_eq!(ended(&session, 2), Some(""));
 }
 
-/// Who follows a job asks for the log as soon as the coordinator has stored the generation; the
-/// order to start it may come later.
+/// A user who follows a job asks for the log as soon as the coordinator has stored the generation.
+/// The order to start it may come later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follow_that_comes_before_its_run_waits_for_it() {
     let mut coordinator = Coordinator::start().await;

@@ -1,5 +1,4 @@
-//! The agent as it runs: a real process with real runners, against a coordinator that the test
-//! plays.
+//! The agent as a real process with real runners. The test plays the coordinator.
 #![allow(
     clippy::unwrap_used,
     reason = "in a test, what is not there is a failure"

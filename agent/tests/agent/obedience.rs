@@ -1,4 +1,4 @@
-//! Obey only upward, and nothing twice.
+//! The agent obeys only higher stamps, and nothing twice.
 
 use std::time::Duration;
 
@@ -47,10 +47,10 @@ async fn an_older_coordinator_is_refused_and_nothing_of_it_is_done() {
         .desire(vec![stopped("job-a", 1, Duration::ZERO)])
         .await;
     session.until_ended().await;
-    // Nor after a restart: the stamp is on disk.
+    // A restart changes nothing, because the stamp is on disk.
     node.kill_agent();
     node.start(&coordinator.url());
-    // Sessions of the agent before may still stand in the queue.
+    // Sessions of the previous agent may still be in the queue.
     let mut session = loop {
         let session = coordinator.accept().await;
         if session.hello.term_seen == 5 && session.hello.incarnation != 0 {
@@ -138,7 +138,7 @@ async fn a_newer_generation_starts_when_the_older_is_dead() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shorter_grace_overtakes_a_longer_one() {
     let (_coordinator, node, mut session) = node_in_session(1, 1).await;
-    // Ignores TERM: only the kill ends it.
+    // The worker ignores TERM, so only the kill ends it.
     node.script(
         "train.py",
         "trap '' TERM\necho step 1\nexec sleep 1000000\n",

@@ -1,4 +1,4 @@
-//! What cannot be, and how it is said.
+//! What an agent refuses, and what it says then.
 
 use std::{fs, path::Path};
 

@@ -1,5 +1,5 @@
-//! A worker's child that has left everything by which it could be found: its parent, its session,
-//! its environment. There is no cgroup.
+//! A worker's child that cannot be found in the usual ways: it has left its parent, its session and
+//! its environment, and there is no cgroup.
 
 use std::{fs, time::Instant};
 
@@ -9,14 +9,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rig::{Coordinator, Node, PATIENCE, Session, alive, node::run, wait_gone};
 
-/// Leaves the stray, then works until it is stopped.
+/// Starts the stray, then works until it is stopped.
 const TRAIN: &str = r#"setsid env -i /bin/sh -c "sleep 1000000 & echo \$! > $OUT/stray"
 echo "step 1"
 exec sleep 1000000
 "#;
 
 fn kill(pid: u32, signal: Signal) {
-    // A process that has just ended by itself is as good.
+    // A process that has just ended by itself needs no signal.
     let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), signal);
 }
 
@@ -26,7 +26,7 @@ struct Training {
     _coordinator: Coordinator,
     runner: RunnerIdentity,
     stray: u32,
-    /// The process that stands between torchrun and the worker.
+    /// The process between torchrun and the worker.
     shim: u32,
 }
 
@@ -87,10 +87,10 @@ impl Training {
         }
     }
 
-    /// Kills the runner and everything that would clean up after it.
+    /// Kills the runner and every process that would clean up after it.
     fn kill_all_that_hold_it(&self, keeper_too: bool) {
         let runner = self.runner.pid as u32;
-        // A runner that stands still cannot see its shim die.
+        // A stopped runner cannot see its shim die.
         kill(runner, Signal::STOP);
         let keeper = self
             .runner
@@ -150,7 +150,7 @@ async fn without_both_its_death_is_not_proven_and_the_node_says_so() {
         .await;
     assert_ne!(session.phase(&id), Some(&RunPhase::Dead));
     assert!(alive(training.stray));
-    // An operator who has looked moves the directory away.
+    // An operator checks the node and moves the directory away.
     kill(training.stray, Signal::KILL);
     fs::rename(&dir, training.node.path("looked-at")).unwrap();
     session.until_phase(&id, RunPhase::Dead).await;

@@ -9,7 +9,7 @@ use crate::rig::{
     node::{ready, run, stopped},
 };
 
-/// Joins, adds up the ranks, and steps until it is stopped or has made the steps it is given.
+/// Joins, sums up the ranks, and steps until it is stopped or has made the given number of steps.
 const SCRIPT: &str = r#"
 import os, sys, time
 import torch, torch.distributed as dist
@@ -49,7 +49,7 @@ fn share(node: &Node, rank: u32, generation: u64, steps: &str) -> Assignment {
 struct Pair {
     nodes: [Node; 2],
     sessions: [Session; 2],
-    /// Dropped last: the sessions' server.
+    /// Dropped last, because it serves the sessions.
     _coordinator: Coordinator,
 }
 
@@ -72,7 +72,7 @@ async fn pair() -> Pair {
     }
 }
 
-/// Has both nodes ready, then starts them at the store of the first.
+/// Makes both nodes ready, then starts them with the store of the first.
 async fn start(pair: &mut Pair, generation: u64, steps: &str, change: impl Fn(&mut Assignment)) {
     let shares: Vec<Assignment> = (0..2)
         .map(|rank| {
@@ -164,9 +164,9 @@ async fn the_true_exit_code_is_told() {
     assert!(!report.succeeded());
 }
 
-/// Metadata of a package come from the first place on the path: this torch says that it is 2.6,
-/// where torchrun cannot share a host with the served store. Its back ends are found through the
-/// same metadata.
+/// Metadata of a package come from the first place on the path. Here torch claims to be 2.6, whose
+/// torchrun cannot share a host with the served store. Its back ends are found through the same
+/// metadata.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_torch_alone_on_its_node_brings_its_own_store() {
     let mut coordinator = Coordinator::start().await;

@@ -1,5 +1,5 @@
-//! Workers that do not die when they are killed. No test can make one, so the runner's end of its
-//! socket is played here.
+//! Workers that do not die when they are killed. No test can make such a worker, so this test plays
+//! the runner's end of its socket.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ fn unkillable(session: &Session) -> Option<&Finding> {
         .find(|finding| finding.check == "worker-unkillable")
 }
 
-/// What a runner says of itself.
+/// The status that a runner reports.
 fn status_of(mut runner: UnixStream) -> Status {
     let mut request = serde_json::to_vec(&Request::new(1, Command::Subscribe)).unwrap();
     request.push(b'\n');
@@ -63,7 +63,7 @@ async fn a_worker_that_outlives_its_death_is_told_with_its_run() {
     let dir = node.run_dir(&id);
     let known = status_of(muster_runner::connect(&dir).unwrap());
     fs::remove_file(dir.join(socket::CONTROL)).unwrap();
-    // A short path of its own: a socket's address holds 108 bytes.
+    // A separate short path is needed, because a socket's address holds 108 bytes.
     let here = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(here.path().join("s")).unwrap();
     std::os::unix::fs::symlink(here.path().join("s"), dir.join(socket::CONTROL)).unwrap();

@@ -10,7 +10,7 @@ use crate::rig::{
     node::{gone, run, stopped},
 };
 
-/// Works, and holds 64 MiB, so that nobody takes it for what a shell has anyway.
+/// Works and holds 64 MiB, far more than a shell needs by itself.
 const HOARDER: &str = r#"echo $$ > "$OUT/worker-$RANK"
 hoard=$(head -c 67108864 /dev/zero | tr '\0' x)
 echo "step 1 of ${#hoard}"
@@ -78,7 +78,8 @@ async fn a_rank_s_memory_and_work_are_told_while_it_lives() {
     );
     assert!(busy.cpu.unwrap().others_milli.is_some(), "{:?}", busy.cpu);
 
-    // Reports are compared and stored, and usage changes with every look: it is in none of them.
+    // Reports are compared and stored, and usage changes with every look. So no report contains
+    // usage.
     let reports = session.node_reports;
     let before = session.usage.take();
     session

@@ -12,7 +12,7 @@ use crate::rig::{
     node::{ready, run, stopped},
 };
 
-/// What the job would be here in its next generation.
+/// The job's assignment on this node in its next generation.
 fn coming(node: &Node, job: &str, launch: Launch, script: &str) -> Assignment {
     let python = std::env::var("MUSTER_TEST_PYTHON")
         .expect("MUSTER_TEST_PYTHON must name a Python with torch");
@@ -77,7 +77,7 @@ async fn it_is_ready_before_the_job_comes_and_is_used() {
         .await;
     session.until_phase(&second, RunPhase::Dead).await;
 
-    // An agent that is started anew knows of nothing, until it is asked again.
+    // A restarted agent knows of no job until it is asked again.
     session
         .warm(vec![coming(&node, "job-b", Launch::Fork, "train.py")])
         .await;

@@ -1,9 +1,10 @@
-//! The client's side of the wire, for tests and benchmarks: what torch's `TCPStore.cpp` writes.
+//! The client's side of the wire format, for tests and benchmarks: it writes what torch's
+//! `TCPStore.cpp` writes.
 
 use super::{MAGIC, Opcode, Request};
 use crate::Key;
 
-/// What a client sends first: VALIDATE and the magic number, unanswered.
+/// The first bytes of a client: VALIDATE and the magic number, which get no answer.
 pub fn hello() -> Vec<u8> {
     let mut out = vec![Opcode::Validate as u8];
     out.extend_from_slice(&MAGIC.to_le_bytes());

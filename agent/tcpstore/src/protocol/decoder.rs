@@ -1,10 +1,10 @@
-//! Bytes to requests, in whatever pieces they come.
+//! Turns bytes into requests, in whatever pieces the bytes come.
 //!
-//! States: unvalidated (only VALIDATE and the magic are understood), between requests, inside a
+//! States: unvalidated (only VALIDATE and the magic are understood); between requests; inside a
 //! request (the fields read so far are kept, so a request that comes byte by byte is not read again
-//! from its start), broken (a fault was found: the stream has no next request, and the caller
-//! closes it). A length is held against the limits as soon as its eight bytes are there; memory is
-//! only taken for bytes that have arrived.
+//! from its start); broken (a fault was found, so the stream has no next request and the caller
+//! closes it). A length is checked against the limits as soon as its eight bytes have arrived.
+//! Memory is only taken for bytes that have arrived.
 
 use super::{MAGIC, Opcode, Request};
 use crate::{Key, Limits};
@@ -45,38 +45,38 @@ pub enum Fault {
 #[derive(Debug, Default)]
 pub struct Decoder {
     buf: Vec<u8>,
-    /// Bytes of `buf` already read.
+    /// How many bytes of `buf` are already read.
     read: usize,
     validated: bool,
     partial: Option<Partial>,
     fault: Option<Fault>,
 }
 
-/// A request whose fields have not all come.
+/// A request that still lacks fields.
 #[derive(Debug)]
 struct Partial {
     opcode: Opcode,
-    /// How many keys or pairs a list has, once that is known.
+    /// How many keys or pairs the list has, once that is known.
     count: Option<usize>,
     keys: Vec<Key>,
     values: Vec<Vec<u8>>,
-    /// Bytes of the fields read so far, with what keeping them costs.
+    /// Bytes of the fields read so far, including the cost of keeping them.
     bytes: usize,
 }
 
-/// What keeping one field costs beside its bytes: pointer, length, reference count, allocator.
+/// The cost of keeping one field besides its bytes: pointer, length, reference count, allocator.
 const FIELD_BYTES: usize = 48;
 
-/// A buffer that has grown beyond this is given back once it is mostly empty: most requests are
-/// below 1 KiB, and thousands of idle clients should hold nothing.
+/// A buffer that has grown beyond this is freed once it is mostly empty. Most requests are below 1
+/// KiB, and thousands of idle clients should hold no memory.
 const KEEP_BYTES: usize = 4096;
 
-/// Bytes already read that are kept in front of the rest before they are dropped, where requests
-/// follow each other closely. What is moved then is at most one socket read.
+/// While requests follow each other closely, up to this many read bytes stay before the unread
+/// ones. Dropping them then moves at most the bytes of one socket read.
 const BEHIND_BYTES: usize = 64 * 1024;
 
 impl Decoder {
-    /// Takes bytes as they came from the socket.
+    /// Takes bytes from the socket.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.fault.is_none() {
             self.buf.extend_from_slice(bytes);
@@ -86,7 +86,7 @@ impl Decoder {
     /// The next whole request, or `None` until more bytes come.
     ///
     /// # Errors
-    /// The stream is broken; every later call says the same.
+    /// The stream is broken. Every later call returns the same error.
     pub fn next(&mut self, limits: &Limits) -> Result<Option<Request>, Fault> {
         if let Some(fault) = self.fault {
             return Err(fault);
@@ -106,7 +106,7 @@ impl Decoder {
         self.validated
     }
 
-    /// Memory held for bytes and fields of a request that is not complete.
+    /// Memory held for bytes and fields of an incomplete request.
     pub fn held(&self) -> usize {
         self.buf.capacity() + self.partial.as_ref().map_or(0, |p| p.bytes)
     }
@@ -172,7 +172,7 @@ impl Decoder {
         }
     }
 
-    /// Reads on from where the last bytes ended; `None` where they end again.
+    /// Continues where the last bytes ended. `None` if the bytes end again.
     fn fields(&mut self, p: &mut Partial, limits: &Limits) -> Result<Option<Request>, Fault> {
         match p.opcode {
             Opcode::Validate => unreachable!("refused as an opcode"),
@@ -280,7 +280,7 @@ impl Decoder {
         Ok(p.count)
     }
 
-    /// Reads keys until the request has `want` of them; false if the bytes end before.
+    /// Reads keys until the request has `want` of them. False if the bytes end earlier.
     fn keys(&mut self, p: &mut Partial, want: usize, limits: &Limits) -> Result<bool, Fault> {
         let limit = limits.key_bytes;
         while p.keys.len() < want {
@@ -302,7 +302,7 @@ impl Decoder {
         Ok(true)
     }
 
-    /// The same for values.
+    /// Reads values until the request has `want` of them. False if the bytes end earlier.
     fn values(&mut self, p: &mut Partial, want: usize, limits: &Limits) -> Result<bool, Fault> {
         let limit = limits.value_bytes;
         while p.values.len() < want {
@@ -324,8 +324,8 @@ impl Decoder {
         Ok(true)
     }
 
-    /// The length in front of the next field, not yet taken: it is read again until its bytes are
-    /// there.
+    /// The length before the next field. It is not consumed, so it is read again until the field's
+    /// bytes have arrived.
     fn length(&self) -> Option<u64> {
         let bytes = self.buf.get(self.read..self.read + 8)?;
         Some(u64::from_le_bytes(
@@ -333,7 +333,7 @@ impl Decoder {
         ))
     }
 
-    /// Takes a length and its `len` bytes, if all are there.
+    /// Takes a length and its `len` bytes, if all have arrived.
     fn field(&mut self, len: usize) -> Option<&[u8]> {
         let start = self.read + 8;
         let field = self.buf.get(start..start + len)?;
@@ -347,7 +347,7 @@ impl Decoder {
         Some(bytes.try_into().expect("N bytes were asked for"))
     }
 
-    /// Drops what was read.
+    /// Drops the bytes that were read.
     fn compact(&mut self) {
         self.buf.drain(..self.read);
         self.read = 0;
@@ -359,7 +359,7 @@ impl Decoder {
 }
 
 impl Partial {
-    /// Refuses a field that would make the request too long, before its bytes are awaited.
+    /// Refuses a field that would make the request too long, before its bytes arrive.
     fn grow(&self, len: usize, limits: &Limits) -> Result<(), Fault> {
         let limit = limits.request_bytes;
         if self.bytes + len > limit {

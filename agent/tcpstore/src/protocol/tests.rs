@@ -18,7 +18,7 @@ fn key(text: &str) -> Key {
     text.as_bytes().into()
 }
 
-/// Everything the decoder makes of these pieces.
+/// Everything that the decoder makes of these pieces.
 fn decode(pieces: &[&[u8]], limits: &Limits) -> (Vec<Request>, Option<Fault>) {
     let mut decoder = Decoder::default();
     let mut requests = Vec::new();
@@ -35,7 +35,7 @@ fn decode(pieces: &[&[u8]], limits: &Limits) -> (Vec<Request>, Option<Fault>) {
     (requests, None)
 }
 
-/// The wire by hand: a greeting, then these bytes.
+/// A greeting, followed by these bytes.
 fn greeted(bytes: &[u8]) -> Vec<u8> {
     [&[0, 0xce, 0xf7, 0x85, 0x3c], bytes].concat()
 }
@@ -274,7 +274,7 @@ fn any_request() -> impl Strategy<Value = Request> {
     ]
 }
 
-/// Cuts `bytes` at these places, each a share of 65,536.
+/// Cuts `bytes` at these places. Each place is a share of 65,536.
 fn cut<'a>(bytes: &'a [u8], places: &[u16]) -> Vec<&'a [u8]> {
     let mut at: Vec<usize> = places
         .iter()
@@ -318,8 +318,8 @@ proptest! {
         for byte in &bytes {
             decoder.push(&[*byte]);
             while let Ok(Some(_)) = decoder.next(&small()) {}
-            // One request, a field in the buffer beside it (vectors double), and what each key
-            // costs.
+            // One request, a field in the buffer besides it (vectors double), and the cost of each
+            // key.
             prop_assert!(decoder.held() <= 256 + 8 * 48 + 2 * (32 + 8) + 64, "{} held", decoder.held());
         }
     }

@@ -1,5 +1,5 @@
-//! The way in: the listening socket, and who is let through. A connection there is no room for is
-//! taken and closed, so that it neither waits in vain nor keeps the epoll set readable.
+//! The listening socket, and which connections are accepted as clients. A connection without room
+//! is accepted and closed, so that it neither waits in vain nor keeps the epoll set readable.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -12,25 +12,25 @@ use super::client::Client;
 use super::{Store, StoreError};
 use crate::{Closed, Event, RefusedReason};
 
-/// Connections the kernel may hold until they are accepted: every rank of a 4,096-member job at the
-/// same moment. The kernel cuts it to `net.core.somaxconn`, 4096 by default.
+/// How many connections the kernel may hold until they are accepted: every rank of a 4,096-member
+/// job at the same moment. The kernel limits it to `net.core.somaxconn`, 4096 by default.
 const BACKLOG: i32 = 4096;
 
-/// Connections accepted in one turn, so that a storm of them does not starve those that are there.
+/// How many connections one turn accepts, so that a storm of them does not starve existing clients.
 const ACCEPTS: usize = 256;
 
-/// What a failed accept(2) means.
+/// The meaning of a failed accept(2).
 #[derive(Debug, PartialEq, Eq)]
 enum Failed {
-    /// One connection failed before it was accepted, or a signal came: the next one may be well.
-    /// Linux passes errors of the new socket's network on, and accept(2) says to treat them like
+    /// One connection failed before it was accepted, or a signal came. The next one may succeed.
+    /// Linux passes on network errors of the new socket, and accept(2) says to treat them like
     /// EAGAIN.
     Connection,
     /// The process, or the machine, has no descriptor left.
     Descriptors,
-    /// Nothing to accept, or no memory for it: later.
+    /// There is nothing to accept, or no memory for it. Try again later.
     Now,
-    /// The listener is none.
+    /// The descriptor is not a listener.
     Listener,
 }
 
@@ -73,8 +73,8 @@ impl Store {
         Ok(())
     }
 
-    /// Takes one connection off the kernel's queue and closes it, or the epoll set would stay
-    /// readable for nothing.
+    /// Takes one connection off the kernel's queue and closes it. Otherwise the epoll set would
+    /// stay readable without need.
     fn turn_one_away(&mut self) -> bool {
         if self.spare.take().is_none() {
             return false;
@@ -102,10 +102,10 @@ impl Store {
             return Ok(());
         }
         let client = self.fresh_id();
-        // Answers are a few bytes that somebody waits for.
+        // Answers are a few bytes that a client waits for.
         sockopt::set_tcp_nodelay(&socket, true).ok();
         if let Err(errno) = self.watch(&socket, client.0) {
-            // A user may watch so many descriptors and no more (fs.epoll.max_user_watches).
+            // The kernel limits how many descriptors a user may watch (fs.epoll.max_user_watches).
             self.refuse_new(
                 RefusedReason::Unwatched {
                     errno: errno.raw_os_error(),
@@ -126,7 +126,7 @@ impl Store {
 }
 
 impl Store {
-    /// Tells of a connection that was closed before it was a client.
+    /// Reports a connection that was closed before it became a client.
     fn refuse_new(&mut self, why: RefusedReason, on: &mut dyn FnMut(Event)) {
         let client = self.fresh_id();
         on(Event::Refused { client, why });
@@ -145,7 +145,7 @@ pub(super) fn listener(addr: SocketAddr) -> rustix::io::Result<OwnedFd> {
     };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-    // A store must be able to take a port whose last store closed its connections a moment ago.
+    // A store must be able to take a port whose last store has just closed its connections.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &addr)?;
     rustix::net::listen(&socket, BACKLOG)?;
@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn only_a_listener_that_is_none_ends_a_store() {
-        // Those that accept(2) names as passed on from the network, and those of a client that gave
-        // up.
+        // The errors that accept(2) says are passed on from the network, and those of a client that
+        // gave up.
         let passed_on = [
             Errno::NETDOWN,
             Errno::PROTO,

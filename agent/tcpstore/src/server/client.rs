@@ -1,5 +1,5 @@
-//! One connection: its socket, the bytes it sent that are no whole request yet, the bytes it has
-//! not taken yet.
+//! One connection: its socket, its bytes that are not a whole request yet, and the bytes that it
+//! has not taken yet.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -13,16 +13,16 @@ use crate::meter::Meter;
 use crate::outbox::Outbox;
 use crate::protocol::Decoder;
 
-/// Read from one client in one turn: most requests are below 1 KiB, and the largest still comes in
-/// a thousand turns.
+/// How much is read from one client in one turn. Most requests are below 1 KiB, and the largest one
+/// still arrives in a thousand turns.
 pub(super) const READ_BYTES: usize = 64 * 1024;
 
-/// Unsent bytes from which on a client is not read: one socket buffer more than the kernel holds
-/// already. Together with one reply it bounds what a client that does not read can make the store
-/// keep.
+/// A client with this many unsent bytes is not read from. It is one socket buffer more than the
+/// kernel already holds. Together with one reply it bounds what a client that does not read can
+/// make the store keep.
 const HIGH_WATER: usize = 64 * 1024;
 
-/// Written to one client in one turn.
+/// How many writes one client gets in one turn.
 const WRITES: usize = 16;
 
 #[derive(Debug)]
@@ -30,11 +30,11 @@ pub(super) struct Client {
     socket: OwnedFd,
     pub(super) decoder: Decoder,
     pub(super) outbox: Outbox,
-    /// It was full while whole requests were left in the decoder.
+    /// It was full while the decoder still had whole requests.
     pub(super) held_back: bool,
-    /// What the epoll set was last told.
+    /// The last interest given to the epoll set.
     interest: EventFlags,
-    /// What the meter was last told.
+    /// The last charge given to the meter.
     charged: usize,
 }
 
@@ -77,8 +77,8 @@ impl Client {
         Ok(())
     }
 
-    /// Tells the epoll set what to look for: room to send while something waits for it, more
-    /// requests unless those it has are held back.
+    /// Tells the epoll set what to watch for: room to send while bytes wait for it, and more
+    /// requests unless requests are held back.
     pub(super) fn watch(&mut self, epoll: &OwnedFd, id: ClientId) -> rustix::io::Result<()> {
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, !self.is_full() && !self.held_back);
@@ -95,7 +95,7 @@ impl Client {
         Ok(())
     }
 
-    /// Tells the meter what this connection holds now, and says it.
+    /// Charges the meter with what this connection holds now, and returns it.
     pub(super) fn settle(&mut self, meter: &Meter) -> usize {
         let held = self.decoder.held() + self.outbox.held();
         meter.recharge(self.charged, held);

@@ -12,7 +12,7 @@ fn key(text: &str) -> Key {
     text.as_bytes().into()
 }
 
-/// A table and what it said, in words short enough for a test to read.
+/// A table and its effects, in words short enough for a test to read.
 struct Bench {
     table: Table,
 }
@@ -43,7 +43,7 @@ impl Bench {
         )
     }
 
-    /// Obeys, and says who was told to stop waiting.
+    /// Obeys a request and returns the clients that were told to stop waiting.
     fn freed_by(&mut self, client: ClientId, request: Request) -> Vec<ClientId> {
         let out = self.say(client, request).expect("within the limits");
         out.into_iter()
@@ -54,7 +54,7 @@ impl Bench {
             .collect()
     }
 
-    /// The one answer the client itself gets.
+    /// The one answer that the client itself gets.
     fn answer(&mut self, client: ClientId, request: Request) -> Reply {
         let out = self.say(client, request).expect("within the limits");
         let mut own = out.into_iter().filter_map(|o| match o {
@@ -340,7 +340,7 @@ fn an_item_frees_one_waiter() {
         Reply::Ready(false)
     );
 
-    // For B the queue is one of two things it waits for, so the item is left to C.
+    // B waits for the queue and for another key, so C gets the item.
     b.freed_by(B, wait(&["q", "k"]));
     b.freed_by(C, wait(&["q"]));
     assert_eq!(b.freed_by(A, push("q", "3")), [C]);
@@ -514,12 +514,12 @@ fn the_host_writes_without_limits_and_wakes() {
     assert_eq!(b.table.add(b"k", 2, &mut out), 2);
 }
 
-/// The oracle: the same rules over plain sets, nothing shared, nothing counted.
+/// The oracle: the same rules over plain sets, without sharing or counting.
 #[derive(Default)]
 struct Model {
     values: BTreeMap<Vec<u8>, Vec<u8>>,
     queues: BTreeMap<Vec<u8>, VecDeque<Vec<u8>>>,
-    /// Waits in the order they began.
+    /// Waits in the order in which they began.
     waits: Vec<(ClientId, BTreeSet<Vec<u8>>)>,
 }
 
@@ -533,7 +533,7 @@ impl Model {
         }
     }
 
-    /// Strikes a key off the waits, until `most` have ended.
+    /// Removes a key from the waits until `most` waits have ended.
     fn came(&mut self, key: &[u8], most: usize) -> BTreeSet<ClientId> {
         let mut freed = BTreeSet::new();
         for (client, missing) in &mut self.waits {
@@ -549,8 +549,7 @@ impl Model {
         self.values.contains_key(key) || self.queues.get(key).is_some_and(|q| !q.is_empty())
     }
 
-    /// The strategy writes digits, a letter and negative sums: a number is what stands before the
-    /// letter.
+    /// The number before the letter, since the strategy writes digits, a letter and negative sums.
     fn number(&self, key: &[u8]) -> Option<i64> {
         let Some(value) = self.values.get(key) else {
             return Some(0);
@@ -561,8 +560,8 @@ impl Model {
             .and_then(|number| number.parse().ok())
     }
 
-    /// The value a client reads back, if it reads one, and who is freed; `None` where the request
-    /// is denied.
+    /// The value that a client reads back, if any, and the clients that are released. `None` if the
+    /// request is denied.
     fn apply(
         &mut self,
         client: ClientId,
@@ -655,7 +654,7 @@ impl Model {
     }
 }
 
-/// A reply in the model's words.
+/// A reply in the words of the model.
 fn seen(reply: Reply) -> Vec<Vec<u8>> {
     let text = |v: Option<Value>| v.map(|v| v.to_vec()).unwrap_or_default();
     match reply {
@@ -734,7 +733,7 @@ proptest! {
             prop_assert_eq!(got, model.waits.iter().cloned().collect::<BTreeMap<_, _>>());
         }
 
-        // Everything that was counted is given back.
+        // Everything that was counted must be given back.
         for n in 0..4 {
             table.leave(ClientId(n));
         }
@@ -767,7 +766,7 @@ proptest! {
                     prop_assert!(reply.wire_len() <= limits.pending_out_bytes.max(8 + limits.value_bytes));
                 }
             }
-            // A value that is appended to keeps room for as much again.
+            // A value that is appended to keeps spare room of its own size.
             prop_assert!(table.held() <= limits.total_bytes + limits.pending_out_bytes, "{} bytes", table.held());
             prop_assert!(table.values.len() + table.queued <= limits.keys);
         }

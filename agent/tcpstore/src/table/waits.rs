@@ -1,8 +1,9 @@
-//! Who waits for which keys. It knows nothing of values: it is told when a key came.
+//! Which clients wait for which keys. This module knows nothing of values: it is told when a key
+//! has come.
 //!
-//! A wait holds the keys that were missing when it began and how many are missing still; each
-//! missing key holds the places of those who wait for it. So a key's arrival costs one look-up for
-//! each of its waiters, however many other keys they wait for: thousands of ranks that wait for
+//! A wait holds the keys that were missing when it began, and how many are still missing. Each
+//! missing key holds the places of the clients that wait for it. So a key's arrival costs one
+//! look-up per waiter, however many other keys they wait for. Thousands of ranks that wait for
 //! thousands of addresses are ordinary.
 
 use std::collections::btree_map::Entry;
@@ -11,16 +12,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::meter::{ENTRY_BYTES, Meter};
 use crate::{ClientId, Key};
 
-/// What one waiting (client, key) pair costs: the key's reference in the client's list, the
-/// client's place in the key's queue, where tree nodes are at worst half full.
+/// The cost of one waiting (client, key) pair: the key's reference in the client's list, and the
+/// client's place in the key's queue, whose tree nodes are at worst half full.
 pub(super) const WAIT_BYTES: usize = size_of::<Key>() + 2 * size_of::<Place>();
 
-/// A client's place in a key's queue: the number of its wait, and itself.
+/// A client's place in a key's queue: the number of its wait, and the client.
 type Place = (u64, ClientId);
 
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// Who waits for a key, first come first.
+    /// The clients that wait for a key, in the order in which they began.
     awaited: BTreeMap<Key, BTreeSet<Place>>,
     waiting: BTreeMap<ClientId, Wait>,
     /// Number of the next wait.
@@ -30,22 +31,22 @@ pub(super) struct Waits {
 #[derive(Debug)]
 struct Wait {
     ticket: u64,
-    /// The keys that were missing when it began, each once.
+    /// The keys that were missing when the wait began, each once.
     keys: Vec<Key>,
-    /// How many of them are missing still; never 0.
+    /// How many of them are still missing. Never 0.
     left: usize,
 }
 
 impl Waits {
-    /// What a wait for these keys costs, as if nobody waited for any of them yet.
+    /// The cost of a wait for these keys, if no other client waits for any of them.
     pub(super) fn cost(keys: &[Key]) -> usize {
         keys.iter()
             .map(|k| k.len() + ENTRY_BYTES + WAIT_BYTES)
             .sum()
     }
 
-    /// A free client begins to wait for these keys, each named once; they come back, shared with
-    /// all who wait for them.
+    /// Makes a free client wait for these keys, each named once. Returns the keys as they are
+    /// shared with all their waiters.
     pub(super) fn begin(&mut self, client: ClientId, keys: Vec<Key>, meter: &Meter) -> Vec<Key> {
         let (ticket, left) = (self.ticket, keys.len());
         self.ticket += 1;
@@ -70,7 +71,8 @@ impl Waits {
         own
     }
 
-    /// A key came: those for whom it was the last, in the order in which they began.
+    /// Notes that a key came. Returns the clients for which it was the last missing key, in the
+    /// order in which they began to wait.
     pub(super) fn came(&mut self, key: &[u8], meter: &Meter) -> Vec<ClientId> {
         let Some(places) = self.awaited.remove(key) else {
             return Vec::new();
@@ -83,8 +85,9 @@ impl Waits {
             .collect()
     }
 
-    /// One item came under this key: the first for whom it was the last missing one. Those before
-    /// it have seen the key come, too; those behind it have not.
+    /// Notes that one item came under this key. Returns the first client for which it was the last
+    /// missing key. For clients before that one the key has come too; for clients behind it, it has
+    /// not.
     pub(super) fn one_came(&mut self, key: &Key, meter: &Meter) -> Option<ClientId> {
         while let Some(place) = self
             .awaited
@@ -99,7 +102,7 @@ impl Waits {
         None
     }
 
-    /// The client waits no more, if it did.
+    /// Ends the client's wait, if it has one.
     pub(super) fn end(&mut self, client: ClientId, meter: &Meter) {
         let Some(wait) = self.waiting.remove(&client) else {
             return;
@@ -110,7 +113,7 @@ impl Waits {
         }
     }
 
-    /// Everybody who waits, and the keys that are missing still.
+    /// All waiting clients, each with the keys that are still missing.
     pub(super) fn all(&self) -> impl Iterator<Item = (ClientId, Vec<Key>)> {
         self.waiting.iter().map(|(client, wait)| {
             let place = (wait.ticket, *client);
@@ -123,8 +126,8 @@ impl Waits {
         })
     }
 
-    /// Counts a key off that this client gave up its place for; true if it was the last, and the
-    /// wait is over.
+    /// Counts off a key whose queue this client has just left. True if it was the last key, so that
+    /// the wait is over.
     fn is_last_for(&mut self, client: ClientId, meter: &Meter) -> bool {
         let wait = self
             .waiting

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use muster_tcpstore::{Event, Limits, Store};
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// Long enough for a loaded machine; nothing waits for it unless the test is about to fail.
+/// Long enough for a loaded machine. Only a test that is about to fail waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 type Job = Box<dyn FnOnce(&mut Store) + Send>;
@@ -29,7 +29,7 @@ impl Served {
     pub fn new(limits: Limits) -> Served {
         let mut store = Store::bind(([127, 0, 0, 1], 0).into(), limits).unwrap();
         let addr = store.local_addr();
-        // Bounded by what one test causes.
+        // One test causes fewer events than this.
         let (send, events) = sync_channel(1 << 20);
         let (jobs, todo) = sync_channel::<Job>(16);
         let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
@@ -64,7 +64,7 @@ impl Served {
         }
     }
 
-    /// Does something with the store, on its thread.
+    /// Runs `job` with the store, on its thread.
     pub fn with<T: Send + 'static>(&self, job: impl FnOnce(&mut Store) -> T + Send + 'static) -> T {
         let (send, answer) = sync_channel(1);
         let job: Job = Box::new(move |store| send.send(job(store)).unwrap());
@@ -73,7 +73,7 @@ impl Served {
         answer.recv_timeout(PATIENCE).unwrap()
     }
 
-    /// The next event that is about what the test asks for.
+    /// The next event for which `wanted` returns a value.
     pub fn event<T>(&self, wanted: impl Fn(&Event) -> Option<T>) -> T {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -111,11 +111,11 @@ impl Drop for Served {
     }
 }
 
-/// A client's end.
+/// The client's side of a connection.
 pub struct Client(pub TcpStream);
 
 impl Client {
-    /// Connected, and nothing said.
+    /// A client that is connected and has sent nothing.
     pub fn silent(addr: SocketAddr) -> Client {
         let stream = TcpStream::connect(addr).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -172,7 +172,7 @@ impl Client {
 
     pub fn start_wait(&mut self, keys: &[&[u8]]) {
         let keys: Vec<u8> = keys.iter().flat_map(|k| field(k)).collect();
-        // One key or several, the count is in front.
+        // The count comes first, even for one key.
         let count = count_fields(&keys);
         self.send(&[&[6][..], &count.to_le_bytes(), &keys].concat());
     }
@@ -181,7 +181,7 @@ impl Client {
         assert_eq!(self.read(), [0], "STOP_WAITING");
     }
 
-    /// The store has closed this connection.
+    /// Waits until the store has closed this connection.
     pub fn closed(&mut self) {
         let mut rest = Vec::new();
         match self.0.read_to_end(&mut rest) {

@@ -1,4 +1,4 @@
-//! A coordinator that decides nothing: it accepts sessions and says what the test says.
+//! A coordinator that makes no decisions: it accepts sessions and says what the test wants.
 
 use std::{
     net::SocketAddr,
@@ -42,7 +42,7 @@ use super::PATIENCE;
 pub struct Coordinator {
     pub addr: SocketAddr,
     sessions: mpsc::Receiver<Session>,
-    /// A runtime of its own, so that its end is the end of every connection, as by a kill.
+    /// It has its own runtime, so that its end breaks every connection, as a kill would.
     server: Option<Runtime>,
 }
 
@@ -61,7 +61,7 @@ impl Coordinator {
             .enable_all()
             .build()
             .unwrap();
-        // A listener belongs to the runtime it was registered with.
+        // A listener belongs to the runtime that it was registered with.
         let listener = listener.into_std().unwrap();
         server.spawn(async move {
             let incoming = TcpListenerStream::new(TcpListener::from_std(listener).unwrap());
@@ -90,17 +90,17 @@ impl Coordinator {
             .unwrap()
     }
 
-    /// The next session, welcomed.
+    /// The next session, after a welcome.
     pub async fn welcome(&mut self, term: u64, epoch: u64) -> Session {
         let mut session = self.accept().await;
         session.welcome(term, epoch).await;
         session
     }
 
-    /// Gone as by a kill: connections break, the port is free.
+    /// Stops as a kill would: connections break, and the port is free.
     pub fn stop(&mut self) -> SocketAddr {
         let server = self.server.take().expect("it runs");
-        // The listener is closed before this returns; a new one may take the port at once.
+        // The listener is closed before this returns, so a new one may take the port at once.
         tokio::task::block_in_place(|| server.shutdown_timeout(PATIENCE));
         self.addr
     }
@@ -170,26 +170,26 @@ pub struct Session {
     down: mpsc::Sender<Result<CoordinatorMessage, Status>>,
     term: u64,
     epoch: u64,
-    /// The last reports.
+    /// The runs of the last report.
     pub runs: Vec<RunReport>,
     pub chunks: Vec<LogChunk>,
     pub heartbeats: u64,
-    /// It answers them.
+    /// Whether it answers heartbeats.
     pub answers: bool,
-    /// Seconds its wall clock is ahead of the real one; it says nothing of it in its answers if
-    /// none.
+    /// How many seconds its wall clock is ahead of the real one. With None its answers do not tell
+    /// the time.
     pub clock_ahead: Option<i64>,
-    /// Of the node's last report on itself.
+    /// The findings of the node's last report.
     pub findings: Vec<Finding>,
-    /// What became of the launchers it was to have ready.
+    /// The state of the launchers that the node was to have ready.
     pub spares: Vec<SpareReport>,
-    /// The last look at what the node uses.
+    /// The node's last look at its usage.
     pub usage: Option<Usage>,
     pub node_reports: u64,
     pub reports: u64,
 }
 
-/// Unix microseconds of a clock so many seconds ahead.
+/// Unix microseconds of a clock that is this many seconds ahead.
 fn wall_clock(ahead: i64) -> u64 {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -208,7 +208,7 @@ impl Session {
             .unwrap();
     }
 
-    /// Ends the stream with this.
+    /// Ends the stream with this status.
     pub async fn refuse(self, why: Status) {
         self.down.send(Err(why)).await.unwrap();
     }
@@ -229,7 +229,7 @@ impl Session {
         self.desire_as(self.term, self.epoch, runs).await;
     }
 
-    /// Nothing is to run, and these are about to come.
+    /// Orders nothing to run, and announces these jobs.
     pub async fn warm(&self, warm: Vec<Assignment>) {
         let desired = Desired {
             term: Term(self.term),
@@ -242,7 +242,8 @@ impl Session {
     }
 
     pub async fn desire_as(&self, term: u64, epoch: u64, runs: Vec<DesiredRun>) {
-        // As its Kubernetes object may say; the node itself was given another rack.
+        // The labels as the node's Kubernetes object may have them. The node itself was given
+        // another rack.
         let labels = [("topology.kubernetes.io/zone", "eu-1a"), ("rack", "r1")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()));
         let desired = Desired {
@@ -255,7 +256,7 @@ impl Session {
         self.say(Down::Desired(desired_to_wire(&desired))).await;
     }
 
-    /// Takes the agent's next message; false: the stream has ended.
+    /// Takes the agent's next message. False: the stream has ended.
     pub async fn hear(&mut self) -> bool {
         let Ok(message) = timeout(PATIENCE, self.up.message()).await else {
             panic!(
@@ -300,7 +301,7 @@ impl Session {
         true
     }
 
-    /// Waits until the session says so.
+    /// Waits until `is_so` accepts the session.
     pub async fn until(&mut self, what: &str, is_so: impl Fn(&Session) -> bool) {
         let wait = async {
             while !is_so(self) {
@@ -333,11 +334,12 @@ impl Session {
         .await;
     }
 
-    /// Waits for a heartbeat that was sent after now: everything said before has been taken in.
+    /// Waits for a heartbeat that was sent after this call. The agent has then handled everything
+    /// said before.
     pub async fn settle(&mut self) {
         let seen = self.heartbeats;
-        // One may be on its way already; the one after it has gone through the supervisor after our
-        // last word.
+        // One heartbeat may already be on its way. The next one has passed the supervisor after our
+        // last message.
         self.until("a heartbeat", |session| session.heartbeats >= seen + 2)
             .await;
     }

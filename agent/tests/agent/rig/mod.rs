@@ -1,4 +1,4 @@
-//! What the tests stand on: a node of real processes, and the coordinator's end of its session.
+//! The rig of the tests: a node of real processes, and the coordinator's end of its session.
 
 mod coordinator;
 pub mod node;
@@ -8,5 +8,5 @@ pub use node::{Node, alive, wait_gone};
 
 use std::time::Duration;
 
-/// Whatever is awaited comes within milliseconds; this is for a machine that does much else.
+/// Everything that is awaited comes within milliseconds. The limit is for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(180);

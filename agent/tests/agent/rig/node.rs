@@ -27,8 +27,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::PATIENCE;
 
-/// `python3`: answers the question for torch's version, launches one rank per local rank as
-/// torchrun does, and runs a script with sh.
+/// `python3`: answers the question for torch's version, starts one rank per local rank as torchrun
+/// does, or runs a script with sh.
 const PYTHON: &str = r#"#!/bin/sh
 case "$1" in
 -c) echo 2.15.0; exit 0 ;;
@@ -55,8 +55,9 @@ case "$1" in
 esac
 "#;
 
-/// Says what it sees and its step, and works until it is stopped. It writes its environment down,
-/// because `/proc/PID/environ` is empty for a moment while the last line executes another program.
+/// Prints what it sees and its step, and works until it is stopped. It writes its environment to a
+/// file, because `/proc/PID/environ` is empty for a moment while the last line executes another
+/// program.
 const TRAIN: &str = r#"env > "$OUT/environment-$RANK"
 echo $$ > "$OUT/worker-$RANK"
 echo "step 1 of generation $MUSTER_GENERATION"
@@ -67,7 +68,7 @@ pub struct Node {
     pub name: String,
     dir: tempfile::TempDir,
     agent: Option<Child>,
-    /// More flags of its agent.
+    /// Further flags of its agent.
     pub flags: Vec<String>,
     /// Its runners hold without a cgroup.
     pub no_cgroup: bool,
@@ -100,7 +101,7 @@ impl Node {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// Starts the agent; its log goes to a file of this node.
+    /// Starts the agent. Its log goes to a file of this node.
     pub fn start(&mut self, coordinator: &str) {
         let log = fs::File::options()
             .create(true)
@@ -165,7 +166,7 @@ impl Node {
         wrapper
     }
 
-    /// A process that knows this node's directory from its environment: an agent or a worker.
+    /// A process that has this node's directory in its environment, which is an agent or a worker.
     fn anybody(&self) -> Option<i32> {
         let here = self.dir.path().to_str().unwrap().as_bytes();
         let knows = |stat: &Stat| {
@@ -187,7 +188,7 @@ impl Node {
         fs::read_to_string(self.path("agent.log")).unwrap_or_default()
     }
 
-    /// SIGKILL, and nothing else of the node.
+    /// Sends SIGKILL to the agent and to nothing else of the node.
     pub fn kill_agent(&mut self) {
         let mut agent = self.agent.take().unwrap();
         agent.kill().unwrap();
@@ -200,7 +201,7 @@ impl Node {
         agent.wait().unwrap()
     }
 
-    /// Runs an agent that must end by itself; its exit status and what it said last.
+    /// Runs an agent that must end by itself. Returns its exit status and its last output.
     pub fn fail(&self, coordinator: &str) -> (i32, String) {
         let mut child = self
             .command(coordinator)
@@ -282,7 +283,7 @@ pub fn ready(assignment: Assignment) -> DesiredRun {
     }
 }
 
-/// The script that plays torchrun does not ask the store, so any address will do.
+/// The script that plays torchrun does not use the store, so any address will do.
 pub fn running(assignment: Assignment) -> DesiredRun {
     let store = Endpoint {
         host: "127.0.0.1".into(),
@@ -311,8 +312,8 @@ pub fn gone(job: &str, generation: u64, purge: bool) -> DesiredRun {
     }
 }
 
-/// The runner's program, built if need be: cargo builds only libraries of other packages for a
-/// test.
+/// The runner's program, which is built if needed: for a test, cargo builds only the libraries of
+/// other packages.
 fn runner() -> &'static Path {
     static RUNNER: OnceLock<PathBuf> = OnceLock::new();
     RUNNER.get_or_init(|| {
@@ -334,12 +335,12 @@ fn runner() -> &'static Path {
     })
 }
 
-/// Whether a process is there and not a zombie.
+/// Whether a process exists and is not a zombie.
 pub fn alive(pid: u32) -> bool {
     Stat::of(pid as i32).is_ok_and(|stat| !stat.is_dead())
 }
 
-/// Returns when a process is gone, which must be soon.
+/// Waits until a process is gone.
 pub fn wait_gone(pid: u32) {
     let start = Instant::now();
     while alive(pid) {
@@ -349,7 +350,7 @@ pub fn wait_gone(pid: u32) {
 }
 
 impl Drop for Node {
-    /// Leaves nothing running, whatever the test has come to.
+    /// Leaves no process behind, however the test has ended.
     fn drop(&mut self) {
         if let Some(mut agent) = self.agent.take() {
             let _ = agent.kill();

@@ -57,8 +57,7 @@ impl Supervisor {
         let mut runs = fitting(held);
         self.tell_lanes(&mut runs);
         self.tell_senses(&runs);
-        // The stamps that were obeyed are reported only once they are on disk.
-        let ledger = self.node.saved_ledger();
+        let ledger = self.node.ledger();
         let jobs_seen = ledger.jobs_seen();
         let spares = self.spares_of_coming();
         let pool = self.launchers.pool.shown();

@@ -163,7 +163,8 @@ pub(crate) fn evidence(
             });
             continue;
         };
-        if node.session.is_some() && node.record.boot_id != member.boot_id {
+        // Whether or not its agent is connected: the boot before is over.
+        if node.record.boot_id != member.boot_id {
             found.push(Evidence::NodeRebooted {
                 node: name.clone(),
                 at: node.doubted_at.min(now),

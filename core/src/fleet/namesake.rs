@@ -75,7 +75,7 @@ impl Fleet {
                         &generation.members[generation.members.rank_of(&hello.node)? as usize];
                     let unproven =
                         member.boot_id != hello.boot_id && !generation.dead.contains(&hello.node);
-                    let heard = self.last_heard(node, &member.boot_id, generation.opened)?;
+                    let heard = last_heard(node, &member.boot_id)?;
                     (unproven && was_up(uptime, now.since(heard) + waited)).then_some((
                         &job.name,
                         generation.number,
@@ -95,15 +95,14 @@ impl Fleet {
             hello.node
         ))
     }
+}
 
-    /// When this boot of the node was heard last, by this coordinator's clock. A generation is
-    /// opened only on nodes that are Ready. None for one that was opened before this coordinator
-    /// was started and whose node it has not heard: the wall clock of the one before may have been
-    /// any, and a node that was booted meanwhile would be refused for ever.
-    fn last_heard(&self, node: &Node, boot: &str, opened: Timestamp) -> Option<Timestamp> {
-        let spoke = node.spoke.filter(|_| node.record.boot_id == boot);
-        spoke.max(Some(opened).filter(|opened| *opened >= self.present_since))
-    }
+/// When this boot of the node certainly lived, by this coordinator's clock; `None`: this coordinator
+/// has not heard that boot. The time at which a generation was opened proves nothing. The clock of
+/// the coordinator before may have been wrong. And if this coordinator stood still, a node may look
+/// Ready by what it sent before it was booted anew.
+fn last_heard(node: &Node, boot: &str) -> Option<Timestamp> {
+    node.spoke.filter(|_| node.record.boot_id == boot)
 }
 
 #[cfg(test)]

@@ -111,13 +111,12 @@ pub struct Node {
 
 impl Node {
     pub fn new(ledger: Ledger) -> Self {
-        let unsaved = Unsaved::new(ledger.clone());
         Self {
             ledger,
             runs: BTreeMap::new(),
             desired: None,
             objected: BTreeSet::new(),
-            unsaved,
+            unsaved: Unsaved::default(),
         }
     }
 
@@ -125,13 +124,11 @@ impl Node {
         &self.ledger.node
     }
 
+    /// What this node has promised, part of which may still be on its way to the disk. A hello says
+    /// all of it: to a coordinator that knows less its store is an old copy, and else it would give
+    /// out numbers again that are promised here.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
-    }
-
-    /// The ledger as it is on disk: what this node will know whatever happens to its agent.
-    pub fn saved_ledger(&self) -> &Ledger {
-        self.unsaved.on_disk()
     }
 
     /// Takes one input and says what is to be done.

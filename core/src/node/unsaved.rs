@@ -15,19 +15,12 @@ use crate::{
 /// What was last told of runs of which something new may not be told yet; `None`: nothing.
 pub(super) type Untold = BTreeMap<RunId, Option<RunReport>>;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Unsaved {
-    on_disk: Ledger,
-    writing: Option<Writing>,
+    /// A write is under way, and so many of those that wait are covered by it.
+    writing: Option<usize>,
     /// One for each turn that changed the ledger, in order.
     waiting: VecDeque<Waiting>,
-}
-
-#[derive(Clone, Debug)]
-struct Writing {
-    ledger: Ledger,
-    /// So many of those that wait are covered by it.
-    covers: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -37,19 +30,6 @@ struct Waiting {
 }
 
 impl Unsaved {
-    pub(super) fn new(on_disk: Ledger) -> Self {
-        Self {
-            on_disk,
-            writing: None,
-            waiting: VecDeque::new(),
-        }
-    }
-
-    /// The ledger as it is on disk for certain.
-    pub(super) fn on_disk(&self) -> &Ledger {
-        &self.on_disk
-    }
-
     /// Takes the effects of a turn and returns those that are to be executed now. `untold`: the
     /// turn changed the ledger, and of these runs nothing new may be told.
     pub(super) fn queue(
@@ -96,10 +76,9 @@ impl Unsaved {
 
     /// The ledger that was to be written is on disk. Returns what waited for it.
     pub(super) fn saved(&mut self) -> Vec<Effect> {
-        let Some(Writing { ledger, covers }) = self.writing.take() else {
+        let Some(covers) = self.writing.take() else {
             return Vec::new();
         };
-        self.on_disk = ledger;
         self.waiting
             .drain(..covers)
             .flat_map(|waiting| waiting.effects)
@@ -118,10 +97,7 @@ impl Unsaved {
         if self.writing.is_some() || self.waiting.is_empty() {
             return None;
         }
-        self.writing = Some(Writing {
-            ledger: ledger.clone(),
-            covers: self.waiting.len(),
-        });
+        self.writing = Some(self.waiting.len());
         Some(Effect::SaveLedger(Box::new(ledger.clone())))
     }
 

@@ -207,7 +207,7 @@ impl World {
         agent.sent = Some(runs.clone());
         (agent.lease, agent.asked) = (Lease::default(), 0);
         agent.lease.asked(0, clock);
-        let ledger = agent.node.saved_ledger();
+        let ledger = agent.node.ledger();
         let hello = Hello {
             node: place.name.clone(),
             boot_id,

@@ -158,6 +158,37 @@ fn what_a_coordinator_finds_after_a_stall_may_be_as_old_as_its_stall() {
     assert_eq!(claims(&mut bench, "a", "another", Some(40 * SECOND)), None);
 }
 
+/// Found by the world (small seeds 2005605, 2012219, 2041743).
+#[test]
+fn a_generation_that_was_opened_on_old_words_proves_nothing() {
+    let mut bench = Bench::new(&["a"]);
+    let session = bench.agents[&"a".into()].session.unwrap();
+    // The coordinator stands still, and the node is booted anew meanwhile.
+    bench.now = bench.now + 60 * SECOND;
+    bench.input(Input::Heartbeat { session });
+    bench.agents.get_mut(&"a".into()).unwrap().frozen = true;
+    bench.submit("solo", document(1, 1, 1));
+    assert_eq!(bench.members("solo"), ["a"]);
+    breaks(&mut bench, "a");
+    assert_eq!(claims(&mut bench, "a", "another", Some(40 * SECOND)), None);
+}
+
+/// Found by the world (small seed 2000232): its report says only that its runner is gone.
+#[test]
+fn a_node_that_was_booted_anew_and_went_again_was_booted_anew() {
+    let mut bench = at_work();
+    breaks(&mut bench, "a");
+    let agent = bench.agents.get_mut(&"a".into()).unwrap();
+    (agent.boot, agent.frozen) = (1, true);
+    let run = agent.runs.values_mut().next().unwrap();
+    (run.phase, run.dead_at) = (RunPhase::Dead, Some(bench.now));
+    bench.connect("a");
+    breaks(&mut bench, "a");
+    bench.pass(SECOND);
+    let incident = bench.job("digits").incidents.last().unwrap();
+    assert_eq!(incident.cause, Cause::NodeRebooted, "{}", incident.message);
+}
+
 #[test]
 fn a_connected_node_keeps_its_name_whatever_the_other_says() {
     let mut bench = Bench::new(&["a"]);

@@ -281,7 +281,7 @@ impl Fleet {
                 // Steps are made all the time on every node: they are shown, and decide nothing
                 // until something else happens.
                 Some(before) if before.without_progress() == run.without_progress() => {
-                    drop(scratch.shown.insert(id.job.clone()))
+                    scratch.shown.insert(id.job.clone());
                 }
                 _ => drop(touched.insert(id.job.clone())),
             }

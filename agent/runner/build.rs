@@ -1,4 +1,4 @@
-//! The runner's commit, put into the build exactly as the other programs' is.
+//! Puts the commit into the runner's build, exactly as into the other programs.
 
 #[path = "../../runtime/build.rs"]
 mod stamp;

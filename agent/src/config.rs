@@ -1,4 +1,4 @@
-//! Flags, and the configuration they make once every one of them is checked.
+//! The flags, and the configuration that they give once all of them are checked.
 
 use std::{
     collections::BTreeMap,
@@ -174,7 +174,7 @@ pub struct Flags {
     pub log_filter: String,
 }
 
-/// Everything the agent was told, checked.
+/// Everything that the flags say, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub coordinator: Uri,

@@ -5,15 +5,15 @@
 //! | file | owns |
 //! |---|---|
 //! | `config` | flags, checked |
-//! | `lock`, `ledger_file` | one agent per state directory; what it must not forget |
+//! | `lock`, `ledger_file` | one agent per state directory; its ledger |
 //! | `probe` | the node's facts |
 //! | `session` | the one connection to the coordinator |
 //! | `state_disk` | the threads that write what the agent must not forget |
 //! | `supervisor` | the node's brain (`core::node`) and its effects |
-//! | `preflight`, `prepare` | a run's way from accepted to a runner that holds |
+//! | `preflight`, `prepare` | the steps from an accepted run to its runner |
 //! | `runner_link`, `translate`, `last_words` | one runner: orders in, status out |
 //! | `sweep` | proof that nothing of a lost runner lives |
-//! | `run_dir` | where runs lie on disk, and how long |
+//! | `run_dir` | where runs lie on disk, and how long they are kept |
 //! | `logs` | rank logs, read for users |
 //! | `simulated` | a session without a node behind it, for benchmarks |
 #![deny(unsafe_code)]

@@ -7,17 +7,17 @@
 //! | file | owns |
 //! |---|---|
 //! | `senses` | the thread that hears the others and publishes |
-//! | `glance` | how often to look whether to look |
+//! | `glance` | when to glance between two looks |
 //! | `nvml` | GPUs: the only place that calls libnvidia-ml |
 //! | `machine` | the thread that looks at everything below |
 //! | `host`, `pci`, `network`, `ports` | procfs and sysfs |
-//! | `kernel_clock` | whether anybody sets the clock |
+//! | `kernel_clock` | whether anything sets the clock |
 //! | `usage` | how much of the machine is in use, and by whom |
-//! | `held` | what the supervisor tells of its runs, and what follows from it |
+//! | `held` | what the supervisor says about its runs, and what follows from it |
 //! | `awaited` | interfaces and peers without which the node takes no work |
 //! | `kernel_log` | lines of the kernel log |
 //! | `topology` | the distance matrix |
-//! | `roots` | where `/` is |
+//! | `roots` | the directory that is read as `/` |
 
 use std::{
     path::{Path, PathBuf},

@@ -45,7 +45,7 @@ pub(crate) struct Runs {
     root: PathBuf,
 }
 
-/// What the agent itself notes about a run.
+/// The agent's own notes about a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Accepted {
     pub(crate) term: Term,

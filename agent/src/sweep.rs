@@ -41,7 +41,7 @@ pub(crate) enum Left {
     Unproven(String),
 }
 
-/// A run's directory, and what names it.
+/// A run's directory, and how its processes are recognised.
 #[derive(Debug)]
 pub(crate) struct Remains<'a> {
     pub(crate) dir: &'a Path,

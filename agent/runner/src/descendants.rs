@@ -196,7 +196,7 @@ mod tests {
         let list = listed(&[(12, 61, 0)]);
         list.write(dir.path()).unwrap();
         assert_eq!(Descendants::read(dir.path()).unwrap(), Some(list.clone()));
-        // Nothing can be written where a directory has the name of the temporary file.
+        // The list cannot be written, because a directory has the name of the temporary file.
         fs::create_dir(dir.path().join("descendants.json.tmp")).unwrap();
         list.write(dir.path()).unwrap_err();
         assert_eq!(Descendants::read(dir.path()).unwrap(), None);

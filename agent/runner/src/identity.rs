@@ -12,7 +12,7 @@ use crate::procfs::{self, Stat};
 use crate::record::{self, ReadError};
 use crate::wire;
 
-/// Held by a runner for as long as it lives.
+/// The lock file that a runner holds as long as it lives.
 pub const LOCK: &str = "lock";
 
 /// The content of `runner.json`, written when the runner is ready to be talked to.

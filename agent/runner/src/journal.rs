@@ -22,7 +22,7 @@ pub fn line(record: &ExitRecord) -> String {
 #[derive(Debug)]
 pub struct Writer {
     file: File,
-    /// Bytes of whole lines.
+    /// How many bytes of whole lines the file has.
     whole: u64,
     /// The file may hold more than the whole lines.
     torn: bool,
@@ -61,11 +61,11 @@ impl Writer {
     }
 }
 
-/// What a journal holds.
+/// The content of a journal.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Journal {
     pub records: Vec<ExitRecord>,
-    /// Bytes of a torn last line that were left out.
+    /// How many bytes of a torn last line were left out.
     pub torn: usize,
 }
 

@@ -67,7 +67,7 @@ pub fn rotated_end(name: &str, file: &str) -> Option<u64> {
     file.strip_prefix(name)?.strip_prefix('.')?.parse().ok()
 }
 
-/// Everything a runner has written down.
+/// Everything that a runner has written to its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     pub hold: Hold,

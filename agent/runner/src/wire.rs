@@ -33,7 +33,7 @@ pub const MAX_RANKS: u32 = 256;
 /// rotations.
 pub const MIN_LOG_BYTES: u64 = 128 << 10;
 
-/// What a runner is started for: the content of `hold.json`.
+/// The content of `hold.json`, which says what a runner holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     pub v: u32,
@@ -199,7 +199,7 @@ pub struct StartSpec {
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub cwd: PathBuf,
-    /// Ranks expected on this node.
+    /// How many ranks are expected on this node.
     pub ranks: u32,
     /// Global rank of this node's first rank.
     pub first_rank: u32,
@@ -293,17 +293,17 @@ pub enum RefusalKind {
     Version,
     /// A command this runner does not know.
     UnknownCommand,
-    /// The content cannot be right.
+    /// The content is invalid.
     Invalid,
-    /// Started before with other content.
+    /// It was started before, with other content.
     Conflict,
-    /// Stopped, never to start again.
+    /// It was stopped and never starts again.
     Stopped,
     /// The program could not be started; nothing runs.
     Spawn,
     /// This runner serves no store.
     NoStore,
-    /// The store said no.
+    /// The store refused.
     Store,
     /// Released while a process still lives.
     NotDead,
@@ -472,7 +472,7 @@ pub struct RankStatus {
     /// The line of stderr that says why the rank failed, if one was found.
     #[serde(default)]
     pub first_error: Option<String>,
-    /// Bytes this rank has written to stdout and stderr.
+    /// How many bytes this rank has written to stdout and stderr.
     #[serde(default)]
     pub log_bytes: u64,
 }

@@ -55,7 +55,7 @@ pub(super) struct Watch {
     pub(super) notice: PathBuf,
     pub(super) pace: Pace,
     pub(super) out: SyncSender<Sense>,
-    /// Nobody listens any more.
+    /// Set once nobody listens any more.
     pub(super) over: Arc<AtomicBool>,
 }
 

@@ -66,7 +66,7 @@ pub(super) struct Watch {
     pub(super) out: SyncSender<Sense>,
     /// Asks for a look at once.
     pub(super) poked: Receiver<()>,
-    /// Nobody listens any more.
+    /// Set once nobody listens any more.
     pub(super) over: Arc<AtomicBool>,
 }
 
@@ -78,7 +78,7 @@ struct Known {
     /// The result of the last look's first call for it: the driver's verdict, and whether each link
     /// is active.
     states: Vec<Option<u64>>,
-    /// The most links ever seen active.
+    /// The most of its links that were ever active at once.
     links: usize,
     /// The error count of each of its links at the first read.
     errors: BTreeMap<u32, u64>,

@@ -7,7 +7,7 @@ use super::roots::Roots;
 
 const NVIDIA: &str = "0x10de";
 
-/// One device of interest.
+/// One PCI device that the report speaks of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     pub(super) place: PciPlace,

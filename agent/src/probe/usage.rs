@@ -60,7 +60,7 @@ pub(super) struct Watch {
     pub(super) runs: watch::Receiver<Vec<HeldRun>>,
     pub(super) out: SyncSender<Sense>,
     pub(super) publish: watch::Sender<Option<Arc<Usage>>>,
-    /// Nobody listens any more.
+    /// Set once nobody listens any more.
     pub(super) over: Arc<AtomicBool>,
 }
 

@@ -62,7 +62,7 @@ pub enum Closed {
 /// The rule that a client broke.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RefusedReason {
-    /// Its bytes are not the protocol.
+    /// Its bytes are not valid in the protocol.
     #[error(transparent)]
     Fault(#[from] Fault),
     /// Its request could not be obeyed.

@@ -162,7 +162,7 @@ impl Rig {
         std::fs::read_to_string(self.dir.join("logs").join(name)).unwrap()
     }
 
-    /// The number a worker has written into a file of the directory.
+    /// The number that a worker has written into a file of the directory.
     pub fn pid_in(&self, file: &str) -> i32 {
         let text = std::fs::read_to_string(self.dir.join(file)).unwrap();
         text.trim().parse().unwrap()
@@ -283,7 +283,7 @@ impl Client {
         }
     }
 
-    /// Waits until that many ranks have printed a step.
+    /// Waits until this many ranks have printed a step.
     pub fn until_stepping(&mut self, ranks: usize) -> Status {
         self.until(|s| s.ranks.iter().filter(|r| r.first_step.is_some()).count() == ranks)
     }

@@ -23,7 +23,7 @@ use crate::probe::senses::Sense;
 /// How long one wait blocks. The thread notices the agent's end within this time.
 const WAIT_MS: u32 = 5_000;
 /// The pause after an error of the wait itself, so that the thread does not spin. A lost GPU causes
-/// such errors at once and again and again.
+/// such errors immediately and repeatedly.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// Registers before it returns, so every later event is heard.

@@ -61,7 +61,7 @@ pub(super) fn refused(index: u32, gpu: Option<&Gpu>, code: Code) -> Option<Readi
     })
 }
 
-/// Readings of one GPU, gathered.
+/// Gathers the readings of one GPU.
 struct Readings<'a> {
     gpu: &'a Gpu,
     all: Vec<Reading>,

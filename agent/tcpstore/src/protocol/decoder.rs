@@ -264,7 +264,7 @@ impl Decoder {
         }
     }
 
-    /// Reads the count of a list, once.
+    /// Reads the count of a list, unless it is known already.
     fn count(&mut self, p: &mut Partial, limits: &Limits) -> Result<Option<usize>, Fault> {
         if p.count.is_none() {
             let Some(keys) = self.array().map(u64::from_le_bytes) else {

@@ -70,7 +70,7 @@ pub struct Node {
     agent: Option<Child>,
     /// Further flags of its agent.
     pub flags: Vec<String>,
-    /// Its runners hold without a cgroup.
+    /// Whether its runners hold without a cgroup.
     pub no_cgroup: bool,
 }
 

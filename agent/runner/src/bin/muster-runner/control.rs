@@ -42,7 +42,7 @@ struct Client {
 }
 
 impl Control {
-    /// Listens in the current directory.
+    /// Listens on the socket in the current directory.
     pub(crate) fn listen(poll: &Poll) -> io::Result<Self> {
         let listener = muster_runner::socket::listen(muster_runner::socket::CONTROL)?;
         listener.set_nonblocking(true)?;

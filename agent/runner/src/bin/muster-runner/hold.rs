@@ -435,7 +435,7 @@ pub(crate) mod tests {
         assert_eq!(super::parent(std::process::id() as i32), None);
     }
 
-    /// For one rank on one node.
+    /// The `hold.json` of one rank on one node.
     pub(crate) fn hold() -> Hold {
         let text = format!(
             r#"{{"v":{VERSION},"job":"j","name":"n","namespace":"d","generation":1,"node":"a","node_rank":0,"nnodes":1,"world_size":1}}"#

@@ -34,7 +34,7 @@ pub(crate) const PROGRAM: &str = "muster-keeper";
 /// The gap between two rounds of killing. The runner uses the same.
 const KILL_GAP: Duration = Duration::from_millis(20);
 
-/// Makes the calling process a keeper; the child it forks is to become the runner.
+/// Forks, and makes the calling process a keeper. The child must become the runner.
 pub(crate) fn fork() -> io::Result<Fork> {
     // This comes before the fork, so that the runner is never without a subreaper above it.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;

@@ -32,7 +32,7 @@ pub(crate) fn raise() {
     )
     .is_ok()
     {
-        // Only the first call changes anything.
+        // `BEFORE` can be set only once, so a later call keeps the first limit.
         let _ = BEFORE.set(before);
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct Output {
     pub(crate) last_step: Option<(u64, Duration)>,
 }
 
-/// What one read brought.
+/// The result of one read.
 pub(crate) enum Read {
     /// It read some bytes; more may follow.
     Some,
@@ -77,7 +77,7 @@ impl Output {
         })
     }
 
-    /// The open pipes by side.
+    /// The open pipes, each with its side.
     pub(crate) fn open(&self) -> impl Iterator<Item = (u8, &OwnedFd)> {
         self.streams
             .iter()

@@ -1,5 +1,5 @@
-//! One epoll for everything the runner waits for; each descriptor carries a [`Source`] that says
-//! whose it is.
+//! One epoll for everything that the runner waits for. Each descriptor carries a [`Source`] that
+//! says what it belongs to.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -108,7 +108,7 @@ enum Stage {
 }
 
 impl Ranks {
-    /// Listens in the current directory.
+    /// Listens on the socket in the current directory.
     pub(crate) fn listen(poll: &Poll) -> io::Result<Self> {
         let listener = muster_runner::socket::listen(muster_runner::socket::RANKS)?;
         listener.set_nonblocking(true)?;

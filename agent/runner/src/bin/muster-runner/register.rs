@@ -38,7 +38,7 @@ pub(crate) struct Register {
 }
 
 impl Register {
-    /// An empty list in the current directory, for the runner of this boot.
+    /// Writes an empty list into the current directory, for the runner of this boot.
     pub(crate) fn begin(boot_id: &str) -> io::Result<Self> {
         let list = Descendants {
             v: VERSION,
@@ -60,7 +60,7 @@ impl Register {
         self.next = self.next.min(now.max(self.looked + HURRY));
     }
 
-    /// Looks if it is time, and says when to look next.
+    /// Looks if it is time, and returns when to look next.
     pub(crate) fn mind(&mut self, now: Duration) -> Duration {
         if now < self.next {
             return self.next;

@@ -47,7 +47,7 @@ impl Pattern {
     }
 }
 
-/// The budget of one stream.
+/// How often a stream has tried a job's own pattern in the current window.
 #[derive(Default)]
 pub(crate) struct Budget {
     window: Duration,
@@ -55,7 +55,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// The step in `line`, if it has one and this stream has not used up its share.
+    /// The step in `line`, if it has one and this stream has not used up its budget.
     pub(crate) fn step(&mut self, pattern: &Pattern, line: &[u8], now: Duration) -> Option<u64> {
         let line = &line[..line.len().min(LOOK)];
         match pattern {

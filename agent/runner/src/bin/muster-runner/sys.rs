@@ -136,13 +136,13 @@ pub(crate) fn inherited(fd: i32) -> OwnedFd {
 /// What a child does before it becomes its program.
 #[derive(Default)]
 pub(crate) struct Child {
-    /// The child enters this cgroup: an open `cgroup.procs`.
+    /// The child enters this cgroup. The file is its open `cgroup.procs`.
     pub(crate) cgroup: Option<File>,
-    /// The child leads a session of its own.
+    /// The child leads its own session.
     pub(crate) session: bool,
     /// The child's program inherits this descriptor, under the same number.
     pub(crate) keep: Option<OwnedFd>,
-    /// The child is kept to these CPUs.
+    /// The child may use only these CPUs.
     pub(crate) cpus: Option<CpuSet>,
 }
 

@@ -1,4 +1,4 @@
-//! The calls about a GPU's memory: how much of it is used, and what went wrong in it.
+//! The calls about a GPU's memory: how much of it is used, and which errors it had.
 
 use std::ffi::{c_uint, c_ulonglong};
 

@@ -1,10 +1,10 @@
-//! How a process ended, and what that says about who is to blame.
+//! How a process ended, and whom that blames.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The kernel's own account of a process's end (`waitpid(2)`).
+/// How the kernel says that a process ended (`waitpid(2)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Exit {
@@ -17,7 +17,7 @@ impl Exit {
         self == Exit::Code(0)
     }
 
-    /// What the end alone says, before anything else is known.
+    /// The class of the end, judged without any other evidence.
     pub fn class(self, first_error: Option<&str>) -> ExitClass {
         if self.is_success() {
             ExitClass::Success
@@ -37,22 +37,22 @@ const SIGINT: i32 = 2;
 pub(crate) const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// The meaning of one rank's end, in the order in which blame prefers them: a rank that failed by
-/// itself explains the others, a rank that says its peer went away explains nothing.
+/// The meaning of one rank's end. The order is that in which blame prefers them: a rank that failed
+/// by itself explains the others, and a rank that names a lost peer explains nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ExitClass {
     /// The program failed: non-zero code, segmentation fault, abort.
     Fault,
-    /// Somebody ended it from outside: an operator, the kernel's out-of-memory killer.
+    /// Somebody or something else ended it: an operator, or the kernel's out-of-memory killer.
     Killed,
-    /// Its last words are about a lost connection to a peer.
+    /// Its last output is about a lost connection to a peer.
     PeerLost,
     Success,
 }
 
-/// What gloo, NCCL or torch's store print when a *peer* went away, so that who says one of these is
-/// a victim. Texts as printed by torch 2.4 to 2.15.
+/// Texts that gloo, NCCL or torch's store print when a *peer* is lost. A rank that prints one of
+/// them is a victim. Printed by torch 2.4 to 2.15.
 pub const PEER_LOST_SIGNS: [&str; 8] = [
     "Connection closed by peer",
     "Connection reset by peer",
@@ -64,9 +64,9 @@ pub const PEER_LOST_SIGNS: [&str; 8] = [
     "DistBackendError",
 ];
 
-/// Marks of the libraries that connect ranks, in the texts of their exceptions and log lines. A
-/// script's own connection to anything else may be refused as well: `ConnectionRefusedError: [Errno
-/// 111] Connection refused` is no word of a peer.
+/// Names of the libraries that connect ranks, as their exceptions and log lines contain them. They
+/// are needed because a script's own connection to anything else may be refused as well:
+/// `ConnectionRefusedError: [Errno 111] Connection refused` alone says nothing about a peer.
 const BETWEEN_RANKS: [&str; 9] = [
     "torch.distributed.",
     "DistBackendError",

@@ -1,17 +1,17 @@
-//! Is the hardware of a node fit to train on: readings in, findings with reasons out.
+//! Judges whether a node's hardware is fit to train on: readings in, findings with reasons out.
 //!
-//! Rules are data (`table.txt`, and an operator's file over it): which check, from which threshold
-//! on, how severe, what would remedy it. [`Judge`] applies them to readings that the agent's probes
-//! bring, keeps baselines per boot, and remembers what only a reboot or a reset may clear. It never
-//! reads hardware itself, and never acts: what follows from a verdict is the coordinator's.
+//! Rules are data (`table.txt`, and an operator's file on top of it): the check, its threshold, how
+//! severe a finding is, and its remedy. [`Judge`] applies them to readings from the agent's probes,
+//! keeps baselines for each boot, and remembers findings that only a reboot or a reset may clear.
+//! It never reads hardware and never acts: the coordinator decides what follows from a finding.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `table` | rules, read from text |
 //! | `judge` | readings against rules |
-//! | `usage` | which readings a node's usage makes |
-//! | `xid` | errors the driver numbers, counted once though told twice |
-//! | `kernel_log` | which lines of the kernel log mean something |
+//! | `usage` | the readings that come from a node's usage |
+//! | `xid` | errors that the driver numbers, counted once though reported twice |
+//! | `kernel_log` | the lines of the kernel log that mean something |
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub use judge::{Judge, Memory, Moment, Reading, Source, Value};
 pub use table::{NoSuchWord, Remedy, Severity, Table, TableError};
 pub use xid::{Channel, Xid};
 
-/// What a finding is about.
+/// The object that a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Subject {
@@ -36,27 +36,27 @@ pub enum Subject {
     Nic(String),
 }
 
-/// Something wrong, since when, and why we think so.
+/// Something that is wrong, since when, and the evidence for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// The rule, as `xid:79` or `row-remap-pending`.
+    /// The rule that found it, as `xid:79` or `row-remap-pending`.
     pub check: String,
     pub subject: Subject,
     pub severity: Severity,
     pub remedy: Remedy,
     /// A sentence with the evidence.
     pub reason: String,
-    /// By the node's own clock, for people.
+    /// By the node's own clock, in microseconds since 1970. Only for display.
     pub since_unix_us: u64,
 }
 
-/// The rule that says that processes live on which nothing kills.
+/// The rule for processes that SIGKILL does not end.
 pub const WORKER_UNKILLABLE: &str = "worker-unkillable";
-/// The rule that says that the machine will be taken away, as a spot instance is.
+/// The rule for a machine that will be taken away, such as a spot instance.
 pub const TERMINATION_NOTICE: &str = "termination-notice";
 
-/// All findings of a node, the worst first. None: nothing is known to be wrong.
+/// All findings of a node, the worst first. Empty: nothing is known to be wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Health {
@@ -64,7 +64,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// The gravest finding about a subject itself.
+    /// The worst finding about this subject itself.
     pub fn worst(&self, subject: &Subject) -> Option<&Finding> {
         self.findings
             .iter()
@@ -72,7 +72,7 @@ impl Health {
             .max_by_key(|finding| finding.severity)
     }
 
-    /// The gravest finding that concerns a GPU: its own, or its node's.
+    /// The worst finding that concerns a GPU: its own, or its node's.
     pub fn of_gpu(&self, uuid: &str) -> Option<&Finding> {
         let concerns =
             |finding: &&Finding| matches!(&finding.subject, Subject::Gpu(gpu) if gpu == uuid);
@@ -86,14 +86,14 @@ impl Health {
             .max_by_key(|finding| finding.severity)
     }
 
-    /// No new work may be placed on this GPU.
+    /// Whether no new work may be placed on this GPU.
     pub fn withholds(&self, uuid: &str) -> bool {
         self.of_gpu(uuid)
             .is_some_and(|finding| finding.severity >= Severity::Drain)
     }
 
-    /// Why nothing at all may be placed on the node, if so. A NIC that is out takes its node with
-    /// it: NCCL hangs when one node has fewer.
+    /// The finding for which nothing at all may be placed on the node, if there is one. A NIC that
+    /// is out of service takes its whole node with it, because NCCL hangs if one node has fewer.
     pub fn withholds_node(&self) -> Option<&Finding> {
         let whole = |finding: &&Finding| {
             finding.severity >= Severity::Drain && !matches!(finding.subject, Subject::Gpu(_))

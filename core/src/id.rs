@@ -1,15 +1,15 @@
-//! Identifiers and the numbers that fence: who is meant, and which of two claims is newer.
+//! Identifiers, and the numbers that tell the newer of two claims.
 //!
 //! A [`Term`] counts coordinator starts, a [`NodeEpoch`] accepted registrations of one node, a
-//! [`Generation`] sealed memberships of one job. All three only ever grow; an observer that has
-//! persisted one refuses anything lower.
+//! [`Generation`] sealed memberships of one job. All three only grow. An observer that has stored
+//! one refuses anything lower.
 
 use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize, Serializer};
 
-// Shared: the coordinator has every name in many places, and a turn about a large job hands on
-// thousands of them.
+// Shared, because the coordinator has every name in many places, and a turn about a large job
+// passes on thousands of them.
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -71,25 +71,25 @@ macro_rules! number_id {
 }
 
 text_id! {
-    /// A job's identity for ever: a lower-case UUID given at submission. A name may be used again,
-    /// a uid never.
+    /// A job's identity for ever: a lower-case UUID made at its submission. A name may be used
+    /// again, but a uid never.
     JobUid
 }
 text_id! {
-    /// A node's name: unique in the fleet, on Kubernetes the Node object's name.
+    /// A node's name. It is unique in the fleet; on Kubernetes it is the name of the Node object.
     NodeName
 }
 number_id! {
-    /// One sealed membership of a job; 1 is the first. Grows with every restart or change of
+    /// One sealed membership of a job. The first is 1. It grows with every restart or change of
     /// membership.
     Generation
 }
 number_id! {
-    /// The coordinator's leadership; grows with every start of a coordinator process.
+    /// Counts the starts of a coordinator process. The coordinator with the higher term leads.
     Term
 }
 number_id! {
-    /// Accepted registrations of one node; grows with every session.
+    /// Counts the accepted registrations of one node. It grows with every session.
     NodeEpoch
 }
 number_id! {
@@ -110,11 +110,12 @@ impl fmt::Display for JobName {
     }
 }
 
-/// Longest DNS label (RFC 1035, 2.3.4). Job and namespace names become DNS labels on Kubernetes.
+/// Characters of the longest DNS label (RFC 1035, 2.3.4). Job and namespace names become DNS labels
+/// on Kubernetes.
 pub const LABEL_MAX: usize = 63;
 
-/// Why a text is not an RFC 1035 label: lower-case letters, digits and `-`, starting with a letter,
-/// not ending with `-`.
+/// Why a text is not an RFC 1035 label (lower-case letters, digits and `-`, starting with a letter,
+/// not ending with `-`). `None`: it is one.
 pub fn label_error(text: &str) -> Option<String> {
     if text.is_empty() {
         return Some("must not be empty".into());
@@ -140,12 +141,12 @@ pub fn label_error(text: &str) -> Option<String> {
         .then(|| format!("{text:?} must not end with '-'"))
 }
 
-/// Longest name of a host (RFC 1123, 2.1; 255 octets on the wire are 253 characters).
+/// Characters of the longest host name (RFC 1123, 2.1; 255 octets on the wire are 253 characters).
 const SUBDOMAIN_MAX: usize = 253;
 
-/// Why a text cannot be a node's name: what a Kubernetes Node object may be called
-/// (`ip-10-0-0-7.ec2.internal`) can, and so can most host names. Lower-case labels with dots
-/// between them, that may begin with a digit.
+/// Why a text cannot be a node's name. `None`: it can. The names of Kubernetes Node objects
+/// (`ip-10-0-0-7.ec2.internal`) can, and so can most host names: lower-case labels with dots
+/// between them, which may begin with a digit.
 pub fn node_name_error(text: &str) -> Option<String> {
     if text.len() > SUBDOMAIN_MAX {
         return Some(format!(
@@ -154,7 +155,7 @@ pub fn node_name_error(text: &str) -> Option<String> {
         ));
     }
     text.split('.').find_map(|part| {
-        // But for a digit in the first place each part is a label.
+        // Each part is a label, except that it may begin with a digit.
         let digit = part.starts_with(|c: char| c.is_ascii_digit());
         if digit {
             label_error(&format!("a{}", &part[1..]))

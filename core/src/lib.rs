@@ -1,14 +1,15 @@
-//! Muster's decisions, and nothing else: pure functions and synchronous machines over plain values.
+//! Muster's decisions and nothing else: pure functions and synchronous machines over plain values.
 //!
-//! Time, randomness and identifiers come in as arguments; what is to be done goes out as effects.
-//! There is no async, clock, environment, file or log in here, so every rule can be tested by
-//! moving time by hand, and the world simulation runs the very code that runs in production.
+//! Time, randomness and identifiers come in as arguments; actions go out as effects. This crate has
+//! no async, clock, environment, file or log. So every rule can be tested with a clock that the
+//! test moves by hand, and the world simulation runs the same code as production.
 //!
-//! - the vocabulary both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`],
+//! - the words that both sides share: [`id`], [`time`], [`period`], [`spec`], [`exit`],
 //!   [`node_report`], [`health`], [`run`], [`usage`], [`protocol`];
-//! - [`nccl`]: the environment of the ranks, agreed by the coordinator and filled in by each agent;
-//! - [`fleet`]: the coordinator's brain, entered through [`fleet::turn`];
-//! - [`node`]: the agent's brain, entered through [`node::turn`].
+//! - [`nccl`]: the environment of the ranks, which the coordinator decides and each agent
+//!   completes;
+//! - [`fleet`]: the coordinator's decisions, entered through [`fleet::turn`];
+//! - [`node`]: the agent's decisions, entered through [`node::turn`].
 //!
 //! `fleet` and `node` never import each other.
 #![forbid(unsafe_code)]

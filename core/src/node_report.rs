@@ -1,8 +1,8 @@
-//! What a node says about itself: the one report that all probes are merged into.
+//! What a node says about itself: the one report into which all probes are merged.
 //!
-//! It holds what changes rarely: inventory, and a verdict with reasons. Temperatures, clocks and
-//! counters stay on the node, where they are judged ([`crate::health`]): a report that changed with
-//! every reading would be sent and stored with every reading.
+//! It holds facts that change rarely: inventory, and findings with reasons. Temperatures, clocks
+//! and counters stay on the node, where they are judged ([`crate::health`]). If they were in the
+//! report, it would be sent and stored with every reading.
 
 use std::collections::BTreeMap;
 
@@ -23,32 +23,33 @@ use labels::Labels;
 use network::Network;
 use topology::Topology;
 
-/// A node's facts as its agent sees them. The whole report is sent on change; there are no partial
-/// updates.
+/// A node's facts as its agent sees them. The whole report is sent after a change; there are no
+/// partial updates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReport {
-    /// Where other members reach this node: an IP address. The store and `MASTER_ADDR` use it.
+    /// The IP address at which other members reach this node. The TCPStore and `MASTER_ADDR` use
+    /// it.
     pub address: String,
     /// `version (commit)` of the agent.
     pub agent_version: String,
     pub hostname: String,
     pub kernel: String,
-    /// As its agent was given them.
+    /// The labels that the agent was given.
     pub labels: BTreeMap<String, String>,
-    /// Those of its Kubernetes Node object, put in by the coordinator; no agent sends them. Read
-    /// both through [`NodeReport::label`].
+    /// The labels of the node's Kubernetes Node object. The coordinator adds them; no agent sends
+    /// them. Use [`NodeReport::label`] to read both kinds.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub object_labels: Labels,
-    /// Worker groups this node takes at a time when they ask for no GPU.
+    /// How many worker groups that ask for no GPU the node takes at the same time.
     pub slots: u32,
     pub cpus: u32,
     pub memory_bytes: u64,
     pub gpus: Vec<Gpu>,
-    /// Why the GPU list may be short: NVML could not be read. `None` also where there is no driver
-    /// at all.
+    /// Why the GPU list may be incomplete: NVML could not be read. `None`: it could, or the node
+    /// has no driver.
     pub gpu_error: Option<String>,
-    /// `None`: no NVIDIA driver on this node, or it has never answered.
+    /// `None`: the node has no NVIDIA driver, or the driver has never answered.
     #[serde(default)]
     pub driver: Option<Driver>,
     #[serde(default)]
@@ -59,25 +60,25 @@ pub struct NodeReport {
     pub host: Host,
     #[serde(default)]
     pub health: Health,
-    /// None: the operator allows no warm pool there.
+    /// `None`: the node's operator allows no warm pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_pool: Option<WarmPool>,
 }
 
-/// The launchers that a node keeps ready for jobs to come.
+/// The launchers that a node keeps ready for jobs that have not come yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WarmPool {
-    /// As many as the operator allows.
+    /// The most launchers that the operator allows.
     pub limit: u32,
     pub ready: u32,
-    /// Memory of those that are ready.
+    /// Memory of the ready launchers, in bytes.
     pub bytes: u64,
 }
 
 impl NodeReport {
-    /// The label under the first of these keys that the node has. What it was given on its own
-    /// machine comes before what its object says.
+    /// The label under the first of these keys that the node has. The node's own labels come before
+    /// those of its Node object.
     pub fn label<'a>(&'a self, keys: &[&'a str]) -> Option<(&'a str, &'a str)> {
         let sources: [&BTreeMap<String, String>; 2] = [&self.labels, &self.object_labels];
         sources.into_iter().find_map(|labels| {
@@ -86,7 +87,7 @@ impl NodeReport {
         })
     }
 
-    /// All labels by key, the node's own before its object's.
+    /// All labels by key. The node's own labels replace those of its Node object.
     pub fn all_labels(&self) -> BTreeMap<String, String> {
         let mut all = BTreeMap::clone(&self.object_labels);
         all.extend(
@@ -97,8 +98,8 @@ impl NodeReport {
         all
     }
 
-    /// What a job may be given: GPUs, and in place of one that is cut up, its MIG instances.
-    /// Without what health withholds.
+    /// What a job may be given: whole GPUs, and the MIG instances of a GPU that is cut up. GPUs
+    /// that health withholds are left out.
     pub fn placeable(&self) -> Vec<Gpu> {
         let healthy = self
             .gpus
@@ -107,8 +108,8 @@ impl NodeReport {
         healthy.flat_map(Gpu::parts).collect()
     }
 
-    /// The same as index and UUID, without a copy of all that is known of each: placement asks ten
-    /// thousand nodes at a time.
+    /// The same as index and UUID, without a copy of everything that is known of each GPU, because
+    /// placement asks ten thousand nodes at a time.
     pub fn placeable_ids(&self) -> impl Iterator<Item = (u32, &str)> {
         let healthy = self
             .gpus
@@ -131,7 +132,7 @@ impl NodeReport {
         })
     }
 
-    /// The GPU to which a UUID belongs: its own, or that of one of its MIG instances.
+    /// The GPU with this UUID, or the GPU that has a MIG instance with this UUID.
     pub fn gpu_of(&self, uuid: &str) -> Option<&Gpu> {
         self.gpus.iter().find(|gpu| {
             gpu.uuid == uuid

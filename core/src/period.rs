@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-/// The longest period any field takes: 30 days. Longer is a typing error more often than a wish.
+/// The longest period that any field takes: 30 days. A longer one is more often a typing error than
+/// intended.
 pub const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Reads a period; the error says what is wrong, without the field's name.
+/// Reads a period. The error says what is wrong, without the field's name.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let refuse = || format!("{text:?} is not a period; write for example 500ms, 10s, 1m30s or 2h");
     let whole = text.trim();
@@ -52,7 +53,7 @@ fn within(period: Duration, text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Writes a period so that [`parse`] reads the same back.
+/// Writes a period in a form that [`parse`] reads back as the same period.
 pub fn format(period: Duration) -> String {
     let ms = period.as_millis();
     match ms {

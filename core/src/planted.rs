@@ -1,6 +1,6 @@
-//! Mistakes that tests can put into the rules, to see that the checks of `tests/world` find each of
-//! them. Without the feature `planted`, which only that crate asks for, none is there: [`on`] is
-//! the constant `false`.
+//! Mistakes that tests can put into the rules, to see whether the checks of `tests/world` find each
+//! of them. Only that crate asks for the feature `planted`. Without the feature there are no
+//! mistakes: [`on`] is the constant `false`.
 
 macro_rules! mistakes {
     ($($(#[doc = $words:literal])* $name:ident),* $(,)?) => {
@@ -12,7 +12,7 @@ macro_rules! mistakes {
         impl Mistake {
             pub const ALL: [Mistake; [$(Mistake::$name),*].len()] = [$(Mistake::$name),*];
 
-            /// What it is, for people.
+            /// The mistake as a sentence for people.
             pub fn words(self) -> &'static str {
                 match self {
                     $(Mistake::$name => concat!($($words),*)),*
@@ -109,7 +109,7 @@ thread_local! {
     static ON: std::cell::Cell<Option<Mistake>> = const { std::cell::Cell::new(None) };
 }
 
-/// Puts this mistake into all brains of this thread, or takes it out again.
+/// Puts this mistake into all decisions of this thread. `None` removes it.
 #[cfg(feature = "planted")]
 pub fn plant(mistake: Option<Mistake>) {
     ON.set(mistake);

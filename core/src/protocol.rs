@@ -1,22 +1,22 @@
-//! Versions of the session's protocol, and which of them two ends use.
+//! Versions of the session's protocol, and the choice of the one that two ends use.
 //!
 //! Agents and coordinator are never upgraded at the same moment. A coordinator serves agents of its
-//! own version and of the one before, so the order is: the coordinator first, then the agents, and
-//! no second upgrade of the coordinator before every agent has had the first.
+//! own version and of the one before. So the coordinator is upgraded first, then all agents, and
+//! only then the coordinator again.
 //!
-//! | version | what came with it |
+//! | version | what it added |
 //! |---|---|
-//! | 1 | the first |
-//! | 2 | both ends say what they speak; `fenceAfter`; an agent says the newest generation of each job it has obeyed |
+//! | 1 | the first version |
+//! | 2 | both ends say which versions they speak; `fenceAfter`; an agent reports the newest generation of each job that it has obeyed |
 
 use std::fmt;
 
-/// The version this build speaks best.
+/// The newest version that this build speaks.
 pub const NEWEST: u32 = 2;
-/// The first whose agents stop workers that have not been heard of (`fenceAfter`).
+/// The first version whose agents stop workers after the coordinator was not heard (`fenceAfter`).
 pub const FENCES: u32 = 2;
 
-/// The versions one end speaks, both ends of the range included.
+/// The versions that one end speaks: a range with both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speaks {
     pub oldest: u32,
@@ -29,7 +29,7 @@ impl Speaks {
         newest: NEWEST,
     };
 
-    /// The version a coordinator that speaks these uses with an agent.
+    /// The version that a coordinator with these versions uses with an agent.
     pub fn agree(self, agent: Speaks) -> Result<u32, Disagreement> {
         let version = self.newest.min(agent.newest);
         if version < self.oldest.max(agent.oldest) {
@@ -52,7 +52,7 @@ impl fmt::Display for Speaks {
     }
 }
 
-/// Two ends without a common version, and which of them is to be upgraded.
+/// Two ends without a common version. Its text says which of them must be upgraded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disagreement {
     pub coordinator: Speaks,

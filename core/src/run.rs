@@ -1,10 +1,9 @@
-//! What crosses the session between coordinator and agent about worker groups: desired state down,
-//! reports up.
+//! What coordinator and agent tell each other about worker groups: desired state down, reports up.
 //!
 //! A *run* is one worker group of one generation of one job on one node. The coordinator sends each
-//! node its whole [`Desired`] state (level, not edge), stamped with term and node epoch; the agent
-//! answers with a [`RunReport`] for every run it knows, alive or not. Nobody says "do X now"; both
-//! say "this is so".
+//! node its whole [`Desired`] state, stamped with term and node epoch. The agent answers with a
+//! [`RunReport`] for every run that it knows, alive or not. Both describe states ("this is so"),
+//! never commands ("do X now"), so a repeated or lost message does no harm.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -20,24 +19,24 @@ use crate::{
     time::Timestamp,
 };
 
-/// Everything one node shall run, at one moment, by one coordinator.
+/// Everything that one node must hold at one moment, as one coordinator decided it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Desired {
     pub term: Term,
     pub epoch: NodeEpoch,
     pub runs: Vec<DesiredRun>,
-    /// What the node's Kubernetes object says and its workers are told
+    /// Those labels of the node's Kubernetes Node object that its workers get to see
     /// ([`environment::told`](crate::nccl::environment::told)).
     #[serde(default)]
     pub labels: Labels,
-    /// Jobs that are about to come here: of each a launcher is to be ready, and nothing is started.
-    /// The generation is the one they would be next, not sealed yet.
+    /// Jobs that are about to come to this node. The node must have a launcher ready for each, and
+    /// start nothing. The generation is the one that would be next; it is not sealed yet.
     #[serde(default)]
     pub warm: Vec<Assignment>,
 }
 
-/// What became of the launcher a node was to have ready ([`Desired::warm`]). While it is made,
-/// nothing is said.
+/// The state of a launcher that a node was asked to have ready ([`Desired::warm`]). While the
+/// launcher is being made, there is no report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpareReport {
     pub job: JobUid,
@@ -46,15 +45,15 @@ pub struct SpareReport {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SpareState {
-    /// It has imported what it can.
+    /// The launcher has imported what it can.
     Ready,
-    /// There is none, and there will be none; the job starts here all the same. Why.
+    /// There will be no launcher, and the job can start here all the same. The text says why.
     Without(String),
-    /// The job cannot be started here. Why, for the user.
+    /// The job cannot start here. The text says why, for the user.
     Refused(String),
 }
 
-/// A run's name on its node.
+/// The identity of a run on its node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RunId {
     pub job: JobUid,
@@ -62,7 +61,7 @@ pub struct RunId {
 }
 
 /// `UID-gN`: the name of the run's directory and of its generation's rendezvous. A uid is random
-/// and never used again, so neither is this.
+/// and never used again, so this name is not used again either.
 impl fmt::Display for RunId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-g{}", self.job, self.generation)
@@ -70,8 +69,8 @@ impl fmt::Display for RunId {
 }
 
 impl RunId {
-    /// Whether a sentence names this run, and not one whose name only begins or ends alike: `a-g1`
-    /// is no part of `a-g12`.
+    /// Whether a sentence names this run. A longer name that begins or ends alike does not count:
+    /// `a-g1` is not named by `a-g12`.
     pub fn is_named_in(&self, sentence: &str) -> bool {
         let name = self.to_string();
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
@@ -81,11 +80,11 @@ impl RunId {
     }
 }
 
-/// What a node has obeyed of a job: its newest generation, which it never goes behind.
+/// What a node has obeyed of a job: its newest generation. The node never goes back behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Obeyed {
     pub generation: Generation,
-    /// It has ended there, or never began, and is not started there any more.
+    /// The job has ended on this node, or never began, and is not started there any more.
     pub over: bool,
 }
 
@@ -95,19 +94,20 @@ pub struct DesiredRun {
     pub target: Target,
 }
 
-/// What a run shall be. A run the node holds and the coordinator does not mention is left alone:
-/// silence never kills.
+/// What a run must be. If the node holds a run that the coordinator does not mention, the run is
+/// left alone: silence never kills.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
-    /// Have the runner up (serving the store, if this node hosts it), every older generation of the
-    /// job dead; then wait.
+    /// The runner is up (and serves the TCPStore, if this node hosts it), and every older
+    /// generation of the job is dead. Then the run waits.
     Ready(Box<Assignment>),
-    /// Train. Reached only over `Ready`, once the store answers at this address and the older
-    /// generation is inert.
+    /// The ranks train. It follows only after `Ready`, once the TCPStore answers at this address
+    /// and the older generation is inert.
     Running(Box<Assignment>, Endpoint),
-    /// Be dead and prove it.
+    /// The run is dead, and the node has proven it.
     Stopped { grace: Duration, reason: String },
-    /// The coordinator has recorded this run's end. The runner may go; logs stay unless `purge`.
+    /// The coordinator has recorded this run's end. The runner may go. The logs stay unless
+    /// `purge`.
     Gone { purge: bool },
 }
 
@@ -118,13 +118,13 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// One node's share of one sealed generation: all that is needed to start its workers.
+/// One node's share of one sealed generation: everything that the node needs to start its workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Assignment {
     pub run: RunId,
     pub name: JobName,
-    /// Rendezvous id, new for every generation, so that members of two generations can never meet.
+    /// Rendezvous id. It is new for every generation, so members of two generations can never meet.
     pub rendezvous: String,
     pub node_rank: u32,
     pub node_count: u32,
@@ -145,15 +145,16 @@ pub struct Assignment {
     #[serde(with = "serde_period")]
     pub stop_grace: Duration,
     pub step_pattern: Option<String>,
-    /// How often workers of this job were started before this generation: its ranks'
+    /// How often workers of this job were started before this generation. Its ranks get it as
     /// `TORCHELASTIC_RESTART_COUNT`.
     pub restart_count: u32,
-    /// What all ranks of the generation agree on.
+    /// What all ranks of the generation must agree on.
     pub profile: Profile,
-    /// The coordinator's hash of it. An agent that computes another understands the profile
-    /// otherwise and refuses the run.
+    /// The coordinator's hash of `profile`. An agent that computes another hash understands the
+    /// profile in another way, and refuses the run.
     pub profile_hash: String,
-    /// The workers stop by themselves when nothing has been heard of the coordinator for so long.
+    /// The workers stop by themselves after they have heard nothing of the coordinator for this
+    /// period. `None`: never.
     #[serde(
         default,
         with = "optional_period",
@@ -162,7 +163,7 @@ pub struct Assignment {
     pub fence_after: Option<Duration>,
 }
 
-/// What an agent says about one run. Times are on the sender's clock.
+/// What an agent reports about one run. Times are on the sender's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunReport {
@@ -170,45 +171,47 @@ pub struct RunReport {
     /// The term under which the agent accepted the run.
     pub term: Term,
     pub phase: RunPhase,
-    /// Where this node's runner serves the generation's store, if it does.
+    /// Where this node's runner serves the generation's TCPStore. `None`: another node does, or it
+    /// is not up yet.
     pub store: Option<Endpoint>,
-    /// Global ranks that entered the process group, ascending, as the store saw it; only from the
-    /// node that serves it.
+    /// Global ranks that have entered the process group, ascending, as the TCPStore saw it. Only
+    /// the node that serves it knows them.
     pub joined_ranks: Vec<u32>,
     pub all_joined_at: Option<Timestamp>,
     pub launched_at: Option<Timestamp>,
-    /// How torchrun itself ended. Its code is 1 for every failure: the ranks have the truth.
+    /// How torchrun itself ended. Its code is 1 for every failure; the ranks' own exits tell more.
     pub launcher_exit: Option<Exit>,
-    /// torchrun's own last words, if it failed before any rank did.
+    /// The last lines of torchrun, if it failed before any rank did.
     pub launcher_error: Option<String>,
     pub dead_at: Option<Timestamp>,
-    /// The workers were stopped by their runner, since nothing had been heard of the coordinator
-    /// for the job's `fenceAfter`.
+    /// The runner stopped the workers, because it had heard nothing of the coordinator for the
+    /// job's `fenceAfter`.
     #[serde(default)]
     pub fenced: bool,
     pub ranks: Vec<RankReport>,
     #[serde(default)]
     pub lane: LaneReport,
-    /// What the interpreter has that starts the ranks; not known before the run is ready.
+    /// Versions in the interpreter that starts the ranks. They are not known before the run is
+    /// ready.
     #[serde(default)]
     pub stack: Stack,
 }
 
-/// How a node starts a run's workers, why so, and what it keeps ready for the job's next
-/// generation. For users.
+/// How a node starts a run's workers and why, and what it keeps ready for the job's next
+/// generation. For display to users.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LaneReport {
-    /// Empty until it is decided.
+    /// Empty: not decided yet.
     pub name: String,
     pub reason: String,
-    /// Memory of the launcher that waits; 0 while there is none, or its size is not known yet.
+    /// Memory of the launcher that waits, in bytes. 0: there is none, or its size is not known yet.
     pub spare_bytes: u64,
 }
 
-/// The life of a run on its node: `Preparing -> Ready -> Running -> Stopping -> Dead`; every state
-/// may go to `Dead`, and `Preparing` may end in `Refused`, when the node cannot start it and says
-/// why.
+/// The life of a run on its node: `Preparing -> Ready -> Running -> Stopping -> Dead`. Every state
+/// may go to `Dead`. `Preparing` may end in `Refused`, if the node cannot start the run; the reason
+/// says why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RunPhase {
@@ -218,12 +221,12 @@ pub enum RunPhase {
     Stopping,
     /// Proven: no process of the run is left on the node.
     Dead,
-    /// Never started; the reason is for the user.
+    /// The run was never started. The reason is for the user.
     Refused(String),
 }
 
 impl RunPhase {
-    /// No process of this run lives, and none will.
+    /// Whether no process of this run lives, and none will.
     pub fn is_over(&self) -> bool {
         matches!(self, RunPhase::Dead | RunPhase::Refused(_))
     }
@@ -238,9 +241,9 @@ pub struct RankReport {
     pub started_at: Option<Timestamp>,
     pub exit: Option<Exit>,
     pub exited_at: Option<Timestamp>,
-    /// The line that says what went wrong, as far as one can be told from the rest.
+    /// The line that says what went wrong, as far as it can be told from the other lines.
     pub first_error: Option<String>,
-    /// Last lines of stderr of a rank that failed.
+    /// The last lines of stderr of a rank that failed.
     pub tail: Vec<String>,
     pub first_step: Option<u64>,
     pub first_step_at: Option<Timestamp>,
@@ -249,7 +252,7 @@ pub struct RankReport {
 }
 
 impl RankReport {
-    /// A rank of which nothing has been seen yet.
+    /// A rank that has shown nothing yet.
     pub fn bare(rank: u32, local_rank: u32) -> Self {
         Self {
             rank,
@@ -269,7 +272,7 @@ impl RankReport {
 }
 
 impl RunReport {
-    /// A run just accepted, of which nothing has been seen yet.
+    /// A run that was just accepted and has shown nothing yet.
     pub fn preparing(run: RunId, term: Term) -> Self {
         Self {
             run,
@@ -289,8 +292,8 @@ impl RunReport {
         }
     }
 
-    /// The same without how many steps were made after the first, and when things happened: of two
-    /// reports that are the same then, the later one says nothing that anybody must act on.
+    /// The same report without times and without steps after the first. If two reports are the same
+    /// after this, the later one has no news that anybody must act on.
     pub fn without_progress(&self) -> Self {
         let happened = |at: Option<Timestamp>| at.map(|_| Timestamp::default());
         let mut run = self.clone();
@@ -314,7 +317,8 @@ impl RunReport {
         run
     }
 
-    /// The run ended by itself and well: torchrun says 0 and no rank says otherwise.
+    /// Whether the run ended by itself and successfully: torchrun's code is 0, and no rank's exit
+    /// differs.
     pub fn succeeded(&self) -> bool {
         self.launcher_exit.is_some_and(Exit::is_success)
             && self
@@ -323,8 +327,8 @@ impl RunReport {
                 .all(|rank| rank.exit.is_none_or(Exit::is_success))
     }
 
-    /// Each of its ranks has been started. A run is `Running` seconds before that: torchrun has its
-    /// imports to make.
+    /// Whether each of its ranks has been started. A run is `Running` seconds before that, while
+    /// torchrun does its imports.
     pub fn ranks_started(&self, expected: u32) -> bool {
         self.ranks
             .iter()
@@ -333,7 +337,8 @@ impl RunReport {
             >= expected as usize
     }
 
-    /// All ranks have ended well, torchrun may still wait for others at its exit barrier.
+    /// Whether all ranks have ended successfully. torchrun may still wait for others at its exit
+    /// barrier.
     pub fn ranks_finished(&self, expected: u32) -> bool {
         self.ranks.len() == expected as usize
             && self

@@ -1,9 +1,9 @@
 //! What a user asks for: the `MusterJob` document, and the checked [`JobSpec`] made from it.
 //!
-//! [`JobDocument`] is the shape people write (YAML, JSON, the Kubernetes object, the gRPC message):
-//! nearly every field may be left out. [`JobDocument::check`] is the only way to a [`JobSpec`], and
-//! finds all that is wrong at once, each with the field's path. Command line, coordinator and,
-//! later, the Kubernetes controller use this one function.
+//! [`JobDocument`] is the form that people write (YAML, JSON, the Kubernetes object, the gRPC
+//! message); nearly every field may be left out. [`JobDocument::check`] is the only way to a
+//! [`JobSpec`]. It finds all mistakes at once, each with the field's path. The command line and the
+//! coordinator use it, and later the Kubernetes controller will.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -28,7 +28,7 @@ pub const API_VERSION: &str = "muster.dev/v1alpha1";
 pub const KIND: &str = "MusterJob";
 pub const DEFAULT_NAMESPACE: &str = "default";
 
-/// A `MusterJob` as written by a person or a program, not yet checked.
+/// A `MusterJob` that a person or a program has written. It is not checked yet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JobDocument {
@@ -51,8 +51,8 @@ pub struct Metadata {
     pub namespace: Option<String>,
 }
 
-/// The `spec` of a document. Numbers are wide and signed so that a wrong one reaches
-/// [`JobDocument::check`] and is named there.
+/// The `spec` of a document. Numbers are wide and signed, so that a wrong number reaches
+/// [`JobDocument::check`] and gets a message with its path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SpecDocument {
@@ -111,7 +111,7 @@ pub struct RestartPolicyDocument {
     pub window: Option<String>,
 }
 
-/// A job as the rules use it: every default filled in, every bound kept.
+/// A job as the rules use it: every default is filled in, and every bound is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobSpec {
@@ -133,8 +133,8 @@ pub struct JobSpec {
     /// How long a generation trains at least before it is stopped to make it larger.
     #[serde(with = "serde_period")]
     pub scale_up_cooldown: Duration,
-    /// Workers stop by themselves when nothing has been heard of the coordinator for so long;
-    /// `None`: never.
+    /// The workers stop by themselves after they have heard nothing of the coordinator for this
+    /// period. `None`: never.
     #[serde(
         default,
         with = "optional_period",
@@ -143,8 +143,8 @@ pub struct JobSpec {
     pub fence_after: Option<Duration>,
     pub progress: Progress,
     pub launch: Launch,
-    /// Regular expression whose first group is the optimizer step in a line of output; `None` finds
-    /// `step 12`, `step=12`.
+    /// A regular expression whose first group is the optimizer step in a line of output. `None`:
+    /// finds `step 12`, `step=12` and the like.
     pub step_pattern: Option<String>,
     #[serde(default)]
     pub node_mix: NodeMix,
@@ -159,7 +159,8 @@ pub struct RestartPolicy {
     pub window: Duration,
 }
 
-/// One thing wrong with a document: where, as `spec.minReplicas` or `spec.env[2].name`, and what.
+/// One mistake in a document: its path, as `spec.minReplicas` or `spec.env[2].name`, and what is
+/// wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     pub path: String,
@@ -173,7 +174,7 @@ impl fmt::Display for FieldError {
 }
 
 impl JobDocument {
-    /// The job this document asks for, or everything that is wrong with it.
+    /// The job that this document asks for, or everything that is wrong with it.
     pub fn check(&self) -> Result<(JobName, JobSpec), Vec<FieldError>> {
         let mut errors = Errors::default();
         if self.api_version != API_VERSION {
@@ -267,8 +268,8 @@ impl Errors {
         });
     }
 
-    /// A whole number within bounds; the low bound stands in for a wrong one, so that checking can
-    /// go on.
+    /// Checks that a number is within bounds. Returns the low bound in place of a wrong number, so
+    /// that checking can go on.
     fn number(&mut self, path: &str, value: i64, low: i64, high: i64) -> i64 {
         if (low..=high).contains(&value) {
             value

@@ -1,12 +1,12 @@
-//! Points in time, handed in by the caller. There is no clock in this crate.
+//! Points in time, which the caller passes in. This crate has no clock.
 
 use std::{fmt, ops, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 /// Microseconds on the caller's clock, which never runs backwards within one process. The
-/// coordinator's clock starts at the Unix epoch (so that records keep their meaning across
-/// restarts); an agent's starts at boot.
+/// coordinator's clock starts at the Unix epoch, so that records keep their meaning across
+/// restarts. An agent's clock starts at boot.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

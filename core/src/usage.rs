@@ -1,9 +1,9 @@
-//! How much of a node is in use at one moment, and by whom.
+//! How much of a node is in use at one moment, and by which ranks.
 //!
-//! It changes with every look, so it is no part of the [node report](crate::node_report), which is
+//! It changes with every look, so it is not part of the [node report](crate::node_report), which is
 //! compared and stored. The coordinator keeps the last usage of each node in memory and decides
-//! nothing by it; what is wrong with it is a finding of the report ([`crate::health::usage`]).
-//! Whatever could not be read is `None`, never 0.
+//! nothing by it. If something is wrong with a usage, the report has a finding
+//! ([`crate::health::usage`]). A value that could not be read is `None`, never 0.
 
 use crate::run::RunId;
 
@@ -11,27 +11,27 @@ use crate::run::RunId;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub memory: Option<Space>,
-    /// Its `available` is what nobody has swapped anything to.
+    /// `available` is the swap space that nothing uses.
     pub swap: Option<Space>,
-    /// Means of the last 1, 5 and 15 minutes, in thousandths: how many tasks run or wait
+    /// How many tasks run or wait, in thousandths: means of the last 1, 5 and 15 minutes
     /// (`/proc/loadavg`).
     pub load_milli: Option<[u32; 3]>,
     pub cpu: Option<CpuUsage>,
     /// Processes that the agent can see.
     pub processes: Option<u32>,
-    /// The disk of the agent's state directory first, then those of the working directories of the
-    /// runs it holds.
+    /// The disk of the agent's state directory first, then the disks of the working directories of
+    /// the runs that the node holds.
     pub disks: Vec<Disk>,
     pub network: Option<Traffic>,
-    /// Every living rank of every run that is held.
+    /// Every living rank of every run that the node holds.
     pub ranks: Vec<RankUsage>,
 }
 
 /// In bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes that may still be taken without harm. Memory: with caches that the kernel gives back
-    /// (`MemAvailable`). A disk: without what is reserved for root (`f_bavail`).
+    /// Bytes that may still be used without harm. For memory this includes caches that the kernel
+    /// gives back (`MemAvailable`). For a disk it excludes what is reserved for root (`f_bavail`).
     pub available: u64,
     pub total: u64,
 }
@@ -42,50 +42,51 @@ impl Space {
     }
 }
 
-/// Means since the look before, in thousandths of one CPU.
+/// Means since the agent's previous look, in thousandths of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuUsage {
     /// CPUs of the machine, whether or not the agent may use them all.
     pub cpus: u32,
-    /// All that work on the machine.
+    /// The work of all processes of the machine.
     pub all_milli: u32,
-    /// Those of them that are no process of a Muster agent on this machine. `None` while no run is
-    /// held: nobody looks then.
+    /// The part of `all_milli` by processes that belong to no Muster agent on this machine. `None`
+    /// while the node holds no run, because nobody measures it then.
     pub others_milli: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
     pub role: DiskRole,
-    /// A directory on it.
+    /// A directory on the disk.
     pub path: String,
-    /// `None`: it does not answer, or the directory is not there.
+    /// `None`: the disk does not answer, or the directory does not exist.
     pub space: Option<Space>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiskRole {
-    /// The agent's state and the logs of ranks.
+    /// Holds the agent's state and the logs of ranks.
     State,
-    /// Where a run works.
+    /// Holds the working directory of a run.
     Work,
 }
 
-/// Bytes since boot over all interfaces but the loopback. A bridge and what is behind it both
-/// count.
+/// Bytes since boot over all interfaces but the loopback. A bridge and the interfaces behind it
+/// both count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     pub received: u64,
     pub sent: u64,
 }
 
-/// A rank's process and all that descends from it, as its data loaders do.
+/// A rank's process and all its descendants, such as its data loaders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankUsage {
     pub run: RunId,
     pub rank: u32,
-    /// Resident memory. Pages that several of the processes share are counted for each.
+    /// Resident memory. Pages that several of the processes share count once for each of them.
     pub memory_bytes: u64,
-    /// The mean since the look before, in thousandths of one CPU. `None` in the first look.
+    /// The mean since the agent's previous look, in thousandths of one CPU. `None` in the first
+    /// look at the rank.
     pub cpu_milli: Option<u32>,
 }

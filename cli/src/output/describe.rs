@@ -203,7 +203,7 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
         "Working dir",
         spec.working_dir.as_deref().unwrap_or_default(),
     );
-    // Values may be secrets; `get job -o yaml` shows them to whoever asks for them.
+    // A value may be a secret, so it is shown only if the user asks for it.
     let shown = |var: &EnvVar| {
         if show_env {
             format!("{}={}", var.name, var.value)

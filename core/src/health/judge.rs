@@ -1,9 +1,9 @@
-//! Readings against rules. Time comes in; baselines and what only a reboot clears are kept in
-//! [`Memory`], which the agent stores so that its own restart neither forgets a fault nor counts an
-//! old one anew.
+//! Applies rules to readings. Time comes in as an argument. Baselines, and findings that only a
+//! reboot clears, are kept in [`Memory`]. The agent stores it, so that its own restart neither
+//! forgets a fault nor counts an old one again.
 //!
-//! A *live* finding is there as long as its source's last look shows it. One that *holds* stays for
-//! its time, or for the boot.
+//! A *live* finding exists as long as the last look of its source shows it. A finding that *holds*
+//! stays for its time, or for the boot.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -24,17 +24,18 @@ mod share;
 
 use repeated::BURST;
 
-/// Now, by the clock that only runs forward and by the one on the wall.
+/// The present moment, by the clock that never runs backwards and by the wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     pub now: Timestamp,
     pub unix_us: u64,
 }
 
-/// Who looks. Each look of a source is whole: what it no longer shows is over.
+/// The origin of readings. Each look of a source is complete: a problem that it no longer shows is
+/// over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// NVML, quick: handles, recovery action, remap flags, throttling, link states.
+    /// NVML, quick values: handles, recovery action, remap flags, throttling, link states.
     Gpus,
     /// NVML, counters.
     Counters,
@@ -42,19 +43,19 @@ pub enum Source {
     Inventory,
     /// NICs, from sysfs: states.
     Network,
-    /// The same: counters.
+    /// NICs, from sysfs: counters.
     NicCounters,
-    /// Everything else of the node.
+    /// Everything else about the node.
     Node,
     /// Whether the NVML thread answers at all.
     Watchdog,
-    /// Other machines that this one waits for.
+    /// Other machines that this node waits for.
     Peers,
-    /// Word that the machine will be taken away.
+    /// The notice that the machine will be taken away.
     Notice,
-    /// The coordinator's clock beside this node's.
+    /// The coordinator's clock compared with this node's.
     Clock,
-    /// What the agent knows of the runs it holds.
+    /// The agent's knowledge about the runs that the node holds.
     Runs,
     /// How long the agent's own writes take, and whether they fail.
     StateDisk,
@@ -68,7 +69,7 @@ pub struct Reading {
     pub check: &'static str,
     pub subject: Subject,
     pub value: Value,
-    /// What it was, for people: `link 3 inactive`. The judge adds numbers.
+    /// The observation in words for people: `link 3 inactive`. The judge adds numbers.
     pub words: String,
 }
 
@@ -76,11 +77,11 @@ pub struct Reading {
 pub enum Value {
     Flag(bool),
     Level(u64),
-    /// Ever rising, unless it is reset.
+    /// A counter that only grows, unless it is reset.
     Counter(u64),
-    /// A part of a whole that moves all the time. The rule's limit is in percent. The finding names
-    /// the limit, not the value, and stays until the value is a fifth beyond the limit: a report is
-    /// sent when a finding changes.
+    /// A part of a whole, which changes all the time. The rule's limit is in percent. The finding
+    /// names the limit, not the value, and stays until the value is a fifth beyond the limit,
+    /// because every change of a finding sends a report.
     Share {
         part: u64,
         of: u64,
@@ -97,14 +98,14 @@ pub struct Memory {
     baselines: Vec<(Key, u64)>,
     held: Vec<Held>,
     xids: Vec<((String, u32), Counts)>,
-    /// Devices of each kind ever seen together in this boot.
+    /// For each kind of device, the most that were ever seen together in this boot.
     most: BTreeMap<String, u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Held {
     finding: Finding,
-    /// `None`: for the boot.
+    /// `None`: for the rest of the boot.
     until: Option<Timestamp>,
 }
 
@@ -117,24 +118,25 @@ pub struct Judge {
     xids: BTreeMap<(String, u32), Counts>,
     most: BTreeMap<String, u64>,
     live: BTreeMap<Key, (Source, Finding)>,
-    /// Since when a flag that must be sustained is set.
+    /// When a flag was set that counts only after some time without a break.
     rising: BTreeMap<Key, (Source, Timestamp)>,
     /// A counter's value in the last look.
     last: BTreeMap<Key, u64>,
-    /// Where the window of a counter's rate began, and its value there.
+    /// The start of the window of a counter's rate, and the counter's value then.
     windows: BTreeMap<Key, (Timestamp, u64)>,
     /// When bursts of grave XIDs began, by GPU.
     bursts: BTreeMap<Subject, VecDeque<Timestamp>>,
-    /// Where each job has had faults that programs cause, and when last.
+    /// For each job, the GPUs on which it had faults that programs cause, and the time of the last
+    /// one.
     faults: BTreeMap<String, BTreeMap<Subject, Timestamp>>,
 }
 
-/// Distinct XIDs remembered in a boot: 16 GPUs with all known codes are below it, a wild log is cut
-/// off.
+/// Distinct XIDs that are remembered in a boot. 16 GPUs with all known codes have fewer. A wild log
+/// is cut off.
 const XIDS_MAX: usize = 4_096;
 
 impl Judge {
-    /// Takes up what an earlier agent of the same boot knew.
+    /// Continues with the memory of an earlier agent of the same boot.
     pub fn new(table: Table, boot_id: &str, memory: Memory) -> Self {
         let memory = if memory.boot_id == boot_id {
             memory
@@ -184,7 +186,7 @@ impl Judge {
         }
     }
 
-    /// One whole look of one source.
+    /// Takes one complete look of one source.
     pub fn look(&mut self, source: Source, readings: &[Reading], at: Moment) {
         let before: BTreeMap<Key, Finding> = self
             .live
@@ -279,8 +281,8 @@ impl Judge {
         }
     }
 
-    /// Whether the reading breaks its rule, and the numbers for people. `known`: the last look of
-    /// its source broke the rule as well.
+    /// The numbers for people if the reading breaks its rule. `known`: the last look of its source
+    /// broke the rule as well.
     fn triggered(
         &mut self,
         rule: &Rule,
@@ -301,8 +303,8 @@ impl Judge {
                 self.grew(key, value, more_than, per, now)
             }
             (trigger, Value::Share { part, of }) => share::triggered(trigger, part, of, known),
-            // A rule and a reading of different kinds: an operator's file asks for what cannot be
-            // told.
+            // The rule and the reading are of different kinds, because an operator's file asks for
+            // something that cannot be measured.
             _ => None,
         }
     }
@@ -338,13 +340,13 @@ impl Judge {
         if span >= per {
             self.windows.insert(key.clone(), (now, value));
         }
-        // A look may come later than the window is long: what is allowed grows with it.
+        // A look may come later than the window is long, so the allowance grows with the time.
         let allowed = more_than as f64 * (span.as_secs_f64() / per.as_secs_f64()).max(1.0);
         (grown as f64 > allowed)
             .then(|| format!(": more than {more_than} in {}", crate::period::format(per)))
     }
 
-    /// The device was reset: what a reset remedies is remedied.
+    /// The device was reset, so every finding that a reset remedies is over.
     fn was_reset(&mut self, subject: &Subject) {
         let remedied = |finding: &Finding| {
             &finding.subject == subject
@@ -357,7 +359,7 @@ impl Judge {
         self.bursts.remove(subject);
     }
 
-    /// The driver was loaded anew: every GPU was reset.
+    /// The driver was loaded again, so every GPU was reset.
     pub fn driver_reloaded(&mut self) {
         let gpus: BTreeSet<Subject> = self
             .held
@@ -368,14 +370,14 @@ impl Judge {
         gpus.iter().for_each(|gpu| self.was_reset(gpu));
     }
 
-    /// The most of these ever seen together in this boot, counting `now`.
+    /// The most devices of this kind that were ever seen together in this boot, including `now`.
     pub fn most_seen(&mut self, kind: &str, now: u64) -> u64 {
         let most = self.most.entry(kind.to_owned()).or_default();
         *most = now.max(*most);
         *most
     }
 
-    /// One XID, told by the event channel or the log. True if it is grave enough to look at the GPU
+    /// Takes one XID from the event channel or the log. True: it is grave enough to look at the GPU
     /// at once.
     pub fn xid(&mut self, xid: &Xid, gpu: &Subject, at: Moment) -> bool {
         let key = (xid.pci.clone(), xid.code);
@@ -417,12 +419,12 @@ impl Judge {
         news
     }
 
-    /// Something that happened, as the kernel log tells it.
+    /// Takes one event from the kernel log.
     pub fn event(&mut self, check: &'static str, subject: &Subject, text: &str, at: Moment) {
         let Some(rule) = self.table.rule(check).cloned() else {
             return;
         };
-        // An event cannot be looked at again: it holds, if only for a while.
+        // Nobody can look at an event again, so its finding holds for a while at least.
         let rule = if rule.holds == Holds::Live {
             Rule {
                 holds: Holds::For(BURST),
@@ -446,12 +448,12 @@ impl Judge {
             .retain(|_, held| held.until.is_none_or(|until| until > now));
     }
 
-    /// When a finding ends by itself next, or one that must be sustained is due.
+    /// When the next finding ends by itself. `None`: no finding ends by itself.
     pub fn next_due(&self) -> Option<Timestamp> {
         self.held.values().filter_map(|held| held.until).min()
     }
 
-    /// All findings as of now, the worst first.
+    /// All findings at `now`, the worst first.
     pub fn health(&mut self, now: Timestamp) -> Health {
         self.expire(now);
         let held = self.held.values().map(|held| &held.finding);
@@ -468,8 +470,8 @@ impl Judge {
     }
 }
 
-/// Small numbers exactly, large ones in steps: a count that runs must not make a report of each of
-/// its values.
+/// Small numbers exactly, large ones in steps, so that a running counter does not make a report for
+/// each of its values.
 fn in_steps(count: u64) -> String {
     match count {
         0..=10 => count.to_string(),

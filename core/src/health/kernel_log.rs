@@ -1,16 +1,16 @@
-//! Which lines of the kernel log mean something for training. Words only: where the lines come from
-//! is the agent's.
+//! Knows which lines of the kernel log matter for training. It only reads text; the agent gets the
+//! lines.
 //!
-//! Written from the shapes these lines have (see the tests), not from anybody's expressions; a line
-//! not known means nothing.
+//! The patterns come from the form of real lines (see the tests), not from another project's
+//! expressions. A line that is not known means nothing.
 
 use super::xid::{Channel, Xid};
 
-/// What one line says.
+/// The meaning of one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
     Xid(Xid),
-    /// A check of the table, about the GPU or NIC at this PCI address, or the node.
+    /// A check of the table, about the GPU or NIC at this PCI address. `None`: about the node.
     Check {
         check: &'static str,
         pci: Option<String>,
@@ -23,7 +23,7 @@ pub const CGROUP_OOM: &str = "cgroup-oom";
 /// The kernel killed a process because the machine had no memory left.
 pub const HOST_OOM: &str = "kernel-oom";
 
-/// How much of a line is kept as evidence.
+/// How many bytes of a line are kept as evidence.
 const TEXT_MAX: usize = 200;
 
 /// Reads the text of one record, without its prefix.
@@ -50,7 +50,8 @@ pub fn read(text: &str) -> Option<Line> {
     })
 }
 
-/// After `NVRM: Xid (`: `PCI:0000:1b:00): 79, pid=1234, name=python, GPU has fallen off the bus.`
+/// Reads the part after `NVRM: Xid (`: `PCI:0000:1b:00): 79, pid=1234, name=python, GPU has fallen
+/// off the bus.`
 fn xid(rest: &str) -> Option<Line> {
     let (address, rest) = rest.split_once(')')?;
     let pci = normal_pci(address.trim().trim_start_matches("PCI:"))?;
@@ -75,7 +76,7 @@ fn xid(rest: &str) -> Option<Line> {
     }))
 }
 
-/// The check, and whether it is about a device named in the line.
+/// The check, and whether the line names the device that it is about.
 fn check(line: &str) -> Option<(&'static str, bool)> {
     let has = |words: &[&str]| words.iter().all(|word| line.contains(word));
     if has(&["nvidia-nvswitch", "sxid"]) {
@@ -105,7 +106,7 @@ fn check(line: &str) -> Option<(&'static str, bool)> {
     if has(&["hardware error", "uncorrected"]) || has(&["mce:", "uncorrected"]) {
         return Some(("machine-check", false));
     }
-    // Both say "out of memory: Killed process 77 (python3)".
+    // Both lines say "out of memory: Killed process 77 (python3)".
     if has(&["memory cgroup out of memory"]) {
         return Some((CGROUP_OOM, false));
     }
@@ -125,8 +126,8 @@ fn pci_in(text: &str) -> Option<String> {
         .find_map(|word| normal_pci(word.trim_matches(['.', ':'])))
 }
 
-/// `0000:1b:00.0` from `0000:1B:00`, `00000000:1b:00.0` or `1b:00.0`, as sysfs writes it. A domain
-/// of more than 16 bits is kept whole.
+/// `0000:1b:00.0`, as sysfs writes it, from `0000:1B:00`, `00000000:1b:00.0` or `1b:00.0`. A domain
+/// of more than 16 bits stays whole.
 pub fn normal_pci(address: &str) -> Option<String> {
     let (place, function) = address.split_once('.').unwrap_or((address, "0"));
     let parts: Vec<&str> = place.split(':').collect();

@@ -1,8 +1,8 @@
-//! Rules as data: one line a rule, `CHECK SEVERITY REMEDY [PARAMETER=VALUE ...]  # why`.
+//! Rules as data, one in each line: `CHECK SEVERITY REMEDY [PARAMETER=VALUE ...]  # why`.
 //!
-//! The standard table is part of the program; an operator's file has the same form, and each of its
-//! lines takes the place of the standard line of that name. Thresholds are other projects' defaults
-//! (`# why` names whose), not measurements of ours.
+//! The standard table is part of the program. An operator's file has the same form, and each of its
+//! lines replaces the standard line with the same name. Thresholds are the defaults of other
+//! projects (`# why` names them), not our own measurements.
 
 use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
 
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::period;
 
-/// What follows from a finding. In rising order.
+/// The consequence of a finding, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// A matter of the job that ran there, or of nobody: shown, never acted on.
+    /// A matter of the job that ran there, or of nobody. It is shown, and nothing follows.
     Note,
-    /// Report only.
+    /// It is only reported.
     Warn,
-    /// No new work; what runs there leaves at the next good moment.
+    /// The subject gets no new work, and running work leaves at the next good moment.
     Drain,
-    /// What runs there cannot go on, or must not.
+    /// Running work cannot go on, or must not.
     FailNow,
 }
 
-/// What would make it well again.
+/// What repairs the subject.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {
@@ -36,7 +36,7 @@ pub enum Remedy {
     UpdateSoftware,
     /// Replace the part.
     Rma,
-    /// A person must look: cabling, power, the vendor.
+    /// A person must look at cabling, power, or call the vendor.
     Support,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for Remedy {
     }
 }
 
-/// A word that names no severity or remedy.
+/// A word that is not a severity or a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{word:?} is none of {allowed}")]
 pub struct NoSuchWord {
@@ -119,28 +119,27 @@ pub struct Rule {
     pub severity: Severity,
     pub remedy: Remedy,
     pub trigger: Trigger,
-    /// It must hold without a break for so long before it counts.
+    /// The condition must hold for this long without a break before it counts.
     pub sustained: Duration,
     pub holds: Holds,
-    /// The finding is about the whole node, though it was seen at one device.
+    /// The finding is about the whole node, although one device showed it.
     pub whole_node: bool,
 }
 
-/// What makes a reading a finding.
+/// The condition under which a reading becomes a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// A flag that is set, or an event.
     Set,
     Above(u64),
     Below(u64),
-    /// A share that is below so many percent of its whole, and below so many bytes: 5 % of a
+    /// A share below this percentage of its whole and also below this many bytes, because 5 % of a
     /// terabyte is enough.
     Scarce {
         percent: u64,
         bytes: u64,
     },
-    /// A counter that grew by more than so much, within so long, or ever since this boot's
-    /// baseline.
+    /// A counter that grew by more than this, within `per`, or since this boot's baseline.
     Grew {
         more_than: u64,
         per: Option<Duration>,
@@ -150,10 +149,10 @@ pub enum Trigger {
 /// How long a finding stays after its cause was last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// Gone with the next clean reading.
+    /// It ends with the next clean reading.
     Live,
     For(Duration),
-    /// Until a reboot, or a reset of the device that would remedy it.
+    /// Until a reboot, or until a reset of the device that would remedy it.
     Boot,
 }
 
@@ -167,11 +166,11 @@ pub struct TableError {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// None: switched off by the operator.
+    /// `None`: the operator has switched the rule off.
     rules: BTreeMap<String, Option<Rule>>,
 }
 
-/// More rules than anybody writes; bounds what a wrong file can cost.
+/// More rules than anybody writes. It bounds the cost of a wrong file.
 const RULES_MAX: usize = 1_000;
 
 impl Table {
@@ -180,7 +179,7 @@ impl Table {
         Self::parse(include_str!("table.txt")).expect("a test reads it")
     }
 
-    /// This table with an operator's lines in place of its own.
+    /// This table, with an operator's lines instead of its own lines of the same names.
     pub fn overridden(mut self, text: &str) -> Result<Self, TableError> {
         self.rules.extend(Self::parse(text)?.rules);
         Ok(self)
@@ -217,13 +216,13 @@ impl Table {
         Ok(Self { rules })
     }
 
-    /// The rule for a check; none if it is unknown or switched off.
+    /// The rule for a check. `None`: the check is unknown or switched off.
     pub fn rule(&self, check: &str) -> Option<&Rule> {
         self.rules.get(check)?.as_ref()
     }
 
-    /// The most special rule there is for an XID: with its word, without, for any. Answers with its
-    /// name.
+    /// The most special rule for an XID, with its name: first the one with the word `fatal` or
+    /// `nonfatal`, then the one without, then the one for any XID.
     pub fn xid(&self, code: u32, fatal: Option<bool>) -> Option<(String, &Rule)> {
         let word = match fatal {
             Some(true) => format!("xid:{code}:fatal"),

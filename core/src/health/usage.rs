@@ -1,9 +1,9 @@
-//! Which readings a node's usage makes. What follows from them is the table's.
+//! Makes readings from a node's usage. The table decides what follows from them.
 
 use super::{Reading, Subject, Value};
 use crate::usage::{Disk, DiskRole, Usage};
 
-/// The readings of one look. `training`: a run's workers are at work.
+/// The readings of one look. `training`: the workers of a run are at work.
 pub fn readings(usage: &Usage, training: bool) -> Vec<Reading> {
     let mut all = Vec::new();
     let mut share = |check, part, of, words| {
@@ -96,7 +96,7 @@ mod tests {
         }
     }
 
-    /// What is found when the usage is the same for so many seconds.
+    /// The findings after the usage has been the same for this many seconds.
     fn found(usage: &Usage, training: bool, seconds: u64) -> Vec<Finding> {
         let mut judge = Judge::new(Table::standard(), "boot", Memory::default());
         let at = |second: u64| Moment {
@@ -218,7 +218,7 @@ mod tests {
     fn a_value_that_moves_around_its_limit_makes_one_finding() {
         let mut judge = Judge::new(Table::standard(), "boot", Memory::default());
         let mut seen = Vec::new();
-        // 5 % of 100 GiB are 5 GiB, and so are the bytes.
+        // 5 % of 100 GiB are 5 GiB, and the limit in bytes is the same.
         for (look, gib) in [4, 5, 4, 5, 4, 7].into_iter().enumerate() {
             let mut usage = machine();
             usage.disks[0].space = Some(Space {

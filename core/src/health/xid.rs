@@ -1,11 +1,11 @@
-//! Errors that the driver numbers (XIDs). The event channel and the kernel log both tell of each,
-//! so each is counted by channel, and the channel that heard more is believed.
+//! Errors that the driver numbers (XIDs). The event channel and the kernel log both report each
+//! one. So they are counted for each channel, and the larger count is used.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Who told of it.
+/// The channel that reported an XID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Channel {
@@ -13,20 +13,20 @@ pub enum Channel {
     Log,
 }
 
-/// One XID, as one channel told it.
+/// One XID, as one channel reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xid {
     /// PCI address of the GPU, as sysfs writes it.
     pub pci: String,
     pub code: u32,
     pub channel: Channel,
-    /// NVLink5 codes say in the log whether they are fatal.
+    /// Whether it is fatal, which the log tells for NVLink 5 codes.
     pub fatal: Option<bool>,
-    /// What the log added.
+    /// The text that the log added.
     pub detail: String,
 }
 
-/// How often each channel has told of one code on one GPU in this boot.
+/// How often each channel has reported one code on one GPU in this boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Counts {
@@ -36,8 +36,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Takes one telling down. True if that is news, and not the other channel's word of what is
-    /// known.
+    /// Counts one report. True: it is news. False: the other channel has reported the same before.
     pub(super) fn hear(&mut self, xid: &Xid) -> bool {
         let before = self.times();
         let mine = self.by_channel.entry(xid.channel).or_default();
@@ -45,7 +44,7 @@ impl Counts {
         if !xid.detail.is_empty() {
             self.detail.clone_from(&xid.detail);
         }
-        // Once fatal, always fatal in this boot.
+        // A code that was fatal once stays fatal in this boot.
         self.fatal = if self.fatal == Some(true) {
             self.fatal
         } else {
@@ -58,8 +57,8 @@ impl Counts {
         self.by_channel.values().copied().max().unwrap_or(0)
     }
 
-    /// A storm must not make a report of each of its drops: small numbers exactly, large ones in
-    /// steps.
+    /// Small numbers exactly, large ones in steps, so that a storm does not make a report for each
+    /// of its XIDs.
     pub(super) fn in_words(&self) -> String {
         match self.times() {
             0 | 1 => String::new(),

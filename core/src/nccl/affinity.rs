@@ -1,25 +1,25 @@
-//! Which CPUs each rank of a node is kept to: those of the NUMA node of its GPU. A rank that
-//! wanders to the other socket feeds its GPU through the link between them, and its memory stays
+//! Chooses the CPUs of each rank of a node: those of the NUMA node of its GPU. A rank that moves to
+//! the other socket feeds its GPU through the link between the sockets, while its memory stays
 //! where it was first touched.
 //!
-//! Says which; it is done between fork and exec by whoever starts a rank (`agent/runner`), the same
-//! way in all lanes. torchrun's own `--numa-binding` (2.9) needs numactl on the node, and a
-//! torchrun.
+//! This module only chooses. The starter of a rank pins it between fork and exec (`agent/runner`),
+//! the same way in all lanes. torchrun's own `--numa-binding` (2.9) needs numactl on the node, and
+//! needs torchrun.
 
 use std::collections::BTreeMap;
 
 use super::environment::Share;
 
-/// One list of CPUs for each local rank, as sysfs writes lists, with `;` between them; an empty one
-/// is a rank that is not pinned.
+/// One list of CPUs for each local rank, as sysfs writes lists, separated by `;`. A rank with an
+/// empty list is not pinned.
 pub const RANK_CPUS: &str = "MUSTER_RANK_CPUS";
-/// What a job sets [`RANK_CPUS`] to if its ranks shall not be pinned.
+/// The value of [`RANK_CPUS`] with which a job leaves its ranks unpinned.
 pub const OFF: &str = "off";
-/// Linux takes 128 KiB for one variable; 56 MIG instances with every second of 1,024 CPUs named one
-/// by one would not be far from it.
+/// Bytes of the value. Linux takes 128 KiB for one variable; 56 MIG instances that each name every
+/// second of 1,024 CPUs would not be far from that.
 const BYTES_MAX: usize = 64 << 10;
 
-/// The lists, or why nothing is pinned; and for the reader what was gone by.
+/// The lists, and the reason for the reader. The error says why nothing is pinned.
 pub(super) fn rank_cpus(share: Share<'_>) -> Result<(String, String), String> {
     let nodes: BTreeMap<u32, &str> = share
         .report
@@ -40,8 +40,8 @@ pub(super) fn rank_cpus(share: Share<'_>) -> Result<(String, String), String> {
         return Err("not pinned: not all GPUs say on which NUMA node they are".into());
     };
     let one_each = share.ranks as usize == share.gpus.len();
-    // Which GPU a rank uses is not known where there are not as many of them: then any of those
-    // given.
+    // If there are not as many ranks as GPUs, nobody knows which GPU a rank uses. It may be any of
+    // the given ones.
     if !one_each && near.iter().any(|node| *node != near[0]) {
         return Err(format!(
             "not pinned: {} ranks for {} GPUs on several NUMA nodes",

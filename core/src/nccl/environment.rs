@@ -1,8 +1,8 @@
-//! The variables of one node's ranks, each with its value, where it came from and why.
+//! The variables of one node's ranks, each with its value, its origin and its reason.
 //!
-//! Not torchrun's own (`node::torchrun` sets those): what NCCL, Gloo and the threads of torch take
-//! from the environment, and the labels of the node. The same function answers the agent before a
-//! launch and `muster explain --env` afterwards.
+//! They are the values that NCCL, Gloo and torch's threads take from the environment, and the
+//! labels of the node. torchrun's own variables are set by `node::torchrun`. The same function is
+//! called by the agent before a launch and by `muster explain --env` afterwards.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -15,19 +15,19 @@ use crate::{
     node_report::{NodeReport, labels::Labels, network::Interface},
 };
 
-/// Where a value came from, from weak to strong.
+/// The origin of a value, from weak to strong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Facts of this node.
+    /// Facts about this node.
     Node,
     /// Agreed for all ranks of the generation.
     Profile,
     /// The job's own `env`.
     Job,
-    /// The job's own `env`, in place of this computed value.
+    /// The job's own `env`, instead of this computed value.
     Override(String),
-    /// Left to a configuration file of NCCL on the node, which has this name; the computed value is
-    /// not given.
+    /// A configuration file of NCCL on the node sets the variable, so the computed value is not
+    /// used.
     File,
 }
 
@@ -46,13 +46,13 @@ impl fmt::Display for Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
     pub name: String,
-    /// None: left unset, with the reason.
+    /// `None`: the variable is left unset, for the reason in `why`.
     pub value: Option<String>,
     pub source: Source,
     pub why: String,
 }
 
-/// What is asked for: one node's share.
+/// The input: one node's share of a generation.
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
     pub report: &'a NodeReport,
@@ -73,14 +73,14 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// What is put into the environment of each rank.
+    /// The variables with a value, for the environment of each rank.
     pub fn set(&self) -> impl Iterator<Item = (&str, &str)> {
         self.variables
             .iter()
             .filter_map(|variable| Some((variable.name.as_str(), variable.value.as_deref()?)))
     }
 
-    /// Why a run with it cannot work here.
+    /// Why a run with this environment cannot work here. `None`: nothing is known against it.
     pub fn fatal(&self) -> Option<&str> {
         self.remarks
             .iter()
@@ -104,7 +104,7 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
     }
     let with_gpus = !share.gpus.is_empty();
     if let Some((name, why)) = socket_interface(share.report) {
-        // Gloo takes plain names, NCCL prefixes unless told otherwise.
+        // Gloo takes plain names. NCCL takes prefixes unless the value begins with `=`.
         set(
             "GLOO_SOCKET_IFNAME",
             name.to_owned(),
@@ -199,7 +199,7 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
         *source == Source::Node && share.report.host.nccl_conf.contains(name)
     };
     for (name, (value, source, why)) in computed {
-        // What all ranks have agreed on is not left to a file of one node.
+        // A value on which all ranks have agreed is not left to a file of one node.
         let variable = if by_file(&name, &source) {
             let why = format!("a configuration file of NCCL sets it; computed: {value}");
             Variable {
@@ -250,19 +250,19 @@ pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
     }
 }
 
-/// Where NCCL looks by itself.
+/// The file that NCCL reads by itself.
 const DEFAULT_TOPOLOGY_FILE: &str = "/var/run/nvidia-topologyd/virtualTopology.xml";
 
-/// The interface the other members reach this node over: the one that carries the advertised
-/// address, else the default route's.
+/// The interface over which other members reach this node: the one with the advertised address,
+/// else that of the default route.
 pub(super) fn socket_interface(report: &NodeReport) -> Option<(&str, String)> {
     let address = report.address.as_str();
     if address
         .parse::<std::net::IpAddr>()
         .is_ok_and(|address| address.is_loopback())
     {
-        // Gloo would take the address the host's name resolves to, which need not be reachable from
-        // a loopback listener.
+        // Gloo would use the address of the host's name, which may not be reachable from a loopback
+        // listener.
         return Some(("lo", format!("carries this node's address {address}")));
     }
     let interfaces = || report.network.interfaces.iter();
@@ -280,9 +280,9 @@ pub(super) fn socket_interface(report: &NodeReport) -> Option<(&str, String)> {
     ))
 }
 
-/// torchrun gives every rank one thread where a node runs several, because it knows nothing of the
-/// machine. With GPUs the ranks feed them and nothing else, so each takes its share of the cores of
-/// its NUMA nodes.
+/// torchrun gives every rank one thread if a node runs several, because it knows nothing about the
+/// machine. With GPUs, ranks only feed those, so each rank gets its share of the cores of its NUMA
+/// nodes.
 fn threads(share: Share<'_>) -> (u32, String) {
     let host = &share.report.host;
     if share.gpus.is_empty() || host.physical_cores == 0 {
@@ -298,14 +298,15 @@ fn threads(share: Share<'_>) -> (u32, String) {
             .or_default() += 1
     });
     let all = host.numa.len().max(1) as u32;
-    // A GPU that does not say where it is may be anywhere.
+    // A GPU that does not tell its NUMA node may be anywhere.
     let used = if near.contains_key(&None) {
         all
     } else {
         (near.len() as u32).min(all)
     };
     let (cores, ranks) = match near.values().max() {
-        // Each stays on its own node, and all are told one number: that of the busiest.
+        // Each rank stays on its own NUMA node. All ranks get the same number, that of the busiest
+        // node.
         Some(busiest) if used == near.len() as u32 && share.ranks as usize == share.gpus.len() => {
             (host.physical_cores / all, *busiest)
         }
@@ -326,7 +327,7 @@ fn threads(share: Share<'_>) -> (u32, String) {
     )
 }
 
-/// Variables made of labels, each with the keys it may come from.
+/// Variables that come from labels, each with the keys of its labels.
 const LABELS: [(&str, &[&str]); 5] = [
     ("NODE_REGION", &["topology.kubernetes.io/region", "region"]),
     ("NODE_ZONE", &["topology.kubernetes.io/zone", "zone"]),
@@ -346,8 +347,8 @@ const LABELS: [(&str, &[&str]); 5] = [
     ("NODE_NVLINK_DOMAIN", &["nvidia.com/gpu.clique"]),
 ];
 
-/// Of a Node object's labels those that ranks are told: all that an agent has to know of them. The
-/// rest, a few KiB, would go with every order.
+/// The labels of a Node object that ranks get to see. An agent needs no others; all of them, a few
+/// KiB, would have to travel with every order.
 pub fn told(labels: &Labels) -> Labels {
     let told = |key: &String| LABELS.iter().any(|(_, keys)| keys.contains(&key.as_str()));
     Labels::bounded(
@@ -358,8 +359,8 @@ pub fn told(labels: &Labels) -> Labels {
     )
 }
 
-/// What a script may want to know of its node. From labels where there are any, else from what the
-/// probes saw.
+/// What a script may want to know about its node: from labels if there are any, else from the
+/// probes.
 fn labels(report: &NodeReport) -> Vec<Variable> {
     let mut variables: Vec<Variable> = LABELS
         .iter()

@@ -1,7 +1,7 @@
-//! What is wrong with the variables a user gives NCCL and Gloo, found before a run hangs on it.
+//! Finds mistakes in the variables that a user gives to NCCL and Gloo, before a run hangs on them.
 //!
-//! Two questions: is a value what its author thinks it is ([`values`], needs no node), and does it
-//! name what a node has ([`names`]).
+//! It asks two questions: does a value mean what its author thinks ([`values`], needs no node), and
+//! does the node have what the value names ([`names`]).
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,25 @@ use crate::node_report::NodeReport;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
     pub variable: String,
-    /// A run with it cannot work, as opposed to: does something else than it says.
+    /// True: a run with this value cannot work. False: the value does something else than it seems
+    /// to say.
     pub fatal: bool,
     pub message: String,
 }
 
-/// Words people write for a boolean. NCCL reads numbers with C's rules, by which each of these is
-/// 0.
+/// Words that people write for a boolean. NCCL reads numbers by C's rules, and reads each of these
+/// words as 0.
 const BOOLEAN_WORDS: [&str; 8] = [
     "true", "false", "yes", "no", "on", "off", "enable", "disable",
 ];
 
-/// Levels of `NCCL_P2P_LEVEL` and `NCCL_NET_GDR_LEVEL` by name. NCCL compares exactly; `NODE`,
-/// which nvidia-smi prints, is not one.
+/// Names of levels for `NCCL_P2P_LEVEL` and `NCCL_NET_GDR_LEVEL`. NCCL compares exactly. `NODE`,
+/// which nvidia-smi prints, is not one of NCCL's names.
 const LEVELS: [&str; 11] = [
     "LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NODE",
 ];
 
-/// Variables of torch by their names before 2.2, which today are read by nobody.
+/// Variables of torch by their names before 2.2. Today's torch ignores them.
 const RENAMED: [&str; 9] = [
     "NCCL_ASYNC_ERROR_HANDLING",
     "NCCL_BLOCKING_WAIT",
@@ -41,7 +42,8 @@ const RENAMED: [&str; 9] = [
     "NCCL_HIGH_PRIORITY",
 ];
 
-/// Values that do not mean what they say. `nodes`: the most nodes the job may span.
+/// Remarks on values that do not mean what they seem to say. `nodes`: the most nodes that the job
+/// may have.
 pub fn values(env: &BTreeMap<String, String>, nodes: u32) -> Vec<Remark> {
     env.iter()
         .filter_map(|(name, value)| {
@@ -104,8 +106,8 @@ fn number_meant(word: &str) -> u8 {
     matches!(word, "true" | "yes" | "on" | "enable").into()
 }
 
-/// A list as `NCCL_SOCKET_IFNAME` and `NCCL_IB_HCA` have it: `[^][=]name[:port],...`, where `^`
-/// excludes, and without `=` a name is a prefix.
+/// A list in the form of `NCCL_SOCKET_IFNAME` and `NCCL_IB_HCA`: `[^][=]name[:port],...`. `^`
+/// excludes the names. Without `=` a name is a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameList {
     pub exclude: bool,
@@ -131,7 +133,7 @@ impl NameList {
         }
     }
 
-    /// Of `all`, those the list leaves in use.
+    /// The devices in `all` that the list leaves in use.
     pub fn of<'a>(&self, all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
         let listed = |device: &str| {
             self.names.iter().any(|name| {
@@ -147,8 +149,9 @@ impl NameList {
     }
 }
 
-/// Names that this node does not have, or of which it has more than was meant. What the report does
-/// not know is not judged: a node on which nothing could be read has no interface either.
+/// Remarks on names that this node does not have, or that match more devices than meant. A part
+/// that is missing in the report is not judged, because a node on which nothing could be read has
+/// no interfaces either.
 pub fn names(env: &BTreeMap<String, String>, report: &NodeReport) -> Vec<Remark> {
     let interfaces: Vec<&str> = report
         .network

@@ -1,6 +1,6 @@
-//! Which nodes go together in one generation. What is listed here ends, where it differs, in an
+//! Decides which nodes go together in one generation. A difference that is listed here ends in an
 //! error of NCCL or CUDA at the first collective, or in a job that is as slow as its slowest GPU.
-//! Which interpreters go together is [`super::stack`]'s.
+//! [`super::stack`] decides which interpreters go together.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -13,15 +13,15 @@ use crate::{
     node_report::{NodeReport, network::LinkLayer},
 };
 
-/// Something that must be alike on all members.
+/// A property that must be the same on all members.
 struct Aspect {
     what: &'static str,
-    /// None: not known, which is held against nobody.
+    /// `None`: not known, which counts against nobody.
     of: fn(&Member<'_>) -> Option<String>,
     consequence: &'static str,
 }
 
-/// What keeps nodes from being placed together by a job that refuses a mixture.
+/// The differences that keep nodes apart in a job that refuses a mixture.
 const ASPECTS: [Aspect; 3] = [
     Aspect {
         what: "what the driver can run",
@@ -40,15 +40,16 @@ const ASPECTS: [Aspect; 3] = [
     },
 ];
 
-/// What is only told: it ends badly on one network and well on another, and which it is nobody here
-/// can know.
+/// Differences that are only reported. They end badly on one network and well on another, and
+/// Muster cannot know which kind the network is.
 const TOLD: [Aspect; 1] = [Aspect {
     what: "the MTU of its network",
     of: |member| Some(format!("MTU {}", mtu(member.report)?)),
     consequence: "where nothing between them sends the larger packets in parts, they are lost: connections stand up and transfers hang",
 }];
 
-/// The least of the interfaces of its RoCE devices, else of the interface its sockets use.
+/// The smallest MTU of the interfaces of its RoCE devices. Without RoCE devices, the MTU of the
+/// interface that its sockets use.
 fn mtu(report: &NodeReport) -> Option<u32> {
     let devices = compute_devices(report);
     let roce = devices.iter().filter(|device| {
@@ -78,13 +79,13 @@ fn mtu(report: &NodeReport) -> Option<u32> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     pub what: &'static str,
-    /// What each value was found on.
+    /// The nodes with each value.
     pub values: BTreeMap<String, Vec<NodeName>>,
     pub consequence: &'static str,
 }
 
 impl Mismatch {
-    /// From the values as they were found; none if they are all alike.
+    /// Makes a mismatch of the values that were found. `None`: all are the same.
     pub(super) fn of<'a>(
         what: &'static str,
         consequence: &'static str,
@@ -120,7 +121,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// What differs among these members, and how that ends.
+/// The differences among these members, and their consequences.
 pub fn mismatches(members: &[Member<'_>]) -> Vec<Mismatch> {
     let found = ASPECTS.iter().chain(&TOLD).map(|aspect| {
         let values = members
@@ -131,8 +132,8 @@ pub fn mismatches(members: &[Member<'_>]) -> Vec<Mismatch> {
     found.flatten().collect()
 }
 
-/// What a node brings of all that must be alike. Only nodes of the same kind are sure to go
-/// together: one that does not say what it is, is of another.
+/// The values of a node for all properties that must be the same. Only nodes of the same kind are
+/// sure to go together. A node that does not tell a value is of another kind than one that does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind([Option<String>; ASPECTS.len()]);
 
@@ -141,7 +142,7 @@ impl Kind {
         Kind(ASPECTS.each_ref().map(|aspect| (aspect.of)(member)))
     }
 
-    /// How it differs from the others', for people: `CUDA 12, not CUDA 13`.
+    /// How it differs from the others, for people: `CUDA 12, not CUDA 13`.
     pub fn beside(&self, others: &Kind) -> String {
         let word = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
         let differing = ASPECTS
@@ -149,7 +150,7 @@ impl Kind {
             .zip(self.0.iter().zip(&others.0))
             .filter(|(_, (own, others))| own != others);
         let said = differing.map(|(aspect, (own, others))| {
-            // "unknown" alone would not say what is.
+            // "unknown" alone would not tell which property is meant.
             let what = if own.is_none() || others.is_none() {
                 format!("{} ", aspect.what)
             } else {
@@ -167,7 +168,7 @@ mod tests {
     use crate::nccl::profile::tests::dgx;
 
     impl Kind {
-        /// Of a GPU of this model, with all else alike.
+        /// The kind of a node whose GPU is of this model, with all else the same.
         pub(crate) fn of_model(model: &str) -> Self {
             kind(&with_model(model))
         }
@@ -219,7 +220,7 @@ mod tests {
             "{said}"
         );
         assert_eq!(kind(&small), kind(&large));
-        // The interfaces of RoCE devices carry what counts.
+        // The interfaces of RoCE devices are the ones that count.
         for report in [&mut small, &mut large] {
             let device = &mut report.network.rdma[0];
             (device.interfaces, device.ports[0].link_layer) =

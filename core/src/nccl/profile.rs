@@ -1,5 +1,5 @@
-//! What all ranks of a generation must agree on, decided from the weakest of its members. Never
-//! names a node's own devices.
+//! Decides, from the weakest member, everything on which all ranks of a generation must agree. A
+//! profile never names a node's own devices.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// What NCCL talks over between nodes.
+/// What NCCL uses between nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Transport {
@@ -26,7 +26,7 @@ pub enum Transport {
     Socket,
     Infiniband,
     Roce,
-    /// AWS's adapters, through their own plugin.
+    /// AWS's adapters, with their own plugin.
     Efa,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Transport {
     }
 }
 
-/// One variable that every rank is given with the same value.
+/// A variable that every rank gets with the same value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shared {
     pub name: String,
@@ -58,21 +58,23 @@ pub struct Shared {
     pub why: String,
 }
 
-/// Decided for one generation. The default is that of a job without GPUs: nothing to agree on.
+/// The decisions for one generation. The default is that of a job without GPUs, whose ranks have
+/// nothing to agree on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Profile {
     pub transport: Transport,
-    /// RDMA devices every node brings.
+    /// How many RDMA devices every node uses.
     pub rails: u32,
-    /// By name.
+    /// Sorted by name.
     pub shared: Vec<Shared>,
 }
 
 impl Profile {
-    /// 16 hexadecimal digits over everything that must agree; the reasons are not part of it. An
-    /// agent that understands a profile otherwise than its coordinator (another version) computes
-    /// another hash, and refuses. Guards against mistakes, so FNV-1a does.
+    /// 16 hexadecimal digits over everything that must agree, without the reasons. An agent of
+    /// another version may understand a profile in another way than its coordinator. It then
+    /// computes another hash, and refuses. The hash guards against mistakes only, so FNV-1a is
+    /// enough.
     pub fn hash(&self) -> String {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         let mut text = |text: &str| {
@@ -90,7 +92,7 @@ impl Profile {
     }
 }
 
-/// One node of a generation to be: what it is, and which GPUs of it are given.
+/// A node of a generation to be: its report, and the GPUs that it gives.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
     pub node: &'a NodeName,
@@ -106,9 +108,9 @@ impl<'a> Member<'a> {
     }
 }
 
-/// The RDMA devices NCCL shall use on a node, in the order of their rails: near a GPU (or, where
-/// nothing is known of places, not behind the management interface), openable, with a port that is
-/// up.
+/// The RDMA devices that NCCL must use on a node, in the order of their rails. They are near a GPU
+/// (or, if no places are known, not behind the management interface), can be opened, and have a
+/// port that is up.
 pub fn compute_devices(report: &NodeReport) -> Vec<&RdmaDevice> {
     let management: BTreeSet<&str> = report
         .network
@@ -129,8 +131,8 @@ pub fn compute_devices(report: &NodeReport) -> Vec<&RdmaDevice> {
                 .iter()
                 .any(|name| management.contains(name.as_str()))
         });
-        // Of two kinds InfiniBand is the compute fabric: the Ethernet ports beside it lead to
-        // storage (GB200: those of its BlueField cards).
+        // If there are both kinds, InfiniBand is the compute network, and the Ethernet ports beside
+        // it lead to storage (on GB200, those of its BlueField cards).
         let infiniband = |device: &&RdmaDevice| {
             device
                 .ports
@@ -145,7 +147,7 @@ pub fn compute_devices(report: &NodeReport) -> Vec<&RdmaDevice> {
     devices
 }
 
-/// What a node could talk over by itself.
+/// The best transport that a node can use by itself.
 fn transport_of(report: &NodeReport) -> Transport {
     let devices = compute_devices(report);
     let layer = |device: &&RdmaDevice| {
@@ -169,7 +171,8 @@ fn transport_of(report: &NodeReport) -> Transport {
     }
 }
 
-/// The profile of a generation of these members, and what about them is known not to work together.
+/// The profile of a generation with these members, and the differences among them that are known to
+/// end badly.
 pub fn decide(members: &[Member<'_>]) -> (Profile, Vec<Mismatch>) {
     if members.iter().all(|member| member.gpus.is_empty()) {
         return (Profile::default(), Vec::new());
@@ -178,14 +181,14 @@ pub fn decide(members: &[Member<'_>]) -> (Profile, Vec<Mismatch>) {
     let mut set = |name: &'static str, value: &str, why: String| {
         drop(shared.insert(name, (value.to_owned(), why)))
     };
-    // NCCL 2.30 starts with unequal numbers of network devices by default, and hangs.
+    // By default NCCL 2.30 starts with unequal numbers of network devices, and hangs.
     set(
         "NCCL_IGNORE_NET_MISMATCH",
         "0",
         "unequal numbers of network devices shall be an error, not a hang".into(),
     );
-    // Of a collective that timed out the recorder tells which rank was missing; 2,000 entries are a
-    // few hundred KiB (torch's own example).
+    // When a collective has timed out, the recorder tells which rank was missing. 2,000 entries
+    // take a few hundred KiB (torch's own example).
     set(
         "TORCH_NCCL_TRACE_BUFFER_SIZE",
         "2000",
@@ -308,9 +311,10 @@ pub fn decide(members: &[Member<'_>]) -> (Profile, Vec<Mismatch>) {
     )
 }
 
-/// Why NCCL must not use NVLink between nodes, of which some are made for it. Otherwise it is left
-/// to NCCL, which uses it within each clique and the network between them, and does without by
-/// itself where one rank is in none (`ncclMnnvlCheck`). Forced on (`1`), it would fail there.
+/// Why NCCL must not use NVLink between nodes although some members are made for it. In all other
+/// cases NCCL decides: it uses NVLink within each clique and the network between cliques, and does
+/// without NVLink if one rank is in no clique (`ncclMnnvlCheck`). Forced on (`1`), it would fail in
+/// that case.
 fn no_multi_node_nvlink(members: &[Member<'_>]) -> Option<String> {
     let mut cliques: BTreeMap<(&str, u32), BTreeSet<&NodeName>> = BTreeMap::new();
     for member in members {
@@ -341,13 +345,13 @@ fn no_multi_node_nvlink(members: &[Member<'_>]) -> Option<String> {
             listing(closed.into_iter())
         ));
     }
-    // Each alone has nobody to reach, and NCCL would still ask for memory that others can map,
-    // which a node may refuse.
+    // If each node is alone in its clique, it has no other node to reach. NCCL would still ask for
+    // memory that other nodes can map, which a node may refuse.
     let alone = cliques.values().all(|nodes| nodes.len() == 1);
     alone.then(|| "no two nodes are in the same clique of an NVLink domain".to_owned())
 }
 
-/// `n1, n2 and 3 more`: reasons are read by people.
+/// `n1, n2 and 3 more`, because people read the reasons.
 fn listing<'a>(nodes: impl Iterator<Item = &'a NodeName>) -> String {
     let names: Vec<&str> = nodes.map(|node| node.as_str()).collect();
     match names.len() {
@@ -373,8 +377,8 @@ fn only_ipv6(report: &NodeReport) -> bool {
     up().any(|interface| interface.ipv6) && !up().any(|interface| interface.ipv4)
 }
 
-/// Hopper or newer behind NVSwitch, for which NCCL tries multicast by itself, where the fabric or
-/// its device files would make it fail.
+/// Whether NCCL would fail with multicast on this member. NCCL tries multicast by itself on Hopper
+/// or newer behind NVSwitch; it fails if the fabric or its device files are not in order.
 fn lacks_nvls(member: Member<'_>) -> bool {
     let multicasts = |gpu: &Gpu| {
         let major = gpu

@@ -1,8 +1,8 @@
-//! What the ranks of a generation are made of: torch, the CUDA it was built for, NCCL. All of it is
-//! the interpreter's that the job names, so a node knows it only once it has looked there, and the
-//! coordinator once every member is ready to start.
+//! The software of a generation's ranks: torch, the CUDA that torch was built for, and NCCL. All of
+//! it belongs to the interpreter that the job names. So a node knows it only after a look there,
+//! and the coordinator only once every member is ready to start.
 //!
-//! What is not known is held against nobody: NCCL may be a part of torch itself, or the system's.
+//! An unknown version counts against nobody: NCCL may be a part of torch itself, or the system's.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 use super::mixture::Mismatch;
 use crate::id::NodeName;
 
-/// Versions as their makers write them; empty: not known, or not there.
+/// Versions as their makers write them. Empty: not known, or not there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Stack {
     /// `2.15.0+cu132`
     pub torch: String,
-    /// What torch was built for: `13.2`; empty for one without CUDA.
+    /// The CUDA that torch was built for: `13.2`. Empty: torch was built without CUDA.
     pub cuda: String,
     /// `2.30.7`
     pub nccl: String,
@@ -38,13 +38,13 @@ impl fmt::Display for Stack {
     }
 }
 
-/// A part of a version that must be alike on all members.
+/// A part of a version that must be the same on all members.
 struct Aspect {
     what: &'static str,
-    /// How it is called in front of a version.
+    /// The word in front of the version.
     name: &'static str,
     of: fn(&Stack) -> Option<Vec<u32>>,
-    /// It matters only to a job that was given GPUs: the others do not load it.
+    /// It matters only to a job with GPUs, because other jobs do not load it.
     gpus: bool,
     consequence: &'static str,
 }
@@ -67,14 +67,16 @@ const ASPECTS: [Aspect; 3] = [
     Aspect {
         what: "the version of NCCL",
         name: "NCCL",
-        // All of it: NCCL compares its version code, patch level and all (`initTransportsRank`).
+        // All three numbers, because NCCL compares its whole version code, patch level included
+        // (`initTransportsRank`).
         of: |stack| numbers(&stack.nccl, 3),
         gpus: true,
         consequence: "NCCL refuses ranks of another version at the first communicator (\"Mismatched NCCL version\", invalid usage)",
     },
 ];
 
-/// The first so many numbers of a version; none if they are not there: then it is not known.
+/// The first `count` numbers of a version. `None`: it has fewer, so the version counts as not
+/// known.
 fn numbers(version: &str, count: usize) -> Option<Vec<u32>> {
     let release = version.split(['+', '-']).next().unwrap_or_default();
     let found: Vec<u32> = release
@@ -96,7 +98,7 @@ fn aspects(gpus: bool) -> impl Iterator<Item = &'static Aspect> {
     ASPECTS.iter().filter(move |aspect| gpus || !aspect.gpus)
 }
 
-/// Somebody who would train in a generation.
+/// A node that would train in a generation, with its software.
 #[derive(Clone, Copy, Debug)]
 pub struct Bearer<'a> {
     pub node: &'a NodeName,
@@ -105,7 +107,7 @@ pub struct Bearer<'a> {
     pub survivor: bool,
 }
 
-/// What differs among these, and how that ends. `gpus`: the job was given some.
+/// The differences among these nodes, and their consequences. `gpus`: the job was given GPUs.
 pub fn mismatches(bearers: &[Bearer<'_>], gpus: bool) -> Vec<Mismatch> {
     let found = aspects(gpus).map(|aspect| {
         let values = bearers
@@ -116,9 +118,9 @@ pub fn mismatches(bearers: &[Bearer<'_>], gpus: bool) -> Vec<Mismatch> {
     found.flatten().collect()
 }
 
-/// Who does not go with the others, and how he differs: `torch 2.14, not torch 2.15`. The others do
-/// go together. For each aspect the version stays that leaves enough (`min`), then the one of most
-/// survivors, then the one of most, then the newest.
+/// The nodes that do not go with the others, and how they differ: `torch 2.14, not torch 2.15`. The
+/// others go together. For each aspect one version stays: one that leaves enough nodes (`min`),
+/// then the one with most survivors, then the one with most nodes, then the newest.
 pub fn mismatched(bearers: &[Bearer<'_>], gpus: bool, min: u32) -> BTreeMap<NodeName, String> {
     let (mut left, mut odd) = (bearers.to_vec(), BTreeMap::new());
     for aspect in aspects(gpus) {
@@ -134,7 +136,7 @@ pub fn mismatched(bearers: &[Bearer<'_>], gpus: bool, min: u32) -> BTreeMap<Node
                 None => unknown += 1,
             }
         }
-        // Of equals the last, which is the newest.
+        // Of equal ones the last wins, which is the newest.
         let best = versions
             .into_iter()
             .max_by_key(|(_, (survivors, all))| (all + unknown >= min, *survivors, *all));
@@ -167,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Named a, b, ...; `survivors`: whose letter is among them.
+    /// The nodes are named a, b, ... The letters in `survivors` are those of survivors.
     fn odd(stacks: &[Stack], survivors: &str, gpus: bool, min: u32) -> Vec<(String, String)> {
         let names: Vec<NodeName> = (b'a'..)
             .take(stacks.len())
@@ -280,7 +282,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever is left goes together, and nobody is called odd where all do.
+        /// The nodes that are left go together. If all go together, none is called odd.
         #[test]
         fn the_rest_goes_together(
             versions in prop::collection::vec((0u32..3, 0u32..3, 0u32..3, any::<bool>()), 0..9), gpus in any::<bool>(), min in 1u32..5,

@@ -1,28 +1,28 @@
-//! GPUs as NVML names them: inventory and links. How well they are is `health`'s.
+//! GPUs as NVML names them: inventory and links. Their health is `health`'s.
 
 use std::{ops::Deref, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-/// The driver as it was when NVML was opened.
+/// The driver as it was when the agent opened NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Driver {
     /// `570.86.15`.
     pub version: String,
-    /// The newest CUDA the driver can run, as `12.8`.
+    /// The newest CUDA that the driver can run, as `12.8`.
     pub cuda: String,
     /// Version of the library.
     pub nvml: String,
 }
 
-/// One GPU. What could not be read, or is not supported, is `None` or empty.
+/// One GPU. A field that could not be read, or that the GPU does not support, is `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Gpu {
     pub uuid: String,
-    /// NVML's index: it shifts when a GPU before it falls off the bus, so nothing is ever addressed
-    /// by it.
+    /// NVML's index. It changes when a GPU with a lower index falls off the bus, so no code uses it
+    /// to address a GPU.
     pub index: u32,
     pub model: String,
     pub memory_bytes: u64,
@@ -31,7 +31,7 @@ pub struct Gpu {
     /// N of `/dev/nvidiaN`.
     pub minor: Option<u32>,
     pub serial: String,
-    /// Its place on the baseboard.
+    /// The GPU's place on the baseboard.
     pub module_id: Option<u32>,
     pub numa_node: Option<u32>,
     /// CUDA compute capability, as `9.0`.
@@ -47,7 +47,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// What of it can be given to a job.
+    /// The parts of the GPU that can be given to a job: the GPU itself, or its MIG instances.
     pub fn parts(&self) -> Vec<Gpu> {
         match &self.mig {
             Some(mig) if mig.enabled => mig
@@ -81,9 +81,9 @@ impl Gpu {
 pub enum ComputeMode {
     #[default]
     Default,
-    /// No compute context may be made.
+    /// No process may make a compute context.
     Prohibited,
-    /// One process at a time.
+    /// Only one process at a time may use the GPU.
     ExclusiveProcess,
     /// A mode this version does not know.
     Other,
@@ -93,7 +93,7 @@ pub enum ComputeMode {
 #[serde(rename_all = "camelCase", default)]
 pub struct Mig {
     pub enabled: bool,
-    /// What it will be after the next reset.
+    /// The value that `enabled` will have after the next reset.
     pub pending: bool,
     pub instances: Vec<MigInstance>,
 }
@@ -109,7 +109,7 @@ pub struct MigInstance {
     pub compute_instance: u32,
 }
 
-/// PCIe generation and lanes: now, and the best that both ends could do.
+/// PCIe generation and lanes: those in use now, and the best that both ends support.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PcieLink {
@@ -125,18 +125,18 @@ pub struct NvLink {
     pub link: u32,
     pub active: bool,
     pub peer: NvLinkPeer,
-    /// Errors since this boot's baseline.
+    /// Errors since the agent took its baseline in this boot.
     pub errors: u64,
 }
 
-/// The links of one GPU. Machines of one make have the same, some 1.4 KB a GPU, so whoever holds
-/// many reports may share them.
+/// The links of one GPU. Machines of one make have the same links, some 1.4 KB for each GPU, so a
+/// holder of many reports may share them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "Vec<NvLink>", into = "Vec<NvLink>")]
 pub struct NvLinks(Arc<[NvLink]>);
 
 impl NvLinks {
-    /// Those that were shared are this GPU's own after that.
+    /// Makes the links this GPU's own if they were shared, and returns them.
     pub fn make_mut(&mut self) -> &mut [NvLink] {
         Arc::make_mut(&mut self.0)
     }
@@ -168,26 +168,27 @@ impl FromIterator<NvLink> for NvLinks {
     }
 }
 
-/// What is at the other end.
+/// The other end of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum NvLinkPeer {
     /// A GPU, by its PCI address.
     Gpu(String),
-    /// An NVSwitch, by its PCI address; empty where a container or a virtual machine hides it.
+    /// An NVSwitch, by its PCI address. Empty: a container or a virtual machine hides it.
     Switch(String),
     #[default]
     Unknown,
 }
 
-/// Registration with the NVLink fabric (NVSwitch machines).
+/// The GPU's registration with the NVLink fabric of a machine with NVSwitches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Fabric {
     pub state: FabricState,
     /// NVML's return code of the registration; 0 is success.
     pub status: u32,
-    /// UUID of the NVLink domain; empty where there is none (zeroes) beyond this machine.
+    /// UUID of the NVLink domain. Empty: the domain does not go beyond this machine (NVML gives
+    /// zeroes).
     pub cluster: String,
     pub clique: u32,
     pub health: FabricHealth,
@@ -219,7 +220,7 @@ pub enum FabricHealth {
 pub struct GpuProcess {
     pub pid: u32,
     pub name: String,
-    /// In steps of [`GpuProcess::STEP`], so that a growing cache is not news.
+    /// In steps of [`GpuProcess::STEP`], so that a growing cache does not make a new report.
     pub memory_bytes: u64,
 }
 

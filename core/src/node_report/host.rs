@@ -11,25 +11,25 @@ pub struct Host {
     /// Cores, not hardware threads.
     pub physical_cores: u32,
     pub numa: Vec<NumaNode>,
-    /// Size of `/dev/shm` as the agent, and so its workers, see it. NCCL's shared-memory transport
-    /// lives there.
+    /// Size of `/dev/shm` as the agent sees it, and so its workers. NCCL's shared-memory transport
+    /// needs it.
     pub shm_bytes: Option<u64>,
-    /// How much memory a worker may lock, for RDMA; `u64::MAX` is unlimited.
+    /// How much memory a worker may lock for RDMA, in bytes. `u64::MAX` means no limit.
     pub memlock_bytes: Option<u64>,
     pub open_files: Option<u64>,
-    /// GPUDirect RDMA through the nvidia-peermem module.
+    /// Whether the nvidia-peermem module, through which GPUDirect RDMA works, is loaded.
     pub peermem: bool,
-    /// `/dev/nvidia*` nodes, without their path: `nvidiactl`, `nvidia-uvm`, `nvidia0`,
+    /// Names of `/dev/nvidia*` without the directory: `nvidiactl`, `nvidia-uvm`, `nvidia0`,
     /// `nvidia-caps`.
     pub gpu_device_files: Vec<String>,
     /// Channels of multi-node NVLink (`/dev/nvidia-caps-imex-channels/`).
     pub imex_channels: Vec<String>,
-    /// Variables that configuration files of NCCL set on this node (`/etc/nccl.conf`): whoever
-    /// exports one of these overrules its owner.
+    /// Names of the variables that NCCL's configuration files set on this node (`/etc/nccl.conf`).
+    /// If Muster exported one of them, it would overrule the owner of the file.
     pub nccl_conf: Vec<String>,
-    /// A topology file that a virtual machine's vendor put down for NCCL.
+    /// A topology file that the vendor of a virtual machine made for NCCL.
     pub topology_file: Option<String>,
-    /// It says it is a virtual machine.
+    /// Whether the machine says that it is virtual.
     pub virtual_machine: bool,
 }
 

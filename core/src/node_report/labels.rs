@@ -1,27 +1,28 @@
-//! Labels that a node did not give itself: those of its Kubernetes Node object.
+//! The labels of a node's Kubernetes Node object.
 //!
-//! Only the coordinator reads Node objects (agents have no rights there), so it puts these into a
-//! report when it takes it in, and tells the agent those that its workers are told. They never
-//! replace the node's own: what a person said on that machine wins.
+//! Only the coordinator reads Node objects, because agents have no rights there. It adds the labels
+//! to a report when the report arrives, and sends the agent those that its workers get to see. They
+//! never replace the node's own labels: what a person configured on the machine wins.
 
 use std::{collections::BTreeMap, ops::Deref, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-/// Kubernetes nodes carry a few dozen; a thousand of the longest are below 400 KiB.
+/// Kubernetes nodes carry a few dozen labels. A thousand of the longest ones take less than 400
+/// KiB.
 pub const LABELS_MAX: usize = 1_000;
-/// A Kubernetes label key: a prefix of 253, a slash and a name of 63.
+/// Bytes of a Kubernetes label key: a prefix of 253, a slash and a name of 63.
 pub const LABEL_KEY_MAX: usize = 253 + 1 + 63;
 pub const LABEL_VALUE_MAX: usize = 63;
 
-/// Shared: reports and views are copied, and a node's 30 labels take some 5 KiB.
+/// Shared, because reports and views are copied, and a node's 30 labels take some 5 KiB.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<String, String>", into = "BTreeMap<String, String>")]
 pub struct Labels(Arc<BTreeMap<String, String>>);
 
 impl Labels {
-    /// Without what no label is: an API server has checked them, this only keeps a broken one from
-    /// exhausting the fleet.
+    /// Keeps only valid labels, and a bounded number of them. An API server has checked them; this
+    /// only keeps a broken one from exhausting the fleet.
     pub fn bounded(labels: impl IntoIterator<Item = (String, String)>) -> Self {
         let is_label = |(key, value): &(String, String)| {
             (1..=LABEL_KEY_MAX).contains(&key.len()) && value.len() <= LABEL_VALUE_MAX

@@ -9,28 +9,28 @@ pub struct Network {
     pub rdma: Vec<RdmaDevice>,
 }
 
-/// One network interface with hardware behind it, or of a kind that carries traffic between nodes
-/// (bond, WireGuard, VLAN).
+/// One network interface that has hardware behind it, or that carries traffic between nodes all the
+/// same (bond, WireGuard, VLAN).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Interface {
     pub name: String,
     pub up: bool,
-    /// None where the driver does not say, or the link is down.
+    /// In Mbit/s. `None`: the link is down, or the driver does not tell.
     pub speed_mbps: Option<u32>,
     pub mtu: u32,
     pub mac: String,
     pub kind: InterfaceKind,
-    /// Its PCI device, if it has one of its own.
+    /// The PCI address of its device. Empty: it has no device of its own.
     pub pci: String,
     pub driver: String,
     pub numa_node: Option<u32>,
     pub ipv4: bool,
-    /// An address beyond link-local.
+    /// Whether it has an IPv6 address that is not link-local.
     pub ipv6: bool,
-    /// The default route leaves here: the management network.
+    /// Whether the default route goes through it. If so, it is the management network.
     pub default_route: bool,
-    /// Its addresses beyond link-local, without prefix length.
+    /// Its addresses that are not link-local, without a prefix length.
     pub addresses: Vec<String>,
 }
 
@@ -61,11 +61,13 @@ pub struct RdmaDevice {
     pub guid: String,
     pub numa_node: Option<u32>,
     pub interfaces: Vec<String>,
-    /// Its character device can be opened here: under SR-IOV sysfs lists devices that cannot.
+    /// Whether its character device can be opened here. Under SR-IOV sysfs also lists devices that
+    /// cannot be opened.
     pub openable: bool,
-    /// A function of a device cut up by SR-IOV.
+    /// Whether it is one function of a device that SR-IOV has divided.
     pub virtual_function: bool,
-    /// Its rank by PCI address among the devices near a GPU. `None`: not near one.
+    /// Its position among the devices near a GPU, in the order of their PCI addresses. `None`: it
+    /// is not near a GPU.
     pub rail: Option<u32>,
     pub ports: Vec<Port>,
 }
@@ -82,7 +84,7 @@ pub struct Port {
     pub link_layer: LinkLayer,
     pub lid: u32,
     pub gids: Vec<Gid>,
-    /// The RoCE GID index NCCL would choose by itself, for IPv4 and for IPv6.
+    /// The GID index that NCCL would choose by itself for RoCE, for IPv4 and for IPv6.
     pub roce_v2_index: Option<u32>,
     pub roce_v2_index_ipv6: Option<u32>,
 }
@@ -98,7 +100,7 @@ impl Port {
 pub enum LinkLayer {
     Infiniband,
     Ethernet,
-    /// EFA says so.
+    /// EFA devices report this.
     #[default]
     Unspecified,
 }
@@ -109,13 +111,13 @@ pub enum LinkLayer {
 pub struct Gid {
     pub index: u32,
     pub address: String,
-    /// `IB/RoCE v1`, `RoCE v2`; empty where the kernel does not tell.
+    /// `IB/RoCE v1` or `RoCE v2`. Empty: the kernel does not tell.
     pub kind: String,
     pub interface: String,
 }
 
 impl Gid {
-    /// An IPv4 address mapped into IPv6.
+    /// Whether it is an IPv4 address mapped into IPv6.
     pub fn is_ipv4(&self) -> bool {
         self.address.starts_with("0000:0000:0000:0000:0000:ffff:")
     }
@@ -129,8 +131,8 @@ impl Gid {
     }
 }
 
-/// The index NCCL chooses when it is told none: RoCE v2 before v1, of the address family asked for,
-/// never link-local, lowest index. (NCCL 2.30, `src/transport/net_ib`, restated.)
+/// The index that NCCL chooses by itself: RoCE v2 before v1, only of the given address family,
+/// never link-local, the lowest index first. (After NCCL 2.30, `src/transport/net_ib`.)
 pub fn chosen_gid(gids: &[Gid], ipv4: bool) -> Option<u32> {
     let usable = || {
         gids.iter()

@@ -1,31 +1,31 @@
-//! How far devices are from each other, in the words of `nvidia-smi topo -m`.
+//! Distances between devices, in the words of `nvidia-smi topo -m`.
 //!
-//! A PCIe device is known by its chain of bridges below a root complex, as sysfs resolves it. A
+//! The place of a PCIe device is its chain of bridges below a root complex, as sysfs resolves it. A
 //! switch has an upstream and a downstream port, so one physical switch is two components of the
-//! chain. Inside most virtual machines every device hangs under its own root and the chain says
-//! nothing: then the distance is unknown, never "far".
+//! chain. In most virtual machines every device is under its own root and the chain tells nothing:
+//! the distance is then unknown, never "far".
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// From near to far.
+/// A distance. The order is from near to far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Path {
     /// The device itself.
     X,
-    /// So many NVLinks, direct or through NVSwitch.
+    /// This many NVLinks, direct or through NVSwitch.
     Nv(u32),
-    /// At most one PCIe switch in between.
+    /// At most one PCIe switch is between the devices.
     Pix,
-    /// Several switches, no host bridge.
+    /// Several switches are between them, but no host bridge.
     Pxb,
-    /// The host bridge.
+    /// A host bridge is between them.
     Phb,
-    /// Host bridges of one NUMA node.
+    /// Host bridges of the same NUMA node are between them.
     Node,
-    /// Across NUMA nodes.
+    /// The devices are on different NUMA nodes.
     Sys,
     #[default]
     Unknown,
@@ -46,7 +46,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// A word that is no distance.
+/// A word that is not a distance.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a distance")]
 pub struct NoPath(pub String);
@@ -72,15 +72,15 @@ impl std::str::FromStr for Path {
     }
 }
 
-/// Every device's distance to every other: GPUs by UUID first, then RDMA devices and interfaces of
-/// their own by name.
+/// The distance of every device to every other device: first GPUs by UUID, then RDMA devices and
+/// interfaces with a device of their own, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Topology {
     pub devices: Vec<String>,
-    /// Row by row; as many rows as devices, and as many columns.
+    /// One row for each device, and one column for each device.
     pub paths: Vec<Vec<Path>>,
-    /// The PCIe tree is a virtual machine's and tells nothing.
+    /// The PCIe tree is that of a virtual machine and tells nothing.
     pub flat: bool,
 }
 
@@ -94,21 +94,21 @@ impl Topology {
     }
 }
 
-/// Where a device hangs.
+/// The place of a device in the PCIe tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PciPlace {
     /// The root complex: `pci0000:15`.
     pub root: String,
     /// Bridges from the root to the device, without the device: `0000:15:01.0`, ...
     pub bridges: Vec<String>,
-    /// The device's own address. Functions of one card differ in the last digit only.
+    /// The device's own address. Functions of one card differ only in the last digit.
     pub address: String,
     pub numa_node: Option<u32>,
 }
 
 impl PciPlace {
-    /// From the resolved path of `/sys/bus/pci/devices/ADDRESS`, from which everything before the
-    /// root is cut.
+    /// Reads the resolved path of `/sys/bus/pci/devices/ADDRESS`. The part before the root is
+    /// dropped.
     pub fn parse(resolved: &str, numa_node: Option<u32>) -> Option<Self> {
         let at = resolved.find("/pci")? + 1;
         let mut parts = resolved[at..].split('/');
@@ -123,18 +123,19 @@ impl PciPlace {
         })
     }
 
-    /// The tree says nothing about this device: nothing between it and its root, and no NUMA node.
+    /// Whether the tree tells nothing about this device: no bridge between it and its root, and no
+    /// NUMA node.
     fn is_flat(&self) -> bool {
         self.bridges.is_empty() && self.numa_node.is_none()
     }
 }
 
-/// A tree in which no device tells where it is.
+/// Whether no device of the tree tells its place.
 pub fn is_flat(places: &[PciPlace]) -> bool {
     !places.is_empty() && places.iter().all(PciPlace::is_flat)
 }
 
-/// Distance through PCIe alone.
+/// The distance through PCIe alone.
 pub fn pcie_path(one: &PciPlace, other: &PciPlace) -> Path {
     if one.address == other.address {
         return Path::X;
@@ -152,8 +153,8 @@ pub fn pcie_path(one: &PciPlace, other: &PciPlace) -> Path {
         .zip(&other.bridges)
         .take_while(|(a, b)| a == b)
         .count();
-    // The root port is the first bridge; to share it, or what is below it, means not to pass the
-    // host bridge.
+    // The root port is the first bridge. If two devices share it, the path between them does not
+    // pass the host bridge.
     if shared == 0 {
         return if one.bridges.is_empty() && other.bridges.is_empty() && one.numa_node.is_none() {
             Path::Unknown
@@ -162,7 +163,8 @@ pub fn pcie_path(one: &PciPlace, other: &PciPlace) -> Path {
         };
     }
     let below = |place: &PciPlace| place.bridges.len() - shared;
-    // Only a downstream port of the shared switch on either way, or two functions of one card.
+    // Each way has at most a downstream port of the shared switch, or the devices are two functions
+    // of one card.
     if below(one) <= 1 && below(other) <= 1 {
         Path::Pix
     } else {
@@ -170,8 +172,8 @@ pub fn pcie_path(one: &PciPlace, other: &PciPlace) -> Path {
     }
 }
 
-/// NVLinks between two GPUs: those that lead straight to the other, else, where both lead into
-/// switches, as many as the poorer has.
+/// The number of NVLinks between two GPUs: the links that connect them directly. If there are none
+/// and both lead into switches, the number that the GPU with fewer links has.
 pub fn nvlinks(one: &super::Gpu, other: &super::Gpu) -> u32 {
     use super::gpu::{Gpu, NvLinkPeer};
     let direct = |from: &Gpu, to: &Gpu| {

@@ -1,10 +1,10 @@
-//! What a job chooses of a few: each with its words, as they are written in a document.
+//! The fields of a job that choose one of a few words, with the words as a document has them.
 
 use serde::{Deserialize, Serialize};
 
 /// Whether a generation can make a step without one of its members. DDP, FSDP and Megatron cannot;
-/// replicas that average now and then can. Decides whether one proven death makes the whole
-/// generation inert (DESIGN R5, ring-break).
+/// replicas that average now and then can. It decides whether one proven death makes the whole
+/// generation inert (ring-break).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Progress {
@@ -20,22 +20,22 @@ impl Progress {
     ];
 }
 
-/// What is done about nodes that are known not to go together in one generation
+/// What to do about nodes that are known not to go together in one generation
 /// ([`crate::nccl::mixture`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum NodeMix {
-    /// They are taken, and an event says what differs.
+    /// Such nodes are used, and an event says how they differ.
     #[default]
     Warn,
-    /// Only nodes that go together are taken; the job waits if they are too few.
+    /// Only nodes that go together are used. The job waits if they are too few.
     Refuse,
 }
 
 impl NodeMix {
     pub const ALL: [(&str, NodeMix); 2] = [("warn", NodeMix::Warn), ("refuse", NodeMix::Refuse)];
 
-    /// As it is written in a document.
+    /// The word in a document.
     pub fn name(self) -> &'static str {
         match self {
             NodeMix::Warn => "warn",
@@ -44,7 +44,7 @@ impl NodeMix {
     }
 }
 
-/// How workers are started: the lane, or who chooses it.
+/// How workers are started: one of the lanes, or `Auto`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Launch {
@@ -54,10 +54,10 @@ pub enum Launch {
     Parked,
     /// Ranks are forked from an interpreter that has imported torch already.
     Fork,
-    /// Ranks are started without torchrun: forked where an interpreter waits that has imported
-    /// torch, else executed.
+    /// Ranks are started without torchrun. They are forked if an interpreter that has imported
+    /// torch waits, and executed otherwise.
     Direct,
-    /// The fastest of these that is proven for the node's interpreter ([`crate::node::lane`]).
+    /// The fastest lane that is proven for the node's interpreter ([`crate::node::lane`]).
     #[default]
     Auto,
 }
@@ -71,7 +71,7 @@ impl Launch {
         ("auto", Launch::Auto),
     ];
 
-    /// As it is written in a document.
+    /// The word in a document.
     pub fn name(self) -> &'static str {
         match self {
             Launch::Cold => "cold",

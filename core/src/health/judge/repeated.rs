@@ -1,26 +1,26 @@
-//! XIDs that come back on the same GPU: what one of them does not say, several do.
+//! XIDs that come back on the same GPU: several of them show what a single one does not.
 //!
-//! Bursts of grave ones are counted whatever their codes. Faults that programs cause are a job's
-//! own, until different jobs have them on one GPU and nowhere else on the node. What other nodes
-//! saw is not known here, so that this is never more than a suspicion. Neither outlives the agent:
-//! a day of counting begins anew with it.
+//! Bursts of grave XIDs count whatever their codes. A fault that programs cause is the job's own,
+//! until several jobs have such faults on one GPU and nowhere else on the node. This node does not
+//! know what other nodes saw, so the result is only a suspicion. Neither count outlives the agent:
+//! a day of counting begins again with it.
 
 use std::time::Duration;
 
 use super::{Judge, Moment, Source};
 use crate::health::{Subject, table::Trigger};
 
-/// Grave XIDs within this are one burst (NVSentinel: 3 minutes).
+/// Grave XIDs within this time are one burst (NVSentinel: 3 minutes).
 pub(super) const BURST: Duration = Duration::from_secs(180);
-/// What is older no longer counts.
+/// Older events do not count any more.
 const WINDOW: Duration = Duration::from_secs(24 * 3_600);
-/// Bursts remembered per GPU: more than any rule asks for.
+/// Bursts remembered for each GPU: more than any rule asks for.
 const BURSTS_MAX: usize = 64;
-/// Jobs remembered that have had faults: with 16 GPUs each they are 4,096 entries; more in one day
-/// on one node are all of one kind.
+/// Jobs with faults that are remembered. With 16 GPUs each they make 4,096 entries. More such jobs
+/// in one day on one node would all be of one kind.
 const JOBS_MAX: usize = 256;
-/// Of the faults that programs cause, those that a defect of the GPU causes as well: an exception
-/// of its engine, and of its memory unit.
+/// Faults that programs cause, and that a defect of the GPU can cause as well: an exception of its
+/// engine (13), and of its memory unit (31).
 const SHARED: [u32; 2] = [13, 31];
 
 impl Judge {
@@ -56,7 +56,7 @@ impl Judge {
         }
     }
 
-    /// One XID, once, that came while this job was on the GPU.
+    /// Takes one XID that came while this job was on the GPU. Call it once for each XID.
     pub fn fault_of_job(&mut self, code: u32, gpu: &Subject, job: &str, at: Moment) {
         let Some(rule) = self.table.rule("xid-app-repeated").cloned() else {
             return;
@@ -75,7 +75,8 @@ impl Judge {
         }
         let places = self.faults.entry(job.to_owned()).or_default();
         places.insert(gpu.clone(), at.now);
-        // A job that has them here as well takes the blame from where it had them first.
+        // If a job has faults here too, the GPU where it had them first is no longer suspected for
+        // it.
         let concerned: Vec<Subject> = places.keys().cloned().collect();
         for place in concerned {
             let jobs = self

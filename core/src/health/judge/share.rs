@@ -1,17 +1,16 @@
-//! Parts of a whole against limits in percent.
+//! Compares parts of a whole with limits in percent.
 //!
-//! Memory, disks and CPUs move all the time. A finding about them begins at its limit and ends a
-//! fifth beyond it, so that a value that moves around the limit does not make a report of each of
-//! its moves.
+//! Memory, disks and CPUs change all the time. A finding about them begins at its limit and ends a
+//! fifth beyond it, so that a value near the limit does not make a report with each change.
 
 use crate::health::{table::Trigger, usage::gib};
 
-/// Of a limit: so far beyond it a finding that is known ends. It is wide enough for what one
+/// A known finding ends at this fraction of the limit beyond it: a fifth. That is more than one
 /// checkpoint or one batch moves.
 const BEYOND: u128 = 5;
 
-/// Whether `part` of `of` breaks the rule, and the rule's limit for people. `known`: it did in the
-/// last look.
+/// The rule's limit for people, if `part` of `of` breaks the rule. `known`: it broke the rule in
+/// the last look.
 pub(super) fn triggered(trigger: Trigger, part: u64, of: u64, known: bool) -> Option<String> {
     if of == 0 {
         return None;

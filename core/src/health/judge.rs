@@ -406,7 +406,7 @@ impl Judge {
             name
         };
         if fatal.is_some() {
-            // The event said less than the log.
+            // The log tells more than the event did, so its finding replaces the event's.
             self.held
                 .remove(&(format!("xid:{}", xid.code), self.about(&rule, gpu)));
         }

@@ -103,7 +103,7 @@ fn aspects(gpus: bool) -> impl Iterator<Item = &'static Aspect> {
 pub struct Bearer<'a> {
     pub node: &'a NodeName,
     pub stack: &'a Stack,
-    /// It has trained in the generation before.
+    /// The node has trained in the generation before.
     pub survivor: bool,
 }
 

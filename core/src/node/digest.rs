@@ -1,10 +1,10 @@
-//! The fingerprint of an assignment: equal contents have equal digests, in this and every later
+//! The fingerprint of an assignment: equal contents have equal digests, in this and in every later
 //! version of the agent.
 //!
-//! Guards against mistakes (a coordinator that reuses a generation's number), not against an
-//! attacker, so 128 bits of FNV-1a do (Fowler, Noll and Vo; draft-eastlake-fnv). Fields are written
-//! one by one with their lengths: the standard library's `Hash` promises nothing across compiler
-//! versions, and the ledger outlives both.
+//! It guards against mistakes (a coordinator that reuses a generation's number), not against an
+//! attacker, so 128 bits of FNV-1a are enough (Fowler, Noll and Vo; draft-eastlake-fnv). Fields are
+//! written one by one with their lengths. The standard library's `Hash` promises nothing across
+//! compiler versions, and the ledger outlives both.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub struct Digest(String);
 
 impl Digest {
     pub fn of(assignment: &Assignment) -> Self {
-        // Taken apart without `..`, so that a new field cannot be forgotten here.
+        // Destructured without `..`, so that a new field cannot be forgotten here.
         let Assignment {
             run,
             name,
@@ -81,8 +81,8 @@ impl Digest {
         }
         fnv.text(launch.name());
         fnv.number(u64::try_from(stop_grace.as_millis()).unwrap_or(u64::MAX));
-        // Came later: an assignment without it has the digest it always had. The hash stands for
-        // the whole.
+        // This field came later, so an assignment without it keeps its old digest. The hash
+        // represents the whole profile.
         if *profile != Profile::default() {
             fnv.text(profile_hash);
         }
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(fnv.0, 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
     }
 
-    /// A ledger written by an older agent must mean the same to a newer one.
+    /// A ledger from an older agent must mean the same to a newer one.
     #[test]
     fn stays_the_same_for_ever() {
         assert_eq!(

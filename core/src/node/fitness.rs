@@ -1,6 +1,6 @@
-//! What about a node would break a launch on it, found before anything is started: NCCL answers
-//! most of these with a hang or with an error that names something else. Judges the node as it
-//! reports itself; whether interpreter and script are there is the agent's to look.
+//! Facts about a node that would break a launch on it, found before anything is started. NCCL
+//! reacts to most of them with a hang, or with an error that names something else. This module
+//! judges the node's own report. The agent itself checks whether interpreter and script exist.
 
 use std::fmt;
 
@@ -10,13 +10,14 @@ use crate::{
     run::Assignment,
 };
 
-/// Two ranks on a node talk through shared memory: NCCL takes 10 MiB or so a pair of them and
-/// channel, a DataLoader as much as a few batches. 64 MiB is what containers get by default, and
-/// ends as "bus error" in the middle of training; nobody who thought about it gave less than this.
+/// Two ranks on a node talk through shared memory. NCCL takes some 10 MiB for each pair of ranks
+/// and channel, and a DataLoader takes as much as a few batches. Containers get 64 MiB by default,
+/// which ends in a "bus error" in the middle of training. An operator who has set the size on
+/// purpose gives at least this much.
 pub const SHM_MIN: u64 = 1 << 30;
-/// RDMA locks what it sends from. The usual default is 64 KiB or 8 MiB, and ends as "Cannot
-/// allocate memory" in `ibv_reg_mr`; below this not even NCCL's own buffers (4 MiB a channel and
-/// peer) of one node fit.
+/// RDMA locks the memory that it sends from. The usual default is 64 KiB or 8 MiB, which ends in
+/// "Cannot allocate memory" in `ibv_reg_mr`. Below this limit not even NCCL's own buffers of one
+/// node fit (4 MiB for each channel and peer).
 pub const MEMLOCK_MIN: u64 = 1 << 30;
 
 /// Why this node must not start the run.
@@ -60,8 +61,8 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// All that is wrong. `is_ours`: a process of a run this agent holds, or one that is gone since the
-/// report was made.
+/// All reasons against the launch. `is_ours`: whether a process belongs to a run that this agent
+/// holds, or has ended since the report was made.
 pub fn unfit(
     assignment: &Assignment,
     report: &NodeReport,
@@ -91,12 +92,12 @@ pub fn unfit(
     for uuid in &assignment.gpus {
         match report.gpu_of(uuid) {
             Some(gpu) => given.push(gpu),
-            // Where NVML does not answer the last list may be short.
+            // If NVML does not answer, the last list may be incomplete.
             None if report.gpu_error.is_none() => found.push(Unfit::GpuGone { uuid: uuid.clone() }),
             None => {}
         }
     }
-    // A node on which the list could not be read has none at all.
+    // An empty list means that it could not be read.
     if !host.gpu_device_files.is_empty() {
         let own = given
             .iter()

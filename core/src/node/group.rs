@@ -1,8 +1,8 @@
-//! One worker group as its runner describes it, and the report the coordinator gets of it.
+//! One worker group as its runner describes it, and the report about it for the coordinator.
 //!
-//! A group holds until it is started, runs, stops when it is told to or when its first process
-//! fails, and is dead once the runner has proven that nothing of it lives. The same words as the
-//! runner's, so that nothing is invented in between.
+//! A group holds until it is started. It then runs, and stops when it is told to or when its first
+//! process fails. It is dead once the runner has proven that no process of it lives. The words are
+//! those of the runner, so that nothing is invented in between.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub enum GroupPhase {
     Dead,
 }
 
-/// Everything a runner knows. Times are on the agent's clock, which is the runner's.
+/// Everything that a runner knows. Times are on the agent's clock, which is also the runner's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupStatus {
     pub phase: GroupPhase,
@@ -30,10 +30,10 @@ pub struct GroupStatus {
     pub all_joined_at: Option<Timestamp>,
     pub launched_at: Option<Timestamp>,
     pub launcher_exit: Option<Exit>,
-    /// torchrun's own last words, if it failed.
+    /// The last lines of torchrun, if it failed.
     pub launcher_error: Option<String>,
     pub dead_at: Option<Timestamp>,
-    /// Its runner stopped it, since nothing had been heard of the coordinator for too long.
+    /// Its runner stopped it, because it had heard nothing of the coordinator for too long.
     pub fenced: bool,
     pub ranks: Vec<RankReport>,
 }
@@ -55,7 +55,8 @@ impl GroupStatus {
     }
 }
 
-/// One line of a runner's journal of exits: what is left when the runner itself is gone.
+/// One line of a runner's journal of exits. The journal is what is left when the runner itself is
+/// gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenExit {
     /// `None`: the launcher.
@@ -77,11 +78,12 @@ pub struct Found {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FoundState {
-    /// Its runner lives and said this, or its end is recorded.
+    /// Its runner lives and has reported this status, or its end is recorded.
     Known(GroupStatus),
     /// Its runner lives but has not answered yet.
     Silent,
-    /// Its runner is gone without a record of the end; since `at`, nothing it started is left.
+    /// Its runner is gone without a record of the end. At `at` nothing that it had started was
+    /// left.
     Lost { exits: Vec<SeenExit>, at: Timestamp },
 }
 
@@ -92,14 +94,14 @@ pub(super) struct Run {
     pub(super) gpus: Vec<String>,
     pub(super) hosts_store: bool,
     pub(super) state: State,
-    /// What its runner was last asked for.
+    /// The last requests to its runner.
     pub(super) start_asked: bool,
     pub(super) stop_asked: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum State {
-    /// The runner is being started, or lives and has not spoken yet.
+    /// The runner is being started, or lives and has not reported yet.
     Waiting {
         alive: bool,
     },
@@ -132,7 +134,7 @@ impl Run {
         Self::new(found.term, found.gpus, false, state)
     }
 
-    /// No process of this run lives, and none will.
+    /// Whether no process of this run lives, and none will.
     pub(super) fn is_over(&self) -> bool {
         match &self.state {
             State::Waiting { .. } => false,
@@ -141,7 +143,7 @@ impl Run {
         }
     }
 
-    /// The runner is there, serves the store if it shall, and nothing was started yet.
+    /// Whether the runner is up, serves the TCPStore if it must, and has not started anything yet.
     pub(super) fn holds(&self) -> bool {
         match &self.state {
             State::Up(status) => {
@@ -151,7 +153,7 @@ impl Run {
         }
     }
 
-    /// `clear`: nothing on this node stands in the way of its start.
+    /// The report about this run. `clear`: no other run on this node prevents its start.
     pub(super) fn report(&self, run: &RunId, clear: bool) -> RunReport {
         let mut report = RunReport::preparing(run.clone(), self.term);
         report.phase = match &self.state {
@@ -183,8 +185,8 @@ impl Run {
 }
 
 impl GroupStatus {
-    /// The runner is gone and its workers with it: what the journal says is added to what was last
-    /// heard.
+    /// The runner is gone, and its workers with it. Adds the exits in the journal to the last
+    /// status.
     pub(super) fn end(&mut self, exits: &[SeenExit], at: Timestamp) {
         self.phase = GroupPhase::Dead;
         self.store = None;
@@ -212,7 +214,7 @@ impl GroupStatus {
     }
 }
 
-/// All runs of the same job below this one's generation.
+/// The range of all runs of the same job with an older generation.
 pub(super) fn older_than(run: &RunId) -> std::ops::Range<RunId> {
     RunId {
         job: run.job.clone(),

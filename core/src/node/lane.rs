@@ -1,8 +1,9 @@
-//! Which lane a worker group takes on this node, and why: the only place that knows what is proven.
+//! Chooses the lane of a worker group on this node and gives the reason. No other module knows
+//! which lanes are proven.
 //!
-//! A lane is proven for an interpreter when the compatibility suite (`tests/drills/tests/lanes.rs`)
-//! has run each of its scripts under plain torchrun and under that lane and found no difference
-//! that is not written down there.
+//! A lane is proven for an interpreter if the compatibility suite (`tests/drills/tests/lanes.rs`)
+//! has run each of its scripts under plain torchrun and in that lane, and found only differences
+//! that it lists.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +21,7 @@ pub enum Lane {
 }
 
 impl Lane {
-    /// As it is written in a document.
+    /// The word in a document.
     pub fn name(self) -> &'static str {
         match self {
             Lane::Cold => "cold",
@@ -31,12 +32,12 @@ impl Lane {
     }
 }
 
-/// What an interpreter says of itself.
+/// What an interpreter reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interpreter {
     /// Major and minor version of torch.
     pub torch: (u32, u32),
-    /// `sys.implementation.name`, empty if it did not say.
+    /// `sys.implementation.name`. Empty: it did not tell.
     pub implementation: String,
     /// Major and minor version of the language.
     pub python: (u32, u32),
@@ -45,19 +46,20 @@ pub struct Interpreter {
 }
 
 /// Versions of torch, and of CPython on Linux, with which the suite has passed in every lane. `make
-/// lanes` runs it and prints what belongs here.
+/// lanes` runs it and prints the content of this list.
 const PROVEN: [((u32, u32), (u32, u32)); 3] =
     [((2, 15), (3, 11)), ((2, 15), (3, 12)), ((2, 15), (3, 13))];
 
-/// The lane of a proven interpreter where nobody asked for one. `direct` is slower after a job's
-/// first failure: no rank was forked before it.
+/// The lane of a proven interpreter for `auto`. `direct` is slower after a job's first failure,
+/// because its first generation is not forked.
 const FASTEST: Lane = Lane::Fork;
 
-/// The oldest Python the launcher is written for: `socket.recv_fds`, absolute `__file__`.
+/// The oldest Python that the launcher supports: it uses `socket.recv_fds` and an absolute
+/// `__file__`.
 const LAUNCHER_PYTHON: (u32, u32) = (3, 9);
 
-/// The lane for what was asked, and the reason, for the user. `python`: the workers are a Python
-/// script or module.
+/// The lane for a request, and the reason for the user. `python`: the workers are a Python script
+/// or module.
 pub fn choose(asked: Launch, python: bool, interpreter: &Interpreter) -> (Lane, String) {
     let Interpreter {
         torch,
@@ -71,7 +73,7 @@ pub fn choose(asked: Launch, python: bool, interpreter: &Interpreter) -> (Lane, 
     );
     let wanted = match asked {
         Launch::Cold => return (Lane::Cold, "asked for".into()),
-        // The interpreter matters only where there is one.
+        // Without Python there is no interpreter to check.
         Launch::Direct if !python => return (Lane::Direct, "asked for".into()),
         _ if !python => {
             return (

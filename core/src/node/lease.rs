@@ -1,10 +1,10 @@
-//! When the coordinator was heard last, as far as that is certain: what workers of jobs with
-//! `fenceAfter` live by.
+//! The last moment at which the coordinator was certainly alive. Workers of jobs with `fenceAfter`
+//! depend on it.
 //!
-//! An answer may have been on its way for any time, and may lie here for any time more while this
-//! agent stands still. So it says nothing about when it was sent; but it was sent after the
-//! question, and the moment of the question is known here. The coordinator, who counts from when
-//! the question came, counts from a later moment.
+//! An answer may have travelled for any time, and may lie here for more time while this agent does
+//! not run. So its arrival does not tell when it was sent. But it was sent after the question, and
+//! this node knows the moment of the question. The coordinator counts from the arrival of the
+//! question, which is later.
 
 use std::collections::VecDeque;
 
@@ -13,18 +13,18 @@ use crate::{
     time::Timestamp,
 };
 
-/// Questions without an answer yet: at one a second a minute's worth, and a connection is given up
+/// Questions without an answer. At one a second they are a minute's worth; a connection is given up
 /// long before.
 const ASKED_MAX: usize = 64;
 
-/// What one session has asked, and what was answered.
+/// The questions of one session that have no answer yet.
 #[derive(Clone, Debug, Default)]
 pub struct Lease {
     asked: VecDeque<(u64, Timestamp)>,
 }
 
 impl Lease {
-    /// A question was sent, numbered upwards; not before `at`.
+    /// A question was sent, at `at` or later. Numbers ascend.
     pub fn asked(&mut self, number: u64, at: Timestamp) {
         if self.asked.len() == ASKED_MAX {
             self.asked.pop_front();
@@ -32,8 +32,8 @@ impl Lease {
         self.asked.push_back((number, at));
     }
 
-    /// A question was answered: since when the coordinator has been heard for certain. None for one
-    /// that was not asked.
+    /// A question was answered. Returns the last moment at which the coordinator was certainly
+    /// alive. `None`: this question was not asked.
     pub fn answered(&mut self, number: u64, now: Timestamp) -> Option<Timestamp> {
         // Answers come in the order of the questions.
         while let Some((asked, at)) = self.asked.front().copied() {

@@ -1,6 +1,6 @@
-//! What this node has promised never to go behind (DESIGN R2). The shell writes it to disk before
-//! it executes anything else of the same turn, so that an agent killed at any moment comes back
-//! knowing at least what it obeyed.
+//! The promises behind which this node never goes back. The agent writes them to disk before it
+//! executes any other effect of the same turn. So an agent that is killed at any moment comes back
+//! and knows at least what it has obeyed.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use crate::{
     run::{Assignment, Endpoint, Obeyed, RunId},
 };
 
-/// Jobs remembered. Only messages in flight can name an older generation, since term and epoch
-/// fence whole sessions; a node has a few jobs at a time, so 1,000 reach back for days at about 200
-/// bytes each.
+/// How many jobs are remembered. Term and epoch fence whole sessions, so only messages in flight
+/// can name an older generation. A node has a few jobs at a time, so 1,000 reach back for days, at
+/// about 200 bytes each.
 pub const JOBS_MAX: usize = 1_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub struct Ledger {
     pub term: Term,
     pub epoch: NodeEpoch,
     pub jobs: BTreeMap<JobUid, Seen>,
-    /// Counts acceptances: orders `jobs` by age.
+    /// Counts acceptances, to order `jobs` by age.
     #[serde(default)]
     pub clock: u64,
 }
@@ -35,17 +35,18 @@ pub struct Ledger {
 #[serde(rename_all = "camelCase")]
 pub struct Seen {
     pub generation: Generation,
-    /// `None`: told to be dead before it was ever described.
+    /// `None`: the run was ordered to be dead before it was ever described.
     pub digest: Option<Digest>,
-    /// Set before workers are started: where they meet. From then on they may have run.
+    /// Where the workers meet. It is set before they are started, so from then on they may have
+    /// run.
     pub store: Option<Endpoint>,
-    /// Ended here; never to be started again.
+    /// The run has ended here, and must never be started again.
     pub over: bool,
     /// [`Ledger::clock`] at the last change.
     pub at: u64,
 }
 
-/// Why something is not obeyed.
+/// Why a message is not obeyed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Objection {
     #[error(
@@ -58,10 +59,10 @@ pub enum Objection {
     OlderEpoch { got: NodeEpoch, seen: NodeEpoch },
     #[error("generation {got} is older than {seen}, which this node has obeyed")]
     OlderGeneration { got: Generation, seen: Generation },
-    /// An alarm: numbers are given out once.
+    /// This is an alarm, because every number is given out only once.
     #[error("generation {0} comes with other content than before")]
     OtherContent(Generation),
-    /// An alarm: its workers were sent elsewhere before.
+    /// This is an alarm, because the run's workers were given another address before.
     #[error("generation {generation} shall meet at {got}, was started to meet at {seen}", got = show(got), seen = show(seen))]
     OtherStore {
         generation: Generation,
@@ -87,7 +88,7 @@ impl Ledger {
         }
     }
 
-    /// What this node has obeyed, without how.
+    /// What this node has obeyed of each job, without details.
     pub fn jobs_seen(&self) -> BTreeMap<JobUid, Obeyed> {
         self.jobs
             .iter()
@@ -103,7 +104,7 @@ impl Ledger {
             .collect()
     }
 
-    /// Takes a session's stamp; true if there is something new to persist.
+    /// Takes the stamp of a session. True: there is something new to persist.
     pub(super) fn accept_stamp(&mut self, term: Term, epoch: NodeEpoch) -> Result<bool, Objection> {
         if term < self.term {
             return Err(Objection::OlderTerm {
@@ -122,7 +123,7 @@ impl Ledger {
         Ok(new)
     }
 
-    /// Takes an assignment as its job's newest; true if there is something new to persist.
+    /// Takes an assignment as its job's newest. True: there is something new to persist.
     pub(super) fn accept(&mut self, assignment: &Assignment) -> Result<bool, Objection> {
         let run = &assignment.run;
         let digest = Digest::of(assignment);
@@ -157,7 +158,7 @@ impl Ledger {
         }
     }
 
-    /// Takes the meeting place of an accepted assignment, before its workers are started.
+    /// Checks the meeting place of an accepted assignment before its workers are started.
     pub(super) fn accept_store(&self, run: &RunId, store: &Endpoint) -> Result<(), Objection> {
         match self
             .jobs
@@ -174,7 +175,8 @@ impl Ledger {
         }
     }
 
-    /// True if there is something new to persist.
+    /// Notes the meeting place of a run that is about to start. True: there is something new to
+    /// persist.
     pub(super) fn started(&mut self, run: &RunId, store: &Endpoint) -> bool {
         match self.jobs.get_mut(&run.job) {
             Some(seen) if seen.generation == run.generation && seen.store.is_none() => {
@@ -185,7 +187,7 @@ impl Ledger {
         }
     }
 
-    /// Notes that a run is never to be started (again); true if there is something new to persist.
+    /// Notes that a run must never be started (again). True: there is something new to persist.
     pub(super) fn end(&mut self, run: &RunId) -> bool {
         match self.jobs.get_mut(&run.job) {
             Some(seen) if run.generation < seen.generation => false,

@@ -1,10 +1,10 @@
-//! The warm pool: launchers that belong to no job yet, and that the next job with the same
-//! interpreter takes over.
+//! The warm pool: launchers that belong to no job yet. The next job with the same interpreter takes
+//! one over.
 //!
 //! A pool launcher has imported torch and nothing else. It starts without the job's environment and
-//! in `/`, so that nothing of a job waits there for another one. What a process reads before a rank
-//! is forked from it cannot be changed afterwards. So a job takes one only if it would start its
-//! own launcher with the same [`Key`]. All launchers of a node have the agent's user.
+//! in `/`, so that it holds nothing of one job when another takes it. Values that a process reads
+//! before a rank is forked from it cannot be changed afterwards. So a job takes a launcher only if
+//! it would start its own with the same [`Key`]. All launchers of a node run as the agent's user.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -17,18 +17,19 @@ use crate::{
     usage::Space,
 };
 
-/// Stands where a launcher of a job has its job.
+/// Replaces the job's name in the directory and messages of a pool launcher.
 pub const NAME: &str = "warm-pool";
 
-/// Variables of a job that a pool launcher may be started with: numbers of threads, which OpenMP,
-/// MKL and OpenBLAS read when they are loaded.
+/// The end of the names of variables of a job with which a pool launcher may be started: numbers of
+/// threads, which OpenMP, MKL and OpenBLAS read when they are loaded.
 const CARRIED: &str = "_NUM_THREADS";
 
-/// Variables that may differ, beside those that [`torchrun::lasting`] leaves out: they are read by
-/// packages that `import torch` does not load. A rank gets the job's own values.
+/// Beginnings of names of variables that may differ, besides those that [`torchrun::lasting`]
+/// leaves out. Only packages that `import torch` does not load read them. A rank gets the job's own
+/// values.
 const READ_BY_OTHERS: [&str; 5] = ["WANDB_", "MLFLOW_", "HF_", "TRANSFORMERS_", "TOKENIZERS_"];
 
-/// Variables that name folders. A relative folder means another one in each working directory.
+/// Variables that name folders. A relative folder means a different one in each working directory.
 const FOLDERS: [&str; 5] = [
     "PATH",
     "LD_LIBRARY_PATH",
@@ -37,40 +38,41 @@ const FOLDERS: [&str; 5] = [
     "VIRTUAL_ENV",
 ];
 
-/// A launcher is renewed after this time: an upgrade of a package that changes no folder's time is
-/// noticed the same day, as in the agent's memory of interpreters.
+/// A launcher is renewed after this time, as the agent's memory of interpreters is. So an upgrade
+/// of a package that changes no folder's time is noticed on the same day.
 pub const AGE_MAX: Duration = Duration::from_secs(4 * 3_600);
 
-/// No launcher is started for this long after a job has started or ended here: the next generation
+/// No launcher is started for this long after a job has started or ended here. The next generation
 /// may follow at once, and an import beside it would take half of its processor time on a small
 /// machine.
 pub const CALM: Duration = Duration::from_secs(3);
 
-/// Pool launchers end when less than this share of the node's memory is available, and are started
-/// above twice as much, so that the memory of one decides nothing.
+/// In percent of the node's memory. Pool launchers end when less than this is available, and are
+/// started only above twice as much, so that the memory of one launcher does not change the
+/// decision.
 pub const RESERVE: u64 = 10;
 
-/// How often memory is looked at while there is a pool: a training job rarely takes a tenth of a
-/// node's memory sooner.
+/// How often memory is checked while there is a pool. A training job rarely takes a tenth of a
+/// node's memory in less time.
 pub const LOOK: Duration = Duration::from_secs(5);
 
-/// All that must be equal for a job to take a launcher of the pool.
+/// Everything that must be equal for a job to take a launcher of the pool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     program: String,
     options: Vec<String>,
     env: BTreeMap<String, String>,
-    /// They decide which CPUs the launcher is kept to.
+    /// Ranks on the node. They decide the CPUs on which the launcher runs.
     ranks: u32,
 }
 
-/// Why a job takes no launcher of any pool.
+/// Why a job can take no launcher of any pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfit {
     NotPython,
-    /// What names a relative path.
+    /// The name of the thing that contains a relative path.
     Relative(String),
-    /// A variable that the job sets, and that a pool launcher must not have.
+    /// The name of a variable that the job sets and that a pool launcher must not have.
     OwnVariable(String),
 }
 
@@ -87,8 +89,8 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// The key of the launcher that this job may take. `launch` is the job's, `bare` that of
-/// [`without_job`].
+/// The key of the launcher that this job may take. `launch` is the job's own launch, `bare` the
+/// launch of [`without_job`].
 pub fn key(assignment: &Assignment, launch: &Launch, bare: &Launch) -> Result<Key, Unfit> {
     let (options, _) = torchrun::ranks(assignment).ok_or(Unfit::NotPython)?;
     let program = launch.program.clone();
@@ -134,8 +136,8 @@ fn fixed(launch: &Launch) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What a pool launcher for the interpreter of this job is started as: the job without its script,
-/// its folder and its environment.
+/// The assignment with which a pool launcher for this job's interpreter is started: the job without
+/// its script, its folder and its environment.
 pub fn without_job(assignment: &Assignment, program: &str) -> Assignment {
     let (options, _) = torchrun::ranks(assignment).unwrap_or_default();
     let env = assignment
@@ -164,21 +166,22 @@ pub fn without_job(assignment: &Assignment, program: &str) -> Assignment {
     }
 }
 
-/// What the pool has and may have.
+/// What the pool has and what it may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Held<'a> {
-    /// Launchers that the operator allows.
+    /// The most launchers that the operator allows.
     pub limit: usize,
     pub launchers: &'a [Member],
-    /// What jobs here were started with, the newest first, each once.
+    /// The keys of the jobs that started here, the newest first, each once.
     pub used: &'a [Key],
-    /// When a job last started or ended here; none: never.
+    /// When a job last started or ended here. `None`: never.
     pub busy_at: Option<Timestamp>,
-    /// Space of the node.
+    /// Memory of the node.
     pub memory: Space,
-    /// What a launcher of the pool took when one was last measured; 0: not known.
+    /// What a launcher of the pool took when one was last measured, in bytes. 0: not known.
     pub size: u64,
-    /// Bytes that all launchers of this node may take, and what those of jobs take.
+    /// Bytes that all launchers of this node may take together, and bytes that the launchers of
+    /// jobs take.
     pub bytes_max: Option<u64>,
     pub bytes_of_jobs: u64,
 }
@@ -188,7 +191,7 @@ pub struct Member {
     pub number: u32,
     pub key: Key,
     pub started_at: Timestamp,
-    /// What it takes; none while it is starting.
+    /// What the launcher takes. `None`: it is starting.
     pub bytes: Option<u64>,
 }
 
@@ -196,19 +199,19 @@ pub struct Member {
 pub struct Plan {
     pub start: Option<Key>,
     pub end: Vec<(u32, Cause)>,
-    /// When to ask again if nothing changes before.
+    /// When to call [`plan`] again if nothing changes before.
     pub look_again: Option<Timestamp>,
 }
 
 /// Why a launcher of the pool ends without a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Jobs here use other interpreters now.
+    /// Jobs on this node use other interpreters now.
     Unused,
     Old,
     /// Too little of the node's memory is available.
     MemoryLow,
-    /// All launchers of the node take more than they may.
+    /// All launchers of the node together take more memory than they may.
     TooMuch,
 }
 
@@ -227,7 +230,7 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
     let mut plan = Plan::default();
     let mut wanted = wanted(held);
     let mut bytes = held.bytes_of_jobs;
-    // Launchers for what was used last are kept first.
+    // Keep launchers for the most recently used keys first.
     let mut members: Vec<&Member> = held.launchers.iter().collect();
     members.sort_by_key(|member| {
         (
@@ -265,7 +268,7 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
     let starting = held.launchers.iter().any(|member| member.bytes.is_none());
     let full = held.bytes_max.is_some_and(|most| bytes + held.size > most);
     let low = held.memory.available < held.memory.total / RESERVE * 2;
-    // A launcher that ends in this turn is replaced in a later one, when its memory is free.
+    // A launcher that ends in this turn is replaced in a later turn, when its memory is free.
     if starting || full || low || !plan.end.is_empty() {
         return plan;
     }
@@ -278,8 +281,7 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
     plan
 }
 
-/// One launcher for each of the newest interpreters, and what is left of the limit for the newest
-/// of them.
+/// One launcher for each of the newest keys, and the rest of the limit for the newest of them.
 fn wanted<'a>(held: &Held<'a>) -> Vec<&'a Key> {
     let mut wanted: Vec<&Key> = held.used.iter().take(held.limit).collect();
     if let Some(newest) = held.used.first() {

@@ -1,23 +1,25 @@
-//! How far this node's wall clock is from the coordinator's, by the answers to its heartbeats. For
-//! people, whose logs do not fit together otherwise: nothing is decided by a wall clock.
+//! Measures how far this node's wall clock is from the coordinator's, by the answers to its
+//! heartbeats. This helps people whose logs otherwise do not fit together; Muster decides nothing
+//! by a wall clock.
 //!
-//! The answer was stamped between question and answer, as they are by this node's clock. What lies
-//! outside that is skew beyond doubt; how long the answer took is none.
+//! The coordinator stamps its answer after the question was sent and before the answer arrives. If
+//! the stamp lies outside these two times of this node's clock, the distance is certainly skew. The
+//! duration of the round trip is never counted as skew.
 
-/// What it was last said to be; told anew only when it is another, since an answer comes every
-/// second.
+/// The skew that was reported last. It is reported again only after a change, because an answer
+/// comes every second.
 #[derive(Clone, Debug, Default)]
 pub struct Skew {
     told_ms: i64,
 }
 
-/// Round trips differ by milliseconds, and a report for each would be noise.
+/// Smaller changes are not reported: round trips differ by milliseconds.
 const NEWS_MS: u64 = 250;
 
 impl Skew {
-    /// Milliseconds by which this node is ahead (below 0: behind), if that is news. All times are
-    /// Unix microseconds: the question sent and the answer heard by this node's clock, the stamp by
-    /// the coordinator's.
+    /// By how many milliseconds this node is ahead (negative: behind), if that is news. All times
+    /// are Unix microseconds: `sent` and `heard` by this node's clock, `stamp` by the
+    /// coordinator's.
     pub fn hear(&mut self, sent: u64, stamp: u64, heard: u64) -> Option<i64> {
         let apart = match (sent.checked_sub(stamp), stamp.checked_sub(heard)) {
             (Some(ahead), _) => i64::try_from(ahead).unwrap_or(i64::MAX),

@@ -1,10 +1,10 @@
-//! For which jobs this node keeps a launcher, and when that may import what the job imports.
+//! Decides for which jobs this node keeps a launcher, and when the launcher may import what the job
+//! imports.
 //!
-//! A launcher lives for as long as its job has anything on this node, and [`LINGER`] longer:
-//! between two generations is the moment it is for. While a job starts, nothing beside it may take
-//! time from it, so whatever is done for the generations to come waits until it trains. For a job
-//! that is about to come, a launcher is started at once: the job trains elsewhere until this node
-//! is ready.
+//! A launcher lives as long as its job has a run on this node, and [`LINGER`] longer, because it is
+//! needed between two generations. While a job starts, nothing beside it may take processor time
+//! from it. So all work for later generations waits until the job trains. A launcher for a job that
+//! is about to come is started at once: until this node is ready, the job trains elsewhere.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,30 +18,30 @@ use crate::{
     time::Timestamp,
 };
 
-/// A script that shows no steps counts as training this long after its ranks have started: an
+/// If a script shows no steps, it counts as training this long after its ranks have started. An
 /// import takes 2 to 5 s here.
 pub const STEPLESS: Duration = Duration::from_secs(5);
 
-/// Between two generations there may be nothing of a job here, while it waits for its restart: 1 s,
-/// and twice as long with each in a row. Four of these are waited for; what is longer than that has
-/// lost more than an import.
+/// Between two generations a job may have no run here, while it waits for its restart: 1 s, and
+/// twice as long with each restart in a row. This covers the first four of these waits (1, 2, 4 and
+/// 8 s). After a longer wait, the job has lost more than an import anyway.
 pub const LINGER: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Jobs that have something here whose lane uses launchers.
+    /// Jobs that have a run here whose lane uses launchers.
     pub here: BTreeSet<JobUid>,
-    /// The newest runs of these jobs, as far as they train.
+    /// The newest runs of these jobs, if they train.
     pub train: Vec<RunId>,
-    /// Jobs that have nothing here yet and need a launcher.
+    /// Jobs that have no run here yet and need a launcher.
     pub warm: Vec<JobUid>,
-    /// Jobs whose launcher is of no use any more.
+    /// Jobs whose launcher is not needed any more.
     pub end: Vec<JobUid>,
-    /// When to ask again if nothing changes before.
+    /// When to call [`plan`] again if nothing changes before.
     pub look_again: Option<Timestamp>,
 }
 
-/// What this node has and is told, as far as launchers depend on it.
+/// The facts about this node on which launchers depend.
 #[derive(Clone, Debug)]
 pub struct Held<'a> {
     /// The runs whose lane is known.
@@ -50,7 +50,7 @@ pub struct Held<'a> {
     pub starting: BTreeSet<JobUid>,
     /// Jobs that are about to come.
     pub coming: &'a BTreeSet<JobUid>,
-    /// Jobs that have a launcher or are about to, and when they were last here.
+    /// Jobs that have a launcher or will have one soon, and when they were last here.
     pub launchers: &'a BTreeMap<JobUid, Timestamp>,
 }
 
@@ -108,7 +108,8 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
     plan
 }
 
-/// Whether anything here starts or falls, so that nothing beside it may take time from it.
+/// Whether any run here is starting or ending, so that nothing beside it may take processor time
+/// from it.
 pub fn is_busy(now: Timestamp, reports: &[RunReport]) -> bool {
     reports.iter().any(|run| match run.phase {
         RunPhase::Preparing | RunPhase::Ready | RunPhase::Stopping => true,
@@ -120,7 +121,7 @@ pub fn is_busy(now: Timestamp, reports: &[RunReport]) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Training {
     Yes,
-    /// From then on, if nothing changes before.
+    /// It trains from this time on, if nothing changes before.
     From(Timestamp),
     No,
 }
@@ -136,8 +137,8 @@ fn training(now: Timestamp, run: &RunReport) -> Training {
     {
         return Training::No;
     }
-    // In a world where only rank 0 prints, the others never show a step: one that does speaks for
-    // its node.
+    // In many jobs only rank 0 prints, and the others never show a step. So one rank that shows a
+    // step stands for its node.
     if run.ranks.iter().any(|rank| rank.first_step_at.is_some()) {
         return Training::Yes;
     }
@@ -200,7 +201,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp(3_000_000);
 
-    /// Where nothing is about to come.
+    /// The plan if no job is about to come.
     fn plan(
         now: Timestamp,
         runs: &[(RunReport, Lane)],

@@ -1,9 +1,9 @@
-//! From an assignment to the process that starts its workers: torchrun's flags and the complete
+//! Turns an assignment into the process that starts its workers: torchrun's flags and the complete
 //! environment.
 //!
-//! One generation is one static torchrun per node with exact N and rank, no restarts of its own,
-//! and a store that is served for it. What each variable is for, and since which torch, stands
-//! beside it; versions read are 2.4 to 2.15.
+//! One generation is one static torchrun on each node with exact N and rank, without restarts of
+//! its own, and with a TCPStore that Muster serves. The purpose of each variable, and the first
+//! version of torch that knows it, is beside it. Versions 2.4 to 2.15 were read.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The process that starts one node's workers. Its environment is complete: nothing else reaches
-/// them.
+/// the workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     pub program: String,
@@ -28,39 +28,39 @@ pub struct Launch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     pub node: NodeName,
-    /// What the node is: its address, interfaces and GPUs decide what NCCL is told.
+    /// The node's report. Its address, interfaces and GPUs decide NCCL's variables.
     pub report: NodeReport,
-    /// The run's directory, where its runner listens and the shim lies.
+    /// The run's directory, which holds the runner's socket and the shim.
     pub run_dir: String,
-    /// The agent's own environment, of which a launch takes a few.
+    /// The agent's own environment. A launch takes only a few variables from it.
     pub env: BTreeMap<String, String>,
 }
 
-/// Names the run's directory in the environment of all its processes.
+/// The variable that names the run's directory in all its processes.
 pub const RUN_DIR: &str = "MUSTER_RUN_DIR";
 
-/// From this torch on torchrun at node rank 0 forgives that it cannot bind the store's port because
+/// From this version on, torchrun at node rank 0 ignores that it cannot bind the store's port if
 /// the store is on its own host.
 pub const FORGIVES_BIND: (u32, u32) = (2, 7);
 
 /// Where the ranks of a generation meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meeting<'a> {
-    /// At the store that Muster serves for it.
+    /// At the TCPStore that Muster serves for the generation.
     Served(&'a Endpoint),
     /// At a store of torchrun's own: see [`alone`].
     Own,
 }
 
-/// Whether torchrun must bring a store of its own: below [`FORGIVES_BIND`] its node rank 0 cannot
-/// share a host with ours, and a world of one node has no other host. Nobody else has to find that
-/// store, so nothing is lost but the news of who has arrived.
+/// Whether torchrun must bring a store of its own. Before [`FORGIVES_BIND`] its node rank 0 cannot
+/// share a host with ours, and a world of one node has no other host. No other node has to find
+/// that store, so Muster only loses the knowledge of which ranks have joined.
 pub fn alone(assignment: &Assignment, torch: (u32, u32)) -> bool {
     assignment.node_count == 1 && torch < FORGIVES_BIND
 }
 
-/// How `assignment` is started on this node, meeting the others at `meeting`. The error is for the
-/// user.
+/// The process that starts `assignment` on this node, to meet the others at `meeting`. The error is
+/// for the user.
 pub fn launch(
     assignment: &Assignment,
     meeting: Meeting<'_>,
@@ -76,7 +76,8 @@ pub fn launch(
             format!("--master-port={}", store.port),
             format!("--node-rank={}", assignment.node_rank),
         ]),
-        // What its --standalone stands for. Port 0: it binds one that is free and tells its ranks.
+        // The meaning of torchrun's --standalone. With port 0 it binds a free port and tells its
+        // ranks.
         Meeting::Own => args.extend([
             "--rdzv-backend=c10d".to_owned(),
             "--rdzv-endpoint=localhost:0".to_owned(),
@@ -86,9 +87,9 @@ pub fn launch(
         format!("--rdzv-id={}", assignment.rendezvous),
         format!("--nnodes={}", assignment.node_count),
         format!("--nproc-per-node={}", assignment.proc_per_node),
-        // Restarting is the coordinator's business: there is one brain.
+        // Only the coordinator decides about restarts.
         "--max-restarts=0".to_owned(),
-        // Its default was 5 s below torch 2.4.
+        // The default was 5 s before torch 2.4.
         "--monitor-interval=0.1".to_owned(),
     ]);
     let (worker, options) = match entry {
@@ -141,8 +142,8 @@ pub fn launch(
     })
 }
 
-/// The arguments of the ranks themselves, without torchrun: interpreter options, and a script with
-/// its arguments or `-m` with a module's. None: not Python.
+/// The arguments of the ranks themselves, without torchrun: the interpreter's options, and a script
+/// (or `-m` and a module) with its arguments. `None`: the workers are not Python.
 pub fn ranks(assignment: &Assignment) -> Option<(Vec<String>, Vec<String>)> {
     match Entry::read(&assignment.command, &assignment.args).ok()? {
         Entry::Script {
@@ -161,8 +162,8 @@ pub fn ranks(assignment: &Assignment) -> Option<(Vec<String>, Vec<String>)> {
     }
 }
 
-/// What one rank executes where no torchrun does it for Muster: torchrun runs a script unbuffered
-/// as well.
+/// The command of one rank if Muster starts it without torchrun. It is unbuffered, as torchrun runs
+/// a script, too.
 pub fn rank_command(assignment: &Assignment) -> Vec<String> {
     match Entry::read(&assignment.command, &assignment.args) {
         Ok(Entry::Script {
@@ -184,19 +185,19 @@ pub fn rank_command(assignment: &Assignment) -> Vec<String> {
         ]
         .concat(),
         Ok(Entry::Program { program, args }) => [vec![program], args].concat(),
-        // Such a job was refused before.
+        // The coordinator refuses such a job.
         Err(_) => Vec::new(),
     }
 }
 
-/// torchrun's own arguments in a launch that executes it.
+/// torchrun's own arguments in a launch that executes torchrun.
 pub fn own_arguments(launch: &Launch) -> &[String] {
-    // After `-m torch.distributed.run`.
+    // They come after `-m torch.distributed.run`.
     launch.args.get(2..).unwrap_or_default()
 }
 
-/// What of a launch's environment is the same in every generation of a job on its node. A launcher
-/// may be started with it before the next generation is known.
+/// The part of a launch's environment that is the same in every generation of a job on its node. A
+/// launcher may be started with it before the next generation is known.
 pub fn lasting(launch: &Launch) -> BTreeMap<String, String> {
     const CHANGING: [&str; 7] = [
         "MASTER_ADDR",
@@ -207,7 +208,7 @@ pub fn lasting(launch: &Launch) -> BTreeMap<String, String> {
         "PYTHON_EXEC",
         "MUSTER_SHIM_DIR",
     ];
-    // Read when a process group is made, long after the launcher has handed them over.
+    // These are read when a process group is made, long after the launcher has handed them over.
     const READ_LATE: [&str; 6] = ["NCCL_", "TORCH_NCCL_", "GLOO_", "TP_", "FI_", "NODE_"];
     let changing = |name: &str| {
         CHANGING.contains(&name) || READ_LATE.iter().any(|prefix| name.starts_with(prefix))
@@ -220,7 +221,8 @@ pub fn lasting(launch: &Launch) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Who runs torchrun: the job's own interpreter, or for other programs the one its PATH names.
+/// The interpreter that runs torchrun: the job's own, or for other programs the one that its PATH
+/// names.
 fn interpreter(command: &[String], worker: &str) -> String {
     if command.is_empty() || is_python(worker) {
         worker.to_owned()
@@ -229,16 +231,17 @@ fn interpreter(command: &[String], worker: &str) -> String {
     }
 }
 
-/// The program that stands between torchrun and each rank; torchrun hides how a rank ended.
+/// The program between torchrun and each rank. It is needed because torchrun hides how a rank
+/// ended.
 struct Shim<'a> {
     path: String,
     program: &'a str,
     options: &'a [String],
 }
 
-/// Of the agent's own environment: who and where the user is, where programs and libraries lie.
-/// Everything else is the agent's business, or a trap: torchrun reads every flag from `PET_<FLAG>`,
-/// and a stale RANK or MASTER_ADDR changes what a script does.
+/// Variables of the agent's own environment that ranks get: the user, the locale, and the places of
+/// programs and libraries. Every other variable is the agent's own or does harm: torchrun reads
+/// every flag from `PET_<FLAG>`, and a stale RANK or MASTER_ADDR changes what a script does.
 const PASSED: [&str; 10] = [
     "PATH",
     "HOME",
@@ -271,8 +274,8 @@ fn environment(
         .filter(|(name, _)| passed(name))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
-    // What a job may change, and what it sets itself. The number of threads is among it: torchrun,
-    // left alone, prints eight lines about it.
+    // The values that a job may change, and its own variables. The number of threads is one of
+    // them; without it torchrun prints eight lines about it.
     env.extend(
         surroundings(assignment, site)
             .set()
@@ -281,37 +284,38 @@ fn environment(
     let mut ours = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
     ours("MUSTER_JOB", assignment.name.name.clone());
     ours("MUSTER_NAMESPACE", assignment.name.namespace.clone());
-    // The --rdzv-id is new in every generation as well: ranks get this as TORCHELASTIC_RUN_ID.
+    // The --rdzv-id is new in every generation, so ranks get this uid as TORCHELASTIC_RUN_ID
+    // instead.
     ours("MUSTER_JOB_UID", assignment.run.job.to_string());
     ours("MUSTER_GENERATION", assignment.run.generation.to_string());
     ours("MUSTER_NODE", site.node.to_string());
-    // torchrun is new in every generation and counts from 0: who starts a rank gives it this as
-    // TORCHELASTIC_RESTART_COUNT.
+    // torchrun is new in every generation and counts from 0. So the starter of a rank gives it this
+    // number as TORCHELASTIC_RESTART_COUNT.
     ours("MUSTER_RESTART_COUNT", assignment.restart_count.to_string());
     if let Meeting::Served(store) = meeting {
-        // With these three torchrun at node rank 0 forgives that it cannot bind the store's port on
-        // the store's own host (2.7).
+        // With these three variables torchrun at node rank 0 ignores that it cannot bind the
+        // store's port on the store's own host (2.7).
         ours("TORCHELASTIC_USE_AGENT_STORE", "True".into());
         ours("MASTER_ADDR", store.host.clone());
         ours("MASTER_PORT", store.port.to_string());
     }
-    // All nodes have the same number of ranks: torchrun need not exchange roles through the store
-    // (2.6).
+    // All nodes have the same number of ranks, so torchrun need not exchange roles through the
+    // store (2.6).
     ours("TORCH_ELASTIC_WORKER_IDENTICAL", "1".into());
-    // The one mark of a run that no other process on the machine carries, by which what is left of
-    // it is found.
+    // No other process on the machine has this variable with this value, so it is used to find what
+    // is left of a run.
     ours(RUN_DIR, site.run_dir.clone());
-    // torchrun runs this in place of the interpreter (1.13).
+    // torchrun runs this program instead of the interpreter (1.13).
     ours("PYTHON_EXEC", shim.path);
     ours("MUSTER_SHIM_DIR", site.run_dir.clone());
     ours("MUSTER_SHIM_PROGRAM", shim.program.to_owned());
     ours("MUSTER_SHIM_ARGS", json_array(shim.options));
-    // A log line is worth most before the crash.
+    // Write each log line at once: the lines right before a crash are the most useful ones.
     ours("PYTHONUNBUFFERED", "1".into());
     env
 }
 
-/// What NCCL, Gloo and the threads of torch are told on this node, and why.
+/// The variables of NCCL, Gloo and torch's threads on this node, with their reasons.
 pub fn surroundings(assignment: &Assignment, site: &Site) -> environment::Environment {
     let share = environment::Share {
         report: &site.report,
@@ -339,7 +343,7 @@ fn json_array(items: &[String]) -> String {
     format!("[{}]", quoted.collect::<Vec<_>>().join(","))
 }
 
-/// What torchrun is asked to run, read from a job's `command` and `args`.
+/// What a job's `command` and `args` ask torchrun to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// `python [options] script.py args`
@@ -361,7 +365,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// Reads `command` followed by `args` as a shell would run them. The error is for the user,
+    /// Reads `command` followed by `args`, as a shell would run them. The error is for the user,
     /// without the field's name.
     pub fn read(command: &[String], args: &[String]) -> Result<Entry, String> {
         let mut words = command.iter().chain(args).cloned();
@@ -398,7 +402,7 @@ impl Entry {
                         args: words.collect(),
                     });
                 }
-                // The interpreter's options that take a value of their own.
+                // These options of the interpreter take a value.
                 "-W" | "-X" | "--check-hash-based-pycs" => {
                     let value = words.next().ok_or_else(|| format!("{word} has no value"))?;
                     options.extend([word, value]);

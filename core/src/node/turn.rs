@@ -1,4 +1,4 @@
-//! Desired against actual: the rules by which a node obeys.
+//! Compares desired with actual state: the rules by which a node obeys.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,10 +20,10 @@ use crate::{
 
 mod overtaken;
 
-/// One thing the agent learnt.
+/// One fact that the agent has learnt.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// The agent has just started and found these runs. Comes first, once.
+    /// The agent has just started and found these runs. It is the first input, and comes once.
     Restarted(Vec<Found>),
     /// The coordinator accepted the session.
     Welcome {
@@ -31,13 +31,13 @@ pub enum Input {
         epoch: NodeEpoch,
     },
     Desired(Desired),
-    /// A runner said how its group is.
+    /// A runner has reported the status of its group.
     Runner {
         run: RunId,
         status: GroupStatus,
     },
-    /// A runner is gone without a record of its group's end; since `at`, nothing it started is
-    /// left.
+    /// A runner is gone without a record of its group's end. At `at` nothing that it had started
+    /// was left.
     RunnerLost {
         run: RunId,
         exits: Vec<SeenExit>,
@@ -48,47 +48,47 @@ pub enum Input {
         run: RunId,
         reason: String,
     },
-    /// The ledger that was to be saved is on disk.
+    /// The ledger of [`Effect::SaveLedger`] is on disk.
     Saved,
 }
 
-/// One thing the agent shall do; all of a turn in this order.
+/// One action for the agent. It executes all effects of a turn in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Persist this, and say [`Input::Saved`] when it is on disk; if it cannot be written, try
-    /// again. What follows from it comes then.
+    /// Persist this ledger, and send [`Input::Saved`] when it is on disk. If it cannot be written,
+    /// try again. The effects that depend on it come after that input.
     SaveLedger(Box<Ledger>),
-    /// Bring the runner up, with a store if the assignment hosts it.
+    /// Bring the runner up, with a TCPStore if the assignment hosts it.
     Hold {
         assignment: Box<Assignment>,
         term: Term,
     },
-    /// Start the workers. The shell keeps an order until the runner has it; after a restart of the
-    /// agent it comes again.
+    /// Start the workers. The agent keeps this order until the runner has it. After a restart of
+    /// the agent the order comes again.
     Start {
         assignment: Box<Assignment>,
         store: Endpoint,
     },
-    /// End the group; a shorter grace may follow.
+    /// End the group. Another stop with a shorter grace period may follow.
     Stop {
         run: RunId,
         grace: Duration,
         reason: String,
     },
-    /// The end is recorded elsewhere: the runner may go.
+    /// The coordinator has recorded the end, so the runner may go.
     Release { run: RunId },
     /// Remove what runs of this job, up to this generation, have left on disk.
     Purge { run: RunId },
-    /// End the session with the coordinator: it is behind what this node has obeyed.
+    /// End the session: the coordinator knows less than this node has obeyed.
     EndSession(Alarm),
-    /// For a person: something that must not happen did, and was not obeyed.
+    /// Tell a person that something happened that must not happen. It was not obeyed.
     Alarm(Alarm),
 }
 
-/// What was not obeyed, and why.
+/// A message that was not obeyed, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alarm {
-    /// The run in question, if one alone.
+    /// The run that the message is about. `None`: it is not about a single run.
     pub run: Option<RunId>,
     pub why: Objection,
 }
@@ -104,7 +104,7 @@ pub struct Node {
     ledger: Ledger,
     runs: BTreeMap<RunId, Run>,
     desired: Option<Desired>,
-    /// Runs of the current desired state that are not obeyed.
+    /// Runs of the current desired state that this node does not obey.
     objected: BTreeSet<RunId>,
     unsaved: Unsaved,
 }
@@ -124,14 +124,14 @@ impl Node {
         &self.ledger.node
     }
 
-    /// What this node has promised, part of which may still be on its way to the disk. A hello says
-    /// all of it: to a coordinator that knows less its store is an old copy, and else it would give
-    /// out numbers again that are promised here.
+    /// The promises of this node. Some of them may still be on their way to the disk, but a hello
+    /// names them all. If the coordinator knows less, its store is an old copy, and it would
+    /// otherwise give out numbers again that this node has promised to.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// Takes one input and says what is to be done.
+    /// Takes one input and returns the actions that follow.
     pub fn turn(&mut self, now: Timestamp, input: Input) -> Turn {
         let mut work = Work::default();
         let saved = matches!(input, Input::Saved);
@@ -192,7 +192,7 @@ impl Node {
         Turn { effects }
     }
 
-    /// What the coordinator says of this node's Kubernetes object.
+    /// The labels of this node's Kubernetes object that the coordinator has sent.
     pub fn object_labels(&self) -> Labels {
         self.desired
             .as_ref()
@@ -200,8 +200,8 @@ impl Node {
             .unwrap_or_default()
     }
 
-    /// Every run this node holds, alive or not, as far as it may be told: what follows from a
-    /// promise is told once that is on disk.
+    /// Reports of every run that this node holds, alive or not. A report that follows from a
+    /// promise is withheld until the promise is on disk.
     pub fn reports(&self) -> Vec<RunReport> {
         let report = |id: &RunId| match self.unsaved.in_place_of(id) {
             Some(told) => told.clone(),
@@ -216,7 +216,7 @@ impl Node {
             .map(|run| run.report(id, self.in_the_way(id, run).is_empty()))
     }
 
-    /// Runs of which this node says that they are over.
+    /// The runs that this node reports as over.
     pub fn runs_over(&self) -> impl Iterator<Item = &RunId> {
         let over =
             |(id, run): &(&RunId, &Run)| run.is_over() && self.unsaved.in_place_of(id).is_none();
@@ -237,10 +237,10 @@ impl Node {
         }
     }
 
-    /// Takes over a desired state, run by run: what is older or contradicts what was obeyed is left
-    /// aside with its reason.
+    /// Accepts a desired state, run by run. A run that is older than, or contradicts, what was
+    /// obeyed is skipped with its reason.
     fn accept(&mut self, mut desired: Desired, now: Timestamp, work: &mut Work) {
-        // Ascending generations: of two that contradict each other the newer one counts.
+        // In ascending order of generations, so that of two contradicting ones the newer wins.
         desired.runs.sort_by(|a, b| a.run.cmp(&b.run));
         self.objected.clear();
         for wanted in &desired.runs {
@@ -250,8 +250,8 @@ impl Node {
                     self.accept_assignment(assignment, Some(store), work)
                 }
                 Target::Stopped { .. } if !self.runs.contains_key(&wanted.run) => {
-                    // Never heard of it, or its start was lost on the way: from now on it never
-                    // will start, so it is dead.
+                    // The run never came here, or its start was lost on the way. It can never start
+                    // from now on, so it is dead.
                     work.save_if(self.ledger.end(&wanted.run), &wanted.run, None);
                     let dead = GroupStatus {
                         phase: GroupPhase::Dead,
@@ -270,8 +270,8 @@ impl Node {
             };
             if let Err(why) = verdict {
                 self.objected.insert(wanted.run.clone());
-                // An end that the coordinator has not heard of yet is the usual case after a
-                // reconnect, not an alarm.
+                // After a reconnect the coordinator usually has not heard of an end yet. That is
+                // not an alarm.
                 if !matches!(why, Objection::Over(_)) {
                     work.effects.push(Effect::Alarm(Alarm {
                         run: Some(wanted.run.clone()),
@@ -299,7 +299,8 @@ impl Node {
                 format!("generation {generation} has ended on this node and is not started twice"),
             );
         }
-        // One that is found here already, although the ledger does not know it, was told of.
+        // A run that is here already, although the ledger does not know it, has been reported
+        // before.
         let told = self.report(run);
         work.save_if(verdict?, run, told);
         if self.ledger.was_started(run) && !self.runs.contains_key(run) {
@@ -319,7 +320,7 @@ impl Node {
         self.runs.insert(run.clone(), refused);
     }
 
-    /// Emits what is missing between what shall be and what is.
+    /// Emits the effects that are missing between desired and actual state.
     fn reconcile(&mut self, work: &mut Work) {
         let Some(desired) = self.desired.take() else {
             return;
@@ -342,9 +343,9 @@ impl Node {
         self.desired = Some(desired);
     }
 
-    /// Ends what the ledger says is over here and what is held all the same: the agent died after
-    /// it had written that down and before it had done it. Nobody would start it any more, and the
-    /// coordinator must hear that.
+    /// Ends a run that the node still holds although the ledger says that it is over. The agent
+    /// died after it had written that and before it had ended the run. Nobody would start the run
+    /// any more, and the coordinator must hear that.
     fn carry_through(&mut self, id: &RunId, work: &mut Work) {
         let Some(run) = self.runs.get_mut(id).filter(|_| self.ledger.is_ended(id)) else {
             return;
@@ -363,7 +364,7 @@ impl Node {
         }
     }
 
-    /// Has the runner of a job's newest generation brought up, and everything older of that job
+    /// Has the runner of a job's newest generation brought up, and every older run of that job
     /// stopped.
     fn prepare(&mut self, assignment: &Assignment, desired: &Desired, work: &mut Work) {
         let id = &assignment.run;
@@ -407,8 +408,8 @@ impl Node {
         }
     }
 
-    /// Starts the workers once nothing stands in the way. Never twice: a runner that has started
-    /// shows it and does not hold.
+    /// Starts the workers once no other run prevents it, and never twice: a runner that has started
+    /// its group reports that it does not hold.
     fn start(&mut self, assignment: &Assignment, store: &Endpoint, work: &mut Work) {
         let id = &assignment.run;
         let Some(run) = self.runs.get(id) else { return };
@@ -436,7 +437,8 @@ impl Node {
             return;
         };
         match &run.state {
-            // Nothing came up yet. What may still come up holds, and is stopped when it says so.
+            // Nothing is up yet. A runner that still comes up holds, and is stopped when it
+            // reports.
             State::Waiting { .. } | State::Refused(_) => {}
             State::Up(_) if run.is_over() => {}
             State::Up(_) => {
@@ -448,8 +450,8 @@ impl Node {
         }
     }
 
-    /// Lets go of a run whose end is recorded. One that lives is not let go of, whatever the
-    /// coordinator believes.
+    /// Lets go of a run whose end is recorded. A run that lives is kept, whatever the coordinator
+    /// believes.
     fn forget(&mut self, id: &RunId, purge: bool, work: &mut Work) {
         if !self.runs.get(id).is_some_and(Run::is_over) {
             return;
@@ -462,8 +464,8 @@ impl Node {
         }
     }
 
-    /// Has what is left of a job removed, unless something of it still lives here: its end will
-    /// bring the next occasion.
+    /// Has the rest of a job removed, unless a run of it still lives here. The end of that run is
+    /// the next occasion.
     fn purge(&self, id: &RunId, work: &mut Work) {
         let of_job = |(other, run): (&RunId, &Run)| {
             other.job == id.job && other.generation <= id.generation && !run.is_over()
@@ -473,7 +475,7 @@ impl Node {
         }
     }
 
-    /// Runs that must be dead before this one may start: older ones of its job, and whoever holds
+    /// Runs that must be dead before this one may start: older ones of its job, and those that hold
     /// one of its GPUs.
     fn in_the_way(&self, id: &RunId, run: &Run) -> Vec<RunId> {
         let stands = |other: &RunId, theirs: &Run| {
@@ -497,7 +499,7 @@ impl Node {
 impl Run {
     fn hear(&mut self, status: GroupStatus) {
         match &self.state {
-            // Death is final; a refused run keeps its reason.
+            // Death is final, and a refused run keeps its reason.
             State::Refused(_) => {}
             State::Up(known) if known.phase == GroupPhase::Dead => {}
             _ => self.state = State::Up(status),
@@ -513,7 +515,7 @@ impl Run {
         self.state = State::Up(status);
     }
 
-    /// Whether its workers may be there: it was started, or nobody can say.
+    /// Whether its workers may live: they were started, or nobody can tell.
     fn may_run(&self) -> bool {
         match &self.state {
             State::Waiting { alive } => *alive,
@@ -531,8 +533,8 @@ struct Work {
 }
 
 impl Work {
-    /// If the ledger has changed in what it says of this run: it is to be saved before anything new
-    /// is told of the run. `told`: what was.
+    /// If the ledger has changed about this run, it must be saved before anything new is reported
+    /// about the run. `told`: the last report.
     fn save_if(&mut self, changed: bool, run: &RunId, told: Option<RunReport>) {
         if changed {
             self.save = true;

@@ -1,9 +1,9 @@
-//! What waits until the ledger is on disk (DESIGN R2): effects that follow from a promise, and
-//! reports that speak of one.
+//! Effects and reports that wait until the ledger is on disk, because they follow from a promise in
+//! it.
 //!
-//! The brain goes on meanwhile, however slow the disk is: it hears its runners, and what they say
-//! is reported. While one write of the ledger is under way, everything that comes to wait is
-//! covered by the next one, so that a slow disk is asked for few writes.
+//! The node goes on meanwhile, however slow the disk is: it hears its runners, and their news is
+//! reported. While one write of the ledger is under way, everything that starts to wait is covered
+//! by the next write. So a slow disk gets few writes.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,14 +12,15 @@ use crate::{
     run::{RunId, RunReport},
 };
 
-/// What was last told of runs of which something new may not be told yet; `None`: nothing.
+/// The last reports of runs about which nothing new may be reported yet. `None`: the run was not
+/// reported before.
 pub(super) type Untold = BTreeMap<RunId, Option<RunReport>>;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unsaved {
-    /// A write is under way, and so many of those that wait are covered by it.
+    /// A write is under way. The number says how many of the waiting entries it covers.
     writing: Option<usize>,
-    /// One for each turn that changed the ledger, in order.
+    /// One entry for each turn that changed the ledger, in order.
     waiting: VecDeque<Waiting>,
 }
 
@@ -30,8 +31,8 @@ struct Waiting {
 }
 
 impl Unsaved {
-    /// Takes the effects of a turn and returns those that are to be executed now. `untold`: the
-    /// turn changed the ledger, and of these runs nothing new may be told.
+    /// Takes the effects of a turn and returns those that may be executed now. `untold`: the turn
+    /// changed the ledger, and nothing new may be reported about these runs.
     pub(super) fn queue(
         &mut self,
         effects: Vec<Effect>,
@@ -57,13 +58,13 @@ impl Unsaved {
         now
     }
 
-    /// Whether an effect of this turn follows from what is not on disk, or from an effect that
-    /// waits.
+    /// Whether an effect of this turn follows from something that is not on disk, or from an effect
+    /// that waits.
     fn must_wait(&self, effect: &Effect, saves: bool) -> bool {
         match effect {
-            // These are about the session and for people: nothing of them must be remembered.
+            // These effects concern the session or people, so nothing of them must be remembered.
             Effect::EndSession(_) | Effect::Alarm(_) | Effect::SaveLedger(_) => false,
-            // A stop alone needs no memory, but it does not overtake the start of the same run.
+            // A stop alone needs no memory, but it must not overtake the start of the same run.
             Effect::Stop { run, .. } => {
                 saves || self.waiting.iter().any(|waiting| waiting.concerns(run))
             }
@@ -74,7 +75,7 @@ impl Unsaved {
         }
     }
 
-    /// The ledger that was to be written is on disk. Returns what waited for it.
+    /// The ledger is on disk. Returns the effects that waited for it.
     pub(super) fn saved(&mut self) -> Vec<Effect> {
         let Some(covers) = self.writing.take() else {
             return Vec::new();
@@ -85,8 +86,8 @@ impl Unsaved {
             .collect()
     }
 
-    /// Something new of this run may not be told before everything that waits is on disk. `told`:
-    /// what was.
+    /// Nothing new may be reported about this run before everything that waits is on disk. `told`:
+    /// the last report.
     pub(super) fn withhold(&mut self, run: &RunId, told: Option<RunReport>) {
         if let Some(last) = self.waiting.back_mut() {
             last.untold.entry(run.clone()).or_insert(told);
@@ -101,7 +102,8 @@ impl Unsaved {
         Some(Effect::SaveLedger(Box::new(ledger.clone())))
     }
 
-    /// What is to be told of a run in place of what is; `None`: what is may be told.
+    /// The report to send about a run instead of its present state. `None`: the present state may
+    /// be reported.
     pub(super) fn in_place_of(&self, run: &RunId) -> Option<&Option<RunReport>> {
         self.waiting
             .iter()

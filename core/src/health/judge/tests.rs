@@ -418,7 +418,7 @@ fn each_counter_of_a_port_and_of_memory_has_its_own_measure() {
             .map(|(_, severity)| severity)
             .collect::<Vec<_>>()
     };
-    // In 15 seconds: allowed, and one more. Where nothing is allowed, one is too many.
+    // 15 seconds: the allowed number of errors, and one more. If none is allowed, one is too many.
     for (check, allowed, severity) in [
         ("port-buffer-overruns", 0, Severity::Drain),
         ("port-integrity-errors", 0, Severity::Drain),
@@ -440,7 +440,7 @@ fn each_counter_of_a_port_and_of_memory_has_its_own_measure() {
             allowed + 1
         );
     }
-    // Its window is a minute: of four looks.
+    // The window is a minute, which is four looks.
     assert_eq!(looks("port-link-recoveries", 1), []);
     assert_eq!(looks("port-link-recoveries", 2), [Severity::Warn]);
 }

@@ -4,7 +4,7 @@ use crate::node_report::{
     network::{Interface, Port},
 };
 
-/// A node with eight H100 behind NVSwitch and as many InfiniBand adapters, all well.
+/// A healthy node with eight H100 behind NVSwitch and eight InfiniBand adapters.
 pub(crate) fn dgx() -> NodeReport {
     let mut report = NodeReport {
         address: "10.0.0.1".into(),
@@ -33,7 +33,7 @@ pub(crate) fn dgx() -> NodeReport {
             rate_gbps: 400,
             ..Port::default()
         };
-        // Listed backwards: rails are not the order of names.
+        // Listed backwards, because rails are not in the order of names.
         report.network.rdma.push(RdmaDevice {
             name: format!("mlx5_{}", 7 - i),
             pci: format!("0000:{i:02x}:00.0"),
@@ -79,7 +79,7 @@ fn uuids() -> Vec<String> {
     (0..8).map(|i| format!("GPU-{i}")).collect()
 }
 
-/// The profile of a gang of such nodes, one a report.
+/// The profile of a gang with one such node for each report.
 fn of(reports: &[NodeReport]) -> (Profile, Vec<Mismatch>) {
     let nodes: Vec<NodeName> = (1..=reports.len())
         .map(|i| NodeName::from(format!("n{i}")))

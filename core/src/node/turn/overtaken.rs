@@ -1,10 +1,10 @@
-//! Effects that waited for the disk while the node was told something newer.
+//! Effects that waited for the disk while the node received something newer.
 
 use super::{Effect, GroupPhase, GroupStatus, Node, RunId, State, Timestamp};
 
 impl Node {
-    /// Without what would bring up or start a generation that is not its job's newest any more.
-    /// Such a run has no workers and gets none: it is over.
+    /// Drops the effects that would bring up or start a generation that is no longer its job's
+    /// newest. Such a run has no workers and gets none, so it is over.
     pub(super) fn not_overtaken(&mut self, effects: Vec<Effect>, now: Timestamp) -> Vec<Effect> {
         let mut left = Vec::new();
         for effect in effects {

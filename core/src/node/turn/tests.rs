@@ -1,4 +1,5 @@
-//! Rules by hand-moved time, then random histories with crashes against a simulated machine.
+//! The rules with a clock that the test moves by hand, then random histories with crashes on a
+//! simulated machine.
 
 use proptest::{collection, prelude::*};
 
@@ -89,8 +90,8 @@ fn node() -> Node {
     node
 }
 
-/// What follows from an input where every write of the ledger succeeds at once; without those, of
-/// which there is one at most.
+/// The effects of an input if every write of the ledger succeeds at once. The writes themselves
+/// (one at most) are left out.
 fn told(node: &mut Node, input: Input) -> Vec<Effect> {
     let is_save = |effect: &Effect| matches!(effect, Effect::SaveLedger(_));
     let mut effects = node.turn(NOW, input).effects;
@@ -597,7 +598,7 @@ struct Machine {
     node: Node,
     disk: Ledger,
     groups: BTreeMap<RunId, Group>,
-    /// The content under which each run was first held.
+    /// The assignment with which each run was first held.
     content: BTreeMap<RunId, Assignment>,
 }
 
@@ -616,16 +617,16 @@ impl Group {
 enum Event {
     Welcome(u64, u64),
     Desired(u64, u64, Vec<(u8, u64, u8)>),
-    /// The runner of a run says how it is.
+    /// The runner of a run reports its status.
     Speak(u8, u64),
-    /// A group goes on by itself: stopping ends in death, running may fail.
+    /// A group goes on by itself: a stopping one dies, a running one may fail.
     Progress(u8, u64),
     Vanish(u8, u64),
     RefuseStart(u8, u64),
     Crash,
 }
 
-/// Jobs, generations and stamps are few, so that they meet.
+/// There are few jobs, generations and stamps, so that they meet often.
 fn event() -> impl Strategy<Value = (Event, usize)> {
     let id = || (0..2u8, 1..4u64);
     let desired = (
@@ -642,7 +643,7 @@ fn event() -> impl Strategy<Value = (Event, usize)> {
         1 => id().prop_map(|(job, generation)| Event::RefuseStart(job, generation)),
         1 => Just(Event::Crash),
     ];
-    // How many effects are executed before the agent is killed; most often all.
+    // The number of effects that are executed before the agent is killed. Mostly all of them.
     (event, prop_oneof![9 => Just(usize::MAX), 1 => 0..4usize])
 }
 
@@ -838,7 +839,7 @@ impl Machine {
         }
     }
 
-    /// The agent dies; runners go on; the next agent reads the ledger and looks around.
+    /// The agent dies, and its runners go on. The next agent reads the ledger and looks around.
     fn crash(&mut self) {
         self.node = Node::new(self.disk.clone());
         let found = |(run, group): (&RunId, &Group)| {

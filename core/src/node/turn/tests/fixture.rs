@@ -1,4 +1,4 @@
-//! Assignments and orders like those that come down the session.
+//! Assignments and orders like those that a session brings.
 
 use super::*;
 

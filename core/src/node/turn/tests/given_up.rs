@@ -1,11 +1,12 @@
-//! A run that was given up, by an agent that died before it had ended what it held (found by the
-//! world in seed 685149).
+//! A run that was given up by an agent that died before it had ended the run (found by the world in
+//! seed 685149).
 
 use super::*;
 
 const WHY: &str = "it was given up on this node before its agent was started anew";
 
-/// The agent has noted that the run is over here, and died; the next one finds its group as it was.
+/// The agent has noted that the run is over here, and then died. The next agent finds the group
+/// unchanged.
 fn given_up(found: FoundState) -> Node {
     let mut before = node();
     wants(&mut before, vec![running("a", 1)]);

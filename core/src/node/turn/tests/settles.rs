@@ -1,14 +1,14 @@
-//! A node starts what it is told to start in the end, whatever has happened before.
+//! In the end a node starts the run that it is asked to start, whatever happened before.
 
 use super::*;
 
 impl Machine {
-    /// Whatever has happened: once a newer generation is asked for, again and again, and nothing
-    /// goes wrong any more, it runs.
+    /// If a newer generation is asked for again and again, and nothing fails any more, then it
+    /// runs, whatever happened before.
     pub(super) fn settles_on_what_it_is_told(&mut self) {
         const LATEST: u64 = 9;
-        // The older generation is stopped and dies, the newer one is held and started; each takes a
-        // round or two.
+        // The older generation is stopped and dies, and the newer one is held and started. Each
+        // step takes a round or two.
         const ROUNDS: usize = 8;
         self.happen(Event::Welcome(LATEST, LATEST), usize::MAX);
         for _ in 0..ROUNDS {
@@ -38,5 +38,5 @@ impl Machine {
     }
 }
 
-/// The kind of [`wanted`] that asks for a run to be started.
+/// The kind of [`wanted`] that asks for the start of a run.
 const RUNNING: u8 = 1;

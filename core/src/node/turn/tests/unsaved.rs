@@ -139,8 +139,8 @@ fn an_older_coordinator_is_refused_however_slow_the_disk_is() {
     );
 }
 
-/// Found by the world: both generations were on their way to the disk, and the older one was
-/// brought up when both were there.
+/// Found by the world: both generations were on their way to the disk, and when both were there,
+/// the older one was brought up.
 #[test]
 fn what_was_overtaken_on_its_way_is_not_brought_up() {
     let mut node = busy_disk();
@@ -178,8 +178,8 @@ fn node_that_starts(job: &str, generation: u64) -> Node {
     node
 }
 
-/// Found by the world: the disk was slow, meanwhile the store was replaced by an old copy, and
-/// nobody noticed.
+/// Found by the world: while the disk was slow, the store was replaced by an old copy, and nobody
+/// noticed.
 #[test]
 fn a_hello_says_what_was_promised_however_slow_the_disk_is() {
     let mut node = busy_disk();

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_core::{fleet::Event, id::JobUid};
 
-/// Of one job the first and the last events are kept: how the job began, and how it came to its
-/// present state. 500 events of about 400 bytes are 200 KB.
+/// Events kept of one job: its first ones, to show how it began, and its last ones, to show how it
+/// came to its present state. 500 events of about 400 bytes are 200 KB.
 pub const JOB_FIRST: usize = 100;
 pub const JOB_LAST: usize = 400;
 /// Events of all jobs together: 40 MB in memory and on disk.

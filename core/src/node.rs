@@ -5,6 +5,21 @@
 //! It compares the desired with the actual state and emits what is missing, so an input that is
 //! repeated, late or lost changes nothing in the end. It never starts a group twice. A run that
 //! nobody mentions is left alone: silence never kills.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `ledger` | the promises behind which this node never goes back: term, node epoch, generations; persisted before it obeys |
+//! | `digest` | the fingerprint that tells two contents of one generation apart |
+//! | `fitness` | the facts about the node that would break a launch on it |
+//! | `lease` | when the coordinator was last certainly alive, for workers with a fence |
+//! | `skew` | how far the node's clock is from the coordinator's, for people |
+//! | `lane` | how workers are started here: what the job asks for, and what is proven for this interpreter |
+//! | `group` | one worker group as its runner describes it, and the report about it |
+//! | `turn` | desired against actual state |
+//! | `unsaved` | the effects and reports that wait until the ledger is on disk |
+//! | `pool` | the launchers for jobs that are not known yet, and which job may take one |
+//! | `spare` | the jobs for which a launcher is kept ready |
+//! | `torchrun` | the process that starts an assignment's workers |
 
 mod digest;
 pub mod fitness;

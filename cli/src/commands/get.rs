@@ -27,7 +27,7 @@ use crate::{
 
 /// Show jobs, nodes or events.
 ///
-/// Without a name it lists all objects of the kind, and jobs that are over last. Kinds: jobs (job,
+/// Without a name it lists all objects of the kind; jobs that are over come last. Kinds: jobs (job,
 /// mj), nodes (node, mn), events (event, ev). NODES is the number of nodes that train over the
 /// number wanted; RANGE is the number of nodes the job can train with; RESTARTS counts how often
 /// its workers were started again (failures, lost nodes, resizes); REASON says why the job is in

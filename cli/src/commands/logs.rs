@@ -34,7 +34,6 @@ use merge::{Merge, Style};
 /// characters are shown as ^[ and the like. In a pipe or a file, and with --raw, the text is
 /// printed as it was written. A line that has not ended, such as a progress bar, is printed as far
 /// as it goes; if another rank's line follows, the rest goes on in a new line.
-/// another rank's line comes in between, it goes on in a new line.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:

@@ -59,7 +59,7 @@ pub(crate) fn answer<'a>(
                 .push(member.node.to_string());
         }
     }
-    // An empty list means all nodes.
+    // An empty list means all nodes that were described.
     let some = |nodes: Vec<String>| {
         if nodes.len() == described {
             Vec::new()

@@ -13,7 +13,7 @@ use muster_core::{
 };
 use muster_proto::{convert::usage::usage_to_wire, v1};
 
-/// Below this number of nodes, nobody looks whether some of them are gone.
+/// Below this number of nodes, the nodes that are gone are not removed.
 const MANY: usize = 1_024;
 
 /// One usage of an agent, and when it arrived by this coordinator's clock.

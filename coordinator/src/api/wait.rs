@@ -54,7 +54,7 @@ async fn reach(context: &Context, name: &JobName, target: v1::WaitFor) -> Result
     let mut uid = None;
     loop {
         let view = jobs.borrow_and_update().get(name).cloned();
-        // A later job of the same name is not the one that was waited for.
+        // Wait only for the job that was there at the start, not for a later one of the same name.
         let same = view
             .filter(|view| uid.get_or_insert_with(|| view.record.uid.clone()) == &view.record.uid);
         match same {

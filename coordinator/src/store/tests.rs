@@ -405,8 +405,8 @@ fn every_acknowledged_record_survives_a_kill() {
         for line in lines.by_ref().take(3 + round as usize * 4) {
             acknowledged = number_in(&line.unwrap()).unwrap();
         }
-        // Somewhere within the next commit: each round a different stretch of work, without a
-        // clock.
+        // Kill it somewhere in the next commit. Each round waits for another amount of work,
+        // without a clock.
         std::hint::black_box(
             (0..u64::from(round) * 20_000).fold(0, |sum, i| sum ^ std::hint::black_box(i)),
         );

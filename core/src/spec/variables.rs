@@ -1,9 +1,9 @@
-//! Which environment variables a job may set.
+//! The environment variables that a job may set.
 
 use crate::nccl::affinity;
 
-/// Why a job may not set this variable so: it is no name, or it is one that Muster or torchrun
-/// sets.
+/// Why a job may not set this variable to this value: the name is not well-formed, or Muster or
+/// torchrun sets the variable. `None`: it may.
 pub(super) fn env_error(name: &str, value: &str) -> Option<String> {
     const OURS: [&str; 12] = [
         "RANK",

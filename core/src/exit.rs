@@ -1,4 +1,4 @@
-//! How a process ended, and whom that blames.
+//! How a process ended, and what the end alone tells about its cause.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
 //! The promises behind which this node never goes back. The agent writes them to disk before it
-//! executes any other effect of the same turn. So an agent that is killed at any moment comes back
+//! executes the effects that follow from them. So an agent that is killed at any moment comes back
 //! and knows at least what it has obeyed.
 
 use std::collections::BTreeMap;

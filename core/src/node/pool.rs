@@ -17,16 +17,15 @@ use crate::{
     usage::Space,
 };
 
-/// Replaces the job's name in the directory and messages of a pool launcher.
+/// Used in place of a job's uid for a launcher of the pool.
 pub const NAME: &str = "warm-pool";
 
 /// The end of the names of variables of a job with which a pool launcher may be started: numbers of
 /// threads, which OpenMP, MKL and OpenBLAS read when they are loaded.
 const CARRIED: &str = "_NUM_THREADS";
 
-/// Beginnings of names of variables that may differ, besides those that [`torchrun::lasting`]
-/// leaves out. Only packages that `import torch` does not load read them. A rank gets the job's own
-/// values.
+/// Prefixes of variables that may differ, besides those that [`torchrun::lasting`] leaves out. Only
+/// packages that `import torch` does not load read them. A rank gets the job's own values.
 const READ_BY_OTHERS: [&str; 5] = ["WANDB_", "MLFLOW_", "HF_", "TRANSFORMERS_", "TOKENIZERS_"];
 
 /// Variables that name folders. A relative folder means a different one in each working directory.
@@ -48,8 +47,7 @@ pub const AGE_MAX: Duration = Duration::from_secs(4 * 3_600);
 pub const CALM: Duration = Duration::from_secs(3);
 
 /// In percent of the node's memory. Pool launchers end when less than this is available, and are
-/// started only above twice as much, so that the memory of one launcher does not change the
-/// decision.
+/// started only above twice as much, so that the memory of one does not change the decision.
 pub const RESERVE: u64 = 10;
 
 /// How often memory is checked while there is a pool. A training job rarely takes a tenth of a

@@ -39,8 +39,7 @@ pub struct Site {
 /// The variable that names the run's directory in all its processes.
 pub const RUN_DIR: &str = "MUSTER_RUN_DIR";
 
-/// From this version on, torchrun at node rank 0 ignores that it cannot bind the store's port if
-/// the store is on its own host.
+/// From this torch on, torchrun at node rank 0 may fail to bind the port of a store on its host.
 pub const FORGIVES_BIND: (u32, u32) = (2, 7);
 
 /// Where the ranks of a generation meet.
@@ -284,13 +283,11 @@ fn environment(
     let mut ours = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
     ours("MUSTER_JOB", assignment.name.name.clone());
     ours("MUSTER_NAMESPACE", assignment.name.namespace.clone());
-    // The --rdzv-id is new in every generation, so ranks get this uid as TORCHELASTIC_RUN_ID
-    // instead.
+    // The --rdzv-id is new in every generation, so ranks get the uid as TORCHELASTIC_RUN_ID.
     ours("MUSTER_JOB_UID", assignment.run.job.to_string());
     ours("MUSTER_GENERATION", assignment.run.generation.to_string());
     ours("MUSTER_NODE", site.node.to_string());
-    // torchrun is new in every generation and counts from 0. So the starter of a rank gives it this
-    // number as TORCHELASTIC_RESTART_COUNT.
+    // torchrun counts from 0 in every generation. Ranks get this as TORCHELASTIC_RESTART_COUNT.
     ours("MUSTER_RESTART_COUNT", assignment.restart_count.to_string());
     if let Meeting::Served(store) = meeting {
         // With these three variables torchrun at node rank 0 ignores that it cannot bind the
@@ -299,8 +296,7 @@ fn environment(
         ours("MASTER_ADDR", store.host.clone());
         ours("MASTER_PORT", store.port.to_string());
     }
-    // All nodes have the same number of ranks, so torchrun need not exchange roles through the
-    // store (2.6).
+    // All nodes have equally many ranks, so torchrun need not exchange roles by the store (2.6).
     ours("TORCH_ELASTIC_WORKER_IDENTICAL", "1".into());
     // No other process on the machine has this variable with this value, so it is used to find what
     // is left of a run.

@@ -90,8 +90,7 @@ fn node() -> Node {
     node
 }
 
-/// The effects of an input if every write of the ledger succeeds at once. The writes themselves
-/// (one at most) are left out.
+/// The effects of an input if every write of the ledger succeeds at once, without the one write.
 fn told(node: &mut Node, input: Input) -> Vec<Effect> {
     let is_save = |effect: &Effect| matches!(effect, Effect::SaveLedger(_));
     let mut effects = node.turn(NOW, input).effects;

@@ -17,7 +17,9 @@ use muster_core::{
 
 use crate::kept::Kept;
 
+/// Jobs by namespace and name.
 pub type Jobs = Shelf<JobName, JobView>;
+/// Nodes by name.
 pub type Nodes = Shelf<NodeName, NodeView>;
 
 /// Items by key, each in its latest state.
@@ -81,6 +83,7 @@ impl<K: Ord + Clone, V: PartialEq> Shelf<K, V> {
         }
     }
 
+    /// Removes an item. False: it was not there.
     pub fn remove(&mut self, key: &K) -> bool {
         let Some(item) = self.items.remove(key) else {
             return false;
@@ -103,6 +106,7 @@ impl<K: Ord + Clone, V: PartialEq> Shelf<K, V> {
             .map(|(key, item)| (key, &item.value))
     }
 
+    /// The revision of the last change or removal.
     pub fn revision(&self) -> u64 {
         self.revision
     }
@@ -174,6 +178,7 @@ impl Events {
             .map(|(_, event)| event)
     }
 
+    /// The number of the newest event that is kept. 0: none is kept.
     pub fn last(&self) -> u64 {
         self.events
             .last_key_value()

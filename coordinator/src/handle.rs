@@ -26,6 +26,7 @@ use crate::{
 /// takes seconds for that is broken.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// Why a request got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
     #[error("the coordinator is shutting down")]
@@ -34,6 +35,7 @@ pub enum NoAnswer {
     Late,
 }
 
+/// The engine's queue, and what the engine has published.
 #[derive(Clone, Debug)]
 pub struct Handle {
     inbox: mpsc::Sender<Message>,

@@ -20,6 +20,7 @@ pub const JOBS_MAX: usize = 100_000;
 /// nodes makes a few hundred a day.
 pub const FLEET_MAX: usize = 5_000;
 
+/// The numbers of the events that are kept.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     warnings: BTreeSet<u64>,

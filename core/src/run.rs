@@ -43,6 +43,7 @@ pub struct SpareReport {
     pub state: SpareState,
 }
 
+/// What became of a launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SpareState {
     /// The launcher has imported what it can.
@@ -88,6 +89,7 @@ pub struct Obeyed {
     pub over: bool,
 }
 
+/// A run and the state that it must reach.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredRun {
     pub run: RunId,
@@ -232,6 +234,7 @@ impl RunPhase {
     }
 }
 
+/// What an agent reports about one rank. Times are on the sender's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RankReport {

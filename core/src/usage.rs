@@ -54,6 +54,7 @@ pub struct CpuUsage {
     pub others_milli: Option<u32>,
 }
 
+/// How much of one disk is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
     pub role: DiskRole,
@@ -63,6 +64,7 @@ pub struct Disk {
     pub space: Option<Space>,
 }
 
+/// Why a disk is in the usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiskRole {
     /// Holds the agent's state and the logs of ranks.

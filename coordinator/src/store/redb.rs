@@ -65,6 +65,7 @@ const LEAVING: Duration = Duration::from_secs(1);
 /// commit is a generation of some 100 KiB.
 const CACHE_BYTES: usize = 4 << 20;
 
+/// The open store of a state directory.
 #[derive(Debug)]
 pub struct RedbStore {
     database: Database,

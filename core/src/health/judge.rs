@@ -109,6 +109,7 @@ struct Held {
     until: Option<Timestamp>,
 }
 
+/// Applies the rules of a table to the readings of one boot.
 #[derive(Debug)]
 pub struct Judge {
     table: Table,
@@ -168,6 +169,7 @@ impl Judge {
         }
     }
 
+    /// What the agent must store, so that a later agent of the same boot can go on.
     pub fn memory(&self) -> Memory {
         Memory {
             boot_id: self.boot_id.clone(),

@@ -164,6 +164,7 @@ pub struct TableError {
     pub message: String,
 }
 
+/// Rules by the names of their checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// `None`: the operator has switched the rule off.
@@ -185,6 +186,7 @@ impl Table {
         Ok(self)
     }
 
+    /// Reads a table. The error names the first line that cannot be read.
     pub fn parse(text: &str) -> Result<Self, TableError> {
         let mut rules = BTreeMap::new();
         for (at, line) in text.lines().enumerate() {
@@ -235,6 +237,7 @@ impl Table {
         self.rule(&named).map(|rule| (named.clone(), rule))
     }
 
+    /// The names of all checks, also of those that are switched off.
     pub fn checks(&self) -> impl Iterator<Item = &str> {
         self.rules.keys().map(String::as_str)
     }

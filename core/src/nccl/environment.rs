@@ -43,6 +43,7 @@ impl fmt::Display for Source {
     }
 }
 
+/// One variable of a node's ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
     pub name: String,
@@ -65,6 +66,7 @@ pub struct Share<'a> {
     pub env: &'a BTreeMap<String, String>,
 }
 
+/// All variables of a node's ranks, and remarks on those that the job sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     /// By name.
@@ -89,6 +91,7 @@ impl Environment {
     }
 }
 
+/// The environment of one node's ranks in a generation with this profile.
 pub fn environment(profile: &Profile, share: Share<'_>) -> Environment {
     let mut computed: BTreeMap<String, (String, Source, String)> = BTreeMap::new();
     let mut set = |name: &str, value: String, source: Source, why: String| {

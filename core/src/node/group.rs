@@ -13,6 +13,7 @@ use crate::{
     time::Timestamp,
 };
 
+/// The phases of a group, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GroupPhase {
     Holding,
@@ -39,6 +40,7 @@ pub struct GroupStatus {
 }
 
 impl GroupStatus {
+    /// The status of a group that has not been started.
     pub fn holding() -> Self {
         Self {
             phase: GroupPhase::Holding,
@@ -76,6 +78,7 @@ pub struct Found {
     pub state: FoundState,
 }
 
+/// The state in which an agent finds a run at its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FoundState {
     /// Its runner lives and has reported this status, or its end is recorded.

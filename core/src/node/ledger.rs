@@ -18,6 +18,7 @@ use crate::{
 /// about 200 bytes each.
 pub const JOBS_MAX: usize = 1_000;
 
+/// The promises of one node. They only grow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ledger {

@@ -27,6 +27,7 @@ pub const STEPLESS: Duration = Duration::from_secs(5);
 /// 8 s). After a longer wait, the job has lost more than an import anyway.
 pub const LINGER: Duration = Duration::from_secs(10);
 
+/// What to do about launchers now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Jobs that have a run here whose lane uses launchers.
@@ -54,6 +55,7 @@ pub struct Held<'a> {
     pub launchers: &'a BTreeMap<JobUid, Timestamp>,
 }
 
+/// Decides which launchers to start, to keep and to end.
 pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
     let Held {
         runs,

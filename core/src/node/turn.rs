@@ -93,6 +93,7 @@ pub struct Alarm {
     pub why: Objection,
 }
 
+/// The result of one input.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Turn {
     pub effects: Vec<Effect>,
@@ -110,6 +111,7 @@ pub struct Node {
 }
 
 impl Node {
+    /// A node that has just read its ledger and holds no runs yet.
     pub fn new(ledger: Ledger) -> Self {
         Self {
             ledger,

@@ -76,6 +76,7 @@ impl Gpu {
     }
 }
 
+/// Which processes may use the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ComputeMode {
@@ -89,6 +90,7 @@ pub enum ComputeMode {
     Other,
 }
 
+/// How a GPU is cut into MIG instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Mig {
@@ -119,6 +121,7 @@ pub struct PcieLink {
     pub width_max: u32,
 }
 
+/// One NVLink of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NvLink {
@@ -194,6 +197,7 @@ pub struct Fabric {
     pub health: FabricHealth,
 }
 
+/// How far the registration has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FabricState {

@@ -48,6 +48,7 @@ pub enum InterfaceKind {
     Other,
 }
 
+/// An InfiniBand, RoCE or EFA device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RdmaDevice {
@@ -72,6 +73,7 @@ pub struct RdmaDevice {
     pub ports: Vec<Port>,
 }
 
+/// One port of an RDMA device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Port {

@@ -85,6 +85,7 @@ pub struct Topology {
 }
 
 impl Topology {
+    /// The distance between two devices. `Unknown` also if one of them is not in the matrix.
     pub fn between(&self, one: &str, other: &str) -> Path {
         let at = |name: &str| self.devices.iter().position(|device| device == name);
         let path = at(one)

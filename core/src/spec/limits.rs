@@ -10,20 +10,25 @@ pub const NODES_MAX: i64 = 4_096;
 pub const PROCS_MAX: i64 = 256;
 /// Items of `command` and of `args`.
 pub const ARGS_MAX: usize = 256;
+/// Bytes of one item of `command` or `args`.
 pub const ARG_BYTES_MAX: usize = 4 << 10;
 /// Bytes of `command` and `args` together: half of the 128 KiB that Linux always allows for
 /// arguments and environment.
 pub const ARGS_BYTES_MAX: usize = 64 << 10;
+/// Variables in `env`.
 pub const ENV_MAX: usize = 256;
 /// Bytes of all names and values of `env`. It leaves room for the arguments and for Muster's own
 /// variables.
 pub const ENV_BYTES_MAX: usize = 32 << 10;
+/// Bytes of `stepPattern`.
 pub const STEP_PATTERN_MAX: usize = 256;
+/// Highest `priority`; the lowest is its negative.
 pub const PRIORITY_MAX: i64 = 1_000_000;
 pub const RESTARTS_MAX: i64 = 1_000_000;
 /// torchrun's users count restarts per run. With a window, a job that fails once a week stays alive
 /// for ever.
 pub const RESTART_WINDOW: Duration = Duration::from_secs(3600);
+/// Default of `stopGracePeriod`.
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
 /// The longest wait for a checkpoint at a stop.
 pub const STOP_GRACE_MAX: Duration = Duration::from_secs(300);

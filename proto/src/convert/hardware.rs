@@ -25,7 +25,7 @@ pub(super) use gpu::{gpu_from_wire, gpu_to_wire};
 const DEVICES_MAX: usize = 64;
 /// A row holds a word of at most 5 letters for each device.
 const ROW_MAX: usize = DEVICES_MAX * 6;
-/// The largest machines have some hundred NUMA nodes; a device node counts like one with memory.
+/// The largest machines have some hundred NUMA nodes, with those of devices and of memory alone.
 const NUMA_MAX: usize = 256;
 /// A few files for each GPU.
 const FILES_MAX: usize = 256;

@@ -63,6 +63,7 @@ pub fn usage_to_wire(usage: &Usage) -> v1::Usage {
     }
 }
 
+/// Reads a usage. The error names the first field that is not well-formed.
 pub fn usage_from_wire(wire: v1::Usage) -> Result<Usage, Malformed> {
     count("usage.disks", wire.disks.len(), DISKS_MAX)?;
     count("usage.runs", wire.runs.len(), RUNS_MAX)?;

@@ -115,6 +115,7 @@ fn millis(period: Duration) -> u64 {
     u64::try_from(period.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Reads a desired state. The error names the first field that is not well-formed.
 pub fn desired_from_wire(wire: v1::Desired) -> Result<Desired, Malformed> {
     count("desired.runs", wire.runs.len(), RUNS_MAX)?;
     let mut seen = BTreeSet::new();

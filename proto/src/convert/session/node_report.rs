@@ -38,6 +38,7 @@ pub fn node_report_to_wire(report: &NodeReport) -> v1::NodeReport {
     }
 }
 
+/// Reads a node report. The error names the first field that is not well-formed.
 pub fn node_report_from_wire(wire: v1::NodeReport) -> Result<NodeReport, Malformed> {
     if let Err(e) = wire.address.parse::<IpAddr>() {
         return Err(malformed(

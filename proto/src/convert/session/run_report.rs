@@ -30,6 +30,7 @@ const JOINED_MAX: usize = 128 << 10;
 /// Lines of a failed rank's output. The runner keeps the last 20.
 const TAIL_MAX: usize = 64;
 
+/// Writes run reports; `now` is on the clock of the reports.
 pub fn runs_to_wire(runs: &[RunReport], now: Timestamp) -> v1::RunReports {
     v1::RunReports {
         runs: runs.iter().map(|run| run_to_wire(run, now)).collect(),
@@ -109,6 +110,8 @@ pub(super) fn endpoint_to_wire(endpoint: &Endpoint) -> v1::Endpoint {
     }
 }
 
+/// Reads run reports; `now` is on the receiver's clock. The error names the first field that is not
+/// well-formed.
 pub fn runs_from_wire(wire: v1::RunReports, now: Timestamp) -> Result<Vec<RunReport>, Malformed> {
     count("runs", wire.runs.len(), RUNS_MAX)?;
     let mut seen = BTreeSet::new();

@@ -16,8 +16,8 @@ use muster_core::{
     node_report::labels::LABELS_MAX,
     period,
 };
+use muster_rpc::{Address, BadAddress};
 use muster_runtime::{telemetry, telemetry::LogFormat, version::version};
-use tonic::transport::Uri;
 
 use crate::probe::{Pace, Peer, Probes};
 
@@ -177,7 +177,7 @@ pub struct Flags {
 /// Everything that the flags say, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub coordinator: Uri,
+    pub coordinator: Address,
     /// Talk to the coordinator even if the kernel cannot tell which user runs it.
     pub accept_unknown: bool,
     pub node: NodeName,
@@ -308,29 +308,20 @@ fn host_name() -> Result<String, WrongFlag> {
     }
 }
 
-fn coordinator(text: &str) -> Result<Uri, WrongFlag> {
+fn coordinator(text: &str) -> Result<Address, WrongFlag> {
     let refuse = |message: String| Err(wrong("coordinator", message));
-    let Ok(uri) = text.parse::<Uri>() else {
-        return refuse(format!("{text:?} is not a URL like http://127.0.0.1:7070"));
-    };
-    match (uri.scheme_str(), uri.host(), uri.port_u16()) {
-        (Some("https"), ..) => refuse(format!(
+    match text.parse::<Address>() {
+        Err(BadAddress::NeedsTls) => refuse(format!(
             "{text:?}: TLS is not there yet; use http:// on a loopback address"
         )),
-        (Some("http"), Some(host), Some(_)) if !is_loopback(host) => refuse(format!(
+        Ok(address) if address.port().is_some() && !address.is_loopback() => refuse(format!(
             "{text:?} is beyond loopback, which is refused until TLS and authentication exist"
         )),
-        (Some("http"), Some(_), Some(_)) => Ok(uri),
-        _ => refuse(format!("{text:?} is not a URL like http://127.0.0.1:7070")),
+        Ok(address) if address.port().is_some() => Ok(address),
+        Ok(_) | Err(BadAddress::NotUrl(_)) => {
+            refuse(format!("{text:?} is not a URL like http://127.0.0.1:7070"))
+        }
     }
-}
-
-fn is_loopback(host: &str) -> bool {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost"
-        || bare
-            .parse::<IpAddr>()
-            .is_ok_and(|address| address.is_loopback())
 }
 
 fn address(text: &str) -> Result<IpAddr, WrongFlag> {
@@ -535,7 +526,7 @@ mod tests {
         assert_eq!(config.node, NodeName::from("n1"));
         assert!(config.state_dir.is_absolute());
         assert_eq!(config.labels.len(), 2);
-        assert_eq!(config.coordinator.to_string(), "http://127.0.0.1:7070/");
+        assert_eq!(config.coordinator.to_string(), "http://127.0.0.1:7070");
     }
 
     #[test]

@@ -8,7 +8,8 @@ use muster_agent::{
     daemon,
     probe::Facts,
 };
-use muster_runtime::{peer, telemetry};
+use muster_rpc::peer;
+use muster_runtime::telemetry;
 use tracing::error;
 
 fn main() -> ExitCode {

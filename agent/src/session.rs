@@ -25,18 +25,17 @@ use muster_proto::{
         },
         usage::usage_to_wire,
     },
-    limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, MESSAGE_MAX},
     v1::{
         AgentMessage, CoordinatorMessage, Heartbeat, LogChunk, agent_message::Message as Up,
-        agent_service_client::AgentServiceClient, coordinator_message::Message as Down,
+        coordinator_message::Message as Down,
     },
 };
+use muster_rpc::dial::{self, DialError, dial};
 use muster_runner::procfs;
 use muster_runtime::{
     backoff::{Backoff, USEFUL, entropy},
     chain::chain,
     clock::Clock,
-    dial::Dialer,
     ticker::ticker,
 };
 use tokio::{
@@ -44,10 +43,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tonic::{
-    Code, Status, Streaming,
-    transport::{Channel, Endpoint},
-};
+use tonic::{Code, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -63,8 +59,6 @@ mod outgoing;
 use news::{News, wake_at};
 use outgoing::Outgoing;
 
-/// A coordinator that is up accepts at once. One that takes longer is treated as gone.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A welcome takes one decision of the coordinator's engine, after its store has synced.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest pause of an agent that needs an upgrade, its own or the coordinator's. Nobody
@@ -94,7 +88,7 @@ pub(crate) struct Session {
 #[derive(Debug, thiserror::Error)]
 enum End {
     #[error("cannot reach the coordinator at {0}")]
-    Unreachable(String, #[source] tonic::transport::Error),
+    Unreachable(String, #[source] DialError),
     #[error("the coordinator ended the session")]
     Ended(#[source] Status),
     #[error("the coordinator closed the session")]
@@ -191,23 +185,13 @@ impl Session {
     }
 
     async fn open(&mut self) -> Result<(Wire, Streaming<CoordinatorMessage>, News), End> {
-        let url = self.config.coordinator.to_string();
-        let unreachable = |e| End::Unreachable(url.clone(), e);
-        let endpoint = Endpoint::from(self.config.coordinator.clone())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .keep_alive_while_idle(true);
-        let dialer = Dialer {
+        let options = dial::Options {
             accept_unknown: self.config.accept_unknown,
         };
-        let channel: Channel = endpoint
-            .connect_with_connector(dialer)
+        let mut client = dial(&self.config.coordinator, options)
             .await
-            .map_err(unreachable)?;
-        let mut client = AgentServiceClient::new(channel)
-            .max_decoding_message_size(MESSAGE_MAX)
-            .max_encoding_message_size(MESSAGE_MAX);
+            .map_err(|e| End::Unreachable(self.config.coordinator.to_string(), e))?
+            .agents();
         let (control, control_out) = mpsc::channel(CONTROL_MAX);
         let (chunks, chunks_out) = mpsc::channel(LOGS_MAX);
         let (hello, report, runs) = self.hello();

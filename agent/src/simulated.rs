@@ -12,9 +12,9 @@ use muster_core::{
     },
     run::{Desired, RunReport, SpareReport, SpareState},
 };
+use muster_rpc::Address;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Uri;
 
 use crate::{
     config::Config,
@@ -46,7 +46,7 @@ impl SimulatedAgent {
     /// A node with one slot and this many GPUs, and its session, which the caller runs as a task.
     /// The session ends with `shutdown`.
     pub fn new(
-        coordinator: Uri,
+        coordinator: Address,
         node: NodeName,
         gpus: u32,
         shutdown: CancellationToken,

@@ -2,29 +2,19 @@
 
 use std::{error::Error as _, future::Future, time::Duration};
 
-use muster_proto::{
-    limits,
-    v1::{
-        JobRef, event_service_client::EventServiceClient, job_service_client::JobServiceClient,
-        node_service_client::NodeServiceClient,
-    },
+use muster_proto::v1::{
+    JobRef, event_service_client::EventServiceClient, job_service_client::JobServiceClient,
+    node_service_client::NodeServiceClient,
 };
-use muster_runtime::dial::Dialer;
-use tonic::{
-    Code, Request, Status,
-    transport::{Channel, Endpoint},
-};
+use muster_rpc::{Address, BadAddress, Channel, Clients, dial, dial::Options};
+use tonic::{Code, Request, Status};
 
 use crate::fail::Failure;
 
-/// A coordinator that runs answers a connection attempt at once. Behind a dead route an attempt
-/// would keep a user waiting for minutes.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
 #[derive(Clone)]
 pub(crate) struct Client {
-    server: String,
-    channel: Channel,
+    server: Address,
+    clients: Clients,
     timeout: Option<Duration>,
 }
 
@@ -38,20 +28,18 @@ impl Client {
         } else {
             format!("http://{server}")
         };
-        if server.starts_with("https://") {
-            return Err(Failure::usage(format!(
-                "--server {server}: this build speaks no TLS; use http:// on this machine"
-            )));
-        }
-        let endpoint = Endpoint::from_shared(server.clone())
-            .map_err(|error| Failure::usage(format!("--server {server:?} is not a URL: {error}")))?
-            .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(limits::KEEPALIVE_INTERVAL)
-            .keep_alive_timeout(limits::KEEPALIVE_TIMEOUT);
-        match endpoint.connect_with_connector(Dialer::default()).await {
-            Ok(channel) => Ok(Client {
+        let server = server.parse::<Address>().map_err(|error| {
+            Failure::usage(match error {
+                BadAddress::NeedsTls => format!(
+                    "--server {server}: this build speaks no TLS; use http:// on this machine"
+                ),
+                BadAddress::NotUrl(why) => format!("--server {server:?} is not a URL: {why}"),
+            })
+        })?;
+        match dial(&server, Options::default()).await {
+            Ok(clients) => Ok(Client {
                 server,
-                channel,
+                clients,
                 timeout,
             }),
             Err(error) => Err(unreachable(&server, &innermost(&error))),
@@ -59,17 +47,15 @@ impl Client {
     }
 
     pub(crate) fn jobs(&self) -> JobServiceClient<Channel> {
-        JobServiceClient::new(self.channel.clone())
-            .max_decoding_message_size(limits::MESSAGE_MAX)
-            .max_encoding_message_size(limits::MESSAGE_MAX)
+        self.clients.jobs()
     }
 
     pub(crate) fn nodes(&self) -> NodeServiceClient<Channel> {
-        NodeServiceClient::new(self.channel.clone()).max_decoding_message_size(limits::MESSAGE_MAX)
+        self.clients.nodes()
     }
 
     pub(crate) fn events(&self) -> EventServiceClient<Channel> {
-        EventServiceClient::new(self.channel.clone()).max_decoding_message_size(limits::MESSAGE_MAX)
+        self.clients.events()
     }
 
     /// A request with the deadline that the user set.
@@ -139,7 +125,7 @@ pub(crate) fn lost(status: &Status) -> bool {
     }
 }
 
-fn unreachable(server: &str, why: &str) -> Failure {
+fn unreachable(server: &Address, why: &str) -> Failure {
     Failure::Unreachable(format!(
         "cannot reach the coordinator at {server}: {why}; is it running? `muster local up` starts one here, --server names another"
     ))

@@ -9,7 +9,6 @@
 //! | `store` | the durable record |
 //! | `api` | the gRPC services |
 //! | `kubernetes` | Node objects of a cluster, read for their labels |
-//! | `listen` | the port: who may be listened to, how many connections |
 //! | `failpoint` | places at which unit tests kill it; nothing in any other build |
 //! | `serve` | all of it put together, from start to a graceful end |
 #![forbid(unsafe_code)]
@@ -21,7 +20,6 @@ mod failpoint;
 pub mod handle;
 pub mod kept;
 pub mod kubernetes;
-pub mod listen;
 pub mod options;
 pub mod serve;
 pub mod store;

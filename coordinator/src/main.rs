@@ -6,11 +6,12 @@ use std::{fs, process::ExitCode};
 use anyhow::Context;
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use muster_coordinator::{
-    kubernetes, listen,
+    kubernetes,
     options::Options,
     serve::{Coordinator, Settings},
     store::{Store, redb::RedbStore},
 };
+use muster_rpc::listen;
 use muster_runtime::{telemetry, version::version};
 use tracing::info;
 

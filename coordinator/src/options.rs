@@ -4,12 +4,11 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser};
 use muster_core::{fleet::Policy, id::Term, period};
+use muster_rpc::listen;
 use muster_runtime::{
     telemetry::{DEFAULT_FILTER, LogFormat},
     version::version,
 };
-
-use crate::listen;
 
 /// Central daemon of Muster: hears the agents, decides, serves users.
 ///

@@ -13,14 +13,12 @@ use std::{
 };
 
 use muster_core::{fleet::Policy, id::Term};
-use muster_proto::limits::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, STREAMS_MAX};
+use muster_rpc::listen::{self, ListenError, Listener};
 use muster_runtime::{
     shutdown::Signals,
     tasks::{Essential, EssentialEnded, Ordinary, Scope, Standing, Tasks},
 };
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{service::InterceptorLayer, transport::Server};
 use tonic_health::ServingStatus;
 use tracing::{error, info};
 
@@ -29,7 +27,6 @@ use crate::{
     engine::{self, StartError},
     handle::Handle,
     kubernetes::{self, KubernetesError},
-    listen::{self, ListenError},
     store::{Store, StoreError},
 };
 
@@ -93,11 +90,8 @@ impl Coordinator {
         store: impl FnOnce() -> Result<Box<dyn Store>, StoreError>,
     ) -> Result<Self, ServeError> {
         let shutdown = CancellationToken::new();
-        let listener = listen::open(settings.listen)?;
-        let address = listener.local_addr().map_err(|source| ListenError::Other {
-            address: settings.listen,
-            source,
-        })?;
+        let listener = Listener::open(settings.listen)?;
+        let address = listener.address();
         let nodes = settings.kubernetes.map(kubernetes::Nodes::of).transpose()?;
         let policy = Policy {
             reads_objects: nodes.is_some(),
@@ -122,21 +116,16 @@ impl Coordinator {
         }
         let scope = Scope::new(shutdown.clone());
         let (routes, health) = api::routes(handle.clone(), scope.clone()).await;
-        let (connections, accepting) = listen::accept(listener, settings.accept_unknown);
-        let server = Server::builder()
-            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-            .max_concurrent_streams(STREAMS_MAX)
-            .concurrency_limit_per_connection(STREAMS_MAX as usize)
-            .layer(InterceptorLayer::new(listen::admit))
-            .add_routes(routes)
-            .serve_with_incoming_shutdown(ReceiverStream::new(connections), {
-                let shutdown = shutdown.clone();
-                async move {
-                    shutdown.cancelled().await;
-                    health.set(ServingStatus::NotServing).await;
-                }
-            });
+        let options = listen::Options {
+            accept_unknown: settings.accept_unknown,
+        };
+        let (accepting, server) = listener.serve(options, routes, {
+            let shutdown = shutdown.clone();
+            async move {
+                shutdown.cancelled().await;
+                health.set(ServingStatus::NotServing).await;
+            }
+        });
         tasks.spawn(Ordinary, "accept", accepting);
         tasks.spawn(Essential, "server", async move {
             if let Err(e) = server.await {

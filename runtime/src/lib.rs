@@ -7,11 +7,7 @@
 pub mod backoff;
 pub mod chain;
 pub mod clock;
-pub mod dial;
-pub mod peer;
 pub mod shutdown;
-#[cfg(test)]
-mod stranger;
 pub mod tasks;
 pub mod telemetry;
 pub mod ticker;

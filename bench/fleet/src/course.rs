@@ -4,9 +4,8 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use muster_proto::v1::{
-    JobRef, JobSpec, RestartPolicy, SubmitRequest, job_service_client::JobServiceClient,
-};
+use muster_proto::v1::{JobRef, JobSpec, RestartPolicy, SubmitRequest};
+use muster_rpc::{dial, dial::Options as DialOptions};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -133,7 +132,8 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
 const FLAGS: [&str; 2] = ["--backoff-first=1ms", "--backoff-max=1ms"];
 
 async fn submit(address: &str, members: usize) -> Result<()> {
-    let mut client = JobServiceClient::connect(format!("http://{address}")).await?;
+    let coordinator = format!("http://{address}").parse()?;
+    let mut client = dial(&coordinator, DialOptions::default()).await?.jobs();
     let nodes = Some(i64::try_from(members)?);
     let spec = JobSpec {
         replicas: nodes,

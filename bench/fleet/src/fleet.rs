@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use muster_agent::simulated::SimulatedAgent;
 use muster_core::id::NodeName;
+use muster_rpc::Address;
 use tokio::{sync::mpsc, time::timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -30,12 +31,12 @@ impl Fleet {
         shutdown: &CancellationToken,
     ) -> Result<Self> {
         let (see, seen) = mpsc::channel(SEEN_MAX);
-        let uri: tonic::transport::Uri = format!("http://{address}").parse()?;
+        let coordinator: Address = format!("http://{address}").parse()?;
         let acts = (0..agents)
             .map(|number| {
                 let name = NodeName::from(format!("node-{number:05}"));
                 let (agent, session) =
-                    SimulatedAgent::new(uri.clone(), name, gpus, shutdown.clone());
+                    SimulatedAgent::new(coordinator.clone(), name, gpus, shutdown.clone());
                 let (act, acts) = mpsc::channel(ACTS_MAX);
                 tokio::spawn(session);
                 tokio::spawn(Node::new(number, agent, acts, see.clone()).run());

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use muster_runtime::peer;
+use muster_rpc::peer;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};

@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::Path, time::Duration};
 
 use muster_core::id::label_error;
 use muster_proto::v1::NodeState;
-use muster_runtime::peer;
+use muster_rpc::peer;
 use tokio::time::{Instant, sleep};
 
 use super::{

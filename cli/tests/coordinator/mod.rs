@@ -9,8 +9,8 @@ use std::{
 
 use futures::stream::{self, BoxStream, StreamExt};
 use muster_proto::v1::{job_service_server::*, *};
-use tokio::net::TcpListener;
-use tonic::{Request, Response, Status, transport::server::TcpIncoming};
+use muster_rpc::listen::{Listener, Options};
+use tonic::{Request, Response, Status, service::Routes};
 
 type Answer<T> = Result<Response<T>, Status>;
 type Answers<T> = Mutex<VecDeque<Result<T, Status>>>;
@@ -138,14 +138,15 @@ pub(crate) fn serve(cardboard: Cardboard) -> (tokio::runtime::Runtime, Arc<Cardb
         .build()
         .unwrap();
     let cardboard = Arc::new(cardboard);
-    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-    let address = listener.local_addr().unwrap();
-    let service = JobServiceServer::from_arc(cardboard.clone());
-    runtime.spawn(
-        tonic::transport::Server::builder()
-            .add_service(service)
-            .serve_with_incoming(TcpIncoming::from(listener)),
-    );
+    let listener = {
+        let _entered = runtime.enter();
+        Listener::open(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap()
+    };
+    let address = listener.address();
+    let services = Routes::new(JobServiceServer::from_arc(cardboard.clone()));
+    let (accepting, serving) = listener.serve(Options::default(), services, std::future::pending());
+    runtime.spawn(accepting);
+    runtime.spawn(serving);
     (runtime, cardboard, address)
 }
 

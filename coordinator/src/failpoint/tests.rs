@@ -21,8 +21,9 @@ use std::{
 use ::redb::{Builder, Database, DatabaseError, StorageBackend, backends::FileBackend};
 use muster_core::{fleet::Policy, id::Term};
 use muster_proto::v1::{self, job_service_client::JobServiceClient};
+use muster_rpc::{Address, Channel, dial, dial::Options};
 use rustix::process::{Signal, getpid, kill_process};
-use tonic::{Code, transport::Channel};
+use tonic::Code;
 
 use crate::{
     serve::{Coordinator, Settings},
@@ -220,9 +221,9 @@ impl Killed {
             let said = fs::read(&ready).unwrap_or_default();
             if let Ok(said) = serde_json::from_slice::<serde_json::Value>(&said) {
                 // It may have been killed since. The next start finds out.
-                return JobServiceClient::connect(said["endpoint"].as_str().unwrap().to_owned())
-                    .await
-                    .ok();
+                let address: Address = said["endpoint"].as_str().unwrap().parse().unwrap();
+                let clients = dial(&address, Options::default()).await;
+                return clients.ok().map(|clients| clients.jobs());
             }
             if let Some(status) = child.try_wait().unwrap() {
                 assert!(

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use muster_proto::v1;
+use muster_proto::v1::{self, job_service_client::JobServiceClient};
 use tonic::{Code, Response, Status};
 
 use crate::server::{Server, reference, spec};
@@ -485,7 +485,9 @@ async fn a_message_beyond_the_limit_is_refused_and_the_connection_lives() {
         spec: Some(huge),
         ..v1::SubmitRequest::default()
     };
-    let (code, message) = refusal(server.jobs().submit(request)).await;
+    // A client that keeps no limits.
+    let mut client = JobServiceClient::new(server.clients.channel());
+    let (code, message) = refusal(client.submit(request)).await;
     assert_eq!(code, Code::OutOfRange, "{message}");
     server.submit("one", spec(1)).await;
 }

@@ -241,7 +241,7 @@ async fn a_node_s_usage_is_shown_with_its_time_and_told_to_nobody() {
 #[tokio::test]
 async fn every_service_is_healthy() {
     let server = Server::start().await;
-    let mut health = tonic_health::pb::health_client::HealthClient::new(server.channel.clone());
+    let mut health = tonic_health::pb::health_client::HealthClient::new(server.clients.channel());
     for service in [
         "",
         "muster.v1.JobService",

@@ -11,8 +11,8 @@ use std::{
 };
 
 use muster_proto::v1::{self, job_service_client::JobServiceClient};
+use muster_rpc::{Channel, dial, dial::Options};
 use rustix::process::{Pid, Signal, kill_process};
-use tonic::transport::Channel;
 
 use crate::server::{PATIENCE, reference, spec, within};
 
@@ -76,9 +76,9 @@ impl Running {
     }
 
     async fn jobs(&self) -> JobServiceClient<Channel> {
-        JobServiceClient::connect(self.endpoint.clone())
-            .await
-            .unwrap()
+        let address = self.endpoint.parse().unwrap();
+        let clients = dial(&address, Options::default()).await.unwrap();
+        clients.jobs()
     }
 
     fn signal(&self, signal: Signal) {

@@ -11,16 +11,16 @@ use muster_proto::v1::{
     self, agent_service_client::AgentServiceClient, event_service_client::EventServiceClient,
     job_service_client::JobServiceClient, node_service_client::NodeServiceClient,
 };
+use muster_rpc::{Channel, Clients, dial, dial::Options};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
 
 /// Longer than any wait of a test on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Server {
-    pub channel: Channel,
+    pub clients: Clients,
     pub shutdown: CancellationToken,
     running: JoinHandle<Result<(), ServeError>>,
     state: Option<TempDir>,
@@ -59,13 +59,9 @@ impl Server {
         let endpoint = format!("http://{}", coordinator.address);
         let shutdown = coordinator.shutdown();
         let running = tokio::spawn(coordinator.run());
-        let channel = Channel::from_shared(endpoint)
-            .unwrap()
-            .connect()
-            .await
-            .unwrap();
+        let clients = clients(&endpoint).await;
         Self {
-            channel,
+            clients,
             shutdown,
             running,
             state: Some(state),
@@ -74,13 +70,9 @@ impl Server {
 
     /// A coordinator that runs as a process of its own.
     pub(crate) async fn elsewhere(endpoint: &str) -> Self {
-        let channel = Channel::from_shared(endpoint.to_owned())
-            .unwrap()
-            .connect()
-            .await
-            .unwrap();
+        let clients = clients(endpoint).await;
         Self {
-            channel,
+            clients,
             shutdown: CancellationToken::new(),
             running: tokio::spawn(async { Ok(()) }),
             state: None,
@@ -95,19 +87,19 @@ impl Server {
     }
 
     pub(crate) fn jobs(&self) -> JobServiceClient<Channel> {
-        JobServiceClient::new(self.channel.clone())
+        self.clients.jobs()
     }
 
     pub(crate) fn nodes(&self) -> NodeServiceClient<Channel> {
-        NodeServiceClient::new(self.channel.clone())
+        self.clients.nodes()
     }
 
     pub(crate) fn events(&self) -> EventServiceClient<Channel> {
-        EventServiceClient::new(self.channel.clone())
+        self.clients.events()
     }
 
     pub(crate) fn agents(&self) -> AgentServiceClient<Channel> {
-        AgentServiceClient::new(self.channel.clone())
+        self.clients.agents()
     }
 
     pub(crate) async fn job(&self, name: &str) -> v1::Job {
@@ -189,6 +181,12 @@ impl Server {
             .job
             .unwrap()
     }
+}
+
+async fn clients(endpoint: &str) -> Clients {
+    dial(&endpoint.parse().unwrap(), Options::default())
+        .await
+        .unwrap()
 }
 
 trait Ended {

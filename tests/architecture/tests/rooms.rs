@@ -7,11 +7,13 @@ use muster_architecture::{expect_none, root, workspace};
 
 /// Our crates, and which of ours each uses in production. A new line, or a new name in one, is a
 /// decision: say it in ARCHITECTURE.md.
-const ROOMS: [(&str, &[&str]); 16] = [
+const ROOMS: [(&str, &[&str]); 17] = [
     ("muster-core", &[]),
     // Conversions between wire and core live beside the messages.
     ("muster-proto", &["muster-core"]),
     ("muster-runtime", &[]),
+    // The one door between processes: it dials and listens for everybody.
+    ("muster-rpc", &["muster-proto"]),
     ("muster-sealed", &[]),
     ("muster-tcpstore", &[]),
     ("muster-runner", &["muster-sealed", "muster-tcpstore"]),
@@ -20,6 +22,7 @@ const ROOMS: [(&str, &[&str]); 16] = [
         &[
             "muster-core",
             "muster-proto",
+            "muster-rpc",
             "muster-runner",
             "muster-runtime",
             "muster-sealed",
@@ -30,6 +33,7 @@ const ROOMS: [(&str, &[&str]); 16] = [
         &[
             "muster-core",
             "muster-proto",
+            "muster-rpc",
             "muster-runtime",
             "muster-sealed",
         ],
@@ -39,6 +43,7 @@ const ROOMS: [(&str, &[&str]); 16] = [
         &[
             "muster-core",
             "muster-proto",
+            "muster-rpc",
             "muster-runtime",
             "muster-sealed",
         ],
@@ -58,6 +63,7 @@ const ROOMS: [(&str, &[&str]); 16] = [
             "muster-agent",
             "muster-core",
             "muster-proto",
+            "muster-rpc",
             "muster-runtime",
         ],
     ),

@@ -259,6 +259,46 @@ fn the_coordinator_starts_no_process() {
     );
 }
 
+/// Transport security has one place on each side only as long as nobody opens a connection or a
+/// port of gRPC by hand. Tests that listen for something else, or that forward bytes, may.
+#[test]
+fn one_room_dials_and_listens() {
+    const BY_HAND: [&str; 4] = [
+        "transport::",
+        "ServiceClient::connect(",
+        "Server::builder(",
+        "serve_with_incoming",
+    ];
+    let is_import = |line: &str| line.trim_start().starts_with("transport::");
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let exempt = ["rpc/", "tests/architecture/"];
+        if exempt.iter().any(|room| source.path.starts_with(room)) {
+            continue;
+        }
+        let tonic = source.text.contains("tonic");
+        let by_hand = |line: &str| {
+            tonic && (is_import(line) || BY_HAND.iter().any(|bad| mentions(line, bad).is_some()))
+        };
+        let listens = |line: &str| {
+            let daemon = ["agent/src/", "coordinator/", "cli/"];
+            line.contains("TcpListener") && daemon.iter().any(|room| source.path.starts_with(room))
+        };
+        let production = source.production();
+        wrong.extend(
+            (production
+                .iter()
+                .filter(|(_, line)| by_hand(line) || listens(line)))
+            .chain(source.tests().iter().filter(|(_, line)| by_hand(line)))
+            .map(|(at, line)| format!("{}: {}", place(&source, *at), line.trim())),
+        );
+    }
+    expect_none(
+        &wrong,
+        "dial with muster_rpc::dial and listen with muster_rpc::listen: TLS is loaded there",
+    );
+}
+
 #[test]
 fn unsafe_code_has_one_place() {
     // System calls of the runner, adjtimex, calls into libnvidia-ml, and the library that stands in

@@ -30,12 +30,10 @@ use muster_proto::{
         coordinator_message::Message as Down,
     },
 };
-use tokio::{net::TcpListener, runtime::Runtime, sync::mpsc, time::timeout};
-use tokio_stream::{
-    Stream,
-    wrappers::{ReceiverStream, TcpListenerStream},
-};
-use tonic::{Request, Response, Status, Streaming, transport::Server};
+use muster_rpc::listen::{Listener, Options};
+use tokio::{runtime::Runtime, sync::mpsc, time::timeout};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status, Streaming, service::Routes};
 
 use super::PATIENCE;
 
@@ -52,8 +50,6 @@ impl Coordinator {
     }
 
     pub async fn start_at(addr: SocketAddr) -> Self {
-        let listener = TcpListener::bind(addr).await.unwrap();
-        let addr = listener.local_addr().unwrap();
         let (say, sessions) = mpsc::channel(16);
         let service = AgentServiceServer::new(Service { sessions: say });
         let server = tokio::runtime::Builder::new_multi_thread()
@@ -62,15 +58,16 @@ impl Coordinator {
             .build()
             .unwrap();
         // A listener belongs to the runtime that it was registered with.
-        let listener = listener.into_std().unwrap();
-        server.spawn(async move {
-            let incoming = TcpListenerStream::new(TcpListener::from_std(listener).unwrap());
-            Server::builder()
-                .add_service(service)
-                .serve_with_incoming(incoming)
-                .await
-                .unwrap();
-        });
+        let listener = {
+            let _entered = server.enter();
+            Listener::open(addr).unwrap()
+        };
+        let addr = listener.address();
+        let services = Routes::new(service);
+        let (accepting, serving) =
+            listener.serve(Options::default(), services, std::future::pending());
+        server.spawn(accepting);
+        server.spawn(serving);
         Self {
             addr,
             sessions,

@@ -12,14 +12,29 @@ use std::{
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use muster_proto::{
+    limits::MESSAGE_MAX,
+    v1::{
+        agent_service_client::AgentServiceClient, event_service_client::EventServiceClient,
+        job_service_client::JobServiceClient, node_service_client::NodeServiceClient,
+    },
+};
 use tokio::{
     net::TcpStream,
     time::{sleep, timeout},
 };
+use tonic::transport::{Channel, Endpoint};
 use tower_service::Service;
 
-use crate::peer::{self, Peer};
+use crate::{
+    KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
+    address::{Address, bare_host},
+    peer::{self, Peer},
+};
 
+/// A coordinator that runs answers a connection attempt at once. Behind a dead route an attempt
+/// would keep a user waiting for minutes.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first and the longest pause between checks whether the other end has accepted the
 /// connection. A coordinator accepts within microseconds, unless thousands of agents call at once.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
@@ -40,12 +55,73 @@ enum Refused {
     Unknown { address: SocketAddr },
 }
 
-/// Makes a gRPC client's connections.
+/// What a caller may choose.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Dialer {
-    /// Also talk to an end whose user the kernel cannot tell. This is insecure, because anybody can
-    /// arrange that.
+pub struct Options {
+    /// Talk also to a coordinator whose user the kernel cannot tell. This is insecure, because
+    /// anybody can arrange that.
     pub accept_unknown: bool,
+}
+
+/// Why there is no connection. Its sources say what went wrong.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct DialError(#[from] tonic::transport::Error);
+
+/// Connects to a coordinator.
+pub async fn dial(address: &Address, options: Options) -> Result<Clients, DialError> {
+    let channel = Endpoint::from(address.uri())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        // A call that begins must not find a connection that broke a while ago.
+        .keep_alive_while_idle(true)
+        .connect_with_connector(Dialer { options })
+        .await?;
+    Ok(Clients { channel })
+}
+
+/// A connection to a coordinator. Cheap to clone; every call of every clone goes over it.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    channel: Channel,
+}
+
+impl Clients {
+    pub fn agents(&self) -> AgentServiceClient<Channel> {
+        AgentServiceClient::new(self.channel())
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX)
+    }
+
+    pub fn jobs(&self) -> JobServiceClient<Channel> {
+        JobServiceClient::new(self.channel())
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX)
+    }
+
+    pub fn nodes(&self) -> NodeServiceClient<Channel> {
+        NodeServiceClient::new(self.channel())
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX)
+    }
+
+    pub fn events(&self) -> EventServiceClient<Channel> {
+        EventServiceClient::new(self.channel())
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX)
+    }
+
+    /// For services that are not Muster's own, such as gRPC's health check.
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+}
+
+/// Makes the connections of a [`Channel`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Dialer {
+    options: Options,
 }
 
 impl Service<Uri> for Dialer {
@@ -58,45 +134,36 @@ impl Service<Uri> for Dialer {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let accept_unknown = self.accept_unknown;
-        Box::pin(async move { connect(&uri, accept_unknown).await.map(TokioIo::new) })
+        let options = self.options;
+        Box::pin(async move { connect(&uri, options).await.map(TokioIo::new) })
     }
 }
 
-async fn connect(uri: &Uri, accept_unknown: bool) -> io::Result<TcpStream> {
-    let host = uri
-        .host()
-        .unwrap_or_default()
-        .trim_start_matches('[')
-        .trim_end_matches(']');
-    let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await?;
+async fn connect(uri: &Uri, options: Options) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect((bare_host(uri), uri.port_u16().unwrap_or(80))).await?;
     stream.set_nodelay(true)?;
+    authenticate(stream, options).await
+}
+
+/// Makes sure who is at the other end before a byte of gRPC is sent. This is where a client's side
+/// of TLS belongs; today it is the kernel's word, which there is on loopback only.
+async fn authenticate(stream: TcpStream, options: Options) -> io::Result<TcpStream> {
     let (address, own) = (stream.peer_addr()?, stream.local_addr()?);
     if !address.ip().to_canonical().is_loopback() {
         return Ok(stream);
     }
-    match whose(
-        &stream,
-        (address, own),
-        if accept_unknown {
-            Duration::ZERO
-        } else {
-            ACCEPTED_WITHIN
-        },
-    )
-    .await?
-    {
-        peer if peer.is_trusted() => Ok(stream),
-        Peer::Unknown if accept_unknown => Ok(stream),
-        Peer::Unknown => Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            Refused::Unknown { address },
-        )),
-        Peer::User(uid) => Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            Refused::Stranger { address, uid },
-        )),
-    }
+    let patience = if options.accept_unknown {
+        Duration::ZERO
+    } else {
+        ACCEPTED_WITHIN
+    };
+    let refused = match whose(&stream, (address, own), patience).await? {
+        peer if peer.is_trusted() => return Ok(stream),
+        Peer::Unknown if options.accept_unknown => return Ok(stream),
+        Peer::Unknown => Refused::Unknown { address },
+        Peer::User(uid) => Refused::Stranger { address, uid },
+    };
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, refused))
 }
 
 /// The user at the other end, once it has accepted the connection. If the other end hangs up, this
@@ -157,7 +224,9 @@ mod tests {
             "{error}"
         );
         Dialer {
-            accept_unknown: true,
+            options: Options {
+                accept_unknown: true,
+            },
         }
         .call(uri(port))
         .await

@@ -1,9 +1,10 @@
 //! The port: the addresses that may be listened on, the callers that are served, and the bound of
 //! connections.
 //!
-//! The coordinator serves its own user and root, as the kernel knows them
-//! ([`muster_runtime::peer`]). It tells every other user of this machine that it does not serve
-//! them.
+//! The caller brings the services. Nothing in here knows what they do.
+//!
+//! The coordinator serves its own user and root, as the kernel knows them ([`peer`]). It tells every
+//! other user of this machine that it does not serve them.
 
 use std::{
     io,
@@ -14,7 +15,6 @@ use std::{
     time::Duration,
 };
 
-use muster_runtime::peer::{self, Peer};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -22,12 +22,25 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::Sleep,
 };
-use tonic::{Extensions, Request, Status, transport::server::Connected};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{
+    Extensions, Request, Status,
+    service::{InterceptorLayer, Routes},
+    transport::{Server, server::Connected},
+};
 use tracing::{debug, warn};
+
+use crate::{
+    KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
+    peer::{self, Peer},
+};
 
 /// Connections held at a time: 10,000 agents, some thousand users, and dead ones that nobody has
 /// noticed yet. More connections wait in the kernel. An idle one costs some 40 KiB.
 const CONNECTIONS_MAX: usize = 16_000;
+
+/// Concurrent streams of one connection: a session, log streams and a user's watches.
+const STREAMS_MAX: u32 = 64;
 
 /// Connections of users who are not served, held only to tell them so. They do not count as
 /// connections above.
@@ -76,19 +89,73 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// Opens the port. Refuses addresses beyond loopback, because everybody who reaches the port can
-/// run programs on every node.
-pub fn open(address: SocketAddr) -> Result<TcpListener, ListenError> {
-    if !address.ip().is_loopback() {
-        return Err(ListenError::NotLoopback(address));
+/// What a listener may choose.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Serve also callers whose user the kernel cannot tell. This is insecure, because anybody can
+    /// become such a caller.
+    pub accept_unknown: bool,
+}
+
+/// Why a server has ended. Its sources say what went wrong.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct ServerError(#[from] tonic::transport::Error);
+
+/// An open port. Callers wait in the kernel until it serves.
+#[derive(Debug)]
+pub struct Listener {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Opens the port. Must run in a tokio runtime. Refuses addresses beyond loopback, because
+    /// everybody who reaches the port can run programs on every node.
+    pub fn open(address: SocketAddr) -> Result<Self, ListenError> {
+        if !address.ip().is_loopback() {
+            return Err(ListenError::NotLoopback(address));
+        }
+        let other = |source| ListenError::Other { address, source };
+        let listener = StdListener::bind(address).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ListenError::InUse(address),
+            _ => other(source),
+        })?;
+        listener.set_nonblocking(true).map_err(other)?;
+        let listener = TcpListener::from_std(listener).map_err(other)?;
+        Ok(Self {
+            address: listener.local_addr().map_err(other)?,
+            listener,
+        })
     }
-    let other = |source| ListenError::Other { address, source };
-    let listener = StdListener::bind(address).map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse => ListenError::InUse(address),
-        _ => other(source),
-    })?;
-    listener.set_nonblocking(true).map_err(other)?;
-    TcpListener::from_std(listener).map_err(other)
+
+    /// Where it listens, with the port that was taken.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `ended` resolves. Returns two futures, and both must run: the first accepts
+    /// connections as long as the second, the server, takes them.
+    pub fn serve(
+        self,
+        options: Options,
+        services: Routes,
+        ended: impl Future<Output = ()>,
+    ) -> (
+        impl Future<Output = ()>,
+        impl Future<Output = Result<(), ServerError>>,
+    ) {
+        let (connections, accepting) = accept(self.listener, options);
+        let server = Server::builder()
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .max_concurrent_streams(STREAMS_MAX)
+            .concurrency_limit_per_connection(STREAMS_MAX as usize)
+            .layer(InterceptorLayer::new(admit))
+            .add_routes(services)
+            .serve_with_incoming_shutdown(ReceiverStream::new(connections), ended);
+        (accepting, async move { Ok(server.await?) })
+    }
 }
 
 /// Raises this process's limit of open files. The usual limit of 1,024 would refuse agents far
@@ -108,7 +175,7 @@ pub fn raise_open_files() {
     }
 }
 
-/// The user at the other end, carried by every request of a connection.
+/// The user at the other end, carried by the extensions of every request of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     peer: Peer,
@@ -116,7 +183,7 @@ pub struct Caller {
 }
 
 /// Lets a request through if its caller is served.
-pub fn admit(request: Request<()>) -> Result<Request<()>, Status> {
+fn admit(request: Request<()>) -> Result<Request<()>, Status> {
     refuse_strangers(request.extensions())?;
     Ok(request)
 }
@@ -146,12 +213,9 @@ fn refuse_strangers(extensions: &Extensions) -> Result<(), Status> {
 
 /// Accepts connections until the server takes no more of them. Returns the stream for the server,
 /// and the loop to run.
-///
-/// `accept_unknown`: serve also callers whose user the kernel cannot tell. This is insecure,
-/// because anybody can become such a caller.
-pub fn accept(
+fn accept(
     listener: TcpListener,
-    accept_unknown: bool,
+    options: Options,
 ) -> (
     mpsc::Receiver<io::Result<Connection>>,
     impl Future<Output = ()>,
@@ -174,7 +238,7 @@ pub fn accept(
             match stream {
                 Ok((stream, address)) => {
                     debug!(%address, "connection");
-                    let caller = match caller(&stream, address, accept_unknown) {
+                    let caller = match authenticate(&stream, address, options) {
                         Ok(caller) => caller,
                         Err(e) => {
                             debug!(%address, "connection ended before it began: {e}");
@@ -210,18 +274,21 @@ pub fn accept(
     (connections, accepting)
 }
 
-fn caller(stream: &TcpStream, address: SocketAddr, accept_unknown: bool) -> io::Result<Caller> {
+/// Learns who is at the other end of a connection just accepted. This is where a server's side of
+/// TLS belongs, in a task of the connection's own: the loop that accepts must not wait for a
+/// handshake. Today it is the kernel's word, which is there at once.
+fn authenticate(stream: &TcpStream, address: SocketAddr, options: Options) -> io::Result<Caller> {
     stream.set_nodelay(true)?;
     let peer = peer::ask(address, stream.local_addr()?)?;
     Ok(Caller {
         peer,
-        is_served: peer.is_trusted() || accept_unknown && peer == Peer::Unknown,
+        is_served: peer.is_trusted() || options.accept_unknown && peer == Peer::Unknown,
     })
 }
 
 /// One client's connection. It ends by itself if the client never sends anything.
 #[derive(Debug)]
-pub struct Connection {
+struct Connection {
     stream: TcpStream,
     /// The deadline for the first byte. `None`: the byte has come.
     silent: Option<Pin<Box<Sleep>>>,
@@ -331,10 +398,10 @@ mod tests {
     #[tokio::test]
     async fn only_loopback_is_listened_on() {
         for address in ["0.0.0.0:0", "[::]:0", "10.1.2.3:0"] {
-            let error = open(address.parse().unwrap()).unwrap_err();
+            let error = Listener::open(address.parse().unwrap()).unwrap_err();
             assert!(matches!(error, ListenError::NotLoopback(_)), "{error}");
         }
-        let error = open("0.0.0.0:7070".parse().unwrap())
+        let error = Listener::open("0.0.0.0:7070".parse().unwrap())
             .unwrap_err()
             .to_string();
         assert_eq!(
@@ -342,14 +409,14 @@ mod tests {
             "--listen: 0.0.0.0:7070 can be reached from other machines, and there is no TLS and no authentication yet; use a loopback \
              address, as 127.0.0.1:7070"
         );
-        open("127.0.0.1:0".parse().unwrap()).unwrap();
+        Listener::open("127.0.0.1:0".parse().unwrap()).unwrap();
     }
 
     #[tokio::test]
     async fn a_port_in_use_is_said_to_be() {
-        let first = open("127.0.0.1:0".parse().unwrap()).unwrap();
-        let address = first.local_addr().unwrap();
-        let error = open(address).unwrap_err().to_string();
+        let first = Listener::open("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = first.address();
+        let error = Listener::open(address).unwrap_err().to_string();
         assert_eq!(
             error,
             format!(
@@ -390,11 +457,9 @@ mod tests {
     async fn a_client_that_says_nothing_is_hung_up_on() {
         use tokio::io::AsyncReadExt;
 
-        let listener = open("127.0.0.1:0".parse().unwrap()).unwrap();
-        let _silent = TcpStream::connect(listener.local_addr().unwrap())
-            .await
-            .unwrap();
-        let (stream, _) = listener.accept().await.unwrap();
+        let listener = Listener::open("127.0.0.1:0".parse().unwrap()).unwrap();
+        let _silent = TcpStream::connect(listener.address()).await.unwrap();
+        let (stream, _) = listener.listener.accept().await.unwrap();
         let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
         let caller = Caller {
             peer: Peer::User(peer::own_user()),

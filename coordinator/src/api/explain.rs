@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
     fleet::{
-        account::{self, Lost},
+        account,
         job::JobRecord,
-        receipt::Cause,
+        receipt::{Cause, Lost},
         view::JobView,
     },
     time::Timestamp,

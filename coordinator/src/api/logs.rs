@@ -127,9 +127,9 @@ impl Logs {
             None if logs.follow && !record.phase.is_over() => {}
             None => {
                 let why = if record.message.is_empty() {
-                    &record.reason
+                    record.reason.to_string()
                 } else {
-                    &record.message
+                    record.message.clone()
                 };
                 return Err(Status::failed_precondition(format!(
                     "job {} has not started: {why}",

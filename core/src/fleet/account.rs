@@ -7,26 +7,26 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde::{Deserialize, Serialize};
-
 use crate::{
     fleet::{
+        job::INCIDENTS_MAX,
         job::JobRecord,
+        receipt::Lost,
         receipt::{Cause, Incident},
     },
     time::Timestamp,
 };
 
-/// What all incidents of one cause have cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Lost {
-    pub incidents: u32,
-    #[serde(with = "micros")]
-    pub time: Duration,
-    /// Not part of `time`.
-    #[serde(with = "micros")]
-    pub waited: Duration,
+impl JobRecord {
+    /// Adds the newest incident. The oldest makes room, and what it cost stays in the sums.
+    pub(crate) fn open_incident(&mut self, incident: Incident) {
+        self.incidents.push(incident);
+        if self.incidents.len() > INCIDENTS_MAX {
+            close_oldest(self);
+            self.incidents.remove(0);
+            self.incidents_dropped += 1;
+        }
+    }
 }
 
 /// All that was lost until `now`, by cause.
@@ -100,26 +100,6 @@ fn stopped_training(incident: &Incident) -> Timestamp {
             incident.decided_at.unwrap_or(incident.detected_at)
         }
         _ => incident.event_at,
-    }
-}
-
-/// Periods in records are whole milliseconds; sums of many would lose by that.
-pub(crate) mod micros {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(
-        time: &Duration,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u64(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Duration, D::Error> {
-        u64::deserialize(deserializer).map(Duration::from_micros)
     }
 }
 

@@ -15,7 +15,10 @@
 //! any more but the state of things.
 
 use crate::{
-    fleet::{Policy, registry::Registry, view::Liveness},
+    fleet::{
+        policy::Policy,
+        registry::{Liveness, Registry},
+    },
     period,
     planted::{self, Mistake},
     time::Timestamp,

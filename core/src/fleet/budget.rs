@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use crate::{
-    fleet::{Cordon, NodeRecord, Policy, job::JobRecord},
+    fleet::{
+        job::JobRecord,
+        node_record::{Cordon, NodeRecord},
+        policy::Policy,
+    },
     id::NodeName,
     period,
     planted::{self, Mistake},

@@ -3,12 +3,13 @@
 //! A slot or GPU is taken while any generation may have a live process on it. It comes back by
 //! proof of death, never by a timer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     fleet::{
-        Fleet, fault_ledger,
+        fault_ledger,
         job::{GenerationRecord, JobRecord},
+        job_turn::JobTurn,
         placement::{self, Candidate, FreeGpu, Need, Placement},
         registry::Node,
         unhealthy,
@@ -18,20 +19,18 @@ use crate::{
     planted::{self, Mistake},
     protocol,
     spec::NodeMix,
-    time::Timestamp,
 };
 
-impl Fleet {
+impl JobTurn<'_> {
     /// Asks placement for this job's next generation.
-    pub(crate) fn place(&self, uid: &JobUid, now: Timestamp) -> Placement {
+    pub(crate) fn place(&self) -> Placement {
         let avoided = |name: &NodeName| {
-            let live = self.live.get(uid)?;
-            live.avoided
-                .iter()
-                .find(|avoided| &avoided.node == name && avoided.until > now)
+            let mut avoided = self.live.avoided.iter();
+            avoided
+                .find(|avoided| &avoided.node == name && avoided.until > self.now)
                 .map(|avoided| avoided.why.clone())
         };
-        let job = &self.jobs[uid];
+        let job = &*self.job;
         let unfenced = |node: &Node| {
             let old = job.spec.fence_after.is_some()
                 && node.protocol < protocol::FENCES
@@ -46,7 +45,7 @@ impl Fleet {
             .nodes
             .nodes
             .iter()
-            .map(|(name, node)| (name, node, self.gpus_free(node, uid)))
+            .map(|(name, node)| (name, node, gpus_free(node, self.others, self.uid)))
             .map(|(name, node, gpus_free)| Candidate {
                 node: name.clone(),
                 boot_id: &node.record.boot_id,
@@ -57,8 +56,8 @@ impl Fleet {
                 avoided: avoided(name)
                     .or_else(|| unhealthy::withheld(node))
                     .or_else(|| unfenced(node)),
-                shunned: fault_ledger::shunned_by(&node.record, uid, &self.policy, now),
-                slots_free: self.slots_free_on(node, Some(uid)),
+                shunned: fault_ledger::shunned_by(&node.record, self.uid, self.policy, self.now),
+                slots_free: slots_free(node, self.others, Some(self.uid)),
                 node_rank: before.and_then(|g| g.members.rank_of(name)),
                 stack: job.stack_on(node),
                 trained: trained.is_some_and(|g| g.has(name)),
@@ -77,68 +76,62 @@ impl Fleet {
         };
         placement::place(&candidates, need)
     }
+}
 
-    /// Worker groups this node could still take, not counting those of `but`: they make room for
-    /// themselves.
-    pub(crate) fn slots_free(&self, name: &NodeName, but: Option<&JobUid>) -> u32 {
-        self.nodes
-            .get(name)
-            .map_or(0, |node| self.slots_free_on(node, but))
+/// Worker groups this node could still take, not counting those of `but`: they make room for
+/// themselves.
+pub(crate) fn slots_free(
+    node: &Node,
+    jobs: &BTreeMap<JobUid, JobRecord>,
+    but: Option<&JobUid>,
+) -> u32 {
+    let mut taken: BTreeSet<&JobUid> = node
+        .runs
+        .iter()
+        .filter(|(_, run)| !run.phase.is_over())
+        .map(|(id, _)| &id.job)
+        .collect();
+    let held = |uid: &&JobUid| {
+        jobs.get(uid)
+            .is_some_and(|job| holds(job, &node.record.name))
+    };
+    taken.extend(node.jobs.iter().filter(held));
+    let taken = taken.into_iter().filter(|uid| {
+        Some(*uid) != but && jobs.get(uid).is_none_or(|job| job.spec.gpus_per_node == 0)
+    });
+    node.report.slots.saturating_sub(taken.count() as u32)
+}
+
+fn gpus_free<'a>(
+    node: &'a Node,
+    jobs: &BTreeMap<JobUid, JobRecord>,
+    but: &JobUid,
+) -> Vec<FreeGpu<'a>> {
+    if node.report.gpus.is_empty() {
+        return Vec::new();
     }
-
-    pub(crate) fn slots_free_on(&self, node: &Node, but: Option<&JobUid>) -> u32 {
-        let mut taken: BTreeSet<&JobUid> = node
-            .runs
-            .iter()
-            .filter(|(_, run)| !run.phase.is_over())
-            .map(|(id, _)| &id.job)
-            .collect();
-        taken.extend(
-            node.jobs
-                .iter()
-                .filter(|uid| self.holds(uid, &node.record.name)),
-        );
-        let taken = taken.into_iter().filter(|uid| {
-            Some(*uid) != but && self.jobs.get(uid).is_none_or(|j| j.spec.gpus_per_node == 0)
-        });
-        node.report.slots.saturating_sub(taken.count() as u32)
-    }
-
-    fn gpus_free<'a>(&self, node: &'a Node, but: &JobUid) -> Vec<FreeGpu<'a>> {
-        if node.report.gpus.is_empty() {
-            return Vec::new();
-        }
-        let name = &node.record.name;
-        let others = node
-            .jobs
-            .iter()
-            .filter(|uid| *uid != but)
-            .filter_map(|uid| self.jobs.get(uid));
-        let taken: Vec<&str> = others
-            .flat_map(JobRecord::unproven_generations)
-            .filter(|g| {
-                !g.dead.contains(name)
-                    && (g.stopping.is_none() || !planted::on(Mistake::HeldIsFree))
-            })
-            .filter_map(|g| g.members.get(g.members.rank_of(name)? as usize))
-            .flat_map(|member| member.gpus.iter().map(String::as_str))
-            .collect();
-        let free = node
-            .report
-            .placeable_ids()
-            .filter(|(_, uuid)| !taken.contains(uuid));
-        free.map(|(index, uuid)| FreeGpu { index, uuid }).collect()
-    }
-
-    /// A generation of this job has a member on the node that is not proven dead.
-    fn holds(&self, uid: &JobUid, name: &NodeName) -> bool {
-        let current =
-            |g: &GenerationRecord| g.stopping.is_none() || !planted::on(Mistake::HeldIsFree);
-        self.jobs.get(uid).is_some_and(|job| {
-            job.unproven_generations()
-                .any(|g| g.has(name) && !g.dead.contains(name) && current(g))
+    let name = &node.record.name;
+    let others = node.jobs.iter().filter(|uid| *uid != but);
+    let taken: Vec<&str> = others
+        .filter_map(|uid| jobs.get(uid))
+        .flat_map(JobRecord::unproven_generations)
+        .filter(|g| {
+            !g.dead.contains(name) && (g.stopping.is_none() || !planted::on(Mistake::HeldIsFree))
         })
-    }
+        .filter_map(|g| g.members.get(g.members.rank_of(name)? as usize))
+        .flat_map(|member| member.gpus.iter().map(String::as_str))
+        .collect();
+    let free = node.report.placeable_ids();
+    free.filter(|(_, uuid)| !taken.contains(uuid))
+        .map(|(index, uuid)| FreeGpu { index, uuid })
+        .collect()
+}
+
+/// A generation of this job has a member on the node that is not proven dead.
+fn holds(job: &JobRecord, name: &NodeName) -> bool {
+    let current = |g: &GenerationRecord| g.stopping.is_none() || !planted::on(Mistake::HeldIsFree);
+    job.unproven_generations()
+        .any(|g| g.has(name) && !g.dead.contains(name) && current(g))
 }
 
 /// The kind of node it would be in a generation: of the GPU that placement gives first.

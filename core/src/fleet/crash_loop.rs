@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use crate::{fleet::job::JobRecord, time::Timestamp};
+use crate::{
+    fleet::{job::CrashLoop, job::JobRecord},
+    time::Timestamp,
+};
 
 /// Failures alike in a row from which on it is said. Two: the first failure may be chance, and the
 /// budget is small.
@@ -17,19 +18,6 @@ const ALIKE_MIN: u32 = 2;
 /// What fails later than this after its start has started. Imports of a large environment from a
 /// network disk take half of it.
 const EARLY: Duration = Duration::from_secs(120);
-
-/// Failures in a row that look alike, each soon after its start, in a job that has never shown a
-/// step.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CrashLoop {
-    pub times: u32,
-    /// The longest of them lasted so long.
-    #[serde(with = "crate::period::serde_period")]
-    pub within: Duration,
-    /// How they ended: the exit and the first error.
-    pub symptom: String,
-}
 
 impl CrashLoop {
     /// What to tell people, once it is likely enough.

@@ -2,25 +2,27 @@
 
 use crate::{
     fleet::{
-        Fleet, generation,
-        job::{GenerationRecord, Phase},
+        generation,
+        job::{GenerationRecord, JobRecord, Phase, Reason},
+        job_turn::JobTurn,
+        live::LeftAsItIs,
     },
-    id::{JobUid, NodeName},
+    id::NodeName,
     period,
 };
 
-impl Fleet {
-    pub(crate) fn say(&mut self, uid: &JobUid, phase: Phase, reason: &str, message: String) {
-        if let Some(job) = self.jobs.get_mut(uid) {
-            job.phase = phase;
-            reason.clone_into(&mut job.reason);
-            job.message = message;
-        }
+impl JobRecord {
+    pub(crate) fn say(&mut self, phase: Phase, reason: Reason, message: String) {
+        self.phase = phase;
+        self.reason = reason;
+        self.message = message;
     }
+}
 
+impl JobTurn<'_> {
     /// Phase, reason and sentence of a job with a current generation.
-    pub(crate) fn describe(&mut self, uid: &JobUid) {
-        let job = &self.jobs[uid];
+    pub(crate) fn describe(&mut self) {
+        let job = &*self.job;
         let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else {
             return;
         };
@@ -31,18 +33,18 @@ impl Fleet {
             } else {
                 Phase::Recovering
             };
-            let waits = generation::unready(&self.nodes, uid, generation);
+            let waits = generation::unready(self.nodes, self.uid, generation);
             let stuck = job
                 .retiring
                 .iter()
-                .filter(|g| !generation::is_inert(&self.nodes, g, job.spec.progress));
+                .filter(|g| !generation::is_inert(self.nodes, g, job.spec.progress));
             let silent: Vec<&str> = stuck.flat_map(unproven).map(NodeName::as_str).collect();
-            let (reason, message) = if let Some(message) = self.unkillable(uid) {
-                ("Stopping", message)
+            let (reason, message) = if let Some(message) = self.unkillable() {
+                (Reason::Stopping, message)
             } else if !waits.is_empty() {
                 let names: Vec<&str> = waits.iter().take(8).map(|node| node.as_str()).collect();
                 (
-                    "Preparing",
+                    Reason::Preparing,
                     format!(
                         "{} of {have} nodes not ready yet: {}",
                         waits.len(),
@@ -52,7 +54,7 @@ impl Fleet {
             } else if let (Some(fence), false) = (job.spec.fence_after, silent.is_empty()) {
                 let (nodes, fence) = (silent.join(", "), period::format(fence));
                 (
-                    "Fencing",
+                    Reason::Fencing,
                     format!(
                         "waiting until the workers on {nodes} must have stopped by themselves (fenceAfter {fence})"
                     ),
@@ -61,52 +63,46 @@ impl Fleet {
                 let nodes = silent.join(", ");
                 let first = silent[0];
                 (
-                    "Unreachable",
+                    Reason::Unreachable,
                     format!(
                         "no proof that the workers on {nodes} are dead; bring it back, or, if it is gone for good: muster delete node {first}"
                     ),
                 )
             } else {
-                ("Preparing", "waiting for the store".to_owned())
+                (Reason::Preparing, "waiting for the store".to_owned())
             };
-            return self.say(uid, phase, reason, message);
+            return self.job.say(phase, reason, message);
         }
         let expected = generation.proc_per_node;
         let unlaunched = || {
-            let reports = generation::reports(&self.nodes, uid, generation);
+            let reports = generation::reports(self.nodes, self.uid, generation);
             reports
                 .filter(|(_, run)| !run.is_some_and(|run| run.ranks_started(expected)))
                 .count()
         };
-        let (phase, reason, message) = if let Some(why) =
-            self.live.get(uid).and_then(|live| live.frozen.clone())
-        {
+        let (phase, reason, message) = if let Some(LeftAsItIs::Frozen(why)) = &self.live.left {
             (
                 Phase::Running,
-                "MassLoss",
+                Reason::MassLoss,
                 format!("none of its nodes can be heard, and it is left as it is: {why}"),
             )
-        } else if let Some(shortfall) = self.live.get(uid).and_then(|live| live.stranded.clone()) {
+        } else if let Some(LeftAsItIs::Stranded(shortfall)) = &self.live.left {
             (
                 Phase::Running,
-                "BelowMinimum",
+                Reason::BelowMinimum,
                 format!("a member is silent and there is no replacement: {shortfall}"),
             )
         } else if job.phase != Phase::Running && unlaunched() > 0 {
             (
                 job.phase,
-                "Launching",
+                Reason::Launching,
                 format!(
                     "the ranks of {} of {have} nodes have not been started yet",
                     unlaunched()
                 ),
             )
-        } else if let Some(first) = self
-            .live
-            .get(uid)
-            .and_then(|live| live.prewarm_awaited.first())
-        {
-            let more = self.live[uid].prewarm_awaited.len() - 1;
+        } else if let Some(first) = self.live.prewarm_awaited.first() {
+            let more = self.live.prewarm_awaited.len() - 1;
             let others = if more > 0 {
                 format!(" and {more} more")
             } else {
@@ -115,21 +111,21 @@ impl Fleet {
             let message = format!(
                 "{have} of {wanted} wanted nodes; {first}{others} gets ready to join, and nothing stops for that"
             );
-            (Phase::Running, "Warming", message)
+            (Phase::Running, Reason::Warming, message)
         } else if have < wanted {
             (
                 Phase::Running,
-                "BelowReplicas",
+                Reason::BelowReplicas,
                 format!("{have} of {wanted} wanted nodes"),
             )
         } else {
             (
                 Phase::Running,
-                "Running",
+                Reason::Running,
                 format!("world {} on {have} nodes", generation.world_size()),
             )
         };
-        self.say(uid, phase, reason, message);
+        self.job.say(phase, reason, message);
     }
 }
 

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     fleet::{
-        job::{GenerationRecord, JobRecord, Member},
-        prewarm::Prewarm,
-        registry::Node,
+        job::{GenerationRecord, JobRecord},
+        members::Member,
+        registry::{Node, Prewarm},
     },
     id::{JobUid, NodeName, Term},
     nccl::environment,

@@ -11,11 +11,14 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use serde::{Deserialize, Serialize};
-
 use crate::{
-    fleet::{NodeRecord, Policy, receipt::Cause},
-    id::{JobName, JobUid},
+    fleet::{
+        node_record::NodeRecord,
+        node_record::{Mark, Standing},
+        policy::Policy,
+        receipt::Cause,
+    },
+    id::JobUid,
     period,
     planted::{self, Mistake},
     time::Timestamp,
@@ -32,51 +35,6 @@ const PROVEN: Duration = Duration::from_secs(60);
 /// Failures of one job here after which it is tried elsewhere: the first is mostly chance, as for
 /// the back-off.
 const SHUN_AFTER: usize = 2;
-
-/// One failure that began on a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Mark {
-    pub at: Timestamp,
-    pub job: JobUid,
-    /// For people: the job may be deleted before the mark is.
-    pub name: JobName,
-    pub cause: Cause,
-    /// How long its generation had trained.
-    #[serde(with = "period::serde_period")]
-    pub lasted: Duration,
-    pub standing: Standing,
-}
-
-/// What a mark says about the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Standing {
-    /// No job does this: the node fell silent, was booted anew, did not get ready.
-    Node,
-    /// Nobody can tell yet.
-    Open,
-    /// Without the node the job lasted longer.
-    Accused,
-    /// The job has failed on other nodes too.
-    Acquitted,
-}
-
-impl Standing {
-    /// As people read it.
-    pub fn sentence(self) -> &'static str {
-        match self {
-            Standing::Node => "the node's own: counts against it",
-            Standing::Open => "open: the job has not run without this node since",
-            Standing::Accused => "the job lasted longer without this node: counts against it",
-            Standing::Acquitted => "the job failed on other nodes too: does not count",
-        }
-    }
-
-    fn counts(self) -> bool {
-        matches!(self, Standing::Node | Standing::Accused)
-    }
-}
 
 /// What a failure of this kind says by itself; `None`: nothing about any node.
 pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
@@ -189,7 +147,7 @@ pub(crate) fn storm(record: &NodeRecord, policy: &Policy, now: Timestamp) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::budget::tests::node;
+    use crate::{fleet::budget::tests::node, id::JobName};
 
     fn mark(job: &str, standing: Standing) -> Mark {
         Mark {

@@ -10,8 +10,7 @@
 use std::time::Duration;
 
 use crate::{
-    fleet::{Fleet, job::JobRecord, registry::Registry},
-    id::JobUid,
+    fleet::{job::JobRecord, job_turn::JobTurn, registry::Registry},
     planted::{self, Mistake},
     time::Timestamp,
 };
@@ -65,15 +64,11 @@ fn note(nodes: &Registry, job: &mut JobRecord, now: Timestamp) -> Option<Timesta
     next
 }
 
-impl Fleet {
+impl JobTurn<'_> {
     /// Records which members of this job have stopped by themselves.
-    pub(crate) fn note_fences(&mut self, uid: &JobUid, now: Timestamp) {
-        let next = self
-            .jobs
-            .get_mut(uid)
-            .and_then(|job| note(&self.nodes, job, now));
-        if let Some(at) = next {
-            self.wake_job(uid, at);
+    pub(crate) fn note_fences(&mut self) {
+        if let Some(at) = note(self.nodes, self.job, self.now) {
+            self.wake(at);
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use crate::{
-    fleet::{Fleet, registry::Node, turn::Scratch},
+    fleet::{registry::Node, scratch::Scratch, turn::Fleet},
     id::NodeName,
     period,
     time::Timestamp,
@@ -30,7 +30,8 @@ fn forgettable(node: &Node) -> Option<Timestamp> {
 
 impl Fleet {
     /// Forgets nodes that have been gone for long.
-    pub(crate) fn forget_gone(&mut self, now: Timestamp, scratch: &mut Scratch) {
+    pub(crate) fn forget_gone(&mut self, scratch: &mut Scratch) {
+        let now = scratch.now;
         if now < self.forget_at {
             return;
         }
@@ -45,7 +46,7 @@ impl Fleet {
             .map(|node| node.record.name.clone())
             .collect();
         for name in undated {
-            self.touch_node(&name, scratch);
+            scratch.touch_node(&self.nodes, &name);
             if let Some(node) = self.nodes.nodes.get_mut(&name) {
                 node.record.gone_since = Some(now);
             }
@@ -71,11 +72,12 @@ impl Fleet {
             named.join(", ")
         );
         old.iter().for_each(|name| self.forget_node(name, scratch));
-        self.event(scratch, now, false, "NodesForgotten", message, None, None);
+        scratch.note("NodesForgotten", message);
     }
 
     /// Whether one more node may be known. Forgets the one that has been gone longest, if need be.
-    pub(crate) fn has_room(&mut self, now: Timestamp, scratch: &mut Scratch) -> bool {
+    pub(crate) fn has_room(&mut self, scratch: &mut Scratch) -> bool {
+        let now = scratch.now;
         if self.nodes.nodes.len() < self.policy.nodes_max {
             return true;
         }
@@ -92,20 +94,12 @@ impl Fleet {
             period::format(now.since(since))
         );
         self.forget_node(&name, scratch);
-        self.event(
-            scratch,
-            now,
-            false,
-            "NodesForgotten",
-            message,
-            None,
-            Some(&name),
-        );
+        scratch.note("NodesForgotten", message).on_node(&name);
         true
     }
 
     fn forget_node(&mut self, name: &NodeName, scratch: &mut Scratch) {
-        self.touch_node(name, scratch);
+        scratch.touch_node(&self.nodes, name);
         self.nodes.forget(name);
     }
 }

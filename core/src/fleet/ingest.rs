@@ -1,43 +1,51 @@
 //! What agents say, and what their silence says: facts about nodes, taken down without judgement of
 //! any job.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     fleet::{
-        Effect, Fleet, Halt, Hello, NodeRecord, brake,
-        registry::{HEARTBEAT_STEP, Node},
-        turn::Scratch,
-        view::Liveness,
+        brake,
+        input::Hello,
+        node_record::{Halt, NodeRecord},
+        output::Effect,
+        registry::{Liveness, Node},
+        rollback,
+        scratch::Scratch,
+        turn::Fleet,
+        unhealthy,
     },
-    id::{NodeEpoch, NodeName, SessionId},
+    id::{JobUid, NodeEpoch, NodeName, SessionId},
     node_report::NodeReport,
     period,
     planted::{self, Mistake},
-    run::RunReport,
+    run::{RunReport, SpareReport, SpareState},
     time::Timestamp,
 };
 
 impl Fleet {
-    pub(crate) fn heard(&mut self, session: SessionId, now: Timestamp, scratch: &mut Scratch) {
-        let stale = self.has_just_woken(now);
+    pub(crate) fn heard(&mut self, session: SessionId, scratch: &mut Scratch) {
+        let now = scratch.now;
+        let stale = self
+            .presence
+            .has_just_woken(scratch.now, &self.policy, &self.nodes);
         if self.nodes.heard(session, now, stale)
             && let Some(name) = self.nodes.speaker(session).cloned()
         {
-            self.liveness_changed(&name, now, scratch);
+            self.liveness_changed(&name, scratch);
         }
     }
 
-    pub(crate) fn connected(
-        &mut self,
-        session: SessionId,
-        hello: Hello,
-        now: Timestamp,
-        scratch: &mut Scratch,
-    ) {
+    pub(crate) fn disconnected(&mut self, session: SessionId, scratch: &mut Scratch) {
+        let now = scratch.now;
+        let excused = self.presence.has_just_woken(now, &self.policy, &self.nodes);
+        if let Some(name) = self.nodes.disconnect(session, now, excused) {
+            self.liveness_changed(&name, scratch);
+        }
+    }
+
+    pub(crate) fn connected(&mut self, session: SessionId, hello: Hello, scratch: &mut Scratch) {
+        let now = scratch.now;
         let name = hello.node.clone();
         let ahead = self.ahead_of_store(&hello);
         let stranger = || {
@@ -45,16 +53,16 @@ impl Fleet {
                 .filter(|_| ahead.is_none() && !self.policy.accept_store)
         };
         if let Some(why) = self.unwelcome(&hello, now).or_else(stranger) {
-            return self.refuse_session(session, &name, why, now, scratch);
+            return self.refuse_session(session, &name, why, scratch);
         }
         if !self.nodes.nodes.contains_key(&name) {
-            if !self.has_room(now, scratch) {
+            if !self.has_room(scratch) {
                 let why = format!(
                     "this coordinator knows {} nodes, as many as it takes (--nodes-max), and none of them may be forgotten; strike off who is \
                      gone for good (muster delete node NAME)",
                     self.nodes.nodes.len()
                 );
-                return self.refuse_session(session, &name, why, now, scratch);
+                return self.refuse_session(session, &name, why, scratch);
             }
             let record = NodeRecord {
                 name: name.clone(),
@@ -70,28 +78,20 @@ impl Fleet {
             self.nodes.admit(record, now);
             scratch.nodes.insert(name.clone(), None);
             // It may have been deleted with work on it that is not over.
-            for uid in self.active.clone() {
-                self.index(&uid);
+            for job in self.active.iter().filter_map(|uid| self.jobs.get(uid)) {
+                self.nodes.index(job);
             }
         }
         if let Some(why) = ahead.as_ref().filter(|_| self.policy.accept_store) {
             let message = format!(
                 "{name}: {why}; an operator has accepted the store, and what it does not know is stopped"
             );
-            self.event(
-                scratch,
-                now,
-                true,
-                "StoreAccepted",
-                message,
-                None,
-                Some(&name),
-            );
+            scratch.warn("StoreAccepted", message).on_node(&name);
         }
         if self.policy.accept_store || ahead.is_none() && !self.halted.contains(&name) {
-            self.accept_numbers(&hello, now, scratch);
+            self.accept_numbers(&hello, scratch);
         }
-        self.touch_node(&name, scratch);
+        scratch.touch_node(&self.nodes, &name);
         let before = self.nodes.get(&name).expect("inserted above");
         // It was there before this coordinator was, and nothing has happened to it.
         let returns = before.liveness == Liveness::Unknown
@@ -104,9 +104,11 @@ impl Fleet {
             let why = format!("a newer session of {name} took over");
             scratch.effects.push(Effect::Refuse { session: old, why });
         }
-        let heartbeat = self.heartbeat();
+        let heartbeat = self.nodes.heartbeat(&self.policy);
         let protocol = self.policy.speaks.newest.min(hello.speaks.newest);
-        let stale = self.has_just_woken(now);
+        let stale = self
+            .presence
+            .has_just_woken(scratch.now, &self.policy, &self.nodes);
         let node = self.nodes.nodes.get_mut(&name).expect("inserted above");
         let same_boot = node.record.boot_id == hello.boot_id;
         node.spoke = if stale {
@@ -140,21 +142,15 @@ impl Fleet {
             .collect();
         let epoch = node.record.epoch;
         if let Some(why) = ahead.filter(|_| !self.policy.accept_store) {
-            let why = Fleet::halt_sentence(&why);
+            let why = rollback::halt_sentence(&why);
             node.record.halt = Some(Halt {
                 at: now,
                 why: why.clone(),
             });
             self.halted.insert(name.clone());
-            self.event(
-                scratch,
-                now,
-                true,
-                "StoreBehind",
-                format!("{name}: {why}"),
-                None,
-                Some(&name),
-            );
+            scratch
+                .warn("StoreBehind", format!("{name}: {why}"))
+                .on_node(&name);
         }
         scratch.effects.push(Effect::Welcome {
             session,
@@ -164,21 +160,17 @@ impl Fleet {
             protocol,
         });
         if returns {
-            self.returned += 1;
+            self.presence.returned += 1;
         } else {
-            self.event(
-                scratch,
-                now,
-                false,
-                "NodeReady",
-                format!("{name} connected, node epoch {epoch}"),
-                None,
-                Some(&name),
-            );
+            scratch
+                .note("NodeReady", format!("{name} connected, node epoch {epoch}"))
+                .on_node(&name);
         }
-        self.tell_health(&name, &before.health, now, scratch);
+        if let Some(node) = self.nodes.get(&name) {
+            unhealthy::tell_health(node, &before.health, scratch);
+        }
         scratch.publish.insert(name.clone());
-        self.node_changed(&name, scratch);
+        scratch.node_changed(&self.nodes, &self.jobs, &name);
     }
 
     fn refuse_session(
@@ -186,19 +178,10 @@ impl Fleet {
         session: SessionId,
         name: &NodeName,
         why: String,
-        now: Timestamp,
         scratch: &mut Scratch,
     ) {
         let message = format!("session of {name} refused: {why}");
-        self.event(
-            scratch,
-            now,
-            true,
-            "SessionRefused",
-            message,
-            None,
-            Some(name),
-        );
+        scratch.warn("SessionRefused", message).on_node(name);
         scratch.effects.push(Effect::Refuse { session, why });
     }
 
@@ -221,48 +204,31 @@ impl Fleet {
         self.namesake(hello, now)
     }
 
-    /// The heartbeat interval agents are given: one second, stretched so that 2,000 a second arrive
-    /// at most. Who is gone sends none.
-    pub(crate) fn heartbeat(&self) -> Duration {
-        const PER_SECOND: u64 = 2_000;
-        let present = self.nodes.present().next_multiple_of(HEARTBEAT_STEP) as u64;
-        self.policy
-            .heartbeat
-            .max(Duration::from_millis(present * 1_000 / PER_SECOND))
-    }
-
     pub(crate) fn reported(
         &mut self,
         session: SessionId,
         report: NodeReport,
-        now: Timestamp,
         scratch: &mut Scratch,
     ) {
-        self.heard(session, now, scratch);
+        self.heard(session, scratch);
         let Some(name) = self.nodes.speaker(session).cloned() else {
             return;
         };
-        self.touch_node(&name, scratch);
+        scratch.touch_node(&self.nodes, &name);
         if let Some(node) = self.nodes.nodes.get_mut(&name) {
             let report = NodeReport {
                 object_labels: self.objects.of(&name, &node.report),
                 ..report
             };
             let before = std::mem::replace(&mut node.report, report.into());
-            self.tell_health(&name, &before.health, now, scratch);
+            unhealthy::tell_health(node, &before.health, scratch);
         }
         scratch.publish.insert(name.clone());
-        self.node_changed(&name, scratch);
+        scratch.node_changed(&self.nodes, &self.jobs, &name);
     }
 
-    pub(crate) fn runs(
-        &mut self,
-        session: SessionId,
-        runs: Vec<RunReport>,
-        now: Timestamp,
-        scratch: &mut Scratch,
-    ) {
-        self.heard(session, now, scratch);
+    pub(crate) fn runs(&mut self, session: SessionId, runs: Vec<RunReport>, scratch: &mut Scratch) {
+        self.heard(session, scratch);
         let Some(name) = self.nodes.speaker(session).cloned() else {
             return;
         };
@@ -283,38 +249,51 @@ impl Fleet {
                 Some(before) if before.without_progress() == run.without_progress() => {
                     scratch.shown.insert(id.job.clone());
                 }
-                _ => drop(touched.insert(id.job.clone())),
+                _ => {
+                    touched.insert(id.job.clone());
+                }
             }
         }
         node.runs = next;
-        for uid in touched {
-            self.touch_job(&uid, scratch);
+        for job in touched.iter().filter_map(|uid| self.jobs.get(uid)) {
+            scratch.touch_job(job);
         }
         scratch.publish.insert(name.clone());
         if keys_changed || ended {
-            self.node_changed(&name, scratch);
+            scratch.node_changed(&self.nodes, &self.jobs, &name);
         }
     }
 
-    /// A node's liveness, cordon, facts or load changed: its jobs and those that wait for nodes
-    /// must be looked at again.
-    pub(crate) fn node_changed(&mut self, name: &NodeName, scratch: &mut Scratch) {
-        self.touch_node(name, scratch);
-        scratch.capacity = true;
-        if let Some(node) = self.nodes.get(name) {
-            for uid in node.jobs.clone() {
-                self.touch_job(&uid, scratch);
-            }
-        }
-    }
-
-    pub(crate) fn liveness_changed(
+    /// What a node says of the launchers it was asked for. All of it is kept: what is asked for may
+    /// change to and fro without the node noticing, and it says nothing twice.
+    pub(crate) fn spares(
         &mut self,
-        name: &NodeName,
-        now: Timestamp,
+        session: SessionId,
+        spares: Vec<SpareReport>,
         scratch: &mut Scratch,
     ) {
-        self.touch_node(name, scratch);
+        self.heard(session, scratch);
+        let Some(name) = self.nodes.speaker(session).cloned() else {
+            return;
+        };
+        let Some(node) = self.nodes.nodes.get_mut(&name) else {
+            return;
+        };
+        let said: BTreeMap<JobUid, SpareState> = spares
+            .into_iter()
+            .map(|spare| (spare.job, spare.state))
+            .collect();
+        let is_news = |uid: &&JobUid| said.get(*uid) != node.spares.get(*uid);
+        let news: Vec<JobUid> = node.prewarm.keys().filter(is_news).cloned().collect();
+        node.spares = said;
+        for job in news.iter().filter_map(|uid| self.jobs.get(uid)) {
+            scratch.touch_job(job);
+        }
+    }
+
+    pub(crate) fn liveness_changed(&mut self, name: &NodeName, scratch: &mut Scratch) {
+        let now = scratch.now;
+        scratch.touch_node(&self.nodes, name);
         let Some(node) = self.nodes.get(name) else {
             return;
         };
@@ -333,65 +312,51 @@ impl Fleet {
         let connected = node.session.is_some();
         match node.liveness {
             Liveness::Suspect if connected => {
-                self.event(
-                    scratch,
-                    now,
-                    true,
-                    "NodeSuspect",
-                    format!("{name} has been silent for {silent:.1} s"),
-                    None,
-                    Some(name),
-                );
+                scratch
+                    .warn(
+                        "NodeSuspect",
+                        format!("{name} has been silent for {silent:.1} s"),
+                    )
+                    .on_node(name);
             }
             Liveness::Suspect => {
-                self.event(
-                    scratch,
-                    now,
-                    true,
-                    "NodeSuspect",
-                    format!("{name}: the agent's connection broke"),
-                    None,
-                    Some(name),
-                );
+                scratch
+                    .warn(
+                        "NodeSuspect",
+                        format!("{name}: the agent's connection broke"),
+                    )
+                    .on_node(name);
             }
             Liveness::Lost => {
-                self.event(
-                    scratch,
-                    now,
-                    true,
-                    "NodeLost",
-                    format!("{name} has been silent for {silent:.1} s"),
-                    None,
-                    Some(name),
-                );
+                scratch
+                    .warn(
+                        "NodeLost",
+                        format!("{name} has been silent for {silent:.1} s"),
+                    )
+                    .on_node(name);
             }
             Liveness::Ready => {
                 if told_silent {
-                    self.event(
-                        scratch,
-                        now,
-                        false,
-                        "NodeReady",
-                        format!("{name} is heard again"),
-                        None,
-                        Some(name),
-                    );
+                    scratch
+                        .note("NodeReady", format!("{name} is heard again"))
+                        .on_node(name);
                 } else {
-                    self.returned += 1;
+                    self.presence.returned += 1;
                 }
                 scratch.publish.insert(name.clone());
             }
             Liveness::Unknown => {}
         }
-        self.node_changed(name, scratch);
+        scratch.node_changed(&self.nodes, &self.jobs, name);
     }
     /// Says in one sentence that the nodes are back which were there before this coordinator was,
     /// or before it stood still.
-    pub(crate) fn tell_return(&mut self, now: Timestamp, scratch: &mut Scratch) {
-        if self.told_return || self.is_listening(now) {
+    pub(crate) fn tell_return(&mut self, scratch: &mut Scratch) {
+        let now = scratch.now;
+        if self.presence.told_return || self.is_listening(scratch.now) {
             return;
         }
-        self.told_return = true;
+        self.presence.told_return = true;
         let missing: Vec<&str> = self
             .nodes
             .unheard()
@@ -399,7 +364,7 @@ impl Fleet {
             .map(|node| node.record.name.as_str())
             .collect();
         let (back, named) = (
-            std::mem::take(&mut self.returned),
+            std::mem::take(&mut self.presence.returned),
             missing
                 .iter()
                 .take(8)
@@ -410,7 +375,7 @@ impl Fleet {
         if back == 0 && missing.is_empty() {
             return;
         }
-        let took = now.since(self.present_since).as_secs_f64();
+        let took = now.since(self.presence.since).as_secs_f64();
         let message = match missing.len() {
             0 => format!("{back} nodes are back, all that were there, after {took:.1} s"),
             some => {
@@ -420,19 +385,12 @@ impl Fleet {
                 )
             }
         };
-        self.event(
-            scratch,
-            now,
-            !missing.is_empty(),
-            "NodesBack",
-            message,
-            None,
-            None,
-        );
+        scratch.tell(!missing.is_empty(), "NodesBack", message);
     }
 
     /// Puts the brake for mass losses on or off (R10).
-    pub(crate) fn judge_brake(&mut self, now: Timestamp, scratch: &mut Scratch) {
+    pub(crate) fn judge_brake(&mut self, scratch: &mut Scratch) {
+        let now = scratch.now;
         if self.brake.is_none() && !scratch.lost {
             return;
         }
@@ -446,14 +404,14 @@ impl Fleet {
                     brake.sentence(&self.policy),
                     period::format(self.policy.mass_loss_hold)
                 );
-                self.event(scratch, now, true, "MassLoss", message, None, None);
+                scratch.warn("MassLoss", message);
             }
             (Some(brake), None) => {
                 let message = format!(
                     "{}; it is decided as usual again",
                     brake.sentence(&self.policy)
                 );
-                self.event(scratch, now, false, "MassLossOver", message, None, None);
+                scratch.note("MassLossOver", message);
             }
             _ => {}
         }
@@ -469,7 +427,7 @@ impl Fleet {
                 .collect();
             silent
                 .iter()
-                .for_each(|name| self.touch_node(name, scratch));
+                .for_each(|name| scratch.touch_node(&self.nodes, name));
         }
         if let Some(brake) = &self.brake {
             scratch.wake(brake.until(&self.policy));

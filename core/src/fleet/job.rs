@@ -5,25 +5,29 @@
 //! left, `* -> Stopping -> Cancelled` on request, and `* -> Failed` when the restart budget is
 //! spent. Succeeded, Failed and Cancelled are for ever.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     fleet::{
-        account::{self, Lost},
-        crash_loop::CrashLoop,
-        ends::MemberEnd,
+        member_end::MemberEnd,
         members::Members,
-        receipt::{Cause, Incident},
-        software_mismatch::KnownStack,
+        receipt::{Cause, Incident, Lost},
     },
     id::{Generation, JobName, JobUid, NodeName},
     nccl::profile::Profile,
+    nccl::stack::Stack,
     run::{Endpoint, RunId},
     spec::JobSpec,
     time::Timestamp,
 };
+
+pub use crate::fleet::members::Member;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Phase {
@@ -43,6 +47,46 @@ impl Phase {
     }
 }
 
+/// Why a job is in its phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reason {
+    Submitted,
+    /// Fewer nodes than its minimum can take it.
+    BelowMinimum,
+    /// It fails again and again, and the next start waits.
+    BackOff,
+    /// Not every member is ready to start, or the store is not served yet.
+    Preparing,
+    /// Members of the generation before cannot be asked, and stop by themselves at a known moment.
+    Fencing,
+    /// Members of the generation before cannot be asked, and nothing proves them dead.
+    Unreachable,
+    /// Workers are being ended.
+    Stopping,
+    Launching,
+    Running,
+    /// It trains, and a node gets ready to join.
+    Warming,
+    /// It trains on fewer nodes than wanted.
+    BelowReplicas,
+    /// Many nodes fell silent at once, all of its own among them: it is left as it is.
+    MassLoss,
+    /// A node knows more of it than the store: nothing is decided.
+    StoreBehind,
+    Completed,
+    RestartBudgetSpent,
+    Cancelled,
+    /// What a later version wrote.
+    #[serde(other)]
+    Unknown,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobRecord {
@@ -55,8 +99,8 @@ pub struct JobRecord {
     /// Nodes wanted now: `spec.replicas` until somebody scales.
     pub replicas: u32,
     pub phase: Phase,
-    /// CamelCase reason of the phase, and a sentence with the numbers.
-    pub reason: String,
+    /// Why it is in this phase, in a word and in a sentence with the numbers.
+    pub reason: Reason,
     pub message: String,
     /// The generation being formed or running.
     pub current: Option<GenerationRecord>,
@@ -107,11 +151,34 @@ pub struct JobRecord {
     pub finished: Option<Timestamp>,
 }
 
+/// What a node was found to have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KnownStack {
+    pub at: Timestamp,
+    pub stack: Stack,
+    /// The agent that said so.
+    pub incarnation: u64,
+}
+
+/// Failures in a row that look alike, each soon after its start, in a job that has never shown a
+/// step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CrashLoop {
+    pub times: u32,
+    /// The longest of them lasted so long.
+    #[serde(with = "crate::period::serde_period")]
+    pub within: Duration,
+    /// How they ended: the exit and the first error.
+    pub symptom: String,
+}
+
 /// The end a job will have once nothing of it runs any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
     pub phase: Phase,
-    pub reason: String,
+    pub reason: Reason,
     pub message: String,
 }
 
@@ -165,15 +232,6 @@ pub struct GenerationRecord {
     pub ends: BTreeMap<NodeName, MemberEnd>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Member {
-    pub node: NodeName,
-    /// The node's boot at sealing: another boot proves everything of this one dead.
-    pub boot_id: String,
-    pub gpus: Vec<String>,
-}
-
 /// How a generation is being ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -202,7 +260,7 @@ impl JobRecord {
             request_id,
             created: now,
             phase: Phase::Pending,
-            reason: "Submitted".into(),
+            reason: Reason::Submitted,
             message: String::new(),
             current: None,
             retiring: Vec::new(),
@@ -254,6 +312,14 @@ impl JobRecord {
             .or_else(|| self.latest())
     }
 
+    /// The last generation that trained.
+    pub(crate) fn trained_last(&self) -> Option<&GenerationRecord> {
+        self.unproven_generations()
+            .chain(&self.history)
+            .filter(|generation| generation.started)
+            .max_by_key(|generation| generation.number)
+    }
+
     pub fn generation(&self, number: Generation) -> Option<&GenerationRecord> {
         self.unproven_generations()
             .chain(&self.history)
@@ -293,15 +359,6 @@ impl JobRecord {
         let failed =
             |incident: &Incident| incident.from == Some(first) && incident.cause.is_failure();
         self.history[1].number > first.next() || self.incidents.iter().any(failed)
-    }
-
-    pub(crate) fn open_incident(&mut self, incident: Incident) {
-        self.incidents.push(incident);
-        if self.incidents.len() > INCIDENTS_MAX {
-            account::close_oldest(self);
-            self.incidents.remove(0);
-            self.incidents_dropped += 1;
-        }
     }
 }
 

@@ -8,7 +8,16 @@ use std::{fmt, ops::Deref, slice, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{fleet::job::Member, id::NodeName};
+use crate::id::NodeName;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Member {
+    pub node: NodeName,
+    /// The node's boot at sealing: another boot proves everything of this one dead.
+    pub boot_id: String,
+    pub gpus: Vec<String>,
+}
 
 #[derive(Clone)]
 pub struct Members(Arc<Sealed>);

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use crate::{
-    fleet::{Fleet, Hello, registry::Node},
+    fleet::{input::Hello, registry::Node, turn::Fleet},
     node_report::NodeReport,
     period,
     time::Timestamp,
@@ -64,7 +64,7 @@ impl Fleet {
         let uptime = hello.uptime?;
         // A word of a node may have waited for so long before it was taken down: a coordinator that
         // stands still for longer knows it.
-        let waited = self.heartbeat() * self.policy.suspect_missed;
+        let waited = self.nodes.heartbeat(&self.policy) * self.policy.suspect_missed;
         let (job, number, heard) = node
             .jobs
             .iter()

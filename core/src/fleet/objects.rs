@@ -8,25 +8,15 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    fleet::{Fleet, turn::Scratch},
-    id::NodeName,
+    fleet::{
+        input::ObjectNews,
+        job::JobRecord,
+        registry::{Node, Registry},
+        scratch::Scratch,
+    },
+    id::{JobUid, NodeName},
     node_report::{NodeReport, labels::Labels},
-    time::Timestamp,
 };
-
-/// What the shell has read, or could not. An object is its node's by its name.
-#[derive(Clone, Debug)]
-pub enum ObjectNews {
-    /// All there are.
-    Listed(BTreeMap<NodeName, Labels>),
-    /// This one is new, or has changed.
-    Applied(NodeName, Labels),
-    Deleted(NodeName),
-    /// They are followed again, after they could not be read.
-    Followed,
-    /// They cannot be read, and why.
-    Unreadable(String),
-}
 
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
@@ -57,55 +47,58 @@ impl Objects {
     }
 }
 
-impl Fleet {
-    pub(crate) fn objects_read(&mut self, news: ObjectNews, now: Timestamp, scratch: &mut Scratch) {
+impl Objects {
+    pub(crate) fn read(
+        &mut self,
+        news: ObjectNews,
+        nodes: &mut Registry,
+        jobs: &BTreeMap<JobUid, JobRecord>,
+        out: &mut Scratch,
+    ) {
         match news {
             ObjectNews::Listed(all) => {
-                (self.objects.labels, self.objects.listed) = (all, true);
-                let names: Vec<NodeName> = self.nodes.nodes.keys().cloned().collect();
-                names.iter().for_each(|name| self.relabel(name, scratch));
+                (self.labels, self.listed) = (all, true);
+                let names: Vec<NodeName> = nodes.nodes.keys().cloned().collect();
+                for name in &names {
+                    self.relabel(name, nodes, jobs, out);
+                }
             }
             ObjectNews::Applied(name, labels) => {
-                self.objects.labels.insert(name.clone(), labels);
-                self.relabel(&name, scratch);
+                self.labels.insert(name.clone(), labels);
+                self.relabel(&name, nodes, jobs, out);
             }
-            ObjectNews::Deleted(name) => drop(self.objects.labels.remove(&name)),
+            ObjectNews::Deleted(name) => drop(self.labels.remove(&name)),
             ObjectNews::Followed => {
-                if self.objects.unreadable.take().is_some() {
-                    self.event(
-                        scratch,
-                        now,
-                        false,
-                        "NodeLabelsFresh",
-                        "Kubernetes Node objects are read again".into(),
-                        None,
-                        None,
-                    );
-                    self.touch_all_nodes(scratch);
+                if self.unreadable.take().is_some() {
+                    let message = "Kubernetes Node objects are read again";
+                    out.note("NodeLabelsFresh", message.to_owned());
+                    touch_all(nodes, out);
                 }
             }
             ObjectNews::Unreadable(why) => {
                 let message = format!(
                     "Kubernetes Node objects cannot be read: {why}; nodes keep the labels they have"
                 );
-                self.event(scratch, now, true, "NodeLabelsStale", message, None, None);
-                self.objects.unreadable = Some(why);
-                self.touch_all_nodes(scratch);
+                out.warn("NodeLabelsStale", message);
+                self.unreadable = Some(why);
+                touch_all(nodes, out);
             }
         }
     }
 
     /// Gives a node the labels of its object, if it has one.
-    fn relabel(&mut self, name: &NodeName, scratch: &mut Scratch) {
-        let Some(labels) = self.objects.labels.get(name) else {
+    fn relabel(
+        &self,
+        name: &NodeName,
+        nodes: &mut Registry,
+        jobs: &BTreeMap<JobUid, JobRecord>,
+        out: &mut Scratch,
+    ) {
+        let Some(labels) = self.labels.get(name) else {
             return;
         };
-        let Some(node) = self
-            .nodes
-            .nodes
-            .get_mut(name)
-            .filter(|node| node.report.object_labels != *labels)
-        else {
+        let differs = |node: &&mut Node| node.report.object_labels != *labels;
+        let Some(node) = nodes.nodes.get_mut(name).filter(differs) else {
             return;
         };
         node.report = NodeReport {
@@ -113,12 +106,13 @@ impl Fleet {
             ..(*node.report).clone()
         }
         .into();
-        scratch.publish.insert(name.clone());
-        self.node_changed(name, scratch);
+        out.publish.insert(name.clone());
+        out.node_changed(nodes, jobs, name);
     }
+}
 
-    fn touch_all_nodes(&mut self, scratch: &mut Scratch) {
-        let names: Vec<NodeName> = self.nodes.nodes.keys().cloned().collect();
-        names.iter().for_each(|name| self.touch_node(name, scratch));
+fn touch_all(nodes: &Registry, out: &mut Scratch) {
+    for name in nodes.nodes.keys() {
+        out.touch_node(nodes, name);
     }
 }

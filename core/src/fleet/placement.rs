@@ -8,7 +8,7 @@
 use std::{cmp::Reverse, collections::BTreeMap, fmt};
 
 use crate::{
-    fleet::{job::Member, view::Liveness},
+    fleet::{members::Member, registry::Liveness},
     id::NodeName,
     nccl::{
         mixture::Kind,

@@ -97,7 +97,7 @@ pub struct Incident {
     /// Node whose loss or failure it was, if one.
     pub node: Option<NodeName>,
     /// Time in it in which nothing could be done, for want of nodes or in back-off.
-    #[serde(default, with = "crate::fleet::account::micros")]
+    #[serde(default, with = "micros")]
     pub waited: Duration,
 }
 
@@ -138,5 +138,37 @@ impl Incident {
             node: None,
             waited: Duration::ZERO,
         }
+    }
+}
+
+/// What all incidents of one cause have cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lost {
+    pub incidents: u32,
+    #[serde(with = "micros")]
+    pub time: Duration,
+    /// Not part of `time`.
+    #[serde(with = "micros")]
+    pub waited: Duration,
+}
+
+/// Periods in records are whole milliseconds; sums of many would lose by that.
+pub(crate) mod micros {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(
+        time: &Duration,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_micros)
     }
 }

@@ -15,12 +15,31 @@ use std::{
 };
 
 use crate::{
-    fleet::{NodeRecord, Policy, prewarm::Prewarm, view::Liveness},
+    fleet::{job::JobRecord, node_record::NodeRecord, policy::Policy},
     id::{JobUid, NodeName, SessionId},
+    nccl::profile::Profile,
     node_report::NodeReport,
     run::{Desired, RunId, RunReport, SpareState},
     time::Timestamp,
 };
+
+/// Liveness as the registry judges it; silence only, never health.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Liveness {
+    Ready,
+    Suspect,
+    Lost,
+    /// Known from the store and not heard since this coordinator started.
+    Unknown,
+}
+
+/// What a node was asked to get ready for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Prewarm {
+    pub since: Timestamp,
+    pub gpus: Vec<String>,
+    pub profile: Profile,
+}
 
 /// A node and what this coordinator has heard of it.
 #[derive(Debug)]
@@ -149,6 +168,37 @@ impl Registry {
     /// their number, in steps.
     pub(crate) fn present(&self) -> usize {
         self.present
+    }
+
+    /// The heartbeat interval agents are given: one second, stretched so that 2,000 a second arrive
+    /// at most. A node that is gone sends none.
+    pub(crate) fn heartbeat(&self, policy: &Policy) -> Duration {
+        const PER_SECOND: u64 = 2_000;
+        let present = self.present.next_multiple_of(HEARTBEAT_STEP) as u64;
+        policy
+            .heartbeat
+            .max(Duration::from_millis(present * 1_000 / PER_SECOND))
+    }
+
+    /// Notes on all members of a job's unproven generations that it may hold something there.
+    /// Answers with them.
+    pub(crate) fn index(&mut self, job: &JobRecord) -> BTreeSet<NodeName> {
+        let members: BTreeSet<NodeName> = job
+            .unproven_generations()
+            .flat_map(|generation| generation.members.iter().map(|member| member.node.clone()))
+            .collect();
+        for name in &members {
+            if let Some(node) = self.nodes.get_mut(name) {
+                node.jobs.insert(job.uid.clone());
+            }
+        }
+        members
+    }
+
+    pub(crate) fn forget_job(&mut self, uid: &JobUid) {
+        for node in self.nodes.values_mut() {
+            node.jobs.remove(uid);
+        }
     }
 
     /// Notes that a node is gone since `now`, or that it is not. True if that is new.

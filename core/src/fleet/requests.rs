@@ -3,28 +3,28 @@
 
 use crate::{
     fleet::{
-        Answer, Cordon, Fleet, MUSTER, Refusal, Request,
+        budget::MUSTER,
+        cordon,
         desired::{TOMBSTONES_MAX, Tombstone},
-        job::{Ending, JobRecord, Phase},
-        turn::{Reply, Scratch},
+        input::Request,
+        job::{Ending, JobRecord, Phase, Reason},
+        judge,
+        node_record::Cordon,
+        output::{Answer, Refusal},
+        scratch::{Reply, Scratch},
+        turn::Fleet,
     },
     id::{Generation, JobName, JobUid, NodeName},
     planted::{self, Mistake},
     run::RunId,
     spec::JobSpec,
-    time::Timestamp,
 };
 
 /// Longest reason of a cordon, in bytes.
 const CORDON_TEXT_MAX: usize = 512;
 
 impl Fleet {
-    pub(crate) fn request(
-        &mut self,
-        request: Request,
-        now: Timestamp,
-        scratch: &mut Scratch,
-    ) -> Reply {
+    pub(crate) fn request(&mut self, request: Request, scratch: &mut Scratch) -> Reply {
         let reply = match request {
             Request::Submit {
                 name,
@@ -32,13 +32,13 @@ impl Fleet {
                 uid,
                 request_id,
                 validate_only,
-            } => self.submit(name, spec, uid, request_id, validate_only, now, scratch),
-            Request::Scale { name, nodes } => self.scale(&name, nodes, now, scratch),
-            Request::Cancel { name } => self.cancel(&name, now, scratch),
-            Request::Delete { name } => self.delete(&name, now, scratch),
-            Request::Cordon { node, by, reason } => self.cordon(&node, by, reason, now, scratch),
-            Request::Uncordon { node } => self.uncordon(&node, now, scratch),
-            Request::DeleteNode { node } => self.delete_node(&node, now, scratch),
+            } => self.submit(name, spec, uid, request_id, validate_only, scratch),
+            Request::Scale { name, nodes } => self.scale(&name, nodes, scratch),
+            Request::Cancel { name } => self.cancel(&name, scratch),
+            Request::Delete { name } => self.delete(&name, scratch),
+            Request::Cordon { node, by, reason } => self.cordon(&node, by, reason, scratch),
+            Request::Uncordon { node } => self.uncordon(&node, scratch),
+            Request::DeleteNode { node } => self.delete_node(&node, scratch),
         };
         reply.unwrap_or_else(|refusal| Reply::Ready(Answer::Refused(refusal)))
     }
@@ -58,9 +58,9 @@ impl Fleet {
         uid: JobUid,
         request_id: String,
         validate_only: bool,
-        now: Timestamp,
         scratch: &mut Scratch,
     ) -> Result<Reply, Refusal> {
+        let now = scratch.now;
         if let Some(existing) = self.existing(&name, &spec, &request_id)? {
             return Ok(Reply::Job {
                 uid: existing,
@@ -85,15 +85,7 @@ impl Fleet {
             "job {name} accepted: {} nodes wanted, at least {}",
             record.replicas, record.spec.min_replicas
         );
-        self.event(
-            scratch,
-            now,
-            false,
-            "Submitted",
-            message,
-            Some((&uid, &name, None)),
-            None,
-        );
+        scratch.note("Submitted", message).of_job(&uid, &name);
         self.jobs.insert(uid.clone(), record);
         self.names.insert(name, uid.clone());
         self.active.insert(uid.clone());
@@ -145,7 +137,6 @@ impl Fleet {
         &mut self,
         name: &JobName,
         nodes: u32,
-        now: Timestamp,
         scratch: &mut Scratch,
     ) -> Result<Reply, Refusal> {
         let uid = self.find(name)?;
@@ -170,42 +161,31 @@ impl Fleet {
         let before = job.replicas;
         // Whoever asks for nodes may have mended those that were odd.
         if !job.stacks.is_empty() {
-            self.touch_job(&uid, scratch);
-            self.jobs.get_mut(&uid).expect("found above").stacks.clear();
+            let job = self.jobs.get_mut(&uid).expect("found above");
+            scratch.touch_job(job);
+            job.stacks.clear();
         }
         if before != nodes {
-            self.touch_job(&uid, scratch);
             let job = self.jobs.get_mut(&uid).expect("found above");
+            scratch.touch_job(job);
             job.replicas = nodes;
-            self.live(&uid).scaled = true;
+            self.live.entry(uid.clone()).or_default().scaled = true;
             let message = format!("scaled from {before} to {nodes} nodes");
-            self.event(
-                scratch,
-                now,
-                false,
-                "Scaled",
-                message,
-                Some((&uid, name, None)),
-                None,
-            );
+            scratch.note("Scaled", message).of_job(&uid, name);
         }
         Ok(Reply::Job { uid, existed: true })
     }
 
-    fn cancel(
-        &mut self,
-        name: &JobName,
-        now: Timestamp,
-        scratch: &mut Scratch,
-    ) -> Result<Reply, Refusal> {
+    fn cancel(&mut self, name: &JobName, scratch: &mut Scratch) -> Result<Reply, Refusal> {
         let uid = self.find(name)?;
         self.refuse_halted(&uid, name)?;
         let phase = self.jobs[&uid].phase;
         match phase {
             Phase::Cancelled => return Ok(Reply::Job { uid, existed: true }),
             Phase::Succeeded | Phase::Failed if planted::on(Mistake::TerminalReopened) => {
-                self.touch_job(&uid, scratch);
-                self.jobs.get_mut(&uid).expect("found above").phase = Phase::Stopping;
+                let job = self.jobs.get_mut(&uid).expect("found above");
+                scratch.touch_job(job);
+                job.phase = Phase::Stopping;
             }
             Phase::Succeeded | Phase::Failed => {
                 return Err(Refusal::Precondition(format!(
@@ -221,30 +201,20 @@ impl Fleet {
         {
             let ending = Ending {
                 phase: Phase::Cancelled,
-                reason: "Cancelled".into(),
+                reason: Reason::Cancelled,
                 message: "cancelled by a user".into(),
             };
-            self.touch_job(&uid, scratch);
-            self.event(
-                scratch,
-                now,
-                false,
-                "CancelRequested",
-                format!("{name} is being cancelled"),
-                Some((&uid, name, None)),
-                None,
-            );
-            self.end(&uid, ending);
+            let job = self.jobs.get_mut(&uid).expect("found above");
+            scratch.touch_job(job);
+            scratch
+                .note("CancelRequested", format!("{name} is being cancelled"))
+                .of_job(&uid, name);
+            judge::end(&self.nodes, job, ending);
         }
         Ok(Reply::Job { uid, existed: true })
     }
 
-    fn delete(
-        &mut self,
-        name: &JobName,
-        now: Timestamp,
-        scratch: &mut Scratch,
-    ) -> Result<Reply, Refusal> {
+    fn delete(&mut self, name: &JobName, scratch: &mut Scratch) -> Result<Reply, Refusal> {
         let uid = self.find(name)?;
         self.refuse_halted(&uid, name)?;
         let job = &self.jobs[&uid];
@@ -279,15 +249,9 @@ impl Fleet {
             job: uid.clone(),
             generation: job.last_generation.max(Generation(1)),
         };
-        self.event(
-            scratch,
-            now,
-            false,
-            "Deleted",
-            format!("job {name} deleted"),
-            Some((&uid, name, None)),
-            None,
-        );
+        scratch
+            .note("Deleted", format!("job {name} deleted"))
+            .of_job(&uid, name);
         self.tombstones.push(Tombstone {
             run,
             nodes: nodes.clone(),
@@ -299,9 +263,7 @@ impl Fleet {
         self.names.remove(name);
         self.active.remove(&uid);
         self.live.remove(&uid);
-        for node in self.nodes.nodes.values_mut() {
-            node.jobs.remove(&uid);
-        }
+        self.nodes.forget_job(&uid);
         scratch.deleted.push((uid, nodes));
         Ok(Reply::Ready(Answer::Done))
     }
@@ -311,9 +273,9 @@ impl Fleet {
         name: &NodeName,
         by: String,
         reason: String,
-        now: Timestamp,
         scratch: &mut Scratch,
     ) -> Result<Reply, Refusal> {
+        let now = scratch.now;
         for (field, text) in [("reason", &reason), ("by", &by)] {
             if text.len() > CORDON_TEXT_MAX {
                 let message = format!(
@@ -334,73 +296,27 @@ impl Fleet {
         } else {
             by
         };
-        self.set_cordon(
-            name,
-            Some(Cordon {
-                by,
-                reason,
-                at: now,
-            }),
-            now,
-            scratch,
-        );
+        let cordon = Cordon {
+            by,
+            reason,
+            at: now,
+        };
+        cordon::set(&mut self.nodes, &self.jobs, name, Some(cordon), scratch);
         Ok(Reply::Node(name.clone()))
     }
 
-    fn uncordon(
-        &mut self,
-        name: &NodeName,
-        now: Timestamp,
-        scratch: &mut Scratch,
-    ) -> Result<Reply, Refusal> {
+    fn uncordon(&mut self, name: &NodeName, scratch: &mut Scratch) -> Result<Reply, Refusal> {
         let node = self
             .nodes
             .get(name)
             .ok_or_else(|| Refusal::NoSuchNode(name.clone()))?;
         if node.record.cordon.is_some() {
-            self.set_cordon(name, None, now, scratch);
+            cordon::set(&mut self.nodes, &self.jobs, name, None, scratch);
         }
         Ok(Reply::Node(name.clone()))
     }
 
-    pub(crate) fn set_cordon(
-        &mut self,
-        name: &NodeName,
-        cordon: Option<Cordon>,
-        now: Timestamp,
-        scratch: &mut Scratch,
-    ) {
-        self.touch_node(name, scratch);
-        let Some(node) = self.nodes.nodes.get_mut(name) else {
-            return;
-        };
-        let message = match &cordon {
-            Some(cordon) => format!("{name} cordoned by {}: {}", cordon.by, cordon.reason),
-            None => format!("{name} uncordoned"),
-        };
-        let (warning, reason) = (
-            cordon.is_some(),
-            if cordon.is_some() {
-                "NodeCordoned"
-            } else {
-                "NodeUncordoned"
-            },
-        );
-        if cordon.is_none() {
-            // A person has looked: the old evidence is spent.
-            node.record.marks.clear();
-        }
-        node.record.cordon = cordon;
-        self.event(scratch, now, warning, reason, message, None, Some(name));
-        self.node_changed(name, scratch);
-    }
-
-    fn delete_node(
-        &mut self,
-        name: &NodeName,
-        now: Timestamp,
-        scratch: &mut Scratch,
-    ) -> Result<Reply, Refusal> {
+    fn delete_node(&mut self, name: &NodeName, scratch: &mut Scratch) -> Result<Reply, Refusal> {
         let node = self
             .nodes
             .get(name)
@@ -410,15 +326,13 @@ impl Fleet {
                 "{name} is connected; stop its agent first"
             )));
         }
-        self.node_changed(name, scratch);
-        for uid in self.active.clone() {
-            self.touch_job(&uid, scratch);
-            for generation in self
-                .jobs
-                .get_mut(&uid)
-                .into_iter()
-                .flat_map(JobRecord::unproven_generations_mut)
-            {
+        scratch.node_changed(&self.nodes, &self.jobs, name);
+        for uid in &self.active {
+            let Some(job) = self.jobs.get_mut(uid) else {
+                continue;
+            };
+            scratch.touch_job(job);
+            for generation in job.unproven_generations_mut() {
                 if generation.has(name) {
                     generation.dead.insert(name.clone());
                 }
@@ -427,7 +341,7 @@ impl Fleet {
         self.nodes.forget(name);
         self.halted.remove(name);
         let message = format!("{name} deleted by an operator: all its workers count as dead");
-        self.event(scratch, now, true, "NodeDeleted", message, None, Some(name));
+        scratch.warn("NodeDeleted", message).on_node(name);
         Ok(Reply::Ready(Answer::Done))
     }
 }

@@ -8,29 +8,23 @@
 //! is decided about the jobs it holds or is a member of. What to do is an operator's choice, and
 //! the sentence says which there are.
 
-use std::time::Duration;
-
-use serde::{Deserialize, Serialize};
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     fleet::{
-        Fleet, Hello, Refusal,
+        input::Hello,
         job::{GenerationRecord, Stopping},
+        job_turn::JobTurn,
+        output::Refusal,
         receipt::{Cause, Incident},
-        turn::Scratch,
+        registry::Registry,
+        scratch::Scratch,
+        turn::Fleet,
     },
     id::{Generation, JobName, JobUid, NodeName},
     planted::{self, Mistake},
     run::{Obeyed, RunId, RunReport},
-    time::Timestamp,
 };
-
-/// Why nothing is decided about a node and its jobs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Halt {
-    pub at: Timestamp,
-    pub why: String,
-}
 
 const REMEDY: &str = "The store is an old copy: nothing is decided about this node and its jobs, and its workers are left alone. Put back the \
 newest store; or, if that is lost, start the coordinator with --accept-store, which stops what the store does not know; or, if only this \
@@ -48,6 +42,32 @@ impl Hello {
             .iter()
             .map(|(job, obeyed)| (job, obeyed.generation))
             .chain(held)
+    }
+}
+
+pub(crate) fn halt_sentence(why: &str) -> String {
+    format!("{why}. {REMEDY}")
+}
+
+fn halted_by<'a>(
+    halted: &'a BTreeSet<NodeName>,
+    nodes: &Registry,
+    uid: &JobUid,
+) -> Option<&'a NodeName> {
+    let holds = |name: &&NodeName| {
+        let node = nodes.get(name);
+        node.is_some_and(|node| {
+            node.jobs.contains(uid) || node.runs.keys().any(|run| &run.job == uid)
+        })
+    };
+    let mut halted = halted.iter().filter(|_| !planted::on(Mistake::HaltIgnored));
+    halted.find(holds)
+}
+
+impl JobTurn<'_> {
+    /// The halted node for whose sake nothing is decided about this job.
+    pub(crate) fn halted_by(&self) -> Option<&NodeName> {
+        halted_by(self.halted, self.nodes, self.uid)
     }
 }
 
@@ -156,16 +176,13 @@ impl Fleet {
         ))
     }
 
-    pub(crate) fn halt_sentence(why: &str) -> String {
-        format!("{why}. {REMEDY}")
-    }
-
     /// Takes up what a node has obeyed that is not ahead of the store, or is and an operator has
     /// said that the store is the truth: numbers that nodes have seen are not given out again.
     /// Where another node still holds a job up, that node's word is awaited: whoever has spoken
     /// since speaks again to the coordinator that accepts the store, and a node that is struck off
     /// ends the generation by that.
-    pub(crate) fn accept_numbers(&mut self, hello: &Hello, now: Timestamp, scratch: &mut Scratch) {
+    pub(crate) fn accept_numbers(&mut self, hello: &Hello, scratch: &mut Scratch) {
+        let now = scratch.now;
         for (uid, generation) in hello.newest() {
             let Some(job) = self.jobs.get(uid).filter(|_| self.halted_by(uid).is_none()) else {
                 continue;
@@ -181,8 +198,8 @@ impl Fleet {
             if !newer && !replaced {
                 continue;
             }
-            self.touch_job(uid, scratch);
             let job = self.jobs.get_mut(uid).expect("looked up above");
+            scratch.touch_job(job);
             job.last_generation = job.last_generation.max(generation);
             let Some(current) = job.current.as_ref().filter(|_| replaced) else {
                 continue;
@@ -208,16 +225,7 @@ impl Fleet {
 
     /// The halted node for whose sake nothing is decided about this job.
     pub(crate) fn halted_by(&self, uid: &JobUid) -> Option<&NodeName> {
-        let holds = |name: &&NodeName| {
-            let node = self.nodes.get(name);
-            node.is_some_and(|node| {
-                node.jobs.contains(uid) || node.runs.keys().any(|run| &run.job == uid)
-            })
-        };
-        self.halted
-            .iter()
-            .filter(|_| !planted::on(Mistake::HaltIgnored))
-            .find(holds)
+        halted_by(&self.halted, &self.nodes, uid)
     }
 
     /// Users' wishes for such a job have to wait.

@@ -11,18 +11,16 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde::{Deserialize, Serialize};
-
 use crate::{
     fleet::{
-        Fleet,
         blame::Evidence,
         generation,
+        job::KnownStack,
         job::{GenerationRecord, JobRecord},
+        job_turn::JobTurn,
         registry::Node,
-        turn::Scratch,
     },
-    id::{Generation, JobUid},
+    id::Generation,
     nccl::stack::{self, Bearer, Stack},
     run::RunId,
     spec::NodeMix,
@@ -35,16 +33,6 @@ const KNOWN_MAX: usize = 1_024;
 /// How long a job that waits for nodes goes by what it remembers. Each look is a generation and a
 /// receipt, and `muster scale` is quicker.
 const ASK_AGAIN: Duration = Duration::from_secs(300);
-
-/// What a node was found to have.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct KnownStack {
-    pub at: Timestamp,
-    pub stack: Stack,
-    /// The agent that said so.
-    pub incarnation: u64,
-}
 
 impl JobRecord {
     fn refuses(&self) -> bool {
@@ -84,17 +72,9 @@ impl JobRecord {
     pub(crate) fn forget_stacks(&mut self, now: Timestamp) {
         self.stacks.retain(|_, known| known.at + ASK_AGAIN > now);
     }
-
-    /// The last generation that trained.
-    pub(crate) fn trained_last(&self) -> Option<&GenerationRecord> {
-        self.unproven_generations()
-            .chain(&self.history)
-            .filter(|generation| generation.started)
-            .max_by_key(|generation| generation.number)
-    }
 }
 
-impl Fleet {
+impl JobTurn<'_> {
     /// The members and what their nodes say they have.
     fn bearers<'a>(
         &'a self,
@@ -102,7 +82,7 @@ impl Fleet {
         generation: &'a GenerationRecord,
     ) -> Vec<Bearer<'a>> {
         let before = job.trained_last();
-        let reports = generation::reports(&self.nodes, &job.uid, generation);
+        let reports = generation::reports(self.nodes, &job.uid, generation);
         let known = reports.filter_map(|(node, run)| Some((node, &run?.stack)));
         known
             .map(|(node, stack)| Bearer {
@@ -115,11 +95,11 @@ impl Fleet {
 
     /// Members of the generation being formed that do not go with the others, where the job refuses
     /// that; none before all are ready.
-    pub(crate) fn mismatched(&self, uid: &JobUid, now: Timestamp) -> Vec<Evidence> {
-        let job = &self.jobs[uid];
+    pub(crate) fn mismatched(&self) -> Vec<Evidence> {
+        let job = &*self.job;
         let forming = job.current.as_ref().filter(|g| !g.started && job.refuses());
         let Some(generation) =
-            forming.filter(|g| generation::unready(&self.nodes, uid, g).is_empty())
+            forming.filter(|g| generation::unready(self.nodes, self.uid, g).is_empty())
         else {
             return Vec::new();
         };
@@ -129,13 +109,17 @@ impl Fleet {
             job.spec.min_replicas,
         );
         odd.into_iter()
-            .map(|(node, how)| Evidence::Unlike { node, how, at: now })
+            .map(|(node, how)| Evidence::Unlike {
+                node,
+                how,
+                at: self.now,
+            })
             .collect()
     }
 
     /// Remembers what the members of a refused generation have: their runs are forgotten soon.
-    pub(crate) fn note_stacks(&mut self, uid: &JobUid, evidence: &[Evidence], now: Timestamp) {
-        let job = &self.jobs[uid];
+    pub(crate) fn note_stacks(&mut self, evidence: &[Evidence]) {
+        let job = &*self.job;
         let Some(generation) = &job.current else {
             return;
         };
@@ -150,7 +134,7 @@ impl Fleet {
             Some((
                 bearer.node.clone(),
                 KnownStack {
-                    at: now,
+                    at: self.now,
                     stack: bearer.stack.clone(),
                     incarnation,
                 },
@@ -161,7 +145,7 @@ impl Fleet {
             .into_iter()
             .filter_map(note)
             .collect();
-        let stacks = &mut self.jobs.get_mut(uid).expect("found above").stacks;
+        let stacks = &mut self.job.stacks;
         stacks.extend(noted);
         while stacks.len() > KNOWN_MAX {
             let oldest = stacks
@@ -174,13 +158,8 @@ impl Fleet {
 
     /// What the generation about to start is made of, for its event. Warns of what differs, and
     /// forgets of whom goes with it.
-    pub(crate) fn know_stacks(
-        &mut self,
-        uid: &JobUid,
-        now: Timestamp,
-        scratch: &mut Scratch,
-    ) -> String {
-        let job = &self.jobs[uid];
+    pub(crate) fn know_stacks(&mut self) -> String {
+        let job = &*self.job;
         let Some(generation) = &job.current else {
             return String::new();
         };
@@ -210,20 +189,13 @@ impl Fleet {
             .map(|stack| stack.to_string())
             .filter(|said| !said.is_empty())
             .collect();
-        let (name, number) = (job.name.clone(), generation.number);
+        let number = generation.number;
         for mismatch in mismatches {
-            self.event(
-                scratch,
-                now,
-                true,
-                "MixedNodes",
-                mismatch.to_string(),
-                Some((uid, &name, Some(number))),
-                None,
-            );
+            self.warn("MixedNodes", mismatch.to_string())
+                .in_generation(number);
         }
-        if let Some(job) = self.jobs.get_mut(uid) {
-            alike.iter().for_each(|node| drop(job.stacks.remove(node)));
+        for node in &alike {
+            self.job.stacks.remove(node);
         }
         said.join(" / ")
     }

@@ -5,12 +5,11 @@
 //! a job's fault, and a node that is well again is used again.
 
 use crate::{
-    fleet::{Fleet, job::Member, placement::Placement, registry::Node, turn::Scratch},
+    fleet::{job_turn::JobTurn, members::Member, registry::Node, scratch::Scratch},
     health::{Finding, Health, Severity, TERMINATION_NOTICE, WORKER_UNKILLABLE},
-    id::{JobUid, NodeName},
+    id::NodeName,
     planted::{self, Mistake},
     run::RunId,
-    time::Timestamp,
 };
 
 /// The gravest finding about what this member was given: its GPUs, or its node. A member without
@@ -50,107 +49,73 @@ fn grave(health: &Health) -> impl Iterator<Item = &Finding> {
         .filter(|finding| finding.severity >= Severity::Drain)
 }
 
-impl Fleet {
-    /// Says what keeps work away from a node that did not before its last report, or that nothing
-    /// does any more: one event a report.
-    pub(crate) fn tell_health(
-        &mut self,
-        name: &NodeName,
-        before: &Health,
-        now: Timestamp,
-        scratch: &mut Scratch,
-    ) {
-        let Some(node) = self.nodes.get(name) else {
-            return;
-        };
-        let known = |finding: &&Finding| {
-            grave(before)
-                .any(|old| (&old.check, &old.subject) == (&finding.check, &finding.subject))
-        };
-        let news: Vec<&Finding> = grave(&node.report.health)
-            .filter(|finding| !known(finding))
-            .collect();
-        let (warning, reason, message) = if let Some(first) = news.first() {
-            let others = if news.len() > 1 {
-                format!("; and {} more", news.len() - 1)
-            } else {
-                String::new()
-            };
-            (
-                true,
-                "NodeUnhealthy",
-                format!(
-                    "{name}: {} ({}): {}{others}",
-                    first.check, first.severity, first.reason
-                ),
-            )
-        } else if grave(before).next().is_some() && grave(&node.report.health).next().is_none() {
-            (
-                false,
-                "NodeHealthy",
-                format!("{name}: nothing keeps work away from its hardware any more"),
-            )
+/// Says what keeps work away from a node that did not before its last report, or that nothing
+/// does any more: one event a report.
+pub(crate) fn tell_health(node: &Node, before: &Health, out: &mut Scratch) {
+    let name = &node.record.name;
+    let known = |finding: &&Finding| {
+        grave(before).any(|old| (&old.check, &old.subject) == (&finding.check, &finding.subject))
+    };
+    let news: Vec<&Finding> = grave(&node.report.health)
+        .filter(|finding| !known(finding))
+        .collect();
+    let (warning, reason, message) = if let Some(first) = news.first() {
+        let others = if news.len() > 1 {
+            format!("; and {} more", news.len() - 1)
         } else {
-            return;
+            String::new()
         };
-        self.event(scratch, now, warning, reason, message, None, Some(name));
-    }
+        (
+            true,
+            "NodeUnhealthy",
+            format!(
+                "{name}: {} ({}): {}{others}",
+                first.check, first.severity, first.reason
+            ),
+        )
+    } else if grave(before).next().is_some() && grave(&node.report.health).next().is_none() {
+        (
+            false,
+            "NodeHealthy",
+            format!("{name}: nothing keeps work away from its hardware any more"),
+        )
+    } else {
+        return;
+    };
+    out.tell(warning, reason, message).on_node(name);
+}
 
+impl JobTurn<'_> {
     /// What is left of a job on a node that can be asked, and nothing kills: what is to be said of
     /// it.
-    pub(crate) fn unkillable(&self, uid: &JobUid) -> Option<String> {
-        self.jobs[uid]
-            .unproven_generations()
-            .find_map(|generation| {
-                let run = RunId {
-                    job: uid.clone(),
-                    generation: generation.number,
+    pub(crate) fn unkillable(&self) -> Option<String> {
+        self.job.unproven_generations().find_map(|generation| {
+            let run = RunId {
+                job: self.uid.clone(),
+                generation: generation.number,
+            };
+            let there = generation
+                .members
+                .iter()
+                .filter(|member| !generation.has_stopped(&member.node));
+            let mut nodes = there
+                .filter_map(|member| self.nodes.get(&member.node).filter(|node| node.is_ready()));
+            nodes.find_map(|node| {
+                let of_run = |finding: &&Finding| {
+                    finding.check == WORKER_UNKILLABLE && run.is_named_in(&finding.reason)
                 };
-                let there = generation
-                    .members
-                    .iter()
-                    .filter(|member| !generation.has_stopped(&member.node));
-                let mut nodes = there.filter_map(|member| {
-                    self.nodes.get(&member.node).filter(|node| node.is_ready())
-                });
-                nodes.find_map(|node| {
-                    let of_run = |finding: &&Finding| {
-                        finding.check == WORKER_UNKILLABLE && run.is_named_in(&finding.reason)
-                    };
-                    let finding = node.report.health.findings.iter().find(of_run)?;
-                    Some(format!(
-                        "the workers on {} are not dead, and it needs a reboot: {}",
-                        node.record.name, finding.reason
-                    ))
-                })
+                let finding = node.report.health.findings.iter().find(of_run)?;
+                Some(format!(
+                    "the workers on {} are not dead, and it needs a reboot: {}",
+                    node.record.name, finding.reason
+                ))
             })
-    }
-
-    /// A member should leave at the next good moment, and there is as much room elsewhere: what is
-    /// to be said of it.
-    pub(crate) fn reason_to_move(&self, uid: &JobUid, now: Timestamp) -> Option<String> {
-        let (node, why) = self.ailing(uid)?;
-        let Placement::Gang(gang) = self.place(uid, now) else {
-            return None;
-        };
-        let have = self.jobs[uid].current.as_ref()?.members.len();
-        (gang.len() >= have).then(|| format!("moving off what is unhealthy on {node} ({why})"))
-    }
-
-    /// A member's machine will be taken away, and the job can go on without it, be it smaller: what
-    /// is to be said of it. Whoever waits for as much room as now, or for a cool-down, loses what
-    /// was trained since the last checkpoint.
-    pub(crate) fn departure(&self, uid: &JobUid, now: Timestamp) -> Option<String> {
-        let (node, reason) = self.leaving(uid)?;
-        let Placement::Gang(_) = self.place(uid, now) else {
-            return None;
-        };
-        Some(format!("leaving {node}: {reason}"))
+        })
     }
 
     /// A member whose machine will be taken away, and what is said of that.
-    pub(crate) fn leaving(&self, uid: &JobUid) -> Option<(&NodeName, &str)> {
-        self.jobs[uid]
+    pub(crate) fn leaving(&self) -> Option<(&NodeName, &str)> {
+        self.job
             .current
             .as_ref()?
             .members
@@ -167,8 +132,8 @@ impl Fleet {
     }
 
     /// A member that should leave at the next good moment, and why.
-    pub(crate) fn ailing(&self, uid: &JobUid) -> Option<(NodeName, String)> {
-        self.jobs[uid]
+    pub(crate) fn ailing(&self) -> Option<(NodeName, String)> {
+        self.job
             .current
             .as_ref()?
             .members

@@ -6,10 +6,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::{
     exit::Exit,
     fleet::{
-        NodeRecord,
-        ends::{MemberEnd, RankEnd},
         generation,
         job::JobRecord,
+        member_end::{MemberEnd, RankEnd},
+        node_record::NodeRecord,
         registry::{Node, Registry},
     },
     id::{JobName, JobUid, NodeName},
@@ -18,6 +18,8 @@ use crate::{
     run::{Endpoint, LaneReport, RunId, RunPhase, RunReport},
     time::Timestamp,
 };
+
+pub use crate::fleet::registry::Liveness;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobView {
@@ -51,16 +53,6 @@ pub struct RankView {
     pub first_step: Option<u64>,
     pub last_step: Option<u64>,
     pub first_error: Option<String>,
-}
-
-/// Liveness as the registry judges it; silence only, never health.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Liveness {
-    Ready,
-    Suspect,
-    Lost,
-    /// Known from the store and not heard since this coordinator started.
-    Unknown,
 }
 
 #[derive(Clone, Debug, PartialEq)]

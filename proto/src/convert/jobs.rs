@@ -203,7 +203,7 @@ fn status(view: &JobView) -> v1::JobStatus {
     let shown = record.shown();
     v1::JobStatus {
         phase: phase(record.phase).into(),
-        reason: record.reason.clone(),
+        reason: record.reason.to_string(),
         message: record.message.clone(),
         generation: shown.map_or(record.last_generation.0, |generation| generation.number.0),
         world_size: record

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
-    fleet::job::{GenerationRecord, JobRecord, Phase},
+    fleet::job::{GenerationRecord, JobRecord, Phase, Reason},
     id::{JobUid, NodeName},
     protocol::{self, Speaks},
     run::RunId,
@@ -167,12 +167,12 @@ fn content(world: &World, job: &JobRecord) -> Result<(), String> {
             Ok(())
         };
     }
-    let backs_off = job.reason == "BackOff"
+    let backs_off = job.reason == Reason::BackOff
         && job
             .not_before
             .zip(world.leader())
             .is_some_and(|(at, leader)| at > leader.clock.at(world.now));
-    let lacks_room = job.reason == "BelowMinimum" && room < job.spec.min_replicas as usize;
+    let lacks_room = job.reason == Reason::BelowMinimum && room < job.spec.min_replicas as usize;
     if backs_off || lacks_room {
         Ok(())
     } else {
@@ -183,7 +183,7 @@ fn content(world: &World, job: &JobRecord) -> Result<(), String> {
 /// A node knows more of this job than the store: it says so, and nothing happens until somebody has
 /// said what is true.
 fn waits_for_a_person(world: &World, job: &JobRecord) -> bool {
-    job.reason == "StoreBehind" && world.store.nodes.values().any(|node| node.halt.is_some())
+    job.reason == Reason::StoreBehind && world.store.nodes.values().any(|node| node.halt.is_some())
 }
 
 /// Nodes that are there and have room for this job beside the others.

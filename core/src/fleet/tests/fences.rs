@@ -1,7 +1,12 @@
 //! Jobs whose workers stop by themselves, and agents of other versions: time moved by hand.
 
 use super::*;
-use crate::protocol;
+use crate::{fleet::capacity, protocol};
+
+fn slots_free(bench: &Bench, node: &str) -> u32 {
+    let fleet = &bench.fleet;
+    capacity::slots_free(&fleet.nodes.nodes[&node.into()], &fleet.jobs, None)
+}
 
 /// Silent after 10 s, gone 5 s later, and known to be gone after 1.02 x 15 s + 10 s = 25.3 s.
 fn fenced(nodes: i64) -> SpecDocument {
@@ -69,22 +74,15 @@ fn a_lost_nodes_workers_are_replaced_once_they_must_have_stopped() {
     assert_eq!(bench.members("digits"), ["b"]);
     assert!(!job.current.as_ref().unwrap().started);
     let waits = "waiting until the workers on a must have stopped by themselves (fenceAfter 10s)";
-    assert_eq!(
-        (job.reason.as_str(), job.message.as_str()),
-        ("Fencing", waits)
-    );
+    assert_eq!((job.reason, job.message.as_str()), (Reason::Fencing, waits));
     bench.pass(SECOND);
     let job = bench.job("digits");
     assert!(job.current.as_ref().unwrap().started, "{}", job.message);
     assert!(job.retiring[0].dead.is_empty(), "no timer proves a death");
-    assert_eq!(
-        bench.fleet.slots_free(&"a".into(), None),
-        0,
-        "nor gives a slot back"
-    );
+    assert_eq!(slots_free(&bench, "a"), 0, "nor gives a slot back");
     comes_back_fenced(&mut bench, "a");
     assert!(bench.job("digits").retiring.is_empty(), "its own word does");
-    assert_eq!(bench.fleet.slots_free(&"a".into(), None), 1);
+    assert_eq!(slots_free(&bench, "a"), 1);
 }
 
 #[test]
@@ -101,7 +99,7 @@ fn without_a_fence_only_a_proof_helps() {
     bench.pass(60 * SECOND);
     let job = bench.job("digits");
     assert!(!job.current.as_ref().unwrap().started);
-    assert_eq!(job.reason, "Unreachable");
+    assert_eq!(job.reason, Reason::Unreachable);
 }
 
 #[test]
@@ -157,8 +155,8 @@ fn a_silent_member_is_not_waited_for_once_it_must_have_stopped() {
     bench.pass(26 * SECOND);
     let job = bench.job("digits");
     assert_eq!(
-        (job.phase, job.reason.as_str()),
-        (Phase::Pending, "BelowMinimum"),
+        (job.phase, job.reason),
+        (Phase::Pending, Reason::BelowMinimum),
         "it cannot go on where it was"
     );
     assert_eq!(job.incidents.last().unwrap().cause, Cause::Fenced);

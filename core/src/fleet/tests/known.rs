@@ -53,7 +53,7 @@ fn names_of_nodes_that_are_gone_slow_no_verdict_down() {
         start,
     );
     assert_eq!(
-        fleet.listen_until,
+        fleet.presence.listen_until,
         start + Policy::default().listen,
         "nobody is waited for"
     );

@@ -91,7 +91,7 @@ fn where_they_are_too_few_it_waits_and_says_what_differs() {
     let message =
         "2 of at least 3 nodes available: a does not go with the others (CUDA 13, not CUDA 12)";
     assert_eq!(
-        (job.reason.as_str(), job.message.as_str()),
-        ("BelowMinimum", message)
+        (job.reason, job.message.as_str()),
+        (Reason::BelowMinimum, message)
     );
 }

@@ -38,8 +38,8 @@ fn nobody_is_stopped_before_who_joins_is_ready() {
     let mut bench = growing(None);
     let job = bench.job("digits");
     assert_eq!(
-        (job.phase, job.last_generation.0, job.reason.as_str()),
-        (Phase::Running, 1, "Warming"),
+        (job.phase, job.last_generation.0, job.reason),
+        (Phase::Running, 1, Reason::Warming),
         "{}",
         job.message
     );
@@ -58,7 +58,7 @@ fn nobody_is_stopped_before_who_joins_is_ready() {
         ),
         (vec!["b", "c", "a"], 2)
     );
-    assert_eq!(bench.job("digits").reason, "Running");
+    assert_eq!(bench.job("digits").reason, Reason::Running);
     assert_eq!(
         asked(&bench, "a"),
         0,
@@ -147,7 +147,7 @@ fn of_two_jobs_that_want_one_place_the_second_waits_for_the_first() {
     );
     assert_eq!(
         bench.job("other").reason,
-        "BelowReplicas",
+        Reason::BelowReplicas,
         "nobody is awaited for it"
     );
 }
@@ -191,7 +191,7 @@ fn an_agent_that_comes_anew_is_asked_anew() {
     bench.input(Input::Disconnected { session });
     assert_eq!(
         bench.job("digits").reason,
-        "BelowReplicas",
+        Reason::BelowReplicas,
         "nobody waits for one that is away"
     );
     bench.connect("a");

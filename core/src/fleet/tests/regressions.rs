@@ -38,8 +38,8 @@ fn a_mass_loss_freezes_what_nobody_can_tell_of_and_nothing_else() {
     bench.pass(6 * SECOND);
     let job = bench.job("alone");
     assert_eq!(
-        (job.phase, job.reason.as_str(), job.last_generation.0),
-        (Phase::Running, "MassLoss", 1),
+        (job.phase, job.reason, job.last_generation.0),
+        (Phase::Running, Reason::MassLoss, 1),
         "{}",
         job.message
     );
@@ -74,7 +74,7 @@ fn a_mass_loss_freezes_what_nobody_can_tell_of_and_nothing_else() {
             .any(|event| event.reason == "MassLossOver"),
         "2 of 10 are no mass loss"
     );
-    assert_ne!(bench.job("alone").reason, "MassLoss");
+    assert_ne!(bench.job("alone").reason, Reason::MassLoss);
     assert!(
         bench
             .fleet
@@ -357,8 +357,8 @@ fn a_fresh_coordinator_looks_at_jobs_whose_timers_it_lost() {
     );
     bench.pass(SECOND);
     assert_eq!(
-        (bench.job("solo").phase, bench.job("solo").reason.as_str()),
-        (Phase::Pending, "BelowMinimum")
+        (bench.job("solo").phase, bench.job("solo").reason),
+        (Phase::Pending, Reason::BelowMinimum)
     );
 }
 

@@ -157,7 +157,7 @@ fn a_cordoned_node_gets_no_new_work_and_loses_none() {
     bench.pass(SECOND);
     assert_eq!(
         bench.job("one").reason,
-        "BelowMinimum",
+        Reason::BelowMinimum,
         "its next generation does not go back to a cordoned node"
     );
 }

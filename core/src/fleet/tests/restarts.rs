@@ -276,8 +276,8 @@ fn a_job_runs_once_its_ranks_do() {
     bench.submit("digits", document(2, 2, 2));
     let job = bench.job("digits");
     assert_eq!(
-        (job.phase, job.reason.as_str()),
-        (Phase::Forming, "Launching"),
+        (job.phase, job.reason),
+        (Phase::Forming, Reason::Launching),
         "{}",
         job.message
     );

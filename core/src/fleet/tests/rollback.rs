@@ -21,8 +21,8 @@ fn a_node_that_knows_more_than_the_store_is_left_alone_with_its_jobs() {
     assert_eq!(bench.agents[&"a".into()].runs, ran, "nothing is stopped");
     let job = bench.job("digits");
     assert_eq!(
-        (job.last_generation.0, job.reason.as_str()),
-        (1, "StoreBehind"),
+        (job.last_generation.0, job.reason),
+        (1, Reason::StoreBehind),
         "{}",
         job.message
     );
@@ -84,7 +84,7 @@ fn a_generation_of_which_only_ledgers_know_proves_an_old_store() {
     bench.restart_coordinator();
     ["a", "b"].iter().for_each(|node| bench.connect(node));
     bench.pass(20 * SECOND);
-    assert_eq!(bench.job("digits").reason, "StoreBehind");
+    assert_eq!(bench.job("digits").reason, Reason::StoreBehind);
     let halt = bench.stored_nodes[&"a".into()]
         .halt
         .clone()
@@ -126,7 +126,7 @@ fn nothing_is_begun_on_a_node_booted_anew_while_another_holds_its_job_up() {
     (b.epoch, b.boot, b.desired) = (NodeEpoch(0), 1, None);
     bench.connect("b");
     bench.pass(SECOND);
-    assert_eq!(bench.job("digits").reason, "StoreBehind");
+    assert_eq!(bench.job("digits").reason, Reason::StoreBehind);
     assert!(
         bench.agents[&"b".into()].runs.is_empty(),
         "{:?}",
@@ -381,8 +381,8 @@ fn what_one_member_knows_ends_nothing_that_a_halted_one_holds_up() {
     let job = bench.job("digits");
     let current = job.current.as_ref().expect("left as it was");
     assert_eq!(
-        (current.number, &current.stopping, job.reason.as_str()),
-        (Generation(1), &None, "StoreBehind"),
+        (current.number, &current.stopping, job.reason),
+        (Generation(1), &None, Reason::StoreBehind),
         "{}",
         job.message
     );

@@ -146,8 +146,8 @@ fn where_too_few_go_together_it_waits_says_who_and_asks_again() {
     bench.pass(SECOND);
     let job = bench.job("digits");
     assert_eq!(
-        (job.phase, job.reason.as_str(), job.last_generation.0),
-        (Phase::Pending, "BelowMinimum", 1)
+        (job.phase, job.reason, job.last_generation.0),
+        (Phase::Pending, Reason::BelowMinimum, 1)
     );
     let message = "1 of at least 2 nodes available: b does not go with the others (torch 2.14, not torch 2.15)";
     assert_eq!(job.message, message);
@@ -249,7 +249,7 @@ proptest::proptest! {
         let has = |name: &String| bench.agents[&name.as_str().into()].stack.torch.clone();
         let silent = names.iter().filter(|name| has(name).is_empty()).count();
         let most = (1..4).map(|number| names.iter().filter(|name| has(name) == release(number)).count()).max().unwrap_or(0);
-        let (trains, waits) = (job.phase == Phase::Running, job.reason == "BelowMinimum");
+        let (trains, waits) = (job.phase == Phase::Running, job.reason == Reason::BelowMinimum);
         // One that trains already is not ended for what its nodes have become.
         proptest::prop_assert!(trains || waits && ((silent + most) as i64) < min, "{:?}: {}: {}", job.phase, &job.reason, &job.message);
         let number = job.last_generation;

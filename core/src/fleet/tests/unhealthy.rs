@@ -129,8 +129,8 @@ fn an_unhealthy_gpu_is_never_placed_on_until_it_is_well() {
     bench.submit("digits", spec(1, 1, 2));
     let job = bench.job("digits");
     assert_eq!(
-        (job.phase, job.reason.as_str()),
-        (Phase::Pending, "BelowMinimum")
+        (job.phase, job.reason),
+        (Phase::Pending, Reason::BelowMinimum)
     );
     assert!(job.message.contains("1 of 2 GPUs free"), "{}", job.message);
     reports(&mut bench, "a", &[]);
@@ -296,8 +296,8 @@ fn a_job_that_waits_for_what_nothing_kills_says_so() {
     }
     let job = bench.job("digits");
     assert_eq!(
-        (job.reason.as_str(), job.message.as_str()),
-        ("Preparing", "1 of 2 nodes not ready yet: b")
+        (job.reason, job.message.as_str()),
+        (Reason::Preparing, "1 of 2 nodes not ready yet: b")
     );
 
     let run = format!("{}-g1", bench.job("digits").uid);
@@ -311,7 +311,7 @@ fn a_job_that_waits_for_what_nothing_kills_says_so() {
         bench.pass(SECOND);
         assert_eq!(
             bench.job("digits").reason,
-            "Preparing",
+            Reason::Preparing,
             "{other} is not what it waits for"
         );
     }
@@ -322,10 +322,10 @@ fn a_job_that_waits_for_what_nothing_kills_says_so() {
     );
     assert_eq!(
         (
-            bench.job("digits").reason.as_str(),
+            bench.job("digits").reason,
             bench.job("digits").message.as_str()
         ),
-        ("Stopping", told.as_str())
+        (Reason::Stopping, told.as_str())
     );
 
     let name = JobName {

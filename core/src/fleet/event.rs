@@ -1,0 +1,40 @@
+//! Something that happened, for people.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::{Generation, JobName, JobUid, NodeName},
+    time::Timestamp,
+};
+
+/// Something that happened, for people. Numbered by the fleet, in the order of decisions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    pub sequence: u64,
+    pub at: Timestamp,
+    pub warning: bool,
+    /// CamelCase, as `WorldFormed`.
+    pub reason: String,
+    pub message: String,
+    pub job: Option<(JobUid, JobName)>,
+    pub node: Option<NodeName>,
+    pub generation: Option<Generation>,
+}
+
+impl Event {
+    pub(crate) fn of_job(&mut self, uid: &JobUid, name: &JobName) -> &mut Self {
+        self.job = Some((uid.clone(), name.clone()));
+        self
+    }
+
+    pub(crate) fn in_generation(&mut self, generation: Generation) -> &mut Self {
+        self.generation = Some(generation);
+        self
+    }
+
+    pub(crate) fn on_node(&mut self, node: &NodeName) -> &mut Self {
+        self.node = Some(node.clone());
+        self
+    }
+}

@@ -1,0 +1,235 @@
+//! What says that a generation is broken: ends of ranks, launchers and nodes, and silences, as its
+//! nodes report them.
+
+use std::time::Duration;
+
+use crate::{
+    exit::ExitClass,
+    fleet::{
+        blame::Evidence,
+        generation,
+        job::GenerationRecord,
+        registry::{Liveness, Registry},
+        unhealthy,
+    },
+    id::{JobUid, NodeName},
+    planted::{self, Mistake},
+    run::{RankReport, RunPhase, RunReport},
+    time::Timestamp,
+};
+
+/// Everything that says this generation is broken. A suspicion alone is evidence for blame, never a
+/// break. `patience`: who is not ready to start by then never will be.
+pub(crate) fn evidence(
+    nodes: &Registry,
+    job: &JobUid,
+    generation: &GenerationRecord,
+    now: Timestamp,
+    patience: Timestamp,
+) -> Vec<Evidence> {
+    let (mut found, id) = (Vec::new(), generation.run(job));
+    for member in &generation.members {
+        let name = &member.node;
+        if generation.fenced.contains(name) {
+            // Whatever its node may say by now.
+            found.push(Evidence::Fenced {
+                node: name.clone(),
+                at: now,
+            });
+            continue;
+        }
+        let Some(node) = nodes.get(name) else {
+            found.push(Evidence::NodeDeleted {
+                node: name.clone(),
+                at: now,
+            });
+            continue;
+        };
+        // Whether or not its agent is connected: the boot before is over.
+        if node.record.boot_id != member.boot_id {
+            found.push(Evidence::NodeRebooted {
+                node: name.clone(),
+                at: node.doubted_at.min(now),
+            });
+            continue;
+        }
+        if let Some(finding) = unhealthy::fails(node, member) {
+            let reason = format!("{}: {}", finding.check, finding.reason);
+            found.push(Evidence::Unhealthy {
+                node: name.clone(),
+                reason,
+                at: now,
+            });
+        }
+        let run = node.runs.get(&id);
+        if let Some(run) = run {
+            exits(name, run, generation.proc_per_node, &mut found);
+        } else if node.session.is_some() && generation.dead.contains(name) {
+            // Proven dead, by somebody who has forgotten since how it ended.
+            found.push(Evidence::Vanished {
+                node: name.clone(),
+                at: now,
+                launched: generation.started,
+            });
+        }
+        let finished = run.is_some_and(|run| run.ranks_finished(generation.proc_per_node));
+        match node.liveness {
+            Liveness::Suspect | Liveness::Lost if !finished => found.push(Evidence::NodeSilent {
+                node: name.clone(),
+                lost: node.liveness == Liveness::Lost,
+                // A broken connection tells its moment; of a silence only the beginning is known.
+                since: if node.session.is_none() {
+                    node.doubted_at
+                } else {
+                    node.heard
+                },
+                heard: node.heard,
+            }),
+            _ if planted::on(Mistake::SilenceRemembered)
+                && now.since(node.doubted_at) < Duration::from_secs(10) =>
+            {
+                let since = node.doubted_at;
+                found.push(Evidence::NodeSilent {
+                    node: name.clone(),
+                    lost: false,
+                    since,
+                    heard: since,
+                });
+            }
+            _ => {}
+        }
+    }
+    if !generation.started && now > patience {
+        found.extend(
+            generation::unready(nodes, job, generation)
+                .into_iter()
+                .map(|node| Evidence::StartTimeout {
+                    node: node.clone(),
+                    at: now,
+                }),
+        );
+    }
+    found
+}
+
+/// Ranks that say they fell because of another's end.
+pub(crate) fn victims(
+    nodes: &Registry,
+    job: &JobUid,
+    generation: &GenerationRecord,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    for (node, run) in generation::reports(nodes, job, generation) {
+        if let Some(run) = run {
+            exits(node, run, generation.proc_per_node, &mut found);
+        }
+    }
+    found
+        .iter()
+        .filter(|e| matches!(e, Evidence::RankExit { .. }) && e.is_victim())
+        .map(Evidence::name)
+        .collect()
+}
+
+/// Whether somebody not yet heard of may have caused what is known: a member without evidence of
+/// his own of whom nothing was heard since `fell`. His next heartbeat says that he is there; if
+/// none comes, he is silent.
+pub(crate) fn may_have_a_culprit(
+    nodes: &Registry,
+    generation: &GenerationRecord,
+    evidence: &[Evidence],
+    fell: Timestamp,
+) -> bool {
+    let unheard = |node: &NodeName| {
+        nodes
+            .get(node)
+            .is_some_and(|n| n.heard < fell || n.liveness == Liveness::Unknown)
+    };
+    let silent = |node: &&NodeName| !evidence.iter().any(|e| e.node() == *node);
+    generation
+        .members
+        .iter()
+        .map(|member| &member.node)
+        .filter(silent)
+        .any(unheard)
+}
+
+fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Evidence>) {
+    if let RunPhase::Refused(reason) = &run.phase {
+        found.push(Evidence::Refused {
+            node: node.clone(),
+            reason: reason.clone(),
+        });
+        return;
+    }
+    if run.fenced && !run.ranks_finished(expected) {
+        // How its ranks ended then is the runner's doing.
+        found.push(Evidence::Fenced {
+            node: node.clone(),
+            at: run.dead_at.unwrap_or_default(),
+        });
+        return;
+    }
+    // The runner was killed: last words that it had not passed on are lost, and what a rank without
+    // any died of nobody can say.
+    let vanished = run.launcher_exit.is_none() && run.phase == RunPhase::Dead;
+    let failures = || {
+        let failed = run
+            .ranks
+            .iter()
+            .filter(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
+        failed.filter(|rank| !vanished || rank.first_error.is_some())
+    };
+    // Times of before a reboot are all the same to its clock: who was killed was not the first.
+    let killed = |rank: &RankReport| {
+        rank.exit
+            .map(|exit| exit.class(rank.first_error.as_deref()))
+            == Some(ExitClass::Killed)
+    };
+    let first = failures().min_by_key(|rank| (rank.exited_at, killed(rank)));
+    let failed = first.is_some();
+    for rank in failures() {
+        if let Some(exit) = rank.exit {
+            // torchrun ends the others of its node as soon as one has failed: they are that one's
+            // victims.
+            let class = match exit.class(rank.first_error.as_deref()) {
+                ExitClass::Killed if first.is_some_and(|first| first.rank != rank.rank) => {
+                    ExitClass::PeerLost
+                }
+                class => class,
+            };
+            found.push(Evidence::RankExit {
+                node: node.clone(),
+                rank: rank.rank,
+                exit,
+                class,
+                at: rank.exited_at.unwrap_or_default(),
+                error: rank.first_error.clone(),
+            });
+        }
+    }
+    let at = run.dead_at.unwrap_or_default();
+    match run.launcher_exit {
+        // Once every rank has ended well, it no longer matters how torchrun does: its runner ends
+        // one that lingers at the exit barrier.
+        _ if failed || run.ranks_finished(expected) => {}
+        Some(exit) if !exit.is_success() => {
+            let (error, launched) = (run.launcher_error.clone(), !run.ranks.is_empty());
+            found.push(Evidence::LauncherFailed {
+                node: node.clone(),
+                exit,
+                at,
+                error,
+                launched,
+            });
+        }
+        None if vanished => {
+            found.push(Evidence::Vanished {
+                node: node.clone(),
+                at,
+                launched: !run.ranks.is_empty(),
+            });
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,81 @@
+//! Fills in a receipt as things happen: when the generation before had stopped, when ranks were
+//! started, had found each other and made a step.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    fleet::{evidence, generation, job_turn::JobTurn},
+    run::RunReport,
+    time::Timestamp,
+};
+
+impl JobTurn<'_> {
+    /// Fills in what has happened since of the receipt of the current generation.
+    pub(crate) fn fill_receipt(&mut self) {
+        let job = &*self.job;
+        let Some(generation) = job.current.as_ref() else {
+            return;
+        };
+        let Some(incident) = job
+            .incidents
+            .last()
+            .filter(|i| i.to == Some(generation.number))
+        else {
+            return;
+        };
+        let mut filled = incident.clone();
+        if !job.retiring.is_empty()
+            && !job
+                .retiring
+                .iter()
+                .any(|g| generation::awaited(self.nodes, g))
+        {
+            filled.stopped_at.get_or_insert(self.now);
+        }
+        // Where one is to blame, others may fall because of it after it was judged and before they
+        // are stopped.
+        if let Some(from) = incident
+            .from
+            .filter(|_| incident.culprit.is_some() && incident.launched_at.is_none())
+            && let Some(fell) = job
+                .retiring
+                .iter()
+                .find(|generation| generation.number == from)
+        {
+            let known: BTreeSet<&String> = incident
+                .culprit
+                .iter()
+                .chain(&incident.collateral)
+                .collect();
+            let fell = evidence::victims(self.nodes, self.uid, fell);
+            filled
+                .collateral
+                .extend(fell.into_iter().filter(|name| !known.contains(name)));
+        }
+        if generation.started {
+            if filled.launched_at.is_none() {
+                let started =
+                    |run: &RunReport| run.ranks.iter().filter_map(|rank| rank.started_at).min();
+                let launched: Option<Vec<Timestamp>> =
+                    generation::reports(self.nodes, self.uid, generation)
+                        .map(|(_, run)| run.and_then(started))
+                        .collect();
+                filled.launched_at = launched.and_then(|all| all.into_iter().max());
+            }
+            let joined =
+                generation::report(self.nodes, self.uid, generation, &generation.store_host)
+                    .and_then(|run| run.all_joined_at);
+            filled.joined_at = filled.joined_at.or(joined);
+            if filled.first_step_at.is_none()
+                && let Some((at, step)) = generation::steps(self.nodes, self.uid, generation).first
+            {
+                (filled.first_step_at, filled.first_step_after) = (Some(at), Some(step));
+            }
+        }
+        if filled != *incident
+            && let Some(last) = self.job.incidents.last_mut()
+        {
+            *last = filled;
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The end of a turn: what it touched becomes changes to store and effects to execute.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    fleet::{
+        desired,
+        job::{JobRecord, Stopping},
+        output::{Answer, Change, Effect, Turn},
+        scratch::{Reply, Scratch},
+        turn::Fleet,
+    },
+    id::{Generation, JobUid, NodeName},
+    planted::{self, Mistake},
+    run::Endpoint,
+};
+
+impl Fleet {
+    /// Turns what was touched into changes and effects.
+    pub(crate) fn finish(&mut self, mut scratch: Scratch) -> Turn {
+        let mut turn = Turn::default();
+        let mut views = Vec::new();
+        for (uid, before) in std::mem::take(&mut scratch.jobs) {
+            let Some(job) = self.jobs.get(&uid) else {
+                continue;
+            };
+            if before.as_ref() != Some(job) {
+                turn.changes.push(Change::PutJob(Box::new(job.clone())));
+                self.reindex(&uid, before.as_ref(), &mut scratch.publish);
+            }
+            let job = &self.jobs[&uid];
+            if job.phase.is_over() && job.unproven_generations().next().is_none() {
+                self.active.remove(&uid);
+                self.live.remove(&uid);
+            }
+            scratch.shown.remove(&uid);
+            views.push(Effect::JobChanged(uid));
+        }
+        views.extend(
+            std::mem::take(&mut scratch.shown)
+                .into_iter()
+                .map(Effect::JobChanged),
+        );
+        for (uid, nodes) in std::mem::take(&mut scratch.deleted) {
+            turn.changes.push(Change::DeleteJob(uid.clone()));
+            scratch.publish.extend(nodes);
+            views.push(Effect::JobChanged(uid));
+        }
+        for (name, before) in std::mem::take(&mut scratch.nodes) {
+            match self.nodes.get(&name) {
+                Some(node) if before.as_ref() != Some(&node.record) => turn
+                    .changes
+                    .push(Change::PutNode(Box::new(node.record.clone()))),
+                Some(_) => {}
+                None if before.is_some() => turn.changes.push(Change::DeleteNode(name.clone())),
+                None => continue,
+            }
+            views.push(Effect::NodeChanged(name));
+        }
+        let events = scratch.numbered_events(&mut self.last_event).into_iter();
+        turn.changes
+            .extend(events.map(|event| Change::Event(Box::new(event))));
+        turn.effects = std::mem::take(&mut scratch.effects);
+        for name in std::mem::take(&mut scratch.publish) {
+            turn.effects.extend(self.publish(&name));
+        }
+        turn.effects.extend(views);
+        if let Some((id, reply)) = scratch.answer.take() {
+            turn.effects.push(Effect::Answer {
+                id,
+                answer: self.answer(reply),
+            });
+        }
+        let heartbeat = self.nodes.heartbeat(&self.policy);
+        for at in [
+            self.nodes.next_verdict(heartbeat, &self.policy),
+            self.is_listening(scratch.now)
+                .then_some(self.presence.listen_until),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            scratch.wake(at);
+        }
+        turn.wake_at = scratch.wake_at;
+        turn
+    }
+
+    fn reindex(
+        &mut self,
+        uid: &JobUid,
+        before: Option<&JobRecord>,
+        publish: &mut BTreeSet<NodeName>,
+    ) {
+        let job = &self.jobs[uid];
+        if let Some(before) = before.filter(|before| same_orders(before, job)) {
+            // The usual news of a large job: some more members are dead, and only they are told
+            // anything for it.
+            let pairs = before
+                .unproven_generations()
+                .zip(job.unproven_generations());
+            return publish.extend(
+                pairs
+                    .flat_map(|(before, now)| now.dead.difference(&before.dead))
+                    .cloned(),
+            );
+        }
+        let members = self.nodes.index(job);
+        for generation in before.into_iter().flat_map(JobRecord::unproven_generations) {
+            for member in &generation.members {
+                if !members.contains(&member.node)
+                    && let Some(node) = self.nodes.nodes.get_mut(&member.node)
+                {
+                    node.jobs.remove(uid);
+                    publish.insert(member.node.clone());
+                }
+            }
+        }
+        publish.extend(members);
+    }
+
+    fn publish(&mut self, name: &NodeName) -> Option<Effect> {
+        let node = self.nodes.get(name)?;
+        let session = node
+            .session
+            .filter(|_| node.record.halt.is_none() || planted::on(Mistake::HaltIgnored))?;
+        let desired = desired::of_node(name, node, self.term, &self.jobs, &self.tombstones);
+        if node.published.as_ref() == Some(&desired) {
+            return None;
+        }
+        self.nodes.nodes.get_mut(name)?.published = Some(desired.clone());
+        Some(Effect::Publish { session, desired })
+    }
+
+    fn answer(&self, reply: Reply) -> Answer {
+        match reply {
+            Reply::Ready(answer) => answer,
+            Reply::Job { uid, existed } => match self.job_view(&uid) {
+                Some(job) => Answer::Job {
+                    job: Box::new(job),
+                    existed,
+                },
+                None => Answer::Done,
+            },
+            Reply::Node(name) => self
+                .node_view(&name)
+                .map_or(Answer::Done, |node| Answer::Node(Box::new(node))),
+        }
+    }
+}
+
+/// Whether all members are told the same, apart from what follows from their own death.
+fn same_orders(before: &JobRecord, now: &JobRecord) -> bool {
+    fn told(
+        job: &JobRecord,
+    ) -> impl Iterator<Item = (Generation, bool, &Option<Endpoint>, &Option<Stopping>)> {
+        job.unproven_generations()
+            .map(|g| (g.number, g.started, &g.store, &g.stopping))
+    }
+    before.last_generation == now.last_generation && told(before).eq(told(now))
+}

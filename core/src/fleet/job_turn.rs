@@ -1,0 +1,57 @@
+//! One job while a turn settles it: its record, what else is known of it, and what its rules may
+//! read of the rest of the fleet.
+//!
+//! The record is taken out of the fleet for that time, so a rule of one job cannot change another
+//! job. What it changes in nodes (marks, cordons, launchers asked for) it changes here, in sight.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    fleet::{
+        brake::Brake, event::Event, job::JobRecord, live::Live, policy::Policy, presence::Presence,
+        registry::Registry, scratch::Scratch,
+    },
+    id::{JobUid, NodeName},
+    time::Timestamp,
+};
+
+pub(crate) struct JobTurn<'a> {
+    pub uid: &'a JobUid,
+    pub job: &'a mut JobRecord,
+    pub live: &'a mut Live,
+    pub nodes: &'a mut Registry,
+    /// All jobs but this one.
+    pub others: &'a BTreeMap<JobUid, JobRecord>,
+    pub presence: &'a Presence,
+    pub brake: Option<&'a Brake>,
+    /// Nodes that know more than the store.
+    pub halted: &'a BTreeSet<NodeName>,
+    pub policy: &'a Policy,
+    pub now: Timestamp,
+    pub out: &'a mut Scratch,
+}
+
+impl JobTurn<'_> {
+    pub(crate) fn is_listening(&self) -> bool {
+        let jobs = || self.others.values().chain([&*self.job]);
+        self.presence.is_listening(self.now, self.nodes, jobs)
+    }
+
+    /// Has the job looked at again at this moment, if nothing calls for it sooner.
+    pub(crate) fn wake(&mut self, at: Timestamp) {
+        self.live.wake = Some(self.live.wake.map_or(at, |before| before.min(at)));
+    }
+
+    /// Tells people something about this job of which they need not do anything.
+    pub(crate) fn note(&mut self, reason: &str, message: String) -> &mut Event {
+        self.out
+            .note(reason, message)
+            .of_job(self.uid, &self.job.name)
+    }
+
+    pub(crate) fn warn(&mut self, reason: &str, message: String) -> &mut Event {
+        self.out
+            .warn(reason, message)
+            .of_job(self.uid, &self.job.name)
+    }
+}

@@ -1,0 +1,93 @@
+//! A node as stored: what must survive a restart of the coordinator.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    fleet::receipt::Cause,
+    id::{JobName, JobUid, NodeEpoch, NodeName},
+    period,
+    time::Timestamp,
+};
+
+/// A node as stored: what must survive a restart of the coordinator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRecord {
+    pub name: NodeName,
+    pub epoch: NodeEpoch,
+    pub boot_id: String,
+    pub first_seen: Timestamp,
+    /// It was Lost when last judged: a coordinator that starts does not wait for it.
+    pub gone: bool,
+    /// Since when it is gone, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone_since: Option<Timestamp>,
+    pub cordon: Option<Cordon>,
+    /// It knows more than the store.
+    #[serde(default)]
+    pub halt: Option<Halt>,
+    /// Failures that began on this node, newest last, bounded, each with what it says about the
+    /// node.
+    pub marks: Vec<Mark>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cordon {
+    pub by: String,
+    pub reason: String,
+    pub at: Timestamp,
+}
+
+/// Why nothing is decided about a node and its jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Halt {
+    pub at: Timestamp,
+    pub why: String,
+}
+
+/// One failure that began on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mark {
+    pub at: Timestamp,
+    pub job: JobUid,
+    /// For people: the job may be deleted before the mark is.
+    pub name: JobName,
+    pub cause: Cause,
+    /// How long its generation had trained.
+    #[serde(with = "period::serde_period")]
+    pub lasted: Duration,
+    pub standing: Standing,
+}
+
+/// What a mark says about the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Standing {
+    /// No job does this: the node fell silent, was booted anew, did not get ready.
+    Node,
+    /// Nobody can tell yet.
+    Open,
+    /// Without the node the job lasted longer.
+    Accused,
+    /// The job has failed on other nodes too.
+    Acquitted,
+}
+
+impl Standing {
+    /// As people read it.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Standing::Node => "the node's own: counts against it",
+            Standing::Open => "open: the job has not run without this node since",
+            Standing::Accused => "the job lasted longer without this node: counts against it",
+            Standing::Acquitted => "the job failed on other nodes too: does not count",
+        }
+    }
+
+    pub(crate) fn counts(self) -> bool {
+        matches!(self, Standing::Node | Standing::Accused)
+    }
+}

@@ -1,0 +1,209 @@
+//! The next generation: opened when it is due and there are nodes for it, started when everybody is
+//! ready and the one before is inert.
+
+use std::time::Duration;
+
+use crate::{
+    fleet::{
+        account, agreement, generation,
+        job::{GenerationRecord, Phase, Reason},
+        job_turn::JobTurn,
+        placement::Placement,
+        receipt::{Cause, Incident},
+    },
+    planted::{self, Mistake},
+    run::RunId,
+};
+
+impl JobTurn<'_> {
+    /// Opens the next generation, if one is due and there are nodes for it.
+    pub(crate) fn open(&mut self) {
+        let job = &*self.job;
+        if job.current.is_some() || job.ending.is_some() || job.phase.is_over() {
+            return;
+        }
+        if let Some(at) = job.not_before.filter(|at| *at > self.now) {
+            let crash_loop = job
+                .crash_loop
+                .as_ref()
+                .and_then(|found| Some(format!("; {}: {}", found.sentence()?, found.symptom)));
+            let message = format!(
+                "restart {} waits for its back-off{}",
+                job.restart_count + 1,
+                crash_loop.unwrap_or_default()
+            );
+            self.job.say(Phase::Recovering, Reason::BackOff, message);
+            account::waits(self.job, self.now);
+            return self.wake(at);
+        }
+        if self.is_listening() {
+            return self.wake(self.presence.listen_until);
+        }
+        if job.reason == Reason::BelowMinimum {
+            self.job.forget_stacks(self.now);
+        }
+        let gang = match self.place() {
+            Placement::Gang(gang) => gang,
+            Placement::Short(shortfall) => {
+                let message = shortfall.to_string();
+                if self.job.reason != Reason::BelowMinimum {
+                    self.warn("BelowMinimum", message.clone());
+                }
+                self.job.say(Phase::Pending, Reason::BelowMinimum, message);
+                account::waits(self.job, self.now);
+                self.wake_when_unavoided();
+                if let Some(at) = self.job.asks_again_at() {
+                    self.wake(at);
+                }
+                return;
+            }
+        };
+        let (profile, mismatches) = agreement::agree(self.nodes, &gang);
+        let job = &mut *self.job;
+        job.restart_count += u32::from(job.latest().is_some_and(|before| before.started));
+        let kept = planted::on(Mistake::NumberKept) && job.last_generation.0 > 0;
+        let number = if kept {
+            job.last_generation
+        } else {
+            job.last_generation.next()
+        };
+        let (size, first) = (gang.len() as u32, job.incidents.is_empty());
+        if first {
+            job.open_incident(Incident {
+                message: "first start".into(),
+                ..Incident::at(job.created)
+            });
+        }
+        account::goes_on(job, self.now);
+        let waited = job.reason == Reason::BelowMinimum
+            && job
+                .incidents
+                .last()
+                .is_some_and(|incident| incident.to.is_some());
+        if waited {
+            job.open_incident(Incident {
+                cause: Cause::Resumed,
+                message: "enough nodes again".into(),
+                ..Incident::at(self.now)
+            });
+        }
+        let cause = match job.incidents.last_mut() {
+            Some(incident) => {
+                incident.to = Some(number);
+                incident.to_nodes = size;
+                incident.decided_at = Some(self.now);
+                incident.cause
+            }
+            None => Cause::FirstStart,
+        };
+        job.nodes_used
+            .extend(gang.iter().map(|member| member.node.clone()));
+        job.last_generation = number;
+        job.current = Some(GenerationRecord {
+            number,
+            cause,
+            // The store stands away from node rank 0 where it can: torch before 2.7 cannot share
+            // that node with it.
+            store_host: gang
+                .last()
+                .expect("a gang has at least one member")
+                .node
+                .clone(),
+            members: gang.into(),
+            proc_per_node: job.spec.proc_per_node,
+            restart_count: job.restart_count,
+            store: None,
+            rendezvous: RunId {
+                job: self.uid.clone(),
+                generation: number,
+            }
+            .to_string(),
+            opened: self.now,
+            started: false,
+            started_at: None,
+            previous_grace: job
+                .retiring
+                .last()
+                .and_then(|g| g.stopping.as_ref())
+                .map_or(Duration::ZERO, |s| s.grace),
+            stopping: None,
+            dead: Default::default(),
+            fenced: Default::default(),
+            profile,
+            ends: Default::default(),
+        });
+        job.not_before = None;
+        job.phase = if first {
+            Phase::Forming
+        } else {
+            Phase::Recovering
+        };
+        for mismatch in mismatches {
+            self.warn("MixedNodes", mismatch.to_string())
+                .in_generation(number);
+        }
+        self.live.scaled = false;
+        (self.live.doubted, self.live.ranks_done) = (None, None);
+        self.live.left = None;
+        self.nodes.index(self.job);
+    }
+
+    /// Starts the generation being formed, once everybody is ready and the one before is inert.
+    pub(crate) fn start(&mut self) {
+        let job = &*self.job;
+        let Some(generation) = job.current.as_ref().filter(|g| !g.started) else {
+            return;
+        };
+        let inert = job
+            .retiring
+            .iter()
+            .all(|g| generation::is_inert(self.nodes, g, job.spec.progress));
+        let Some(store) = generation::store(self.nodes, self.uid, generation) else {
+            return;
+        };
+        // One that has lost a member already will be replaced, not started.
+        if !inert
+            || !generation.dead.is_empty()
+            || !generation::unready(self.nodes, self.uid, generation).is_empty()
+        {
+            return;
+        }
+        if !self.mismatched().is_empty() {
+            return;
+        }
+        let job = &mut *self.job;
+        let generation = job.current.as_mut().expect("checked above");
+        (generation.started, generation.started_at, generation.store) =
+            (true, Some(self.now), Some(store));
+        let (number, world, nodes) = (
+            generation.number,
+            generation.world_size(),
+            generation.members.len(),
+        );
+        let names: Vec<&str> = generation
+            .members
+            .iter()
+            .take(16)
+            .map(|m| m.node.as_str())
+            .collect();
+        let more = if nodes > names.len() { ", ..." } else { "" };
+        let message = format!(
+            "generation {number}: world {world} on {nodes} nodes: {}{more}",
+            names.join(", ")
+        );
+        if let Some(incident) = job
+            .incidents
+            .last_mut()
+            .filter(|incident| incident.to == Some(number) && incident.from.is_some())
+        {
+            incident.stopped_at.get_or_insert(self.now);
+        }
+        let stack = self.know_stacks();
+        let message = if stack.is_empty() {
+            message
+        } else {
+            format!("{message}; {stack}")
+        };
+        self.note("WorldFormed", message).in_generation(number);
+    }
+}

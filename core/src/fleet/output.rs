@@ -1,0 +1,96 @@
+//! What a turn decides: changes to store, effects to execute, answers to users.
+
+use std::time::Duration;
+
+use crate::{
+    fleet::{
+        event::Event,
+        input::RequestId,
+        job::JobRecord,
+        node_record::NodeRecord,
+        view::{JobView, NodeView},
+    },
+    id::{JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
+    run::Desired,
+    time::Timestamp,
+};
+
+/// What one turn decided.
+#[derive(Clone, Debug, Default)]
+pub struct Turn {
+    /// To be committed in one transaction before any effect is executed.
+    pub changes: Vec<Change>,
+    pub effects: Vec<Effect>,
+    /// When the next [`Input::Tick`] is due at the latest.
+    pub wake_at: Option<Timestamp>,
+}
+
+/// One change of the stored state.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    PutJob(Box<JobRecord>),
+    DeleteJob(JobUid),
+    PutNode(Box<NodeRecord>),
+    DeleteNode(NodeName),
+    Event(Box<Event>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// The session is accepted; `Publish` follows.
+    Welcome {
+        session: SessionId,
+        term: Term,
+        epoch: NodeEpoch,
+        heartbeat: Duration,
+        /// The version of the session's protocol both use.
+        protocol: u32,
+    },
+    /// End this session; the text is for the agent's log.
+    Refuse {
+        session: SessionId,
+        why: String,
+    },
+    /// The node's whole desired state has changed.
+    Publish {
+        session: SessionId,
+        desired: Desired,
+    },
+    Answer {
+        id: RequestId,
+        answer: Answer,
+    },
+    /// What users see of this job may have changed ([`Fleet::job_view`]; none: it is gone).
+    JobChanged(JobUid),
+    /// The same of a node ([`Fleet::node_view`]).
+    NodeChanged(NodeName),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    Job { job: Box<JobView>, existed: bool },
+    Node(Box<NodeView>),
+    Done,
+    Refused(Refusal),
+}
+
+/// Why a request was refused. Each maps to one gRPC code.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("job {0} not found")]
+    NoSuchJob(JobName),
+    #[error("node {0} not found")]
+    NoSuchNode(NodeName),
+    /// Same name or request id, other content; the fields that differ.
+    #[error(
+        "job {name} exists already with other content: {fields} differ; delete it first or use another name"
+    )]
+    JobExists { name: JobName, fields: String },
+    #[error("{field}: {message}")]
+    Invalid { field: String, message: String },
+    /// The object's state does not allow it; the message says what to do.
+    #[error("{0}")]
+    Precondition(String),
+    #[error("{what}: at most {limit} are allowed; delete jobs that are over")]
+    TooMany { what: &'static str, limit: usize },
+}

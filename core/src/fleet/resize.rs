@@ -1,0 +1,169 @@
+//! Whether a generation that trains is kept, or gives way to one of another size or on other nodes.
+
+use crate::{
+    fleet::{
+        budget, fault_ledger, generation,
+        job::{GenerationRecord, Phase, Stopping},
+        job_turn::JobTurn,
+        members::Member,
+        placement::Placement,
+        prewarm::Readiness,
+        receipt::{Cause, Incident},
+    },
+    id::NodeName,
+    planted::{self, Mistake},
+    time::Timestamp,
+};
+
+/// What is to become of a generation that trains.
+#[derive(Debug)]
+enum Resize {
+    Keep,
+    /// It is kept, and looked at again at this moment.
+    KeepUntil(Timestamp),
+    /// A user wants fewer nodes.
+    Shrink(u32),
+    /// A member's machine will be taken away: the next generation is opened without it, smaller if
+    /// need be. The text says which, and why.
+    Leave(String),
+    /// Something is unhealthy on a member, and there is as much room elsewhere: which, and why.
+    Move(Vec<Member>, String),
+    Grow(Vec<Member>),
+}
+
+impl JobTurn<'_> {
+    /// Ends the current generation if another is to take its place, once all that join are ready.
+    pub(crate) fn resize(&mut self) {
+        self.wake_when_unavoided();
+        loop {
+            let wanted = self.wanted();
+            let gang = match &wanted {
+                Resize::Keep => return,
+                Resize::KeepUntil(at) => return self.wake(*at),
+                Resize::Shrink(_) | Resize::Leave(_) => None,
+                Resize::Move(gang, _) | Resize::Grow(gang) => Some(gang),
+            };
+            match gang.map_or(Readiness::Ready, |gang| self.prewarm(gang)) {
+                Readiness::Ready => return self.give_way(&wanted),
+                Readiness::Awaited => return,
+                // Those that refused are avoided from now on: placement has another answer.
+                Readiness::Refused => {}
+            }
+        }
+    }
+
+    /// Room that comes with time is no news of anybody.
+    pub(crate) fn wake_when_unavoided(&mut self) {
+        let now = self.now;
+        let avoided = &mut self.live.avoided;
+        avoided.retain(|avoided| avoided.until > now);
+        if let Some(at) = avoided.iter().map(|avoided| avoided.until).min() {
+            self.wake(at);
+        }
+    }
+
+    fn wanted(&self) -> Resize {
+        let job = &*self.job;
+        let training = job.current.as_ref().filter(|g| g.started);
+        let Some(generation) = training.filter(|_| job.ending.is_none()) else {
+            return Resize::Keep;
+        };
+        if self.live.is_undecided() {
+            return Resize::Keep;
+        }
+        if self.is_listening() {
+            // Its successor could not be opened yet; until then it may as well train.
+            return Resize::KeepUntil(self.presence.listen_until);
+        }
+        let (have, wanted) = (generation.members.len(), job.replicas as usize);
+        if wanted < have {
+            return Resize::Shrink(job.replicas);
+        }
+        let (leaving, ailing) = (self.leaving(), self.ailing());
+        if wanted == have && leaving.is_none() && ailing.is_none() {
+            return Resize::Keep;
+        }
+        let Placement::Gang(gang) = self.place() else {
+            return Resize::Keep;
+        };
+        if let Some((node, why)) = leaving {
+            // Whoever waits for as much room as now, or for a cool-down, loses what was trained
+            // since the last checkpoint.
+            return Resize::Leave(format!("leaving {node}: {why}"));
+        }
+        let settled =
+            generation.started_at.unwrap_or(generation.opened) + job.spec.scale_up_cooldown;
+        if let Some((node, why)) = ailing.filter(|_| gang.len() >= have) {
+            if self.now < settled {
+                return Resize::KeepUntil(settled);
+            }
+            let message = format!("moving off what is unhealthy on {node} ({why})");
+            return Resize::Move(gang, message);
+        }
+        if gang.len() <= have || !self.is_growth(generation, &gang) {
+            return Resize::Keep;
+        }
+        let in_cooldown = !self.live.scaled && self.now < settled;
+        if in_cooldown && !planted::on(Mistake::CooldownIgnored) {
+            return Resize::KeepUntil(settled);
+        }
+        Resize::Grow(gang)
+    }
+
+    /// Whether every member stays that may stay: only nodes that new work keeps away from are left.
+    fn is_growth(&self, generation: &GenerationRecord, gang: &[Member]) -> bool {
+        let stays = |node: &NodeName| gang.iter().any(|member| &member.node == node);
+        let unwanted = |node: &NodeName| {
+            self.nodes.get(node).is_some_and(|node| {
+                let record = &node.record;
+                record.cordon.is_some()
+                    || fault_ledger::shunned_by(record, self.uid, self.policy, self.now)
+            })
+        };
+        let mut members = generation.members.iter().map(|member| &member.node);
+        members.all(|node| stays(node) || unwanted(node))
+    }
+
+    fn give_way(&mut self, to: &Resize) {
+        let Some(generation) = self.job.current.as_ref() else {
+            return;
+        };
+        let (have, number) = (generation.members.len(), generation.number);
+        let (cause, message) = match to {
+            Resize::Keep | Resize::KeepUntil(_) => return,
+            Resize::Shrink(wanted) => (
+                Cause::Scaled,
+                format!("shrinking from {have} to {wanted} nodes as asked"),
+            ),
+            Resize::Leave(message) => (Cause::NodeLeaving, message.clone()),
+            Resize::Move(_, message) => (Cause::NodeUnhealthy, message.clone()),
+            Resize::Grow(gang) => {
+                let cause = if self.live.scaled {
+                    Cause::Scaled
+                } else {
+                    Cause::NodeJoined
+                };
+                let message = format!("growing from {have} to {} nodes", gang.len());
+                (cause, message)
+            }
+        };
+        let steps = generation::steps(self.nodes, self.uid, generation);
+        let job = &mut *self.job;
+        budget::note_progress(job, steps.last, self.policy, self.now);
+        job.open_incident(Incident {
+            cause,
+            message: message.clone(),
+            from: Some(number),
+            from_nodes: have as u32,
+            last_step_before: steps.last,
+            ..Incident::at(self.now)
+        });
+        job.last_step = steps.last.or(job.last_step);
+        job.retire_current(Stopping {
+            reason: message.clone(),
+            grace: job.spec.stop_grace_period,
+        });
+        job.phase = Phase::Recovering;
+        self.note("Resizing", message).in_generation(number);
+    }
+}

@@ -1,0 +1,137 @@
+//! What one turn gathers on its way to its answer: whom to look at, how records were before, what
+//! to say. Decides nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    fleet::{
+        event::Event,
+        input::RequestId,
+        job::JobRecord,
+        node_record::NodeRecord,
+        output::{Answer, Effect},
+        registry::Registry,
+    },
+    id::{JobUid, NodeName},
+    time::Timestamp,
+};
+
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    /// The moment of this turn.
+    pub now: Timestamp,
+    pub effects: Vec<Effect>,
+    /// Without their numbers, which [`Scratch::numbered_events`] gives.
+    events: Vec<Event>,
+    /// Jobs whose view may have changed, with their record before the turn (`None`: new).
+    pub jobs: BTreeMap<JobUid, Option<JobRecord>>,
+    /// Jobs whose only news is a step count.
+    pub shown: BTreeSet<JobUid>,
+    pub deleted: Vec<(JobUid, Vec<NodeName>)>,
+    pub nodes: BTreeMap<NodeName, Option<NodeRecord>>,
+    /// Nodes whose desired state may have changed.
+    pub publish: BTreeSet<NodeName>,
+    /// Capacity changed: every job that waits for some must be settled.
+    pub capacity: bool,
+    pub wake_at: Option<Timestamp>,
+    /// A node has just become Lost.
+    pub lost: bool,
+    pub answer: Option<(RequestId, Reply)>,
+}
+
+/// What a request is answered with, once the turn is settled.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Job { uid: JobUid, existed: bool },
+    Node(NodeName),
+    Ready(Answer),
+}
+
+impl Scratch {
+    pub(crate) fn new(now: Timestamp) -> Self {
+        Self {
+            now,
+            effects: Vec::new(),
+            events: Vec::new(),
+            jobs: BTreeMap::new(),
+            shown: BTreeSet::new(),
+            deleted: Vec::new(),
+            nodes: BTreeMap::new(),
+            publish: BTreeSet::new(),
+            capacity: false,
+            wake_at: None,
+            lost: false,
+            answer: None,
+        }
+    }
+
+    pub(crate) fn wake(&mut self, at: Timestamp) {
+        self.wake_at = Some(self.wake_at.map_or(at, |before| before.min(at)));
+    }
+
+    /// Tells people something of which they need not do anything.
+    pub(crate) fn note(&mut self, reason: &str, message: String) -> &mut Event {
+        self.tell(false, reason, message)
+    }
+
+    pub(crate) fn warn(&mut self, reason: &str, message: String) -> &mut Event {
+        self.tell(true, reason, message)
+    }
+
+    pub(crate) fn tell(&mut self, warning: bool, reason: &str, message: String) -> &mut Event {
+        self.events.push(Event {
+            sequence: 0,
+            at: self.now,
+            warning,
+            reason: reason.to_owned(),
+            message,
+            job: None,
+            node: None,
+            generation: None,
+        });
+        self.events.last_mut().expect("just pushed")
+    }
+
+    /// All events of this turn, in order, numbered after `last`, the last number given out.
+    pub(crate) fn numbered_events(&mut self, last: &mut u64) -> Vec<Event> {
+        let mut events = std::mem::take(&mut self.events);
+        for event in &mut events {
+            *last += 1;
+            event.sequence = *last;
+        }
+        events
+    }
+
+    /// Remembers a job's record as it was before this turn, and that the job must be settled.
+    pub(crate) fn touch_job(&mut self, job: &JobRecord) {
+        if !self.jobs.contains_key(&job.uid) {
+            self.jobs.insert(job.uid.clone(), Some(job.clone()));
+        }
+    }
+
+    /// Remembers a node's record as it was before this turn.
+    pub(crate) fn touch_node(&mut self, nodes: &Registry, name: &NodeName) {
+        if let Some(node) = nodes.get(name)
+            && !self.nodes.contains_key(name)
+        {
+            self.nodes.insert(name.clone(), Some(node.record.clone()));
+        }
+    }
+
+    /// A node's liveness, cordon, facts or load changed: its jobs and those that wait for nodes
+    /// must be looked at again. A job that is being settled is looked at anyhow, and need not be
+    /// among `jobs`.
+    pub(crate) fn node_changed(
+        &mut self,
+        nodes: &Registry,
+        jobs: &BTreeMap<JobUid, JobRecord>,
+        name: &NodeName,
+    ) {
+        self.touch_node(nodes, name);
+        self.capacity = true;
+        let concerned = nodes.get(name).into_iter().flat_map(|node| &node.jobs);
+        for job in concerned.filter_map(|uid| jobs.get(uid)) {
+            self.touch_job(job);
+        }
+    }
+}

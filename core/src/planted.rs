@@ -100,6 +100,8 @@ mistakes! {
     /// An agent that does not know what it was told on this boot is taken for the one that was
     /// told.
     StrangerTakenIn,
+    /// A second machine that was up while the first was heard is taken for that one after a reboot.
+    NamesakeTakenIn,
     /// A node's epoch is counted from what its disk says.
     EpochFromNode,
 }

@@ -14,6 +14,7 @@ use crate::{
     fleet::{input::Hello, registry::Node, turn::Fleet},
     node_report::NodeReport,
     period,
+    planted::{self, Mistake},
     time::Timestamp,
 };
 
@@ -61,7 +62,9 @@ impl Fleet {
                 machine(&hello.report)
             ));
         }
-        let uptime = hello.uptime?;
+        let uptime = hello
+            .uptime
+            .filter(|_| !planted::on(Mistake::NamesakeTakenIn))?;
         // A word of a node may have waited for so long before it was taken down: a coordinator that
         // stands still for longer knows it.
         let waited = self.nodes.heartbeat(&self.policy) * self.policy.suspect_missed;

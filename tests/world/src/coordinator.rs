@@ -48,7 +48,7 @@ pub(crate) struct Process {
     pub(crate) accepts: bool,
     /// What waits to be decided with what comes next; and whose word it is.
     inbox: Vec<(Input, Option<usize>)>,
-    next_session: u64,
+    pub(crate) next_session: u64,
     next_tick: Timestamp,
     /// When it last looked for connections that had gone silent.
     swept: Timestamp,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use muster_core::{
     exit::Exit,
     fleet::{Answer, Hello, RequestId},
-    id::{JobUid, NodeEpoch, Term},
+    id::{JobUid, NodeEpoch, SessionId, Term},
     node_report::NodeReport,
     run::{Desired, Endpoint, RunId, RunReport, SpareReport},
     time::Timestamp,
@@ -52,6 +52,13 @@ pub(crate) enum Event {
     TakesOver,
     OldOneReturns {
         machine: usize,
+    },
+    NamesakeComes {
+        machine: usize,
+    },
+    NamesakeGoes {
+        process: u64,
+        session: SessionId,
     },
     /// Everything on a machine that stood still has had the time to go on.
     AllAwake {

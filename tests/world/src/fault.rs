@@ -74,12 +74,13 @@ faults! {
     SlowDisk: "writes of an agent's ledger take up to fifteen seconds, for a while",
     ProcessLeft: "the holder of a worker group is killed, and a process of the group gets away with what it was given",
     NodeReplaced: "a machine makes place for a new one of its name with an empty disk, and comes back later",
+    NameTaken: "the agent dies, and a second machine that was up all the time claims its name while its workers go on",
 }
 
 impl Fault {
     /// Faults that came later: drawn by themselves, so that histories without them stay what they
     /// were.
-    pub(crate) const LATER: [Fault; 8] = [
+    pub(crate) const LATER: [Fault; 9] = [
         Fault::Blackout,
         Fault::MachineStands,
         Fault::StateDirSwapped,
@@ -88,6 +89,7 @@ impl Fault {
         Fault::NicDown,
         Fault::SlowDisk,
         Fault::ProcessLeft,
+        Fault::NameTaken,
     ];
 
     /// Those of them that this seed has.
@@ -130,7 +132,8 @@ impl Fault {
             | Fault::TerminationNotice
             | Fault::NicDown
             | Fault::SlowDisk
-            | Fault::ProcessLeft => 30,
+            | Fault::ProcessLeft
+            | Fault::NameTaken => 30,
             Fault::NodeReplaced => 10,
             _ => 50,
         }

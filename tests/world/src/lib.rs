@@ -47,6 +47,7 @@ mod leftovers;
 mod liveness;
 pub mod log;
 mod machine;
+mod namesake;
 mod network;
 mod operator;
 mod plan;

@@ -131,6 +131,8 @@ impl World {
             Fault::Blackout => self.blackout(machine, a_while),
             Fault::StateDirSwapped => return self.swap_state_dir(machine) && self.counted(fault),
             Fault::NodeReplaced if powered => self.replace(machine),
+            // Counted when the second one says hello.
+            Fault::NameTaken => return self.name_is_taken(machine, back_in),
             Fault::PowerCut if powered => self.power_cut(machine),
             Fault::RackLoss => {
                 let size = self.machines.len();

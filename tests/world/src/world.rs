@@ -232,6 +232,8 @@ impl World {
             }
             Event::TakesOver => self.takes_over(),
             Event::OldOneReturns { machine } => self.disks_change(machine),
+            Event::NamesakeComes { machine } => self.namesake_comes(machine),
+            Event::NamesakeGoes { process, session } => self.namesake_goes(process, session),
             Event::AllAwake { machine } => self.all_awake(machine),
             Event::SickRank { machine } => self.sick_rank(machine),
             Event::Tick { process, at } => self.tick(process, at),

@@ -314,13 +314,37 @@ impl World {
             return;
         };
         (conn.agent_open, conn.closed) = (false, now);
-        conn.held_down.clear();
+        let unread = std::mem::take(&mut conn.held_down);
         let machine = &self.machines[conn.machine];
         if told && conn.coordinator_open && !machine.up_cut {
             let at = conn.last_up.max(now) + Duration::from_micros(200);
             self.queue.push(at, Event::UpClosed { conn: id });
         }
         self.forget_conn(id);
+        self.unread_come_late(id, unread);
+    }
+
+    /// What an agent had not read of a connection may come to it all the same, in any order, and
+    /// before it has another.
+    fn unread_come_late(&mut self, id: u64, unread: VecDeque<(u64, Down)>) {
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        let (machine, agent) = (conn.machine, conn.agent);
+        if self.healed.is_some() || !self.plan.has(Fault::Stale) {
+            return;
+        }
+        for (_, message) in unread {
+            if matches!(message, Down::Desired(_)) {
+                let delay = self.rng.ms(0, 3_000);
+                let late = Event::Late {
+                    machine,
+                    agent,
+                    message,
+                };
+                self.after(delay, late);
+            }
+        }
     }
 
     /// The coordinator lets go of it, or dies.

@@ -315,10 +315,12 @@ impl Engine {
         if thinking > SLOW_TURN {
             warn!(took = ?thinking, inputs = count, "a slow turn");
         }
+        self.leads()?;
         if !turn.changes.is_empty() {
             failpoint!("before commit");
             self.store.commit(&turn.changes)?;
             failpoint!("after commit");
+            self.leads()?;
         }
         let stored = Timestamp(self.clock.now_us());
         let told = turn
@@ -357,6 +359,15 @@ impl Engine {
             .min()
             .expect("one of them is set");
         Ok(())
+    }
+
+    /// Ends the engine if another coordinator decides by now.
+    fn leads(&self) -> Result<(), StoreError> {
+        if self.store.still_holds() {
+            Ok(())
+        } else {
+            Err(StoreError::Deposed)
+        }
     }
 
     fn keep_reports(&mut self) -> Result<(), StoreError> {

@@ -4,7 +4,7 @@
 //! names the file. It never starts empty where something was stored. Once [`Store::commit`] has
 //! returned, its changes survive the death of the process and of the machine.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{error::Error, io, path::PathBuf, sync::Arc};
 
 use muster_core::{
     fleet::{Change, Event, Stored},
@@ -18,8 +18,16 @@ pub mod redb;
 pub(crate) mod tests;
 mod witness;
 
-/// The durable state of the coordinator. Only one process at a time has it open.
-pub trait Store: Send {
+/// The right to decide, which one coordinator has at a time.
+pub trait Leadership {
+    /// Whether this process still has that right. Asked before each commit, and again before what
+    /// was committed is told: an answer promises that the decision stands. A coordinator that has
+    /// lost the right says nothing more and ends.
+    fn still_holds(&self) -> bool;
+}
+
+/// The durable state of the coordinator. Only one process at a time may change it.
+pub trait Store: Leadership + Send {
     /// Everything committed so far.
     fn load(&mut self) -> Result<Loaded, StoreError>;
 
@@ -27,7 +35,8 @@ pub trait Store: Send {
     /// returned.
     fn next_term(&mut self, at_least: Term) -> Result<Term, StoreError>;
 
-    /// Stores all changes or none, durably.
+    /// Stores all changes or none, durably. Their order is that of the decisions. An event comes
+    /// after the records that it tells of.
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
 
     /// Stores the reports of these nodes, durably. A report is deleted with its node.
@@ -96,6 +105,10 @@ pub enum StoreError {
     Write {
         path: PathBuf,
         #[source]
-        source: Box<::redb::Error>,
+        source: Box<dyn Error + Send + Sync>,
     },
+    #[error(
+        "another coordinator decides now; this one says nothing more. What it had committed before stands"
+    )]
+    Deposed,
 }

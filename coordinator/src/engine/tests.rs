@@ -1,7 +1,14 @@
 //! The engine's order: it tells nobody before it has stored, ends when it cannot store, and ticks
 //! when no input comes.
 
-use std::{io, sync::mpsc as std_mpsc, time::Duration};
+use std::{
+    io,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc as std_mpsc,
+    },
+    time::Duration,
+};
 
 use muster_core::{
     fleet::Change,
@@ -10,13 +17,23 @@ use muster_core::{
 };
 
 use super::*;
-use crate::store::memory::MemoryStore;
+use crate::{
+    handle::NoAnswer,
+    store::{Leadership, memory::MemoryStore},
+};
 
 /// Reports every commit and waits for permission to go on. Fails the commits that are refused.
 struct GuardedStore {
     inner: MemoryStore,
+    deposed: Arc<AtomicBool>,
     commits: std_mpsc::Sender<Vec<Change>>,
     leave: std_mpsc::Receiver<bool>,
+}
+
+impl Leadership for GuardedStore {
+    fn still_holds(&self) -> bool {
+        !self.deposed.load(Ordering::SeqCst)
+    }
 }
 
 impl Store for GuardedStore {
@@ -33,10 +50,9 @@ impl Store for GuardedStore {
         if self.leave.recv().unwrap() {
             return self.inner.commit(changes);
         }
-        let full = ::redb::Error::Io(io::ErrorKind::StorageFull.into());
         Err(StoreError::Write {
             path: "/state/muster.redb".into(),
-            source: Box::new(full),
+            source: Box::new(io::Error::from(io::ErrorKind::StorageFull)),
         })
     }
 
@@ -46,6 +62,7 @@ impl Store for GuardedStore {
 }
 
 struct Guard {
+    deposed: Arc<AtomicBool>,
     commits: std_mpsc::Receiver<Vec<Change>>,
     leave: std_mpsc::Sender<bool>,
 }
@@ -53,13 +70,16 @@ struct Guard {
 fn guarded() -> (GuardedStore, Guard) {
     let (commits, seen) = std_mpsc::channel();
     let (give, leave) = std_mpsc::channel();
+    let deposed = Arc::new(AtomicBool::new(false));
     (
         GuardedStore {
             inner: MemoryStore::default(),
+            deposed: deposed.clone(),
             commits,
             leave,
         },
         Guard {
+            deposed,
             commits: seen,
             leave: give,
         },
@@ -86,6 +106,43 @@ fn submit(name: &str) -> Request {
         uid: JobUid::from(format!("uid-of-{name}")),
         request_id: String::new(),
         validate_only: false,
+    }
+}
+
+/// Whoever asked is told nothing, and may ask the coordinator that decides now.
+#[tokio::test]
+async fn a_coordinator_that_was_deposed_commits_and_answers_nothing() {
+    for amid_commit in [false, true] {
+        let (store, guard) = guarded();
+        let shutdown = CancellationToken::new();
+        let started = start(
+            Box::new(store),
+            Policy::default(),
+            Term(0),
+            shutdown.clone(),
+        )
+        .unwrap();
+        let answer = tokio::spawn({
+            let handle = started.handle.clone();
+            guard.deposed.store(!amid_commit, Ordering::SeqCst);
+            async move { handle.request(submit("one")).await }
+        });
+        if amid_commit {
+            tokio::task::spawn_blocking(move || {
+                guard.commits.recv().unwrap();
+                guard.deposed.store(true, Ordering::SeqCst);
+                guard.leave.send(true).unwrap();
+            })
+            .await
+            .unwrap();
+        } else {
+            drop(guard); // a commit would find nobody
+        }
+        let refused = answer.await.unwrap().unwrap_err();
+        let ended = tokio::task::spawn_blocking(|| started.thread.join().unwrap());
+        let ended = ended.await.unwrap().unwrap_err();
+        assert!(matches!(ended, StoreError::Deposed), "{ended}");
+        assert_eq!(refused, NoAnswer::Ended);
     }
 }
 

@@ -8,7 +8,7 @@ use muster_core::{
     node_report::NodeReport,
 };
 
-use super::{Loaded, Store, StoreError, deleted};
+use super::{Leadership, Loaded, Store, StoreError, deleted};
 use crate::kept::Kept;
 
 #[derive(Debug, Default)]
@@ -19,6 +19,12 @@ pub struct MemoryStore {
     reports: BTreeMap<NodeName, Arc<NodeReport>>,
     events: BTreeMap<u64, Event>,
     kept: Kept,
+}
+
+impl Leadership for MemoryStore {
+    fn still_holds(&self) -> bool {
+        true
+    }
 }
 
 impl Store for MemoryStore {

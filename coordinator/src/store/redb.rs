@@ -32,7 +32,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{failpoint::failpoint, kept::Kept};
 
 use super::{
-    Loaded, Store, StoreError, deleted,
+    Leadership, Loaded, Store, StoreError, deleted,
     witness::{self, Witness},
 };
 
@@ -124,6 +124,13 @@ impl RedbStore {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+impl Leadership for RedbStore {
+    /// The lock keeps every other coordinator out for as long as this process lives.
+    fn still_holds(&self) -> bool {
+        true
     }
 }
 

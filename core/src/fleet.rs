@@ -5,18 +5,19 @@
 //! [`Turn::effects`] (DESIGN R1). If the commit fails, the process ends and the state in memory
 //! with it: nobody has heard of a decision that is not stored.
 //!
-//! The files stand on each other in this order, and a test sees to it that no two need each other.
+//! The table goes from plain values up to the turn. A test checks that no two files need each
+//! other, not even through other files.
 //!
 //! | file | owns |
 //! |---|---|
 //! | **Values** | |
-//! | `policy` | all timings and bounds |
+//!  `policy` | all timings and bounds |
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `members`, `member_end` | a sealed membership; how its members ended |
 //! | `job` | a job's durable record, its generations and phases |
 //! | `node_record` | a node's durable record |
 //! | `event` | something that happened, for people |
-//! | `live` | what is known of a job and not stored |
+//!  `event` | something that happened, told to people |
 //! | `input`, `output` | what a turn takes in, and what it decides |
 //! | **Questions** | pure functions of records and reports |
 //! | `registry` | nodes: sessions, silence, Suspect, Lost |

@@ -1,6 +1,6 @@
-//! Mistakes that tests can put into the rules, to see whether the checks of `tests/world` find each
-//! of them. Only that crate asks for the feature `planted`. Without the feature there are no
-//! mistakes: [`on`] is the constant `false`.
+//! Mistakes that tests can put into the rules, to check that `tests/world` finds each of them. Only
+//! that crate enables the feature `planted`. Without the feature there are no mistakes: [`on`] is
+//! the constant `false`.
 
 macro_rules! mistakes {
     ($($(#[doc = $words:literal])* $name:ident),* $(,)?) => {

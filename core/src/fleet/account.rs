@@ -1,9 +1,10 @@
-//! What a job's incidents have cost, by cause: time in which it did not train although it should
-//! have.
+//! What a job's incidents have cost, by cause: time in which the job should have trained and did
+//! not.
 //!
-//! A receipt is kept for the newest incidents only. What one that is dropped has cost is added to
-//! sums in the job's record first, so no sum ever falls. Time in which nothing could be done, for
-//! want of nodes or in back-off, is kept apart from what the cause itself has cost.
+//! A job keeps receipts for its newest incidents only. Before it drops a receipt, it adds the cost
+//! to sums in its record, so no sum ever falls. Each sum keeps two times apart: the time that the
+//! cause itself took, and the time in which nothing could be done, because nodes were missing or
+//! the job was in back-off.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,7 +19,8 @@ use crate::{
 };
 
 impl JobRecord {
-    /// Adds the newest incident. The oldest makes room, and what it cost stays in the sums.
+    /// Adds the newest incident. If there are too many, the oldest is dropped, and its cost stays
+    /// in the sums.
     pub(crate) fn open_incident(&mut self, incident: Incident) {
         self.incidents.push(incident);
         if self.incidents.len() > INCIDENTS_MAX {
@@ -29,7 +31,7 @@ impl JobRecord {
     }
 }
 
-/// All that was lost until `now`, by cause.
+/// All time lost until `now`, by cause.
 pub fn lost(record: &JobRecord, now: Timestamp) -> BTreeMap<Cause, Lost> {
     let mut sums = record.lost.clone();
     for (at, incident) in record.incidents.iter().enumerate() {
@@ -43,7 +45,7 @@ pub fn lost(record: &JobRecord, now: Timestamp) -> BTreeMap<Cause, Lost> {
     sums
 }
 
-/// Adds the oldest incident, which will be dropped, to the sums.
+/// Adds the oldest incident to the sums. The caller drops it next.
 pub(crate) fn close_oldest(record: &mut JobRecord) {
     let mut sums = std::mem::take(&mut record.lost);
     if let [oldest, next, ..] = &record.incidents[..] {
@@ -52,7 +54,7 @@ pub(crate) fn close_oldest(record: &mut JobRecord) {
     record.lost = sums;
 }
 
-/// Nothing can be done for the job now, until [`goes_on`].
+/// From now until [`goes_on`], nothing can be done for the job.
 pub(crate) fn waits(record: &mut JobRecord, now: Timestamp) {
     record.waiting_since.get_or_insert(now);
 }
@@ -69,8 +71,8 @@ fn end(record: &JobRecord, now: Timestamp) -> Timestamp {
     record.finished.map_or(now, |finished| finished.min(now))
 }
 
-/// One that never got to a step lasted until the next took over, or the job ended, or it lasts
-/// still.
+/// Adds one incident to the sums. An incident without a first step lasted until the next incident,
+/// or until the job ended. If neither has happened, it lasts until `until`.
 fn add(
     sums: &mut BTreeMap<Cause, Lost>,
     incident: &Incident,
@@ -93,7 +95,7 @@ fn add(
     sum.time += whole.saturating_sub(waited);
 }
 
-/// A world that is changed on purpose trains on until the change is decided.
+/// A generation that is replaced on purpose trains on until the change is decided.
 fn stopped_training(incident: &Incident) -> Timestamp {
     match incident.cause {
         Cause::NodeJoined | Cause::NodeLeaving | Cause::Scaled => {
@@ -118,7 +120,7 @@ mod tests {
         Timestamp(seconds * 1_000_000)
     }
 
-    /// An incident every ten seconds, of three causes in turn, each three seconds long.
+    /// One incident every ten seconds, each three seconds long. The causes take turns.
     fn incident(number: u64) -> Incident {
         let cause =
             [Cause::WorkerFailed, Cause::NodeLost, Cause::WorkerKilled][number as usize % 3];

@@ -1,5 +1,5 @@
-//! What the members of a generation agree on, from what their nodes report at the moment it is
-//! opened.
+//! What the members of a generation agree on. It is decided from what their nodes report when the
+//! generation is opened.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::{
     node_report::NodeReport,
 };
 
-/// The profile of a gang, and what about its nodes is known not to go together.
+/// The profile of these members, and which of their nodes do not go together.
 pub(crate) fn agree(nodes: &Registry, gang: &[Member]) -> (Profile, Vec<Mismatch>) {
-    // A node that has been placed on has reported; nothing is what is known of one that has
-    // not.
+    // Placement chooses only nodes that have reported. A node without a report counts as an empty
+    // one.
     let nothing = NodeReport::default();
     let reports: BTreeMap<_, _> = gang
         .iter()

@@ -1,5 +1,5 @@
-//! Who broke a generation. The first cause is the primary, all that fell because of it is
-//! collateral and never charged.
+//! Who broke a generation. The first cause is the primary failure. All failures that follow from it
+//! are collateral, and are never charged.
 //!
 //! A node fault never spends a job's restart budget; a job fault never cordons a node.
 
@@ -23,25 +23,25 @@ pub(crate) enum Evidence {
         at: Timestamp,
         error: Option<String>,
     },
-    /// torchrun itself failed without any rank failing.
+    /// torchrun failed, and no rank did.
     LauncherFailed {
         node: NodeName,
         exit: Exit,
         at: Timestamp,
         error: Option<String>,
-        /// Some rank had been started.
+        /// At least one rank had been started.
         launched: bool,
     },
-    /// The group is dead and nobody knows how it ended: its holder was killed. No program can do
-    /// that to itself by failing.
+    /// The group is dead, and nobody knows how it ended, because its runner was killed. A program
+    /// cannot cause that by failing.
     Vanished {
         node: NodeName,
         at: Timestamp,
-        /// Some rank had been started.
+        /// At least one rank had been started.
         launched: bool,
     },
-    /// The node's agent is silent: its connection broke at `since`, or that is when it was last
-    /// heard. `heard`: its last sign of life.
+    /// The node's agent is silent. `since`: when its connection broke, or else when the agent was
+    /// last heard. `heard`: its last sign of life.
     NodeSilent {
         node: NodeName,
         lost: bool,
@@ -56,19 +56,19 @@ pub(crate) enum Evidence {
         node: NodeName,
         at: Timestamp,
     },
-    /// The node itself says that what this member was given cannot go on.
+    /// The node itself says that the hardware given to this member cannot go on.
     Unhealthy {
         node: NodeName,
         reason: String,
         at: Timestamp,
     },
-    /// The workers stopped by themselves, since nothing was heard of the coordinator
-    /// (`fenceAfter`): nobody's fault.
+    /// The workers stopped by themselves, because their node heard nothing of the coordinator
+    /// (`fenceAfter`). This is nobody's fault.
     Fenced {
         node: NodeName,
         at: Timestamp,
     },
-    /// The node says it cannot start the run, and why.
+    /// The node says that it cannot start the run, and why.
     Refused {
         node: NodeName,
         reason: String,
@@ -77,8 +77,8 @@ pub(crate) enum Evidence {
         node: NodeName,
         at: Timestamp,
     },
-    /// What its ranks would run does not go with the others', and the job refuses that. `how`: as
-    /// `torch 2.14, not torch 2.15`.
+    /// The software on this node does not match the other members', and the job refuses a mixture.
+    /// `how` reads like `torch 2.14, not torch 2.15`.
     Unlike {
         node: NodeName,
         how: String,
@@ -86,16 +86,16 @@ pub(crate) enum Evidence {
     },
 }
 
-/// A silent node explains another's failure that was seen up to this long before the silence was:
-/// both come from the same cut, and which of two connections notices first is chance.
+/// A silence explains a failure elsewhere that was seen up to this long before it. One network cut
+/// causes both, and chance decides which of two connections notices it first.
 const SAME_CUT: Duration = Duration::from_millis(250);
 
-/// A sign of life that came so soon after a death may have been sent before it.
+/// A node may have sent a sign of life before a failure, and it may arrive this long after it.
 pub(crate) const UNDER_WAY: Duration = Duration::from_millis(250);
 
-/// Whether this names its culprit, whatever else of the same burst is yet to come: who was killed
-/// from outside fell to nobody of its own world, and all that will be heard after it are victims. A
-/// silence may be older than it.
+/// Whether this evidence names its culprit, whatever else of the same burst is still to come. A
+/// rank that was killed from outside is no victim of its own world, and all failures that follow
+/// are its victims. A silence may have begun before the kill, so it leaves the question open.
 pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
     let killed = |e: &Evidence| {
         matches!(
@@ -110,8 +110,8 @@ pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
     evidence.iter().any(killed) && evidence.iter().all(|e| killed(e) || e.is_victim())
 }
 
-/// Silences of nodes that were still heard after the first victim had fallen: they began too late
-/// to be its cause.
+/// Selects the silences of nodes that were still heard after the first victim fell. Such a silence
+/// began too late to be the cause.
 pub(crate) fn too_late(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
     let victims = evidence
         .iter()
@@ -139,9 +139,8 @@ impl Evidence {
         }
     }
 
-    /// The ranks of this generation had been started, though the node's report may not say so any
-    /// more: an agent that was restarted knows of a lost runner only what the runner had written
-    /// down.
+    /// Notes that the ranks of this generation had been started. The node's report may no longer
+    /// say so: a restarted agent knows of a lost runner only what the runner had written down.
     pub(crate) fn had_launched(&mut self) {
         if let Evidence::LauncherFailed { launched, .. } | Evidence::Vanished { launched, .. } =
             self
@@ -150,13 +149,13 @@ impl Evidence {
         }
     }
 
-    /// Whether this alone ends the generation. A suspicion does not: only a member's death, or
-    /// silence beyond the limit.
+    /// Whether this alone ends the generation. A member's death does, and so does silence beyond
+    /// the limit. A suspicion does not.
     pub(crate) fn breaks(&self) -> bool {
         !matches!(self, Evidence::NodeSilent { lost: false, .. })
     }
 
-    /// Whether this says only that somebody else went away.
+    /// Whether this says only that another member went away.
     pub(crate) fn is_victim(&self) -> bool {
         match self {
             Evidence::RankExit { class, .. } => *class == ExitClass::PeerLost,
@@ -167,7 +166,7 @@ impl Evidence {
         }
     }
 
-    /// Whether this says only that nothing is heard.
+    /// Whether this says only that nothing was heard from a node.
     pub(crate) fn is_silence(&self) -> bool {
         matches!(
             self,
@@ -191,7 +190,8 @@ impl Evidence {
         }
     }
 
-    /// How much it explains: lower explains more. Within one kind the earlier one wins.
+    /// How well this explains the others: lower explains more. Of one kind, the earliest explains
+    /// most.
     fn order(&self) -> (u8, Timestamp) {
         let kind = match self {
             Evidence::NodeRebooted { .. }
@@ -216,7 +216,7 @@ impl Evidence {
         }
     }
 
-    /// When it happened, as near as anybody can say.
+    /// When it happened, as far as is known.
     fn happened(&self) -> Timestamp {
         match self {
             Evidence::NodeSilent { since, .. } => *since,
@@ -229,26 +229,26 @@ impl Evidence {
 pub(crate) struct Verdict {
     pub cause: Cause,
     pub message: String,
-    /// How the program ended that failed first, without where; `None` if no program of the job's
-    /// failed.
+    /// How the program that failed first ended, without naming the place. `None` if no program of
+    /// the job failed.
     pub symptom: Option<String>,
     pub charged: Charged,
-    /// `None`: all that is known are victims of each other.
+    /// `None`: every known failure is a victim of another.
     pub culprit: Option<String>,
     pub node: Option<NodeName>,
     pub collateral: Vec<String>,
     pub event_at: Timestamp,
-    /// Most likely no fault of the job's, but its own doing can look like this.
+    /// The job is probably not at fault, but its own doing can look like this.
     pub doubtful: bool,
 }
 
-/// Judges all evidence of one generation together; `None` without any.
+/// Judges all evidence of one generation together. Without evidence the answer is `None`.
 ///
-/// Where every member says that another went away, and all of them are there, the network between
-/// them failed, and nobody pays; where a group vanished with its runner, its node does. But a
-/// program that cannot reach something else uses the same words, and one that eats all memory may
-/// take its runner along. So in doubt a job pays all the same if this has happened `in_vain`, again
-/// and again without a step further; else it would be restarted for ever.
+/// If every member says that another went away, and every node is heard, the network between them
+/// failed, and nobody pays. If a group vanished with its runner, the node pays. Both are doubtful:
+/// a program that cannot reach something else uses the same words, and a program that eats all
+/// memory may take its runner along. So the job pays if this has happened `in_vain`, repeatedly and
+/// without a new step. Otherwise such a job would restart for ever.
 pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Option<Verdict> {
     let late = too_late(evidence);
     let primary = evidence
@@ -407,7 +407,7 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
         _ => None,
     };
     let named = !primary.is_victim() && !matches!(primary, Evidence::Fenced { .. });
-    // Who stopped by itself, or was not let in, is neither to blame nor a victim of anybody here.
+    // A member that fenced itself, or was not let in, is neither to blame nor a victim.
     let fell = evidence
         .iter()
         .filter(|e| !matches!(e, Evidence::Fenced { .. } | Evidence::Unlike { .. }));
@@ -428,7 +428,7 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
     })
 }
 
-/// Who of how many does not go with the others, each with how.
+/// Says how many members do not go with the others, and how the first few differ.
 fn unlike(evidence: &[Evidence], members: usize) -> String {
     // A few names help, a thousand do not.
     const NAMED: usize = 8;
@@ -538,7 +538,7 @@ mod tests {
             (Cause::PeersLost, Charged::Nobody, None)
         );
         assert_eq!(verdict.collateral, ["rank 1 on b", "rank 2 on c", "a"]);
-        // By now one node is silent: the sentence is about the time at which the first victim fell.
+        // One node is silent by now. The sentence is about the time when the first victim fell.
         let told = "members lost each other while every node was heard; first rank 1 on b: ";
         assert!(verdict.message.starts_with(told), "{}", verdict.message);
     }

@@ -1,18 +1,20 @@
-//! The brake for mass losses (R10): when many nodes fall silent at once, the likeliest cause is not
-//! the nodes.
+//! The brake for mass losses (R10). When many nodes fall silent at once, the nodes are rarely the
+//! cause.
 //!
-//! A network or the coordinator's own isolation makes everybody look lost while all of them go on
-//! training. So while the brake is on, Muster cordons nobody, and replaces no generation of which
-//! every member is silent: such a generation is left as it is, and goes on where it was when the
-//! silence ends. Jobs with a member that can be heard are re-formed as ever: of those, somebody
-//! knows.
+//! If the network fails, or the coordinator is cut off, every node looks Lost while all of them go
+//! on training. So while the brake is on, Muster cordons no node, and does not replace a generation
+//! whose members are all silent. Such a generation is left as it is, and goes on when the silence
+//! ends. If any member of a job can be heard, the job is re-formed as usual.
 //!
-//! On: of the nodes that were there, more than [`Policy::mass_loss_percent`], and
-//! [`Policy::mass_loss_min`] at least, fell silent within [`Policy::mass_loss_window`]. It takes
-//! one that is Lost to look; those that are Suspect by then count too, since silence is noticed one
-//! by one. Off: so many of them are back (or were deleted by an operator) that it would not have
-//! come on; or nobody new was lost for [`Policy::mass_loss_hold`], so that this is no disturbance
-//! any more but the state of things.
+//! The brake goes on when more than [`Policy::mass_loss_percent`] of the nodes that were there, and
+//! at least [`Policy::mass_loss_min`] of them, fell silent within [`Policy::mass_loss_window`]. It
+//! is judged when a node becomes Lost. Nodes that are Suspect then count too, because the limit of
+//! silence passes for one node after another.
+//!
+//! The brake goes off when so many of these nodes are back, or deleted by an operator, that it
+//! would not go on again. It also goes off when no node has become Lost for
+//! [`Policy::mass_loss_hold`]: by then the silence is no disturbance any more, but the normal
+//! state.
 
 use crate::{
     fleet::{
@@ -34,7 +36,7 @@ pub(crate) struct Brake {
 }
 
 impl Brake {
-    /// When it goes off by itself if nothing happens.
+    /// When the brake goes off by itself if nothing happens.
     pub(crate) fn until(&self, policy: &Policy) -> Timestamp {
         self.last_loss + policy.mass_loss_hold
     }
@@ -48,7 +50,7 @@ impl Brake {
     }
 }
 
-/// The brake as it shall be now.
+/// The brake as it should be now.
 pub(crate) fn judge(
     brake: Option<&Brake>,
     nodes: &Registry,
@@ -58,7 +60,7 @@ pub(crate) fn judge(
     if let Some(kept) = brake.filter(|_| planted::on(Mistake::BrakeKeptOn)) {
         return Some(kept.clone());
     }
-    // While it is on, a loss stays fresh for as long as the brake may hold.
+    // While the brake is on, a loss counts for as long as the brake may hold.
     let window = if brake.is_some() {
         policy.mass_loss_hold.max(policy.mass_loss_window)
     } else {
@@ -71,7 +73,7 @@ pub(crate) fn judge(
             .filter(|at| node.liveness == Liveness::Lost && now.since(*at) < window);
         last_loss = last_loss.max(lost);
         silent += u32::from(lost.is_some() || node.liveness == Liveness::Suspect);
-        // Who was lost long ago is no part of the fleet that was there.
+        // A node that was lost long ago does not belong to the nodes that were there.
         of += u32::from(node.liveness != Liveness::Lost || lost.is_some());
     }
     let last_loss = last_loss?;
@@ -99,7 +101,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp(1_000_000_000);
 
-    /// Ready nodes, then such that were lost so many seconds ago, then suspects.
+    /// A fleet of `ready` nodes, nodes that were lost so many seconds ago, and suspects.
     fn fleet(ready: u32, lost: &[u64], suspect: u32) -> Registry {
         let mut registry = Registry::default();
         let mut add = |liveness, lost_at| {

@@ -1,4 +1,5 @@
-//! What failures may cost: restarts a job may have, cordons the fleet may have.
+//! What failures may cost: how many restarts a job may have, and how many cordons the fleet may
+//! have.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// Who Muster is in a cordon's `by`. It uncordons nothing that carries another name.
+/// The name of Muster in a cordon's `by`. Muster never removes a cordon that carries another name.
 pub const MUSTER: &str = "muster";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub(crate) fn charge(record: &mut JobRecord, policy: &Policy, now: Timestamp) ->
 }
 
 /// Ends the row of failures if the current generation, which is about to be replaced, has trained.
-/// `last_step`: the highest step it has shown.
+/// `last_step` is the highest step that it has reported.
 pub(crate) fn note_progress(
     record: &mut JobRecord,
     last_step: Option<u64>,
@@ -65,8 +66,8 @@ pub(crate) fn note_progress(
     record.furthest_step = before.max(last_step);
 }
 
-/// When all ranks of the current generation had found each other; where that is not seen, when the
-/// last of them was started.
+/// When all ranks of the current generation had found each other. If that is not seen: when the
+/// last rank was started.
 fn trains_since(record: &JobRecord) -> Option<Timestamp> {
     let number = record.current.as_ref()?.number;
     let receipt = record
@@ -76,7 +77,8 @@ fn trains_since(record: &JobRecord) -> Option<Timestamp> {
     receipt.joined_at.or(receipt.launched_at)
 }
 
-/// None for the first failure in a row, which is mostly chance; then doubling.
+/// The pause before a restart. The first failure in a row is mostly chance, so it gets none. From
+/// then on the pause doubles.
 fn backoff(failures_before: u32, policy: &Policy) -> Duration {
     match failures_before {
         0 => Duration::ZERO,
@@ -121,15 +123,15 @@ pub(crate) fn cordon_veto<'a>(
     }
 }
 
-/// How often in a row a job may break in a way nobody can be charged with for certain, without a
-/// step further: then it pays. As often as a job may fail by default.
+/// How often in a row a job may break without a new step, in ways that can be charged to nobody for
+/// certain. After that the job pays. It equals the number of restarts that a job has by default.
 pub(crate) const IN_VAIN_MAX: u32 = 3;
 
-/// Nodes a job shall not have for a while, because it could not start there: longer each would
-/// starve small fleets.
+/// How long a job avoids a node on which it could not start. A longer time would starve small
+/// fleets.
 pub(crate) const AVOID: Duration = Duration::from_secs(60);
 
-/// A node some job avoids, until when, and why.
+/// A node that a job avoids, until when, and why.
 #[derive(Clone, Debug)]
 pub(crate) struct Avoided {
     pub node: NodeName,

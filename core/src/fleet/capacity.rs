@@ -1,7 +1,7 @@
 //! What each node has left for a job: the facts placement chooses from.
 //!
-//! A slot or GPU is taken while any generation may have a live process on it. It comes back by
-//! proof of death, never by a timer.
+//! A slot or GPU is taken as long as a generation may have a live process on it. Only proof of
+//! death frees it, never a timer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,8 +78,8 @@ impl JobTurn<'_> {
     }
 }
 
-/// Worker groups this node could still take, not counting those of `but`: they make room for
-/// themselves.
+/// How many more worker groups this node could take. The groups of `but` do not count: that job
+/// makes room for itself.
 pub(crate) fn slots_free(
     node: &Node,
     jobs: &BTreeMap<JobUid, JobRecord>,
@@ -127,14 +127,15 @@ fn gpus_free<'a>(
         .collect()
 }
 
-/// A generation of this job has a member on the node that is not proven dead.
+/// Whether a generation of this job has a member on the node that is not proven dead.
 fn holds(job: &JobRecord, name: &NodeName) -> bool {
     let current = |g: &GenerationRecord| g.stopping.is_none() || !planted::on(Mistake::HeldIsFree);
     job.unproven_generations()
         .any(|g| g.has(name) && !g.dead.contains(name) && current(g))
 }
 
-/// The kind of node it would be in a generation: of the GPU that placement gives first.
+/// The kind of node that this one would be in a generation: the kind of the GPU that placement
+/// gives first.
 fn kind(node: &Node, free: &[FreeGpu<'_>]) -> Kind {
     let Some(first) = free.iter().min_by_key(|gpu| gpu.index) else {
         return Kind::default();

@@ -1,5 +1,5 @@
-//! Cordons: set by a person, or by Muster against a node that a storm of failures counts against,
-//! if that may be.
+//! Cordons. A person sets one, or Muster does, when a restart storm counts against a node and no
+//! limit forbids it.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::{
     id::{JobUid, NodeName},
 };
 
-/// Sets a node's cordon, or takes it away.
+/// Sets a node's cordon, or removes it.
 pub(crate) fn set(
     nodes: &mut Registry,
     jobs: &BTreeMap<JobUid, JobRecord>,
@@ -37,14 +37,14 @@ pub(crate) fn set(
     }
     .on_node(name);
     if cordon.is_none() {
-        // A person has looked: the old evidence is spent.
+        // A person has looked at the node, so the old evidence no longer counts.
         node.record.marks.clear();
     }
     node.record.cordon = cordon;
     out.node_changed(nodes, jobs, name);
 }
 
-/// Cordons a node against which enough counts, unless something forbids it.
+/// Cordons a node if enough failures count against it, unless something forbids it.
 pub(crate) fn consider(
     nodes: &mut Registry,
     jobs: &BTreeMap<JobUid, JobRecord>,

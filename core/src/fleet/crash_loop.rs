@@ -1,8 +1,8 @@
-//! Does a job look as if it could not start at all: a wrong path, a missing package, an argument it
-//! does not take.
+//! Judges whether a job seems unable to start at all, because of a wrong path, a missing package or
+//! an argument that it does not take.
 //!
 //! The answer is a sentence for people. It stops nothing: a file system that is not mounted yet
-//! looks the same, and a restart mends it.
+//! looks the same, and then a restart helps.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::{
     time::Timestamp,
 };
 
-/// Failures alike in a row from which on it is said. Two: the first failure may be chance, and the
-/// budget is small.
+/// This many like failures in a row are reported. It is two, because the first failure may be
+/// chance and the restart budget is small.
 const ALIKE_MIN: u32 = 2;
 
-/// What fails later than this after its start has started. Imports of a large environment from a
-/// network disk take half of it.
+/// A program that fails later than this did start. Importing a large environment from a network
+/// disk takes half of it.
 const EARLY: Duration = Duration::from_secs(120);
 
 impl CrashLoop {
@@ -31,13 +31,13 @@ impl CrashLoop {
         })
     }
 
-    /// It has just become likely enough.
+    /// Whether it has just become likely enough.
     pub(crate) fn is_new(&self) -> bool {
         self.times == ALIKE_MIN
     }
 }
 
-/// Takes down a failure that the job is charged with. `symptom`: how its program ended, if one did;
+/// Notes a failure that is charged to the job. `symptom`: how its program ended, if a program did.
 /// `failed_at`: when.
 pub(crate) fn note(record: &mut JobRecord, symptom: Option<&str>, failed_at: Timestamp) {
     let lasted = record
@@ -61,7 +61,8 @@ pub(crate) fn note(record: &mut JobRecord, symptom: Option<&str>, failed_at: Tim
     });
 }
 
-/// Addresses, ports and times in a message differ each time.
+/// Whether two symptoms are the same without their digits: addresses, ports and times differ each
+/// time.
 fn alike(one: &str, other: &str) -> bool {
     fn words(text: &str) -> impl Iterator<Item = char> {
         text.chars().filter(|c| !c.is_ascii_digit())

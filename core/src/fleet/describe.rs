@@ -1,4 +1,4 @@
-//! What a job says of itself: phase, reason and one sentence. Decides nothing.
+//! The phase, the reason and the sentence that users see of a job. This file decides nothing.
 
 use crate::{
     fleet::{

@@ -1,5 +1,5 @@
-//! Each node's whole desired state, made from the stored decisions and from what the node says it
-//! holds.
+//! Each node's whole desired state, made from the stored decisions and from the runs that the node
+//! reports.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,14 +15,14 @@ use crate::{
     run::{Assignment, Desired, DesiredRun, RunId, Target},
 };
 
-/// A job that was deleted, as long as nodes may hold its logs.
+/// A deleted job, kept as long as nodes may hold its logs.
 #[derive(Clone, Debug)]
 pub(crate) struct Tombstone {
     pub run: RunId,
     pub nodes: Vec<NodeName>,
 }
 
-/// Tombstones kept; older ones leave their logs to the agents' own clean-up.
+/// The number of tombstones that are kept. The agents' own clean-up removes the logs of older ones.
 pub(crate) const TOMBSTONES_MAX: usize = 256;
 
 pub(crate) fn of_node(
@@ -40,15 +40,15 @@ pub(crate) fn of_node(
             }
         }
     }
-    // What the node holds beyond that: ends that are recorded, and runs of generations long
-    // replaced.
+    // What the node holds beyond that: ends that are recorded, and runs of generations that were
+    // replaced long ago.
     for (run, report) in &node.runs {
         if runs.contains_key(run) {
             continue;
         }
         let target = match jobs.get(&run.job) {
-            // Left alone until it is judged. A node that is no member holds one of a newer store
-            // that was lost, whose number was given out again.
+            // The run of a member is left alone until it is judged. A node that is no member holds
+            // a run of a newer store that was lost, and the number of that run was given out again.
             Some(job)
                 if job.current.as_ref().is_some_and(|current| {
                     current.number == run.generation && current.has(name)
@@ -65,8 +65,8 @@ pub(crate) fn of_node(
                 grace: Duration::ZERO,
                 reason: format!("generation {} is current", job.last_generation),
             },
-            // A job this store never knew: if the agent has seen a newer term, the store is an old
-            // copy, and its session is refused.
+            // This store never knew the job. If the store is an old copy, the agent has seen a
+            // newer term, and its session is refused.
             None => Target::Stopped {
                 grace: Duration::ZERO,
                 reason: "the job was deleted".into(),
@@ -97,8 +97,8 @@ pub(crate) fn of_node(
     }
 }
 
-/// All that a launcher must know to be started ahead, as if this node were the last of a world with
-/// one node more.
+/// All that a launcher must know to be started ahead, as if this node were the last member of a
+/// generation with one more node.
 fn prewarm_assignment(node: &Node, job: &JobRecord, asked: &Prewarm) -> Option<Assignment> {
     let name = node.record.name.clone();
     let current = job.current.as_ref().filter(|current| !current.has(&name))?;
@@ -135,8 +135,8 @@ fn target(
 ) -> Option<Target> {
     let dead = generation.dead.contains(name);
     if let Some(stopping) = &generation.stopping {
-        // What a node holds it must stop, even if its death was proven by other means before: it
-        // may have been told late.
+        // The node must stop a run that it holds, even if the death was proven by other means
+        // before: it may have received the order late.
         let held = node
             .runs
             .get(&generation.run(&job.uid))
@@ -150,13 +150,13 @@ fn target(
             },
         });
     }
-    // Also where nothing is decided about the job, since another of its nodes knows more than the
-    // store: then the death is not noted yet.
+    // This is also reached when nothing is decided about the job, because another of its nodes
+    // knows more than the store. Then the death is not noted yet.
     let member = &generation.members[generation.members.rank_of(name)? as usize];
     let another_boot = member.boot_id != node.record.boot_id;
     if generation.has_stopped(name) || another_boot && !planted::on(Mistake::BootIgnored) {
-        // It will be replaced in a moment: nothing of it is begun on a node that was booted anew,
-        // and no evidence is cleared away.
+        // The generation will be replaced in a moment. Nothing of it starts on a node that has
+        // rebooted, and no evidence is removed.
         return None;
     }
     let assignment = Box::new(assignment(name, job, generation)?);

@@ -1,6 +1,6 @@
-//! How the members of a generation ended: what their nodes said last of them, kept with the job.
+//! How the members of a generation ended, as their nodes last reported it. It is kept with the job.
 //!
-//! A node forgets a run as soon as its death is noted. Who asks afterwards how a job ended is
+//! A node forgets a run as soon as its death is noted. Later questions about how a job ended are
 //! answered from here.
 
 use crate::{
@@ -8,12 +8,13 @@ use crate::{
     id::NodeName,
 };
 
-/// Ranks kept of one generation, beside those of the node that is to blame. 256 of about 120 bytes
-/// are 30 KiB of a record.
+/// The number of ranks kept of one generation, besides those on the node that is to blame. 256
+/// ranks of about 120 bytes are 30 KiB of a record.
 const RANKS_MAX: usize = 256;
 
 impl JobTurn<'_> {
-    /// Takes down how members of the last started generation ended, and forgets it of those before.
+    /// Keeps how the members of the last started generation ended, and drops the ends of older
+    /// generations.
     pub(crate) fn keep_ends(&mut self) {
         let job = &*self.job;
         let Some(last) = job.trained_last() else {

@@ -1,4 +1,4 @@
-//! Something that happened, for people.
+//! Something that happened, told to people.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,14 +7,14 @@ use crate::{
     time::Timestamp,
 };
 
-/// Something that happened, for people. Numbered by the fleet, in the order of decisions.
+/// Something that happened, told to people. The fleet numbers events in the order of its decisions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
     pub sequence: u64,
     pub at: Timestamp,
     pub warning: bool,
-    /// CamelCase, as `WorldFormed`.
+    /// In CamelCase, such as `WorldFormed`.
     pub reason: String,
     pub message: String,
     pub job: Option<(JobUid, JobName)>,

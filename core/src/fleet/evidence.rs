@@ -1,5 +1,4 @@
-//! What says that a generation is broken: ends of ranks, launchers and nodes, and silences, as its
-//! nodes report them.
+//! What says that a generation is broken: ends of ranks, of launchers and of nodes, and silence.
 
 use std::time::Duration;
 
@@ -18,8 +17,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// Everything that says this generation is broken. A suspicion alone is evidence for blame, never a
-/// break. `patience`: who is not ready to start by then never will be.
+/// All evidence that this generation is broken. A suspicion alone helps to find the culprit, but
+/// breaks nothing. `patience`: a member that is not ready by then counts as failed to start.
 pub(crate) fn evidence(
     nodes: &Registry,
     job: &JobUid,
@@ -31,7 +30,7 @@ pub(crate) fn evidence(
     for member in &generation.members {
         let name = &member.node;
         if generation.fenced.contains(name) {
-            // Whatever its node may say by now.
+            // The fence holds, whatever the node says by now.
             found.push(Evidence::Fenced {
                 node: name.clone(),
                 at: now,
@@ -45,7 +44,7 @@ pub(crate) fn evidence(
             });
             continue;
         };
-        // Whether or not its agent is connected: the boot before is over.
+        // This holds whether or not the agent is connected: the earlier boot is over.
         if node.record.boot_id != member.boot_id {
             found.push(Evidence::NodeRebooted {
                 node: name.clone(),
@@ -65,7 +64,7 @@ pub(crate) fn evidence(
         if let Some(run) = run {
             exits(name, run, generation.proc_per_node, &mut found);
         } else if node.session.is_some() && generation.dead.contains(name) {
-            // Proven dead, by somebody who has forgotten since how it ended.
+            // The member is proven dead, but the node has since forgotten how it ended.
             found.push(Evidence::Vanished {
                 node: name.clone(),
                 at: now,
@@ -77,7 +76,7 @@ pub(crate) fn evidence(
             Liveness::Suspect | Liveness::Lost if !finished => found.push(Evidence::NodeSilent {
                 node: name.clone(),
                 lost: node.liveness == Liveness::Lost,
-                // A broken connection tells its moment; of a silence only the beginning is known.
+                // A broken connection has a moment. Of a silence only the beginning is known.
                 since: if node.session.is_none() {
                     node.doubted_at
                 } else {
@@ -112,7 +111,7 @@ pub(crate) fn evidence(
     found
 }
 
-/// Ranks that say they fell because of another's end.
+/// Ranks that say they fell because another member went away.
 pub(crate) fn victims(
     nodes: &Registry,
     job: &JobUid,
@@ -131,9 +130,9 @@ pub(crate) fn victims(
         .collect()
 }
 
-/// Whether somebody not yet heard of may have caused what is known: a member without evidence of
-/// his own of whom nothing was heard since `fell`. His next heartbeat says that he is there; if
-/// none comes, he is silent.
+/// Whether a member that was not heard yet may have caused the known failures. Such a member has no
+/// evidence of its own, and was not heard since `fell`. Its next heartbeat says that it is there.
+/// If none comes, it is silent.
 pub(crate) fn may_have_a_culprit(
     nodes: &Registry,
     generation: &GenerationRecord,
@@ -163,15 +162,15 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
         return;
     }
     if run.fenced && !run.ranks_finished(expected) {
-        // How its ranks ended then is the runner's doing.
+        // The runner stopped these ranks, so their exits say nothing.
         found.push(Evidence::Fenced {
             node: node.clone(),
             at: run.dead_at.unwrap_or_default(),
         });
         return;
     }
-    // The runner was killed: last words that it had not passed on are lost, and what a rank without
-    // any died of nobody can say.
+    // The runner was killed. Last words that it had not passed on are lost. Nobody can say how a
+    // rank without last words died.
     let vanished = run.launcher_exit.is_none() && run.phase == RunPhase::Dead;
     let failures = || {
         let failed = run
@@ -180,7 +179,8 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
             .filter(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
         failed.filter(|rank| !vanished || rank.first_error.is_some())
     };
-    // Times of before a reboot are all the same to its clock: who was killed was not the first.
+    // To the agent's clock all times before a reboot are equal. Of equal times, a killed rank was
+    // not the first.
     let killed = |rank: &RankReport| {
         rank.exit
             .map(|exit| exit.class(rank.first_error.as_deref()))
@@ -190,7 +190,7 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
     let failed = first.is_some();
     for rank in failures() {
         if let Some(exit) = rank.exit {
-            // torchrun ends the others of its node as soon as one has failed: they are that one's
+            // As soon as one rank has failed, torchrun kills the others on its node. They are its
             // victims.
             let class = match exit.class(rank.first_error.as_deref()) {
                 ExitClass::Killed if first.is_some_and(|first| first.rank != rank.rank) => {
@@ -210,8 +210,8 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
     }
     let at = run.dead_at.unwrap_or_default();
     match run.launcher_exit {
-        // Once every rank has ended well, it no longer matters how torchrun does: its runner ends
-        // one that lingers at the exit barrier.
+        // Once every rank has ended well, the end of torchrun does not matter. The runner ends a
+        // torchrun that lingers at the exit barrier.
         _ if failed || run.ranks_finished(expected) => {}
         Some(exit) if !exit.is_success() => {
             let (error, launched) = (run.launcher_error.clone(), !run.ranks.is_empty());

@@ -1,11 +1,11 @@
 //! The ledger of failures by job and node: which of the two is at fault.
 //!
-//! One failure cannot tell. What tells is how the two fare apart. A job whose failures begin on
-//! other nodes too is at fault itself, and acquits every node it has failed on. A job that, without
-//! this node, lasts twice as long as it lasted here accuses the node. Until one of the two has
-//! happened the mark is *open*, and an open mark accuses nobody: two faulty jobs on a healthy node
-//! stay two faulty jobs. So that it does happen, a job that has failed here twice is placed
-//! elsewhere where there is room (`placement`).
+//! One failure alone cannot tell. Later failures do. If a job also fails on other nodes, the job is
+//! at fault, and every node it failed on is acquitted. If a job lasts twice as long without this
+//! node as it lasted here, it accuses the node. Until one of the two happens the mark is *open*,
+//! and an open mark accuses nobody: two faulty jobs on a healthy node stay two faulty jobs. To find
+//! out, placement moves a job that has failed here twice to other nodes if there is room
+//! (`placement`).
 //!
 //! Marks are stored with the node, are bounded, and are forgotten after [`Policy::storm_window`].
 
@@ -24,26 +24,26 @@ use crate::{
     time::Timestamp,
 };
 
-/// Marks kept per node; ten times any threshold.
+/// The number of marks kept per node: ten times any threshold.
 const MARKS_MAX: usize = 32;
 
-/// A job must last twice as long elsewhere as it lasted here, and at least this, before that says
-/// anything: a failure that strikes at random after a mean time t leaves 14 % of jobs alone for 2
-/// t, and a cordon takes two jobs.
+/// A job must last twice as long elsewhere as it lasted here, and at least this long, before that
+/// says anything. If failures strike at random after a mean time t, 14 % of jobs survive for 2 t.
+/// Therefore a cordon takes two jobs.
 const PROVEN: Duration = Duration::from_secs(60);
 
-/// Failures of one job here after which it is tried elsewhere: the first is mostly chance, as for
-/// the back-off.
+/// After this many failures of one job here, the job is tried elsewhere. The first failure is
+/// mostly chance, as for the back-off.
 const SHUN_AFTER: usize = 2;
 
-/// What a failure of this kind says by itself; `None`: nothing about any node.
+/// What a failure of this kind says by itself. `None`: it says nothing about any node.
 pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
     match cause {
         Cause::NodeLost | Cause::NodeRebooted | Cause::NodeUnhealthy | Cause::StartTimeout => {
             Some(Standing::Node)
         }
         Cause::WorkerFailed | Cause::WorkerKilled | Cause::StartFailed => Some(Standing::Open),
-        // Nobody is named, an operator did it, or it is no failure.
+        // These name nobody, or an operator caused them, or they are no failures.
         Cause::PeersLost
         | Cause::NodeLeaving
         | Cause::NodeDeleted
@@ -57,8 +57,8 @@ pub(crate) fn at_first(cause: Cause) -> Option<Standing> {
     }
 }
 
-/// Whether a failure of this kind may be the job's own doing, so that it tells on which nodes a job
-/// fails.
+/// Whether the job itself may have caused a failure of this kind. Only such failures tell on which
+/// nodes a job fails.
 pub(crate) fn may_be_the_jobs(cause: Cause) -> bool {
     at_first(cause) == Some(Standing::Open)
 }
@@ -72,7 +72,7 @@ pub(crate) fn add(record: &mut NodeRecord, mark: Mark, policy: &Policy, now: Tim
     record.marks.drain(..excess);
 }
 
-/// The job has failed elsewhere: what it did here says nothing about this node.
+/// The job has also failed elsewhere, so its failures here say nothing about this node.
 pub(crate) fn acquit(record: &mut NodeRecord, job: &JobUid) {
     let theirs = record.marks.iter_mut().filter(|mark| &mark.job == job);
     theirs
@@ -80,7 +80,7 @@ pub(crate) fn acquit(record: &mut NodeRecord, job: &JobUid) {
         .for_each(|m| m.standing = Standing::Acquitted);
 }
 
-/// The job has trained for `lasted` without this node, or come to its good end (`None`).
+/// The job has trained for `lasted` without this node. `None`: it has succeeded without this node.
 pub(crate) fn accuse(record: &mut NodeRecord, job: &JobUid, lasted: Option<Duration>) {
     for mark in record
         .marks
@@ -107,7 +107,7 @@ fn proof(mark: &Mark) -> Duration {
     (mark.lasted * 2).max(PROVEN)
 }
 
-/// Whether this job had better be tried elsewhere.
+/// Whether placement should try this job elsewhere.
 pub(crate) fn shunned_by(
     record: &NodeRecord,
     job: &JobUid,
@@ -126,7 +126,7 @@ pub(crate) fn shunned_by(
         >= SHUN_AFTER
 }
 
-/// Whether a node is at the root of a restart storm: enough failures count against it, and of more
+/// Whether a node causes a restart storm: enough failures count against it, and they come from more
 /// than one job.
 pub(crate) fn storm(record: &NodeRecord, policy: &Policy, now: Timestamp) -> Option<String> {
     let counts = |mark: &&Mark| mark.standing.counts() && now.since(mark.at) < policy.storm_window;

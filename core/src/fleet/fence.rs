@@ -1,11 +1,11 @@
-//! Jobs with `fenceAfter`: when the workers of a node that cannot be heard have stopped by
-//! themselves, whatever became of it (R5, R7).
+//! Jobs with `fenceAfter`: the moment when the workers of a node that cannot be heard must have
+//! stopped by themselves, whatever became of the node (R5, R7).
 //!
-//! The node counts from the moment it sent the last heartbeat that was answered, this coordinator
-//! from the moment it last heard the node, which is later. So from one number follow two deadlines,
-//! of which the node's comes first, without any clock they share. What has passed its deadline
-//! makes no step any more, so that the next generation may start; it is not proven dead, and gives
-//! no GPU back: only its node's own word does (R6).
+//! The node counts from the moment it sent the last answered heartbeat. The coordinator counts from
+//! the moment it last heard the node, which is later. So one number gives two deadlines, and the
+//! node's always comes first, although the two share no clock. A node past its deadline makes no
+//! step any more, so the next generation may start. It is not proven dead, and it frees no GPU.
+//! Only the node's own report does that (R6).
 
 use std::time::Duration;
 
@@ -15,15 +15,17 @@ use crate::{
     time::Timestamp,
 };
 
-/// Clocks run up to one percent wrong, and these are two: (1 + 1 %) / (1 - 1 %) is 1.0202. What is
-/// beyond two percent, 0.8 s for the longest fence and grace, is in the margin.
+/// Clocks run up to one percent wrong, and there are two: (1 + 1 %) / (1 - 1 %) is 1.0202. The part
+/// beyond two percent is 0.8 s for the longest fence and grace, and the margin covers it.
 const DRIFT_PERCENT: u32 = 2;
 
-/// From the end of the grace to the death of the last process: the runner's kill is confirmed
-/// within 5 s, and a machine under load may wake its runner late; as much again for that.
+/// The time from the end of the grace to the death of the last process. The runner's kill is
+/// confirmed within 5 s. A loaded machine may wake its runner late, so as much again is added for
+/// that.
 const MARGIN: Duration = Duration::from_secs(10);
 
-/// When the workers of a node that was last `heard` then have stopped, by the coordinator's clock.
+/// When the workers of a node that was last `heard` then must have stopped, by the coordinator's
+/// clock.
 fn stopped_at(heard: Timestamp, fence_after: Duration, grace: Duration) -> Timestamp {
     let grace = if planted::on(Mistake::FenceGraceForgotten) {
         Duration::ZERO
@@ -34,7 +36,7 @@ fn stopped_at(heard: Timestamp, fence_after: Duration, grace: Duration) -> Times
     heard + lasts + lasts * DRIFT_PERCENT / 100 + MARGIN
 }
 
-/// Notes which members have stopped by now. Answers with when the next will have.
+/// Notes which members have stopped by now. Returns when the next one will have stopped.
 fn note(nodes: &Registry, job: &mut JobRecord, now: Timestamp) -> Option<Timestamp> {
     let (fence_after, grace) = (job.spec.fence_after?, job.spec.stop_grace_period);
     let mut next = None;
@@ -46,7 +48,7 @@ fn note(nodes: &Registry, job: &mut JobRecord, now: Timestamp) -> Option<Timesta
             if generation.has_stopped(&member.node) {
                 continue;
             }
-            // Of a node that is there its own reports tell.
+            // A node that is there reports for itself.
             let Some(node) = nodes
                 .get(&member.node)
                 .filter(|node| node.session.is_none() || !node.is_ready())
@@ -86,8 +88,8 @@ mod tests {
         );
         for (fence, grace) in [(10, 0), (10, 300), (60, 10), (3_600, 0), (3_600, 300)] {
             let (fence, grace) = (fence * second, grace * second);
-            // The node's clock is one percent slow, this coordinator's one percent fast, and what
-            // was heard took no time.
+            // The node's clock is one percent slow, the coordinator's is one percent fast, and the
+            // heartbeat took no time.
             let by_node = (fence + grace).mul_f64(1.01 / 0.99);
             let spare = stopped_at(Timestamp(0), fence, grace)
                 .since(Timestamp(0))

@@ -1,5 +1,5 @@
-//! Fills in a receipt as things happen: when the generation before had stopped, when ranks were
-//! started, had found each other and made a step.
+//! Fills in a receipt as things happen: when the previous generation had stopped, and when the new
+//! ranks were started, found each other and made a step.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl JobTurn<'_> {
-    /// Fills in what has happened since of the receipt of the current generation.
+    /// Fills in what has happened since the last turn in the receipt of the current generation.
     pub(crate) fn fill_receipt(&mut self) {
         let job = &*self.job;
         let Some(generation) = job.current.as_ref() else {
@@ -32,8 +32,8 @@ impl JobTurn<'_> {
         {
             filled.stopped_at.get_or_insert(self.now);
         }
-        // Where one is to blame, others may fall because of it after it was judged and before they
-        // are stopped.
+        // If a culprit is known, other ranks may still fall because of it, after the judgement and
+        // before they are stopped.
         if let Some(from) = incident
             .from
             .filter(|_| incident.culprit.is_some() && incident.launched_at.is_none())

@@ -1,4 +1,4 @@
-//! The end of a turn: what it touched becomes changes to store and effects to execute.
+//! The end of a turn: everything it touched becomes changes to store and effects to execute.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Fleet {
-    /// Turns what was touched into changes and effects.
+    /// Turns everything that was touched into changes and effects.
     pub(crate) fn finish(&mut self, mut scratch: Scratch) -> Turn {
         let mut turn = Turn::default();
         let mut views = Vec::new();
@@ -94,8 +94,8 @@ impl Fleet {
     ) {
         let job = &self.jobs[uid];
         if let Some(before) = before.filter(|before| same_orders(before, job)) {
-            // The usual news of a large job: some more members are dead, and only they are told
-            // anything for it.
+            // In a large job the usual news is that some more members are dead. Only those members
+            // get new orders.
             let pairs = before
                 .unproven_generations()
                 .zip(job.unproven_generations());
@@ -149,7 +149,8 @@ impl Fleet {
     }
 }
 
-/// Whether all members are told the same, apart from what follows from their own death.
+/// Whether all members get the same orders as before, apart from those that follow from a member's
+/// own death.
 fn same_orders(before: &JobRecord, now: &JobRecord) -> bool {
     fn told(
         job: &JobRecord,

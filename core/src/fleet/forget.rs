@@ -1,9 +1,9 @@
-//! Nodes that are gone for good, and how many may be known.
+//! Nodes that are gone for good, and the limit of known nodes.
 //!
-//! A name is cheap to make up, and autoscaled machines bring new ones every day. A node that has
-//! been gone for long is forgotten, unless something of it is still to be decided: a job's workers
-//! that are not proven dead, a cordon, a halt. Where as many are known as may be, the one that has
-//! been gone longest makes room at once; where none can, a new name is refused.
+//! A name is cheap to make up, and autoscaled machines bring new names every day. A node that has
+//! been gone for long is forgotten, unless something is undecided about it: workers that are not
+//! proven dead, a cordon, or a halt. At the limit, the node that has been gone longest is forgotten
+//! at once to make room. If none can be forgotten, a new name is refused.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::{
     time::Timestamp,
 };
 
-/// How often it is looked: names gather over hours.
+/// How often to look. Names gather over hours, so a minute is soon enough.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// Names in one event.
+/// How many names one event lists.
 const NAMED: usize = 8;
 
-/// Since when a node is gone that may be forgotten.
+/// When a node became gone, if it may be forgotten.
 fn forgettable(node: &Node) -> Option<Timestamp> {
     let free = node.session.is_none() && node.record.cordon.is_none() && node.record.halt.is_none();
     let holds_nothing = node.jobs.is_empty() && node.runs.values().all(|run| run.phase.is_over());
@@ -36,7 +36,7 @@ impl Fleet {
             return;
         }
         self.forget_at = now + LOOK_EVERY;
-        // A store of before this was noted does not say since when.
+        // Records from older versions do not say since when a node is gone.
         let undated = |node: &&Node| node.record.gone && node.record.gone_since.is_none();
         let undated: Vec<NodeName> = self
             .nodes
@@ -75,7 +75,8 @@ impl Fleet {
         scratch.note("NodesForgotten", message);
     }
 
-    /// Whether one more node may be known. Forgets the one that has been gone longest, if need be.
+    /// Whether there is room for one more node. If need be, forgets the node that has been gone
+    /// longest.
     pub(crate) fn has_room(&mut self, scratch: &mut Scratch) -> bool {
         let now = scratch.now;
         if self.nodes.nodes.len() < self.policy.nodes_max {

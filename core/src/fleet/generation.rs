@@ -1,9 +1,9 @@
-//! One generation, from decided to proven dead: is everybody ready, is the one before inert, what
-//! broke, is it done.
+//! One generation, from its opening to its proven death. Are its members ready? Is the previous one
+//! inert? How far is it from its end?
 //!
-//! Questions only; what follows from the answers is `settle`'s. A generation is *forming* until it
-//! is started, then *training*, then *retiring* from the moment it is replaced or ended until the
-//! last member is proven dead.
+//! This file only answers questions. The rules in `judge`, `resize` and `open` act on the answers.
+//! A generation is *forming* until it starts, then *training*. From the moment it is replaced or
+//! ended it is *retiring*, until its last member is proven dead.
 
 use crate::{
     fleet::{
@@ -18,7 +18,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// What a member's node says of its run, if it has said anything.
+/// What a member's node says about its run, if it has said anything.
 pub(crate) fn report<'a>(
     nodes: &'a Registry,
     job: &JobUid,
@@ -28,7 +28,7 @@ pub(crate) fn report<'a>(
     nodes.get(node)?.runs.get(&generation.run(job))
 }
 
-/// The same of all members, in rank order.
+/// The same for all members, in rank order.
 pub(crate) fn reports<'a>(
     nodes: &'a Registry,
     job: &JobUid,
@@ -44,8 +44,8 @@ pub(crate) fn reports<'a>(
 }
 
 /// Records which members are now proven dead (R4): their node says so, or has booted anew since.
-/// That another boot is the same machine's has been seen to when it connected
-/// ([`crate::fleet::namesake`]). True if any is new.
+/// When a node with a new boot connects, [`crate::fleet::namesake`] has already checked that it is
+/// the same machine. True if any death is new.
 pub(crate) fn note_deaths(
     nodes: &Registry,
     job: &JobUid,
@@ -68,7 +68,7 @@ pub(crate) fn note_deaths(
     generation.dead.len() > before
 }
 
-/// The same for all of a job's generations.
+/// The same for all generations of a job.
 pub(crate) fn note_all_deaths(nodes: &Registry, job: &mut JobRecord) -> bool {
     let uid = job.uid.clone();
     let mut any = false;
@@ -78,7 +78,7 @@ pub(crate) fn note_all_deaths(nodes: &Registry, job: &mut JobRecord) -> bool {
     any
 }
 
-/// Where the store of this generation is served, once it is.
+/// Where the TCPStore of this generation is served, as soon as it is.
 pub(crate) fn store(
     nodes: &Registry,
     job: &JobUid,
@@ -89,7 +89,7 @@ pub(crate) fn store(
         .clone()
 }
 
-/// Members not ready to start yet.
+/// Members that are not ready to start yet.
 pub(crate) fn unready<'a>(
     nodes: &Registry,
     job: &JobUid,
@@ -109,11 +109,12 @@ pub(crate) fn unready<'a>(
         .collect()
 }
 
-/// Whether a generation before can make no step any more, so that the next may train (R5, R6).
+/// Whether an earlier generation can make no step any more, so that the next may train (R5, R6).
 ///
-/// Every member is proven dead or has stopped by itself; or, *ring-break*: the job is synchronous,
-/// at least one member is proven dead, so no step can be made, and those without proof cannot be
-/// asked (their node is silent). A generation that was never started never trained.
+/// That holds if every member is proven dead or has stopped by itself. It also holds by
+/// *ring-break*: the job is synchronous, at least one member is proven dead, so no step can be
+/// made, and every member without proof is on a silent node. A generation that was never started
+/// never trained.
 pub(crate) fn is_inert(
     nodes: &Registry,
     generation: &GenerationRecord,
@@ -140,8 +141,8 @@ pub(crate) fn is_inert(
     synchronous && broken && unproven().all(silent)
 }
 
-/// Until when a generation may take to get ready: its members may have to stop the one before
-/// first. `present_since`: a coordinator that was away has heard nobody say that he is.
+/// The deadline for a generation to get ready. Its members may first have to stop the previous one.
+/// `present_since`: a coordinator that was away has not heard its nodes before this.
 pub(crate) fn patience(
     generation: &GenerationRecord,
     present_since: Timestamp,
@@ -150,7 +151,7 @@ pub(crate) fn patience(
     generation.opened.max(present_since) + policy.prepare_timeout + generation.previous_grace
 }
 
-/// None of the members' nodes can be heard.
+/// Whether none of the members' nodes can be heard.
 pub(crate) fn unheard(nodes: &Registry, generation: &GenerationRecord) -> bool {
     generation
         .members
@@ -162,7 +163,7 @@ pub(crate) fn unheard(nodes: &Registry, generation: &GenerationRecord) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Completion {
     Training,
-    /// Every rank ended well; torchrun processes still wait for each other.
+    /// Every rank ended well. Some torchrun processes still wait for each other.
     RanksDone,
     Done,
 }
@@ -188,7 +189,7 @@ pub(crate) fn completion(
     completion
 }
 
-/// The highest step any rank has printed, and the first one of this generation with its time.
+/// The highest step that any rank has printed, and the first step of this generation with its time.
 pub(crate) struct Steps {
     pub last: Option<u64>,
     pub first: Option<(Timestamp, u64)>,
@@ -208,7 +209,7 @@ pub(crate) fn steps(nodes: &Registry, job: &JobUid, generation: &GenerationRecor
     }
 }
 
-/// Whether some member that could still be asked has not been proven dead.
+/// Whether some member is not proven dead, and its node can still be asked.
 pub(crate) fn awaited(nodes: &Registry, generation: &GenerationRecord) -> bool {
     let reachable = |node: &Node| node.session.is_some() && node.is_ready();
     let alive = |node: &&NodeName| !generation.dead.contains(*node);
@@ -220,7 +221,7 @@ pub(crate) fn awaited(nodes: &Registry, generation: &GenerationRecord) -> bool {
         .any(|node| nodes.get(node).is_some_and(reachable))
 }
 
-/// Nothing of this job runs any more, or can be asked.
+/// Whether no member of this job is left that runs and can be asked.
 pub(crate) fn at_rest(nodes: &Registry, record: &JobRecord) -> bool {
     !record
         .unproven_generations()

@@ -1,5 +1,4 @@
-//! What agents say, and what their silence says: facts about nodes, taken down without judgement of
-//! any job.
+//! Takes down what agents say, and what their silence says: facts about nodes. It judges no job.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,7 +76,7 @@ impl Fleet {
             };
             self.nodes.admit(record, now);
             scratch.nodes.insert(name.clone(), None);
-            // It may have been deleted with work on it that is not over.
+            // The node may have been deleted while it still held work.
             for job in self.active.iter().filter_map(|uid| self.jobs.get(uid)) {
                 self.nodes.index(job);
             }
@@ -93,7 +92,7 @@ impl Fleet {
         }
         scratch.touch_node(&self.nodes, &name);
         let before = self.nodes.get(&name).expect("inserted above");
-        // It was there before this coordinator was, and nothing has happened to it.
+        // The node was there before this coordinator started, and nothing has happened to it.
         let returns = before.liveness == Liveness::Unknown
             && !before.told_silent
             && before.record.boot_id == hello.boot_id
@@ -185,7 +184,7 @@ impl Fleet {
         scratch.effects.push(Effect::Refuse { session, why });
     }
 
-    /// Why this agent may not have a session.
+    /// Why this agent may not have a session. `None` if it may.
     fn unwelcome(&self, hello: &Hello, now: Timestamp) -> Option<String> {
         if let Err(why) = self.policy.speaks.agree(hello.speaks)
             && !planted::on(Mistake::VersionUnchecked)
@@ -244,8 +243,8 @@ impl Fleet {
         for (id, run) in &next {
             match node.runs.get(id) {
                 Some(before) if before == run => {}
-                // Steps are made all the time on every node: they are shown, and decide nothing
-                // until something else happens.
+                // Every node reports steps all the time. They are shown to users, and decide
+                // nothing until something else happens.
                 Some(before) if before.without_progress() == run.without_progress() => {
                     scratch.shown.insert(id.job.clone());
                 }
@@ -264,8 +263,9 @@ impl Fleet {
         }
     }
 
-    /// What a node says of the launchers it was asked for. All of it is kept: what is asked for may
-    /// change to and fro without the node noticing, and it says nothing twice.
+    /// What a node says of the launchers it was asked for. Everything is kept, because the
+    /// coordinator may withdraw a wish and repeat it without the node noticing, and a node says
+    /// nothing twice.
     pub(crate) fn spares(
         &mut self,
         session: SessionId,
@@ -349,8 +349,8 @@ impl Fleet {
         }
         scratch.node_changed(&self.nodes, &self.jobs, name);
     }
-    /// Says in one sentence that the nodes are back which were there before this coordinator was,
-    /// or before it stood still.
+    /// Writes one event about the return of the nodes that were there before this coordinator
+    /// started, or before it stood still.
     pub(crate) fn tell_return(&mut self, scratch: &mut Scratch) {
         let now = scratch.now;
         if self.presence.told_return || self.is_listening(scratch.now) {
@@ -388,7 +388,7 @@ impl Fleet {
         scratch.tell(!missing.is_empty(), "NodesBack", message);
     }
 
-    /// Puts the brake for mass losses on or off (R10).
+    /// Puts the brake for mass losses on, or takes it off (R10).
     pub(crate) fn judge_brake(&mut self, scratch: &mut Scratch) {
         let now = scratch.now;
         if self.brake.is_none() && !scratch.lost {
@@ -434,7 +434,7 @@ impl Fleet {
         }
     }
 
-    /// What is unusual about a node's place in the fleet, for people.
+    /// What is unusual about a node's place in the fleet, told to people.
     pub(crate) fn conditions(&self, node: &Node) -> Vec<String> {
         let brake = self.brake.as_ref().filter(|_| !node.is_ready());
         let mass_loss = brake.map(|brake| format!("MassLoss: {}", brake.sentence(&self.policy)));

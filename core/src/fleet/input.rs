@@ -1,4 +1,4 @@
-//! What the coordinator learns and is asked: the input of a turn.
+//! The input of a turn: what the coordinator learnt or was asked.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
 /// One thing the coordinator learnt or was asked.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// An agent opened a session. Answered with [`Effect::Welcome`] or [`Effect::Refuse`].
+    /// An agent opened a session. The answer is [`Effect::Welcome`] or [`Effect::Refuse`].
     Connected {
         session: SessionId,
         hello: Hello,
@@ -24,13 +24,13 @@ pub enum Input {
         session: SessionId,
         report: NodeReport,
     },
-    /// All runs the node holds, after any change of them.
+    /// All runs that the node holds. An agent sends them after every change.
     Runs {
         session: SessionId,
         runs: Vec<RunReport>,
     },
-    /// What became of the launchers the node was to have ready; those not named are still being
-    /// made.
+    /// The state of the launchers that the node was asked to have ready. A launcher that is not
+    /// named is still being made.
     Spares {
         session: SessionId,
         spares: Vec<SpareReport>,
@@ -38,19 +38,19 @@ pub enum Input {
     Heartbeat {
         session: SessionId,
     },
-    /// The session's stream ended, for whatever reason.
+    /// The session's stream ended, for any reason.
     Disconnected {
         session: SessionId,
     },
-    /// News of Kubernetes Node objects, where the coordinator reads them.
+    /// News about Kubernetes Node objects, if the coordinator reads them.
     Objects(ObjectNews),
-    /// A user's request; answered exactly once with [`Effect::Answer`].
+    /// A user's request. It is answered exactly once, with [`Effect::Answer`].
     Request {
         id: RequestId,
         request: Request,
     },
-    /// Time passed. The shell sends one at least every [`Policy::tick`], and at the moment
-    /// [`Turn::wake_at`] asks for.
+    /// Time passed. The shell sends one at least every [`Policy::tick`], and also at the moment
+    /// [`Turn::wake_at`] names.
     Tick,
 }
 
@@ -58,33 +58,34 @@ pub enum Input {
 pub struct Hello {
     pub node: NodeName,
     pub boot_id: String,
-    /// For how long this boot has been up; `None`: the agent cannot tell.
+    /// How long this boot has been up. `None`: the agent cannot tell.
     pub uptime: Option<Duration>,
     pub incarnation: u64,
     pub speaks: Speaks,
     pub term_seen: Term,
     pub epoch_seen: NodeEpoch,
-    /// What this node has obeyed of each job, whether or not it still holds anything of it.
+    /// What this node has obeyed of each job, even if it holds nothing of that job any more.
     pub jobs_seen: BTreeMap<JobUid, Obeyed>,
     pub report: NodeReport,
     pub runs: Vec<RunReport>,
 }
 
-/// What the shell has read, or could not. An object is its node's by its name.
+/// What the shell read about Node objects, or why it could not. An object belongs to the node of
+/// its name.
 #[derive(Clone, Debug)]
 pub enum ObjectNews {
-    /// All there are.
+    /// All objects that exist.
     Listed(BTreeMap<NodeName, Labels>),
     /// This one is new, or has changed.
     Applied(NodeName, Labels),
     Deleted(NodeName),
-    /// They are followed again, after they could not be read.
+    /// The objects can be followed again, after they could not be read.
     Followed,
-    /// They cannot be read, and why.
+    /// The objects cannot be read, and why.
     Unreadable(String),
 }
 
-/// Pairs an answer with the caller that waits for it; given out by the shell.
+/// Pairs an answer with the caller that waits for it. The shell gives the numbers out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
@@ -94,7 +95,7 @@ pub struct RequestId(pub u64);
     reason = "requests are few and short-lived"
 )]
 pub enum Request {
-    /// `uid` is a fresh UUID from the shell; not used if the job exists already.
+    /// `uid` is a fresh UUID from the shell. It is not used if the job exists already.
     Submit {
         name: JobName,
         spec: JobSpec,
@@ -120,7 +121,7 @@ pub enum Request {
     Uncordon {
         node: NodeName,
     },
-    /// The operator's word that a node is dead for good.
+    /// The operator's word that a node is gone for good.
     DeleteNode {
         node: NodeName,
     },
@@ -131,9 +132,9 @@ pub enum Request {
 pub struct Stored {
     pub jobs: Vec<JobRecord>,
     pub nodes: Vec<NodeRecord>,
-    /// What nodes last said of themselves, as far as it was kept: a node not yet back is described
-    /// by it, nothing is decided from it.
+    /// What nodes last said of themselves, as far as it was kept. It describes a node that is not
+    /// back yet. Nothing is decided from it.
     pub reports: Vec<(NodeName, NodeReport)>,
-    /// Highest event number given out.
+    /// The highest event number given out.
     pub last_event: u64,
 }

@@ -1,9 +1,10 @@
 //! A job's durable record: all that must survive a coordinator that dies at any moment.
 //!
-//! Phases: `Pending -> Forming -> Running -> Succeeded`, with `Running -> Recovering -> Running`
-//! for every broken or outgrown generation, `Recovering -> Pending` when fewer than the minimum are
-//! left, `* -> Stopping -> Cancelled` on request, and `* -> Failed` when the restart budget is
-//! spent. Succeeded, Failed and Cancelled are for ever.
+//! A job goes `Pending -> Forming -> Running -> Succeeded`. For every generation that breaks or is
+//! replaced by one of another size it goes `Running -> Recovering -> Running`, or `Recovering ->
+//! Pending` if fewer nodes than the minimum are left. A request to cancel leads from any phase to
+//! `Stopping -> Cancelled`, and a spent restart budget leads to `Failed`. Succeeded, Failed and
+//! Cancelled are final.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -51,32 +52,32 @@ impl Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
     Submitted,
-    /// Fewer nodes than its minimum can take it.
+    /// Fewer nodes than the job's minimum can take it.
     BelowMinimum,
-    /// It fails again and again, and the next start waits.
+    /// The job fails again and again, and its next start waits.
     BackOff,
-    /// Not every member is ready to start, or the store is not served yet.
+    /// Not every member is ready to start, or the TCPStore is not served yet.
     Preparing,
-    /// Members of the generation before cannot be asked, and stop by themselves at a known moment.
+    /// Members of an earlier generation cannot be asked. They stop by themselves at a known moment.
     Fencing,
-    /// Members of the generation before cannot be asked, and nothing proves them dead.
+    /// Members of an earlier generation cannot be asked, and nothing proves them dead.
     Unreachable,
     /// Workers are being ended.
     Stopping,
     Launching,
     Running,
-    /// It trains, and a node gets ready to join.
+    /// The job trains, and a node gets ready to join.
     Warming,
-    /// It trains on fewer nodes than wanted.
+    /// The job trains on fewer nodes than wanted.
     BelowReplicas,
-    /// Many nodes fell silent at once, all of its own among them: it is left as it is.
+    /// Many nodes fell silent at once, among them all nodes of this job. The job is left as it is.
     MassLoss,
-    /// A node knows more of it than the store: nothing is decided.
+    /// A node knows more of the job than the store does. Nothing is decided.
     StoreBehind,
     Completed,
     RestartBudgetSpent,
     Cancelled,
-    /// What a later version wrote.
+    /// A reason that a later version wrote.
     #[serde(other)]
     Unknown,
 }
@@ -96,85 +97,84 @@ pub struct JobRecord {
     /// The submission's idempotency key; empty if the client gave none.
     pub request_id: String,
     pub created: Timestamp,
-    /// Nodes wanted now: `spec.replicas` until somebody scales.
+    /// The number of nodes wanted now. It is `spec.replicas` until a user scales the job.
     pub replicas: u32,
     pub phase: Phase,
-    /// Why it is in this phase, in a word and in a sentence with the numbers.
+    /// Why the job is in this phase. `reason` is a word, `message` a sentence with the numbers.
     pub reason: Reason,
     pub message: String,
     /// The generation being formed or running.
     pub current: Option<GenerationRecord>,
-    /// Generations replaced by newer ones of which some member is not yet proven dead.
+    /// Generations that were replaced, and have a member that is not yet proven dead.
     pub retiring: Vec<GenerationRecord>,
     /// The last generation number given out.
     pub last_generation: Generation,
     /// Failures charged to the job within its window, newest last.
     pub restarts: Vec<Timestamp>,
-    /// How often workers that had been started were started again, for whatever reason: a failure,
-    /// a lost node, a resize.
+    /// How often workers that had been started were started again, for any reason: a failure, a
+    /// lost node or a resize.
     pub restart_count: u32,
-    /// Failures charged in a row, with no generation between them that trained: for the back-off.
+    /// Failures charged in a row without a generation that trained between them. The back-off uses
+    /// it.
     pub failures_in_row: u32,
-    /// Failures charged in a row that look alike, before the job has ever shown a step.
+    /// Failures charged in a row that look alike, in a job that has never shown a step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crash_loop: Option<CrashLoop>,
-    /// Breaks in a row that nobody could be charged with for certain, without a step further than
-    /// before.
+    /// Breaks in a row that could be charged to nobody for certain, and that brought no new step.
     #[serde(default)]
     pub in_vain: u32,
-    /// Not to be started again before this.
+    /// The job is not started again before this moment.
     pub not_before: Option<Timestamp>,
-    /// Newest last, bounded by `INCIDENTS_MAX`.
+    /// The receipts, newest last, bounded by `INCIDENTS_MAX`.
     pub incidents: Vec<Incident>,
     pub incidents_dropped: u32,
-    /// What those cost that are no longer kept.
+    /// What the dropped incidents cost.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub lost: BTreeMap<Cause, Lost>,
-    /// Since when nothing can be done, for want of nodes or in back-off.
+    /// Since when nothing can be done, because nodes are missing or the job is in back-off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_since: Option<Timestamp>,
-    /// The last step seen of the generations that are over.
+    /// The last step that was seen of the generations that are over.
     pub last_step: Option<u64>,
-    /// The highest step that any generation which is over has shown.
+    /// The highest step that any generation has shown, of those that are over.
     #[serde(default)]
     pub furthest_step: Option<u64>,
-    /// The end this job is being brought to; its generations are being stopped.
+    /// The end to which this job is being brought. Its generations are being stopped.
     pub ending: Option<Ending>,
-    /// What the nodes of refused generations have.
+    /// The software found on the nodes of refused generations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stacks: BTreeMap<NodeName, KnownStack>,
-    /// Generations that are over, newest last, bounded by `HISTORY_MAX` and `HISTORY_MEMBERS_MAX`:
-    /// where their logs are. The first that failed stays among them.
+    /// Generations that are over, newest last: they tell where their logs are. They are bounded by
+    /// `HISTORY_MAX` and `HISTORY_MEMBERS_MAX`. The first generation that failed is kept.
     pub history: Vec<GenerationRecord>,
     /// Every node that ever held a run of this job and may hold its logs.
     pub nodes_used: BTreeSet<NodeName>,
     pub finished: Option<Timestamp>,
 }
 
-/// What a node was found to have.
+/// The software that was found on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KnownStack {
     pub at: Timestamp,
     pub stack: Stack,
-    /// The agent that said so.
+    /// The incarnation of the agent that reported it.
     pub incarnation: u64,
 }
 
-/// Failures in a row that look alike, each soon after its start, in a job that has never shown a
-/// step.
+/// Failures in a row that look alike, each soon after its start. The job has never shown a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CrashLoop {
     pub times: u32,
-    /// The longest of them lasted so long.
+    /// How long the longest of them lasted.
     #[serde(with = "crate::period::serde_period")]
     pub within: Duration,
-    /// How they ended: the exit and the first error.
+    /// How they ended: the exit code or signal, and the first error.
     pub symptom: String,
 }
 
-/// The end a job will have once nothing of it runs any more.
+/// The end that a job will have when none of its processes runs any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
     pub phase: Phase,
@@ -182,17 +182,18 @@ pub struct Ending {
     pub message: String,
 }
 
-/// Generations a job remembers, the newest and the first that failed, for `logs --previous` and
-/// `--generation`.
+/// The number of generations that a job remembers, for `logs --previous` and `--generation`: the
+/// newest ones, and the first that failed.
 pub const HISTORY_MAX: usize = 10;
-/// Members in all remembered generations together: 1,024 of about 100 bytes keep a record near 100
-/// KiB.
+/// The number of members in all remembered generations together. 1,024 members of about 100 bytes
+/// keep a record near 100 KiB.
 pub const HISTORY_MEMBERS_MAX: usize = 1_024;
 
-/// Receipts kept with a job. 100 of about 400 bytes stay far below a record of 64 KiB.
+/// The number of receipts kept with a job. 100 of about 400 bytes stay far below a record of 64
+/// KiB.
 pub const INCIDENTS_MAX: usize = 100;
 
-/// One sealed membership.
+/// One generation: a sealed membership.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GenerationRecord {
@@ -200,34 +201,35 @@ pub struct GenerationRecord {
     pub cause: Cause,
     pub members: Members,
     pub proc_per_node: u32,
-    /// The job's restarts with this one; part of the assignment, which must never change within a
-    /// generation.
+    /// The job's restart count when this generation was opened. It is part of the assignment, which
+    /// must never change within a generation.
     pub restart_count: u32,
     pub store_host: NodeName,
-    /// Where the store is served; known and stored from the moment the generation is started.
+    /// Where the TCPStore is served. It is stored when the generation is started, and unknown
+    /// before.
     pub store: Option<Endpoint>,
-    /// Rendezvous id with the generation's number in it; unique for ever.
+    /// The rendezvous id. It contains the generation's number and is never used again.
     pub rendezvous: String,
     pub opened: Timestamp,
-    /// Members may be told to train: everybody was ready and the generation before is inert.
+    /// Members may be told to train: all were ready, and the previous generations were inert.
     pub started: bool,
     pub started_at: Option<Timestamp>,
-    /// The grace its predecessor was given to stop; members cannot be ready before that.
+    /// The grace that its predecessor was given to stop. Members cannot be ready before that.
     #[serde(with = "crate::period::serde_period")]
     pub previous_grace: std::time::Duration,
-    /// A member broke or the world is outgrown; never trains again.
+    /// A member broke, or the job is to have another size. The generation never trains again.
     pub stopping: Option<Stopping>,
     /// Members proven dead.
     pub dead: BTreeSet<NodeName>,
-    /// Members that could not be heard for so long that their workers have stopped by themselves
-    /// (`fenceAfter`). They make no step any more, for ever; what they hold is theirs until their
-    /// node has spoken.
+    /// Members whose node could not be heard for so long that their workers have stopped by
+    /// themselves (`fenceAfter`). They never make a step again. They keep their GPUs and slots
+    /// until their node has spoken.
     #[serde(default)]
     pub fenced: BTreeSet<NodeName>,
-    /// What all its ranks agree on.
+    /// What all ranks of this generation agree on.
     #[serde(default)]
     pub profile: Profile,
-    /// How its members ended; kept of the last generation that was started.
+    /// How its members ended. Only the last generation that was started keeps this.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ends: BTreeMap<NodeName, MemberEnd>,
 }
@@ -237,14 +239,14 @@ pub struct GenerationRecord {
 #[serde(rename_all = "camelCase")]
 pub struct Stopping {
     pub reason: String,
-    /// Time to save a checkpoint. Zero for a broken synchronous generation: its survivors cannot
-    /// make a step any more.
+    /// The time to save a checkpoint. It is zero for a broken synchronous generation, because its
+    /// survivors cannot make a step any more.
     #[serde(with = "crate::period::serde_period")]
     pub grace: std::time::Duration,
 }
 
 impl JobRecord {
-    /// A job as just accepted.
+    /// A job that was just accepted.
     pub fn submitted(
         uid: JobUid,
         name: JobName,
@@ -285,7 +287,7 @@ impl JobRecord {
         }
     }
 
-    /// Generations of which some process may live, oldest first.
+    /// Generations that may still have a live process, oldest first.
     pub fn unproven_generations(&self) -> impl Iterator<Item = &GenerationRecord> {
         self.retiring.iter().chain(self.current.as_ref())
     }
@@ -294,7 +296,7 @@ impl JobRecord {
         self.retiring.iter_mut().chain(self.current.as_mut())
     }
 
-    /// The generation a user means who names none: the current one, else the newest.
+    /// The generation that a user means without naming one: the current one, or else the newest.
     pub fn latest(&self) -> Option<&GenerationRecord> {
         self.current.as_ref().or_else(|| {
             self.retiring
@@ -304,8 +306,8 @@ impl JobRecord {
         })
     }
 
-    /// The generation that tells most about the job: the latest; once the job is over, the last
-    /// that was started.
+    /// The generation that tells most about the job: the latest. Once the job is over, it is the
+    /// last one that was started.
     pub fn shown(&self) -> Option<&GenerationRecord> {
         self.trained_last()
             .filter(|_| self.phase.is_over())
@@ -335,7 +337,7 @@ impl JobRecord {
         }
     }
 
-    /// Moves generations whose every member is proven dead to the history.
+    /// Moves generations to the history if all their members are proven dead.
     pub(crate) fn keep_proven_as_history(&mut self) {
         let (dead, alive): (Vec<_>, Vec<_>) = std::mem::take(&mut self.retiring)
             .into_iter()
@@ -351,9 +353,9 @@ impl JobRecord {
         }
     }
 
-    /// Whether the oldest generation of the history is the first that failed: it is what users ask
-    /// for when the job has failed for good. It stays when those after it go, and is known by that
-    /// gap then.
+    /// Whether the oldest generation of the history is the first that failed. Users ask for it when
+    /// the job has failed for good. It stays when the generations after it are dropped, and from
+    /// then on the gap in the numbers marks it.
     fn keeps_first(&self) -> bool {
         let first = self.history[0].number;
         let failed =
@@ -370,7 +372,7 @@ impl GenerationRecord {
         }
     }
 
-    /// Node of a global rank.
+    /// The node of a global rank.
     pub fn node_of(&self, rank: u32) -> Option<&NodeName> {
         self.members
             .get((rank / self.proc_per_node.max(1)) as usize)
@@ -385,7 +387,8 @@ impl GenerationRecord {
         self.members.rank_of(node).is_some()
     }
 
-    /// No worker of this member makes a step any more: it is proven dead, or has stopped by itself.
+    /// Whether no worker of this member makes a step any more: it is proven dead, or has stopped by
+    /// itself.
     pub fn has_stopped(&self, node: &NodeName) -> bool {
         self.dead.contains(node) || self.fenced.contains(node)
     }
@@ -452,8 +455,8 @@ pub(crate) mod tests {
     fn the_first_generation_that_failed_stays_known() {
         let mut job = record();
         for number in 1..=30 {
-            // The first is resized; from the second on, all fail, and the job remembers a hundred
-            // incidents.
+            // The first generation is resized. All later ones fail. The job remembers its newest
+            // incidents only.
             let cause = if number == 1 {
                 Cause::Scaled
             } else {

@@ -2,7 +2,8 @@
 //! read of the rest of the fleet.
 //!
 //! The record is taken out of the fleet for that time, so a rule of one job cannot change another
-//! job. What it changes in nodes (marks, cordons, launchers asked for) it changes here, in sight.
+//! job. A rule may change nodes (marks, cordons, requests for launchers), and it does so through
+//! this type, where a reader can see it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +21,7 @@ pub(crate) struct JobTurn<'a> {
     pub job: &'a mut JobRecord,
     pub live: &'a mut Live,
     pub nodes: &'a mut Registry,
-    /// All jobs but this one.
+    /// All jobs except this one.
     pub others: &'a BTreeMap<JobUid, JobRecord>,
     pub presence: &'a Presence,
     pub brake: Option<&'a Brake>,
@@ -37,12 +38,12 @@ impl JobTurn<'_> {
         self.presence.is_listening(self.now, self.nodes, jobs)
     }
 
-    /// Has the job looked at again at this moment, if nothing calls for it sooner.
+    /// Asks for another look at the job at this moment. Other news may bring it sooner.
     pub(crate) fn wake(&mut self, at: Timestamp) {
         self.live.wake = Some(self.live.wake.map_or(at, |before| before.min(at)));
     }
 
-    /// Tells people something about this job of which they need not do anything.
+    /// Writes an event about this job for which people need to do nothing.
     pub(crate) fn note(&mut self, reason: &str, message: String) -> &mut Event {
         self.out
             .note(reason, message)

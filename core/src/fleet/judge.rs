@@ -1,8 +1,9 @@
-//! Is the current generation done, or broken, and who pays for it.
+//! Is the current generation done? Is it broken, and who pays for that?
 //!
-//! All evidence of one burst is judged together, a coalesce window after the first of it, or as
-//! soon as it is conclusive. A break opens an incident, charges whom blame names, and retires the
-//! generation; what comes next is `settle`'s.
+//! All evidence of one burst is judged together. That happens one coalesce window after the first
+//! of it, or as soon as the evidence is conclusive. A break opens an incident, charges the job or
+//! node that `blame` names, and retires the generation. The next generation is the business of
+//! `open`.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -26,15 +27,15 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long torchrun processes may wait for each other after every rank ended well, before Muster
+/// How long torchrun processes may wait for each other after every rank ended well. Then Muster
 /// ends them: their own exit barrier would wait 300 s for a node that is gone.
 const EXIT_BARRIER: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether everybody has spoken since.
+/// How soon to look again whether all members have been heard since.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl JobTurn<'_> {
-    /// Is the current generation done, or broken?
+    /// Finds out whether the current generation is done or broken, and acts on it.
     pub(crate) fn judge(&mut self) {
         if matches!(self.live.left, Some(LeftAsItIs::Frozen(_))) {
             self.live.left = None;
@@ -118,8 +119,8 @@ impl JobTurn<'_> {
             let listen = self.policy.listen;
             let live = &mut *self.live;
             if let Placement::Short(shortfall) = placement {
-                // Nobody is dead, and there is nothing better to go to: if the silent node comes
-                // back, training goes on where it was.
+                // No member is dead, and there are no better nodes. If the silent node comes back,
+                // training continues where it was.
                 live.left = Some(LeftAsItIs::Stranded(shortfall.to_string()));
                 live.shared_silence = SharedSilence {
                     silent_most: live.shared_silence.silent_most.max(evidence.len()),
@@ -166,8 +167,8 @@ impl JobTurn<'_> {
             return;
         };
         if verdict.event_at == Timestamp::default() {
-            // A refusal has no moment of its own, and a launcher's end has one only once its group
-            // is dead.
+            // A refusal has no moment of its own. A launcher's end has one only when its group is
+            // dead.
             verdict.event_at = doubted;
         }
         let (policy, job) = (self.policy, &mut *self.job);
@@ -202,8 +203,8 @@ impl JobTurn<'_> {
         } else {
             Restart::At(self.now)
         };
-        // Survivors of a broken synchronous generation can make no step any more: time to save one
-        // would be time lost.
+        // Survivors of a broken synchronous generation cannot make a step any more. A grace to save
+        // one would only cost time.
         let grace = if job.spec.progress == Progress::Synchronous {
             Duration::ZERO
         } else {
@@ -258,8 +259,8 @@ impl JobTurn<'_> {
         }
     }
 
-    /// What a failure says about the node on which it began, and about those on which the job
-    /// failed before.
+    /// Records what a failure says about the node on which it began, and about the nodes on which
+    /// the job failed before.
     fn note_on_node(&mut self, name: &NodeName, verdict: &Verdict, lasted: Duration) {
         if matches!(verdict.cause, Cause::StartFailed | Cause::StartTimeout)
             && verdict.charged == Charged::Node
@@ -314,8 +315,9 @@ impl JobTurn<'_> {
         self.consider_cordon(name);
     }
 
-    /// How the job fares without the nodes it failed on: what lasts longer elsewhere accuses them.
-    /// `lasted`: how long its current generation has trained; `None`: it has come to its good end.
+    /// Compares how the job fares without the nodes on which it failed. If it lasts longer
+    /// elsewhere, it accuses them. `lasted`: how long the current generation has trained. `None`:
+    /// the job has succeeded.
     pub(crate) fn compare(&mut self, lasted: Option<Duration>) {
         let job = &*self.job;
         let Some(generation) = job.current.as_ref() else {
@@ -351,11 +353,11 @@ impl JobTurn<'_> {
     }
 }
 
-/// Brings a job to its end. What still runs is stopped.
+/// Brings a job to its end. Whatever still runs is stopped.
 pub(crate) fn end(nodes: &Registry, job: &mut JobRecord, ending: Ending) {
     let grace = match ending.phase {
         Phase::Cancelled => job.spec.stop_grace_period,
-        // torchrun processes left in their exit barrier.
+        // The processes that are left are torchrun's, in their exit barrier.
         Phase::Succeeded => Duration::from_secs(1),
         _ => Duration::ZERO,
     };
@@ -368,7 +370,7 @@ pub(crate) fn end(nodes: &Registry, job: &mut JobRecord, ending: Ending) {
     job.retire_current(Stopping { reason, grace });
 }
 
-/// Nodes on which failures of this job began within the window that may have been its own doing.
+/// Nodes on which a failure began within the window that the job itself may have caused.
 fn failed_on(job: &JobRecord, window: Duration, now: Timestamp) -> BTreeSet<&NodeName> {
     let recent = job
         .incidents

@@ -1,4 +1,4 @@
-//! What is known of a job beyond its record. Lost with the process, and learnt again.
+//! What is known of a job beyond its record. It is lost with the process, and learnt again.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use crate::{fleet::budget::Avoided, id::NodeName, time::Timestamp};
 
 #[derive(Debug, Default)]
 pub(crate) struct Live {
-    /// A user scaled since the current generation was opened: no cool-down.
+    /// A user scaled the job since the current generation was opened, so there is no cool-down.
     pub scaled: bool,
     /// When the first evidence of a break was seen.
     pub doubted: Option<Timestamp>,
@@ -15,45 +15,48 @@ pub(crate) struct Live {
     /// Why a broken generation is left as it is.
     pub left: Option<LeftAsItIs>,
     pub shared_silence: SharedSilence,
-    /// Nodes that this job does not go to for a while.
+    /// Nodes that this job avoids for a while.
     pub avoided: Vec<Avoided>,
-    /// When to look again without any news.
+    /// When to look again if nothing happens before.
     pub wake: Option<Timestamp>,
-    /// Nodes that were asked to get ready for it while it trains.
+    /// Nodes that were asked to get ready for this job while it trains.
     pub prewarm_asked: BTreeSet<NodeName>,
-    /// Those of them that are awaited.
+    /// The asked nodes that the job now waits for.
     pub prewarm_awaited: BTreeSet<NodeName>,
-    /// More room would change nothing for it, as it was settled last.
+    /// More room would have changed nothing when the job was last settled.
     pub has_all_it_wants: bool,
 }
 
 /// A generation with silent members that is not replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LeftAsItIs {
-    /// There are too few nodes for another, and nobody of it is dead: what is missing.
+    /// There are too few nodes for another generation, and no member is dead. The text says what is
+    /// missing.
     Stranded(String),
-    /// None of its nodes can be heard, and many others cannot be heard either: how many.
+    /// None of its nodes can be heard, and many others cannot be heard either. The text says how
+    /// many.
     Frozen(String),
 }
 
-/// Members that were silent together, as when the coordinator itself was cut off, come back one by
-/// one. The first of them must not cost the others their workers: from then on the rest has the
-/// time that a restarted coordinator gives.
+/// Members that were silent together, for example because the coordinator was cut off. They come
+/// back one by one. The return of the first must not cost the others their workers, so from then on
+/// the coordinator waits for the rest as long as a restarted coordinator listens.
 #[derive(Debug, Default)]
 pub(crate) struct SharedSilence {
-    /// How many were silent at most while nothing could be done about it.
+    /// The largest number of members that were silent while nothing could be done about it.
     pub silent_most: usize,
-    /// How long those who are still silent are waited for, once one has come back.
+    /// Until when to wait for those that are still silent, after one has come back.
     pub until: Option<Timestamp>,
 }
 
 impl Live {
-    /// Nothing speaks against the current generation any more.
+    /// No evidence speaks against the current generation any more.
     pub(crate) fn clear_doubt(&mut self) {
         (self.doubted, self.left, self.shared_silence) = (None, None, SharedSilence::default());
     }
 
-    /// A generation is opened, or has ended: what was known of the one before is over.
+    /// Whether the current generation is under doubt, or its ranks are done and its torchruns are
+    /// not.
     pub(crate) fn is_undecided(&self) -> bool {
         self.doubted.is_some() || self.ranks_done.is_some()
     }

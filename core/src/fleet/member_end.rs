@@ -1,4 +1,4 @@
-//! How one member of a generation ended, as its node described it last.
+//! How one member of a generation ended, as its node last described it.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::{
     run::{LaneReport, RankReport, RunPhase, RunReport},
 };
 
-/// One member's run as its node described it last.
+/// One member's run, as its node last described it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberEnd {

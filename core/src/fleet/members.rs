@@ -1,8 +1,8 @@
-//! The members of one generation, in node rank order. Sealed: made once, shared by all copies of
-//! the record, found by name at once.
+//! The members of one generation, in node rank order. They are sealed: made once, and shared by all
+//! copies of the record. A lookup by name is fast.
 //!
-//! A job of 1,000 nodes is looked at for each of them, and its record is copied whenever it may
-//! change; neither may cost 1,000 steps.
+//! Each of the 1,000 nodes of a large job may cause a look at the job, and the job's record is
+//! copied whenever it may change. Neither may take 1,000 steps.
 
 use std::{fmt, ops::Deref, slice, sync::Arc};
 
@@ -14,7 +14,8 @@ use crate::id::NodeName;
 #[serde(rename_all = "camelCase")]
 pub struct Member {
     pub node: NodeName,
-    /// The node's boot at sealing: another boot proves everything of this one dead.
+    /// The node's boot when the generation was opened. A later boot proves this member's processes
+    /// dead.
     pub boot_id: String,
     pub gpus: Vec<String>,
 }
@@ -24,7 +25,7 @@ pub struct Members(Arc<Sealed>);
 
 struct Sealed {
     in_rank_order: Box<[Member]>,
-    /// Node ranks in the order of the nodes' names.
+    /// Node ranks, sorted by the names of their nodes.
     by_name: Box<[u32]>,
 }
 
@@ -76,7 +77,7 @@ impl<'a> IntoIterator for &'a Members {
 }
 
 impl PartialEq for Members {
-    /// Copies of one record share theirs, and most comparisons are of copies.
+    /// Copies of one record share their members, and most comparisons are between copies.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.0.in_rank_order == other.0.in_rank_order
     }

@@ -1,12 +1,13 @@
 //! A second machine that claims the name of a node.
 //!
-//! Another boot of a node proves that all processes of the boot before are dead (R4), provided that
-//! it is the same machine. A machine was rebooted only if its boot is younger than the silence of
-//! the boot before. One that was up already while the other was heard is a second machine with the
-//! same name: taken in, it would prove workers dead that live, and their GPUs would be given away.
+//! A new boot of a node proves that all processes of its old boot are dead (R4), provided that it
+//! is the same machine. A machine was rebooted only if its new boot is younger than the silence of
+//! the old one. A machine that was already up while the other was heard is a second machine with
+//! the same name. If it were accepted, it would prove live workers dead, and their GPUs would be
+//! given away.
 //!
 //! Such a machine is refused while the first may still hold workers. Without workers there is
-//! nothing to protect, and a name may move.
+//! nothing to protect, and the name may move.
 
 use std::time::Duration;
 
@@ -18,14 +19,14 @@ use crate::{
     time::Timestamp,
 };
 
-/// What an uptime may exceed a silence by on one and the same machine: a second or two for a slow
+/// How far an uptime may exceed the silence on one and the same machine: a second or two for a slow
 /// network, and more to be safe.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// Clocks run up to one percent wrong, and these are two.
+/// Clocks run up to one percent wrong, and two clocks are involved.
 const DRIFT_PERCENT: u32 = 2;
 
-/// Whether a boot that has been up for so long was up already at a moment so long ago.
+/// Whether a boot with this uptime was already up at a moment that is `ago` in the past.
 fn was_up(uptime: Duration, ago: Duration) -> bool {
     uptime > ago + ago * DRIFT_PERCENT / 100 + MARGIN
 }
@@ -47,8 +48,8 @@ fn seconds(time: Duration) -> String {
 }
 
 impl Fleet {
-    /// Why this agent is a second machine's, if another machine has its name and may still hold
-    /// workers.
+    /// Why this agent is refused as a second machine: another machine has its name and may still
+    /// hold workers.
     pub(crate) fn namesake(&self, hello: &Hello, now: Timestamp) -> Option<String> {
         let node = self
             .nodes
@@ -65,8 +66,8 @@ impl Fleet {
         let uptime = hello
             .uptime
             .filter(|_| !planted::on(Mistake::NamesakeTakenIn))?;
-        // A word of a node may have waited for so long before it was taken down: a coordinator that
-        // stands still for longer knows it.
+        // A node's message may have waited this long before the coordinator noted it. A coordinator
+        // that stands still for longer knows about it.
         let waited = self.nodes.heartbeat(&self.policy) * self.policy.suspect_missed;
         let (job, number, heard) = node
             .jobs
@@ -100,10 +101,10 @@ impl Fleet {
     }
 }
 
-/// When this boot of the node certainly lived, by this coordinator's clock; `None`: this coordinator
-/// has not heard that boot. The time at which a generation was opened proves nothing. The clock of
-/// the coordinator before may have been wrong. And if this coordinator stood still, a node may look
-/// Ready by what it sent before it was booted anew.
+/// When this boot of the node certainly lived, by this coordinator's clock. `None`: this
+/// coordinator has not heard that boot. The time at which a generation was opened proves nothing,
+/// because an earlier coordinator's clock may have been wrong. And after this coordinator stood
+/// still, a node may look Ready because of a message that it sent before its reboot.
 fn last_heard(node: &Node, boot: &str) -> Option<Timestamp> {
     node.spoke.filter(|_| node.record.boot_id == boot)
 }
@@ -124,7 +125,8 @@ mod tests {
             !was_up(seconds(40), seconds(60)),
             "booted a while after the last word"
         );
-        // Rebooted at once, and looked at two days later by a clock that goes two percent slower.
+        // The node rebooted at once, and was compared two days later by a clock that is two percent
+        // slower.
         let two_days = seconds(48 * 3_600);
         assert!(!was_up(two_days + two_days * 2 / 100, two_days));
     }

@@ -19,16 +19,16 @@ pub struct NodeRecord {
     pub epoch: NodeEpoch,
     pub boot_id: String,
     pub first_seen: Timestamp,
-    /// It was Lost when last judged: a coordinator that starts does not wait for it.
+    /// The node was Lost when last judged. A coordinator that starts does not wait for it.
     pub gone: bool,
-    /// Since when it is gone, where that is known.
+    /// When the node became gone, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_since: Option<Timestamp>,
     pub cordon: Option<Cordon>,
-    /// It knows more than the store.
+    /// The node knows more than the store.
     #[serde(default)]
     pub halt: Option<Halt>,
-    /// Failures that began on this node, newest last, bounded, each with what it says about the
+    /// Failures that began on this node, newest last, bounded. Each says what it means for the
     /// node.
     pub marks: Vec<Mark>,
 }
@@ -53,7 +53,7 @@ pub struct Halt {
 pub struct Mark {
     pub at: Timestamp,
     pub job: JobUid,
-    /// For people: the job may be deleted before the mark is.
+    /// The job's name, for people: the job may be deleted before the mark is.
     pub name: JobName,
     pub cause: Cause,
     /// How long its generation had trained.
@@ -66,18 +66,18 @@ pub struct Mark {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Standing {
-    /// No job does this: the node fell silent, was booted anew, did not get ready.
+    /// No job can cause this: the node fell silent, rebooted, or did not get ready.
     Node,
-    /// Nobody can tell yet.
+    /// It is not known yet.
     Open,
-    /// Without the node the job lasted longer.
+    /// The job lasted longer without the node.
     Accused,
     /// The job has failed on other nodes too.
     Acquitted,
 }
 
 impl Standing {
-    /// As people read it.
+    /// The sentence that people read.
     pub fn sentence(self) -> &'static str {
         match self {
             Standing::Node => "the node's own: counts against it",

@@ -1,9 +1,10 @@
-//! What Kubernetes Node objects say of the fleet's nodes: labels, and nothing that is decided from.
+//! What Kubernetes Node objects say about the fleet's nodes: labels only, and nothing is decided
+//! from them.
 //!
-//! An object may be read before its agent has ever connected, or long after. A node whose object is
-//! gone keeps the labels it had until it reports anew; a coordinator that starts keeps those of the
-//! stored reports until it has read the objects. That they cannot be read stops nothing: it is one
-//! event, and a condition of every node until they can.
+//! An object may be read before its agent first connects, or long after. A node whose object is
+//! gone keeps its labels until it reports anew. A coordinator that starts keeps the labels of the
+//! stored reports until it has read the objects. If they cannot be read, nothing stops: the failure
+//! is one event, and a condition of every node until they can be read again.
 
 use std::collections::BTreeMap;
 
@@ -20,17 +21,17 @@ use crate::{
 
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
-    /// By node, whether its agent has ever been heard or not; shared with the reports.
+    /// The labels by node, whether or not its agent was ever heard. Reports share them.
     labels: BTreeMap<NodeName, Labels>,
-    /// All of them have been read once by this coordinator: a node that is not in `labels` has no
-    /// object.
+    /// This coordinator has read all objects once. From then on a node that is not in `labels` has
+    /// no object.
     listed: bool,
-    /// Why they cannot be read at present.
+    /// Why the objects cannot be read at present.
     unreadable: Option<String>,
 }
 
 impl Objects {
-    /// The labels that a new report of this node gets, whose report before it is `before`.
+    /// The labels for a new report of this node. `before` is its previous report.
     pub(crate) fn of(&self, name: &NodeName, before: &NodeReport) -> Labels {
         match self.labels.get(name) {
             Some(labels) => labels.clone(),

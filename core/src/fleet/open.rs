@@ -1,5 +1,5 @@
-//! The next generation: opened when it is due and there are nodes for it, started when everybody is
-//! ready and the one before is inert.
+//! The next generation. It is opened when it is due and there are nodes for it. It is started when
+//! all members are ready and the previous generations are inert.
 
 use std::time::Duration;
 
@@ -102,8 +102,8 @@ impl JobTurn<'_> {
         job.current = Some(GenerationRecord {
             number,
             cause,
-            // The store stands away from node rank 0 where it can: torch before 2.7 cannot share
-            // that node with it.
+            // If possible, the TCPStore is not on node rank 0, because torch before 2.7 cannot
+            // share that node with it.
             store_host: gang
                 .last()
                 .expect("a gang has at least one member")
@@ -148,7 +148,8 @@ impl JobTurn<'_> {
         self.nodes.index(self.job);
     }
 
-    /// Starts the generation being formed, once everybody is ready and the one before is inert.
+    /// Starts the generation being formed, once all members are ready and the previous ones are
+    /// inert.
     pub(crate) fn start(&mut self) {
         let job = &*self.job;
         let Some(generation) = job.current.as_ref().filter(|g| !g.started) else {
@@ -161,7 +162,7 @@ impl JobTurn<'_> {
         let Some(store) = generation::store(self.nodes, self.uid, generation) else {
             return;
         };
-        // One that has lost a member already will be replaced, not started.
+        // A generation that has already lost a member will be replaced, not started.
         if !inert
             || !generation.dead.is_empty()
             || !generation::unready(self.nodes, self.uid, generation).is_empty()

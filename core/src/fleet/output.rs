@@ -18,7 +18,7 @@ use crate::{
 /// What one turn decided.
 #[derive(Clone, Debug, Default)]
 pub struct Turn {
-    /// To be committed in one transaction before any effect is executed.
+    /// The shell commits these in one transaction before it executes any effect.
     pub changes: Vec<Change>,
     pub effects: Vec<Effect>,
     /// When the next [`Input::Tick`] is due at the latest.
@@ -37,16 +37,16 @@ pub enum Change {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// The session is accepted; `Publish` follows.
+    /// The session is accepted. `Publish` follows.
     Welcome {
         session: SessionId,
         term: Term,
         epoch: NodeEpoch,
         heartbeat: Duration,
-        /// The version of the session's protocol both use.
+        /// The version of the session's protocol that both sides use.
         protocol: u32,
     },
-    /// End this session; the text is for the agent's log.
+    /// Ends this session. The text is for the agent's log.
     Refuse {
         session: SessionId,
         why: String,
@@ -60,9 +60,10 @@ pub enum Effect {
         id: RequestId,
         answer: Answer,
     },
-    /// What users see of this job may have changed ([`Fleet::job_view`]; none: it is gone).
+    /// What users see of this job may have changed. If [`Fleet::job_view`] answers none, the job is
+    /// gone.
     JobChanged(JobUid),
-    /// The same of a node ([`Fleet::node_view`]).
+    /// What users see of this node may have changed ([`Fleet::node_view`]).
     NodeChanged(NodeName),
 }
 
@@ -81,14 +82,15 @@ pub enum Refusal {
     NoSuchJob(JobName),
     #[error("node {0} not found")]
     NoSuchNode(NodeName),
-    /// Same name or request id, other content; the fields that differ.
+    /// Another job with the same name or request id has other content. `fields` names the
+    /// differences.
     #[error(
         "job {name} exists already with other content: {fields} differ; delete it first or use another name"
     )]
     JobExists { name: JobName, fields: String },
     #[error("{field}: {message}")]
     Invalid { field: String, message: String },
-    /// The object's state does not allow it; the message says what to do.
+    /// The object's state does not allow it. The message says what to do.
     #[error("{0}")]
     Precondition(String),
     #[error("{what}: at most {limit} are allowed; delete jobs that are over")]

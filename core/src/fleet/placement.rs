@@ -1,9 +1,10 @@
-//! Which nodes form the next generation, and in which rank order. Gang: all or nothing.
+//! Which nodes form the next generation, and in which rank order. It is a gang: all or nothing.
 //!
-//! Hard exclusions first, each with its reason; where the job refuses a mixture, only the kind of
-//! node and interpreter of which there are enough, with most survivors, then with most nodes; then
-//! a score whose derived `Ord` is the policy. Survivors keep their relative rank order, newcomers
-//! follow: a rank's data and its neighbours stay where they were.
+//! First come hard exclusions, each with its reason. If the job refuses a mixture, placement then
+//! keeps only one kind of node, and only interpreters that go together. It prefers a kind of which
+//! there are enough nodes, then the one with most survivors, then the one with most nodes. The rest
+//! is a score whose derived `Ord` is the policy. Survivors keep their relative rank order and
+//! newcomers follow, so a rank's data and its neighbours stay where they were.
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt};
 
@@ -25,26 +26,27 @@ pub(crate) struct Candidate<'a> {
     pub liveness: Liveness,
     pub connected: bool,
     pub cordoned: bool,
-    /// It knows more than the store: nothing is decided about it.
+    /// The node knows more than the store, so nothing is decided about it.
     pub halted: bool,
-    /// Why this job shall not have it for now: it could not start there a moment ago.
+    /// Why this job should not have the node for now, for example because it could not start there.
     pub avoided: Option<String>,
-    /// This job has failed there again and again: it is taken only if there are not enough others.
+    /// This job has failed there repeatedly. The node is taken only if there are not enough others.
     pub shunned: bool,
     pub slots_free: u32,
     pub gpus_free: Vec<FreeGpu<'a>>,
-    /// Its rank in the generation before.
+    /// Its node rank in the job's latest generation.
     pub node_rank: Option<u32>,
-    /// The same for all where the job takes any mixture, and for those with too few GPUs.
+    /// The kind of node. It is the same for all if the job takes any mixture, and for all nodes
+    /// with too few GPUs.
     pub kind: Kind,
-    /// What its interpreter has, as far as that is known; nothing is where the job takes any
-    /// mixture.
+    /// What its interpreter has, as far as that is known. It is empty if the job takes any mixture.
     pub stack: Stack,
-    /// It has trained in the last generation that did.
+    /// Whether it was a member of the last generation that trained.
     pub trained: bool,
 }
 
-/// All that placement needs of a GPU: ten thousand nodes have eighty thousand of them.
+/// All that placement needs to know of a GPU. It is small, because ten thousand nodes have eighty
+/// thousand GPUs.
 #[derive(Clone, Debug)]
 pub(crate) struct FreeGpu<'a> {
     pub index: u32,
@@ -55,19 +57,19 @@ pub(crate) struct FreeGpu<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
     pub min: u32,
-    /// As many as there are, up to this.
+    /// How many nodes to take if there are as many.
     pub wanted: u32,
     pub gpus_per_node: u32,
 }
 
-/// The answer: a gang, or why there is none.
+/// The answer: a gang, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
     Gang(Vec<Member>),
     Short(Shortfall),
 }
 
-/// Fewer nodes than the minimum, and what is wrong with the others.
+/// There are fewer nodes than the minimum. `excluded` says what is wrong with the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shortfall {
     pub need: u32,
@@ -88,7 +90,7 @@ pub(crate) enum Exclusion {
         free: u32,
         need: u32,
     },
-    /// How it differs from those that would be taken.
+    /// How the node differs from those that would be taken.
     Mixed(String),
 }
 
@@ -111,10 +113,10 @@ impl fmt::Display for Exclusion {
 impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of at least {} nodes available", self.have, self.need)?;
-        // A few names help, a thousand do not.
+        // A few names help a reader. A thousand do not.
         const NAMED: usize = 8;
         for (i, (node, why)) in self.excluded.iter().take(NAMED).enumerate() {
-            // A failure's message names the node already.
+            // The message of a failure already names the node.
             let why = why.to_string();
             let why = why.strip_prefix(&format!("{node} ")).unwrap_or(&why);
             write!(f, "{}{node} {why}", if i == 0 { ": " } else { ", " })?;
@@ -129,13 +131,13 @@ impl fmt::Display for Shortfall {
 /// Lower is better, field by field from the top.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Score {
-    /// Survivors before newcomers, in their old order.
+    /// Survivors come before newcomers.
     newcomer: bool,
     node_rank: u32,
-    /// The node that is left with the fewest free GPUs: keep whole nodes whole.
+    /// The node that is left with the fewest free GPUs comes first. That keeps whole nodes free.
     gpus_left: u32,
     slots_left: u32,
-    /// Ties never depend on the order in which nodes were heard.
+    /// The name decides ties, so the order in which nodes were heard never matters.
     node: NodeName,
 }
 
@@ -188,7 +190,7 @@ pub(crate) fn place(candidates: &[Candidate<'_>], need: Need) -> Placement {
             excluded,
         });
     }
-    // A few of very many: the rest needs no order.
+    // Often a few nodes are chosen from very many. The rest needs no order.
     let wanted = need.wanted as usize;
     if fit.len() > wanted && wanted > 0 {
         fit.select_nth_unstable_by(wanted - 1, |a, b| {
@@ -204,8 +206,8 @@ pub(crate) fn place(candidates: &[Candidate<'_>], need: Need) -> Placement {
     )
 }
 
-/// Leaves the nodes of one kind. A kind that is too few loses; a generation's survivors stay
-/// together, as they do without kinds; then the larger one wins.
+/// Keeps the nodes of one kind. A kind with too few nodes loses. Then the kind with most survivors
+/// wins, so that they stay together as they do without kinds. Then the larger kind wins.
 fn only_one_kind(
     fit: &mut Vec<(Score, &Candidate<'_>)>,
     need: &Need,
@@ -217,7 +219,7 @@ fn only_one_kind(
         *survivors += u32::from(!score.newcomer);
         *all += 1;
     }
-    // Of equals the last, which has the newer CUDA.
+    // Of equal kinds the last one wins. It has the newer CUDA.
     let best = kinds.into_iter().max_by_key(|(_, (survivors, all))| {
         (*all >= need.min, *survivors, (*all).min(need.wanted))
     });
@@ -233,8 +235,8 @@ fn only_one_kind(
     });
 }
 
-/// Leaves the nodes whose interpreters go together, as far as it is known of them; a node of which
-/// it is not is asked when it is ready.
+/// Keeps the nodes whose interpreters go together, as far as they are known. A node with an unknown
+/// interpreter is kept, and asked when it is ready.
 fn only_one_stack(
     fit: &mut Vec<(Score, &Candidate<'_>)>,
     need: &Need,

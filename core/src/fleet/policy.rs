@@ -8,55 +8,54 @@ use crate::protocol::Speaks;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub heartbeat: Duration,
-    /// Missed heartbeats until Suspect, and until Lost.
+    /// How many missed heartbeats make a node Suspect, and how many make it Lost.
     pub suspect_missed: u32,
     pub lost_missed: u32,
-    /// How long failures are gathered before they are judged together: failures arrive in bursts.
-    /// Not with one that is conclusive.
+    /// How long failures are gathered before they are judged together, because failures arrive in
+    /// bursts. Conclusive evidence is judged at once.
     pub coalesce: Duration,
-    /// How long a started coordinator listens before silence means anything (R8), beside
-    /// [`Policy::listen_for`]'s time for each node.
+    /// How long a started coordinator listens before silence means anything (R8).
+    /// [`Policy::listen_for`] adds time for each node.
     pub listen: Duration,
-    /// A member that is not ready for its generation within this is left out.
+    /// A member that is not ready for its generation within this time is left out.
     pub prepare_timeout: Duration,
     pub backoff_first: Duration,
     pub backoff_max: Duration,
-    /// Where no step is seen: a generation that ran this long has trained, and the back-off starts
-    /// afresh.
+    /// After this long a generation counts as having trained if it shows no steps, and the back-off
+    /// starts anew.
     pub backoff_reset: Duration,
-    /// Failures that began on one node within `storm_window`, from at least two jobs, that make it
-    /// a storm.
+    /// This many failures that count against one node within `storm_window` make a restart storm,
+    /// if they come from at least two jobs.
     pub storm_failures: usize,
     pub storm_window: Duration,
-    /// Cordons by Muster per `cordon_window`: at most this share of the fleet in percent, and at
-    /// least one.
+    /// The largest share of the fleet, in percent, that Muster cordons within `cordon_window`. One
+    /// node is always allowed.
     pub cordon_percent: u32,
     pub cordon_window: Duration,
-    /// Cordons by Muster outstanding, in percent of the fleet (at least one), beyond which it stops
-    /// and asks a person.
+    /// The share of the fleet, in percent, at which Muster stops cordoning and asks a person. Only
+    /// its own cordons count, and one is always allowed.
     pub cordon_breaker_percent: u32,
-    /// Share of the nodes in percent, and how many at least, that fall silent within
-    /// `mass_loss_window` to put the brake on. Three at least: a cluster of three or four may lose
-    /// a node, and of two lost at once each may well be dead.
+    /// The brake goes on if more than this percentage of the nodes, and at least `mass_loss_min`,
+    /// fall silent within `mass_loss_window`. The minimum is three: a cluster of three or four
+    /// nodes may lose one, and two nodes lost at once may well be dead.
     pub mass_loss_percent: u32,
     pub mass_loss_min: u32,
     pub mass_loss_window: Duration,
-    /// The brake goes off when nobody new was lost for so long: a network that is down that long is
-    /// no flap.
+    /// The brake goes off if no node was newly lost for this long. An outage of that length is no
+    /// passing disturbance.
     pub mass_loss_hold: Duration,
     pub jobs_max: usize,
-    /// Nodes known, those that are gone included.
+    /// How many nodes may be known, including those that are gone.
     pub nodes_max: usize,
-    /// A node that has been gone for so long is forgotten, if nothing of any job may still run
-    /// there.
+    /// A node that has been gone for this long is forgotten, if no job may still run there.
     pub forget_after: Duration,
-    /// The versions of the session's protocol this coordinator serves.
+    /// The versions of the session's protocol that this coordinator serves.
     pub speaks: Speaks,
-    /// An operator's word that this store is the truth, although nodes know more: what it does not
-    /// know is stopped.
+    /// The operator's word that this store is right although nodes know more. What the store does
+    /// not know is stopped.
     pub accept_store: bool,
-    /// Kubernetes Node objects are read. Else what is stored of them is of another time, and
-    /// forgotten.
+    /// Kubernetes Node objects are read. If not, the labels stored from them are out of date and
+    /// are forgotten.
     pub reads_objects: bool,
     pub tick: Duration,
 }
@@ -69,8 +68,8 @@ impl Default for Policy {
             lost_missed: 5,
             coalesce: Duration::from_millis(50),
             listen: Duration::from_secs(10),
-            // An agent waits a minute for torch to be imported, and then starts without its
-            // launcher: that must not be too late.
+            // An agent waits a minute for the import of torch, and then starts without its
+            // launcher. This limit must leave time for that.
             prepare_timeout: Duration::from_secs(90),
             backoff_first: Duration::from_secs(1),
             backoff_max: Duration::from_secs(300),
@@ -85,9 +84,9 @@ impl Default for Policy {
             mass_loss_window: Duration::from_secs(60),
             mass_loss_hold: Duration::from_secs(600),
             jobs_max: 10_000,
-            // Twice the largest fleet this is measured with.
+            // Twice the largest fleet with which Muster was measured.
             nodes_max: 20_000,
-            // Whoever looks on the next day still finds it.
+            // A person who looks on the next day still finds the node.
             forget_after: Duration::from_secs(48 * 3600),
             speaks: Speaks::OURS,
             accept_store: false,
@@ -98,9 +97,9 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// How long a coordinator that starts with so many nodes listens. They dial all at once, and
-    /// 10,000 were seen to keep two busy processors for 11 to 14 s; it never listens longer than
-    /// until the last of them is back.
+    /// How long a coordinator that starts with so many nodes listens. All agents dial at once, and
+    /// 10,000 of them were seen to keep two busy processors at work for 11 to 14 s. The coordinator
+    /// stops listening earlier if the last of them is back.
     pub(crate) fn listen_for(&self, nodes: usize) -> Duration {
         const PER_NODE: Duration = Duration::from_millis(2);
         self.listen + PER_NODE * u32::try_from(nodes).unwrap_or(u32::MAX)

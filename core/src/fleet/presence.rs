@@ -1,9 +1,9 @@
 //! The coordinator's own presence: since when it has been there without a break, and whether it
 //! listens.
 //!
-//! What did not happen before it was there may be its own fault. So after a start, and after it
-//! stood still for so long that agents may have given it up, it listens: until everybody it knows
-//! is back, or the hold is over (R8).
+//! If something did not happen before that, the coordinator itself may be the cause. So it listens
+//! after a start. It also listens after it stood still for so long that agents may have given it
+//! up. It listens until all nodes that it knows are back, or until the hold is over (R8).
 
 use crate::{
     fleet::{
@@ -15,7 +15,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// A stall of the coordinator itself longer than this many ticks is not held against the nodes.
+/// A pause longer than this many ticks is the coordinator's own stall, and not silence of the
+/// nodes. Four default ticks are one second.
 const STALL_TICKS: u32 = 4;
 
 #[derive(Debug)]
@@ -27,9 +28,9 @@ pub(crate) struct Presence {
     last_turn: Timestamp,
     /// When it went on after it had stood still, if ever.
     woke_at: Option<Timestamp>,
-    /// Nodes that came back without anything having happened to them, since they were told of last.
+    /// Nodes that came back unchanged since the last event about returning nodes.
     pub returned: u32,
-    /// People know who is back.
+    /// The event about returning nodes was written.
     pub told_return: bool,
 }
 
@@ -45,14 +46,14 @@ impl Presence {
         }
     }
 
-    /// A turn begins. What time has passed unseen is not held against the nodes.
+    /// A turn begins. Time that the coordinator slept through is not held against the nodes.
     pub(crate) fn turn_begins(&mut self, now: Timestamp, policy: &Policy, nodes: &mut Registry) {
         let stall = now.since(self.last_turn);
         if stall > policy.tick * STALL_TICKS {
             nodes.discount(stall - policy.tick);
         }
         if stall >= nodes.heartbeat(policy) * policy.suspect_missed {
-            // Agents may have given this coordinator up: it listens again, as after a start.
+            // Agents may have given this coordinator up, so it listens again, as after a start.
             nodes.unhear();
             *self = Self {
                 woke_at: Some(now),
@@ -62,8 +63,9 @@ impl Presence {
         self.last_turn = now;
     }
 
-    /// Whether it still listens. A node that was gone before is waited for only where a generation
-    /// counts on it: that would be broken, and the node blamed, unheard.
+    /// Whether the coordinator still listens. It waits for a node that was gone before only if a
+    /// current generation has it as a member. Otherwise that generation would be broken, and the
+    /// node blamed, without having been heard.
     pub(crate) fn is_listening<'a, I: Iterator<Item = &'a JobRecord>>(
         &self,
         now: Timestamp,
@@ -83,8 +85,9 @@ impl Presence {
             && nodes.unheard().any(is_awaited)
     }
 
-    /// What piled up while this coordinator stood still still tells of agents that gave it up, in
-    /// any order with their last words.
+    /// Whether the coordinator has only just gone on after it stood still. Messages that piled up
+    /// meanwhile may come from agents that have since given it up, and the order of such messages
+    /// and the ends of their sessions is arbitrary.
     pub(crate) fn has_just_woken(&self, now: Timestamp, policy: &Policy, nodes: &Registry) -> bool {
         self.woke_at
             .is_some_and(|at| now.since(at) < nodes.heartbeat(policy) * policy.suspect_missed)

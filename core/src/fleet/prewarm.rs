@@ -1,9 +1,9 @@
-//! Before a job is stopped to grow, who comes new has a launcher ready: to import torch takes
-//! seconds, and for as long nobody would train.
+//! Before a job is stopped to grow, the nodes that will join get a launcher ready. Importing torch
+//! takes seconds, and without this no node would train during that time.
 //!
-//! A node that cannot start the job says so here, and nobody was stopped for it. Nothing of this is
-//! stored: a coordinator that is started asks anew, and so does one of which the nodes go another
-//! way before all are ready.
+//! A node that cannot start the job says so at this point, and no training has stopped for it. None
+//! of this is stored. A coordinator that restarts asks again. If placement chooses other nodes
+//! before all are ready, those are asked instead.
 
 use std::time::Duration;
 
@@ -23,21 +23,22 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long a growth waits for those that are to join. Nobody stands still meanwhile: far longer
-/// than an import takes, which is seconds here. Agents of before this was asked never answer.
+/// How long a growth waits for the nodes that are to join. The job trains meanwhile, so this may be
+/// far longer than an import, which takes seconds here. Older agents never answer this question, so
+/// the wait needs an end.
 pub(crate) const PREWARM_MAX: Duration = Duration::from_secs(60);
 
-/// How soon to look again for room that another job is about to take.
+/// How soon to look again for room that another job is about to take. A change of capacity brings
+/// the look sooner.
 const TAKEN: Duration = Duration::from_secs(5);
 
-/// Whether all that would be new are ready.
+/// Whether all new nodes are ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
     Ready,
-    /// The job is woken when it is to be asked again.
+    /// Some are not ready. The job is woken when it is to ask again.
     Awaited,
-    /// Some cannot start the job. They are avoided from now on, so that placement has another
-    /// answer.
+    /// Some cannot start the job. They are avoided from now on, so placement will choose others.
     Refused,
 }
 
@@ -57,7 +58,8 @@ impl JobTurn<'_> {
             .filter(|member| !current.has(&member.node))
             .collect();
         if new.iter().any(|member| self.is_taken(member)) {
-            // All or none: two jobs that each hold what the other waits for would wait for ever.
+            // A job asks all its new nodes or none. Otherwise two jobs could each hold a node that
+            // the other waits for, for ever.
             self.wake(self.now + TAKEN);
             return Readiness::Awaited;
         }
@@ -95,7 +97,7 @@ impl JobTurn<'_> {
         if !for_ever {
             self.wake(first + PREWARM_MAX);
         }
-        // Those that are ready stay so until the others are.
+        // The nodes that are ready stay so until the others are.
         let live = &mut *self.live;
         live.prewarm_awaited = gang
             .iter()
@@ -105,7 +107,8 @@ impl JobTurn<'_> {
         Readiness::Awaited
     }
 
-    /// Asks one node, if it has not been asked the same. Since when it is.
+    /// Asks one node, unless it was already asked for the same. Returns since when it has been
+    /// asked.
     fn ask(&mut self, member: &Member, profile: &Profile) -> Timestamp {
         let Some(node) = self.nodes.nodes.get_mut(&member.node) else {
             return self.now;
@@ -120,7 +123,7 @@ impl JobTurn<'_> {
         let before = node.prewarm.get(self.uid);
         let since = before.map_or(self.now, |asked| asked.since);
         if before.is_some_and(|asked| asked.gpus != member.gpus) {
-            // It makes another launcher: what it has said was of the old one.
+            // The node makes another launcher. What it said was about the old one.
             node.spares.remove(self.uid);
         }
         node.prewarm.insert(
@@ -136,8 +139,8 @@ impl JobTurn<'_> {
         since
     }
 
-    /// Another job is about to come where this member would be. When it has come, or does not,
-    /// capacity changes.
+    /// Whether another job is about to come to this member's place. Capacity changes when that job
+    /// has come, and when it gives up.
     fn is_taken(&self, member: &Member) -> bool {
         let Some(node) = self.nodes.get(&member.node) else {
             return true;
@@ -154,7 +157,7 @@ impl JobTurn<'_> {
             >= capacity::slots_free(node, self.others, Some(self.uid))
     }
 
-    /// Takes back what was asked of nodes for this job and is not any more.
+    /// Withdraws what was asked of nodes for this job and is not wanted any more.
     pub(crate) fn end_prewarm(&mut self) {
         let live = &mut *self.live;
         let kept = live.prewarm_awaited.clone();

@@ -1,4 +1,4 @@
-//! Incident receipts: what one change of a job's world cost, phase by phase, measured.
+//! Incident receipts: the measured cost of one change of a job's generation, phase by phase.
 
 use std::time::Duration;
 
@@ -9,38 +9,38 @@ use crate::{
     time::Timestamp,
 };
 
-/// Why a generation was opened. The order is that of severity, for "which cause explains this
-/// re-form".
+/// Why a generation was opened. The derived order serves as the order of severity when one cause
+/// must explain a re-form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Cause {
     FirstStart,
     WorkerFailed,
     WorkerKilled,
-    /// Members lost their connections to each other, and every one of them is there.
+    /// Members lost their connections to each other, although every node is heard.
     PeersLost,
     NodeLost,
     NodeRebooted,
-    /// Its own verdict on its hardware: GPUs, links, network.
+    /// The node's own verdict on its hardware: GPUs, links, network.
     NodeUnhealthy,
-    /// Its machine will be taken away: moved off it in time.
+    /// The node's machine will be taken away, and the job was moved off it in time.
     NodeLeaving,
     NodeDeleted,
-    /// The job's `fenceAfter` had its workers stopped, since nothing was heard of the coordinator.
+    /// The job's `fenceAfter` stopped its workers, because they heard nothing of the coordinator.
     Fenced,
     StartFailed,
     StartTimeout,
-    /// Members whose software does not go with the others', and the job refuses that.
+    /// The software of some members does not match the others', and the job refuses that.
     MixedNodes,
     NodeJoined,
     Scaled,
     Resumed,
-    /// A person has accepted an older copy of the store, and a member had gone on to what that does
-    /// not know.
+    /// A person has accepted an older copy of the store, and a member had gone on to a generation
+    /// that this copy does not know.
     StoreAccepted,
 }
 
 impl Cause {
-    /// Something broke; nobody wanted another world.
+    /// Whether something broke. The other causes are changes of the generation that are no break.
     pub fn is_failure(self) -> bool {
         use Cause::*;
         match self {
@@ -52,7 +52,7 @@ impl Cause {
     }
 }
 
-/// Whose account a failure goes to.
+/// Who is charged with a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Charged {
@@ -61,60 +61,61 @@ pub enum Charged {
     Nobody,
 }
 
-/// One re-formation. Points in time are on the coordinator's clock; those not reached, or not
-/// measurable, are `None`.
+/// One re-formation. Points in time are on the coordinator's clock. A point that was not reached,
+/// or could not be measured, is `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Incident {
     pub cause: Cause,
     pub message: String,
     pub charged: Charged,
-    /// Rank or node that broke first.
+    /// The rank or node that broke first.
     pub culprit: Option<String>,
-    /// Ranks and nodes that fell because of it.
+    /// The ranks and nodes that fell because of the culprit.
     pub collateral: Vec<String>,
     pub from: Option<Generation>,
     pub to: Option<Generation>,
     pub from_nodes: u32,
     pub to_nodes: u32,
-    /// When it happened: a rank's exit as its node's kernel saw it; for a silent node, when it was
-    /// last heard.
+    /// When it happened. For a rank's exit this is the time at which its node's kernel saw it. For
+    /// a silent node it is the time at which the node was last heard.
     pub event_at: Timestamp,
-    /// The coordinator knew.
+    /// When the coordinator knew.
     pub detected_at: Timestamp,
-    /// The next generation was stored.
+    /// When the next generation was stored.
     pub decided_at: Option<Timestamp>,
-    /// The last member of the old generation that could be asked was proven dead.
+    /// When the last member of the old generation that could be asked was proven dead.
     pub stopped_at: Option<Timestamp>,
-    /// The last member's first worker process was started.
+    /// When the last member had started its first worker process.
     pub launched_at: Option<Timestamp>,
-    /// All ranks had entered the process group, as the store saw it.
+    /// When all ranks had entered the process group, as the TCPStore saw it.
     pub joined_at: Option<Timestamp>,
-    /// The first line of output with a step.
+    /// When the first line of output with a step appeared.
     pub first_step_at: Option<Timestamp>,
     pub last_step_before: Option<u64>,
     pub first_step_after: Option<u64>,
-    /// Node whose loss or failure it was, if one.
+    /// The node that was lost or failed, if one was.
     pub node: Option<NodeName>,
-    /// Time in it in which nothing could be done, for want of nodes or in back-off.
+    /// The part of this incident in which nothing could be done, because nodes were missing or the
+    /// job was in back-off.
     #[serde(default, with = "micros")]
     pub waited: Duration,
 }
 
 impl Incident {
-    /// Steps trained again because they were later than the last checkpoint.
+    /// Steps that are trained again because they came after the last checkpoint.
     pub fn steps_lost(&self) -> Option<u64> {
         Some((self.last_step_before? + 1).saturating_sub(self.first_step_after?))
     }
 
-    /// From the event to the first step of the new world.
+    /// The time from the event to the first step of the new generation.
     pub fn total(&self) -> Option<Duration> {
         Some(self.first_step_at.or(self.joined_at)?.since(self.event_at))
     }
 }
 
 impl Incident {
-    /// A receipt with nothing on it yet but when.
+    /// A receipt that knows nothing but the time of its event.
     pub(crate) fn at(event_at: Timestamp) -> Self {
         Self {
             cause: Cause::FirstStart,
@@ -153,7 +154,8 @@ pub struct Lost {
     pub waited: Duration,
 }
 
-/// Periods in records are whole milliseconds; sums of many would lose by that.
+/// Records store periods in whole milliseconds. Sums of many would lose by that, so they use
+/// microseconds.
 pub(crate) mod micros {
     use std::time::Duration;
 

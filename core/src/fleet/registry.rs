@@ -1,12 +1,12 @@
-//! Who is alive. Silence only: a node's health is another matter, and so is whether somebody
-//! cordoned it.
+//! Which nodes are alive. It judges silence only. A node's health and its cordon are other matters.
 //!
-//! `Unknown -> Ready -> Suspect -> Lost`, and from each back to `Ready` by a new session.
-//! *Suspect*: three heartbeats missed, or the stream broke; no new work, nothing is stopped.
-//! *Lost*: five missed; its work may be placed elsewhere as soon as that is safe. *Unknown*: not
-//! heard since this coordinator started, or since it stood still itself; while the coordinator
-//! listens, Unknown never turns into Lost, and a stream that ends says nothing, since it is the
-//! coordinator who was away.
+//! A node goes `Unknown -> Ready -> Suspect -> Lost`, and a new session brings it back to `Ready`
+//! from each of them. *Suspect*: it missed three heartbeats, or its stream broke. It gets no new
+//! work, and nothing is stopped. *Lost*: it missed five. Its work may be placed elsewhere as soon
+//! as that is safe. *Unknown*: it was not heard since this coordinator started, or since the
+//! coordinator stood still. While the coordinator listens, an Unknown node never becomes Lost.
+//! After a standstill the end of a stream says nothing either, because it was the coordinator that
+//! was away.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,17 +23,17 @@ use crate::{
     time::Timestamp,
 };
 
-/// Liveness as the registry judges it; silence only, never health.
+/// Liveness as the registry judges it, from silence and never from health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Liveness {
     Ready,
     Suspect,
     Lost,
-    /// Known from the store and not heard since this coordinator started.
+    /// The node is known, and was not heard since this coordinator started or stood still.
     Unknown,
 }
 
-/// What a node was asked to get ready for.
+/// The launcher that a node was asked to have ready.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Prewarm {
     pub since: Timestamp,
@@ -45,40 +45,41 @@ pub(crate) struct Prewarm {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub record: NodeRecord,
-    /// What it last said of itself, shared with all views: a node with eight GPUs has some 15 KiB
-    /// to say.
+    /// What the node last said of itself. All views share it, because a node with eight GPUs says
+    /// about 15 KiB.
     pub report: Arc<NodeReport>,
     pub session: Option<SessionId>,
     pub incarnation: u64,
-    /// The version of the session's protocol its agent was welcomed under; 0 before that.
+    /// The version of the session's protocol under which its agent was welcomed, and 0 before that.
     pub protocol: u32,
     pub liveness: Liveness,
-    /// How often its agent was told to speak: it is judged by this, also when the fleet has become
-    /// smaller, and its heartbeat quicker.
+    /// The heartbeat interval that its agent was given. The node is judged by it, even after the
+    /// fleet has shrunk and its heartbeat has become quicker.
     pub heartbeat: Duration,
-    /// People were told that it is silent, and not yet that it is back.
+    /// An event said that the node is silent, and none has said yet that it is back.
     pub told_silent: bool,
-    /// Since when it is not Ready.
+    /// Since when the node is not Ready.
     pub doubted_at: Timestamp,
-    /// When this coordinator saw it become Lost; `None` for one that was Lost before it started.
+    /// When this coordinator saw the node become Lost. `None` if it was Lost before this
+    /// coordinator started.
     pub lost_at: Option<Timestamp>,
-    /// When it was last heard; the coordinator's own stalls are added, so that they are not held
-    /// against it.
+    /// When the node was last heard. The coordinator's own stalls are added, so that they do not
+    /// count as silence of the node.
     pub heard: Timestamp,
-    /// When this boot certainly lived, by its own word; `None`: this coordinator has not heard it
-    /// yet.
+    /// When this boot certainly lived, by the node's own word. `None`: this coordinator has not
+    /// heard that boot yet.
     pub spoke: Option<Timestamp>,
-    /// Everything it holds, as of its last report.
+    /// All runs that the node holds, as of its last report.
     pub runs: BTreeMap<RunId, RunReport>,
-    /// What its session was last told.
+    /// The desired state that its session was last given.
     pub published: Option<Desired>,
-    /// Jobs whose unproven generations have a member here.
+    /// Jobs with a member here in a generation that is not proven dead.
     pub jobs: BTreeSet<JobUid>,
-    /// Jobs that are about to come here, for which it is to have a launcher ready.
+    /// Jobs that are about to come here. The node is to have a launcher ready for each.
     pub prewarm: BTreeMap<JobUid, Prewarm>,
-    /// What it last said of such launchers.
+    /// What the node last said about those launchers.
     pub spares: BTreeMap<JobUid, SpareState>,
-    /// Under which moment it is filed in [`Registry::due`].
+    /// The moment under which the node is filed in [`Registry::due`].
     pub due: Option<Timestamp>,
 }
 
@@ -110,7 +111,8 @@ impl Node {
         self.liveness == Liveness::Ready
     }
 
-    /// After how long a silence it is doubted, and lost. `heartbeat`: the fleet's now.
+    /// How long a silence makes the node Suspect, and how long a silence makes it Lost. `heartbeat`
+    /// is the fleet's interval at present.
     fn patience(&self, heartbeat: Duration, policy: &Policy) -> (Duration, Duration) {
         let heartbeat = heartbeat.max(self.heartbeat);
         (
@@ -119,7 +121,8 @@ impl Node {
         )
     }
 
-    /// When its silence will say something new. `heartbeat`: the fleet's now.
+    /// When the node's silence will change its liveness. `heartbeat` is the fleet's interval at
+    /// present.
     fn next_verdict(&self, heartbeat: Duration, policy: &Policy) -> Option<Timestamp> {
         let (suspect, lost) = self.patience(heartbeat, policy);
         match self.liveness {
@@ -137,25 +140,25 @@ impl Node {
     }
 }
 
-/// The heartbeat changes with the number of nodes in steps of so many: whoever becomes quicker has
-/// everybody filed anew.
+/// The heartbeat changes with every step of this many nodes. Whenever it becomes quicker, all nodes
+/// are filed anew, so the steps must not be small.
 pub(crate) const HEARTBEAT_STEP: usize = 500;
 
-/// All nodes, and which session speaks for which.
+/// All nodes, and the session that speaks for each.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     pub nodes: BTreeMap<NodeName, Node>,
     sessions: BTreeMap<SessionId, NodeName>,
-    /// Ready and Suspect nodes, each by a moment not later than the next verdict on it. Messages
-    /// only put verdicts off; how far is looked up when that moment has come, so that a message
-    /// costs nothing here, and a turn no more than the nodes it is about.
+    /// Ready and Suspect nodes, each under a moment not later than its next verdict. Messages only
+    /// put verdicts off. The new moment is looked up when the filed one has come. So a message
+    /// costs nothing here, and a turn costs no more than the nodes that it is about.
     due: BTreeSet<(Timestamp, NodeName)>,
     unknown: BTreeSet<NodeName>,
     /// Nodes that are not gone.
     present: usize,
-    /// No verdict on silence is due before this. Messages of Ready nodes only put verdicts off;
-    /// whatever else happens resets it, so that 2,000 heartbeats a second do not each look at
-    /// 10,000 nodes.
+    /// No verdict on silence is due before this. Messages of Ready nodes only put verdicts off, and
+    /// every other change resets this. So 2,000 heartbeats a second do not each look at 10,000
+    /// nodes.
     quiet_until: Timestamp,
 }
 
@@ -164,14 +167,14 @@ impl Registry {
         self.nodes.get(name)
     }
 
-    /// Nodes that are connected, or awaited: not those that are gone. The heartbeat depends on
-    /// their number, in steps.
+    /// The number of nodes that are connected or awaited, without those that are gone. The
+    /// heartbeat depends on it, in steps.
     pub(crate) fn present(&self) -> usize {
         self.present
     }
 
-    /// The heartbeat interval agents are given: one second, stretched so that 2,000 a second arrive
-    /// at most. A node that is gone sends none.
+    /// The heartbeat interval that agents are given. It is one second, and longer in a large fleet,
+    /// so that at most 2,000 heartbeats arrive in a second. A node that is gone sends none.
     pub(crate) fn heartbeat(&self, policy: &Policy) -> Duration {
         const PER_SECOND: u64 = 2_000;
         let present = self.present.next_multiple_of(HEARTBEAT_STEP) as u64;
@@ -180,8 +183,8 @@ impl Registry {
             .max(Duration::from_millis(present * 1_000 / PER_SECOND))
     }
 
-    /// Notes on all members of a job's unproven generations that it may hold something there.
-    /// Answers with them.
+    /// Notes on the node of every member of the job's unproven generations that it may hold
+    /// something of this job. Returns these nodes.
     pub(crate) fn index(&mut self, job: &JobRecord) -> BTreeSet<NodeName> {
         let members: BTreeSet<NodeName> = job
             .unproven_generations()
@@ -201,7 +204,7 @@ impl Registry {
         }
     }
 
-    /// Notes that a node is gone since `now`, or that it is not. True if that is new.
+    /// Notes that a node is gone since `now`, or that it is not gone. True if that is new.
     pub(crate) fn set_gone(&mut self, name: &NodeName, gone: bool, now: Timestamp) -> bool {
         let Some(node) = self
             .nodes
@@ -218,7 +221,7 @@ impl Registry {
         true
     }
 
-    /// A smaller fleet has a quicker heartbeat: verdicts may come sooner than they were filed.
+    /// A smaller fleet has a quicker heartbeat, so verdicts may be due sooner than they were filed.
     fn one_less(&mut self) {
         self.present -= 1;
         if self.present.is_multiple_of(HEARTBEAT_STEP) {
@@ -228,7 +231,7 @@ impl Registry {
         }
     }
 
-    /// A node of which nothing has been heard yet.
+    /// Adds a node that this coordinator has not heard yet.
     pub(crate) fn admit(&mut self, record: NodeRecord, now: Timestamp) {
         self.quiet_until = Timestamp(0);
         self.present += usize::from(!record.gone);
@@ -237,12 +240,12 @@ impl Registry {
         self.file(&name, now);
     }
 
-    /// Those of which this coordinator has heard nothing yet.
+    /// Nodes that this coordinator has not heard yet.
     pub(crate) fn unheard(&self) -> impl Iterator<Item = &Node> {
         self.unknown.iter().filter_map(|name| self.nodes.get(name))
     }
 
-    /// Puts a node where its liveness belongs. `due`: not later than the next verdict on it.
+    /// Files a node where its liveness belongs. `due` is not later than its next verdict.
     fn file(&mut self, name: &NodeName, due: Timestamp) {
         let Some(node) = self.nodes.get_mut(name) else {
             return;
@@ -265,7 +268,8 @@ impl Registry {
         self.sessions.get(&session)
     }
 
-    /// Binds a session to a node, and frees the node of the session it had.
+    /// Binds a session to a node. Returns the node's earlier session, which no longer speaks for
+    /// it.
     pub(crate) fn bind(
         &mut self,
         session: SessionId,
@@ -286,7 +290,8 @@ impl Registry {
         before
     }
 
-    /// A message came; `stale`: it may have waited here for long. True if that ended a doubt.
+    /// A message came. `stale`: it may have waited here for long. True if the node was not Ready
+    /// before.
     pub(crate) fn heard(&mut self, session: SessionId, now: Timestamp, stale: bool) -> bool {
         let Some(name) = self.sessions.get(&session) else {
             return false;
@@ -308,9 +313,8 @@ impl Registry {
         back
     }
 
-    /// The stream ended: a suspicion, at once; `excused`: it may be for this coordinator's own
-    /// fault, and the node must be heard anew. Answers with the node, if the session still spoke
-    /// for one.
+    /// The stream ended. The node becomes Suspect at once. `excused`: this coordinator may be the
+    /// cause, so the node must be heard anew. Returns the node if the session still spoke for one.
     pub(crate) fn disconnect(
         &mut self,
         session: SessionId,
@@ -344,8 +348,9 @@ impl Registry {
         }
     }
 
-    /// Judges silence by the heartbeat that agents were given. `listening`: nobody becomes Lost who
-    /// was not heard by this coordinator. Answers with those that changed.
+    /// Judges silence by the heartbeat interval that agents were given. `listening`: a node that
+    /// this coordinator has not heard does not become Lost. Returns the nodes whose liveness
+    /// changed.
     pub(crate) fn expire(
         &mut self,
         now: Timestamp,
@@ -398,7 +403,8 @@ impl Registry {
         changed
     }
 
-    /// The coordinator itself stood still for `stall`: nobody could be heard, so nobody was silent.
+    /// The coordinator itself stood still for `stall`. It could hear no node, so no node was
+    /// silent.
     pub(crate) fn discount(&mut self, stall: Duration) {
         self.quiet_until = Timestamp(0);
         for node in self.nodes.values_mut() {
@@ -406,8 +412,8 @@ impl Registry {
         }
     }
 
-    /// The coordinator stood still so long that agents may have given it up: who is there must be
-    /// heard anew.
+    /// The coordinator stood still so long that agents may have given it up. Nodes must be heard
+    /// anew.
     pub(crate) fn unhear(&mut self) {
         self.quiet_until = Timestamp(0);
         for (name, node) in self
@@ -421,7 +427,7 @@ impl Registry {
         self.due.clear();
     }
 
-    /// When the next verdict on silence may be due; never later than it is.
+    /// A moment not later than the next verdict on silence.
     pub(crate) fn next_verdict(
         &mut self,
         heartbeat: Duration,

@@ -1,5 +1,5 @@
-//! What users ask for. A request is refused with a reason or changes a record; what follows from
-//! the change is `settle`'s.
+//! What users ask for. A request is refused with a reason, or it changes a record. `settle` acts on
+//! the change.
 
 use crate::{
     fleet::{
@@ -20,7 +20,8 @@ use crate::{
     spec::JobSpec,
 };
 
-/// Longest reason of a cordon, in bytes.
+/// The longest reason of a cordon, in bytes. It is enough for a few sentences, and a node's record
+/// stays small.
 const CORDON_TEXT_MAX: usize = 512;
 
 impl Fleet {
@@ -96,7 +97,7 @@ impl Fleet {
         })
     }
 
-    /// The job a repeated submission means, or why the name cannot be used.
+    /// The job that a repeated submission means, or why the name cannot be used.
     fn existing(
         &self,
         name: &JobName,
@@ -159,7 +160,7 @@ impl Fleet {
             });
         }
         let before = job.replicas;
-        // Whoever asks for nodes may have mended those that were odd.
+        // A user who asks for nodes may have mended those that did not match.
         if !job.stacks.is_empty() {
             let job = self.jobs.get_mut(&uid).expect("found above");
             scratch.touch_job(job);

@@ -1,4 +1,5 @@
-//! Whether a generation that trains is kept, or gives way to one of another size or on other nodes.
+//! Decides whether a training generation is kept, or replaced by one of another size or on other
+//! nodes.
 
 use crate::{
     fleet::{
@@ -15,24 +16,26 @@ use crate::{
     time::Timestamp,
 };
 
-/// What is to become of a generation that trains.
+/// What should become of a training generation.
 #[derive(Debug)]
 enum Resize {
     Keep,
-    /// It is kept, and looked at again at this moment.
+    /// The generation is kept, and looked at again at this moment.
     KeepUntil(Timestamp),
     /// A user wants fewer nodes.
     Shrink(u32),
-    /// A member's machine will be taken away: the next generation is opened without it, smaller if
-    /// need be. The text says which, and why.
+    /// A member's machine will be taken away. The next generation is opened without it, and may be
+    /// smaller. The text names the node and the reason.
     Leave(String),
-    /// Something is unhealthy on a member, and there is as much room elsewhere: which, and why.
+    /// Something on a member's node is unhealthy, and there is as much room elsewhere. The text
+    /// names both.
     Move(Vec<Member>, String),
     Grow(Vec<Member>),
 }
 
 impl JobTurn<'_> {
-    /// Ends the current generation if another is to take its place, once all that join are ready.
+    /// Ends the current generation if another should take its place and all joining nodes are
+    /// ready.
     pub(crate) fn resize(&mut self) {
         self.wake_when_unavoided();
         loop {
@@ -46,13 +49,13 @@ impl JobTurn<'_> {
             match gang.map_or(Readiness::Ready, |gang| self.prewarm(gang)) {
                 Readiness::Ready => return self.give_way(&wanted),
                 Readiness::Awaited => return,
-                // Those that refused are avoided from now on: placement has another answer.
+                // The nodes that refused are avoided from now on, so placement will choose others.
                 Readiness::Refused => {}
             }
         }
     }
 
-    /// Room that comes with time is no news of anybody.
+    /// A job must be woken when it stops avoiding a node, because no message reports that.
     pub(crate) fn wake_when_unavoided(&mut self) {
         let now = self.now;
         let avoided = &mut self.live.avoided;
@@ -72,7 +75,7 @@ impl JobTurn<'_> {
             return Resize::Keep;
         }
         if self.is_listening() {
-            // Its successor could not be opened yet; until then it may as well train.
+            // The next generation could not be opened yet. Until then this one may as well train.
             return Resize::KeepUntil(self.presence.listen_until);
         }
         let (have, wanted) = (generation.members.len(), job.replicas as usize);
@@ -87,8 +90,8 @@ impl JobTurn<'_> {
             return Resize::Keep;
         };
         if let Some((node, why)) = leaving {
-            // Whoever waits for as much room as now, or for a cool-down, loses what was trained
-            // since the last checkpoint.
+            // A job that waited for equal room, or for the cool-down, would lose what it trained
+            // since its last checkpoint.
             return Resize::Leave(format!("leaving {node}: {why}"));
         }
         let settled =
@@ -110,7 +113,7 @@ impl JobTurn<'_> {
         Resize::Grow(gang)
     }
 
-    /// Whether every member stays that may stay: only nodes that new work keeps away from are left.
+    /// Whether every member stays, except on nodes that should get no new work.
     fn is_growth(&self, generation: &GenerationRecord, gang: &[Member]) -> bool {
         let stays = |node: &NodeName| gang.iter().any(|member| &member.node == node);
         let unwanted = |node: &NodeName| {

@@ -1,12 +1,12 @@
-//! A node that knows more than the store (R9, R12): the store is an old copy, put back after a
-//! loss.
+//! A node that knows more than the store (R9, R12). Then the store is an old copy that was put back
+//! after a loss.
 //!
-//! Every decision is committed before anybody hears of it, so no node can be ahead of the newest
-//! store. One that is (in node epoch, in the generation of a job, or with workers of a job the
-//! store never knew) proves that decisions are missing. Then nobody guesses: the node is *halted*,
-//! which is stored with it. It gets no orders and no work, its workers are left alone, and nothing
-//! is decided about the jobs it holds or is a member of. What to do is an operator's choice, and
-//! the sentence says which there are.
+//! Every decision is committed before any node hears of it, so no node can be ahead of the newest
+//! store. A node that is ahead proves that decisions are missing. It may have seen a higher node
+//! epoch or a later generation of a job, or hold workers of a job that the store never knew. The
+//! coordinator then does not guess. It *halts* the node, and stores that. A halted node gets no
+//! orders and no work, its workers are left alone, and nothing is decided about the jobs that it
+//! holds or is a member of. An operator must choose what to do, and the sentence names the choices.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -31,8 +31,8 @@ newest store; or, if that is lost, start the coordinator with --accept-store, wh
 node is odd (it came from another cluster), strike it off (muster delete node) and empty its state directory";
 
 impl Hello {
-    /// What the node has obeyed of each job, and what it holds: that may be more, if its ledger is
-    /// an older copy itself.
+    /// What the node has obeyed of each job, and what it holds. The latter may be more, if the
+    /// node's ledger is itself an older copy.
     pub(crate) fn newest(&self) -> impl Iterator<Item = (&JobUid, Generation)> {
         let held = self
             .runs
@@ -65,14 +65,14 @@ fn halted_by<'a>(
 }
 
 impl JobTurn<'_> {
-    /// The halted node for whose sake nothing is decided about this job.
+    /// The halted node because of which nothing is decided about this job.
     pub(crate) fn halted_by(&self) -> Option<&NodeName> {
         halted_by(self.halted, self.nodes, self.uid)
     }
 }
 
 impl Fleet {
-    /// What this node has seen that the store does not know, if anything.
+    /// What this node has seen and the store does not know, if there is anything.
     pub(crate) fn ahead_of_store(&self, hello: &Hello) -> Option<String> {
         if planted::on(Mistake::RollbackUnseen) {
             return None;
@@ -96,7 +96,7 @@ impl Fleet {
                 job.name, job.last_generation
             ))
         };
-        // A number that was given out again before this node was heard.
+        // The generation's number was given out again before this node was heard.
         let another = |run: &RunReport| {
             let job = self.jobs.get(&run.run.job)?;
             let current = job.current.as_ref().filter(|current| {
@@ -107,8 +107,8 @@ impl Fleet {
                 current.number, job.name
             ))
         };
-        // A job is deleted only when all its members are dead, or struck off by an operator. A node
-        // that was struck off is not known any more.
+        // A job is deleted only when all its members are dead or an operator has deleted their
+        // nodes. A node that an operator deleted is not known any more.
         let is_deleted = |job: &JobUid| {
             self.tombstones
                 .iter()
@@ -126,11 +126,10 @@ impl Fleet {
             .or_else(|| hello.runs.iter().find_map(unknown))
     }
 
-    /// What this agent must know if it is the one that speaks for this node, and does not: workers
-    /// were started here on this boot, its ledger is older than its node's last welcome, and it
-    /// holds nothing of them. It is a second agent with a state directory of its own, or somebody
-    /// has put another in the place of the first. To such a one nothing is said: it would start
-    /// them a second time.
+    /// Why this agent is refused as a stranger. Workers were started on this node in this boot. The
+    /// agent holds nothing of them, and its ledger is older than the node's last welcome. So it is
+    /// a second agent with a state directory of its own, or its state directory was replaced. Such
+    /// an agent gets no orders, because it would start the workers a second time.
     pub(crate) fn forgotten(&self, hello: &Hello) -> Option<String> {
         let node = self
             .nodes
@@ -176,11 +175,11 @@ impl Fleet {
         ))
     }
 
-    /// Takes up what a node has obeyed that is not ahead of the store, or is and an operator has
-    /// said that the store is the truth: numbers that nodes have seen are not given out again.
-    /// Where another node still holds a job up, that node's word is awaited: whoever has spoken
-    /// since speaks again to the coordinator that accepts the store, and a node that is struck off
-    /// ends the generation by that.
+    /// Raises the job's numbers to what a node has obeyed, so that numbers seen by nodes are not
+    /// given out again. It is called if the node is not ahead of the store, or if an operator has
+    /// accepted the store. If a halted node still holds a job up, that job waits: the halted node
+    /// speaks again to the coordinator that accepts the store, and if an operator deletes it, that
+    /// ends the generation.
     pub(crate) fn accept_numbers(&mut self, hello: &Hello, scratch: &mut Scratch) {
         let now = scratch.now;
         for (uid, generation) in hello.newest() {
@@ -188,9 +187,9 @@ impl Fleet {
                 continue;
             };
             let newer = generation > job.last_generation;
-            // A member has gone on to another, so this one was replaced by what an accepted store
-            // did not know, and no node goes back to it. Of a node that is no member nothing
-            // follows: the current one may have been begun since.
+            // A member has gone on to another generation, so this one was replaced by a decision
+            // that the accepted store did not know, and no node goes back to it. A node that is no
+            // member proves nothing: the current generation may have been opened since.
             let replaced = job
                 .current
                 .as_ref()
@@ -223,12 +222,12 @@ impl Fleet {
         }
     }
 
-    /// The halted node for whose sake nothing is decided about this job.
+    /// The halted node because of which nothing is decided about this job.
     pub(crate) fn halted_by(&self, uid: &JobUid) -> Option<&NodeName> {
         halted_by(&self.halted, &self.nodes, uid)
     }
 
-    /// Users' wishes for such a job have to wait.
+    /// Refuses users' requests for a job that a halted node holds up.
     pub(crate) fn refuse_halted(&self, uid: &JobUid, name: &JobName) -> Result<(), Refusal> {
         match self.halted_by(uid) {
             None => Ok(()),

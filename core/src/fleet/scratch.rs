@@ -1,5 +1,5 @@
-//! What one turn gathers on its way to its answer: whom to look at, how records were before, what
-//! to say. Decides nothing.
+//! What one turn gathers on its way to its answer: which jobs to look at, how records were before,
+//! and what to tell people. It decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,9 +21,9 @@ pub(crate) struct Scratch {
     /// The moment of this turn.
     pub now: Timestamp,
     pub effects: Vec<Effect>,
-    /// Without their numbers, which [`Scratch::numbered_events`] gives.
+    /// Events without their numbers. [`Scratch::numbered_events`] adds those.
     events: Vec<Event>,
-    /// Jobs whose view may have changed, with their record before the turn (`None`: new).
+    /// Jobs whose view may have changed, with their record before the turn. `None`: the job is new.
     pub jobs: BTreeMap<JobUid, Option<JobRecord>>,
     /// Jobs whose only news is a step count.
     pub shown: BTreeSet<JobUid>,
@@ -31,7 +31,7 @@ pub(crate) struct Scratch {
     pub nodes: BTreeMap<NodeName, Option<NodeRecord>>,
     /// Nodes whose desired state may have changed.
     pub publish: BTreeSet<NodeName>,
-    /// Capacity changed: every job that waits for some must be settled.
+    /// Capacity changed, so every job that waits for room must be settled.
     pub capacity: bool,
     pub wake_at: Option<Timestamp>,
     /// A node has just become Lost.
@@ -39,7 +39,7 @@ pub(crate) struct Scratch {
     pub answer: Option<(RequestId, Reply)>,
 }
 
-/// What a request is answered with, once the turn is settled.
+/// The answer to a request. It is completed when the turn is settled.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Job { uid: JobUid, existed: bool },
@@ -69,7 +69,7 @@ impl Scratch {
         self.wake_at = Some(self.wake_at.map_or(at, |before| before.min(at)));
     }
 
-    /// Tells people something of which they need not do anything.
+    /// Writes an event for which people need to do nothing.
     pub(crate) fn note(&mut self, reason: &str, message: String) -> &mut Event {
         self.tell(false, reason, message)
     }
@@ -118,9 +118,9 @@ impl Scratch {
         }
     }
 
-    /// A node's liveness, cordon, facts or load changed: its jobs and those that wait for nodes
-    /// must be looked at again. A job that is being settled is looked at anyhow, and need not be
-    /// among `jobs`.
+    /// A node's liveness, cordon, facts or load changed. Its jobs, and jobs that wait for nodes,
+    /// must be looked at again. A job that is being settled is looked at anyway, and may be missing
+    /// in `jobs`.
     pub(crate) fn node_changed(
         &mut self,
         nodes: &Registry,

@@ -1,8 +1,8 @@
-//! Which jobs are looked at in a turn, and one job's next step: judged, resized, opened, started,
-//! closed. Calling a step again without new facts changes nothing.
+//! Chooses the jobs that a turn looks at, and takes each one step further: judge, resize, open,
+//! start, close. Repeating a step without new facts changes nothing.
 //!
-//! Stopping generation g, choosing g+1 and bringing its store up all begin in the same turn. Only
-//! the start of g+1 waits, until every member is ready and g is inert.
+//! Stopping generation g, choosing g+1 and bringing up its TCPStore all begin in the same turn.
+//! Only the start of g+1 waits, until its members are ready and g is inert.
 
 use std::cmp::Reverse;
 
@@ -17,8 +17,8 @@ use crate::{
     id::JobUid,
 };
 
-/// A job that ends or shrinks gives room to the next; a few passes settle any realistic chain, the
-/// rest comes with the next tick.
+/// A job that ends or shrinks gives room to the next. Three passes settle any realistic chain. The
+/// rest is settled at the next tick.
 const PASSES: usize = 3;
 
 impl Fleet {
@@ -58,7 +58,7 @@ impl Fleet {
         self.jobs_wake.into_iter().for_each(|at| out.wake(at));
     }
 
-    /// Takes a job out of the fleet for its own turn.
+    /// Settles one job. The job is taken out of the fleet meanwhile.
     fn settle(&mut self, uid: &JobUid, out: &mut Scratch) {
         let Some(mut job) = self.jobs.remove(uid) else {
             return;
@@ -118,8 +118,8 @@ impl JobTurn<'_> {
         self.live.has_all_it_wants = self.has_all_it_wants();
     }
 
-    /// Whether a node that comes, is freed or gets well changes nothing for a job whose own nodes
-    /// bring no news.
+    /// Whether the job would stay as it is if a node came, became free or became healthy. Only news
+    /// of its own nodes matters then.
     fn has_all_it_wants(&self) -> bool {
         let job = &*self.job;
         let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else {
@@ -132,8 +132,8 @@ impl JobTurn<'_> {
         !waits && (full || !generation.started)
     }
 
-    /// While a generation trains undoubted, the time it lasts is held against the nodes it was
-    /// moved away from.
+    /// While a generation trains without doubt, its training time counts against the nodes that the
+    /// job was moved away from.
     fn compare_training(&mut self) {
         let current = self.job.current.as_ref();
         let training = current.filter(|g| g.started && self.live.doubted.is_none());
@@ -142,7 +142,7 @@ impl JobTurn<'_> {
         }
     }
 
-    /// Ends the job once nothing of it runs any more, or can be asked.
+    /// Ends the job when none of its members is left that runs and can be asked.
     fn close(&mut self) {
         let job = &*self.job;
         let Some(ending) = job.ending.clone().filter(|_| !job.phase.is_over()) else {

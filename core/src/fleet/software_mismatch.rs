@@ -1,13 +1,14 @@
 //! Members whose interpreters do not go together ([`crate::nccl::stack`]). A node knows what a
-//! job's interpreter has only once it has made itself ready to run it; so this is judged when all
-//! members of a generation are ready and none is started.
+//! job's interpreter has only when it is ready to run the job. So this is judged when all members
+//! of a generation are ready and none is started.
 //!
-//! A job that refuses a mixture has such a generation broken before it starts. What its members
-//! have is remembered, and placement goes by it: each generation that is refused teaches something,
-//! so that the last is of nodes that go together, or there are too few. It is forgotten when a
-//! node's agent starts anew, when a user scales the job, when what then trains turns out to be
-//! alike, and after a while if the job waits for nodes: one that waits may as well look again, one
-//! that trains is not disturbed for it. Any other job is started with a warning.
+//! If the job refuses a mixture, such a generation is broken before it starts. The job remembers
+//! what its members had, and placement uses that. Each refused generation adds knowledge, until the
+//! nodes of one go together or there are too few. The knowledge is forgotten when a node's agent
+//! starts anew, when a user scales the job, or when the node turns out to match a generation that
+//! starts. A job that waits for nodes also forgets it after a while, because it may as well look
+//! again. A job that trains is not disturbed for that. A job that does not refuse a mixture starts
+//! with a warning.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,11 +28,11 @@ use crate::{
     time::Timestamp,
 };
 
-/// Nodes of which one job remembers it; the oldest are forgotten, and asked again. 1,024 of about
-/// 120 bytes, where a whole large job is refused.
+/// How many nodes' software one job remembers. The oldest entries are forgotten, and those nodes
+/// are asked again. 1,024 entries of about 120 bytes suffice if a whole large job is refused.
 const KNOWN_MAX: usize = 1_024;
-/// How long a job that waits for nodes goes by what it remembers. Each look is a generation and a
-/// receipt, and `muster scale` is quicker.
+/// How long a waiting job trusts what it remembers. Each new look costs a generation and a receipt,
+/// and `muster scale` makes it look at once.
 const ASK_AGAIN: Duration = Duration::from_secs(300);
 
 impl JobRecord {
@@ -39,8 +40,8 @@ impl JobRecord {
         self.spec.node_mix == NodeMix::Refuse
     }
 
-    /// What is known of its interpreter on this node: by the node's own last word, else from
-    /// memory.
+    /// What is known of the job's interpreter on this node: the node's own last report, or else the
+    /// job's memory.
     pub(crate) fn stack_on(&self, node: &Node) -> Stack {
         if !self.refuses() {
             return Stack::default();
@@ -64,7 +65,7 @@ impl JobRecord {
         said.or_else(known).cloned().unwrap_or_default()
     }
 
-    /// When a job that waits for nodes forgets the first of what it remembers.
+    /// When a job that waits for nodes forgets its oldest entry.
     pub(crate) fn asks_again_at(&self) -> Option<Timestamp> {
         self.stacks.values().map(|known| known.at + ASK_AGAIN).min()
     }
@@ -75,7 +76,7 @@ impl JobRecord {
 }
 
 impl JobTurn<'_> {
-    /// The members and what their nodes say they have.
+    /// The members, and what their nodes report of the interpreter.
     fn bearers<'a>(
         &'a self,
         job: &'a JobRecord,
@@ -93,8 +94,8 @@ impl JobTurn<'_> {
             .collect()
     }
 
-    /// Members of the generation being formed that do not go with the others, where the job refuses
-    /// that; none before all are ready.
+    /// Members of the generation being formed that do not go with the others, if the job refuses
+    /// that. There are none before all members are ready.
     pub(crate) fn mismatched(&self) -> Vec<Evidence> {
         let job = &*self.job;
         let forming = job.current.as_ref().filter(|g| !g.started && job.refuses());
@@ -117,7 +118,8 @@ impl JobTurn<'_> {
             .collect()
     }
 
-    /// Remembers what the members of a refused generation have: their runs are forgotten soon.
+    /// Remembers what the members of a refused generation have, because their runs are soon
+    /// forgotten.
     pub(crate) fn note_stacks(&mut self, evidence: &[Evidence]) {
         let job = &*self.job;
         let Some(generation) = &job.current else {
@@ -156,8 +158,8 @@ impl JobTurn<'_> {
         }
     }
 
-    /// What the generation about to start is made of, for its event. Warns of what differs, and
-    /// forgets of whom goes with it.
+    /// Describes the software of the generation about to start, for its event. Warns of
+    /// differences, and forgets the remembered nodes that go with it.
     pub(crate) fn know_stacks(&mut self) -> String {
         let job = &*self.job;
         let Some(generation) = &job.current else {
@@ -165,7 +167,7 @@ impl JobTurn<'_> {
         };
         let (bearers, gpus) = (self.bearers(job, generation), job.spec.gpus_per_node > 0);
         let mismatches = stack::mismatches(&bearers, gpus);
-        // A large job has many members and few stacks.
+        // A large job has many members, but few different stacks.
         let different: BTreeMap<&Stack, Bearer<'_>> = bearers
             .iter()
             .map(|bearer| (bearer.stack, *bearer))

@@ -1,4 +1,5 @@
-//! The brain by hand: a fleet, agents that answer at once, and a clock that tests move.
+//! Tests that drive the brain by hand: a fleet, agents that answer at once, and a clock that the
+//! test moves.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -40,8 +41,7 @@ mod unhealthy;
 
 use agent::{Agent, obey};
 
-/// Agents that do what they are told, at once, and a coordinator that can be restarted from what it
-/// committed.
+/// Agents that obey at once, and a coordinator that can be restarted from what it committed.
 struct Bench {
     fleet: Fleet,
     now: Timestamp,
@@ -123,7 +123,7 @@ impl Bench {
         self.next += 1;
         let session = SessionId(self.next);
         let agent = self.agents.entry(node.into()).or_default();
-        // Of spares it says everything again.
+        // On a new connection the agent reports all its spares again.
         (agent.session, agent.said) = (Some(session), Vec::new());
         if agent.incarnation == 0 {
             agent.incarnation = self.next;
@@ -160,7 +160,7 @@ impl Bench {
         self.obey();
     }
 
-    /// Lets agents do what they are told until nothing changes.
+    /// Lets agents obey until nothing changes.
     fn obey(&mut self) {
         for _ in 0..50 {
             let mut quiet = true;
@@ -265,7 +265,7 @@ impl Bench {
         generation.members.iter().map(|m| m.node.as_str()).collect()
     }
 
-    /// A rank of the current generation ends; its node's torchrun follows.
+    /// A rank of the current generation ends, and so does its node's torchrun.
     fn rank_exits(&mut self, job: &str, rank: u32, exit: Exit, error: Option<&str>) {
         let generation = self.job(job).current.clone().unwrap();
         self.rank_of_exits(job, &generation, rank, exit, error);
@@ -332,7 +332,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const PEER: Option<&str> =
     Some("RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1");
 
-/// Submits a job of one node and lets its worker fail until the third failure is due.
+/// Submits a job of one node and lets its worker fail twice. The third failure is up to the caller.
 fn fails_twice(bench: &mut Bench, name: &str) {
     bench.submit(name, document(1, 1, 1));
     for _ in 0..2 {

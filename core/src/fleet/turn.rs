@@ -1,8 +1,8 @@
-//! One turn of the fleet: take the input as a fact, judge silence, settle every job that may be
-//! affected, say what changed.
+//! One turn of the fleet. It takes the input as a fact, judges silence, settles every job that may
+//! be affected, and returns what changed.
 //!
-//! Facts are applied first and judged afterwards, so the order in which messages of one burst
-//! arrive does not matter.
+//! Facts are applied first and judged afterwards, so the order of messages within one burst does
+//! not matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,30 +35,30 @@ pub struct Fleet {
     pub(crate) term: Term,
     pub(crate) jobs: BTreeMap<JobUid, JobRecord>,
     pub(crate) names: BTreeMap<JobName, JobUid>,
-    /// Jobs that are not over, or of which something may still run.
+    /// Jobs that are not over, or that may still have a live process.
     pub(crate) active: BTreeSet<JobUid>,
-    /// What is known of a job and need not survive a restart.
+    /// What is known of each job and need not survive a restart.
     pub(crate) live: BTreeMap<JobUid, Live>,
-    /// The earliest moment at which a job is to be looked at without any news.
+    /// The earliest moment at which a job must be looked at without news.
     pub(crate) jobs_wake: Option<Timestamp>,
     pub(crate) nodes: Registry,
-    /// Nodes whose record says so.
+    /// Nodes whose record has a halt.
     pub(crate) halted: BTreeSet<NodeName>,
     /// When to look again for nodes to forget.
     pub(crate) forget_at: Timestamp,
-    /// Many nodes fell silent at once.
+    /// The brake for mass losses, while it is on.
     pub(crate) brake: Option<Brake>,
     pub(crate) objects: Objects,
     pub(crate) tombstones: Vec<Tombstone>,
     pub(crate) presence: Presence,
     pub(crate) last_event: u64,
-    /// It has not turned yet.
+    /// There was no turn yet.
     pub(crate) fresh: bool,
 }
 
 impl Fleet {
-    /// The fleet as stored, under a new term. While it listens ([`Policy::listen_for`]), silence
-    /// means nothing.
+    /// The fleet as stored, under a new term. While the coordinator listens
+    /// ([`Policy::listen_for`]), silence means nothing.
     pub fn new(policy: Policy, term: Term, stored: Stored, now: Timestamp) -> Self {
         let mut nodes = Registry::default();
         let mut halted = BTreeSet::new();
@@ -121,14 +121,14 @@ impl Fleet {
         self.turn_all(now, [input])
     }
 
-    /// Takes all of a burst, in order, and decides once: a thousand nodes that answer at the same
-    /// time cost one decision and one commit. At most one of the inputs may be a request, and it
-    /// must be the last, so that its answer tells of the job as it left it.
+    /// Takes all inputs of a burst, in order, and decides once. So a thousand nodes that answer at
+    /// the same time cost one decision and one commit. At most one of the inputs may be a request,
+    /// and it must be the last, so that its answer describes the job as the request left it.
     pub fn turn_all(&mut self, now: Timestamp, inputs: impl IntoIterator<Item = Input>) -> Turn {
         let mut scratch = Scratch::new(now);
         self.presence
             .turn_begins(now, &self.policy, &mut self.nodes);
-        // Timers are not stored: the first turn looks at every job.
+        // Timers are not stored, so the first turn looks at every job.
         scratch.capacity = std::mem::take(&mut self.fresh);
         for input in inputs {
             self.apply(input, &mut scratch);

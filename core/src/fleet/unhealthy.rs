@@ -1,8 +1,8 @@
-//! What a node's own verdict on its hardware means for jobs: who may not go there, who cannot stay,
-//! who should leave when it is convenient.
+//! What a node's own verdict on its hardware means for jobs: which members must leave, which should
+//! leave at a good moment, and where no new work may go.
 //!
-//! The verdict is the agent's ([`crate::health`]); nothing is judged anew here. It says nothing of
-//! a job's fault, and a node that is well again is used again.
+//! The agent makes the verdict ([`crate::health`]), and nothing is judged anew here. The verdict
+//! says nothing about a job's fault. A node that is healthy again is used again.
 
 use crate::{
     fleet::{job_turn::JobTurn, members::Member, registry::Node, scratch::Scratch},
@@ -12,8 +12,8 @@ use crate::{
     run::RunId,
 };
 
-/// The gravest finding about what this member was given: its GPUs, or its node. A member without
-/// GPUs stays while its processes do.
+/// The gravest finding about the GPUs of this member and about its node. A member without GPUs
+/// stays as long as its processes do.
 fn concerns<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> {
     let report = &node.report;
     let given = member.gpus.iter().map(|uuid| {
@@ -26,12 +26,12 @@ fn concerns<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> {
         .max_by_key(|finding| finding.severity)
 }
 
-/// Why this member cannot go on, or must not.
+/// The finding because of which this member cannot go on, or must not.
 pub(crate) fn fails<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> {
     concerns(node, member).filter(|finding| finding.severity >= Severity::FailNow)
 }
 
-/// Why nothing new may be placed on the node, if so.
+/// Why nothing new may be placed on the node, if that is so.
 pub(crate) fn withheld(node: &Node) -> Option<String> {
     let finding = node
         .report
@@ -41,7 +41,7 @@ pub(crate) fn withheld(node: &Node) -> Option<String> {
     Some(format!("unhealthy ({}: {})", finding.check, finding.reason))
 }
 
-/// What keeps work away from something.
+/// The findings that keep work away from a GPU or the node.
 fn grave(health: &Health) -> impl Iterator<Item = &Finding> {
     health
         .findings
@@ -49,8 +49,8 @@ fn grave(health: &Health) -> impl Iterator<Item = &Finding> {
         .filter(|finding| finding.severity >= Severity::Drain)
 }
 
-/// Says what keeps work away from a node that did not before its last report, or that nothing
-/// does any more: one event a report.
+/// Writes one event per report if something new keeps work away from a node, or if nothing does any
+/// more.
 pub(crate) fn tell_health(node: &Node, before: &Health, out: &mut Scratch) {
     let name = &node.record.name;
     let known = |finding: &&Finding| {
@@ -86,8 +86,7 @@ pub(crate) fn tell_health(node: &Node, before: &Health, out: &mut Scratch) {
 }
 
 impl JobTurn<'_> {
-    /// What is left of a job on a node that can be asked, and nothing kills: what is to be said of
-    /// it.
+    /// The sentence about workers of this job that cannot be killed, on a node that can be asked.
     pub(crate) fn unkillable(&self) -> Option<String> {
         self.job.unproven_generations().find_map(|generation| {
             let run = RunId {
@@ -113,7 +112,7 @@ impl JobTurn<'_> {
         })
     }
 
-    /// A member whose machine will be taken away, and what is said of that.
+    /// A member whose machine will be taken away, and the notice that says so.
     pub(crate) fn leaving(&self) -> Option<(&NodeName, &str)> {
         self.job
             .current
@@ -122,8 +121,8 @@ impl JobTurn<'_> {
             .iter()
             .find_map(|member| {
                 let findings = &self.nodes.get(&member.node)?.report.health.findings;
-                // Where an operator's rules make less of it the node still takes work, and a job
-                // that left would come back.
+                // If an operator's rules make the notice less severe, the node still takes work,
+                // and a job that left would come back.
                 let notice = findings
                     .iter()
                     .find(|f| f.check == TERMINATION_NOTICE && f.severity >= Severity::Drain)?;

@@ -1,5 +1,4 @@
-//! What users see of jobs and nodes: values made from the fleet's state, with every number filled
-//! in.
+//! What users see of jobs and nodes: values made from the fleet's state, complete with all numbers.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -35,7 +34,7 @@ pub struct JobView {
 pub struct MemberView {
     pub node: NodeName,
     pub node_rank: u32,
-    /// `None` while its node has not been heard.
+    /// `None` as long as its node has not been heard.
     pub phase: Option<RunPhase>,
     pub lane: LaneReport,
     pub stack: Stack,
@@ -48,7 +47,7 @@ pub struct RankView {
     pub node: NodeName,
     pub pid: u32,
     pub exit: Option<Exit>,
-    /// Others of its world have entered the process group and this one has not: they wait for it.
+    /// Other ranks have entered the process group and wait for this one.
     pub joining: bool,
     pub first_step: Option<u64>,
     pub last_step: Option<u64>,
@@ -63,7 +62,7 @@ pub struct NodeView {
     pub slots_free: u32,
     pub last_heard: Option<Timestamp>,
     pub runs: Vec<(RunId, Option<JobName>, RunPhase)>,
-    /// What is unusual about its place in the fleet, one sentence each.
+    /// What is unusual about the node's place in the fleet, one sentence each.
     pub conditions: Vec<String>,
 }
 
@@ -85,7 +84,7 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
     for (node_rank, (node, report)) in
         generation::reports(nodes, &record.uid, generation).enumerate()
     {
-        // A node forgets a run whose death is noted; how it ended is kept.
+        // A node forgets a run when its death is noted. The job keeps how the run ended.
         let known = report
             .map(MemberEnd::from)
             .or_else(|| generation.ends.get(node).cloned());
@@ -106,7 +105,8 @@ pub(crate) fn job(record: &JobRecord, nodes: &Registry) -> JobView {
         });
         view.ranks
             .extend(ranks.into_iter().map(|rank| rank_view(node, rank)));
-        // Only the node that serves the store knows, and only of backends that name their ranks.
+        // Only the node that serves the TCPStore knows this, and only for backends that name their
+        // ranks.
         let incomplete =
             report.filter(|run| run.all_joined_at.is_none() && !run.joined_ranks.is_empty());
         joined = joined.or(incomplete.map(|run| &run.joined_ranks[..]));

@@ -102,7 +102,7 @@ fn gpus_are_given_whole_and_in_order() {
     assert_eq!(members[0].gpus, ["GPU-1", "GPU-3"]);
 }
 
-/// Nodes of these kinds, named a, b, ...
+/// Nodes of these kinds, named a, b and so on.
 fn kinds(models: &[&str]) -> Vec<Candidate<'static>> {
     let named = models
         .iter()
@@ -181,11 +181,12 @@ fn of_nodes_without_gpus_the_fullest_is_taken() {
     assert_eq!(names(place(&nodes, Need { wanted: 2, ..NEED })), ["b", "c"]);
 }
 
-/// What a node may be like, each with and without a reason not to take it.
+/// The facts of one node. Each may be a reason not to take it, or not.
 #[derive(Clone, Debug)]
 struct Facts {
     liveness: Liveness,
-    /// One of these is a reason: not connected, cordoned, halted, avoided. Most nodes have none.
+    /// The reason against the node, as a number: not connected, cordoned, halted or avoided. Most
+    /// nodes have none.
     trouble: Option<u8>,
     shunned: bool,
     slots_free: u32,
@@ -249,8 +250,8 @@ fn candidate(number: usize, facts: &Facts) -> Candidate<'static> {
 }
 
 proptest! {
-    /// The oracle re-derives who can be taken and sorts all of them; a gang is exactly its head,
-    /// and a refusal is unavoidable.
+    /// The oracle re-derives which nodes can be taken, and sorts all of them. A gang must be
+    /// exactly the head of that list, and a refusal must be unavoidable.
     #[test]
     fn gangs_are_the_best_there_is_and_refusals_true(
         facts in prop::collection::vec(facts(), 0..12), min in 1u32..6, extra in 0u32..4, gpus_per_node in 0u32..5,
@@ -274,8 +275,8 @@ proptest! {
             }
             Placement::Gang(members) => {
                 prop_assert!(usable.len() as u32 >= min);
-                // In a gang: survivors in their old order, then the fullest nodes. Into a gang: the
-                // same, but shunned nodes come last.
+                // Order within a gang: survivors in their old order, then the fullest nodes. The
+                // choice for a gang uses the same order, but shunned nodes come last.
                 let place = |node: &Candidate<'_>| {
                     (node.node_rank.is_none(), node.node_rank, node.gpus_free.len(), node.slots_free, node.node.clone())
                 };

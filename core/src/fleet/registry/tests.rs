@@ -186,7 +186,7 @@ fn a_fleet_that_shrinks_is_judged_by_its_quicker_heartbeat_at_once() {
     assert_eq!(registry.present(), HEARTBEAT_STEP, "it was not counted");
 }
 
-/// The index says what a look at everybody says, whatever happens in whatever order.
+/// The index gives the same answer as a look at all nodes, whatever happens, in any order.
 #[test]
 fn the_next_verdict_is_the_earliest_of_all() {
     let policy = Policy::default();

@@ -1,4 +1,4 @@
-//! An agent that does what it is told, at once.
+//! An agent of the tests, which obeys at once.
 
 use super::*;
 use crate::run::{DesiredRun, Endpoint, SpareState, Target};
@@ -11,23 +11,23 @@ pub(super) struct Agent {
     pub(super) boot: u32,
     pub(super) epoch: NodeEpoch,
     pub(super) seen: BTreeMap<JobUid, Obeyed>,
-    /// Takes orders, but gets nothing done and says nothing new.
+    /// The agent takes orders, but does nothing and reports nothing new.
     pub(super) frozen: bool,
-    /// What its interpreter has, said once a run is ready.
+    /// What its interpreter has. The agent reports this when a run is ready.
     pub(super) stack: Stack,
-    /// 0: it is started anew when it dials.
+    /// The agent's incarnation. 0 means that the agent starts anew when it connects.
     pub(super) incarnation: u64,
-    /// Jobs it is to have a launcher ready for, and what it has said of them.
+    /// Jobs for which it should have a launcher ready, and what it has reported about them.
     pub(super) asked: Vec<JobUid>,
     pub(super) said: Vec<SpareReport>,
-    /// Its imports take for ever.
+    /// Its imports never end.
     pub(super) imports: bool,
-    /// What it says of jobs it is asked to get ready for.
+    /// Why it refuses to get ready for jobs, if it does.
     pub(super) refuses: Option<String>,
 }
 
 impl Agent {
-    /// What it says of its launchers, if that is new.
+    /// What it reports about its launchers, if that is new.
     pub(super) fn spares(&mut self) -> Option<Vec<SpareReport>> {
         let state = || {
             self.refuses
@@ -48,7 +48,7 @@ impl Agent {
     }
 }
 
-/// `imports`: launchers that are started take for ever to import.
+/// `imports`: the imports of a starting launcher never end.
 pub(super) fn obey(
     runs: &mut BTreeMap<RunId, RunReport>,
     desired: DesiredRun,

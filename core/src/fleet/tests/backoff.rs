@@ -1,9 +1,9 @@
-//! Which restarts wait: those after generations that made no progress.
+//! Which restarts wait: the restarts of generations that made no progress.
 
 use super::*;
 use crate::spec::RestartPolicyDocument;
 
-/// Steps to `step` within ten seconds, then a rank fails. How long the restart waits.
+/// Trains up to `step` within ten seconds, then a rank fails. Returns how long the restart waits.
 fn trains_and_fails(bench: &mut Bench, step: Option<u64>, lasts: Duration) -> Duration {
     assert_eq!(
         bench.job("digits").phase,
@@ -14,7 +14,7 @@ fn trains_and_fails(bench: &mut Bench, step: Option<u64>, lasts: Duration) -> Du
     bench.pass(lasts);
     step.into_iter().for_each(|step| bench.step("digits", step));
     bench.rank_exits("digits", 0, Exit::Code(1), Some("ValueError: no"));
-    // The coalesce window.
+    // This is longer than the coalesce window.
     bench.pass(Duration::from_millis(100));
     let wait = bench.job("digits").not_before.map_or(Duration::ZERO, |at| {
         at.since(bench.now) + Duration::from_millis(50)

@@ -1,4 +1,4 @@
-//! What of one burst is judged at once, and what waits for more.
+//! Which evidence of a burst is judged at once, and which waits for more.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn who_was_killed_from_outside_is_replaced_without_waiting_for_more() {
         2,
         "no time has passed"
     );
-    // What its peers say of it comes later, and belongs on the receipt all the same.
+    // What its peers report arrives later, and still belongs on the receipt.
     bench.rank_of_exits("digits", &broken, 0, Exit::Code(1), PEER);
     bench.rank_of_exits("digits", &broken, 2, Exit::Signal(9), None);
     busy(&mut bench, false);

@@ -1,4 +1,4 @@
-//! Jobs whose workers stop by themselves, and agents of other versions: time moved by hand.
+//! Jobs whose workers stop by themselves, and agents of other versions.
 
 use super::*;
 use crate::{fleet::capacity, protocol};
@@ -8,7 +8,8 @@ fn slots_free(bench: &Bench, node: &str) -> u32 {
     capacity::slots_free(&fleet.nodes.nodes[&node.into()], &fleet.jobs, None)
 }
 
-/// Silent after 10 s, gone 5 s later, and known to be gone after 1.02 x 15 s + 10 s = 25.3 s.
+/// The workers stop after 10 s of silence, and are gone 5 s later. The coordinator knows that after
+/// 1.02 x 15 s + 10 s = 25.3 s.
 fn fenced(nodes: i64) -> SpecDocument {
     SpecDocument {
         fence_after: Some("10s".into()),
@@ -23,7 +24,7 @@ fn falls_silent(bench: &mut Bench, node: &str) {
     (agent.frozen, agent.session) = (true, None);
 }
 
-/// The agent is back; its runner has closed the fence meanwhile.
+/// The agent is back. Its runner has stopped the workers meanwhile.
 fn comes_back_fenced(bench: &mut Bench, node: &str) {
     let now = bench.now;
     let agent = bench.agents.get_mut(&node.into()).unwrap();
@@ -160,7 +161,7 @@ fn a_silent_member_is_not_waited_for_once_it_must_have_stopped() {
         "it cannot go on where it was"
     );
     assert_eq!(job.incidents.last().unwrap().cause, Cause::Fenced);
-    // It had been told to run, and never heard it: now it must not begin any more.
+    // The agent was told to run, and never heard it. Now it must not start any more.
     let agent = bench.agents.get_mut(&"a".into()).unwrap();
     (agent.frozen, agent.runs) = (false, BTreeMap::new());
     bench.connect("a");

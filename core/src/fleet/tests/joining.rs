@@ -1,10 +1,10 @@
-//! Who has entered the process group, and for whom the others wait.
+//! Which ranks have entered the process group, and for which ranks the others wait.
 
 use super::*;
 
 const NOBODY: [u32; 0] = [];
 
-/// The node that serves the store says who has joined.
+/// The node that serves the TCPStore reports which ranks have joined.
 fn seen(bench: &mut Bench, job: &str, joined: &[u32], all: bool) {
     let generation = bench.job(job).current.clone().unwrap();
     let (uid, now) = (bench.job(job).uid.clone(), bench.now);
@@ -36,7 +36,7 @@ fn once_some_have_joined_the_others_are_waited_for() {
     assert_eq!(joining(&bench, "digits"), [1]);
     seen(&mut bench, "digits", &[0, 1, 2], true);
     assert_eq!(joining(&bench, "digits"), NOBODY);
-    // A store that is asked again after all had been there.
+    // The TCPStore is asked again after all ranks had joined.
     seen(&mut bench, "digits", &[0], true);
     assert_eq!(joining(&bench, "digits"), NOBODY);
 }

@@ -1,5 +1,5 @@
-//! Which nodes are known: who is gone slows nobody down, is forgotten in the end, and never while
-//! something of it may run.
+//! Which nodes are known. A node that is gone slows no verdict down. It is forgotten in the end,
+//! but never while something of it may run.
 
 use super::*;
 
@@ -192,7 +192,7 @@ fn a_restarted_coordinator_tells_in_one_event_that_all_are_back() {
         .map(|event| event.message.as_str())
         .collect();
     assert_eq!(told, ["3 nodes are back, all that were there, after 0.0 s"]);
-    // A node to which something has happened is told of by itself.
+    // A node to which something has happened gets an event of its own.
     bench.cut("c");
     bench.connect("c");
     assert!(bench.events.iter().any(|event| event.reason == "NodeReady"

@@ -1,4 +1,4 @@
-//! A job's life: it starts, grows, loses workers and nodes, ends.
+//! The life of a job: it starts, grows, loses workers and nodes, and ends.
 
 use super::*;
 
@@ -88,8 +88,8 @@ fn a_cut_node_whose_peers_die_of_it_is_left_out_at_once() {
         "a node's fault costs the job nothing"
     );
     assert_eq!(job.incidents.last().unwrap().cause, Cause::NodeLost);
-    // It comes back with the old generation still alive: that is stopped, and the world grows
-    // again.
+    // The node comes back with the old generation still alive. That one is stopped, and the job
+    // grows again.
     bench.connect("a");
     bench.pass(6 * SECOND);
     assert_eq!(bench.members("digits"), ["b", "c", "a"]);

@@ -1,10 +1,10 @@
-//! A coordinator that starts again: it listens, adopts what runs, and goes on with what it had
+//! A coordinator that starts again. It listens, adopts what runs, and goes on with what it had
 //! decided.
 
 use super::*;
 
 impl Bench {
-    /// The coordinator dies and starts again from what it committed; sessions break.
+    /// The coordinator dies and starts again from what it committed. All sessions break.
     pub(super) fn restart_coordinator(&mut self) {
         self.term += 1;
         let stored = Stored {
@@ -167,7 +167,8 @@ fn a_coordinator_that_stood_still_for_a_minute_listens_before_it_judges() {
     bench.pass(SECOND);
     let told = bench.events.len();
     bench.now = bench.now + 60 * SECOND;
-    // What piled up meanwhile: every agent has given its session up. Then the timer.
+    // Every agent gave its session up meanwhile. The coordinator reads that first, and then its
+    // timer fires.
     for node in ["a", "b", "c"] {
         let session = bench
             .agents

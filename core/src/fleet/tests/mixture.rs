@@ -1,9 +1,9 @@
-//! Nodes that do not go together: taken with a warning, or not at all, as the job says.
+//! Nodes that do not go together. They are taken with a warning or not at all, as the job asks.
 
 use super::*;
 use crate::node_report::{Gpu, gpu::Driver};
 
-/// The node reports one GPU under a driver for this CUDA.
+/// The node reports one GPU, with a driver for this CUDA version.
 fn reports(bench: &mut Bench, node: &str, cuda: &str) {
     let gpu = Gpu {
         uuid: format!("{node}-0"),

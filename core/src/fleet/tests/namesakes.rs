@@ -1,8 +1,8 @@
-//! A second machine with a node's name, and a node that was really booted anew.
+//! A second machine with a node's name, and a node that really rebooted.
 
 use super::*;
 
-/// A machine claims this name, with nothing on it. Answers with why it is refused, if it is.
+/// An empty machine claims this name. Returns why it is refused, if it is.
 fn claims(bench: &mut Bench, node: &str, boot: &str, uptime: Option<Duration>) -> Option<String> {
     bench.next += 1;
     let report = NodeReport {
@@ -31,7 +31,7 @@ fn claims(bench: &mut Bench, node: &str, boot: &str, uptime: Option<Duration>) -
     })
 }
 
-/// The node's connection breaks, and its workers go on.
+/// The node's connection breaks. Its workers go on.
 fn breaks(bench: &mut Bench, node: &str) {
     let agent = bench.agents.get_mut(&node.into()).unwrap();
     agent.desired = None;
@@ -74,7 +74,7 @@ fn a_second_machine_proves_nothing_dead_after_one_broken_session() {
             .iter()
             .any(|event| event.reason == "SessionRefused" && event.warning)
     );
-    // The first one comes back, and trains on.
+    // The first machine comes back and trains on.
     bench.connect("a");
     bench.pass(10 * SECOND);
     assert_eq!(
@@ -133,8 +133,8 @@ fn a_started_coordinator_goes_by_what_it_has_heard_itself() {
     bench.pass(60 * SECOND);
     bench.restart_coordinator();
     bench.pass(600 * SECOND);
-    // The clock of the coordinator before may have been wrong: how long the node was silent is not
-    // known.
+    // The earlier coordinator's clock may have been wrong, so the length of the node's silence is
+    // not known.
     assert_eq!(
         claims(&mut bench, "a", "another", Some(3_600 * SECOND)),
         None
@@ -150,7 +150,7 @@ fn a_started_coordinator_goes_by_what_it_has_heard_itself() {
 #[test]
 fn what_a_coordinator_finds_after_a_stall_may_be_as_old_as_its_stall() {
     let mut bench = at_work();
-    // The coordinator stands still, and the node is booted anew meanwhile.
+    // The coordinator stands still, and the node reboots meanwhile.
     bench.now = bench.now + 60 * SECOND;
     let session = bench.agents[&"a".into()].session.unwrap();
     bench.input(Input::Heartbeat { session });
@@ -163,7 +163,7 @@ fn what_a_coordinator_finds_after_a_stall_may_be_as_old_as_its_stall() {
 fn a_generation_that_was_opened_on_old_words_proves_nothing() {
     let mut bench = Bench::new(&["a"]);
     let session = bench.agents[&"a".into()].session.unwrap();
-    // The coordinator stands still, and the node is booted anew meanwhile.
+    // The coordinator stands still, and the node reboots meanwhile.
     bench.now = bench.now + 60 * SECOND;
     bench.input(Input::Heartbeat { session });
     bench.agents.get_mut(&"a".into()).unwrap().frozen = true;
@@ -173,7 +173,7 @@ fn a_generation_that_was_opened_on_old_words_proves_nothing() {
     assert_eq!(claims(&mut bench, "a", "another", Some(40 * SECOND)), None);
 }
 
-/// Found by the world (small seed 2000232): its report says only that its runner is gone.
+/// Found by the world (small seed 2000232). The node's report says only that its runner is gone.
 #[test]
 fn a_node_that_was_booted_anew_and_went_again_was_booted_anew() {
     let mut bench = at_work();

@@ -1,4 +1,4 @@
-//! Labels that come from Kubernetes Node objects, in any order with the agents.
+//! Labels that come from Kubernetes Node objects. Objects and agents come in any order.
 
 use super::*;
 use crate::node_report::labels::Labels;
@@ -41,7 +41,7 @@ fn zone(bench: &Bench, node: &str) -> Option<String> {
         .map(|(_, value)| value.to_owned())
 }
 
-/// What the node's agent was told last, if it was told anything new.
+/// The labels that the node's agent was told last, if it was told anything new.
 fn told(bench: &mut Bench, node: &str) -> Option<Labels> {
     bench
         .agents
@@ -142,7 +142,7 @@ fn a_node_without_its_object_keeps_its_labels_until_it_reports_anew() {
         ],
     );
     bench.input(Input::Objects(ObjectNews::Deleted("a".into())));
-    // That of b vanished while nobody looked.
+    // The object of b vanished while the coordinator did not look.
     listed(&mut bench, &[]);
     for node in ["a", "b"] {
         told(&mut bench, node);

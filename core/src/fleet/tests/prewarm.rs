@@ -1,9 +1,9 @@
-//! A job that grows is stopped only once those that join are ready.
+//! A job that grows is stopped only when the joining nodes are ready.
 
 use super::*;
 use crate::fleet::prewarm::PREWARM_MAX;
 
-/// Two train, and a third has come whose imports take their time.
+/// A job trains on two nodes. A third node has come, and its imports take long.
 fn growing(launch: Option<&str>) -> Bench {
     let mut bench = Bench::new(&["b", "c"]);
     bench.submit(

@@ -1,4 +1,4 @@
-//! Histories that the world simulation found, each reduced to what matters.
+//! Histories that the world and the drills found, each reduced to what matters.
 
 use super::*;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     run::{DesiredRun, Target},
 };
 
-/// A node's agent says nothing more, and its connection does not break.
+/// A node's agent falls silent, and its connection does not break.
 fn falls_silent(bench: &mut Bench, node: &str) {
     let agent = bench.agents.get_mut(&node.into()).unwrap();
     (agent.frozen, agent.session) = (true, None);
@@ -16,7 +16,7 @@ fn last_incident(bench: &Bench, job: &str) -> crate::fleet::receipt::Incident {
     bench.job(job).incidents.last().unwrap().clone()
 }
 
-/// Time passes in which this coordinator does nothing at all.
+/// Time passes, and this coordinator does nothing.
 fn stands_still(bench: &mut Bench, time: Duration) {
     bench.now = bench.now + time;
 }
@@ -137,7 +137,7 @@ fn ranks_that_their_own_torchrun_ended_are_victims() {
         );
         bench.input(Input::Runs { session, runs });
     };
-    // The culprit's report comes with a later time than its victim's: it was longer under way.
+    // The culprit's report has a later time than its victim's, because it took longer to arrive.
     ends(&mut bench, "a", (Exit::Code(1), PEER), 40);
     ends(&mut bench, "b", (Exit::Signal(11), None), 20);
     bench.pass(SECOND);
@@ -157,7 +157,7 @@ fn who_was_killed_did_not_fall_first_where_all_times_are_alike() {
             ..document(1, 1, 1)
         },
     );
-    // After a reboot the times of before are all the same to the node's clock.
+    // After a reboot all earlier times are equal to the node's clock.
     let at = bench.now;
     let agent = bench.agents.get_mut(&"a".into()).unwrap();
     let run = agent.runs.values_mut().next().unwrap();
@@ -259,7 +259,7 @@ fn a_coordinator_that_stood_still_blames_nobody_for_giving_it_up() {
     bench.submit("digits", document(2, 2, 3));
     bench.connect("c");
     stands_still(&mut bench, 20 * SECOND);
-    // What piled up: a heartbeat of before, then the end of the stream.
+    // These messages piled up: a heartbeat from before, then the end of the stream.
     let sessions: Vec<SessionId> = bench
         .agents
         .values_mut()
@@ -369,7 +369,7 @@ fn a_node_deleted_and_back_is_told_of_its_work() {
     let held = bench.agents[&"a".into()].runs.clone();
     bench.cut("a");
     bench.request(Request::DeleteNode { node: "a".into() });
-    // At once, so that the deletion is still being gathered.
+    // This comes at once, so that the deletion is still being gathered.
     bench.agents.get_mut(&"a".into()).unwrap().runs = held;
     bench.connect("a");
     assert!(
@@ -479,7 +479,7 @@ fn what_a_node_holds_it_must_stop_whatever_was_recorded() {
     );
 }
 
-/// Found by the drills: a receipt of fifty-six years.
+/// Found by the drills: a receipt that lasted fifty-six years.
 #[test]
 fn a_failure_without_a_moment_began_when_it_was_seen() {
     let mut bench = Bench::new(&["a", "b"]);
@@ -499,7 +499,7 @@ fn a_failure_without_a_moment_began_when_it_was_seen() {
     );
 }
 
-/// Found with strangers' programs: an agent that was restarted knows of a lost runner only what its
+/// Found with other people's programs. A restarted agent knows of a lost runner only what its
 /// journal says.
 #[test]
 fn who_had_trained_did_not_fail_to_start_though_its_node_has_forgotten() {
@@ -524,7 +524,7 @@ fn who_had_trained_did_not_fail_to_start_though_its_node_has_forgotten() {
     );
 }
 
-/// Found by the drills: two of three nodes were cut off and came back one after the other.
+/// Found by the drills. Two of three nodes were cut off and came back one after the other.
 #[test]
 fn who_comes_back_first_does_not_cost_the_others_their_workers() {
     let mut bench = Bench::new(&["a", "b", "c"]);
@@ -551,8 +551,8 @@ fn who_comes_back_first_does_not_cost_the_others_their_workers() {
             "{node} is back"
         );
     }
-    // One that does not come back is waited for as long as a restarted coordinator listens, and no
-    // longer.
+    // The job waits for a node that does not come back as long as a restarted coordinator listens,
+    // and no longer.
     ["a", "b"]
         .iter()
         .for_each(|node| falls_silent(&mut bench, node));
@@ -618,8 +618,8 @@ fn steps_are_shown_and_decide_nothing() {
     assert_eq!(bench.fleet.job_view(&uid).unwrap().last_step, Some(7));
 }
 
-/// Small seed 126293: the coordinator stores a death and dies itself; the agent comes back with
-/// another state directory.
+/// Small seed 126293. The coordinator stores a death and then dies itself. The agent comes back
+/// with another state directory.
 #[test]
 fn a_death_of_which_nobody_can_tell_any_more_ends_its_generation() {
     let mut bench = Bench::new(&["a"]);

@@ -1,4 +1,4 @@
-//! What users and operators ask for, and what nodes are shown and given: each rule once.
+//! What users and operators ask for, and what nodes are shown and given. Each rule is tested once.
 
 use super::*;
 

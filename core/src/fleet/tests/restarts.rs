@@ -1,11 +1,11 @@
-//! What people see of restarts: how many there were, how the last members ended, and a job that
-//! cannot start.
+//! What people see of restarts: their number, how the last members ended, and a job that cannot
+//! start.
 
 use super::*;
 use crate::spec::RestartPolicyDocument;
 
 impl Bench {
-    /// The launcher on this node has made its imports and starts its ranks.
+    /// The launcher on this node has done its imports and starts its ranks.
     fn ranks_start(&mut self, node: &str) {
         let now = self.now;
         let agent = self.agents.get_mut(&node.into()).unwrap();
@@ -136,7 +136,7 @@ fn a_job_that_is_over_still_shows_how_each_rank_ended() {
 fn a_job_cancelled_between_two_generations_shows_the_one_that_ran() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.submit("digits", document(2, 2, 2));
-    // Only node a is left to get ready for the next generation.
+    // Only node a can still get ready for the next generation.
     bench.agents.get_mut(&"b".into()).unwrap().frozen = true;
     bench.rank_exits("digits", 0, Exit::Code(3), Some("ValueError: no"));
     bench.pass(SECOND);
@@ -167,7 +167,7 @@ fn of_a_large_generation_the_culprit_is_always_kept() {
             ..document(300, 300, 300)
         },
     );
-    // All fall in one turn, so that the order of names decides who is taken down first.
+    // All ranks fall in one turn, so the order of names decides which of them are kept.
     let generation = bench.job("digits").current.clone().unwrap();
     let run = generation.run(&bench.job("digits").uid);
     let now = bench.now;

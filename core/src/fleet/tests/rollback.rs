@@ -1,5 +1,5 @@
-//! A store that is an old copy: what proves it, and what becomes of jobs until somebody has said
-//! which is true.
+//! A store that is an old copy: what proves it, and what becomes of jobs until an operator has
+//! decided.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn a_node_that_knows_more_than_the_store_is_left_alone_with_its_jobs() {
         "{refused:?}"
     );
 
-    // Once the operator has accepted it, it is the truth, and no number is given out twice.
+    // Once the operator has accepted the store, it is right, and no number is given out twice.
     (bench.stored_jobs, bench.stored_nodes) = (jobs, nodes);
     bench.restart_coordinator();
     bench.fleet.policy.accept_store = true;
@@ -68,7 +68,7 @@ fn a_generation_of_which_only_ledgers_know_proves_an_old_store() {
     let uid = bench.job("digits").uid.clone();
     assert_eq!(bench.job("digits").last_generation, Generation(2));
 
-    // Both have let go of generation 2 since, and the epochs happen to match.
+    // Both nodes have forgotten generation 2 since, and the node epochs happen to match.
     for node in ["a", "b"] {
         let agent = bench.agents.get_mut(&node.into()).unwrap();
         agent.runs.clear();
@@ -203,8 +203,8 @@ fn a_number_given_out_again_proves_an_old_store() {
     );
     let ran = bench.agents[&"b".into()].runs.clone();
 
-    // The old copy gives number 2 out once more, to a third node, before the one that has it is
-    // heard.
+    // The old copy gives number 2 out again, to a third node. The node that has the first
+    // generation 2 is heard later.
     (bench.stored_jobs, bench.stored_nodes) = (jobs, nodes);
     bench.restart_coordinator();
     bench.connect("c");
@@ -286,7 +286,8 @@ fn an_agent_that_has_obeyed_what_it_has_let_go_of_is_no_stranger() {
 fn nobody_need_know_of_workers_that_were_started_on_another_boot() {
     let mut bench = Bench::new(&["a"]);
     bench.submit("digits", document(1, 1, 1));
-    // It was booted anew and said so; the coordinator ended before it noted what that proves.
+    // The node rebooted and said so. The coordinator ended before it noted the deaths which that
+    // proves.
     let node = bench.stored_nodes.get_mut(&"a".into()).unwrap();
     (node.boot_id, node.epoch) = ("boot-1".into(), NodeEpoch(2));
     bench.restart_coordinator();
@@ -339,7 +340,7 @@ fn what_a_stranger_to_a_generation_knows_does_not_end_it() {
         "it trains on"
     );
 
-    // A member has gone on to what nobody else tells of; and that is an incident.
+    // A member has gone on to a generation that no other node reports. That is an incident.
     bench.agents.get_mut(&"a".into()).unwrap().runs.clear();
     seen(&mut bench, "a", 3);
     let job = bench.job("digits");
@@ -357,7 +358,7 @@ fn what_one_member_knows_ends_nothing_that_a_halted_one_holds_up() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.submit("digits", document(2, 2, 2));
     let uid = bench.job("digits").uid.clone();
-    // Some node's word of generation 2 was accepted; that coordinator ended before it heard the
+    // A node's report of generation 2 was accepted. That coordinator ended before it heard the
     // member that is still halted.
     bench.stored_jobs.get_mut(&uid).unwrap().last_generation = Generation(2);
     bench.stored_nodes.get_mut(&"b".into()).unwrap().halt = Some(Halt {
@@ -387,7 +388,7 @@ fn what_one_member_knows_ends_nothing_that_a_halted_one_holds_up() {
         job.message
     );
 
-    // What a start with --accept-store makes of it.
+    // This is what a start with --accept-store does to the record.
     bench.stored_nodes.get_mut(&"b".into()).unwrap().halt = None;
     bench.restart_coordinator();
     bench.fleet.policy.accept_store = true;
@@ -468,7 +469,7 @@ fn an_agent_that_does_not_know_what_was_started_on_its_boot_is_another() {
         said.message
     );
 
-    // The one that was told comes back, and nothing has happened.
+    // The agent that was told comes back, and nothing has happened.
     let agent = bench.agents.get_mut(&"a".into()).unwrap();
     (agent.runs, agent.epoch) = (runs, epoch);
     bench.connect("a");
@@ -480,7 +481,7 @@ fn an_agent_that_does_not_know_what_was_started_on_its_boot_is_another() {
         job.message
     );
 
-    // After a new boot nothing of it is left, whatever the disk says.
+    // After a reboot none of the workers is left, whatever the disk says.
     let agent = bench.agents.get_mut(&"a".into()).unwrap();
     agent.runs.clear();
     (agent.epoch, agent.boot) = (NodeEpoch(0), 1);

@@ -1,8 +1,8 @@
-//! Interpreters that do not go together: known only when all are ready to start.
+//! Interpreters that do not go together. That is known only when all members are ready to start.
 
 use super::*;
 
-/// Nodes a, b, ... with these releases of torch; empty: it does not say.
+/// Nodes a, b and so on with these releases of torch. A node with an empty release reports none.
 fn with(torch: &[&str]) -> Bench {
     let names: Vec<String> = ('a'..).take(torch.len()).map(String::from).collect();
     let mut bench = Bench::new(&names.iter().map(String::as_str).collect::<Vec<_>>());
@@ -102,7 +102,7 @@ fn a_job_that_refuses_it_goes_on_without_the_mismatched() {
             .all(|node| node.marks.is_empty()),
         "no fault of the node's"
     );
-    // A restarted coordinator knows it still.
+    // A restarted coordinator still knows it.
     bench.restart_coordinator();
     ["a", "b", "c"].iter().for_each(|node| bench.connect(node));
     bench.pass(60 * SECOND);
@@ -113,7 +113,7 @@ fn a_job_that_refuses_it_goes_on_without_the_mismatched() {
         ),
         (vec!["a", "c"], 2)
     );
-    // It is mended, and whoever scales has it asked again.
+    // The node is mended, and a user who scales the job makes it ask again.
     has(&mut bench, "b", "2.15.2");
     let name = bench.job("digits").name.clone();
     bench.request(Request::Scale { name, nodes: 3 });
@@ -166,7 +166,8 @@ fn where_too_few_go_together_it_waits_says_who_and_asks_again() {
 
 #[test]
 fn what_was_learnt_is_put_together() {
-    // The first two cannot, and neither can the second and the third: together they say which can.
+    // The first two nodes do not go together, and neither do the last two. Both facts together say
+    // which nodes do.
     let mut bench = with(&["2.14.0", "2.15.0", "2.14.0"]);
     bench.submit("digits", refusing(2, 2));
     bench.pass(2 * SECOND);
@@ -204,15 +205,15 @@ fn who_trains_stays_and_mismatched_ones_of_whom_the_world_then_consists_are_take
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(32))]
 
-    /// Whatever nodes have and whatever befalls them: a mixture never starts, and in the end the
-    /// job trains if enough go together, undisturbed.
+    /// Whatever nodes have, and whatever happens to them, a mixture never starts. In the end the
+    /// job trains undisturbed if enough nodes go together.
     #[test]
     fn a_mixture_never_starts_and_whoever_can_trains(
         releases in proptest::collection::vec(0u32..4, 1..6),
         (min, more) in (1i64..4, 0i64..3),
         happenings in proptest::collection::vec((0usize..6, 0u32..4, 0u8..5), 0..8),
     ) {
-        // 0: it does not say.
+        // 0: the node does not report its release.
         let release = |number: u32| if number == 0 { String::new() } else { format!("2.{}.0", 12 + number) };
         let said: Vec<String> = releases.iter().map(|number| release(*number)).collect();
         let names: Vec<String> = ('a'..).take(said.len()).map(String::from).collect();
@@ -238,7 +239,7 @@ proptest::proptest! {
                 bench.connect(name);
             }
         }
-        // Long enough to look again at what was remembered of releases that are others by now.
+        // This is long enough to ask again about remembered releases that have changed since.
         bench.pass(700 * SECOND);
         let job = bench.job("digits").clone();
         for generation in job.unproven_generations().chain(&job.history).filter(|generation| generation.started) {
@@ -250,7 +251,7 @@ proptest::proptest! {
         let silent = names.iter().filter(|name| has(name).is_empty()).count();
         let most = (1..4).map(|number| names.iter().filter(|name| has(name) == release(number)).count()).max().unwrap_or(0);
         let (trains, waits) = (job.phase == Phase::Running, job.reason == Reason::BelowMinimum);
-        // One that trains already is not ended for what its nodes have become.
+        // A job that already trains is not ended because of what its nodes have become.
         proptest::prop_assert!(trains || waits && ((silent + most) as i64) < min, "{:?}: {}: {}", job.phase, &job.reason, &job.message);
         let number = job.last_generation;
         bench.pass(400 * SECOND);

@@ -1,4 +1,4 @@
-//! What the verdict of a node on its hardware does to jobs.
+//! What a node's verdict on its hardware does to jobs.
 
 use super::*;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     node_report::Gpu,
 };
 
-/// The node reports two GPUs, and what is wrong with them.
+/// The node reports two GPUs, and these findings.
 fn reports(bench: &mut Bench, node: &str, findings: &[(Subject, Severity)]) {
     let found = |(subject, severity): &(Subject, Severity)| Finding {
         severity: *severity,
@@ -228,8 +228,8 @@ fn a_machine_that_will_be_taken_away_is_left_at_once_with_the_stop_grace() {
         .find(|event| event.reason == "Resizing")
         .unwrap();
     assert!(told.message.starts_with("leaving b"), "{}", told.message);
-    // Below the minimum there is nowhere to go: what still trains is left alone, until somebody
-    // comes.
+    // Below the minimum the job has nowhere to go. Whatever still trains is left alone until
+    // another node comes.
     notice(&mut bench, "c");
     bench.pass(SECOND);
     assert_eq!(bench.members("digits"), ["a", "c"]);

@@ -122,27 +122,21 @@ async fn a_coordinator_that_was_deposed_commits_and_answers_nothing() {
             shutdown.clone(),
         )
         .unwrap();
-        let answer = tokio::spawn({
-            let handle = started.handle.clone();
-            guard.deposed.store(!amid_commit, Ordering::SeqCst);
-            async move { handle.request(submit("one")).await }
-        });
-        if amid_commit {
-            tokio::task::spawn_blocking(move || {
+        guard.deposed.store(!amid_commit, Ordering::SeqCst);
+        let other_takes_over = tokio::task::spawn_blocking(move || {
+            // In the other case a commit would find nobody.
+            if amid_commit {
                 guard.commits.recv().unwrap();
                 guard.deposed.store(true, Ordering::SeqCst);
                 guard.leave.send(true).unwrap();
-            })
-            .await
-            .unwrap();
-        } else {
-            drop(guard); // a commit would find nobody
-        }
-        let refused = answer.await.unwrap().unwrap_err();
+            }
+        });
+        let asked = started.handle.request(submit("one"));
+        let (refused, _) = tokio::join!(asked, other_takes_over);
         let ended = tokio::task::spawn_blocking(|| started.thread.join().unwrap());
         let ended = ended.await.unwrap().unwrap_err();
         assert!(matches!(ended, StoreError::Deposed), "{ended}");
-        assert_eq!(refused, NoAnswer::Ended);
+        assert_eq!(refused, Err(NoAnswer::Ended));
     }
 }
 

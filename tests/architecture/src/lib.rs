@@ -1,7 +1,7 @@
-//! Reading the workspace, for the tests that hold its architecture: its crates from `cargo
-//! metadata`, its sources from disk.
+//! Reads the workspace for the tests that hold its architecture: its crates from `cargo metadata`,
+//! and its sources from disk.
 //!
-//! The rules themselves are in `tests/`, one test each; this only reads.
+//! The rules are in `tests/`, one test each. This crate only reads.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -12,10 +12,10 @@ use std::{
 
 use cargo_metadata::{Metadata, MetadataCommand};
 
-/// The workspace and everything it depends on here, as cargo resolves it from `Cargo.lock`.
+/// The workspace and all its dependencies here, as cargo resolves them from `Cargo.lock`.
 ///
-/// Only this machine's platform: the lock also names crates of other platforms, which no build here
-/// downloads.
+/// It covers only this machine's platform. The lock also names crates of other platforms, and no
+/// build here downloads those.
 pub fn workspace() -> Metadata {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
     let options = ["--offline", "--locked", "--filter-platform", &platform()].map(str::to_owned);
@@ -46,10 +46,10 @@ pub fn root() -> PathBuf {
         .to_owned()
 }
 
-/// One source file of ours.
+/// One source file of this workspace.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// From the workspace's folder, with `/`.
+    /// The path from the workspace's folder, with `/`.
     pub path: String,
     pub text: String,
 }
@@ -58,7 +58,7 @@ pub struct Source {
 pub type Line<'a> = (usize, &'a str);
 
 impl Source {
-    /// A file that is nothing but tests.
+    /// Whether the file holds only tests.
     pub fn is_test(&self) -> bool {
         let parts: Vec<&str> = self.path.split('/').collect();
         let (name, folders) = parts.split_last().expect("a path has a name");
@@ -99,7 +99,7 @@ impl Source {
         self.text.lines().enumerate().map(|(i, line)| (i + 1, line))
     }
 
-    /// Lines before the test module; tests stand last in a file.
+    /// How many lines come before the test module. Tests are last in a file.
     fn tests_begin(&self) -> usize {
         let lines: Vec<&str> = self.text.lines().collect();
         let opens = |at: usize| {
@@ -161,7 +161,7 @@ fn gather(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Panics with all that is wrong and what to do about it.
+/// Panics with everything that is wrong, and what to do about it.
 pub fn expect_none(wrong: &[String], what_to_do: &str) {
     assert!(
         wrong.is_empty(),

@@ -1,4 +1,4 @@
-//! The files of the brain stand on each other: no two of them need each other.
+//! The files of the brain need each other in one direction only: no two of them need each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +70,7 @@ fn graph() -> (Graph, Vec<String>) {
     (graph, wrong)
 }
 
-/// A way from this file back to itself, if there is one.
+/// A chain of uses from this file back to itself, if there is one.
 fn way_back(graph: &Graph, start: &str) -> Option<String> {
     let mut known: BTreeMap<&str, String> = BTreeMap::from([(start, start.to_owned())]);
     let mut next = vec![start];

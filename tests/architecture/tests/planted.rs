@@ -2,8 +2,9 @@
 
 use muster_architecture::{expect_none, workspace};
 
-/// They are behind a feature of core that only the world has a feature for, and neither has it by
-/// default: a build of everything, from which programs are taken, leaves them out.
+/// The mistakes are behind a feature of core. Only the world has a feature that enables it, and
+/// neither is on by default. So a build of everything, from which programs are taken, leaves them
+/// out.
 #[test]
 fn only_the_world_plants_mistakes_and_only_when_told() {
     let metadata = workspace();

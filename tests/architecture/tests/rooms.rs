@@ -1,18 +1,19 @@
-//! Rooms (DESIGN 2): who may depend on whom. What is not in these tables is not allowed.
+//! The rooms (DESIGN 2) and their allowed dependencies. A dependency outside these tables is an
+//! error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cargo_metadata::{DependencyKind, Metadata, Package};
 use muster_architecture::{expect_none, root, workspace};
 
-/// Our crates, and which of ours each uses in production. A new line, or a new name in one, is a
-/// decision: say it in ARCHITECTURE.md.
+/// Our crates, and which of ours each uses in production. A new line, or a new name in a line, is a
+/// decision: write it in ARCHITECTURE.md too.
 const ROOMS: [(&str, &[&str]); 17] = [
     ("muster-core", &[]),
     // Conversions between wire and core live beside the messages.
     ("muster-proto", &["muster-core"]),
     ("muster-runtime", &[]),
-    // The one door between processes: it dials and listens for everybody.
+    // It is the only crate that dials and listens.
     ("muster-rpc", &["muster-proto"]),
     ("muster-sealed", &[]),
     ("muster-tcpstore", &[]),
@@ -50,13 +51,13 @@ const ROOMS: [(&str, &[&str]); 17] = [
     ),
     ("muster-world", &["muster-core", "muster-runtime"]),
     ("muster-fake-nvml", &[]),
-    // The agent's probes against machines that are not there.
+    // It runs the agent's probes against machines that do not exist.
     (
         "muster-senses",
         &["muster-agent", "muster-core", "muster-fake-nvml"],
     ),
     ("muster-architecture", &[]),
-    // The agents' real sessions against the real coordinator, as a process.
+    // It runs the agents' real sessions against the real coordinator process.
     (
         "muster-fleetbench",
         &[
@@ -67,7 +68,7 @@ const ROOMS: [(&str, &[&str]); 17] = [
             "muster-runtime",
         ],
     ),
-    // Every decoder, fed with what nobody meant to write.
+    // It feeds every decoder with bytes that no program meant to write.
     (
         "muster-damage",
         &[
@@ -83,7 +84,7 @@ const ROOMS: [(&str, &[&str]); 17] = [
     ("muster-drills", &[]),
 ];
 
-/// What a room must never pull in, directly or through others, and why.
+/// Crates that a room must never pull in, directly or through others, and why.
 const NEVER: [(&str, &[&str], &str); 6] = [
     (
         "muster-core",
@@ -124,7 +125,7 @@ const NEVER: [(&str, &[&str], &str); 6] = [
     ),
 ];
 
-/// Clients of Kubernetes and what comes with them.
+/// Clients of Kubernetes and their own crates.
 const KUBERNETES: [&str; 4] = ["kube", "kube-client", "kube-runtime", "k8s-openapi"];
 
 fn ours(metadata: &Metadata) -> BTreeMap<String, &Package> {
@@ -188,7 +189,7 @@ fn dependencies_point_one_way() {
     );
 }
 
-/// A test that needs another room of ours is a test of both: it belongs to `tests/`.
+/// A test that needs another of our rooms tests both, so it belongs in `tests/`.
 #[test]
 fn unit_tests_stay_in_their_room() {
     let metadata = workspace();
@@ -273,7 +274,7 @@ fn some_things_are_never_pulled_in() {
     );
 }
 
-/// Rights in a cluster are the coordinator's alone.
+/// Only the coordinator has rights in a cluster.
 #[test]
 fn one_room_speaks_with_an_api_server() {
     let metadata = workspace();

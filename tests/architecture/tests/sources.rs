@@ -2,10 +2,10 @@
 
 use muster_architecture::{Source, expect_none, sources};
 
-/// When to look for the second concept in a file.
+/// From this length on a file probably has a second concept.
 const LINES_MAX: usize = 600;
-/// Files that are longer, and how long they may be. Only ever shorter: whoever splits one takes it
-/// off, nobody puts one on.
+/// Longer files, and how long each may be. These numbers only fall. A file that was split leaves
+/// the list, and no file joins it.
 const LONG: [(&str, usize); 10] = [
     ("agent/src/config.rs", 626),
     ("agent/tcpstore/src/table/tests.rs", 775),
@@ -118,7 +118,7 @@ fn names_say_something() {
     );
 }
 
-/// The type or module a line declares, if any. An indented `type` belongs to somebody else's trait.
+/// The type or module that a line declares, if any. An indented `type` belongs to a foreign trait.
 fn declared(line: &str) -> Option<&str> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let at = words.iter().position(|word| {
@@ -174,7 +174,8 @@ fn modules_introduce_themselves() {
 fn tests_never_sleep() {
     let mut wrong = Vec::new();
     for source in sources() {
-        // On a paused clock a sleep takes no time. Python's is in a worker that has to be busy.
+        // On a paused clock a sleep takes no time. Python's sleeps are in workers that must be
+        // busy.
         let paused = source.text.contains("start_paused = true");
         let sleeps =
             |line: &str| line.contains("sleep(") && !line.contains("time.sleep(") && !paused;
@@ -193,7 +194,7 @@ fn tests_never_sleep() {
     );
 }
 
-/// `token` where no longer name ends in it.
+/// Finds `token` where it is not the end of a longer name, and returns what follows it.
 fn mentions<'a>(line: &'a str, token: &str) -> Option<&'a str> {
     line.match_indices(token).find_map(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -257,8 +258,8 @@ fn the_coordinator_starts_no_process() {
     );
 }
 
-/// Transport security has one place on each side only as long as nobody opens a connection or a
-/// port of gRPC by hand. Tests that listen for something else, or that forward bytes, may.
+/// TLS has one place on each side, as long as no other crate opens a connection or port of gRPC by
+/// hand. Tests that listen for something else, or that forward bytes, may do so.
 #[test]
 fn one_room_dials_and_listens() {
     const BY_HAND: [&str; 4] = [
@@ -299,8 +300,8 @@ fn one_room_dials_and_listens() {
 
 #[test]
 fn unsafe_code_has_one_place() {
-    // System calls of the runner, adjtimex, calls into libnvidia-ml, and the library that stands in
-    // for it.
+    // The places: system calls of the runner, adjtimex, calls into libnvidia-ml, and the library
+    // that stands in for it.
     const PLACES: [&str; 4] = [
         "agent/runner/src/bin/muster-runner/sys.rs",
         "agent/src/probe/kernel_clock.rs",

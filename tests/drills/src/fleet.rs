@@ -1,6 +1,6 @@
-//! A small fleet of the real daemons with a stand-in for torch: every agent in a network namespace
-//! of its own, reaching the coordinator through a [`Relay`] only. Cheap enough to have many at a
-//! time.
+//! A small fleet of the real daemons, with a stand-in for torch. Every agent is in a network
+//! namespace of its own and reaches the coordinator only through a [`Relay`]. Many such fleets can
+//! run at a time.
 
 use std::{
     collections::BTreeSet,
@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 
 use crate::{namespace::Namespace, processes_of, program, relay::Relay, scripts};
 
-/// Longest wait for any state; only a failure waits this long.
+/// The longest wait for any state. Only a failure waits this long.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How often a state is looked at; each look is a process.
+/// How often a state is looked at. Each look starts a process.
 const LOOK: Duration = Duration::from_millis(150);
 
-/// Heartbeats, and after how many missed a node is Suspect and Lost: 1 s and 4 s, far from what a
-/// loaded machine makes of a heartbeat. Those who come back are waited for longer than an agent
-/// ever waits before it dials again, which is 5 s.
+/// The heartbeat, and after how many missed ones a node is Suspect and Lost: 1 s and 4 s. A loaded
+/// machine does not delay heartbeats that far. The coordinator waits for returning nodes longer
+/// than the 5 s that an agent waits at most before it dials again.
 const POLICY: [&str; 14] = [
     "--heartbeat",
     "250ms",
@@ -40,7 +40,7 @@ const POLICY: [&str; 14] = [
     "--storm-failures",
     "100000",
 ];
-/// After this much silence a node is lost.
+/// After this long a silence a node is lost.
 pub const LOST: Duration = Duration::from_millis(4_000);
 
 pub struct Fleet {
@@ -160,7 +160,7 @@ impl Fleet {
         text(&output.stdout)
     }
 
-    /// A job of the stand-in, with other fields of its spec.
+    /// Submits a job of the stand-in, with other fields of its spec.
     pub fn submit(&self, name: &str, replicas: usize, min: usize, other: Value) {
         let stand_in = scripts().join("stand-in");
         let mut spec = json!({
@@ -195,8 +195,8 @@ impl Fleet {
             .count()
     }
 
-    /// Waits until the job runs on exactly these nodes, in a generation of at least this number,
-    /// and gives its status.
+    /// Waits until the job runs on exactly these nodes, in a generation of at least this number.
+    /// Returns its status.
     pub fn runs_on(&self, job: &str, generation: u64, nodes: &[usize]) -> Value {
         let wanted: BTreeSet<String> = nodes
             .iter()
@@ -218,7 +218,7 @@ impl Fleet {
         )
     }
 
-    /// Waits for an answer, be it a value or `true`.
+    /// Waits for an answer: a value, or `true`.
     pub fn until<T>(&self, what: &str, mut look: impl FnMut(&Fleet) -> T) -> T::Found
     where
         T: Answer,
@@ -237,7 +237,7 @@ impl Fleet {
         }
     }
 
-    /// All that can be told of this fleet, for a failure.
+    /// Everything that this fleet can say about itself, for a failure.
     pub fn story(&self) -> String {
         let tell = |args: &[&str]| {
             let output = self.try_muster(args);
@@ -273,7 +273,7 @@ impl Fleet {
         )
     }
 
-    /// Ends everything as its operator would, and holds it to leaving nothing behind.
+    /// Ends everything as its operator would, and checks that nothing is left behind.
     pub fn end(mut self) {
         if self.coordinator.is_some() {
             for node in &self.nodes {
@@ -295,7 +295,7 @@ impl Fleet {
         assert!(groups.is_empty(), "cgroups left behind: {groups:?}");
     }
 
-    /// Runners, launchers and workers: what lives of this fleet beside its daemons.
+    /// Runners, launchers and workers: the living processes of this fleet that are not its daemons.
     pub fn of_the_jobs(&self) -> Vec<(u32, String)> {
         let daemons: BTreeSet<u32> = self
             .nodes
@@ -320,7 +320,7 @@ impl Fleet {
 impl Drop for Fleet {
     fn drop(&mut self) {
         self.end_daemons();
-        // After a failure only: `end` has seen that nothing is left.
+        // This happens only after a failure: `end` has checked that nothing is left.
         for (pid, _) in processes_of(self.path()) {
             let _ = Pid::from_raw(pid as i32).map(|pid| kill_process(pid, Signal::KILL));
         }
@@ -332,7 +332,7 @@ impl Node {
         self.start_agent_of(&program("muster-agent"), &program("muster-runner"));
     }
 
-    /// Starts this very program as the node's agent.
+    /// Starts this program as the node's agent.
     pub fn start_agent_of(&mut self, agent: &Path, runner: &Path) {
         let ready = self.home.join("ready.json");
         let _ = fs::remove_file(&ready);
@@ -368,12 +368,12 @@ impl Node {
         end(&mut self.agent, Signal::KILL);
     }
 
-    /// As an upgrade does it.
+    /// Ends the agent as an upgrade does.
     pub fn terminate_agent(&mut self) {
         end(&mut self.agent, Signal::TERM);
     }
 
-    /// nsenter executes the agent in its own place.
+    /// The pid of the agent, because nsenter replaces itself by the agent.
     pub fn agent_pid(&self) -> Option<u32> {
         self.agent.as_ref().map(Child::id)
     }
@@ -381,7 +381,7 @@ impl Node {
 
 fn end(child: &mut Option<Child>, signal: Signal) {
     if let Some(mut child) = child.take() {
-        // A stopped one takes no other signal than this before it goes on.
+        // A stopped process takes no other signal than SIGKILL before it goes on.
         let _ = kill_process(Pid::from_child(&child), signal);
         let _ = kill_process(Pid::from_child(&child), Signal::CONT);
         child.wait().expect("it is our child");
@@ -407,7 +407,7 @@ pub fn members(status: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Ranks that have said their first step.
+/// How many ranks have reported a step.
 fn steps(status: &Value) -> usize {
     status["ranks"]
         .as_array()
@@ -417,7 +417,7 @@ fn steps(status: &Value) -> usize {
         .count()
 }
 
-/// Cgroups that runners of this fleet have made: a runner writes down which.
+/// Cgroups that runners of this fleet have made. Each runner writes down its own.
 fn cgroups_of(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let runs = fs::read_dir(dir)

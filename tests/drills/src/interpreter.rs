@@ -1,6 +1,6 @@
-//! An interpreter with packages of a test: a virtual environment whose `site-packages` holds a link
-//! to each entry of that of the interpreter under test, as some installers make it, and beside them
-//! whatever the test brings.
+//! An interpreter with a test's packages: a virtual environment whose `site-packages` links to each
+//! package of the interpreter under test, as some installers do it. The test's own packages are
+//! beside these links.
 
 use std::{
     fs,
@@ -11,12 +11,12 @@ use std::{
 
 use crate::python;
 
-/// Prints the program of the base interpreter, its version, and the folders that its packages are
-/// in, one a line.
+/// Prints the program of the base interpreter, its version, and the folders of its packages, one a
+/// line.
 const PLACES: &str = "import site, sys; print(sys._base_executable, '%d.%d' % sys.version_info[:2], *site.getsitepackages(), sep='\\n')";
 
-/// Makes the environment in `home`, which is not there yet, and gives its program. `packages`: a
-/// folder of modules to be found first.
+/// Makes the environment in `home`, which must not exist yet, and returns its program. `packages`: a
+/// folder of modules that are found first.
 pub fn with_packages(home: &Path, packages: &Path) -> PathBuf {
     let output = Command::new(python())
         .args(["-c", PLACES])

@@ -1,8 +1,8 @@
 //! A local cluster of the real programs, for drills: real coordinator, agents, runners, torchrun
-//! and workers, driven through the real command line, as a user would.
+//! and workers. The real command line drives them, as a user would.
 //!
-//! A drill waits for states, never for time. When it ends, well or not, the cluster is taken down,
-//! and what is still alive of it is a failure of the drill.
+//! A drill waits for states, never for time. When it ends, well or not, the cluster is taken down.
+//! Any process of it that is still alive is a failure of the drill.
 
 use std::{
     collections::BTreeSet,
@@ -28,12 +28,12 @@ pub mod wires;
 /// two cores.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Longest wait for any state; only a failure waits this long. A cold launch imports torch twice in
-/// sequence in every worker group, and one import was seen to take 2 s and 12 s of processor time
-/// on one and the same machine, by the hour of the day.
+/// The longest wait for any state. Only a failure waits this long. In every worker group a cold
+/// launch imports torch twice in sequence. On one machine one import was seen to take 2 s of
+/// processor time at one hour of the day, and 12 s at another.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How often a state is looked at: cheap beside the processes watched.
+/// How often a state is looked at. This is cheap compared with the processes.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub struct Cluster {
@@ -48,7 +48,7 @@ impl Cluster {
         Self::up_with(nodes, &[], &[])
     }
 
-    /// The same with more flags, and variables for the daemons.
+    /// The same with more flags, and with variables for the daemons.
     pub fn up_with(nodes: usize, flags: &[&str], env: &[(&str, &str)]) -> Cluster {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::Builder::new()
@@ -83,7 +83,7 @@ impl Cluster {
         self.folder.path().join(name)
     }
 
-    /// Runs `muster ARGS`, which must succeed, and gives its standard output.
+    /// Runs `muster ARGS`, which must succeed, and returns its standard output.
     pub fn muster<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> String {
         let output = self.try_muster(args);
         assert!(
@@ -150,7 +150,7 @@ impl Cluster {
         self.muster(args);
     }
 
-    /// Waits until the job's status is as wanted, and gives it.
+    /// Waits until the job's status is as wanted, and returns it.
     pub fn wait(&self, job: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let mut last = Value::Null;
         let found = until(|| {
@@ -182,8 +182,8 @@ impl Cluster {
         )
     }
 
-    /// Pids of the launchers from which generations are forked, on all nodes, without the copies of
-    /// them that have more imports.
+    /// Pids of the launchers from which generations are forked, on all nodes. Copies of them that
+    /// have more imports do not count.
     pub fn launchers(&self) -> BTreeSet<u32> {
         let read = |pid: u32, file: &str| {
             String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default())
@@ -212,7 +212,7 @@ impl Cluster {
             .collect()
     }
 
-    /// The modules that launchers have imported because ranks had, all together.
+    /// All modules that any launcher has imported because a rank had imported them.
     pub fn preloaded(&self) -> BTreeSet<String> {
         let read =
             |run: &PathBuf| fs::read_to_string(run.join("preloaded.txt")).unwrap_or_default();
@@ -261,7 +261,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Polls until there is an answer, or patience ends.
+/// Polls until there is an answer, or until the patience ends.
 pub fn until<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -280,19 +280,19 @@ fn is_launcher(run: &Path) -> bool {
         .is_some_and(|name| name.to_string_lossy().contains("-launcher-"))
 }
 
-/// Whether drills are asked for in their long form, as `make drill` does.
+/// Whether the long form of the drills was asked for, as `make drill` does.
 pub fn is_long() -> bool {
     env::var_os("MUSTER_LONG_DRILL").is_some()
 }
 
-/// Whether a process is there, and not only waiting to be counted.
+/// Whether a process exists and is not a zombie.
 pub fn lives(pid: u64) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")
         .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// PIDs by rank.
+/// The pids, by rank.
 pub fn pids(status: &Value) -> Vec<u64> {
     status["ranks"]
         .as_array()
@@ -321,8 +321,8 @@ pub fn kill(pid: u64, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).expect("the process is there");
 }
 
-/// Processes whose command line or environment names this folder: everything a local cluster starts
-/// does.
+/// Processes whose command line or environment names this folder. Everything that a local cluster
+/// starts does so.
 pub fn processes_of(dir: &Path) -> Vec<(u32, String)> {
     let needle = dir.to_str().expect("a UTF-8 path");
     let mut found = Vec::new();
@@ -349,7 +349,7 @@ pub fn processes_of(dir: &Path) -> Vec<(u32, String)> {
     found
 }
 
-/// Where the programs under test are: `MUSTER_BIN_DIR`, as `make test` sets it, or the target
+/// Where the programs under test are: in `MUSTER_BIN_DIR`, which `make test` sets, or in the target
 /// folder of this test.
 pub fn program(name: &str) -> PathBuf {
     let dir = env::var_os("MUSTER_BIN_DIR")

@@ -1,4 +1,4 @@
-//! A network namespace per node, where the machine permits it: whoever is inside reaches nobody but
+//! A network namespace per node, if the machine permits it. A process inside reaches others only
 //! through a relay of the test.
 
 use std::{
@@ -21,7 +21,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// `None`, and a loud line, where none can be made: not root, or no `ip`.
+    /// `None`, with a clear message, if none can be made: the user is not root, or `ip` is missing.
     pub fn make() -> Option<Namespace> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         static LOUD: Once = Once::new();
@@ -52,12 +52,12 @@ impl Namespace {
         command
     }
 
-    /// A port on the loopback inside. Sockets stay in the namespace in which they were made,
-    /// whoever holds them.
+    /// A port on the loopback inside. A socket stays in the namespace where it was made, whatever
+    /// process holds it.
     pub fn listen(&self) -> TcpListener {
         let path = format!("/run/netns/{}", self.name);
-        // A thread of its own: the move is for the calling thread, and there is no way back without
-        // knowing where it was.
+        // This needs a thread of its own, because the move concerns the calling thread, and the way
+        // back needs the name of the old namespace.
         let listening = thread::spawn(move || {
             let namespace = File::open(path).expect("it was made above");
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))

@@ -1,9 +1,9 @@
-//! A way between an agent and the coordinator that the test holds in its hands: each direction is
-//! open, late or shut.
+//! A way between an agent and the coordinator that the test controls. Each direction is open, late
+//! or shut.
 //!
-//! A shut direction takes bytes and keeps them until it is opened, which is what TCP makes of a cut
-//! cable that is mended before a timeout. What it cannot show: lost packets under a connection
-//! (retransmission), and resets by a router. A reset by an end is [`Relay::reset`].
+//! A shut direction accepts bytes and keeps them until it opens. TCP makes the same of a cut cable
+//! that is mended before a timeout. The relay cannot show lost packets under a connection
+//! (retransmission), or resets by a router. [`Relay::reset`] is a reset by an end.
 
 use std::{
     io::{Read, Write},
@@ -47,7 +47,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// From `listener` to `upstream`; up is the direction away from whoever connects.
+    /// Forwards from `listener` to `upstream`. Up is the direction from the caller to `upstream`.
     pub fn start(listener: TcpListener, upstream: SocketAddr) -> Relay {
         let state = State {
             up: Way::Open,
@@ -169,13 +169,13 @@ impl Valve {
                 break;
             }
         }
-        // An end is carried like any byte.
+        // The end of a stream is carried like any byte.
         if self.pass(way) {
             let _ = to.shutdown(Shutdown::Write);
         }
     }
 
-    /// Returns when the next bytes may go on; false: never.
+    /// Returns when the next bytes may go on. `false`: they never may.
     fn pass(&self, way: Direction) -> bool {
         let came = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

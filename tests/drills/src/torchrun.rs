@@ -1,4 +1,4 @@
-//! Plain torchrun without Muster, started as a user would: what the launch lanes are compared with.
+//! Plain torchrun without Muster, started as a user would. The launch lanes are compared with it.
 
 use std::{
     env, fs,
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{python, scripts, until};
 
-/// What Muster passes on of an agent's own environment, so that both sides begin with the same.
+/// The variables that Muster passes on from an agent's environment, so that both sides start alike.
 const PASSED: [&str; 10] = [
     "PATH",
     "HOME",
@@ -31,8 +31,8 @@ pub struct Torchrun {
 }
 
 impl Torchrun {
-    /// Runs `args`, which are torchrun's own, in the folder of the lanes' scripts. `own`: a folder
-    /// to be made, for logs and the verdict.
+    /// Runs torchrun with `args`, in the folder of the lanes' scripts. `own`: a folder that it
+    /// makes, for logs and the verdict.
     pub fn start(own: &Path, args: &[&str], env: &[(&str, &str)]) -> Torchrun {
         Self::start_with(
             Path::new(&python()),
@@ -88,8 +88,8 @@ impl Torchrun {
         }
     }
 
-    /// Waits for its end. Exit code (negative: signal) and message of every rank that failed, by
-    /// local rank.
+    /// Waits for its end. Returns the exit code (negative: a signal) and message of every failed
+    /// rank, by local rank.
     pub fn verdict(mut self) -> Value {
         until(|| self.process.try_wait().expect("it is our child")).expect("plain torchrun ends");
         let text = fs::read_to_string(&self.verdict).expect("plain.py writes its verdict");
@@ -99,7 +99,7 @@ impl Torchrun {
 
 impl Drop for Torchrun {
     fn drop(&mut self) {
-        // Its ranks die with it: torch asks the kernel for that.
+        // Its ranks die with it, because torch asks the kernel for that.
         let _ = (self.process.kill(), self.process.wait());
     }
 }

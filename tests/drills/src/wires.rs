@@ -1,9 +1,9 @@
-//! Nodes joined by real wires: a network namespace each, joined by virtual cables to a switch in
-//! one more, which the test pulls.
+//! Nodes joined by real wires: each is in a network namespace, and a virtual cable joins it to a
+//! switch in another namespace. The test pulls cables.
 //!
-//! Addresses are of 127.0.1.0/24, which the programs take for loopback, as they must until TLS
-//! exists, and which the kernel carries over a cable where it is told so (`route_localnet`). What
-//! is pulled is gone without a word, as with a real cable: TCP repeats itself.
+//! Addresses are from 127.0.1.0/24. The programs take them for loopback, as they must until TLS
+//! exists, and the kernel carries them over a cable where it is told so (`route_localnet`).
+//! Whatever crosses a pulled cable is lost silently, as with a real cable, and TCP repeats it.
 
 use std::{
     path::Path,
@@ -17,7 +17,7 @@ pub struct Wires {
 }
 
 impl Wires {
-    /// A switch with this many ends, the first of them number 1. `None` where that is not
+    /// Builds a switch with this many ends, the first of them number 1. `None` if that is not
     /// permitted.
     pub fn lay(ends: u32) -> Option<Wires> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -51,7 +51,7 @@ impl Wires {
             "for c in all eth0; do echo 1 > /proc/sys/net/ipv4/conf/$c/route_localnet; done";
         ip(&["netns", "add", &name])
             && ip(&["-n", &name, "link", "set", "lo", "up"])
-            // All of 127.0.0.0/8 would stay inside.
+            // Otherwise all of 127.0.0.0/8 would stay inside.
             && ip(&["-n", &name, "addr", "del", "127.0.0.1/8", "dev", "lo"])
             && ip(&["-n", &name, "addr", "add", "127.0.0.1/32", "dev", "lo"])
             && ip(&["-n", &switch, "link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", &name])
@@ -95,7 +95,7 @@ impl Wires {
         ]));
     }
 
-    /// Ends that are isolated hear and reach those that are not, but not each other.
+    /// Isolated ends reach those that are not isolated, but not each other.
     pub fn isolate(&self, end: u32, isolated: bool) {
         let state = if isolated { "on" } else { "off" };
         let kind = ["type", "bridge_slave", "isolated", state];

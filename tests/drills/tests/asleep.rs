@@ -1,5 +1,5 @@
 //! A coordinator that stands still for longer than a node may be silent, as on a laptop with its
-//! lid closed: its agents have given it up by the time it goes on, and nobody is lost for that.
+//! lid closed. Its agents have given it up when it goes on, and no node is lost because of that.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use muster_drills::{
 use rustix::process::Signal;
 use serde_json::json;
 
-/// Longer than a node may be silent before it is lost.
+/// This is longer than a node may be silent before it is lost.
 const ASLEEP: Duration = Duration::from_millis(LOST.as_millis() as u64 + 2_000);
 
 /// A stopped process sees CLOCK_BOOTTIME jump when it goes on, as it would after a suspend.
@@ -25,7 +25,7 @@ fn a_coordinator_that_slept_blames_no_node_for_its_own_absence() {
     });
     let coordinator = fleet.coordinator_pid().unwrap().into();
     kill(coordinator, Signal::STOP);
-    // Nobody's connection outlives it.
+    // No connection outlives the pause.
     fleet.nodes.iter().for_each(|node| node.relay.reset());
     let wakes = Instant::now() + ASLEEP;
     while let Some(left) = wakes.checked_duration_since(Instant::now()) {

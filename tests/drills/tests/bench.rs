@@ -1,4 +1,4 @@
-//! What `make bench` counts, and what it makes of it, checked without a race.
+//! What `make bench` counts and reports, checked without a race.
 
 use std::{path::Path, process::Command};
 

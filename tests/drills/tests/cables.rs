@@ -1,5 +1,5 @@
-//! Real torchrun and gloo over real (virtual) cables, which are pulled: between a node and all
-//! others, and between two ranks alone.
+//! Real torchrun and gloo over real (virtual) cables that the test pulls: between a node and all
+//! others, and between two ranks only.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
 use std::{
@@ -48,7 +48,7 @@ impl Site {
                 "--state-dir",
             ])
             .arg(site.path().join("c"));
-        // Each end is in a network namespace of its own: nobody's kernel tells who the other is.
+        // Each end is in a network namespace of its own, so no kernel can say who the other end is.
         coordinator
             .arg("--accept-unknown-peers")
             .arg("--ready-file")
@@ -188,8 +188,8 @@ fn pulled_cables_cost_the_node_behind_them_and_a_short_cut_between_ranks_costs_n
     assert!(accepted, "{text}");
     let first = site.trains(0, 3);
 
-    // Two ranks cannot reach each other, everybody else can: no step is made, nothing is said, and
-    // nothing is stopped.
+    // Two ranks cannot reach each other, and all others can. No step is made, nothing is reported,
+    // and nothing is stopped.
     site.wires.isolate(1, true);
     site.wires.isolate(2, true);
     let mut before = last_step(&site.status().unwrap());
@@ -207,8 +207,8 @@ fn pulled_cables_cost_the_node_behind_them_and_a_short_cut_between_ranks_costs_n
         "TCP has repeated what was lost"
     );
 
-    // A node's cable is pulled: the others go on without, and its worker is untouched until it is
-    // heard again.
+    // The cable of one node is pulled. The others go on without it, and its worker runs on until
+    // the node is heard again.
     let member = first["ranks"]
         .as_array()
         .unwrap()

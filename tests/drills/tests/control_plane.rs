@@ -1,4 +1,4 @@
-//! Nothing in the control plane matters to a running worker.
+//! No death in the control plane disturbs a running worker.
 
 use muster_drills::{Cluster, last_step, pids, until};
 
@@ -44,7 +44,7 @@ fn coordinator_and_agents_are_killed_and_no_worker_notices() {
         "same workers after the agent's death"
     );
 
-    // Both at once, and the workers end while nobody watches: their end is known afterwards.
+    // Both die at once, and the workers end unwatched. Their end is still known afterwards.
     cluster.muster(["cancel", "job"]);
     cluster.wait("job", "cancelled", |status| status["phase"] == "Cancelled");
 }

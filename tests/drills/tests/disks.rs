@@ -1,4 +1,4 @@
-//! A node's state disk that is slow for longer than a node may be silent: training goes on, and the
+//! A node's state disk that is slow for longer than a node may be silent. Training goes on, and the
 //! node says what is wrong.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -14,12 +14,12 @@ use serde_json::Value;
 
 const LONG: [&str; 4] = ["--steps", "100000", "--delay-ms", "20"];
 
-/// The agent tells how long a write takes after 1, 2, 4, 8 s. A node that has been silent for 5 s
-/// is lost.
+/// The agent reports a slow write after 1, 2, 4 and 8 s. A node that has been silent for 5 s is
+/// lost.
 const BEYOND_LOST_MS: u64 = 8_000;
 
-/// The agent's next write of its ledger waits until this is dropped: to open a pipe for writing
-/// takes a reader.
+/// As long as this lives, the agent's next write of its ledger waits: opening a pipe for writing
+/// needs a reader.
 struct SlowDisk {
     path: PathBuf,
     pipe: File,
@@ -27,12 +27,12 @@ struct SlowDisk {
 
 impl SlowDisk {
     fn of(cluster: &Cluster, node: &str) -> Self {
-        // Where the agent writes its ledger before it gives the file its name.
+        // The agent writes its ledger here, and then renames the file.
         let path = cluster
             .dir
             .join(format!("nodes/{node}/state/.ledger.json.tmp"));
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        // This opens no end of the pipe: it only keeps hold of it.
+        // This opens no end of the pipe, and only keeps the pipe in existence.
         let pipe = rustix::fs::open(&path, OFlags::PATH, Mode::empty()).unwrap();
         Self {
             path,
@@ -43,7 +43,7 @@ impl SlowDisk {
 
 impl Drop for SlowDisk {
     fn drop(&mut self) {
-        // The next attempt to write makes a file.
+        // The next attempt to write makes a regular file.
         let _ = fs::remove_file(&self.path);
         let end = format!("/proc/self/fd/{}", self.pipe.as_raw_fd());
         drop(rustix::fs::open(
@@ -54,7 +54,7 @@ impl Drop for SlowDisk {
     }
 }
 
-/// For how many milliseconds the ledger has been written, by the node's own finding.
+/// For how many milliseconds the ledger has been written, as the node's own finding says.
 fn slow_for(node: &Value) -> Option<u64> {
     let findings = node["status"]["findings"].as_array()?;
     let slow = findings
@@ -74,7 +74,7 @@ fn a_slow_disk_is_a_finding_and_training_goes_on() {
     let before = cluster.trains("job", 1, 2);
     let slow = cluster.node_of(&before, 1);
     let disk = SlowDisk::of(&cluster, &slow);
-    // What a node is told of a new job it writes down first.
+    // A node writes a new job into its ledger first.
     cluster.train("second", "2", &LONG);
     let shown = muster_drills::until(|| {
         let shown = cluster.json(["get", "node", &slow]);

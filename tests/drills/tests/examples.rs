@@ -1,4 +1,4 @@
-//! The examples run unmodified under plain torchrun: resume, checkpoint on SIGTERM, accuracy.
+//! The examples run unchanged under plain torchrun: resume, checkpoint on SIGTERM, accuracy.
 
 use std::{path::Path, process::Command};
 

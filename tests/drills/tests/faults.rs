@@ -1,5 +1,5 @@
-//! Real torchrun and gloo under what the storm does to stand-ins: a launcher and a runner killed, a
-//! worker and an agent stopped.
+//! Real torchrun and gloo under the faults that the storm applies to stand-ins: a launcher and a
+//! runner are killed, a worker and an agent are stopped.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
 use std::fs;
@@ -27,7 +27,7 @@ fn line(pid: u64) -> String {
         .replace('\0', " ")
 }
 
-/// The runner above a worker, and the launcher that is its child.
+/// The runner above a worker, and the launcher that is the runner's child.
 fn above(worker: u64) -> (u64, u64) {
     let mut below = worker;
     loop {
@@ -40,7 +40,7 @@ fn above(worker: u64) -> (u64, u64) {
     }
 }
 
-/// Waits until another generation than `before` trains on all three nodes.
+/// Waits until a generation other than `before` trains on all three nodes.
 fn trains_anew(cluster: &Cluster, before: &Value) -> Value {
     cluster.wait("job", "training in a new generation", |status| {
         let ranks = status["ranks"].as_array().map_or(&[][..], Vec::as_slice);
@@ -61,7 +61,7 @@ fn launchers_runners_workers_and_agents_are_killed_and_stopped_under_real_torchr
     kill(launcher, Signal::KILL);
     now = trains_anew(&cluster, &now);
 
-    // A collective waits for whoever is late: nothing is lost by a stop.
+    // A collective waits for a late rank, so a stop loses nothing.
     let (stopped, step) = (pids(&now)[2], last_step(&now));
     kill(stopped, Signal::STOP);
     until(|| is_stopped(stopped).then_some(())).expect("it stops");
@@ -84,7 +84,8 @@ fn launchers_runners_workers_and_agents_are_killed_and_stopped_under_real_torchr
             "nobody of the generation before lives"
         );
 
-        // Silent for longer than a lost node; its worker is stopped with the others once it hears.
+        // The node is silent for longer than a lost one. Its worker is stopped with the others when
+        // it hears.
         let agent = agent_of(&cluster, &cluster.node_of(&now, 1));
         kill(agent, Signal::STOP);
         cluster.wait("job", "training without the silent node", |status| {

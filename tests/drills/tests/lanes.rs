@@ -1,8 +1,7 @@
-//! The compatibility suite of the launch lanes: each script runs under plain torchrun, started by
-//! this test without Muster, and in the lanes; what it sees of its start, what works in it, and how
-//! it ends are compared. What differs, and may, stands in [`DIFFERENCES`] and [`ENVIRONMENT`] with
-//! its reason, and nowhere else. `core::node::lane` names the interpreters for which this suite has
-//! passed.
+//! The compatibility suite of the launch lanes. This test runs each script under plain torchrun,
+//! without Muster, and in the lanes. It compares what the script sees at its start, what works in
+//! it, and how it ends. Every allowed difference is in [`DIFFERENCES`] or [`ENVIRONMENT`], with its
+//! reason. `core::node::lane` names the interpreters for which this suite has passed.
 
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -21,8 +20,8 @@ const RANKS: [&str; 2] = ["0", "1"];
 const ALL: &[&str] = &LANES;
 const FORK: &[&str] = &["fork"];
 
-/// What a script may see otherwise than under plain torchrun: in which lanes, the field as
-/// `start.py` calls it, and why that is no harm.
+/// What a script may see differently than under plain torchrun: the lanes, the field as `start.py`
+/// calls it, and why the difference does no harm.
 const DIFFERENCES: [(&[&str], &str, &str); 11] = [
     (
         ALL,
@@ -74,7 +73,7 @@ const DIFFERENCES: [(&[&str], &str, &str); 11] = [
     ),
 ];
 
-/// Variables of a rank that are not, or not the same, under plain torchrun.
+/// Variables of a rank that plain torchrun does not set, or sets differently.
 const ENVIRONMENT: [(&str, &str); 12] = [
     ("MASTER_ADDR", "of the store that Muster serves"),
     ("MASTER_PORT", "of the store that Muster serves"),
@@ -105,8 +104,9 @@ const ENVIRONMENT: [(&str, &str); 12] = [
     ("MUSTER_", "Muster's own"),
 ];
 
-/// What a rank that fell because a peer was lost leaves out at its end: its modules' end, which
-/// takes half a second of every re-form. Its threads, exit handlers and files have theirs.
+/// What a rank that fell because a peer was lost leaves out at its end: the end of its modules.
+/// That would take half a second of every re-form. Its threads, exit handlers and files are ended
+/// properly.
 const NO_TEARDOWN: (&[&str], &str, &str) = (FORK, "0.peer lost.txt", "let go of a global\n");
 
 fn submit(
@@ -125,8 +125,8 @@ fn submit(
     let spec = json!({
         "replicas": 1, "procPerNode": 2, "gpusPerNode": 0, "command": command, "args": args, "env": env, "launch": lane,
         "workingDir": scripts().join("lanes"), "restartPolicy": {"maxRestarts": restarts},
-        // Survivors of a broken synchronous world are killed at once; torchrun lets those of its
-        // own node end by themselves.
+        // Survivors of a broken synchronous generation are killed at once. torchrun lets those on
+        // its own node end by themselves.
         "progress": "independent",
     });
     let document = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": name}, "spec": spec});
@@ -147,7 +147,7 @@ fn folder(cluster: &Cluster, name: &str) -> PathBuf {
     folder
 }
 
-/// A file that a script left, in which its folder has the same name for all.
+/// A file that a script left, with the folder's name replaced by the same one for all.
 fn left(folder: &Path, name: &str) -> String {
     let text = fs::read_to_string(folder.join(name))
         .unwrap_or_else(|e| panic!("{name} in {}: {e}", folder.display()));
@@ -168,7 +168,8 @@ fn with_options(cluster: &Cluster) -> PathBuf {
 
 #[test]
 fn a_script_starts_and_ends_in_every_lane_as_under_plain_torchrun() {
-    // A node for each: of many jobs that fail on one node the node is suspected.
+    // Each job has a node of its own, because many jobs that fail on one node make that node
+    // suspicious.
     let cluster = Cluster::up(LANES.len());
     let plain = folder(&cluster, "start-plain");
     let (script, python) = ("start.py", python());
@@ -277,21 +278,21 @@ fn a_script_starts_and_ends_in_every_lane_as_under_plain_torchrun() {
     );
 }
 
-/// Variables that decide the locale, as minimal images and users set them. An empty one is as good
-/// as none.
+/// Variables that decide the locale, as minimal images and users set them. An empty variable counts
+/// as unset.
 const LOCALES: [&[(&str, &str)]; 8] = [
     &[("LANG", "")],
     &[("LANG", "C.UTF-8"), ("LC_ALL", "C")],
     &[("LANG", "C.UTF-8")],
     &[("LANG", "C")],
     &[("LANG", "POSIX")],
-    // Not installed anywhere.
+    // This locale is installed nowhere.
     &[("LANG", "tlh_QO.UTF-8")],
     &[("LANG", ""), ("LC_CTYPE", "POSIX")],
     &[("LANG", ""), ("PYTHONCOERCECLOCALE", "0")],
 ];
 
-/// How many of them are tried where the long form is not asked for: each takes two starts.
+/// How many locales the short form tries. Each takes two starts.
 const LOCALES_IN_SHORT: usize = 2;
 
 #[test]
@@ -350,7 +351,7 @@ fn look(cluster: &Cluster) -> Vec<String> {
         .collect()
 }
 
-/// What one rank saw, flat, without what comes by chance.
+/// What one rank saw, as a flat map, without values that come by chance.
 fn start(folder: &Path, rank: &str, by_chance: &mut Vec<String>) -> serde_json::Map<String, Value> {
     let mut seen: Value = serde_json::from_str(&left(folder, &format!("{rank}.json"))).unwrap();
     let seen = seen.as_object_mut().unwrap();
@@ -375,7 +376,7 @@ fn start(folder: &Path, rank: &str, by_chance: &mut Vec<String>) -> serde_json::
     std::mem::take(seen)
 }
 
-/// What differs and may not.
+/// The differences that are not allowed.
 fn compare(
     lane: &str,
     plain: &serde_json::Map<String, Value>,
@@ -441,9 +442,9 @@ fn names(folder: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// A text without what `stack` and `modules` of [`DIFFERENCES`] speak of: the launcher's frames,
-/// the number of calls before a RecursionError, the list of modules after a crash; and without
-/// addresses.
+/// A text without the parts that `stack` and `modules` of [`DIFFERENCES`] describe: the launcher's
+/// frames, the number of calls before a RecursionError, and the list of modules after a crash.
+/// Addresses are removed too.
 fn without_launcher(text: &str) -> String {
     let mut kept = Vec::new();
     let mut within = false;
@@ -503,7 +504,7 @@ fn a_script_that_counts_its_restarts_counts_them_as_under_plain_torchrun() {
     }
 }
 
-/// The restarts a script was told of at each of its starts; each time under the same run id.
+/// The restart counts that a script was told at each of its starts, always under the same run id.
 fn counts(folder: &Path) -> Vec<u64> {
     let notes: Vec<(u64, String)> = (0..names(folder).len())
         .map(|at| serde_json::from_str(&left(folder, &format!("{at}.json"))).unwrap())
@@ -519,7 +520,7 @@ fn counts(folder: &Path) -> Vec<u64> {
 fn what_scripts_do_works_in_a_fork_and_in_a_fork_with_imports_made_ahead() {
     let cluster = Cluster::up(1);
     let (python, cache) = (python(), cluster.path("inductor"));
-    // The fork compiles; plain torchrun finds what it has compiled, which takes 10 s less.
+    // The fork compiles. Plain torchrun finds the compiled result, which saves 10 s.
     let env = [("TORCHINDUCTOR_CACHE_DIR", cache.to_str().unwrap())];
     let forked = folder(&cluster, "work-fork");
     fs::write(forked.join("again"), "").unwrap();
@@ -540,7 +541,7 @@ fn what_scripts_do_works_in_a_fork_and_in_a_fork_with_imports_made_ahead() {
         &["-m", "work", plain.to_str().unwrap()],
         &env,
     );
-    // Looked for now: a launcher ends soon after its job, and plain torchrun may take longer.
+    // This is checked now: a launcher ends soon after its job, and plain torchrun may take longer.
     let compiler = ["torch._dynamo.convert_frame", "torch._dynamo.eval_frame"];
     let is_there = || {
         compiler

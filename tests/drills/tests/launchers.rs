@@ -1,4 +1,4 @@
-//! One launcher per job and node serves all generations, and none outlives its job.
+//! One launcher per job and node serves all generations, and no launcher outlives its job.
 
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -32,7 +32,7 @@ fn script(name: &str) -> String {
     scripts().join(name).to_str().unwrap().to_owned()
 }
 
-/// Whether every member says that its node's launcher was ready.
+/// Whether every member reports that its node's launcher was ready.
 fn from_ready_launchers(status: &Value) -> bool {
     let members = status["members"].as_array().unwrap();
     members.iter().all(|member| {
@@ -88,7 +88,7 @@ fn one_launcher_per_node_serves_every_generation_whatever_dies() {
         "{incident:#}"
     );
 
-    // At once after the last re-form: there is nothing to settle first.
+    // This kill follows the last re-form at once. Nothing needs to settle first.
     kill(pids(&second)[2], Signal::KILL);
     let third = cluster.trains("job", 3, 3);
     assert!(from_ready_launchers(&third), "{third:#}");

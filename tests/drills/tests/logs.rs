@@ -1,5 +1,5 @@
-//! Followed logs are whole: whatever the ranks of any generation wrote reaches the terminal, once
-//! and in order.
+//! Followed logs are complete: everything that the ranks of any generation wrote reaches the
+//! terminal, once and in order.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 use muster_drills::{Cluster, kill, pids, program, python, scripts, until};
 use rustix::process::Signal;
 
-/// Lines by generation and rank.
+/// Lines, by generation and rank.
 type Lines = BTreeMap<(u64, u64), Vec<String>>;
 
 /// A `muster` command in the background, with its output in files.
@@ -50,7 +50,7 @@ impl Follower {
         fs::read_to_string(&self.err).expect("its messages are UTF-8")
     }
 
-    /// Waits for its end, and gives its exit code.
+    /// Waits for its end, and returns its exit code.
     fn ended(&mut self) -> Option<i32> {
         let status = until(|| self.child.try_wait().expect("it is our child"));
         status
@@ -66,7 +66,7 @@ impl Drop for Follower {
     }
 }
 
-/// What the ranks wrote, as it lies on the nodes.
+/// The ranks' output, as it is on the nodes' disks.
 fn on_disk(dir: &Path) -> Lines {
     let mut lines = Lines::new();
     for node in fs::read_dir(dir.join("nodes"))
@@ -124,8 +124,8 @@ fn sort_in<'a>(lines: &mut Lines, texts: impl Iterator<Item = &'a str>) {
     }
 }
 
-/// The same, told apart by how many lines there are: a difference of thousands of lines is nothing
-/// to read.
+/// Checks that the output is complete. It compares the numbers of lines first, because a difference
+/// of thousands of lines cannot be read.
 fn assert_whole(follower: &Follower, written: &Lines) {
     let printed = printed(&follower.printed());
     let counts = |lines: &Lines| {
@@ -135,7 +135,7 @@ fn assert_whole(follower: &Follower, written: &Lines) {
             .collect::<Vec<_>>()
     };
     assert_eq!(counts(&printed), counts(written), "{}", follower.said());
-    // The two streams of a rank are two pipes: their lines come in one order of two.
+    // The two streams of a rank are two pipes, so their lines may come in either order.
     assert!(
         printed == *written,
         "out of order: {printed:#?} {written:#?}"
@@ -254,7 +254,7 @@ fn a_progress_bar_is_seen_while_it_stands_and_what_started_it_can_be_read() {
     fs::write(&go, "").expect("a file");
     assert_eq!(follower.ended(), Some(0), "{}", follower.said());
     assert_eq!(follower.printed(), "\r 10%\r 50%\r100%\n");
-    // In the default lane it has nothing to say unless something goes wrong.
+    // In the default lane the launcher writes nothing unless something goes wrong.
     let launcher = cluster.try_muster(["logs", "job", "--launcher", "--node", "node-1"]);
     let said = String::from_utf8_lossy(&launcher.stderr).into_owned();
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Nodes whose interpreters do not go together: real daemons, and a stand-in for torch that says on
-//! each node what the test wants.
+//! Nodes whose interpreters do not go together: real daemons, and a stand-in for torch that reports
+//! on each node what the test wants.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
 use std::fs;
@@ -7,10 +7,10 @@ use std::fs;
 use muster_drills::fleet::Fleet;
 use serde_json::{Value, json};
 
-/// From now on the node's interpreter has this release of torch.
+/// From now on the node's interpreter reports this release of torch.
 fn install(fleet: &Fleet, node: usize, torch: &str) {
     let file = fleet.path().join(&fleet.nodes[node].name).join("torch");
-    // The answer names the file it was read from, so that another one is noticed.
+    // The answer names the file that it came from, so that another file is noticed.
     fs::write(
         &file,
         format!(
@@ -63,8 +63,7 @@ fn a_mixture_of_interpreters_is_refused_or_warned_of_as_the_job_says() {
         "{described}"
     );
 
-    // The odd node is left alone until somebody says that it is worth another look; then it is
-    // asked anew.
+    // The odd node is left alone until a user asks for another look. Then it is asked again.
     install(&fleet, 1, "2.15.2");
     fleet.muster(&["scale", "refuses", "--nodes", "3"]);
     let status = fleet.runs_on("refuses", 3, &[0, 1, 2]);

@@ -1,10 +1,11 @@
-//! Partitions and losses between agents and the coordinator, as a table: who is cut from whom, in
-//! which direction, for how long, what happens meanwhile, and how it must end.
+//! Partitions and losses between agents and the coordinator, as a table: which nodes are cut off,
+//! in which direction, for how long, what happens meanwhile, and how it must end.
 //!
-//! Real daemons, each agent in a network namespace of its own behind a relay that the test cuts.
-//! The workers are stand-ins: what is tried here is the control plane. Ranks do not talk to each
-//! other, so cuts *between* ranks are not in this table: those are `training.rs` (real gloo) and
-//! `sockets` of the TCPStore. The short form plays every seventh scenario; `make drill` plays all.
+//! The daemons are real, and each agent is in a network namespace of its own behind a relay that
+//! the test cuts. The workers are stand-ins, because this tests the control plane. Ranks do not
+//! talk to each other, so cuts *between* ranks are not in this table: `training.rs` (real gloo) and
+//! `sockets` of the TCPStore have those. The short form plays every seventh scenario. `make drill`
+//! plays all.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
 use std::{
@@ -24,15 +25,15 @@ use serde_json::{Value, json};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Cut {
-    /// Nothing gets through, connections stay.
+    /// Nothing gets through, and connections stay open.
     Both,
-    /// What agents say is not heard.
+    /// The coordinator does not hear the agents.
     Up,
-    /// What the coordinator says is not heard.
+    /// The agents do not hear the coordinator.
     Down,
-    /// Connections break, and nobody can connect.
+    /// Connections break, and new ones are refused.
     Reset,
-    /// On and off, each shorter than what makes a node lost.
+    /// On and off. Each cut is too short to make a node Lost.
     Flaps,
     /// Everything is late.
     Late,
@@ -40,11 +41,12 @@ enum Cut {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lasts {
-    /// Far shorter than what makes a node lost.
+    /// Far too short to make a node Lost.
     Moment,
-    /// Until the job goes on without those who are cut.
+    /// Until the job goes on without the nodes that are cut off.
     UntilLeftOut,
-    /// Half as long again as what makes a node lost, or a broken connection noticed.
+    /// One and a half times as long as it takes to make a node Lost, or to notice a broken
+    /// connection.
     PastLost,
 }
 
@@ -64,14 +66,14 @@ enum Meanwhile {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
-    /// Same generation, same workers.
+    /// The generation and its workers stay the same.
     Untouched,
-    /// A new generation without those who are cut, charged to the node; their workers live until
-    /// the cut is mended; then they rejoin.
+    /// A new generation forms without the nodes that are cut off, and the node pays. Their workers
+    /// live until the cut is mended. Then the nodes join again.
     LeftOut,
-    /// As `LeftOut`, but a worker that was killed is what broke it: charged to the job.
+    /// Like `LeftOut`, but a killed worker broke the generation, so the job pays.
     Broken,
-    /// The job is over, and no worker is left once the cut is mended.
+    /// The job is over. No worker is left once the cut is mended.
     Over,
 }
 
@@ -112,10 +114,10 @@ use Meanwhile::{
     SecondJob, WorkerKilled,
 };
 
-/// Node 0 has node rank 0, the last node serves the store.
+/// Node 0 has node rank 0, and the last node serves the TCPStore.
 #[rustfmt::skip]
 const TABLE: [Scenario; 50] = [
-    // A moment changes nothing, whoever it hits.
+    // A moment changes nothing, whichever node it hits.
     s((3, 2), &[1], Both, Moment, Nothing, Untouched),
     s((3, 2), &[1], Up, Moment, Nothing, Untouched),
     s((3, 2), &[1], Down, Moment, Nothing, Untouched),
@@ -130,7 +132,8 @@ const TABLE: [Scenario; 50] = [
     s((3, 2), &[0, 1, 2], Flaps, Moment, Nothing, Untouched),
     s((3, 2), &[1], Late, PastLost, Nothing, Untouched),
     s((3, 2), &[0, 1, 2], Late, PastLost, Nothing, Untouched),
-    // Long enough, and there are others: the job goes on without, and takes it back.
+    // The cut is long enough and there are others: the job goes on without the node, and takes it
+    // back.
     s((3, 2), &[0], Both, UntilLeftOut, Nothing, LeftOut),
     s((3, 2), &[1], Both, UntilLeftOut, Nothing, LeftOut),
     s((3, 2), &[2], Both, UntilLeftOut, Nothing, LeftOut),
@@ -145,8 +148,8 @@ const TABLE: [Scenario; 50] = [
     s((3, 2), &[2], Reset, UntilLeftOut, Nothing, LeftOut),
     s((4, 2), &[0, 3], Both, UntilLeftOut, Nothing, LeftOut),
     s((4, 2), &[1, 2], Reset, UntilLeftOut, Nothing, LeftOut),
-    // Long enough, but nothing better to go to: nobody is stopped, and training goes on where it
-    // was.
+    // The cut is long enough, but there are no other nodes: nothing is stopped, and training goes
+    // on where it was.
     s((3, 3), &[1], Both, PastLost, Nothing, Untouched),
     s((3, 3), &[0], Up, PastLost, Nothing, Untouched),
     s((3, 3), &[2], Down, PastLost, Nothing, Untouched),
@@ -157,7 +160,7 @@ const TABLE: [Scenario; 50] = [
     s((3, 2), &[0, 1, 2], Up, PastLost, Nothing, Untouched),
     s((3, 2), &[0, 1, 2], Down, PastLost, Nothing, Untouched),
     s((1, 1), &[0], Both, PastLost, Nothing, Untouched),
-    // And something else at the same time.
+    // Something else happens at the same time.
     s((3, 2), &[1], Both, UntilLeftOut, CoordinatorKilled, LeftOut),
     s((3, 2), &[0, 1, 2], Reset, PastLost, CoordinatorKilled, Untouched),
     s((3, 2), &[0], Both, UntilLeftOut, AgentKilled(0), LeftOut),
@@ -174,12 +177,12 @@ const TABLE: [Scenario; 50] = [
 
 const JOB: &str = "job";
 
-/// One scenario on a fleet of its own.
+/// One scenario, on a fleet of its own.
 struct Play<'a> {
     scenario: &'a Scenario,
     fleet: Fleet,
     before: Value,
-    /// Workers by node.
+    /// The workers' pids, by node.
     workers: Vec<u64>,
 }
 
@@ -243,8 +246,8 @@ impl Play<'_> {
             Cancel => drop(self.fleet.muster(&["cancel", JOB])),
             Delete => {
                 self.fleet.muster(&["cancel", JOB]);
-                // It is not over before its last member is proven dead, and only what is over can
-                // be forgotten.
+                // The job is not over before its last member is proven dead, and only a job that is
+                // over can be deleted.
                 assert!(!self.fleet.try_muster(&["delete", JOB]).status.success());
             }
             ScaleTo(replicas) => {
@@ -273,7 +276,7 @@ impl Play<'_> {
             }
             Moment => pass(LOST / 10),
             UntilLeftOut => drop(self.fleet.runs_on(JOB, self.generation() + 1, &others)),
-            // A connection that is only deaf is given up by HTTP/2 pings after 8 s.
+            // HTTP/2 pings give up a connection that is deaf in one direction after 8 s.
             PastLost => pass(
                 LOST * 3 / 2
                     + if self.scenario.cut == Down {
@@ -289,18 +292,18 @@ impl Play<'_> {
         self.before["generation"].as_u64().unwrap()
     }
 
-    /// Nodes that the job shall run on while the cut lasts.
+    /// The nodes on which the job must run while the cut lasts.
     fn others(&self) -> Vec<usize> {
         (0..self.fleet.nodes.len())
             .filter(|node| !self.scenario.who.contains(node))
             .collect()
     }
 
-    /// While the cut lasts: whoever is behind it goes on.
+    /// Checks while the cut lasts that workers behind it go on.
     fn check_cut(&self) {
         for node in self.scenario.who {
             match (self.scenario.meanwhile, self.scenario.cut) {
-                // It cannot be heard, but it hears.
+                // The node cannot be heard, but it hears.
                 (_, Up) if self.scenario.end == LeftOut => self
                     .fleet
                     .until("the order to stop arrives", |_| !lives(self.workers[*node])),
@@ -332,7 +335,7 @@ impl Play<'_> {
             assert_eq!(incident["charged"], "job", "{incident:#}");
             return;
         }
-        // A scale-down that came first is nobody's fault.
+        // A scale-down that came first is charged to nobody.
         if matches!(self.scenario.meanwhile, ScaleTo(_)) && incident["cause"] == "Scaled" {
             return;
         }
@@ -349,7 +352,7 @@ impl Play<'_> {
         );
     }
 
-    /// After it was mended.
+    /// Checks the end, after the cut was mended.
     fn check_end(&self) {
         let all: Vec<usize> = (0..self.scenario.nodes).collect();
         match self.scenario.end {
@@ -427,7 +430,7 @@ fn worker(status: &Value, node: &str) -> u64 {
     rank["pid"].as_u64().unwrap()
 }
 
-/// The length of a cut is what a scenario is about.
+/// Waits for this time, because the length of a cut is what a scenario tests.
 fn pass(time: Duration) {
     let until = Instant::now() + time;
     while let Some(left) = until.checked_duration_since(Instant::now()) {
@@ -435,12 +438,12 @@ fn pass(time: Duration) {
     }
 }
 
-/// Fleets at a time. They wait for silence most of their lives.
+/// How many fleets run at a time. They wait for silence most of the time.
 const AT_A_TIME: usize = 5;
 
 #[test]
 fn every_partition_ends_as_the_table_says() {
-    // A prime step, so that the short form has some of every kind.
+    // The step is prime, so that the short form has some scenarios of every kind.
     let only = std::env::var("MUSTER_SCENARIO")
         .ok()
         .and_then(|number| number.parse::<usize>().ok());

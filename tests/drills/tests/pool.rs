@@ -1,4 +1,4 @@
-//! The warm pool: a job starts from a launcher that belonged to nobody, and sees nothing of that.
+//! The warm pool: a job starts from a launcher that belonged to no job, and sees no difference.
 
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -10,7 +10,7 @@ use std::{
 use muster_drills::{Cluster, processes_of, python, scripts, until};
 use serde_json::{Value, json};
 
-/// Variables that are new in each job: the store's place, the run's folder, and names.
+/// Variables that are new in each job: the place of the TCPStore, the run's folder, and names.
 const OF_A_JOB: [&str; 5] = [
     "MASTER_PORT",
     "TORCHELASTIC_RUN_ID",
@@ -24,7 +24,7 @@ struct Job {
     folder: PathBuf,
 }
 
-/// Submits the script, which trains in name until it is let go.
+/// Submits a script that only pretends to train, until it is let go.
 fn submit(cluster: &Cluster, name: &str, folder: &Path, env: &[(&str, &str)]) -> Job {
     let own = cluster.path(name);
     fs::create_dir(&own).unwrap();
@@ -48,7 +48,7 @@ fn submit(cluster: &Cluster, name: &str, folder: &Path, env: &[(&str, &str)]) ->
 }
 
 impl Job {
-    /// What both ranks saw, and why its lane, once it has shown a step.
+    /// What both ranks saw, and the reason for their lane, once the job has shown a step.
     fn seen(&self, cluster: &Cluster) -> (Vec<Value>, String) {
         let steps = |ranks: &Vec<Value>| {
             ranks.len() == 2 && ranks.iter().all(|rank| !rank["lastStep"].is_null())
@@ -76,7 +76,7 @@ impl Job {
         )
     }
 
-    /// Lets it end, and waits until it has.
+    /// Lets the job end, and waits until it has.
     fn finish(&self, cluster: &Cluster) {
         fs::write(self.folder.join("go"), "").unwrap();
         cluster.wait(&self.name, "ended", |status| status["phase"] == "Succeeded");
@@ -107,7 +107,7 @@ fn pool_launchers(cluster: &Cluster) -> Vec<u32> {
         .collect()
 }
 
-/// What differs between two ranks, field by field, without what is new in each job.
+/// The differences between two ranks, field by field, without what is new in each job.
 fn differences(own: &Value, pooled: &Value) -> Vec<String> {
     let is_new = |name: &str| {
         OF_A_JOB
@@ -124,7 +124,7 @@ fn differences(own: &Value, pooled: &Value) -> Vec<String> {
             .as_array_mut()
             .unwrap()
             .retain(|line| !is_new(line.as_str().unwrap().split('=').next().unwrap()));
-        // A run has its own group.
+        // Each run has a cgroup of its own.
         let cgroup = seen["cgroup"].as_str().unwrap().to_owned();
         let own = |line: &str| line.split("/muster-").next().unwrap().to_owned();
         seen["cgroup"] = cgroup
@@ -177,7 +177,7 @@ fn the_next_job_starts_from_a_launcher_of_the_pool_and_sees_what_it_would_see_fr
     }
     second.finish(&cluster);
 
-    // What may differ is the job's own.
+    // The job's own settings may differ.
     until_ready(&cluster, 1);
     let elsewhere = cluster.path("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
@@ -252,7 +252,7 @@ fn a_job_that_would_start_otherwise_takes_none_and_no_launcher_outlives_its_agen
         (&json!(2), &json!("2"))
     );
     let before = pool_launchers(&cluster);
-    // The pool changes over to what was used last.
+    // The pool changes to the settings of the job that ran last.
     let changed = || {
         pool_launchers(&cluster)
             .into_iter()

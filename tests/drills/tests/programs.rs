@@ -1,9 +1,9 @@
-//! Programs of strangers after a failure: what a script, and the packages it uses, see and do in
-//! the second and third generation is compared with plain torchrun, started by this test without
-//! Muster, which restarts the same script after the same kills.
+//! Other people's programs after a failure. This test compares what a script and its packages see
+//! and do in the second and third generation with plain torchrun, which it starts without Muster
+//! and which restarts the same script after the same kills.
 //!
-//! `make test` looks at the lane that `launch: auto` takes, `make drill` at all. The long half is
-//! `make strangers`: public packages, in an environment of their own.
+//! `make test` looks at the lane that `launch: auto` takes, and `make drill` at all lanes. The long
+//! half is `make strangers`: public packages, in an environment of their own.
 
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -22,20 +22,20 @@ use muster_drills::{
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 
-/// In parked, torchrun starts the script as in cold.
+/// In the lane `parked`, torchrun starts the script as in `cold`.
 const ALL_LANES: &[&str] = &["cold", "fork", "direct"];
-/// The lanes of the short form: what `launch: auto` takes. A minute and a half each.
+/// The lanes of the short form: those that `launch: auto` takes. Each takes a minute and a half.
 const SHORT_LANES: &[&str] = &["fork"];
-/// Names one lane, to look at that alone.
+/// Names one lane, to look only at that.
 const ONLY: &str = "MUSTER_STRANGERS_LANE";
 const KILLS: u64 = 2;
 const RANKS: u64 = 2;
-/// Options of the interpreter, to be kept over restarts.
+/// Options of the interpreter that must survive restarts.
 const OPTIONS: [&str; 2] = ["-W", "ignore::UserWarning"];
-/// How long a kill waits for what is imported ahead. That is done at a low priority, and a busy
-/// machine may not come to it: then the kill comes all the same, and shows less.
+/// How long a kill waits for the imports that are made ahead. They run at a low priority, and on a
+/// busy machine they may not get a processor. Then the kill comes anyway, and shows less.
 const AHEAD_MAX: Duration = Duration::from_secs(60);
-/// What `train.py` prints in every generation.
+/// How many lines `train.py` prints in every generation.
 const LINES: usize = 200;
 
 fn folder() -> PathBuf {
@@ -58,12 +58,12 @@ fn is_over(status: &Value) -> bool {
     status["phase"] == "Succeeded" || status["phase"] == "Failed"
 }
 
-/// Packages that are part of the interpreter, as if a user had installed them.
+/// An interpreter that has the test's packages, as if a user had installed them.
 fn installed(home: &Path) -> PathBuf {
     interpreter::with_packages(home, &folder().join("packages"))
 }
 
-/// What the ranks of one generation left, if all of them have.
+/// What the ranks of one generation left, if all of them have left something.
 fn generation(folder: &Path, number: u64, ranks: u64) -> Option<Vec<Value>> {
     let read = |rank| fs::read(folder.join(format!("{number}.{rank}.json"))).ok();
     (0..ranks)
@@ -71,8 +71,8 @@ fn generation(folder: &Path, number: u64, ranks: u64) -> Option<Vec<Value>> {
         .collect()
 }
 
-/// Kills rank 1 of each of the first generations once it has trained and `is_due` says so; ends
-/// early if nothing comes of it because `gave_up`.
+/// Kills rank 1 of each of the first generations once it has trained and `is_due` agrees. Stops
+/// early when `gave_up` says that no more will come.
 fn kill_each(folder: &Path, is_due: impl Fn(u64, &[Value]) -> bool, gave_up: impl Fn() -> bool) {
     for number in 0..KILLS {
         let mut trains_since = None;
@@ -95,8 +95,7 @@ fn kill_each(folder: &Path, is_due: impl Fn(u64, &[Value]) -> bool, gave_up: imp
     }
 }
 
-/// Whether a process that is none of these ranks has begun to import the package that takes its
-/// time.
+/// Whether a process that is not one of these ranks has begun to import the slow package.
 fn is_imported_ahead(importers: &Path, ranks: &[Value]) -> bool {
     let text = fs::read_to_string(importers).unwrap_or_default();
     let ranks: Vec<u64> = ranks
@@ -131,7 +130,7 @@ impl Followed {
         Followed { process, file }
     }
 
-    /// What is missing of the lines of so many generations, or there more than once.
+    /// Lines of so many generations that are missing, or that occur more than once.
     fn wrong(mut self, generations: u64) -> Vec<String> {
         until(|| self.process.try_wait().unwrap()).expect("logs -f ends with its job");
         let text = fs::read_to_string(&self.file).unwrap();
@@ -191,12 +190,13 @@ fn a_strangers_script_goes_on_in_every_lane_as_under_plain_torchrun() {
             json!({
                 "replicas": 1, "procPerNode": 2, "launch": lane, "command": command, "args": argv,
                 "env": [{"name": "STRANGER_IMPORTERS", "value": importers}],
-                // More than it must be charged, so that all of its generations can be looked at.
+                // This is more than the job can be charged with, so all of its generations can be
+                // looked at.
                 "restartPolicy": {"maxRestarts": 10 * KILLS},
             }),
         );
         let followed = Followed::start(&cluster, "job");
-        // The first kill falls into what is imported ahead, the second comes when all of that is
+        // The first kill comes while imports are made ahead. The second comes when all of them are
         // done.
         let is_due = |number, ranks: &[Value]| {
             lane == "cold"
@@ -232,13 +232,13 @@ fn plain_torchrun(home: &Path, python: &Path, plain: &Path) -> Torchrun {
     let args = [&restarts, "train.py", plain.to_str().unwrap(), &kills];
     let env = [
         ("PYTHON_EXEC", with_options.to_str().unwrap()),
-        // With the store of the attempt before, the next one often never meets.
+        // With the store of the previous attempt the next one often never meets.
         ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"),
     ];
     Torchrun::start_with(python, &folder(), &home.join("torchrun"), &args, &env)
 }
 
-/// What is wrong about what the job was charged with, and for what.
+/// What is wrong with the charges to the job and their causes.
 fn account(cluster: &Cluster, status: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     if (&status["phase"], &status["restarts"]) != (&json!("Succeeded"), &json!(KILLS)) {
@@ -258,7 +258,7 @@ fn account(cluster: &Cluster, status: &Value) -> Vec<String> {
     wrong
 }
 
-/// What the ranks of a job left otherwise than those of plain torchrun.
+/// Where the ranks of a job left something else than those of plain torchrun.
 fn compare(plain: &Path, folder: &Path) -> Vec<String> {
     let mut wrong = Vec::new();
     let read =
@@ -301,7 +301,7 @@ fn compare(plain: &Path, folder: &Path) -> Vec<String> {
     wrong
 }
 
-/// Values of `found` that differ from those of `expected`; if not `all`, only those are looked at
+/// Values of `found` that differ from those of `expected`. Without `all`, only those are compared
 /// that both have.
 fn differing(expected: &Value, found: &Value, all: bool) -> Vec<String> {
     let of = |value: &Value| value.as_object().unwrap().clone();
@@ -319,8 +319,8 @@ fn differing(expected: &Value, found: &Value, all: bool) -> Vec<String> {
     expected.iter().filter(differs).map(say).collect()
 }
 
-/// Values that two processes have alike and should not. `alike`: those of all processes so far, and
-/// whose they are.
+/// Values that two processes share and should not. `alike` holds the values of all processes so
+/// far, each with its owner.
 fn own(who: &str, folder: &Path, alike: &mut BTreeMap<String, String>) -> Vec<String> {
     let mut wrong = Vec::new();
     for number in 0..=KILLS {
@@ -331,7 +331,7 @@ fn own(who: &str, folder: &Path, alike: &mut BTreeMap<String, String>) -> Vec<St
         {
             let whose = format!("{who}, generation {number}, rank {rank}");
             for (name, value) in found["own"].as_object().unwrap() {
-                // The seed of `hash` is the interpreter's, and forked ranks share one:
+                // The seed of `hash` belongs to the interpreter, and forked ranks share one.
                 // docs/limits.md says so.
                 if name == "hash" && (who == "fork" || who == "direct") {
                     continue;
@@ -426,7 +426,7 @@ fn an_exception_that_speaks_of_a_refused_connection_is_the_jobs_own() {
         if read("1.ledger.txt") != b"closed" {
             wrong.push(format!("{lane}: an object of the script was not let go"));
         }
-        // A file of gzip ends with the length of what was packed.
+        // A gzip file ends with the length of its unpacked content.
         if !read("1.gz").ends_with(&9u32.to_le_bytes()) {
             wrong.push(format!(
                 "{lane}: a file of the script was not written to its end"
@@ -436,7 +436,7 @@ fn an_exception_that_speaks_of_a_refused_connection_is_the_jobs_own() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The CPU that a rank is kept to here.
+/// A CPU to which a rank can be bound here.
 fn a_cpu() -> String {
     let own = fs::read_to_string("/proc/self/status").unwrap();
     let allowed = own

@@ -1,4 +1,4 @@
-//! Hardware that misbehaves while a real agent is connected to a real coordinator.
+//! Hardware that fails while a real agent is connected to a real coordinator.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
 use std::{collections::BTreeSet, fs};
@@ -6,13 +6,13 @@ use std::{collections::BTreeSet, fs};
 use muster_drills::{Cluster, python, scripts, until};
 use serde_json::{Value, json};
 
-/// Times at which the node was heard, one a second, that must be seen while its driver hangs: more
-/// than it takes to become Suspect.
+/// How often the node must be heard while its driver hangs, counted once a second. It is more than
+/// it takes to become Suspect.
 const HEARD: usize = 5;
 
 #[test]
 fn a_driver_that_hangs_never_holds_up_a_heartbeat() {
-    // Looked at often, so that three looks missed are soon missed.
+    // The probes look often, so that three missed looks come soon.
     let cluster = Cluster::up_with(
         1,
         &["--hardware", "4xl40s"],
@@ -55,7 +55,7 @@ fn a_driver_that_hangs_never_holds_up_a_heartbeat() {
     );
 }
 
-/// The first and the last CPU this process may use: others could not be told from none.
+/// The first and the last CPU that this process may use. With other CPUs a binding would not show.
 fn own_cpus() -> [String; 2] {
     let own = fs::read_to_string("/proc/self/status").unwrap();
     let allowed = own
@@ -81,7 +81,7 @@ fn ranks_are_kept_to_the_cpus_of_their_gpus_numa_node() {
         &["--hardware", "8xh100"],
         &[("MUSTER_PROBE_EVERY", "250ms")],
     );
-    // A socket each of the machine that is not there is a CPU of the one that is.
+    // Each socket of the fake machine stands for one CPU of the real one.
     let cpus = own_cpus();
     for (numa, cpu) in cpus.iter().enumerate() {
         let list =

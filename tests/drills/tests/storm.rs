@@ -1,9 +1,9 @@
-//! Every process of a small fleet killed and stopped, in a seeded order: agents, runners, the
-//! coordinator, launchers, workers; agents upgraded under running workers. After each event the
-//! fleet must come to rest with every job whole, and nothing else alive.
+//! Every process of a small fleet is killed or stopped, in a seeded order: agents, runners, the
+//! coordinator, launchers and workers. Agents are also upgraded under running workers. After each
+//! event the fleet must come to rest with every job whole, and nothing else alive.
 //!
-//! 30 events here, 2,000 in `make drill`. Workers are stand-ins; what real ones do when a peer dies
-//! is in `training.rs`.
+//! The short form has 30 events, and `make drill` 2,000. The workers are stand-ins. `training.rs`
+//! shows what real ones do when a peer dies.
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
 use std::{
@@ -17,17 +17,18 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 const NODES: usize = 3;
-/// Name, nodes wanted and at least.
+/// Each job's name, the number of nodes it wants, and its minimum.
 const JOBS: [(&str, usize, usize); 2] = [("wide", 3, 2), ("small", 2, 1)];
 
-/// What everything is named and who works, when nothing more is to be done.
+/// The generations and the workers, once the fleet is at rest.
 #[derive(Clone, Debug, PartialEq)]
 struct Rest {
     generations: BTreeMap<&'static str, u64>,
     workers: BTreeSet<u64>,
 }
 
-/// Every job whole, every node ready, and exactly the processes that this takes.
+/// The state at rest: every job is whole, every node ready, and exactly the needed processes live.
+/// `None` before that.
 fn rest(fleet: &Fleet) -> Option<Rest> {
     let mut rest = Rest {
         generations: BTreeMap::new(),
@@ -55,7 +56,7 @@ fn rest(fleet: &Fleet) -> Option<Rest> {
     whole.then_some(rest)
 }
 
-/// The processes of a fleet beside its daemons, by what they are.
+/// The processes of a fleet that are not its daemons, by kind.
 #[derive(Debug, Default)]
 struct Processes {
     runners: BTreeSet<u64>,
@@ -67,7 +68,7 @@ impl Processes {
     fn of(fleet: &Fleet) -> Self {
         let mut found = Self::default();
         for (pid, line) in processes_of(fleet.path()) {
-            // A keeper has its runner's command line.
+            // A keeper has the command line of its runner.
             let is_keeper = fs::read_to_string(format!("/proc/{pid}/comm"))
                 .is_ok_and(|name| name.trim() == "muster-keeper");
             let kind = if line.contains("muster-runner hold") && !is_keeper {
@@ -108,7 +109,8 @@ impl Dice {
     }
 }
 
-/// What may be stopped: long enough to be missed, sometimes long enough to be lost.
+/// How long a process may be stopped: long enough to be missed, and sometimes long enough to be
+/// lost.
 const STOPS: [Duration; 3] = [
     Duration::from_millis(300),
     Duration::from_millis(2_000),
@@ -137,7 +139,7 @@ impl Storm {
         }
     }
 
-    /// One event; whether no worker may notice, and what it was.
+    /// One event. Returns whether workers must stay untouched, and what it was.
     fn strike(&mut self) -> (bool, String) {
         let node = self.dice.below(NODES as u64) as usize;
         match self.dice.below(10) {
@@ -147,7 +149,7 @@ impl Storm {
                 (true, format!("agent of node {node} killed"))
             }
             1 => {
-                // A new program under a running fleet.
+                // A new program replaces the agent's under a running fleet.
                 let new = self
                     .fleet
                     .path()
@@ -155,7 +157,7 @@ impl Storm {
                 fs::copy(program("muster-agent"), &new).unwrap();
                 self.fleet.nodes[node].terminate_agent();
                 self.fleet.nodes[node].start_agent_of(&new, &program("muster-runner"));
-                // It runs from the file that has no name any more.
+                // It runs from a file that has no name any more.
                 self.fleet.until("the new agent is there", |fleet| {
                     fleet.ready_nodes() == NODES
                 });
@@ -171,7 +173,7 @@ impl Storm {
                 let pid = self.fleet.coordinator_pid().unwrap();
                 let time = STOPS[self.dice.below(2) as usize];
                 stop(pid.into(), time);
-                // What its agents have said meanwhile waits for it.
+                // Messages that its agents sent meanwhile wait for it.
                 (false, format!("coordinator stopped for {time:?}"))
             }
             4 => {
@@ -187,7 +189,7 @@ impl Storm {
             6 => self.one("launcher", |found| &found.launchers),
             7 | 8 => self.one("worker", |found| &found.workers),
             _ => {
-                // Several at once.
+                // Several workers die at once.
                 let workers = Processes::of(&self.fleet).workers;
                 let two: BTreeSet<u64> = (0..2).filter_map(|_| self.dice.of(&workers)).collect();
                 two.iter().for_each(|pid| self.kill(*pid, Signal::KILL));
@@ -221,7 +223,7 @@ impl Storm {
         }
     }
 
-    /// Returns when it is gone: rest is not looked for before that.
+    /// Returns when the process is gone, and rest is not looked for before that.
     fn kill(&self, pid: u64, how: Signal) {
         signal(pid, how);
         self.fleet.until("what was killed is gone", |_| !lives(pid));
@@ -229,7 +231,7 @@ impl Storm {
 }
 
 fn signal(pid: u64, signal: Signal) {
-    // It may have ended by itself since it was found.
+    // The process may have ended by itself since it was found.
     let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), signal);
 }
 
@@ -282,7 +284,7 @@ fn whatever_is_killed_or_stopped_the_jobs_come_back_whole_and_nothing_is_left() 
         .ok()
         .and_then(|seed| seed.parse().ok())
         .unwrap_or(1);
-    // Two fleets beside each other: each waits most of its time.
+    // Two fleets run side by side, because each waits most of its time.
     std::thread::scope(|scope| {
         for seed in [first, first + 1] {
             scope.spawn(move || {

@@ -1,4 +1,4 @@
-//! Another user of the same machine: what a local cluster lets them do and see, which is nothing.
+//! Another user of the same machine can do and see nothing of a local cluster.
 
 #![allow(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -28,7 +28,7 @@ fn another_user_of_the_machine_can_neither_use_a_local_cluster_nor_read_its_file
     let mark = cluster.path("mark");
     fs::write(&mark, "").unwrap();
     let job = |command: &str| {
-        // torchrun's interpreter is the first one of this path.
+        // The interpreter of torchrun is the first one on this path.
         let path = format!(
             "{}:/usr/bin:/bin",
             Path::new(&python()).parent().unwrap().display()
@@ -100,12 +100,12 @@ fn another_user_of_the_machine_can_neither_use_a_local_cluster_nor_read_its_file
     cluster.muster(["cancel", "job"]);
 }
 
-/// Files and folders of the cluster that others than their owner may use, if they reach them.
+/// Files and folders of the cluster that other users may use, if they reach them.
 fn readable_by_others(dir: &Path) -> Vec<PathBuf> {
     let mut open = Vec::new();
     let mut waiting = vec![dir.to_owned()];
     while let Some(path) = waiting.pop() {
-        // Some come and go.
+        // Some files come and go.
         let Ok(metadata) = fs::symlink_metadata(&path) else {
             continue;
         };
@@ -125,20 +125,20 @@ fn readable_by_others(dir: &Path) -> Vec<PathBuf> {
     open
 }
 
-/// A copy of the runner or a link to it: in a closed folder, and no secret.
+/// A copy of the runner, or a link to it. It is in a closed folder, and it is no secret.
 fn is_a_program(path: &Path) -> bool {
     path.file_name()
         .is_some_and(|name| name == "muster-shim" || name == "muster-ranks")
 }
 
-/// Another user, with a command line of their own: what this user has need not be theirs to
-/// execute.
+/// Another user with a command line of their own, because they may not be allowed to execute this
+/// user's files.
 struct Stranger {
     folder: tempfile::TempDir,
 }
 
 impl Stranger {
-    /// `None`, and a loud line, where this is not root and can be nobody else.
+    /// `None`, with a clear message, if this is not root and cannot become another user.
     fn here() -> Option<Stranger> {
         if !rustix::process::geteuid().is_root() {
             eprintln!(

@@ -1,5 +1,5 @@
-//! A job trains through what a fleet does to it: workers die, nodes are cut, come back, and are
-//! scaled away.
+//! A job trains through the events of a fleet: workers die, and nodes are cut off, come back, and
+//! are scaled away.
 
 use muster_drills::{Cluster, kill, last_step, nodes, pids};
 use rustix::process::Signal;

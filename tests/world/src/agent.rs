@@ -1,6 +1,6 @@
-//! The agent's shell: one process at a time around the real brain of its node. Dials, speaks,
-//! persists the ledger, tells runners; dies and comes back with what is on disk, while everything
-//! it started goes on.
+//! The agent's shell: one process at a time around the real brain of its node. It dials, reports,
+//! saves the ledger and orders runners. It dies and comes back with what is on disk, while
+//! everything that it started goes on.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -29,7 +29,7 @@ use crate::{
     world::World,
 };
 
-/// An agent that gets no answer to its heartbeats for so long dials anew.
+/// An agent that gets no answer to its heartbeats for this long dials anew.
 const SILENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -42,19 +42,19 @@ pub(crate) struct AgentProcess {
     dialled: Timestamp,
     backoff: Backoff,
     interval: Duration,
-    /// The last answer of any kind.
+    /// When the last answer of any kind came.
     answered: Timestamp,
     sent: Option<Vec<RunReport>>,
-    /// Dies after so many effects of its next turn that has any.
+    /// How many effects of its next turn it carries out before it dies.
     pub(crate) armed: Option<usize>,
     pub(crate) speaks: Speaks,
-    /// What it has asked in this session, and when the coordinator was heard for certain.
+    /// What it has asked in this session. `heard`: when the coordinator was certainly heard.
     pub(crate) lease: Lease,
     pub(crate) heard: Option<Timestamp>,
     asked: u64,
     /// The ledger that is not on disk yet.
     pub(crate) writes: Option<Write>,
-    /// Jobs that are about to come, and what became of the launcher for each.
+    /// Jobs that are about to come, and the state of the launcher for each.
     pub(crate) coming: BTreeMap<JobUid, Option<SpareState>>,
 }
 
@@ -69,7 +69,7 @@ impl World {
             return;
         }
         if place.ledger_damaged {
-            // It will not guess what it has promised: a person decides.
+            // The agent does not guess what it has promised. A person decides.
             note!(
                 self,
                 "the agent of n{machine} finds its ledger damaged and ends"
@@ -185,7 +185,7 @@ impl World {
             .and_then(|seat| self.seats[seat].process.as_ref())
             .map(|process| process.id);
         let (Some(process), false) = (process, cut) else {
-            // Refused at once, or no answer at all.
+            // The connection is refused at once, or there is no answer at all.
             let lost = if cut {
                 Duration::from_secs(5)
             } else {
@@ -348,7 +348,7 @@ impl World {
             }
             Down::Desired(mut desired) => {
                 if agent.speaks.newest < protocol::FENCES {
-                    // It reads no field that came later.
+                    // An old agent does not read fields that came later.
                     invariants::fences_are_understood(self, machine, &desired);
                     crate::words::forget_fences(&mut desired);
                 }
@@ -374,8 +374,8 @@ impl World {
         }
     }
 
-    /// One turn of the brain: what it wants is done in order, the ledger first, and perhaps the
-    /// agent dies in between. True if it touches any run.
+    /// One turn of the brain. Its effects are done in order, the ledger first, and the agent may
+    /// die in between. True if the turn touches any run.
     pub(crate) fn agent_turn(&mut self, machine: usize, input: Input) -> bool {
         let now = self.now;
         let place = &mut self.machines[machine];
@@ -418,7 +418,7 @@ impl World {
         did
     }
 
-    /// Tells the coordinator of the runs, if what there is to say has changed.
+    /// Sends the runs to the coordinator if they have changed.
     fn speak_up(&mut self, machine: usize) {
         let now = self.now;
         let muted = on(Planted::ReportsStop) && now > self.trouble_until;
@@ -442,7 +442,7 @@ impl World {
         );
     }
 
-    /// Tells the coordinator of the node, whose facts have changed.
+    /// Sends the node's changed facts to the coordinator.
     pub(crate) fn describe_node(&mut self, machine: usize) {
         let extra_slots = u32::from(on(Planted::SlotTooMany));
         let report = self.machines[machine].report(extra_slots);
@@ -455,7 +455,7 @@ impl World {
         }
     }
 
-    /// True if it was a ledger that is on disk now.
+    /// True if the effect was a ledger, and it is on disk now.
     fn carry_out(&mut self, machine: usize, agent: u64, effect: Effect) -> bool {
         match effect {
             Effect::SaveLedger(ledger) => return self.save_ledger(machine, agent, *ledger),
@@ -540,7 +540,7 @@ impl World {
         false
     }
 
-    /// Orders pass through the agent's connection to the runner and may be lost with the agent.
+    /// Orders pass over the agent's connection to the runner, and may be lost with the agent.
     pub(crate) fn tell_runner(&mut self, machine: usize, run: &RunId, order: Order) {
         let delay = self.rng.ms(0, 10);
         let Some(group) = self.machines[machine].runs.get(run) else {
@@ -591,8 +591,8 @@ impl World {
                 if group.runner != Runner::Gone {
                     return self.speak_soon(machine, run);
                 }
-                // One that came up when this agent had looked already, and was killed unseen: it
-                // has started nothing.
+                // This runner came up after the agent had looked, and was killed unseen. It has
+                // started nothing.
                 if group.launched_at.is_some() || self.machines[machine].said_over.contains(&run) {
                     self.fail(
                         "R4",
@@ -602,7 +602,7 @@ impl World {
                         ),
                     );
                 }
-                // Its record is in the way of another, and says to this agent, too, that it is
+                // Its record is in the way of another run, and tells this agent too that it is
                 // lost.
                 let seen_in = self.rng.ms(1, 200);
                 return self.queue.push(
@@ -614,8 +614,8 @@ impl World {
                     },
                 );
             }
-            // What another agent left of it has no worker: a runner comes up in this one's
-            // directory as if there were nothing.
+            // What another agent left of this run has no worker. A runner comes up in this agent's
+            // directory as if nothing was there.
             self.held_twice(machine, &run);
         }
         self.changed.push(machine);

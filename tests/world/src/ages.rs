@@ -1,10 +1,9 @@
-//! Clocks never need to agree: a report's times travel as ages and become the receiver's times on
-//! arrival. So does the way's length.
+//! Clocks never need to agree. A report's times travel as ages, and become times of the receiver's
+//! clock when they arrive. The time on the way is added as well.
 
 use muster_core::{run::RunReport, time::Timestamp};
 
-/// Puts a report's times onto the receiver's clock. `sent`: what the sender's clock showed when it
-/// sent.
+/// Moves a report's times to the receiver's clock. `sent`: the sender's clock when it sent.
 pub(crate) fn arrive(run: &mut RunReport, sent: Timestamp, now: Timestamp) {
     let shift = |at: &mut Option<Timestamp>| {
         if let Some(at) = at {

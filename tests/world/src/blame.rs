@@ -1,4 +1,4 @@
-//! The coordinator's blames, each as it compares with what truly happened.
+//! The coordinator's blames, each compared with what truly happened.
 
 use muster_core::fleet::receipt::Cause;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Blame {
     /// What the coordinator says.
     pub cause: Cause,
-    /// What truly happened to whom it names; or why the blame is accepted all the same.
+    /// What truly happened to the blamed one, or why the blame is accepted all the same.
     pub truly: &'static str,
     pub verdict: Verdict,
 }
@@ -15,16 +15,16 @@ pub struct Blame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// It did happen, to the very run, rank or node that is named, and nothing had broken the
+    /// It did happen, to the very run, rank or node that is named. Nothing had broken the
     /// generation before.
     First,
-    /// It did happen to whom is named, and something else had broken the generation before.
+    /// It did happen to the blamed one, but something else had broken the generation before.
     Later,
     /// It did not happen. The blame is accepted for the reason given.
     Excused,
-    /// Nobody is named, and the network between members had failed.
+    /// Nothing is named, and the network between members had failed.
     Spared,
-    /// Nobody is named, and somebody had broken the generation.
+    /// Nothing is named, although a member had broken the generation.
     Missed,
 }
 
@@ -37,7 +37,7 @@ impl Verdict {
         Verdict::Missed,
     ];
 
-    /// What it is, for people.
+    /// The verdict in words for people.
     pub fn words(self) -> &'static str {
         match self {
             Verdict::First => "true, and the first cause",
@@ -48,7 +48,7 @@ impl Verdict {
         }
     }
 
-    /// Whether somebody is named, or pays.
+    /// Whether something is named, or a job or node pays.
     pub fn is_blame(self) -> bool {
         matches!(self, Verdict::First | Verdict::Later | Verdict::Excused)
     }

@@ -1,5 +1,5 @@
-//! Many seeds, on as many threads as asked for, and what they came to. Each seed is a world of its
-//! own; only sums are shared.
+//! Runs many seeds on a given number of threads, and sums up the results. Each seed is a world of
+//! its own. The threads share only the sums.
 
 use std::{
     collections::BTreeMap,
@@ -13,19 +13,19 @@ use std::{
 
 use crate::{Fault, Options, Report, Violation, blame::Blame};
 
-/// What a range of seeds came to.
+/// The result of a range of seeds.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     pub seeds: u64,
     pub events: u64,
     pub generations: u64,
     pub steps: u64,
-    /// On the worlds' clocks, all of them together.
+    /// The time that passed on the worlds' clocks, summed up.
     pub lasted: Duration,
     pub faults: BTreeMap<Fault, u64>,
     pub blames: BTreeMap<Blame, u64>,
-    /// In the order in which they were found, which with several threads is not that of their
-    /// seeds.
+    /// The violations in the order in which they were found. With several threads that is not the
+    /// order of the seeds.
     pub violations: Vec<(u64, Violation)>,
 }
 
@@ -51,8 +51,8 @@ impl Totals {
     }
 }
 
-/// Runs seeds until they are through, or so many of them have broken a rule. `told` hears of every
-/// seed that is done.
+/// Runs seeds to the end, or until a given number of them has broken a rule. `told` is called for
+/// every finished seed.
 pub fn run(
     seeds: Range<u64>,
     options: &Options,

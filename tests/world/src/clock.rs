@@ -1,6 +1,6 @@
-//! Clocks that nobody can trust: a coordinator's wall clock may be hours off at its start, and
-//! every clock runs a little too fast or too slow. Within one process none runs backwards, and a
-//! coordinator's never starts before what it has stored, as in production.
+//! Clocks that cannot be trusted. A coordinator's wall clock may be hours off at its start, and
+//! every clock runs a little too fast or too slow. Within one process no clock runs backwards, and
+//! a coordinator's clock never starts before the latest stored time, as in production.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::{fault::Fault, world::World};
 
 const MILLION: i128 = 1_000_000;
 
-/// A process's clock, as a function of the world's.
+/// A process's clock, as a function of the world's time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// The world's time at which it was set, and to what.
+    /// The world's time at which the clock was set, and the time to which it was set.
     born: Timestamp,
     set: Timestamp,
-    /// Parts in a million it is too fast.
+    /// How much too fast it runs, in parts per million.
     ppm: i32,
 }
 
@@ -25,14 +25,14 @@ impl Clock {
         Self { born, set, ppm }
     }
 
-    /// What it shows at this moment of the world.
+    /// What the clock shows at this moment of the world.
     pub(crate) fn at(&self, now: Timestamp) -> Timestamp {
         let elapsed = i128::from(now.0.saturating_sub(self.born.0));
         let shown = elapsed * (MILLION + i128::from(self.ppm)) / MILLION;
         Timestamp(self.set.0 + shown as u64)
     }
 
-    /// The moment of the world at which it will show this, a little later rather than earlier.
+    /// The moment of the world at which the clock will show this time. It is rounded up.
     pub(crate) fn when(&self, shown: Timestamp) -> Timestamp {
         let ahead = i128::from(shown.0.saturating_sub(self.set.0));
         let elapsed = ahead * MILLION / (MILLION + i128::from(self.ppm));

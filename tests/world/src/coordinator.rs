@@ -1,7 +1,7 @@
 //! The coordinators' shells: at most two processes at a time, each around a real brain. Each
-//! commits first and acts afterwards, unless the world kills it in between, and comes back under a
-//! higher term with what is committed. The store takes commits of the newest term only; who has
-//! been deposed believes to lead until its next commit, or until it learns otherwise.
+//! commits first and acts afterwards, unless the world kills it in between, and then comes back
+//! under a higher term with what was committed. The store takes commits of the newest term only. A
+//! deposed coordinator believes that it leads until its next commit, or until it learns the truth.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -29,9 +29,9 @@ use crate::{
 pub(crate) struct Seat {
     pub(crate) process: Option<Process>,
     pub(crate) paused_until: Timestamp,
-    /// The kind of death the next decision meets.
+    /// The kind of death that the next decision meets.
     pub(crate) armed: Option<Fault>,
-    /// Whoever looks for a coordinator is not sent here any more; who is connected stays.
+    /// New callers are not sent here any more. Connections that exist stay.
     pub(crate) unlisted: bool,
 }
 
@@ -42,20 +42,22 @@ pub(crate) struct Process {
     pub(crate) fleet: Fleet,
     pub(crate) sessions: BTreeMap<SessionId, u64>,
     pub(crate) clock: Clock,
-    /// It has lost its term: the store as it was then, of which all it says must be a repeat.
+    /// The coordinator has lost its term. This is the store as it was then, and all that the
+    /// coordinator says must repeat it.
     pub(crate) deposed: Option<Box<Store>>,
-    /// A person has said that its store is the truth.
+    /// The operator has accepted this coordinator's store.
     pub(crate) accepts: bool,
-    /// What waits to be decided with what comes next; and whose word it is.
+    /// Inputs that wait to be decided together with the next one, each with the machine that sent
+    /// it.
     inbox: Vec<(Input, Option<usize>)>,
     pub(crate) next_session: u64,
     next_tick: Timestamp,
-    /// When it last looked for connections that had gone silent.
+    /// When the coordinator last looked for connections that had gone silent.
     swept: Timestamp,
 }
 
 impl World {
-    /// Where this process runs, if it does.
+    /// Where this process runs, if it runs.
     pub(crate) fn seat_of(&self, process: u64) -> Option<usize> {
         self.seats
             .iter()
@@ -66,7 +68,7 @@ impl World {
         self.seat_of(process).is_some()
     }
 
-    /// Any living coordinator that answers: a caller cannot tell which is the true one.
+    /// Any living coordinator that answers. A caller cannot tell which one leads.
     pub(crate) fn some_seat(&mut self) -> Option<usize> {
         let now = self.now;
         let answers =
@@ -87,15 +89,15 @@ impl World {
             .find(|process| process.deposed.is_none())
     }
 
-    /// A coordinator is started again, unless another has taken over.
+    /// A coordinator starts again, unless another has taken over.
     pub(crate) fn coordinator_starts(&mut self, seat: usize) {
         if self.leader().is_none() && self.seats[seat].process.is_none() {
             self.takes_the_term(seat);
         }
     }
 
-    /// A second coordinator takes the term while the first goes on. True if there was a first,
-    /// alone.
+    /// A second coordinator takes the term while the first goes on. True if there was exactly one
+    /// before.
     pub(crate) fn second_leader(&mut self) -> bool {
         let Some(first) = self.seats.iter().position(|seat| seat.process.is_some()) else {
             return false;
@@ -116,8 +118,8 @@ impl World {
         let process = deposed.id;
         (0..self.machines.len()).for_each(|machine| self.befalls(machine, Kind::OtherCoordinator));
         self.takes_the_term(second);
-        // It notices at its next commit, or when it looks at its lease; one that stands still,
-        // later.
+        // The first notices at its next commit, or when it looks at its lease. If it stands still,
+        // it notices later.
         let notices = if self.now < self.lull {
             self.rng.ms(25_000, 45_000)
         } else {
@@ -164,7 +166,7 @@ impl World {
         self.plan_tick(seat, self.now + Policy::default().tick);
     }
 
-    /// Its lease is gone: it ends.
+    /// The lease of this coordinator is gone, so it ends.
     pub(crate) fn deposed(&mut self, process: u64) {
         if let Some(seat) = self.seat_of(process) {
             note!(self, "coordinator {process} sees that it has been deposed");
@@ -173,7 +175,7 @@ impl World {
     }
 
     pub(crate) fn coordinator_dies(&mut self, seat: usize, back_in: Option<Duration>) {
-        // What was sent to it is lost with it.
+        // Messages that were sent to it are lost with it.
         let Some(process) = std::mem::take(&mut self.seats[seat]).process else {
             return;
         };
@@ -195,7 +197,7 @@ impl World {
     }
 
     fn plan_tick(&mut self, seat: usize, at: Timestamp) {
-        // A shell's timer is no finer than this.
+        // The timer of a shell is no finer than this.
         let at = at.max(self.now + Duration::from_millis(1));
         let now = self.now;
         let Some(process) = &mut self.seats[seat].process else {
@@ -267,7 +269,7 @@ impl World {
         }
     }
 
-    /// The stream's task tells the engine; so it does for a stream that the engine ended itself.
+    /// The stream's task reports the end to the engine, even if the engine itself ended the stream.
     pub(crate) fn stream_ended(&mut self, id: u64) {
         let Some(conn) = self.conns.get(&id) else {
             return;
@@ -343,8 +345,8 @@ impl World {
             }
             Up::Heartbeat { number } => {
                 if let Some(session) = session {
-                    // Workers live by the answer: it is given only by who still has the lease at
-                    // this moment.
+                    // Workers live by the answer, so only a coordinator that still has the lease at
+                    // this moment gives it.
                     let leads = process.deposed.is_none()
                         || !self.plan.fences
                         || on(Planted::DeposedAnswers);
@@ -357,8 +359,8 @@ impl World {
         }
     }
 
-    /// Hands an input to a brain; with what waits already, or to wait itself for what comes next.
-    /// `speaker`: the machine it comes from.
+    /// Hands an input to a brain, together with those that wait, or lets it wait for the next.
+    /// `speaker`: the machine that sent it.
     pub(crate) fn decide(&mut self, seat: usize, input: Input, speaker: Option<usize>) {
         let waits = !matches!(input, Input::Request { .. } | Input::Tick)
             && self.rng.percent(self.plan.gathered_percent);
@@ -380,7 +382,7 @@ impl World {
         }
     }
 
-    /// One turn of a brain: decide, commit, act, and perhaps die in between.
+    /// One turn of a brain: it decides, commits and acts, and perhaps dies in between.
     pub(crate) fn drain(&mut self, process: u64) {
         let Some(seat) = self.seat_of(process) else {
             return;
@@ -458,7 +460,7 @@ impl World {
         }
     }
 
-    /// False if the store refuses: another coordinator has a newer term.
+    /// False if the store refuses, because another coordinator has a newer term.
     fn commit(&mut self, seat: usize, changes: Vec<Change>, speakers: Vec<NodeName>) -> bool {
         if changes.is_empty() {
             return true;
@@ -561,8 +563,8 @@ impl World {
                     self.send_down(id, Down::Desired(desired));
                 }
             }
-            // What a deposed coordinator refuses it may refuse wrongly: it changes nothing, and
-            // whoever asks again asks another.
+            // A deposed coordinator may refuse wrongly. Its refusal changes nothing, and the caller
+            // asks another coordinator.
             Effect::Answer {
                 answer: Answer::Refused(_),
                 ..

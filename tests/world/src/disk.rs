@@ -1,5 +1,5 @@
-//! The disk below an agent's ledger: fast as a rule, slow for a while, or it takes nothing.
-//! Meanwhile the agent goes on in everything that does not follow from what it is writing.
+//! The disk below an agent's ledger. It is fast as a rule, slow for a while, or accepts nothing.
+//! Meanwhile the agent goes on with everything that does not depend on the write.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use crate::{
     world::World,
 };
 
-/// Between attempts to write the ledger, as in the agent.
+/// The time between attempts to write the ledger, as in the agent.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A ledger on its way to the disk.
 #[derive(Debug)]
 pub(crate) struct Write {
     ledger: Ledger,
-    /// The attempt before failed.
+    /// The previous attempt failed.
     again: bool,
 }
 
 impl World {
-    /// Begins to write a ledger; true if it is on disk at once.
+    /// Begins to write a ledger. True if it is on disk at once.
     pub(crate) fn save_ledger(&mut self, machine: usize, agent: u64, ledger: Ledger) -> bool {
         let reaches = self.rng.percent(50);
         let place = &mut self.machines[machine];
@@ -65,7 +65,7 @@ impl World {
         false
     }
 
-    /// A slow write has come to its end, or one that failed is tried again.
+    /// A slow write has ended, or a failed one is tried again.
     pub(crate) fn ledger_written(&mut self, machine: usize, agent: u64) {
         let process = self.machines[machine]
             .agent
@@ -85,7 +85,7 @@ impl World {
         self.agent_turn(machine, Input::Saved);
     }
 
-    /// The agent has died while it wrote: nobody knows whether that reached the disk.
+    /// The agent died while it wrote. The ledger may or may not have reached the disk.
     pub(crate) fn write_is_cut_off(&mut self, machine: usize, write: Option<Write>) {
         if let Some(Write { ledger, .. }) = write
             && self.rng.percent(50)

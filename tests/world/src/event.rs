@@ -1,7 +1,7 @@
 //! Everything that can happen in the world, as values in the queue.
 //!
-//! Many events name the life of what they are meant for (an agent's process, a boot, a group): what
-//! died in between is not woken by them.
+//! Many events name the life they are meant for: an agent's process, a boot, or a group. If that
+//! has died in between, they do nothing.
 
 use std::time::Duration;
 
@@ -21,34 +21,32 @@ pub(crate) enum Event {
     CoordinatorStarts {
         seat: usize,
     },
-    /// A coordinator whose term is over learns of it.
+    /// A coordinator learns that its term is over.
     Deposed {
         process: u64,
     },
-    /// What waits at a coordinator is decided.
+    /// A coordinator decides on the inputs that wait.
     Drain {
         process: u64,
     },
-    /// A person mends what the agent of this machine has refused to start with.
+    /// A person repairs what made the agent of this machine refuse to start.
     OperatorMends {
         machine: usize,
     },
-    /// A person restarts the coordinator with a term above what nodes have obeyed.
+    /// A person restarts the coordinator with a term above the one that nodes have obeyed.
     OperatorRaisesTerm {
         at_least: Term,
     },
-    /// A person starts the coordinator with the word that its store is the truth, or takes that
-    /// word off the command line again.
+    /// A person starts the coordinator with --accept-store, or removes that flag again.
     OperatorAcceptsStore {
         accepts: bool,
     },
-    /// A person gives the agent of this machine the state directory it had before.
+    /// A person gives the agent of this machine its earlier state directory back.
     OperatorSwapsBack {
         machine: usize,
         state_dir: u32,
     },
-    /// A second coordinator takes the term, and the first is not found any more by who looks for
-    /// one.
+    /// A second coordinator takes the term. New callers do not find the first one any more.
     TakesOver,
     OldOneReturns {
         machine: usize,
@@ -60,11 +58,11 @@ pub(crate) enum Event {
         process: u64,
         session: SessionId,
     },
-    /// Everything on a machine that stood still has had the time to go on.
+    /// Everything on a machine that stood still has had time to go on.
     AllAwake {
         machine: usize,
     },
-    /// A rank of the group that trains on a sick machine fails.
+    /// A rank fails in the group that trains on a sick machine.
     SickRank {
         machine: usize,
     },
@@ -89,7 +87,7 @@ pub(crate) enum Event {
         agent: u64,
         message: Down,
     },
-    /// The end of a connection is noticed at the coordinator, or at the agent.
+    /// The coordinator, or the agent, notices the end of a connection.
     UpClosed {
         conn: u64,
     },
@@ -122,7 +120,7 @@ pub(crate) enum Event {
         agent: u64,
         run: RunId,
     },
-    /// A write of the ledger that took long is over.
+    /// A slow write of the ledger is over.
     LedgerWritten {
         machine: usize,
         agent: u64,
@@ -133,13 +131,13 @@ pub(crate) enum Event {
         agent: u64,
         job: JobUid,
     },
-    /// A runner says how its group is: as it is when this arrives.
+    /// A runner reports the state of its group at the moment when this arrives.
     Speak {
         machine: usize,
         run: RunId,
     },
 
-    /// Look whether a group's workers have heard of the coordinator lately enough.
+    /// Checks whether a group's workers have heard of the coordinator recently enough.
     FenceLooks {
         machine: usize,
         run: RunId,
@@ -177,7 +175,7 @@ pub(crate) enum Event {
         exit: Exit,
         error: Option<&'static str>,
     },
-    /// Look whether a group is to be killed or is dead.
+    /// Checks whether a group must be killed, or is dead.
     GroupMoves {
         machine: usize,
         run: RunId,
@@ -187,7 +185,7 @@ pub(crate) enum Event {
     Step {
         world: u64,
     },
-    /// Peers of this machine in this world learn that it is gone.
+    /// Peers of this machine in this training learn that it is gone.
     PeersNotice {
         world: u64,
         machine: usize,
@@ -211,7 +209,7 @@ pub(crate) enum Event {
     },
 
     FaultStrikes,
-    /// A fault's effect ends.
+    /// The effect of a fault ends.
     Mends {
         fault: Fault,
         machine: usize,
@@ -221,7 +219,7 @@ pub(crate) enum Event {
     LookAtJobs,
 }
 
-/// From an agent. Times in it are on the agent's clock, `sent` says what that clock showed.
+/// From an agent. Its times are on the agent's clock, and `sent` is what that clock showed.
 #[derive(Clone, Debug)]
 pub(crate) enum Up {
     Hello {
@@ -252,10 +250,10 @@ pub(crate) enum Down {
     },
 }
 
-/// What an agent tells a runner.
+/// An order from an agent to a runner.
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
-    /// `heard`: when the coordinator was heard last.
+    /// `heard`: when the coordinator was last heard.
     Start {
         store: Endpoint,
         heard: Option<Timestamp>,

@@ -1,4 +1,4 @@
-//! What goes wrong, by name. Each seed draws which kinds it has, how often, and what of the world
+//! What goes wrong, by name. Each seed draws which faults it has, how often they strike, and what
 //! they hit.
 
 use std::fmt;
@@ -18,7 +18,7 @@ macro_rules! faults {
         impl Fault {
             pub const ALL: [Fault; [$(Fault::$name),*].len()] = [$(Fault::$name),*];
 
-            /// What it is, for people.
+            /// The fault in words for people.
             pub fn words(self) -> &'static str {
                 match self {
                     $(Fault::$name => $words),*
@@ -78,8 +78,8 @@ faults! {
 }
 
 impl Fault {
-    /// Faults that came later: drawn by themselves, so that histories without them stay what they
-    /// were.
+    /// Faults that were added later. They are drawn separately, so that histories without them stay
+    /// the same.
     pub(crate) const LATER: [Fault; 9] = [
         Fault::Blackout,
         Fault::MachineStands,
@@ -92,9 +92,9 @@ impl Fault {
         Fault::NameTaken,
     ];
 
-    /// Those of them that this seed has.
+    /// Those later faults that this seed has.
     pub(crate) fn later(seed: u64, plan: &Plan, cut: &Cut) -> Vec<Fault> {
-        // "more"
+        // These bytes spell "more".
         let mut more = Rng::new(seed ^ 0x6d6f_7265);
         let kept = |fault: &Fault| cut.faults.as_ref().is_none_or(|kept| kept.contains(fault));
         let share = |fault: &Fault| {
@@ -118,12 +118,12 @@ impl Fault {
         later
     }
 
-    /// How many seeds of a hundred know it.
+    /// How many seeds in a hundred have this fault.
     pub(crate) fn share(self) -> u64 {
         match self {
-            // Two leaders in a tenth of all histories.
+            // A tenth of all histories has two leaders.
             Fault::SecondLeader => 10,
-            // What follows is mostly waiting for a person.
+            // After this fault the world mostly waits for a person.
             Fault::StoreRestored => 4,
             Fault::LedgerDamaged => 10,
             Fault::SickNode => 25,

@@ -1,6 +1,6 @@
-//! Workers that live by word of the coordinator: agents pass on when it was heard, runners stop
-//! whom nothing was heard for. As in production the rules are core's where core has them: what an
-//! answer is worth, and how long a coordinator waits.
+//! Workers that live by the coordinator's word. Agents pass on when it was heard, and runners stop
+//! workers that it has not reached. Core's own rules apply where core has them: what an answer is
+//! worth, and how long a coordinator waits.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::{
     world::World,
 };
 
-/// What makes a node silent without stopping its workers.
+/// Faults that make a node silent without stopping its workers.
 const SILENCES: [Fault; 5] = [
     Fault::CutBoth,
     Fault::CutUp,
@@ -32,7 +32,7 @@ const SILENCES: [Fault; 5] = [
 ];
 
 impl World {
-    /// Where there are fences, nodes are silent more often than elsewhere.
+    /// In a world with fences nodes are silent more often than elsewhere.
     pub(crate) fn silence_instead(&mut self) -> Option<(Fault, usize)> {
         if !self.plan.fences || !self.traits.percent(50) {
             return None;
@@ -50,7 +50,7 @@ impl World {
         Some((*self.traits.pick(&known)?, *self.traits.pick(&fenced)?))
     }
 
-    /// And for longer, so that both deadlines pass.
+    /// Silences also last longer there, so that both deadlines pass.
     pub(crate) fn as_long_as_fences_last(&mut self, a_while: Duration) -> Duration {
         if self.plan.fences && self.traits.percent(50) {
             a_while + self.traits.ms(5_000, 40_000)
@@ -59,8 +59,8 @@ impl World {
         }
     }
 
-    /// An agent that stands still just when it has asked finds the answer when it goes on, and may
-    /// have no way to ask anew.
+    /// The agent stands still just after it has asked. When it goes on it finds the answer, and it
+    /// may have no way to ask anew.
     pub(crate) fn cut_while_paused(&mut self, machine: usize) {
         if self.plan.fences && self.traits.percent(80) {
             self.ask(machine);
@@ -77,8 +77,8 @@ impl World {
         }
     }
 
-    /// Just when it is told to run a fenced job an agent may stand still, until others do. True: it
-    /// does, and reads that later.
+    /// When an agent is told to run a fenced job it may stand still, until the others have started.
+    /// True if it does: it reads the order later.
     pub(crate) fn stands_still_before(&mut self, machine: usize, desired: &Desired) -> bool {
         let fenced = |wanted: &DesiredRun| matches!(&wanted.target, Target::Running(a, _) if a.fence_after.is_some());
         let stands = self.plan.fences
@@ -136,8 +136,8 @@ impl World {
             .for_each(|run| self.tell_runner(machine, run, Order::Renew { heard }));
     }
 
-    /// False if nothing was heard for so long that the workers may not even begin; the run is over
-    /// then.
+    /// False if nothing was heard for so long that the workers may not even start. Then the run is
+    /// over.
     pub(crate) fn may_begin(&mut self, machine: usize, run: &RunId, life: u64) -> bool {
         if self.fence_left(machine, run) != Some(Duration::ZERO) {
             return true;
@@ -155,7 +155,7 @@ impl World {
         false
     }
 
-    /// Looks whether a group must stop, and when to look again.
+    /// Checks whether a group must stop, and when to look again.
     pub(crate) fn look_at_fence(&mut self, machine: usize, run: RunId, life: u64) {
         let left = self.fence_left(machine, &run);
         let late = self.fence_due(machine, &run).map_or(Duration::ZERO, |due| {
@@ -176,7 +176,7 @@ impl World {
             group.phase == GroupPhase::Running,
             group.assignment.stop_grace,
         );
-        // Counted from when they should have stopped, not from when somebody noticed.
+        // This counts from when they should have stopped, not from when the runner noticed.
         let grace = if on(Planted::GraceFromWaking) {
             grace
         } else {
@@ -193,7 +193,8 @@ impl World {
         self.stop_group(machine, run, life, grace);
     }
 
-    /// How long the workers may go on yet, on the world's clock; none for a job without a fence.
+    /// How long the workers may still go on, on the world's clock. `None` for a job without a
+    /// fence.
     fn fence_left(&self, machine: usize, run: &RunId) -> Option<Duration> {
         let place = &self.machines[machine];
         let due = self.fence_due(machine, run)?;

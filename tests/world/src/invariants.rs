@@ -1,35 +1,35 @@
 //! The rules, one function each, named by their number. They look at what really is (processes,
-//! disks, the committed store), never at what somebody in the world believes.
+//! disks, the committed store), never at what a program in the world believes.
 //!
 //! | rule | is broken when |
 //! |---|---|
-//! | I1 | the processes on a GPU or slot are not of one job and one generation |
-//! | I2 | those that meet and train are not exactly the decided members of one generation |
+//! | I1 | the processes on a GPU or slot belong to more than one job or generation |
+//! | I2 | the workers that meet and train are not exactly the decided members of one generation |
 //! | I3 | an older generation makes a step after a newer one has |
-//! | I4 | an accepted job is gone, or there twice |
-//! | I5 | a term, node epoch, generation or event number goes back, or means something else than before |
-//! | I6 | a deposed coordinator changes the store, or a node that has met its successor |
-//! | I7 | workers are stopped that nobody has decided to stop |
+//! | I4 | an accepted job is gone, or exists twice |
+//! | I5 | a term, node epoch, generation or event number goes back, or changes its meaning |
+//! | I6 | a deposed coordinator changes the store, or changes a node that has met its successor |
+//! | I7 | workers are stopped without a decision to stop them |
 //! | I8 | a job that is over changes |
 //! | I9 | an innocent node is blamed, or a job pays for what it did not do |
 //! | I10 | Muster cordons more than its cap, or resizes or restarts a job beyond its limits |
 //! | I11 | a generation has fewer members than the minimum, or more than the maximum |
 //! | I12 | a run that is said to be dead has a process |
 //! | I13 | faults are over and there is room, and a job neither runs nor says truly why (`liveness`) |
-//! | I14 | what one node's agent says changes another node's record |
+//! | I14 | the report of one node's agent changes another node's record |
 //! | I15 | something grows beyond its bound |
-//! | I16 | somebody unsure goes on: silent nodes get work, an old store or ledger is obeyed, silence is judged by who has not listened |
-//! | R1 | something is commanded or answered that is not in the store |
+//! | I16 | a program that cannot be sure goes on: silent nodes get work, an old store or ledger is obeyed, or a coordinator that has not listened judges silence |
+//! | R1 | the coordinator commands or answers what is not in the store |
 //! | R2 | a node obeys what it has not persisted |
 //! | R4 | workers of one run are started twice |
 //! | R6 | a generation starts while an older one may make a step |
 //! | R7 | workers of two generations of a job with `fenceAfter` live at once, or an agent that knows no fences has such a job |
 //! | R9 | a GPU or slot is given away that another job may still use |
-//! | R10 | many nodes fall silent at once, and the brake is not on; it is on, and what nobody can tell of is replaced; or it is kept on |
-//! | R12 | a node that knows more than the store is not halted, gets orders, has its jobs decided on, or is released by nobody |
+//! | R10 | many nodes fall silent at once and the brake is not on, or it is on and a wholly silent generation is replaced, or it stays on too long |
+//! | R12 | a node that knows more than the store is not halted, gets orders, has its jobs decided on, or is released without an operator |
 //!
-//! I1 to I16 are the invariants of the failure model, R1 to R12 rules of the protocol that can be
-//! looked at directly.
+//! I1 to I16 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
+//! be checked directly.
 
 use std::collections::BTreeSet;
 
@@ -69,21 +69,21 @@ pub(crate) use decisions::{
 };
 
 /// A node is told of its jobs' generations that are not proven dead, of what it holds beyond them,
-/// and of jobs deleted lately (256).
+/// and of recently deleted jobs (256). Twice that is a safe bound.
 const DESIRED_MAX: usize = 512;
 const MARKS_MAX: usize = 32;
 const LEDGER_JOBS_MAX: usize = 1_000;
 
 type Broken = Option<(&'static str, String)>;
 
-/// Who decided a change, when by its own clock, and on whose word.
+/// The coordinator that decided a change, with its clock, its term and the machines that spoke.
 pub(crate) struct Judge {
     pub(crate) now: Timestamp,
     pub(crate) term: Term,
     pub(crate) speakers: Vec<NodeName>,
 }
 
-/// All changes of one transaction, before they are made: what can only be judged together.
+/// Checks all changes of one transaction before they are made, where they must be judged together.
 pub(crate) fn transaction_is_lawful(world: &mut World, judge: &Judge, changes: &[Change]) {
     let broken = rollback::rollback(world, changes)
         .or_else(|| brake::brake(world, judge, changes))
@@ -93,7 +93,7 @@ pub(crate) fn transaction_is_lawful(world: &mut World, judge: &Judge, changes: &
     }
 }
 
-/// What an event may have changed is looked at; the rest is as it was, and was looked at then.
+/// Checks whatever an event may have changed. The rest is as it was, and was checked then.
 pub(crate) fn after_every_event(world: &mut World) {
     let mut changed = std::mem::take(&mut world.changed);
     changed.sort_unstable();
@@ -168,7 +168,7 @@ fn no_orphan_after_dead(world: &mut World, machine: usize) {
     }
 }
 
-/// I4: a job whose submission was answered is in the store until somebody deletes it.
+/// I4: a job whose submission was answered is in the store until a user deletes it.
 pub(crate) fn accepted_jobs_exist(world: &mut World) {
     if world.truth.rolled_back.is_some() {
         return;
@@ -185,8 +185,8 @@ pub(crate) fn accepted_jobs_exist(world: &mut World) {
     }
 }
 
-/// Called after every turn of an agent: remembers what it says to be over. I15: and that it says no
-/// more than it holds.
+/// Called after every turn of an agent. It remembers which runs the agent reports as over. I15: the
+/// agent reports no more than it holds.
 pub(crate) fn said_over_is_over(world: &mut World, machine: usize) {
     let place = &mut world.machines[machine];
     let Some(agent) = &place.agent else { return };
@@ -197,7 +197,7 @@ pub(crate) fn said_over_is_over(world: &mut World, machine: usize) {
     }
 }
 
-/// I12 for what is on disk: a run that is held keeps its directory.
+/// I12 on disk: a run that is held keeps its directory.
 pub(crate) fn purged_is_dead(world: &mut World, machine: usize, run: &RunId) {
     let (older, place) = (
         |id: &RunId| id.job == run.job && id.generation <= run.generation,
@@ -220,7 +220,7 @@ pub(crate) fn purged_is_dead(world: &mut World, machine: usize, run: &RunId) {
     }
 }
 
-/// I2: those that meet are exactly the members that were decided for one generation.
+/// I2: the workers that meet are exactly the decided members of one generation.
 pub(crate) fn members_are_the_decided(world: &mut World, training: u64) {
     let members = world.members(training);
     let run = world.trainings[&training].run.clone();
@@ -247,7 +247,8 @@ pub(crate) fn members_are_the_decided(world: &mut World, training: u64) {
         !generation.started || !met.iter().any(|(_, node)| generation.has(node))
     };
     if world.truth.rolled_back.is_some() && decided.is_none_or(others) {
-        // Decided, and forgotten since with the store, which may have given the number out again.
+        // The generation was decided, and then forgotten with the store, which may have given the
+        // number out again.
         return;
     }
     let decided = decided
@@ -275,7 +276,8 @@ pub(crate) fn only_the_newest_trains(world: &mut World, run: &RunId) {
     if world.truth.rolled_back.is_some() {
         return;
     }
-    // For this moment a job has `fenceAfter`, and generations that say whose checkpoint is whose.
+    // R7 covers this moment for a job with `fenceAfter`, whose generations also name their
+    // checkpoints.
     let fenced = world
         .store
         .jobs
@@ -303,7 +305,7 @@ pub(crate) fn only_the_newest_trains(world: &mut World, run: &RunId) {
     *newest = run.generation;
 }
 
-/// R4: the workers of one run are started once; what follows is another generation's.
+/// R4: the workers of one run are started once. Any later start belongs to another generation.
 pub(crate) fn started_once(world: &mut World, machine: usize, run: &RunId) {
     if !world.truth.launched.insert((run.clone(), machine)) {
         world.fail(
@@ -316,7 +318,7 @@ pub(crate) fn started_once(world: &mut World, machine: usize, run: &RunId) {
     }
 }
 
-/// R2: what is obeyed was persisted before.
+/// R2: whatever a node obeys was persisted before.
 pub(crate) fn persisted_before_obeyed(world: &mut World, machine: usize, run: &RunId) {
     let known = world.machines[machine].ledger.jobs.get(&run.job);
     if known.is_none_or(|seen| seen.generation != run.generation) {
@@ -372,7 +374,7 @@ pub(crate) fn term_goes_up(world: &mut World, term: Term) {
     world.truth.highest_term = term;
 }
 
-/// I7: workers are stopped by a decision only: their generation was replaced or ended, or its start
+/// I7: workers are stopped only by a decision. Their generation was replaced or ended, or its start
 /// was refused here.
 pub(crate) fn silence_never_kills(world: &mut World, machine: usize, run: &RunId) {
     let current = world
@@ -397,7 +399,7 @@ pub(crate) fn committed_before_commanded(world: &mut World, seat: usize, effect:
     let Some(process) = &world.seats[seat].process else {
         return;
     };
-    // One that was deposed may repeat what it had committed until then.
+    // A deposed coordinator may repeat what it had committed before.
     let store = process.deposed.as_deref().unwrap_or(&world.store);
     let broken = match effect {
         Effect::Welcome {
@@ -443,8 +445,8 @@ pub(crate) fn committed_before_commanded(world: &mut World, seat: usize, effect:
     }
 }
 
-/// Term and epoch of a welcome are stored, and the node has seen no such epoch before. I16: nor a
-/// newer term.
+/// A welcome carries a stored term and epoch, and the node has seen no such epoch before. I16: the
+/// node has seen no newer term either.
 fn unwelcome(
     world: &World,
     process: &Process,
@@ -473,8 +475,8 @@ fn unwelcome(
         );
         return Some(("I16", what));
     }
-    // An agent that is no more may have said hello before: with another machine in its place, its
-    // ledger is not there to look at.
+    // An agent that is gone may have said hello before. If its machine was replaced, its ledger is
+    // not there to check.
     let there = place
         .agent
         .as_ref()
@@ -494,7 +496,8 @@ fn unwelcome(
 fn uncommitted(store: &Store, node: Option<&NodeName>, wanted: &DesiredRun) -> Option<String> {
     let job = store.jobs.get(&wanted.run.job);
     let generation = job.and_then(|job| job.generation(wanted.run.generation));
-    // Who is no member holds one of the same number from a newer store that was lost.
+    // A node that is no member holds a generation of the same number, from a newer store that was
+    // lost.
     let member = |current: &&GenerationRecord| node.is_none_or(|node| current.has(node));
     let current = job.and_then(|job| job.current.as_ref()).filter(member);
     let is_current = current.is_some_and(|current| current.number == wanted.run.generation);

@@ -1,6 +1,6 @@
-//! Processes that get away when their runner is killed: one that has left its group and cleared its
-//! environment, for example. It keeps the GPUs it was given. The agent looks for such processes
-//! before it says that a run is dead, and what it cannot tell is not dead.
+//! Processes that escape when their runner is killed, for example because one left its group and
+//! cleared its environment. Such a process keeps the GPUs that it was given. The agent looks for
+//! such processes before it reports a run dead. As long as it cannot tell, the run is not dead.
 
 use std::time::Duration;
 
@@ -18,23 +18,24 @@ use crate::{
 /// A process that outlives its runner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Left {
-    /// From then on the agent can tell that it belongs to the run. Before that, the agent knows
-    /// only that it does not know.
+    /// From then on the agent can tell that the process belongs to the run. Before that, the agent
+    /// knows only that it cannot tell.
     told_from: Timestamp,
-    /// It was told to end, and is gone by then.
+    /// The process was told to end, and is gone by then.
     gone_at: Option<Timestamp>,
 }
 
 impl World {
-    /// The runner is killed, and a process of its group gets away. True if there was any.
+    /// The runner is killed, and a process of its group escapes. True if there was one.
     pub(crate) fn process_left(&mut self, machine: usize, run: &RunId) -> bool {
-        // Another agent's runs this one does not look after.
+        // An agent does not look after another agent's runs.
         let place = &self.machines[machine];
         let works = place
             .runs
             .get(run)
             .is_some_and(|group| group.works() && group.state_dir == place.state_dir);
-        // Found at the first look, or late; or not before a person has rebooted the machine.
+        // The agent finds the process at its first look, or later, or only after a person has
+        // rebooted the machine.
         let told = match self.rng.below(100) {
             0..50 => Some(Duration::ZERO),
             50..80 => Some(self.rng.ms(500, 20_000)),
@@ -70,7 +71,7 @@ impl World {
         true
     }
 
-    /// What is left is ended with its machine.
+    /// A reboot of the machine ends the processes that are left.
     pub(crate) fn reboot_where_left(&mut self, machine: usize) {
         if self.machines[machine]
             .runs
@@ -86,7 +87,7 @@ impl World {
         }
     }
 
-    /// A started agent has yet to prove of some runs that nothing of them lives.
+    /// A started agent must still prove of some runs that none of their processes lives.
     pub(crate) fn looks_for_what_is_left(&mut self, machine: usize, agent: u64) {
         let place = &self.machines[machine];
         let left = place
@@ -107,8 +108,8 @@ impl World {
         }
     }
 
-    /// An agent looks whether anything of a run lives whose runner is gone, and ends it. True once
-    /// nothing does; else it looks again.
+    /// The agent looks for living processes of a run whose runner is gone, and ends them. True if
+    /// there are none. Otherwise it looks again.
     pub(crate) fn nothing_is_left(&mut self, machine: usize, agent: u64, run: &RunId) -> bool {
         let now = self.now;
         let (kill, again) = (self.rng.ms(1, 60), self.rng.ms(20, 1_000));

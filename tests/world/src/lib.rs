@@ -1,31 +1,32 @@
-//! The world: the brains of coordinator and agents, the very code that runs in production, in a
-//! world of one thread, one virtual clock and one seed, where everything that can break does; and
-//! checks of the rules after every event.
+//! The world: the brains of coordinator and agents, which are the very code of production, in a
+//! simulation with one thread, one virtual clock and one seed. Everything that can break does
+//! break, and the rules are checked after every event.
 //!
 //! | file | owns |
 //! |---|---|
-//! | `world` | everything that is, and where events happen |
+//! | `world` | all state, and the place where events happen |
 //! | `event`, `queue` | what is still to happen |
 //! | `plan`, `fault`, `strike` | what kind of world a seed makes, and what goes wrong in it |
 //! | `coordinator`, `store` | the coordinator's shell: commit, then act |
 //! | `agent`, `network` | the agents' shells, and their connections |
 //! | `disk` | the disk below an agent's ledger |
-//! | `machine`, `runner`, `training` | power, disks, processes; worlds that train |
+//! | `machine`, `runner`, `training` | power, disks, processes; ranks that train together |
 //! | `leftovers` | processes that outlive their runner |
-//! | `fence` | workers that live by word of the coordinator |
+//! | `fence` | workers that live by the coordinator's word |
 //! | `standstill` | machines that stand still as a whole |
-//! | `strangers` | agents and machines that are not who their name says |
+//! | `strangers` | agents and machines that are not what their name says |
+//! | `namesake` | a second machine with the name of a node whose workers live |
 //! | `operator` | what a person does about it |
 //! | `users` | submissions and other requests |
 //! | `truth`, `troubles` | what really happened, for the checks only |
 //! | `blame` | what the coordinator says of it, and how that compares |
 //! | `invariants`, `liveness` | the rules |
-//! | `shrink`, `log` | a history that broke a rule: made smaller, and written down for `muster replay` |
-//! | `campaign`, `record` | many seeds, and what they came to: REPORT.md |
+//! | `shrink`, `log` | a history that broke a rule, made smaller and written down for `muster replay` |
+//! | `campaign`, `record` | many seeds and their results: REPORT.md |
 //! | `clock` | clocks that jump and drift |
-//! | `planted` | mistakes put in on purpose, to see the checks go red |
+//! | `planted` | mistakes that are put in on purpose, to see the checks fail |
 //!
-//! A seed is replayed with `cargo run -p muster-world -- --seed N --log`.
+//! To replay a seed: `cargo run -p muster-world -- --seed N --log`.
 #![forbid(unsafe_code)]
 
 use std::{collections::BTreeMap, fmt, time::Duration};
@@ -82,34 +83,34 @@ pub struct Options {
     pub planted: Option<Planted>,
     /// Keep the last lines of the log.
     pub log: bool,
-    /// Keep all of them, for a file.
+    /// Keep all lines, for a file.
     pub whole: bool,
 }
 
 /// A rule that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Its number: see [`invariants`](self), or the table in REPORT.md.
+    /// The number of the rule: see [`invariants`](self), or the table in REPORT.md.
     pub rule: &'static str,
     pub what: String,
 }
 
-/// What one seed led to.
+/// What happened in the world of one seed.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub violation: Option<Violation>,
-    /// Equal for equal histories.
+    /// Equal histories have equal hashes.
     pub hash: u64,
-    /// The last lines of the log, if it was kept; or all of them, with their times.
+    /// The last lines of the log if it was kept, and in `whole` all of them with their times.
     pub lines: Vec<String>,
     pub whole: Vec<(Timestamp, String)>,
     pub faults: BTreeMap<Fault, u64>,
-    /// The coordinator's blames, each as it compares with the truth.
+    /// The coordinator's blames, each compared with the truth.
     pub blames: BTreeMap<blame::Blame, u64>,
     pub events: u64,
     pub generations: u64,
     pub steps: u64,
-    /// What the history was made of: for those who make it smaller.
+    /// The parts of the history. [`shrink`] needs them to make it smaller.
     pub strikes: u64,
     pub machines: usize,
     pub jobs: usize,
@@ -123,7 +124,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
     world::World::new(seed, options).run()
 }
 
-/// A violation with all that is needed to see it again.
+/// A violation, with all that is needed to reproduce it.
 pub struct Story {
     pub seed: u64,
     pub options: Options,
@@ -132,7 +133,7 @@ pub struct Story {
 }
 
 impl Story {
-    /// Runs a seed that broke a rule once more, this time with its log.
+    /// Runs a seed that broke a rule again, now with its log.
     pub fn tell(seed: u64, options: &Options) -> Option<Self> {
         let options = Options {
             log: true,
@@ -149,7 +150,7 @@ impl Story {
 }
 
 impl Story {
-    /// How to see this seed again.
+    /// The command that runs this seed again.
     pub fn command(seed: u64, options: &Options) -> String {
         let mut command = format!("cargo run -p muster-world -- --seed {seed} --log");
         if options.size != Size::default() {

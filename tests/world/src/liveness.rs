@@ -1,5 +1,5 @@
-//! I13: when faults stop and there is room, every job runs, or says truly why not. Looked at once a
-//! second after everything has healed.
+//! I13: when faults stop and there is room, every job runs, or says truly why it does not. After
+//! everything has healed this is checked once a second.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,18 +13,18 @@ use muster_core::{
 
 use crate::{event::Event, machine::Machine, words, world::World};
 
-/// How long something may be wrong at a stretch. The longest honest chain: an unkillable group (70
-/// s), or a start that is awaited (30 s and a grace of 25 s) on a node that is then avoided (60 s),
-/// for whose return the others are stopped (25 s) once it is ready or has not been for 60 s; and
-/// some seconds for every step between.
+/// How long something may be wrong without a break. The longest honest chain: an unkillable group
+/// (70 s), or a start that is awaited (30 s and a grace of 25 s) on a node that is then avoided (60
+/// s). For its return the others are stopped (25 s) when it is ready, or has not been ready for 60
+/// s. Some seconds are added for every step in between.
 const BOUND: Duration = Duration::from_secs(225);
 pub(crate) const LOOKED_AT: Duration = Duration::from_secs(245);
 const EVERY: Duration = Duration::from_secs(1);
-/// A job that trains has made a step since; with slow steps, this many of them.
+/// A job that trains has made a step within this time, or with slow steps within this many of them.
 const STEPPED: Duration = Duration::from_secs(15);
 const SLOW_STEPS: u64 = 4;
 
-/// Since when what has been wrong.
+/// What has been wrong, and since when.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     wrong: BTreeMap<String, Timestamp>,
@@ -45,7 +45,7 @@ pub(crate) fn look(world: &mut World) {
             wrong.insert(job.uid.to_string(), what);
         }
     }
-    // Of a node that knows more than the store nobody decides anything, nor of its jobs.
+    // Nothing is decided about a node that knows more than the store, nor about its jobs.
     let halted = |place: &Machine| {
         world
             .store
@@ -119,7 +119,7 @@ fn content(world: &World, job: &JobRecord) -> Result<(), String> {
                 .get(name)
                 .is_some_and(|node| node.halt.is_some())
         };
-        // A node that knows more holds another generation of it.
+        // A node that knows more holds another generation of this job.
         let holds =
             |place: &Machine| waits(&place.name) && place.runs.keys().any(|run| run.job == job.uid);
         if world.machines.iter().any(holds) {
@@ -180,13 +180,13 @@ fn content(world: &World, job: &JobRecord) -> Result<(), String> {
     }
 }
 
-/// A node knows more of this job than the store: it says so, and nothing happens until somebody has
-/// said what is true.
+/// A node knows more about this job than the store. The job says so, and nothing happens until a
+/// person has decided.
 fn waits_for_a_person(world: &World, job: &JobRecord) -> bool {
     job.reason == Reason::StoreBehind && world.store.nodes.values().any(|node| node.halt.is_some())
 }
 
-/// Nodes that are there and have room for this job beside the others.
+/// Nodes that are there and have room for this job besides the others.
 fn usable(world: &World, uid: &JobUid, job: &JobRecord) -> usize {
     let fits = |place: &&Machine| {
         let known = world

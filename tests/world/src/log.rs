@@ -1,7 +1,7 @@
-//! A history as a file: JSON, one object a line, with all that a reader needs inside. `muster
-//! replay FILE` tells it in plain words; it knows nothing of this crate.
+//! A history as a file: JSON, one object a line, with all that a reader needs. `muster replay FILE`
+//! tells it in plain words, and knows nothing of this crate.
 //!
-//! The first line says what broke and how to see it again; every other line is one thing that
+//! The first line says what broke and how to reproduce it. Every other line is one thing that
 //! happened.
 
 use std::{
@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 
 use crate::{Fault, Options, Report, Story};
 
-/// Written into the first line; a reader that knows another refuses.
+/// The version in the first line. A reader that knows another version refuses the file.
 pub const VERSION: u32 = 1;
 
-/// Runs this seed once more and writes down everything that happens in it.
+/// Runs this seed again and writes down everything that happens.
 pub fn write(path: &Path, seed: u64, options: &Options) -> io::Result<()> {
     let report = crate::run(
         seed,
@@ -58,7 +58,7 @@ fn lines(seed: u64, options: &Options, report: &Report) -> Vec<Value> {
     std::iter::once(head).chain(told).collect()
 }
 
-/// Which name stands for which job; as the users gave them.
+/// The name of each job, as its user gave it.
 fn names(report: &Report) -> BTreeMap<String, String> {
     let asked = report
         .whole
@@ -86,7 +86,7 @@ fn line(at: Timestamp, begun: Timestamp, text: &str) -> Value {
     json!({"atUs": at_us, "kind": kind, "nodes": tokens(text, "n"), "jobs": tokens(text, "uid"), "text": said})
 }
 
-/// `FAULT CutUp at n3`, with what that kind of fault is.
+/// `FAULT CutUp at n3`, followed by the description of that fault.
 fn in_words(text: &str) -> String {
     let name = text.split(' ').nth(1).unwrap_or_default();
     let node = text.rsplit(' ').next().unwrap_or_default();
@@ -99,7 +99,7 @@ fn in_words(text: &str) -> String {
     }
 }
 
-/// Names in a text that consist of this letter and a number.
+/// The names in a text that consist of this letter and a number.
 fn tokens(text: &str, prefix: &str) -> Vec<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric());
     let is_name = |word: &&str| {

@@ -1,6 +1,6 @@
-//! One machine: its power, its disk, its runners and their worker processes. What outlives what is
-//! the point of this file: an agent's death touches nothing here, a runner's takes its group along,
-//! a power cut leaves only the disk.
+//! One machine: its power, its disk, its runners and their worker processes. This file shows what
+//! outlives what. An agent's death touches nothing here. A runner's death ends its group. A power
+//! cut leaves only the disk.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,19 +36,20 @@ pub(crate) struct Machine {
     pub(crate) gpus: u32,
     pub(crate) agent: Option<AgentProcess>,
     pub(crate) agents_started: u64,
-    /// The versions of the protocol its installed agent speaks.
+    /// The versions of the protocol that its installed agent speaks.
     pub(crate) speaks: Speaks,
-    /// On disk.
+    /// The ledger on its disk.
     pub(crate) ledger: Ledger,
-    /// What the ledger was before it was written last.
+    /// The ledger before its last write.
     pub(crate) ledger_before: Option<Ledger>,
-    /// Highest ledger ever persisted, for the check that none is forgotten.
+    /// The highest ledger that was ever persisted. A check uses it to see that nothing is
+    /// forgotten.
     pub(crate) ledger_highest: Ledger,
-    /// On disk; each with its runner and its processes, if they live.
+    /// The runs on its disk, each with its runner and its processes if they live.
     pub(crate) runs: BTreeMap<RunId, Group>,
-    /// Runs of which the agent has said that they are over.
+    /// Runs that the agent has reported as over.
     pub(crate) said_over: BTreeSet<RunId>,
-    /// Nothing gets through, silently: to the coordinator, and from it.
+    /// Messages to the coordinator, or from it, are silently held up.
     pub(crate) up_cut: bool,
     pub(crate) down_cut: bool,
     pub(crate) slow_ms: u64,
@@ -61,27 +62,27 @@ pub(crate) struct Machine {
     pub(crate) unkillable: bool,
     /// The next write of the ledger fails.
     pub(crate) ledger_fails: bool,
-    /// Writes of the ledger take long until then.
+    /// Until then writes of the ledger take long.
     pub(crate) disk_slow_until: Timestamp,
-    /// The ledger's file cannot be read.
+    /// The file of the ledger cannot be read.
     pub(crate) ledger_damaged: bool,
-    /// Ranks fail here until then.
+    /// Until then ranks fail here.
     pub(crate) sick_until: Timestamp,
     pub(crate) ports: u16,
-    /// How wrong its clock goes, in parts of a million.
+    /// How wrong its clock runs, in parts per million.
     pub(crate) ppm: i32,
     pub(crate) agent_paused_until: Timestamp,
-    /// Everything on it stands still until then, and its runners a little longer.
+    /// Until then everything on it stands still. Its runners wake a little later.
     pub(crate) stands_until: Timestamp,
     pub(crate) runners_wake: Timestamp,
-    /// How long it has stood still since it was booted.
+    /// How long it has stood still since its boot.
     pub(crate) slept: Duration,
-    /// Which of its state directories the agent uses, and what lies in the other.
+    /// Which of its state directories the agent uses, and the content of the other.
     pub(crate) state_dir: u32,
     pub(crate) other_dir: Option<Box<StateDir>>,
-    /// The disk of the machine that had this name before, or has taken its place.
+    /// The disk of the machine that had this name before, or that has taken its place.
     pub(crate) other_disk: Option<Box<Disk>>,
-    /// Its node was struck off, and nobody was welcomed as it since.
+    /// An operator has deleted its node, and no agent was welcomed under its name since.
     pub(crate) struck_off: bool,
 }
 
@@ -92,24 +93,25 @@ pub(crate) enum Runner {
     Gone,
 }
 
-/// A worker group, held by its runner. Times are on the machine's clock.
+/// A worker group, held by its runner. Its times are on the machine's clock.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) assignment: Assignment,
     pub(crate) term: Term,
-    /// Of the agent that holds it.
+    /// The state directory of the agent that holds it.
     pub(crate) state_dir: u32,
-    /// Unique in the world: events for a group that is gone find nobody.
+    /// Unique in the world. Events for a group that is gone find no group.
     pub(crate) life: u64,
     pub(crate) runner: Runner,
-    /// When the coordinator was heard, as far as its runner knows.
+    /// When the coordinator was last heard, as far as its runner knows.
     pub(crate) heard: Option<Timestamp>,
-    /// Its runner has stopped it since nothing was heard; or had to stop it all the same.
+    /// `fenced`: its runner stopped it because the coordinator was not heard. `fence_closed`: its
+    /// runner had to stop it for that reason, whatever it reports.
     pub(crate) fenced: bool,
     pub(crate) fence_closed: bool,
     pub(crate) phase: GroupPhase,
     pub(crate) store: Option<Endpoint>,
-    /// Where it was told to meet, and the world that formed there.
+    /// The training that formed at the TCPStore where it was told to meet.
     pub(crate) world: Option<u64>,
     pub(crate) launcher: bool,
     pub(crate) ranks: Vec<Rank>,
@@ -118,14 +120,14 @@ pub(crate) struct Group {
     pub(crate) launcher_exit: Option<Exit>,
     pub(crate) dead_at: Option<Timestamp>,
     pub(crate) stop_asked: bool,
-    /// On the world's clock: from then on it is killed.
+    /// From then on it is killed. On the world's clock.
     pub(crate) kill_at: Option<Timestamp>,
     pub(crate) reaping: bool,
     pub(crate) unkillable_until: Timestamp,
-    /// A process that got away when its runner was killed.
+    /// A process that escaped when the runner was killed.
     pub(crate) left: Option<Left>,
     pub(crate) released: bool,
-    /// The connection between agent and runner, by number.
+    /// The number of the connection between agent and runner.
     pub(crate) line: u64,
 }
 
@@ -140,7 +142,7 @@ impl Machine {
         Clock::new(self.booted, Timestamp(0), self.ppm).at(now)
     }
 
-    /// The moment of the world at which its clock will show this.
+    /// The moment of the world at which the machine's clock will show this.
     pub(crate) fn when(&self, shown: Timestamp) -> Timestamp {
         Clock::new(self.booted, Timestamp(0), self.ppm).when(shown)
     }
@@ -221,7 +223,7 @@ impl Group {
         self.assignment.fence_after
     }
 
-    /// Whether anything lives that uses what the group was given.
+    /// Whether any living process uses what the group was given.
     pub(crate) fn works(&self) -> bool {
         self.left.is_some() || self.has_ranks()
     }
@@ -230,8 +232,8 @@ impl Group {
         self.ranks.iter().any(|rank| rank.alive)
     }
 
-    /// Cannot be killed now, or could not when it was: the kernel ends it then before it does
-    /// anything more.
+    /// The group cannot be killed now. Or it could not when it was, and then the kernel ends it
+    /// before it does anything more.
     pub(crate) fn is_beyond_reach(&self, now: Timestamp) -> bool {
         now < self.unkillable_until
             || self
@@ -239,12 +241,12 @@ impl Group {
                 .is_some_and(|at| at <= now && at < self.unkillable_until)
     }
 
-    /// Whether any process of the job is there, torchrun included.
+    /// Whether any process of the job lives, including torchrun.
     pub(crate) fn has_process(&self) -> bool {
         self.launcher || self.works()
     }
 
-    /// Its runner is there and has it in hand.
+    /// Its runner lives and controls it.
     pub(crate) fn is_held(&self) -> bool {
         self.runner != Runner::Gone && self.phase != GroupPhase::Dead
     }
@@ -263,7 +265,7 @@ impl Group {
                 .all(|rank| rank.report.exit.is_some_and(Exit::is_success))
     }
 
-    /// Can still take part in a step: every rank lives, and nobody has told it to stop.
+    /// Whether it can still take part in a step: every rank lives, and nothing has told it to stop.
     pub(crate) fn trains(&self) -> bool {
         !self.ranks.is_empty() && !self.stop_asked && self.ranks.iter().all(|rank| rank.alive)
     }
@@ -302,12 +304,12 @@ impl Group {
         self.ranks.iter().filter_map(seen).collect()
     }
 
-    /// What a starting agent finds; nothing, while the runner has not yet said on disk that it is
-    /// there. `answers`: it has spoken already.
+    /// What a starting agent finds. It finds nothing as long as the runner has not recorded itself
+    /// on disk. `answers`: the runner has already reported.
     pub(crate) fn found(&self, answers: bool, clock: Timestamp) -> Option<FoundState> {
         match self.runner {
             Runner::Starting => None,
-            // Its agent has not proven yet that nothing of it lives.
+            // Its agent has not yet proven that no process of it lives.
             Runner::Gone if self.left.is_some() && !on(Planted::LeftUnlooked) => {
                 Some(FoundState::Silent)
             }

@@ -52,7 +52,7 @@ struct Args {
     report: bool,
 }
 
-/// Seeds within which a planted mistake must be seen.
+/// A planted mistake must be seen within this many seeds.
 const PATIENCE: u64 = 10_000;
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// True if all is well.
+/// True if no rule was broken.
 fn run(args: Args) -> std::io::Result<bool> {
     if args.hunt {
         let told = |caught: &record::Caught| match caught.seeds {

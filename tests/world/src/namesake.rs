@@ -1,5 +1,5 @@
-//! A second machine with the name of a node whose workers live. It was up long before that node was
-//! heard last, knows nothing, and has no workers. It goes away soon.
+//! A second machine with the name of a node whose workers live. It booted long before that node was
+//! last heard, knows nothing, and has no workers. It soon goes away.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,14 +11,15 @@ use muster_core::{
 
 use crate::{event::Event, fault::Fault, trace::note, world::World};
 
-/// Longer than any history.
+/// An uptime that is longer than any history.
 const UP: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 impl World {
-    /// The agent dies, its workers go on, and somebody starts an agent with its name elsewhere.
+    /// The agent dies and its workers go on. An agent with its name is started on another machine.
     pub(crate) fn name_is_taken(&mut self, machine: usize, back_in: Duration) -> bool {
         let place = &self.machines[machine];
-        // A coordinator that stood still, or has an old store, need not have heard the first one.
+        // A coordinator that stood still, or has an old store, may not have heard the first
+        // machine.
         let may_forget = [Fault::CoordinatorPause, Fault::StoreRestored];
         if place.agent.is_none()
             || place.working().next().is_none()
@@ -32,8 +33,8 @@ impl World {
         true
     }
 
-    /// The second machine says hello, if the coordinator has heard the first one and knows of
-    /// workers there.
+    /// The second machine says hello, if the coordinator has heard the first one and knows of its
+    /// workers.
     pub(crate) fn namesake_comes(&mut self, machine: usize) {
         let place = &self.machines[machine];
         let (name, boot) = (place.name.clone(), format!("boot-{machine}-{}", place.boot));

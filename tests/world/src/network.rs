@@ -1,6 +1,7 @@
-//! Connections between agents and the coordinator, with what TCP promises and nothing more: within
-//! one connection messages come in order and once, or the connection breaks. A cut is silent;
-//! messages sent into it wait and come when it heals, if both ends still hold on.
+//! Connections between agents and the coordinator. They promise what TCP promises, and no more:
+//! within one connection messages come in order and once, or the connection breaks. A cut is
+//! silent. Messages that are sent into it wait, and arrive when it heals, if both ends have not
+//! given up.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -14,10 +15,10 @@ use crate::{
     world::World,
 };
 
-/// An end that hears nothing for so long gives the connection up (HTTP/2 keep-alive).
+/// An end that hears nothing for this long gives the connection up (HTTP/2 keep-alive).
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// How often a level that is superseded before it arrives is never sent, in percent.
+/// How often, in percent, a level is never sent because a newer one replaces it first.
 const SUPERSEDED: u64 = 30;
 
 #[derive(Debug)]
@@ -30,13 +31,14 @@ pub(crate) struct Conn {
     pub(crate) agent_open: bool,
     pub(crate) coordinator_open: bool,
     pub(crate) heard: Timestamp,
-    /// When an end last let go of it.
+    /// When one of the ends last gave the connection up.
     closed: Timestamp,
     last_up: Timestamp,
     last_down: Timestamp,
     held_up: VecDeque<(u64, Up)>,
     held_down: VecDeque<(u64, Down)>,
-    /// The newest level sent each way: who has not sent an older one yet need not send it any more.
+    /// The newest level sent in each direction. An older one that has not left yet need not be
+    /// sent.
     newest_up: u64,
     newest_down: u64,
 }
@@ -66,7 +68,7 @@ impl World {
 
     fn delay(&mut self, machine: usize) -> Duration {
         let most = self.plan.delay_ms;
-        // Most messages are quick, a few are not.
+        // Most messages are quick, and a few are not.
         let ms = if self.rng.percent(90) {
             self.rng.ms(0, most / 4 + 1)
         } else {
@@ -159,7 +161,7 @@ impl World {
                     .held_up
                     .push_back((serial, message));
             } else if conn.session.is_some() && self.is_coordinator(conn.process) {
-                // What was read from the stream before its end was known may still be in the
+                // What was read from the stream before its end was noticed may still be in the
                 // engine's queue.
                 self.heard_from_agent(id, message);
             }
@@ -223,7 +225,7 @@ impl World {
                 },
             );
         }
-        // Of this very session: what comes late answers nothing any more.
+        // These answer questions of this session only. A late message answers nothing.
         match &message {
             Down::Welcome { .. } => self.question_answered(machine, 0),
             Down::HeartbeatReply { number } => self.question_answered(machine, *number),
@@ -232,8 +234,8 @@ impl World {
         self.heard_from_coordinator(machine, message);
     }
 
-    /// A message of a connection long given up comes to the agent that had it, of an older session
-    /// or even of an older coordinator.
+    /// A message of a connection that was given up long ago reaches its agent. It may come from an
+    /// older session, or even an older coordinator.
     pub(crate) fn comes_late(&mut self, machine: usize, agent: u64, message: Down) {
         if self.machines[machine]
             .agent
@@ -241,12 +243,12 @@ impl World {
             .is_some_and(|living| living.id == agent)
         {
             self.count(Fault::Stale);
-            // The agent may well end its session over it.
+            // The agent may end its session because of it.
             self.heard_from_coordinator(machine, message);
         }
     }
 
-    /// What was held up by a cut is delivered, in order; what is under way comes later.
+    /// Messages that a cut held up are delivered, in order. Those that are under way come later.
     fn flush(&mut self, id: u64) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
@@ -307,7 +309,7 @@ impl World {
             .collect()
     }
 
-    /// The agent lets go of the connection. `told`: the other end may hear of it.
+    /// The agent gives the connection up. `told`: the other end may hear of it.
     pub(crate) fn close_at_agent(&mut self, id: u64, told: bool) {
         let now = self.now;
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.agent_open) else {
@@ -324,8 +326,8 @@ impl World {
         self.unread_come_late(id, unread);
     }
 
-    /// What an agent had not read of a connection may come to it all the same, in any order, and
-    /// before it has another.
+    /// Messages that an agent had not read may still reach it, in any order, before it has another
+    /// connection.
     fn unread_come_late(&mut self, id: u64, unread: VecDeque<(u64, Down)>) {
         let Some(conn) = self.conns.get(&id) else {
             return;
@@ -347,7 +349,7 @@ impl World {
         }
     }
 
-    /// The coordinator lets go of it, or dies.
+    /// The coordinator gives the connection up, or dies.
     pub(crate) fn close_at_coordinator(&mut self, id: u64) {
         let now = self.now;
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.coordinator_open) else {
@@ -362,11 +364,11 @@ impl World {
         self.forget_conn(id);
     }
 
-    /// Connections that both ends gave up stay a while, for messages that are late; then nobody
-    /// needs them.
+    /// Connections that both ends gave up stay for a while, for late messages. Then they are
+    /// removed.
     fn forget_conn(&mut self, id: u64) {
         const KEPT: usize = 64;
-        // By then its end was told to the coordinator, and what was under way has come.
+        // By then the coordinator knows of its end, and everything under way has arrived.
         const KEPT_FOR: Duration = Duration::from_secs(60);
         let now = self.now;
         if self

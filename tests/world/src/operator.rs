@@ -1,5 +1,5 @@
-//! The operator: a person who reads what the programs say and does what they ask for, late and not
-//! always the same.
+//! The operator: a person who reads what the programs say and does what they ask for, but late, and
+//! not always the same.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use muster_core::{
 use crate::{event::Event, trace::note, world::World};
 
 impl World {
-    /// The store has fallen behind its nodes: perhaps the operator says that it is the truth all
-    /// the same. Until then nothing is decided.
+    /// The store has fallen behind its nodes. The operator may accept it all the same. Until then
+    /// nothing is decided.
     pub(crate) fn operator_reads(&mut self, changes: &[Change]) {
         let behind = |change: &Change| matches!(change, Change::Event(event) if event.reason == "StoreBehind");
         if self.store.accept || !changes.iter().any(behind) || !self.rng.percent(60) {
@@ -38,7 +38,7 @@ impl World {
         self.after(until, Event::OperatorAcceptsStore { accepts: false });
     }
 
-    /// A coordinator has refused this node, which knows of a newer term; the operator does what the
+    /// A coordinator has refused this node, which knows of a newer term. The operator does what the
     /// message says.
     pub(crate) fn refused_session(&mut self, machine: usize, why: &str) {
         if why.contains("upgrade") && self.rng.percent(50) {
@@ -73,8 +73,8 @@ impl World {
         self.after(back_in, Event::CoordinatorStarts { seat: 0 });
     }
 
-    /// The ledger is restored from a copy; or the machine is started anew without any state, after
-    /// it was made sure that nothing runs.
+    /// The ledger is restored from a copy. Or the machine starts without any state, after the
+    /// operator made sure that nothing runs there.
     pub(crate) fn operator_mends(&mut self, machine: usize) {
         let anew = self.rng.percent(50);
         if !self.machines[machine].ledger_damaged {
@@ -89,7 +89,7 @@ impl World {
             note!(self, "the operator puts an older ledger back on n{machine}");
             let place = &mut self.machines[machine];
             (place.ledger, place.ledger_highest) = (older.clone(), older);
-            // What it said and nobody heard it may not know any more.
+            // The agent may have forgotten what it reported and the coordinator did not hear.
             place.said_over.clear();
             return self.after(Duration::from_millis(100), Event::AgentStarts { machine });
         }
@@ -103,7 +103,7 @@ impl World {
         self.after(Duration::from_secs(1), Event::PowerOn { machine });
     }
 
-    /// The operator tidies up: what has no power is declared gone.
+    /// The operator deletes the node of a machine that has no power.
     pub(crate) fn declare_gone(&mut self, machine: usize) {
         let node = self.machines[machine].name.clone();
         let id = self.asks(Request::DeleteNode { node }, None, 0);

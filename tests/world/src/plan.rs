@@ -1,7 +1,8 @@
-//! What kind of world a seed makes: how large, how busy, and which faults it knows; and how a found
-//! history is made smaller.
+//! What kind of world a seed makes: how large it is, how busy, and which faults it has. It also
+//! makes a found history smaller.
 //!
-//! A seed has a random half of the faults, not all: faults that hide each other are met apart as
+//! A seed has a random half of the faults, not all. So faults that hide each other also occur apart
+//! (swarm testing, Groce and others, 2012).
 //! well (swarm testing, Groce and others, 2012).
 
 use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
@@ -11,9 +12,10 @@ use crate::{fault::Fault, rng::Rng};
 /// How large and how long the histories are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Size {
-    /// Up to four nodes, up to half a minute of trouble: most is found there, and fastest.
+    /// Up to four nodes, and up to half a minute of trouble. Most mistakes are found here, and
+    /// fastest.
     Small,
-    /// Mostly small, some with up to forty nodes.
+    /// Mostly small worlds, and some with up to forty nodes.
     #[default]
     Mixed,
     /// Ten thousand agents for an hour.
@@ -35,10 +37,10 @@ pub(crate) struct Plan {
     pub(crate) size: Size,
     pub(crate) machines: usize,
     pub(crate) slots: u32,
-    /// GPUs per machine; zero for none.
+    /// GPUs per machine. Zero for none.
     pub(crate) gpus: u32,
     pub(crate) jobs: usize,
-    /// Members a job asks for at most.
+    /// The largest number of members that a job asks for.
     pub(crate) members_max: u64,
     pub(crate) faults: Vec<Fault>,
     /// Mean time between two faults.
@@ -46,38 +48,38 @@ pub(crate) struct Plan {
     pub(crate) user_gap: Duration,
     /// How long faults and users go on.
     pub(crate) trouble: Duration,
-    /// When all has been well for so long, nothing new will come.
+    /// When all has been well for this long, nothing new will come.
     pub(crate) calm: Duration,
-    /// One way between agent and coordinator, at most, in ms.
+    /// The longest time of one way between agent and coordinator, in ms.
     pub(crate) delay_ms: u64,
-    /// From a start to the workers, at most, in ms.
+    /// The longest time from a start to the workers, in ms.
     pub(crate) launch_ms: u64,
     pub(crate) step_ms: u64,
-    /// How many inputs wait for more of them, in percent, and for how long at most: one that does
-    /// not has a turn of its own.
+    /// How many inputs wait for others, in percent, and for how long at most. An input that does
+    /// not wait has a turn of its own.
     pub(crate) gathered_percent: u64,
     pub(crate) gather_ms: u64,
-    /// How often a level is delivered twice, in percent, where that happens at all.
+    /// How often a level is delivered twice, in percent, in worlds where that happens at all.
     pub(crate) duplicate_percent: u64,
-    /// Strikes that do not happen, by their number; and whether users act at all beyond their
-    /// submissions.
+    /// The numbers of the strikes that are left out. `users_act`: whether users do anything after
+    /// their submissions.
     pub(crate) skipped: BTreeSet<u64>,
     pub(crate) users_act: bool,
-    /// Some jobs have `fenceAfter`; agents are upgraded one by one.
+    /// `fences`: some jobs have `fenceAfter`. `versions`: agents are upgraded one by one.
     pub(crate) fences: bool,
     pub(crate) versions: bool,
 }
 
 impl Plan {
-    /// What only some worlds have. Drawn from a source of its own, so that the others stay what
-    /// they were.
+    /// Draws what only some worlds have, from a source of its own, so that the other worlds stay
+    /// the same.
     pub(crate) fn draw_traits(&mut self, traits: &mut Rng, cut: &Cut) {
         (self.fences, self.versions) = (traits.percent(20), traits.percent(15));
         if !self.fences || self.size == Size::Large {
             return;
         }
-        // A fence takes half a minute to pass, with a coordinator that is there all the time, and
-        // somebody else to go to.
+        // A fence takes half a minute to pass. That needs a coordinator that is there all the time,
+        // and another node to go to.
         self.fault_gap *= 3;
         if cut.trouble_ms.is_none() {
             self.trouble += traits.ms(20_000, 50_000);
@@ -86,8 +88,8 @@ impl Plan {
             self.machines = self.machines.max(4);
         }
         if cut.faults.is_none() && traits.percent(50) {
-            // Nothing else goes wrong, and seldom, so that every silence is seen to its end and
-            // somebody is left.
+            // Only silences strike here, and seldom, so that every one is seen to its end and some
+            // nodes are left.
             self.fault_gap = traits.ms(10_000, 25_000);
             self.faults = vec![
                 Fault::AgentPause,
@@ -160,7 +162,7 @@ impl Plan {
                 plan.trouble = Duration::from_secs(3_600) - Duration::from_secs(240);
                 plan.calm = Duration::from_secs(30);
                 plan.step_ms = 20_000;
-                // As the engine gathers while turns are long.
+                // The engine gathers like this while turns are long.
                 plan.gathered_percent = 98;
                 plan.gather_ms = 20;
                 plan.duplicate_percent = 1;
@@ -186,9 +188,9 @@ pub struct Cut {
     pub machines: Option<usize>,
     pub jobs: Option<usize>,
     pub trouble_ms: Option<u64>,
-    /// The only kinds of faults there are.
+    /// The only kinds of faults that strike.
     pub faults: Option<Vec<Fault>>,
-    /// Strikes that do not happen, by their number.
+    /// The numbers of the strikes that are left out.
     pub skipped: BTreeSet<u64>,
     /// Users submit, and do nothing else.
     pub quiet_users: bool,

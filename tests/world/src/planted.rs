@@ -1,6 +1,6 @@
-//! Mistakes put in on purpose, so that the checks can be seen going red: those of the shells stand
-//! here, those of the brains in `muster_core::planted`. One at a time, for the worlds of this
-//! thread.
+//! Mistakes that are put in on purpose, so that the checks can be seen to fail. The mistakes of the
+//! shells are here, those of the brains in `muster_core::planted`. One mistake at a time applies to
+//! the worlds of this thread.
 
 use std::{cell::Cell, fmt};
 
@@ -11,14 +11,14 @@ macro_rules! planted {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Planted {
             $($(#[doc = $words])* $name,)*
-            /// In a brain.
+            /// A mistake in a brain.
             Core(Mistake),
         }
 
         impl Planted {
             const SHELL: &'static [Planted] = &[$(Planted::$name),*];
 
-            /// What it is, for people.
+            /// The mistake in words for people.
             pub fn words(self) -> String {
                 let words = match self {
                     $(Planted::$name => concat!($($words),*),)*
@@ -81,7 +81,7 @@ planted! {
 }
 
 impl Planted {
-    /// Those there are in this build.
+    /// The mistakes that this build has.
     pub fn all() -> impl Iterator<Item = Planted> {
         let core = Mistake::ALL
             .into_iter()

@@ -1,5 +1,5 @@
-//! What is still to happen, in the order of time; what is due at the same moment, in the order in
-//! which it was planned.
+//! What is still to happen, in the order of time. Events that are due at the same moment keep the
+//! order in which they were planned.
 
 use std::{
     cmp::{Ordering, Reverse},

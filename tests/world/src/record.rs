@@ -1,6 +1,6 @@
-//! What was run and what came of it, kept as lines of JSON beside the report; and the report made
-//! from them. Nothing in REPORT.md is written by hand but what was found and mended, which stands
-//! in `found.md`.
+//! What was run and with which result, kept as lines of JSON beside the report. The report is made
+//! from these lines. Only the section on what was found and fixed is written by hand, in
+//! `found.md`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,16 +41,16 @@ pub struct Histories {
     #[serde(default)]
     pub simulated_s: u64,
     pub faults: BTreeMap<String, u64>,
-    /// The coordinator's blames. Not compared with the truth at first.
+    /// The coordinator's blames. The oldest records do not compare them with the truth.
     #[serde(default)]
     pub blames: Vec<Blamed>,
-    /// Seed, rule and what was seen.
+    /// Each with its seed, its rule and what was seen.
     pub violations: Vec<(u64, String, String)>,
     pub seconds: f64,
     pub commit: String,
 }
 
-/// How often the coordinator said this of what was that.
+/// How often the coordinator blamed this when that was true.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Blamed {
@@ -60,28 +60,28 @@ pub struct Blamed {
     pub count: u64,
 }
 
-/// A mistake put in, and what saw it first.
+/// A planted mistake, and the rule that saw it first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Caught {
     pub name: String,
     pub words: String,
     pub size: String,
-    /// Seeds it took, the one that broke a rule included; nothing if none did.
+    /// How many seeds it took, including the one that broke a rule. `None` if none did.
     pub seeds: Option<u64>,
     pub rule: String,
     pub said: String,
     pub commit: String,
 }
 
-/// The folder of this crate, as it was when it was built.
+/// A file in this crate's folder, as it was at build time.
 fn here(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
 const RECORDS: [&str; 2] = ["record/histories.jsonl", "record/planted.jsonl"];
 
-/// What HEAD is, if git can say; marked where the tree has changes.
+/// The commit of HEAD, if git can tell. It is marked if the tree has changes.
 pub fn commit() -> String {
     let git = |args: &[&str]| {
         let output = std::process::Command::new("git")
@@ -157,8 +157,8 @@ pub fn append(path: &Path, line: &Line) -> io::Result<()> {
     writeln!(file, "{json}")
 }
 
-/// Puts every mistake in, one after the other, until a rule breaks or `patience` seeds have gone
-/// by; and records what came of it.
+/// Plants every mistake, one after the other, until a rule breaks or `patience` seeds have passed.
+/// Records the results.
 pub fn hunt(patience: u64, threads: usize, told: impl Fn(&Caught)) -> io::Result<bool> {
     let path = here(RECORDS[1]);
     let mut lines = Vec::new();
@@ -177,8 +177,8 @@ pub fn hunt(patience: u64, threads: usize, told: impl Fn(&Caught)) -> io::Result
     Ok(all)
 }
 
-/// The first seed that sees this mistake: among small histories, or, if it takes more nodes or
-/// time, among mixed ones.
+/// The first seed that sees this mistake. It looks at small histories first, and then at mixed
+/// ones, in case the mistake needs more nodes or time.
 pub fn first_seen(
     planted: Planted,
     patience: u64,
@@ -191,7 +191,7 @@ pub fn first_seen(
             ..crate::Options::default()
         };
         let totals = crate::campaign::run(0..patience, &options, threads, 1, |_| {});
-        // With several threads a later seed may have been quicker; the first is what counts.
+        // With several threads a later seed may have finished first. The lowest seed counts.
         totals
             .violations
             .into_iter()
@@ -237,7 +237,7 @@ fn read() -> io::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Where histories that are to be reported are recorded.
+/// The file that records the histories of the report.
 pub fn histories_file() -> PathBuf {
     here(RECORDS[0])
 }
@@ -247,7 +247,7 @@ pub fn report() -> io::Result<()> {
     fs::write(here("REPORT.md"), rendered()?)
 }
 
-/// What REPORT.md shall be.
+/// The content that REPORT.md should have.
 pub fn rendered() -> io::Result<String> {
     Ok(render(&read()?, &fs::read_to_string(here("found.md"))?))
 }
@@ -269,7 +269,7 @@ fn render(lines: &[Line], found: &str) -> String {
         .collect();
     text += "| commit | size | seeds | simulated | events | faults | generations | steps | wall time | violations |\n";
     text += "|---|---|---|---|---|---|---|---|---|---|\n";
-    // What later forms of the world see, earlier ones may not have: they are not added up.
+    // Later forms of the world see things that earlier ones may miss, so they are not added up.
     let mut forms: Vec<(&str, &str)> = histories
         .iter()
         .map(|h| (h.commit.as_str(), h.size.as_str()))
@@ -421,7 +421,7 @@ fn thousands(number: u64) -> String {
     out
 }
 
-/// Not counted at first.
+/// The oldest records do not count this.
 fn simulated(seconds: u64) -> String {
     if seconds == 0 {
         "?".to_owned()

@@ -1,9 +1,9 @@
-//! The world's only source of chance: everything that happens follows from one seed.
+//! The world's only source of chance. Everything that happens follows from one seed.
 
 use std::time::Duration;
 
-/// xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64 as its authors advise. Our own, so
-/// that a seed means the same on every machine and with every version of a library.
+/// xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64 as its authors advise. It is our
+/// own code, so that a seed means the same on every machine and with every version of a library.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng([u64; 4]);
 
@@ -32,13 +32,13 @@ impl Rng {
         result
     }
 
-    /// From 0 up to, not including, `end`; the bias of the remainder is far below what matters
+    /// From 0 up to `end`, without `end`. The bias of the remainder is far too small to matter
     /// here.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.number() % end.max(1) as u64) as usize
     }
 
-    /// Both ends included.
+    /// From `low` to `high`, both included.
     pub(crate) fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.number() % (high - low + 1)
     }

@@ -1,5 +1,5 @@
-//! A runner and its group, from held to proven dead: what orders do, how processes end, when
-//! nothing is left.
+//! A runner and its group, from the hold to the proof of death: what orders do, how processes end,
+//! and when none is left.
 
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ impl World {
             return;
         };
         if group.line != line {
-            // It went into a connection that broke; the agent says it again over the next.
+            // The order went into a connection that broke. The agent repeats it over the next one.
             let line = group.line;
             return self.after(
                 again,
@@ -166,7 +166,7 @@ impl World {
                 );
                 self.speak_soon(machine, run);
             }
-            // A runner that is coming up reads its orders when it is.
+            // A runner that is still starting reads its orders when it is ready.
             (order, Runner::Starting, _) => {
                 let again = Event::Order {
                     machine,
@@ -189,7 +189,7 @@ impl World {
                     self.store_is_gone(machine, &run);
                 }
             }
-            // Released by one agent, and its end found in no record by the next.
+            // One agent released it, and the next found its end in no record.
             (Order::Release, Runner::Gone, _) => group.released = true,
             _ => self.speak_soon(machine, run),
         }
@@ -288,7 +288,7 @@ impl World {
         self.joins(machine, &run);
     }
 
-    /// One rank ends. Whoever depended on it hears of it as the kernel tells them.
+    /// One rank ends. Ranks that depended on it learn it from their kernel.
     pub(crate) fn rank_ends(
         &mut self,
         machine: usize,
@@ -339,8 +339,8 @@ impl World {
         }
     }
 
-    /// Looks what the runner and its torchrun do next with a group in which something ended or that
-    /// is to end.
+    /// Decides what the runner and its torchrun do next, for a group in which something ended or
+    /// that is to end.
     pub(crate) fn group_moves(&mut self, machine: usize, run: RunId, life: u64) {
         let now = self.now;
         let world = self
@@ -387,7 +387,7 @@ impl World {
                         },
                     );
                 }
-                // Whoever ignores SIGTERM is killed a little later.
+                // A process that ignores SIGTERM is killed a little later.
                 if let Some(group) = self.group(machine, &run, life).filter(|_| !kill) {
                     group.reaping = false;
                     self.queue.push(
@@ -430,7 +430,7 @@ impl World {
         note!(self, "n{machine}: {} is dead", words::run(run));
     }
 
-    /// The runner is killed; the kernel takes its group along. The agent finds out, and so do the
+    /// The runner is killed, and the kernel ends its group. The agent finds out, and so do the
     /// peers.
     pub(crate) fn runner_killed(&mut self, machine: usize, run: &RunId) {
         self.did(machine, run, Kind::RunnerKilled, None);

@@ -1,15 +1,15 @@
 //! Makes a history that breaks a rule smaller: less time, no users, fewer machines, jobs, kinds of
-//! faults and strikes, as long as the same rule breaks. What is left is what it takes.
+//! faults and strikes. The same rule must still break. The result is what the violation needs.
 
 use std::time::Duration;
 
 use crate::{Cut, Options, Report, run};
 
-/// Histories tried at most: a few hundred of some milliseconds each.
+/// The number of histories to try: a few hundred of some milliseconds each.
 const TRIES: usize = 600;
 
-/// What can be taken away from this seed's world so that it still breaks the rule it breaks; `None`
-/// if it breaks none.
+/// What can be taken away from this seed's world so that the same rule still breaks. `None` if it
+/// breaks no rule.
 pub fn shrink(seed: u64, options: &Options) -> Option<(Cut, Report)> {
     let report = run(seed, options);
     let rule = report.violation.as_ref()?.rule;
@@ -45,7 +45,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Takes this cut if the rule still breaks.
+    /// Keeps this cut if the rule still breaks.
     fn take(&mut self, cut: Cut) -> bool {
         if cut == self.cut || self.tries == 0 {
             return false;
@@ -113,7 +113,7 @@ impl Search<'_> {
     }
 
     fn fewer_kinds(&mut self) {
-        // All but those that struck, at once; then one by one.
+        // First it leaves out all kinds that did not strike, at once. Then it goes one by one.
         let struck: Vec<_> = self
             .report
             .kinds
@@ -140,8 +140,8 @@ impl Search<'_> {
         }
     }
 
-    /// Halves, quarters and so on of the strikes are left out, down to single ones (delta
-    /// debugging, Zeller 1999).
+    /// Leaves out halves, quarters and so on of the strikes, down to single ones (delta debugging,
+    /// Zeller 1999).
     fn fewer_strikes(&mut self) {
         let mut size = (self.report.strikes / 2).max(1);
         loop {

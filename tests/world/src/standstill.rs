@@ -1,6 +1,6 @@
-//! Machines that stand still as a whole, as in a suspended virtual machine: agent, runners and
-//! workers alike, while their boot's clock goes on. What happens to them meanwhile waits. Then they
-//! go on in any order: workers at once, their runners and the agent a little later.
+//! Machines that stand still as a whole, like a suspended virtual machine: agent, runners and
+//! workers alike, while the clock of their boot goes on. Events for them wait. Then they go on in
+//! any order: workers at once, and their runners and the agent a little later.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use muster_core::{run::RunId, time::Timestamp};
 
 use crate::{event::Event, fault::Fault, invariants, trace::note, troubles::Kind, world::World};
 
-/// A runner is on a processor at most so long after its workers are.
+/// A runner gets a processor at most this long after its workers.
 const RUNNER_WAKES_MS: u64 = 20;
-/// From the first worker's going on to the death of the last one that must not: the runner wakes
-/// (20 ms), finds its group (10 ms) and kills it (60 ms). What a worker does meanwhile nobody can
-/// prevent.
+/// The time from the first worker that goes on to the death of the last one that must not. The
+/// runner wakes (20 ms), finds its group (10 ms) and kills it (60 ms). Nothing can prevent what a
+/// worker does meanwhile.
 pub(crate) const WAKING: Duration = Duration::from_millis(100);
 
 impl World {
@@ -38,13 +38,13 @@ impl World {
         self.after(a_while + WAKING, Event::AllAwake { machine });
     }
 
-    /// Until when what this event is for stands still.
+    /// Until when the target of this event stands still.
     pub(crate) fn stands_still(&self, event: &Event) -> Timestamp {
         match event {
             Event::Launched { machine, .. } | Event::RankEnds { machine, .. } => {
                 self.machines[*machine].stands_until
             }
-            // A program takes longer to start than one that is there to go on.
+            // A program takes longer to start than a running one takes to go on.
             Event::AgentStarts { machine } => {
                 self.machines[*machine].runners_wake + Duration::from_millis(1)
             }
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// What stood still is as it should be from now on.
+    /// From now on everything that stood still must be as it should be.
     pub(crate) fn all_awake(&mut self, machine: usize) {
         if self.now < self.machines[machine].stands_until + WAKING {
             return;
@@ -71,7 +71,8 @@ impl World {
             .for_each(|run| invariants::one_generation_lives(self, run));
     }
 
-    /// Whether what runs on this machine may be ahead of its runner, or can do nothing at all.
+    /// Whether processes on this machine may be ahead of their runner, or cannot do anything at
+    /// all.
     pub(crate) fn wakes(&self, machine: usize) -> bool {
         let until = self.machines[machine].stands_until;
         until.0 > 0 && self.now < until + WAKING

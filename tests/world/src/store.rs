@@ -1,5 +1,4 @@
-//! The coordinator's store: what is committed survives every crash. One transaction is all or
-//! nothing.
+//! The coordinator's store. Commits survive every crash, and one transaction is all or nothing.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ pub(crate) struct Store {
     pub(crate) jobs: BTreeMap<JobUid, JobRecord>,
     pub(crate) nodes: BTreeMap<NodeName, NodeRecord>,
     pub(crate) last_event: u64,
-    /// The latest time written: no clock of a coordinator starts before it.
+    /// The latest time that was written. No coordinator's clock starts before it.
     pub(crate) latest: Timestamp,
     pub(crate) term: Term,
     /// What the operator has put on the command line since an old copy was put back.

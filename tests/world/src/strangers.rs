@@ -1,6 +1,6 @@
-//! Agents and machines that are not who their name says: an agent that is started with another
-//! state directory while its runners go on, a new machine in the place of an old one that comes
-//! back later; and nodes that the coordinator loses all at once.
+//! Agents and machines that are not what their name says: an agent that starts with another state
+//! directory while its runners go on, and a new machine in the place of an old one that comes back
+//! later. Also nodes that the coordinator loses all at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,8 @@ use crate::{
     world::World,
 };
 
-/// No other fault strikes meanwhile: the shortest fence and what a coordinator waits beyond it.
+/// No other fault strikes during this time: the shortest fence, and the coordinator's wait beyond
+/// it.
 const LULL: Duration = Duration::from_secs(40);
 
 /// What an agent remembers.
@@ -61,16 +62,16 @@ impl StateDir {
 }
 
 impl World {
-    /// Somebody starts the agent with a state directory of its own, in the place of the one whose
-    /// workers run. Nothing lies in it, or what another agent has left there. One lock for each
-    /// directory keeps two agents from one, not from one name.
+    /// The agent is started with another state directory, while the workers of the first one run.
+    /// The directory is empty, or holds what another agent left there. The lock of a directory
+    /// keeps two agents from sharing it, but not from sharing a name.
     pub(crate) fn swap_state_dir(&mut self, machine: usize) -> bool {
         let place = &self.machines[machine];
         let held = || place.runs.values().filter(|group| group.is_held());
         let left = place.runs.values().any(|group| group.left.is_some());
         let working = held().next().is_some()
             && held().all(|group| group.phase == GroupPhase::Running && group.works());
-        // Where the store has forgotten what was started, and the agent too, nobody knows of it.
+        // If both the store and the agent have forgotten what was started, nothing can notice.
         if place.agent.is_none()
             || place.ledger_damaged
             || !working
@@ -102,7 +103,7 @@ impl World {
 
     pub(crate) fn operator_swaps_back(&mut self, machine: usize, state_dir: u32) {
         let place = &self.machines[machine];
-        // After a reboot it may have been taken in meanwhile.
+        // After a reboot the agent may have been accepted meanwhile.
         let taken_in = place
             .runs
             .values()
@@ -116,8 +117,8 @@ impl World {
         }
     }
 
-    /// Who strikes a node off empties what has been put away of it, as he was told to; and what is
-    /// in use, before he puts it away.
+    /// An operator who deletes a node empties the state directories that were put away, as the
+    /// message demands, and empties one in use before putting it away.
     pub(crate) fn strike_off(&mut self, name: &NodeName) {
         let Some(machine) = self.machine_named(name) else {
             return;
@@ -126,7 +127,7 @@ impl World {
         (place.other_dir, place.other_disk, place.struck_off) = (None, None, true);
     }
 
-    /// A runner is brought up for a run that another agent's runner holds.
+    /// A runner is started for a run that another agent's runner holds.
     pub(crate) fn held_twice(&mut self, machine: usize, run: &RunId) {
         let works = self.machines[machine].runs[run].has_process();
         if works {
@@ -140,8 +141,8 @@ impl World {
         }
     }
 
-    /// The machine is taken away and another put there, which has its name and an empty disk. Later
-    /// the old one comes back.
+    /// The machine is replaced by another with its name and an empty disk. The old one comes back
+    /// later.
     pub(crate) fn replace(&mut self, machine: usize) {
         if self.machines[machine].other_disk.is_some() {
             return;
@@ -172,9 +173,9 @@ impl World {
         self.after(back, Event::PowerOn { machine });
     }
 
-    /// A machine is away when another coordinator takes over, and comes back to that one; the
-    /// others stay with the one they have, which learns late that its term is over: nothing that it
-    /// would have to commit happens to it.
+    /// A machine is away when another coordinator takes over, and comes back to that one. The
+    /// others stay with their coordinator, which learns late that its term is over, because nothing
+    /// happens to it that it would have to commit.
     pub(crate) fn taken_over_while_away(&mut self) -> bool {
         let idle = |machine: &usize| {
             self.machines[*machine].powered && self.machines[*machine].working().next().is_none()
@@ -196,7 +197,7 @@ impl World {
             return false;
         }
         self.power_cut(machine);
-        // By then it is lost to the first.
+        // By then the first coordinator counts the machine as Lost.
         let (takes, back) = (self.rng.ms(6_000, 9_000), self.rng.ms(500, 2_000));
         self.lull = self.now + takes + LULL;
         self.after(takes, Event::TakesOver);
@@ -218,10 +219,10 @@ impl World {
             .for_each(|seat| seat.unlisted = true);
     }
 
-    /// The coordinator is cut off: from all nodes, or from all but one.
+    /// The coordinator is cut off from all nodes, or from all but one.
     pub(crate) fn blackout(&mut self, spared: usize, a_while: Duration) {
         let all = self.machines.len();
-        // A row of a large hall.
+        // This is one row of a large hall.
         let lost = if self.plan.size == Size::Large {
             3_000.min(all)
         } else {

@@ -1,5 +1,5 @@
-//! Faults strike: which, whom, and when it is over. At the end everything heals, or is declared
-//! gone.
+//! Faults strike: which fault, at which machine, and for how long. At the end everything heals, or
+//! is declared gone.
 
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ impl World {
         if self.backup.is_none() && self.plan.has(Fault::StoreRestored) {
             self.store_restored();
         }
-        // One that is left out has drawn as if it had happened, as far as that can be.
+        // A strike that is left out has drawn the same numbers as if it had happened, as far as
+        // possible.
         if self.plan.skipped.contains(&self.strikes) {
             return;
         }
@@ -61,7 +62,7 @@ impl World {
                 };
                 self.coordinator_dies(seat, Some(back_in));
             }
-            // Counted when they happen.
+            // These are counted when they happen.
             Fault::CrashBeforeCommit
             | Fault::CrashAfterCommit
             | Fault::CrashAmidEffects
@@ -89,7 +90,7 @@ impl World {
                 self.agent_dies(machine, Some(back_in));
             }
             Fault::SickNode => {
-                // What makes one machine sick is often in a second.
+                // The cause that makes one machine sick is often in a second one too.
                 let more = if self.rng.percent(40) { other } else { machine };
                 for machine in [machine, more] {
                     self.machines[machine].sick_until = self.now + self.rng.ms(20_000, 60_000);
@@ -131,12 +132,12 @@ impl World {
             Fault::Blackout => self.blackout(machine, a_while),
             Fault::StateDirSwapped => return self.swap_state_dir(machine) && self.counted(fault),
             Fault::NodeReplaced if powered => self.replace(machine),
-            // Counted when the second one says hello.
+            // This is counted when the second machine says hello.
             Fault::NameTaken => return self.name_is_taken(machine, back_in),
             Fault::PowerCut if powered => self.power_cut(machine),
             Fault::RackLoss => {
                 let size = self.machines.len();
-                // A rack of a large hall has 16 or 32 machines, a power feed carries ten of them.
+                // A rack of a large hall has 16 or 32 machines. A power feed carries ten racks.
                 let most = if self.plan.size == Size::Large {
                     300
                 } else {
@@ -254,7 +255,7 @@ impl World {
                     },
                 );
             }
-            // Counted when they happen.
+            // These are counted when they happen.
             Fault::HoldRefused => self.machines[machine].refuse_hold = true,
             Fault::StartRefused => self.machines[machine].refuse_start = true,
             Fault::Unkillable => self.machines[machine].unkillable = true,
@@ -274,7 +275,8 @@ impl World {
         true
     }
 
-    /// Workers on this machine reach nobody. In a large world, nobody they train with.
+    /// Workers on this machine reach no other machine. In a large world they reach none of their
+    /// training.
     fn isolate(&mut self, machine: usize) {
         let peers: Vec<usize> = match self.plan.size {
             Size::Large => {
@@ -296,8 +298,7 @@ impl World {
             .for_each(|peer| self.cut_fabric(machine, peer));
     }
 
-    /// The store is copied, or the copy put back in the place of the store. True if it was put
-    /// back.
+    /// The store is copied, or the copy replaces the store. True if it replaced the store.
     fn store_restored(&mut self) -> bool {
         match self.backup.take() {
             None => {
@@ -318,7 +319,7 @@ impl World {
         }
     }
 
-    /// A rank on a sick machine fails, and so on until the machine is well again.
+    /// A rank on a sick machine fails, and this repeats until the machine is healthy again.
     pub(crate) fn sick_rank(&mut self, machine: usize) {
         if self.now > self.machines[machine].sick_until || self.healed.is_some() {
             return;
@@ -353,13 +354,13 @@ impl World {
             .and_then(|group| Some(group.ranks.get(local)?.report.rank));
         let before = alive(self);
         self.rank_ends(machine, run.clone(), life, local, exit, error);
-        // One that cannot be killed now goes on.
+        // A rank that cannot be killed now goes on.
         if before == Some(true) && alive(self) == Some(false) {
             self.did(machine, &run, Kind::RankFailed, rank);
         }
     }
 
-    /// A group on this machine that trains, with its number of ranks.
+    /// A group that trains on this machine, with its number of ranks.
     fn working_group(&mut self, machine: usize) -> Option<(RunId, u64, usize)> {
         let found: Vec<_> = self.machines[machine]
             .working()
@@ -412,8 +413,8 @@ impl World {
         }
         fell.iter()
             .for_each(|run| self.did(machine, run, Kind::NoPower, None));
-        // Nobody closes the sockets. Peers see it at once where the switch tells them, or late, or
-        // when it is back.
+        // No process closes the sockets. If the switch tells them, peers see it at once. Otherwise
+        // they see it late, or when the machine is back.
         let told = self.rng.percent(30);
         for world in worlds {
             if told {
@@ -422,7 +423,7 @@ impl World {
                 self.unheard_by_all(world, machine);
             }
         }
-        // Some stay away until somebody comes.
+        // Some machines stay off until a person comes.
         if self.rng.percent(75) {
             let back = if self.rng.percent(30) {
                 self.rng.ms(300, 3_000)
@@ -491,7 +492,7 @@ impl World {
         }
     }
 
-    /// What stood still goes on, unless it has been told to stand still for longer.
+    /// An agent that stood still goes on, unless it was told to stand still for longer.
     fn agent_goes_on(&mut self, machine: usize) {
         if self.now >= self.machines[machine].agent_paused_until {
             self.ends(machine, Kind::AgentStood);
@@ -502,7 +503,8 @@ impl World {
     pub(crate) fn everything_heals(&mut self) {
         note!(self, "faults are over, everything heals");
         self.healed = Some(self.now);
-        // Who stands still goes on when its time has come: what waits for it waits until then.
+        // Processes that stand still go on when their time has come, and events for them wait until
+        // then.
         self.seats.iter_mut().for_each(|seat| seat.armed = None);
         for machine in 0..self.machines.len() {
             self.heal_cut(machine);

@@ -1,18 +1,18 @@
-//! What is told of a run of the world: lines for people, and one number that says whether two runs
-//! were the same.
+//! What is told about a run of the world: lines for people, and one number that says whether two
+//! runs were the same.
 
 use std::{collections::VecDeque, fmt};
 
 use muster_core::time::Timestamp;
 
-/// Lines kept for the report of a violation.
+/// The number of lines kept for the report of a violation.
 const KEPT: usize = 40;
 
 #[derive(Debug)]
 pub(crate) struct Trace {
-    /// Off while seeds are searched: formatting costs more than the simulation.
+    /// Off while seeds are searched, because formatting costs more than the simulation.
     pub(crate) on: bool,
-    /// All lines are kept, not only the last.
+    /// Keep all lines, not only the last ones.
     keep: bool,
     pub(crate) whole: Vec<(Timestamp, String)>,
     pub(crate) lines: VecDeque<String>,
@@ -44,7 +44,8 @@ impl Trace {
         self.lines.push_back(line);
     }
 
-    /// FNV-1a over words, with the high half folded in: bytes would cost more than the rules do.
+    /// FNV-1a over words, with the high half folded in. Over bytes it would cost more than the
+    /// rules do.
     pub(crate) fn mix(&mut self, number: u64) {
         let mixed = (self.hash ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.hash = mixed ^ (mixed >> 32);
@@ -59,7 +60,7 @@ impl Trace {
     }
 }
 
-/// One line of the world's log; formatted only if somebody reads it.
+/// One line of the world's log. It is formatted only if it is read.
 macro_rules! note {
     ($world:expr, $($text:tt)*) => {
         if $world.trace.on {

@@ -1,5 +1,5 @@
-//! Worlds: the ranks that met at one store and train together, one step at a time, as a synchronous
-//! job does. A step needs every rank of every member alive and all of them reaching each other. A
+//! Trainings: the ranks that met at one TCPStore and train together, one step at a time, as in a
+//! synchronous job. A step needs every rank of every member alive, and a way between all of them. A
 //! rank that ends takes its peers along, if they can hear of it.
 
 use std::{collections::BTreeSet, time::Duration};
@@ -14,23 +14,23 @@ use crate::{
     words, world::World,
 };
 
-/// What meets at one store under one rendezvous id, whoever it may be.
+/// All groups that meet at one TCPStore under one rendezvous id, whatever they are.
 #[derive(Debug)]
 pub(crate) struct Training {
     pub(crate) store: Endpoint,
-    /// The run of the first that came.
+    /// The run of the first group that came.
     pub(crate) run: RunId,
     /// Machines whose workers have arrived.
     pub(crate) arrived: BTreeSet<usize>,
     pub(crate) formed: bool,
     /// Groups that were ever sent here.
     pub(crate) comers: BTreeSet<(usize, RunId)>,
-    /// Members whose end some peer has not heard of, for want of a way.
+    /// Pairs of members: one ended, and the other has not heard of it because there was no way.
     unheard: BTreeSet<(usize, usize)>,
 }
 
 impl World {
-    /// The world that meets at this store under this run's rendezvous id.
+    /// The training that meets at this TCPStore under this run's rendezvous id.
     pub(crate) fn world_at(&mut self, run: &RunId, store: &Endpoint) -> u64 {
         if let Some(id) = self.stores.get(store) {
             return *id;
@@ -53,7 +53,7 @@ impl World {
         self.machines[machine].runs.get(run)?.world
     }
 
-    /// Groups in a world, by machine, whatever run they say they are.
+    /// Groups in a training, by machine, whatever run they claim to be.
     pub(crate) fn members(&self, world: u64) -> Vec<(usize, RunId)> {
         let there = |(machine, run): &&(usize, RunId)| {
             self.machines[*machine]
@@ -85,7 +85,7 @@ impl World {
         });
         match holder {
             Some(holder) if self.linked(machine, holder) => {}
-            // No way to it: they wait.
+            // There is no way to the TCPStore, so they wait.
             Some(_) => return,
             None if self.store_refuses(&store) => return self.lose_peers(machine, run, 10, 400),
             None => return,
@@ -98,7 +98,7 @@ impl World {
             return;
         }
         let members = self.members(world);
-        // One that had arrived may have gone with its machine's disk.
+        // A machine that had arrived may have lost its group with its disk.
         if members.len() < expected {
             return;
         }
@@ -125,7 +125,7 @@ impl World {
         self.queue.push(now + first, Event::Step { world });
     }
 
-    /// The machine that served this store has power, so that a caller is refused and not left
+    /// The machine that served this TCPStore has power, so a caller is refused instead of kept
     /// waiting.
     fn store_refuses(&self, store: &Endpoint) -> bool {
         let serves = |place: &crate::machine::Machine| {
@@ -138,12 +138,12 @@ impl World {
             .is_some_and(|holder| self.machines[holder].powered && serves(&self.machines[holder]))
     }
 
-    /// The machine at whose address this store is.
+    /// The machine at whose address this TCPStore is.
     fn store_holder(&self, store: &Endpoint) -> Option<usize> {
         machine_of_address(&store.host)
     }
 
-    /// Those who still look for each other at a store that goes away are told so.
+    /// The TCPStore goes away. Ranks that still look for each other there are told so.
     pub(crate) fn store_is_gone(&mut self, machine: usize, run: &RunId) {
         let Some(store) = self.machines[machine]
             .runs
@@ -173,7 +173,7 @@ impl World {
         if members.is_empty() || !members.iter().all(alive) {
             return;
         }
-        // While one stood still another may have gone without a trace.
+        // While one member stood still another may have gone without a trace.
         let (machine, run) = &members[0];
         if members.len() < self.machines[*machine].runs[run].assignment.node_count as usize {
             return;
@@ -262,7 +262,7 @@ impl World {
         all
     }
 
-    /// Processes of this world on this machine ended: the kernel closes their sockets.
+    /// Processes of this training on this machine ended. The kernel closes their sockets.
     pub(crate) fn peers_will_notice(
         &mut self,
         world: u64,
@@ -280,7 +280,7 @@ impl World {
             if peer == machine || !self.machines[peer].runs[&run].works() {
                 continue;
             }
-            // Before the world has formed nobody is connected to anybody but the store.
+            // Before the training has formed, ranks are connected only to the TCPStore.
             if !self.trainings[&world].formed {
                 continue;
             }
@@ -296,8 +296,8 @@ impl World {
         }
     }
 
-    /// A machine went without a word: its peers hear of it when there is somebody there again to
-    /// ask.
+    /// A machine went down without a message. Its peers hear of it when the machine is back and
+    /// answers.
     pub(crate) fn unheard_by_all(&mut self, world: u64, machine: usize) {
         let peers: Vec<usize> = self
             .members(world)
@@ -312,7 +312,7 @@ impl World {
         }
     }
 
-    /// Every rank of this group says that its peer went away, and ends.
+    /// Every rank of this group reports that its peer went away, and ends.
     pub(crate) fn lose_peers(&mut self, machine: usize, run: &RunId, low_ms: u64, high_ms: u64) {
         let Some(group) = self.machines[machine].runs.get(run) else {
             return;
@@ -335,7 +335,8 @@ impl World {
         }
     }
 
-    /// Whether workers on these two machines reach each other. One without power answers nobody.
+    /// Whether workers on these two machines reach each other. A machine without power does not
+    /// answer.
     pub(crate) fn linked(&self, a: usize, b: usize) -> bool {
         a == b || !self.fabric_cuts.contains_key(&(a.min(b), a.max(b)))
     }
@@ -346,13 +347,13 @@ impl World {
         }
         let cut = self.fresh();
         self.fabric_cuts.insert((a.min(b), a.max(b)), cut);
-        // A collective's own time limit, or TCP's.
+        // The limit is the collective's own, or TCP's.
         let patience = self.rng.ms(1_000, 30_000);
         self.queue
             .push(self.now + patience, Event::FabricTimeout { a, b, cut });
     }
 
-    /// Workers that waited for each other over a way that is gone give up, on either side.
+    /// Workers on both sides that waited for each other over a broken way give up.
     pub(crate) fn fabric_timeout(&mut self, a: usize, b: usize, cut: u64) {
         if self.fabric_cuts.get(&(a.min(b), a.max(b))) != Some(&cut) {
             return;
@@ -390,7 +391,7 @@ impl World {
             return;
         }
         self.late_news(a, b);
-        // Workers that waited at a store they could not reach arrive now.
+        // Workers that waited at a TCPStore they could not reach now arrive.
         for machine in [a, b] {
             let waiting: Vec<RunId> = self.machines[machine]
                 .working()
@@ -403,7 +404,7 @@ impl World {
         }
     }
 
-    /// Machines that have not heard of this one's end, and those of whose end it has not heard.
+    /// Machines that have not heard of this one's end, and machines whose end it has not heard.
     pub(crate) fn unheard_peers(&self, machine: usize) -> BTreeSet<usize> {
         let pairs = self
             .trainings
@@ -415,7 +416,7 @@ impl World {
             .collect()
     }
 
-    /// The way between two machines is there again: who is left of a connection hears that its
+    /// The way between two machines is back. A process that is left of a connection hears that its
     /// other end is gone.
     pub(crate) fn late_news(&mut self, a: usize, b: usize) {
         let unheard: Vec<(u64, usize)> = self
@@ -436,7 +437,7 @@ impl World {
     }
 }
 
-/// Machines have their number for an address.
+/// A machine's address contains its number.
 pub(crate) fn address(machine: usize) -> String {
     format!("10.0.0.{machine}")
 }

@@ -1,4 +1,4 @@
-//! What truly befalls machines and runs: each with its kind and its time, so that a blame can be
+//! What truly happens to machines and runs, each with its kind and its time, so that a blame can be
 //! compared with it.
 
 use muster_core::{run::RunId, time::Timestamp};
@@ -14,7 +14,7 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// What it is, for people.
+            /// The kind in words for people.
             pub(crate) fn words(self) -> &'static str {
                 match self {
                     $(Kind::$name => $words),*
@@ -45,7 +45,7 @@ kinds! {
 }
 
 impl Kind {
-    /// Whether the coordinator may hear nothing of the node while this lasts.
+    /// Whether the coordinator may not hear the node while this lasts.
     pub(crate) fn silences(self) -> bool {
         use Kind::*;
         matches!(
@@ -62,7 +62,7 @@ impl Kind {
         )
     }
 
-    /// Whether the agent has to say hello again before it is heard.
+    /// Whether the agent must say hello again before it is heard.
     fn ends_the_session(self) -> bool {
         matches!(
             self,
@@ -75,7 +75,7 @@ impl Kind {
     }
 }
 
-/// One thing that befell a machine.
+/// One thing that happened to a machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Trouble {
     pub(crate) kind: Kind,
@@ -86,12 +86,12 @@ pub(crate) struct Trouble {
     pub(crate) until: Option<Timestamp>,
 }
 
-/// What a run's workers on one machine did or suffered.
+/// What a run's workers on one machine did, or what was done to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deed {
     pub(crate) kind: Kind,
     pub(crate) machine: usize,
-    /// The global rank, where it was one rank's.
+    /// The global rank, if only one rank is concerned.
     pub(crate) rank: Option<u32>,
     pub(crate) at: Timestamp,
 }
@@ -123,13 +123,13 @@ impl World {
             });
     }
 
-    /// Something happens at one moment. Its node is silent until it is heard again.
+    /// Something happens at one moment. The node is silent until it is heard again.
     pub(crate) fn befalls(&mut self, machine: usize, kind: Kind) {
         self.begins(machine, kind);
         self.ends(machine, kind);
     }
 
-    /// Something lasts until a time that is known already.
+    /// Something lasts until a known time.
     pub(crate) fn lasts(&mut self, machine: usize, kind: Kind, until: Timestamp) {
         let from = self.now;
         let trouble = Trouble {
@@ -145,7 +145,7 @@ impl World {
             .push(trouble);
     }
 
-    /// The leading coordinator hears the agent of this machine, over a connection that is whole.
+    /// The leading coordinator hears the agent of this machine over a connection that is whole.
     pub(crate) fn is_heard(&mut self, machine: usize, hello: bool) {
         let now = self.now;
         let Some(troubles) = self.truth.troubles.get_mut(&machine) else {
@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    /// A run's workers on this machine do or suffer something.
+    /// A run's workers on this machine do something, or something is done to them.
     pub(crate) fn did(&mut self, machine: usize, run: &RunId, kind: Kind, rank: Option<u32>) {
         let at = self.now;
         self.truth.deeds.entry(run.clone()).or_default().push(Deed {

@@ -1,4 +1,4 @@
-//! What really happened, as nobody inside the world can know it: who was at fault, what was
+//! What really happened, as no program in the world can know it: who was at fault, what was
 //! trained, what users were promised.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,24 +17,24 @@ use crate::{
 
 #[derive(Debug, Default)]
 pub(crate) struct Truth {
-    /// What befell each machine.
+    /// What happened to each machine.
     pub(crate) troubles: BTreeMap<usize, Vec<Trouble>>,
-    /// What the workers of each run did or suffered, in order.
+    /// What the workers of each run did, or what was done to them, in order.
     pub(crate) deeds: BTreeMap<RunId, Vec<Deed>>,
     /// When each generation was stored.
     pub(crate) opened: BTreeMap<RunId, Timestamp>,
-    /// The coordinator's blames, each as it compares with the truth.
+    /// The coordinator's blames, each compared with the truth.
     pub(crate) blames: BTreeMap<Blame, u64>,
     pub(crate) steps_wanted: BTreeMap<JobUid, u64>,
     pub(crate) steps: BTreeMap<JobUid, u64>,
     pub(crate) stepped_at: BTreeMap<JobUid, Timestamp>,
     /// The newest generation of each job that made a step.
     pub(crate) newest_stepped: BTreeMap<JobUid, Generation>,
-    /// Runs whose workers were started, with where.
+    /// Runs whose workers were started, and the machine on which.
     pub(crate) launched: BTreeSet<(RunId, usize)>,
     pub(crate) highest_term: Term,
-    /// When an older copy of the coordinator's store was put back: what was decided since that copy
-    /// is forgotten.
+    /// When an older copy of the coordinator's store was put back. Decisions made since that copy
+    /// are forgotten.
     pub(crate) rolled_back: Option<Timestamp>,
     pub(crate) silences: Silences,
     /// Steps that workers made after a standstill, before their runner could stop them.
@@ -42,10 +42,10 @@ pub(crate) struct Truth {
 }
 
 impl Truth {
-    /// Once an older copy of the store was put back, what was decided since that copy is forgotten:
-    /// jobs accepted then are gone, numbers come twice, and who is to blame nobody can say. What
-    /// must hold all the same is that no two groups share a GPU or meet, and that every job gets on
-    /// or says what it waits for.
+    /// Whether a broken rule is forgiven. After an older copy of the store was put back, the
+    /// decisions since that copy are forgotten: jobs accepted then are gone, numbers come twice,
+    /// and nobody can say who is to blame. Two things must still hold: no two groups share a GPU or
+    /// meet, and every job makes progress or says what it waits for.
     pub(crate) fn is_forgiven(&self, rule: &str) -> bool {
         const OF_MEMORY: [&str; 11] = [
             "R6", "R7", "R9", "I3", "I4", "I5", "I7", "I8", "I9", "I10", "R4",

@@ -1,6 +1,5 @@
-//! People and their programs: they submit, submit again when no answer comes, scale, cancel,
-//! delete, cordon; and the operator, who says that a node is gone for good only when it has no
-//! power.
+//! People and their programs. They submit, submit again when no answer comes, scale, cancel, delete
+//! and cordon. The operator declares a node gone for good only when its machine has no power.
 
 use std::collections::BTreeMap;
 
@@ -28,15 +27,15 @@ pub(crate) struct Users {
     pub(crate) asked: BTreeMap<RequestId, Asked>,
 }
 
-/// A job somebody wants, however often it is submitted.
+/// A job that a user wants, however often it is submitted.
 #[derive(Debug)]
 pub(crate) struct Wish {
     pub(crate) name: JobName,
     pub(crate) spec: JobSpec,
     pub(crate) request_id: String,
-    /// What the user was told the job is.
+    /// The job that the user was told.
     pub(crate) accepted: Option<JobUid>,
-    /// Its deletion was asked for, whatever the answer.
+    /// Its deletion was requested, whatever the answer.
     pub(crate) deleting: bool,
 }
 
@@ -48,7 +47,7 @@ pub(crate) struct Asked {
     tries: u32,
 }
 
-/// Jobs wanted in one world, those under a name used again included.
+/// The number of jobs wanted in one world, including those that use a name again.
 const WISHES_MAX: usize = 8;
 
 impl World {
@@ -99,7 +98,7 @@ impl World {
             .to_owned()
         });
         let (replicas, min) = match fenced && self.traits.percent(70) {
-            // With one member nobody else's end proves anything.
+            // With one member, no other member's end proves anything.
             true => (1, 1),
             false => (replicas, min),
         };
@@ -154,7 +153,7 @@ impl World {
 
     fn prepare_submit(&mut self, number: usize, tries: u32) -> RequestId {
         let uid = JobUid::from(format!("uid{}", self.fresh()));
-        // Enough work for a while; some jobs outlast the world.
+        // Enough work for a while. Some jobs outlast the world.
         let steps = if self.rng.percent(30) {
             self.rng.range(5, 100)
         } else {
@@ -213,7 +212,7 @@ impl World {
         }
         if let (Request::Delete { .. }, Some(wish)) = (&request, wish) {
             let name = self.users.wishes[wish].name.clone();
-            // Of a job that is not over the request is refused.
+            // The request is refused for a job that is not over.
             let over = self
                 .store
                 .jobs
@@ -232,7 +231,7 @@ impl World {
         }
     }
 
-    /// Until when this request is not read, for want of a coordinator that goes on.
+    /// Until when this request is not read, because no coordinator goes on.
     pub(crate) fn request_waits(&self, _: RequestId) -> Timestamp {
         let living = || self.seats.iter().filter(|seat| seat.process.is_some());
         living()
@@ -281,14 +280,14 @@ impl World {
         }
     }
 
-    /// A submission said again means the same job: while that is there it cannot be another's, and
-    /// by its request id it is known even when it is over.
+    /// A repeated submission means the same job. As long as the job is there, the name cannot
+    /// belong to another. The request id identifies the job even when it is over.
     fn must_be_known(&self, wish: usize, refusal: &Refusal) -> bool {
         let by_id = !self.users.wishes[wish].request_id.is_empty();
         self.is_stored(wish) && (by_id || matches!(refusal, Refusal::JobExists { .. }))
     }
 
-    /// The job under this wish's name is this wish's.
+    /// Whether the job with this wish's name belongs to this wish.
     fn is_stored(&self, wish: usize) -> bool {
         let wish = &self.users.wishes[wish];
         self.store
@@ -297,7 +296,7 @@ impl World {
             .any(|job| job.name == wish.name && job.spec.env == wish.spec.env)
     }
 
-    /// A client that hears nothing asks again; for a submission that must be safe.
+    /// A client that hears nothing asks again. For a submission that must be safe.
     pub(crate) fn no_answer(&mut self, id: RequestId) {
         if let Some(Request::DeleteNode { node }) =
             self.users.asked.get(&id).map(|asked| &asked.request)
@@ -358,7 +357,7 @@ impl World {
                 let taken = self.store.jobs.values().any(|job| job.name == name);
                 match gone {
                     false => self.prepare_submit(wish, 0),
-                    // The name is free again, for another job.
+                    // The name is free again for another job.
                     true if !taken && self.users.wishes.len() < WISHES_MAX => {
                         let number = self.users.wishes.len();
                         let next = self.wish(number, name.name);

@@ -1,7 +1,7 @@
-//! Launchers that nodes have ready for jobs that are about to come: most after some seconds, some
-//! never, and some nodes cannot.
+//! Launchers that nodes have ready for jobs that are about to come. Most are ready after some
+//! seconds, some never are, and some nodes cannot make one.
 //!
-//! Owns what an agent was asked for and what it says of it; decides nothing.
+//! This file owns what an agent was asked for and what it reports. It decides nothing.
 
 use muster_core::{
     id::JobUid,
@@ -15,13 +15,14 @@ use crate::{
     world::World,
 };
 
-/// Of a hundred launchers this many never get ready, as long as faults go on.
+/// Of a hundred launchers this many never get ready while faults go on.
 const NEVER: u64 = 5;
 const WITHOUT: u64 = 5;
 const REFUSED: u64 = 5;
 
 impl World {
-    /// An agent begins what is new in this, and forgets what is not in it any more.
+    /// An agent begins the new jobs in this desired state, and forgets those that are not in it any
+    /// more.
     pub(crate) fn asked_to_warm(&mut self, machine: usize, desired: &Desired) {
         let healed = self.healed.is_some();
         let Some(agent) = self.machines[machine]
@@ -92,7 +93,7 @@ impl World {
         self.tell_spares(machine);
     }
 
-    /// Says what became of them, if the agent has a connection.
+    /// Reports the state of the launchers, if the agent has a connection.
     pub(crate) fn tell_spares(&mut self, machine: usize) {
         let Some(agent) = &self.machines[machine].agent else {
             return;

@@ -6,7 +6,7 @@ pub(crate) fn run(run: &RunId) -> String {
     format!("{}-g{}", run.job, run.generation)
 }
 
-/// As it is read by an agent that knows no fences.
+/// Makes the desired state look as an agent reads it that knows no fences.
 pub(crate) fn forget_fences(desired: &mut Desired) {
     for wanted in &mut desired.runs {
         if let Target::Ready(assignment) | Target::Running(assignment, _) = &mut wanted.target {

@@ -1,5 +1,5 @@
-//! The world: everything that is, and the one place where things happen. One thread, one virtual
-//! clock, one source of chance.
+//! The world: all state, and the one place where events happen. It has one thread, one virtual
+//! clock and one source of chance.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -21,9 +21,9 @@ use crate::{
     store::Store, trace::Trace, training::Training, truth::Truth, users::Users,
 };
 
-/// More events than this at one moment: somebody turns in circles.
+/// More events than this at one moment mean an endless loop.
 const SPIN: u64 = 50_000;
-/// The coordinator's clock starts at the Unix epoch; any day will do.
+/// The clock of the coordinator counts from the Unix epoch. Any day will do.
 const MORNING: Timestamp = Timestamp(1_000_000_000_000);
 
 #[derive(Debug)]
@@ -31,32 +31,32 @@ pub(crate) struct World {
     pub(crate) now: Timestamp,
     pub(crate) queue: Queue,
     pub(crate) rng: Rng,
-    /// For what only some worlds have, so that it changes nothing in the others.
+    /// Draws what only some worlds have, so that the other worlds stay the same.
     pub(crate) traits: Rng,
     pub(crate) plan: Plan,
     pub(crate) trace: Trace,
     pub(crate) store: Store,
     pub(crate) seats: [Seat; 2],
-    /// The store before the last few commits; only for a planted mistake.
+    /// The store before the last few commits. Only a planted mistake uses it.
     pub(crate) undurable: Option<Box<Store>>,
-    /// An older copy of the store, on some shelf.
+    /// An older copy of the store, kept somewhere.
     pub(crate) backup: Option<Box<Store>>,
     pub(crate) machines: Vec<Machine>,
     pub(crate) conns: BTreeMap<u64, Conn>,
-    /// Those of them that both ends gave up, the first first.
+    /// Connections that both ends gave up, the oldest first.
     pub(crate) over: VecDeque<u64>,
     pub(crate) trainings: BTreeMap<u64, Training>,
-    /// Which world meets at a store.
+    /// Which training meets at which TCPStore.
     pub(crate) stores: BTreeMap<Endpoint, u64>,
-    /// Machines of which this event may have changed what the rules look at.
+    /// Machines for which this event may have changed what the rules check.
     pub(crate) changed: Vec<usize>,
     pub(crate) strikes: u64,
-    /// Pairs of machines, lower first, whose workers do not reach each other; with the number of
-    /// the cut.
+    /// Pairs of machines, the lower first, whose workers do not reach each other. Each has the
+    /// number of its cut.
     pub(crate) fabric_cuts: BTreeMap<(usize, usize), u64>,
     pub(crate) users: Users,
     pub(crate) truth: Truth,
-    /// No fault strikes before that.
+    /// Until then no fault strikes.
     pub(crate) lull: Timestamp,
     /// When faults and users stop.
     pub(crate) trouble_until: Timestamp,
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// A process that stands still does what it should have done when it goes on.
+    /// Puts off an event for a process that stands still until the process goes on.
     fn later(&mut self, event: Event) -> Option<Event> {
         let until = match &event {
             Event::Tick { process, .. } | Event::Drain { process } | Event::Deposed { process } => {
@@ -325,8 +325,8 @@ impl World {
         }
     }
 
-    /// The versions that the agent of a machine speaks at first: where agents are upgraded one by
-    /// one, not always the newest.
+    /// The versions that a machine's agent speaks at first. In a world of upgrades they are not
+    /// always the newest.
     fn installed(&mut self) -> Speaks {
         let of_others = [
             Speaks {
@@ -348,7 +348,7 @@ impl World {
         }
     }
 
-    /// A number never used before in this world.
+    /// A number that was never used before in this world.
     pub(crate) fn fresh(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
@@ -367,8 +367,8 @@ impl World {
             .filter(|index| *index < self.machines.len())
     }
 
-    /// What this change of the store is about is looked at once the event is over; and what it
-    /// makes people do is done.
+    /// Marks what this change of the store concerns, to be checked once the event is over, and lets
+    /// people react to it.
     pub(crate) fn changed_by(&mut self, change: &Change) {
         if let Change::PutJob(job) = change {
             let members = job
@@ -384,7 +384,7 @@ impl World {
         }
     }
 
-    /// A rule is broken. The first one counts.
+    /// A rule is broken. Only the first violation is kept.
     pub(crate) fn fail(&mut self, rule: &'static str, what: String) {
         if self.violation.is_none() && !self.truth.is_forgiven(rule) {
             self.trace

@@ -1,12 +1,11 @@
-//! Every mistake that can be planted is seen; and what it takes to see one can be made small and
-//! told.
+//! Every planted mistake is seen, and a history that shows one can be made small and told.
 //!
-//! Those in the brains need `--features planted` (`tools/test` does that); the shells' are always
-//! there.
+//! Mistakes in the brains need `--features planted` (`tools/test` does that). Mistakes in the
+//! shells are always there.
 
 use muster_world::{Options, Planted, Size, log, record, shrink};
 
-/// Histories within which a mistake must be seen. The goal for a release is the same.
+/// A mistake must be seen within this many histories. The goal for a release is the same.
 const PATIENCE: u64 = 10_000;
 
 #[test]
@@ -64,7 +63,7 @@ fn a_history_that_breaks_a_rule_is_made_small_and_written_down() {
     assert!(lines[1..].is_sorted_by_key(|line| line["atUs"].as_u64()));
 }
 
-/// The report in the tree is what the records in the tree say.
+/// The report in the tree matches the records in the tree.
 #[test]
 fn the_report_is_made_from_the_records() {
     let committed =

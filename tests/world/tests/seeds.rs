@@ -1,16 +1,16 @@
-//! The first seeds, the same ones on every machine however fast it is; and that a seed means one
-//! history.
+//! The first seeds, which are the same on every machine, however fast. Also checks that a seed
+//! means one history.
 
 use std::time::Instant;
 
 use muster_world::{Options, Size, Story, log, shrink};
 
-/// Seeds of each size. Not optimised, one core runs about 100 small ones a second and 24 mixed
-/// ones, so that each test takes some 20 s.
+/// The number of seeds of each size. Without optimisation one core runs about 100 small or 24 mixed
+/// seeds a second, so each test takes some 20 s.
 const SMALL: u64 = 2_000;
 const MIXED: u64 = 500;
 
-/// A history that breaks a rule is made smaller, told, and left in a file.
+/// A history that breaks a rule is made smaller, told, and written to a file.
 fn no_seed_breaks_a_rule(size: Size, seeds: u64) {
     let options = Options {
         size,
@@ -76,7 +76,7 @@ fn a_seed_is_one_history() {
     assert_eq!(hashes.len(), 25, "every seed has a history of its own");
 }
 
-/// Things must happen in the world, else the rules are kept by nobody doing anything.
+/// Things must happen in the world. Otherwise the rules hold only because nothing is done.
 #[test]
 fn much_happens() {
     let (mut faults, mut generations, mut steps) = (std::collections::BTreeMap::new(), 0, 0);

@@ -1,6 +1,6 @@
-//! I9: who is blamed did it, then and there, and a job pays for its own faults only. Each blame of
-//! the coordinator is compared with what truly happened: the same kind of thing, to the same run,
-//! rank or node, at that time.
+//! I9: a blamed node or rank did it, then and there, and a job pays only for its own faults. Each
+//! blame of the coordinator is compared with the truth: the same kind of thing happened, to the
+//! same run, rank or node, at that time.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::{
     troubles::{Deed, Kind},
 };
 
-/// In doubt a job pays from the fourth time on without a step further.
+/// In doubt a job pays from the fourth time on that brought no new step.
 const IN_VAIN: u32 = 3;
 
-/// What was heard waits so long for the decisions that take it in, at most (`Plan::gather_ms`).
+/// How long a message may wait for the decision that uses it (`Plan::gather_ms`).
 const UNDER_WAY: Duration = Duration::from_millis(20);
 
 const IN_DOUBT: &str = "in doubt: the job has failed again and again without a step further";
 const FORGOTTEN: &str = "an older copy of the store was put back, and nobody can say";
 
-/// I9 for jobs. Counts the blames that are true, or excused.
+/// I9 for jobs. Counts the blames that are true or excused.
 pub(super) fn are_true(world: &mut World, job: &JobRecord) -> Broken {
     note_opened(world, job);
     let before = world.store.jobs.get(&job.uid)?;
@@ -61,13 +61,13 @@ fn note_opened(world: &mut World, job: &JobRecord) {
         .map(|before| before.number);
     if stored != Some(current.number) {
         let run = current.run(&job.uid);
-        // The store may have forgotten another generation of this number.
+        // The store may have forgotten another generation with this number.
         world.truth.deeds.remove(&run);
         world.truth.opened.insert(run, world.now);
     }
 }
 
-/// Nothing to compare: nobody is named, and nobody pays.
+/// If nothing is named and nobody pays, there is nothing to compare.
 fn compare(
     world: &World,
     before: &JobRecord,
@@ -174,8 +174,8 @@ fn refused_everywhere(world: &World, job: &JobRecord, run: &RunId) -> bool {
         .all(|member| refused(&member.node))
 }
 
-/// What truly happened to whom the incident names, if it is what the incident says; and when it
-/// began.
+/// What truly happened to the named rank or node, and when it began, if it matches what the
+/// incident says.
 fn truth_of(
     world: &World,
     job: &JobRecord,
@@ -214,7 +214,7 @@ fn truth_of(
         Cause::StartTimeout => world.befell(machine, opened, &|kind| {
             kind.silences() || matches!(kind, Kind::Unkillable | Kind::SlowDisk)
         }),
-        // Who is heard again is not blamed for a silence any more.
+        // A node that is heard again is not blamed for a silence any more.
         Cause::NodeLost => world.befell(machine, world.now - UNDER_WAY, &Kind::silences),
         Cause::NodeRebooted => {
             let member = job
@@ -228,7 +228,7 @@ fn truth_of(
                     .and_then(|boot| boot.parse::<u32>().ok())
             };
             let booted = boot(&member.boot_id)? < world.machines[machine].boot;
-            // A node that had not said so yet may have been given the run after its reboot.
+            // A node that had not reported its reboot yet may have been given the run after it.
             booted
                 .then(|| world.befell(machine, Timestamp(0), &|kind| kind == Kind::NoPower))
                 .flatten()
@@ -238,8 +238,8 @@ fn truth_of(
     }
 }
 
-/// I9 for nodes: each new mark is of an incident of its job that names the node, of the same kind.
-/// The incident is looked at by itself.
+/// I9 for nodes: each new mark belongs to an incident of its job that names the node and is of the
+/// same kind. The incident itself is checked elsewhere.
 pub(super) fn marks_are_explained(world: &World, changes: &[Change]) -> Broken {
     changes.iter().find_map(|change| {
         let Change::PutNode(node) = change else {
@@ -285,8 +285,8 @@ pub(super) fn marks_are_explained(world: &World, changes: &[Change]) -> Broken {
 }
 
 impl World {
-    /// What befell this machine and lasted at some time since, if it is of this kind: the first of
-    /// it.
+    /// The first thing of this kind that happened to this machine and lasted at some time since
+    /// then.
     fn befell(
         &self,
         machine: usize,

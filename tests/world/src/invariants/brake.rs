@@ -1,5 +1,5 @@
-//! R10: what the brake for mass losses promises. Who is silent is counted anew here, from what the
-//! coordinator has said in its events.
+//! R10: what the brake for mass losses promises. Silent nodes are counted anew here, from the
+//! coordinator's events.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use super::*;
 #[derive(Debug, Default)]
 pub(crate) struct Silences {
     process: u64,
-    /// Nodes it does not hear; with the moment, if it has lost them in its own time.
+    /// Nodes that it does not hear. The moment is there if it lost them itself.
     silent: BTreeMap<NodeName, Option<Timestamp>>,
     on: bool,
 }
 
 impl Silences {
-    /// True if this says that a node is lost that was not.
+    /// True if this event says that a node is newly lost.
     fn take_in(&mut self, event: &muster_core::fleet::Event, store: &Store) -> bool {
         match event.reason.as_str() {
             "MassLoss" => self.on = true,
@@ -41,7 +41,7 @@ impl Silences {
         false
     }
 
-    /// Nodes lost within the window.
+    /// How many nodes were lost within the window.
     fn lost(&self, policy: &Policy, now: Timestamp) -> u32 {
         self.silent
             .values()
@@ -73,8 +73,8 @@ pub(super) fn brake(world: &mut World, judge: &Judge, changes: &[Change]) -> Bro
             Change::Event(event) => lost |= silences.take_in(event, &world.store),
             Change::PutNode(node) => {
                 nodes += usize::from(!world.store.nodes.contains_key(&node.name));
-                // It may have to be heard anew, after this coordinator itself stood still; that is
-                // no event.
+                // The node may have to be heard anew after this coordinator itself stood still.
+                // That is no event.
                 silences
                     .silent
                     .get_mut(&node.name)
@@ -95,7 +95,7 @@ pub(super) fn brake(world: &mut World, judge: &Judge, changes: &[Change]) -> Bro
     broken
 }
 
-/// On when it must be, and off when it must be.
+/// Checks that the brake is on when it must be, and off when it must be.
 fn judged(
     world: &World,
     silences: &Silences,
@@ -125,8 +125,8 @@ fn judged(
     })
 }
 
-/// While it is on, nobody is cordoned, and nothing is replaced for its silence of which no member
-/// can be heard.
+/// While the brake is on, no node is cordoned, and no wholly silent generation is replaced for its
+/// silence.
 fn braked(world: &World, silences: &Silences, change: &Change) -> Broken {
     match change {
         Change::PutNode(node) => {

@@ -1,4 +1,5 @@
-//! What a coordinator may decide: each change it commits, beside what was stored before it.
+//! What a coordinator may decide. Each change that it commits is compared with what was stored
+//! before.
 
 use super::*;
 
@@ -73,7 +74,7 @@ fn job_change(world: &World, judge: &Judge, job: &JobRecord) -> Broken {
         .or_else(|| charges_are_told(before, job))
 }
 
-/// I8: what is over stays over, with the same end.
+/// I8: a job that is over stays over, with the same end.
 fn terminal_is_terminal(before: &JobRecord, job: &JobRecord) -> Broken {
     let changed = before.phase.is_over()
         && ((before.phase, before.finished, before.last_generation)
@@ -134,7 +135,7 @@ fn within_limits(judge: &Judge, before: &JobRecord, job: &JobRecord) -> Broken {
     })
 }
 
-/// I16: a generation is opened on nodes that the coordinator hears.
+/// I16: a generation is opened only on nodes that the coordinator hears.
 fn only_who_is_heard(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
     let current = job.current.as_ref()?;
     if before
@@ -188,7 +189,7 @@ fn only_who_is_heard(world: &World, before: &JobRecord, job: &JobRecord) -> Brok
     ))
 }
 
-/// I5 for a job: numbers go up, and what one number meant it means for ever.
+/// I5 for a job: numbers only go up, and each number keeps its meaning for ever.
 fn generations_go_up(before: &JobRecord, job: &JobRecord) -> Broken {
     if job.last_generation < before.last_generation {
         return Some((
@@ -228,7 +229,7 @@ fn generations_go_up(before: &JobRecord, job: &JobRecord) -> Broken {
     ))
 }
 
-/// R6: a generation starts when no process of the ones before can make a step any more.
+/// R6: a generation starts only when no process of earlier ones can make a step any more.
 fn started_when_inert(world: &World, before: &JobRecord, job: &JobRecord) -> Broken {
     let current = job.current.as_ref().filter(|current| current.started)?;
     if before
@@ -242,7 +243,8 @@ fn started_when_inert(world: &World, before: &JobRecord, job: &JobRecord) -> Bro
         let run = old.run(&job.uid);
         let trains = |node: &NodeName| {
             let machine = world.machine_named(node);
-            // R7 looks at what wakes; without a fence who stands still is waited for.
+            // R7 looks at processes that wake. Without a fence the job waits for a machine that
+            // stands still.
             if job.spec.fence_after.is_some() && machine.is_some_and(|machine| world.wakes(machine))
             {
                 return false;
@@ -272,7 +274,7 @@ fn started_when_inert(world: &World, before: &JobRecord, job: &JobRecord) -> Bro
     None
 }
 
-/// I9 for budgets: what a job is charged with stands in an incident that says so.
+/// I9 for budgets: every charge to a job has an incident that names it.
 fn charges_are_told(before: &JobRecord, job: &JobRecord) -> Broken {
     if blames::count(job) == blames::count(before) && job.restarts.len() > before.restarts.len() {
         return Some(("I9", format!("{} is charged without an incident", job.uid)));
@@ -299,7 +301,7 @@ fn charges_are_told(before: &JobRecord, job: &JobRecord) -> Broken {
     None
 }
 
-/// I12 for deletions: somebody asked, and nothing of the job lives.
+/// I12 for deletions: a user asked, and no process of the job lives.
 fn deletion(world: &World, uid: &JobUid) -> Broken {
     let asked = world.users.wishes.iter().any(|wish| {
         wish.deleting
@@ -312,8 +314,8 @@ fn deletion(world: &World, uid: &JobUid) -> Broken {
     if !asked {
         return Some(("I4", format!("{uid} is deleted and nobody asked")));
     }
-    // What was decided between an older copy of the store and its return, on a machine not heard
-    // since, nobody can know.
+    // Decisions between an older copy of the store and its return cannot be known on a machine that
+    // was not heard since.
     let known = |run: &RunId, place: &Machine| {
         let generation = world
             .store
@@ -336,13 +338,13 @@ fn deletion(world: &World, uid: &JobUid) -> Broken {
     ))
 }
 
-/// I5 and I9 for nodes: epochs go up, and cordons have their reason.
+/// I5 and I9 for nodes: epochs go up, and every cordon has its reason.
 fn node_change(world: &World, judge: &Judge, node: &NodeRecord) -> Broken {
     let machine = world.machine_named(&node.name)?;
     let before = world.store.nodes.get(&node.name);
     let place = &world.machines[machine];
-    // A hello of an agent that is no more may arrive after its machine was replaced: the ledger
-    // there is another's.
+    // A hello of an agent that is gone may arrive after its machine was replaced. The ledger there
+    // belongs to another agent.
     let known = if place.agent.is_some() {
         place.ledger_highest.epoch
     } else {
@@ -358,7 +360,7 @@ fn node_change(world: &World, judge: &Judge, node: &NodeRecord) -> Broken {
             ),
         ));
     }
-    // I14: what a node is, only its own agent says.
+    // I14: only a node's own agent says what the node is.
     let said = |node: &NodeRecord| (node.epoch, node.boot_id.clone());
     if !judge.speakers.contains(&node.name)
         && before.is_none_or(|before| said(before) != said(node))
@@ -384,7 +386,7 @@ fn node_change(world: &World, judge: &Judge, node: &NodeRecord) -> Broken {
     cordon.and_then(|_| cordon_is_earned(node))
 }
 
-/// I9: one job alone, however often it fails, cordons nobody.
+/// I9: one job alone cordons no node, however often it fails.
 fn cordon_is_earned(node: &NodeRecord) -> Broken {
     let jobs: BTreeSet<&JobUid> = node.marks.iter().map(|mark| &mark.job).collect();
     let earned = node.marks.len() >= 3 && jobs.len() >= 2;
@@ -396,8 +398,8 @@ fn cordon_is_earned(node: &NodeRecord) -> Broken {
     })
 }
 
-/// R9: what another job may still have a process on is not given away. Looked at when the whole
-/// transaction is made.
+/// R9: a GPU or slot on which another job may still have a process is not given away. This is
+/// checked when the whole transaction is made.
 pub(crate) fn only_what_is_free(world: &mut World, opened: &[JobUid]) {
     let broken = opened
         .iter()
@@ -417,7 +419,7 @@ fn given_twice(world: &World, job: &JobRecord) -> Option<String> {
             .values()
             .filter(|other| other.uid != job.uid)
     };
-    // Where its own end is known already it has nothing.
+    // If its own end is already known, it holds nothing.
     for member in current
         .members
         .iter()
@@ -459,8 +461,8 @@ fn given_twice(world: &World, job: &JobRecord) -> Option<String> {
     None
 }
 
-/// The cap on cordons, looked at when a transaction with a new one is complete: Muster never
-/// cordons more than a tenth of the fleet.
+/// The cap on cordons: Muster never cordons more than a tenth of the fleet. It is checked when a
+/// transaction with a new cordon is complete.
 pub(crate) fn cordons_are_capped(world: &mut World, before: usize) {
     let (ours, all) = (cordons(world), world.store.nodes.len());
     if ours > before && ours > (all / 10).max(1) {
@@ -480,7 +482,7 @@ pub(crate) fn cordons(world: &World) -> usize {
         .count()
 }
 
-/// Whether a change may bring a cordon of Muster's: all nodes are counted for no other.
+/// Whether a change may bring a cordon of Muster. Only then are all nodes counted.
 pub(crate) fn leaves_a_cordon(change: &Change) -> bool {
     matches!(change, Change::PutNode(node) if cordoned(node))
 }

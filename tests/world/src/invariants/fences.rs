@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// Of a job with a fence no two generations have workers at once, unless a member's proven death
-/// keeps the older one, which is synchronous, from making a step. Looked at when workers come up,
-/// and when a machine that stood still goes on. Who cannot be killed can do nothing either, nor can
-/// who stands still; and what wakes with its runner not yet awake nobody can prevent.
+/// No two generations of a job with a fence have workers at once. One exception: the older one is
+/// synchronous, and a member's proven death keeps it from making a step. This is checked when
+/// workers come up, and when a machine that stood still goes on. Processes that cannot be killed or
+/// that stand still can do nothing. Nothing can prevent what wakes before its runner.
 pub(crate) fn one_generation_lives(world: &mut World, run: &RunId) {
     let Some(job) = world
         .store
@@ -27,8 +27,8 @@ pub(crate) fn one_generation_lives(world: &mut World, run: &RunId) {
         machines
             .filter(|machine| !world.wakes(*machine))
             .filter_map(|machine| world.machines[machine].runs.get(&id))
-            // No fence reaches a process that outlives its runner. What it was given stays with it
-            // (R9, I12).
+            // No fence reaches a process that outlives its runner. It keeps what it was given (R9,
+            // I12).
             .any(|group| group.has_ranks() && !group.is_beyond_reach(world.now))
     };
     let living: Vec<&GenerationRecord> = job.unproven_generations().filter(lives).collect();

@@ -1,5 +1,5 @@
-//! R12: a node that knows more than the store proves it an old copy. It gets no orders, and nothing
-//! is decided about its jobs, until a person has said that this copy is the truth.
+//! R12: a node that knows more than the store proves that the store is an old copy. The node gets
+//! no orders, and nothing is decided about its jobs, until an operator has accepted this copy.
 
 use super::*;
 
@@ -14,7 +14,7 @@ pub(super) fn rollback(world: &World, changes: &[Change]) -> Broken {
     })
 }
 
-/// Who is ahead is halted when it connects, and stays so.
+/// A node that is ahead is halted when it connects, and stays halted.
 fn halt(world: &World, node: &NodeRecord) -> Broken {
     let before = world.store.nodes.get(&node.name)?;
     let ledger = &world.machines[world.machine_named(&node.name)?].ledger_highest;
@@ -94,7 +94,7 @@ fn left_alone(world: &World, changes: &[Change], job: &JobRecord) -> Broken {
     })
 }
 
-/// Who is halted gets no orders.
+/// A halted node gets no orders.
 pub(super) fn ordered(
     process: &Process,
     store: &Store,

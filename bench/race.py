@@ -111,7 +111,7 @@ def main():
     print(report.phase_table(race))
     print(report.memory_table(race))
     if options.write:
-        report.publish(race)
+        report.publish(race, options.block)
         print("docs/measured.md has the new table")
 
 
@@ -343,6 +343,7 @@ def arguments():
     parser.add_argument("--keep", type=pathlib.Path, help="copy the logs of every start into this folder")
     parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this race.json")
     parser.add_argument("--write", action="store_true", help="write the table into docs/measured.md")
+    parser.add_argument("--block", default="bench", help="the block of docs/measured.md that --write fills [bench, which fills README.md's, too]")
     options = parser.parse_args()
     if options.quick and options.events == events:
         options.events = list(plan.QUICK_EVENTS)

@@ -8,6 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 MEASURED = ROOT / "docs" / "measured.md"
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+PLOT_LINE = "\n![The same as bars, with the phases of each](../bench/results/race.svg)\n"
 # Ours, the fastest first: the first one that took part is what the ratios refer to.
 OURS = ("fork", "pool", "direct", "parked", "cold")
 # The event of a bare start, and who is asked for nothing else.
@@ -191,8 +192,7 @@ def block(race):
         f"programs of the machine took {statistics.median(counted):.0%} of the processors meanwhile (median; {max(counted):.0%} at "
         "most).\n"
     )
-    plot_line = "\n![The same as bars, with the phases of each](../bench/results/race.svg)\n"
-    return f"{table(race)}\n{words}{absent}{pauses(race)}{memory_table(race)}{plot_line}"
+    return f"{table(race)}\n{words}{absent}{pauses(race)}{memory_table(race)}{PLOT_LINE}"
 
 
 # What the README shows of it: these events, for the lane of `launch: auto` and stock torchrun at its best and as it comes.
@@ -213,10 +213,15 @@ def few(race):
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
 
 
-def publish(race):
-    """Writes the whole table where all that is measured stands, and a few figures into the README."""
-    rewrite_block(BEGIN, END, block(race))
-    rewrite_block(*(mark.replace("bench:", "figures:") for mark in (BEGIN, END)), few(race), README)
+def publish(race, name):
+    """Writes the whole table where all that is measured stands. The race of `make bench` also gives a few figures to the README."""
+    begin, end = (mark.replace("bench:", f"{name}:") for mark in (BEGIN, END))
+    text = block(race)
+    if begin == BEGIN:
+        rewrite_block(*(mark.replace("bench:", "figures:") for mark in (BEGIN, END)), few(race), README)
+    else:
+        text = text.replace(PLOT_LINE, "")
+    rewrite_block(begin, end, text)
 
 
 def rewrite_block(begin, end, text, page=MEASURED):

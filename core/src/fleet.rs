@@ -51,10 +51,12 @@
 //! | `ingest` | what agents say, and what their silence says |
 //! | `namesake`, `rollback`, `objects`, `forget` | second machines, old stores, Node objects, gone nodes |
 //! | `requests` | what users ask for |
-//! | `settle` | which jobs are looked at, in which order |
+//! | `admission` | which jobs may take room, and in which order |
+//! | `settle` | which jobs have news, and the steps of one job
 //! | `finish` | what was touched becomes changes and effects |
 
 pub mod account;
+mod admission;
 mod agreement;
 mod blame;
 mod brake;

@@ -4,12 +4,10 @@
 //! Stopping generation g, choosing g+1 and bringing up its TCPStore all begin in the same turn.
 //! Only the start of g+1 waits, until its members are ready and g is inert.
 
-use std::cmp::Reverse;
-
 use crate::{
     fleet::{
-        generation,
-        job::{JobRecord, Phase, Reason},
+        admission, generation,
+        job::{Phase, Reason},
         job_turn::JobTurn,
         scratch::Scratch,
         turn::Fleet,
@@ -44,10 +42,7 @@ impl Fleet {
                 let live = self.live.get(*uid);
                 news || room && live.is_none_or(|live| !live.has_all_it_wants)
             };
-            let mut uids: Vec<JobUid> = self.active.iter().filter(concerned).cloned().collect();
-            let order = |job: &JobRecord| (Reverse(job.spec.priority), job.created);
-            uids.sort_by_key(|uid| self.jobs.get(uid).map(|job| (order(job), uid.clone())));
-            for uid in uids {
+            for uid in admission::admitted(&self.jobs, self.active.iter().filter(concerned)) {
                 self.settle(&uid, out);
             }
             if !out.capacity {

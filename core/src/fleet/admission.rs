@@ -1,0 +1,43 @@
+//! Which jobs may take room in this turn, and in which order. A job that comes first takes what it
+//! needs before the next is asked.
+//!
+//! Today every job that is concerned is admitted, by priority and then by age. Decides nothing
+//! about nodes: `placement` does, for one job at a time.
+
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use crate::{fleet::job::JobRecord, id::JobUid};
+
+/// The jobs of `concerned` that may take room, the first to choose first.
+pub(crate) fn admitted<'a>(
+    jobs: &BTreeMap<JobUid, JobRecord>,
+    concerned: impl Iterator<Item = &'a JobUid>,
+) -> Vec<JobUid> {
+    let mut admitted: Vec<&JobRecord> = concerned.filter_map(|uid| jobs.get(uid)).collect();
+    admitted.sort_by_key(|job| (Reverse(job.spec.priority), job.created, &job.uid));
+    admitted.into_iter().map(|job| job.uid.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{fleet::job::tests::record, time::Timestamp};
+
+    #[test]
+    fn priority_goes_before_age_and_age_before_the_name() {
+        let jobs: BTreeMap<JobUid, JobRecord> =
+            [("a", 0, 2), ("b", 0, 1), ("c", 5, 3), ("d", 0, 1)]
+                .into_iter()
+                .map(|(uid, priority, created)| {
+                    let mut job = record();
+                    job.uid = uid.into();
+                    job.spec.priority = priority;
+                    job.created = Timestamp(created);
+                    (job.uid.clone(), job)
+                })
+                .collect();
+        let order = admitted(&jobs, jobs.keys());
+        let order: Vec<&str> = order.iter().map(JobUid::as_str).collect();
+        assert_eq!(order, ["c", "b", "d", "a"]);
+    }
+}

@@ -9,9 +9,9 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-/// A start reads the store: a few MB for ten thousand nodes.
+/// A start reads the store, which has a few MB for ten thousand nodes.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// Clock ticks of /proc/PID/stat, in all Linux builds of the last decades (`getconf CLK_TCK`).
+/// The clock ticks of /proc/PID/stat, the same in all Linux builds for decades (`getconf CLK_TCK`).
 const TICKS_PER_SECOND: f64 = 100.0;
 
 #[derive(Debug)]
@@ -20,11 +20,11 @@ pub(crate) struct Coordinator {
     dir: PathBuf,
     flags: Vec<String>,
     child: Option<Child>,
-    /// `127.0.0.1:PORT`; the same after a restart.
+    /// `127.0.0.1:PORT`. It stays the same after a restart.
     pub(crate) address: String,
 }
 
-/// What a process has taken so far.
+/// What a process has used so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
     pub(crate) rss_kib: u64,
@@ -99,7 +99,7 @@ impl Coordinator {
         self.dir.join("coordinator.log")
     }
 
-    /// SIGKILL: nothing is tidied up.
+    /// Kills the process with SIGKILL, so it cannot tidy up.
     pub(crate) fn kill(&mut self) -> Result<()> {
         if let Some(mut child) = self.child.take() {
             child.kill().context("kill the coordinator")?;
@@ -136,7 +136,7 @@ impl Coordinator {
         })
     }
 
-    /// Bytes of the store's file.
+    /// The size of the store's file in bytes.
     pub(crate) fn store_bytes(&self) -> u64 {
         File::open(self.dir.join("state/muster.redb"))
             .and_then(|file| file.metadata())

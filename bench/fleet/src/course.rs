@@ -1,4 +1,4 @@
-//! What is measured, in order: everybody connects; rest; a job starts; rest; progress; one member
+//! What is measured, in order: all nodes connect; rest; a job starts; rest; progress; one member
 //! dies, many times; the coordinator is killed and comes back.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -17,15 +17,16 @@ use crate::{
     turns::{Log, Turn},
 };
 
-/// For anything that ought to take a second or two; what takes longer is a failure worth reading
-/// about.
+/// The limit for anything that should take a second or two. Anything slower is a failure worth
+/// reading about.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Until buffers of a burst are given back and late words are in.
+/// By then the buffers of a burst are freed, and late messages have arrived.
 const SETTLE: Duration = Duration::from_secs(3);
-/// As the agents' own limit (five times a second).
+/// Equal to the agents' own limit (five times a second).
 const PROGRESS: Duration = Duration::from_millis(200);
-/// After a restart: the 10 s in which a coordinator listens before silence means anything, and
-/// twice the time to be Lost in a fleet of 10,000, whose heartbeat is stretched to 5 s.
+/// The wait after a restart: the 10 s for which a coordinator listens before silence means
+/// anything, and twice the time to become Lost in a fleet of 10,000, whose heartbeat is stretched
+/// to 5 s.
 const AFTERMATH: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(options: &Options) -> Result<Document> {
@@ -128,7 +129,7 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
     Ok(found)
 }
 
-/// One job breaks a hundred times: it must not be made to wait for it.
+/// One job breaks a hundred times, and must not wait for its back-off.
 const FLAGS: [&str; 2] = ["--backoff-first=1ms", "--backoff-max=1ms"];
 
 async fn submit(address: &str, members: usize) -> Result<()> {
@@ -204,8 +205,8 @@ fn between(before: Taken, after: Taken) -> Rest {
     }
 }
 
-/// One member dies, and everybody gets the next generation; again and again. How many generations
-/// broke.
+/// One member dies and all members get the next generation, repeatedly. Returns how many
+/// generations broke.
 async fn exits(
     coordinator: &Coordinator,
     fleet: &mut Fleet,
@@ -222,7 +223,7 @@ async fn exits(
     let (mut delivered, mut deciding, mut all_turns, mut broken) =
         (Vec::new(), Vec::<Turn>::new(), Vec::<Turn>::new(), 0);
     for round in 0..exits {
-        // Spread over the ranks; a prime, so that they differ.
+        // The victims are spread over the ranks. The step is prime, so that they differ.
         let victim = members[(round * 7_919) % members.len()];
         let generation = round as u64 + 2;
         fleet.drain();
@@ -244,7 +245,7 @@ async fn exits(
         );
         assigned_all.push(since(died, last(&assigned)));
         running_all.push(since(died, last(&running)));
-        // The last turn of this round writes its line after its orders are out.
+        // The last turn of this round writes its log line after its orders are sent.
         tokio::time::sleep(Duration::from_millis(150)).await;
         let said = log.read()?;
         broken += said.broken;

@@ -1,4 +1,4 @@
-//! Medians, percentiles, and the document.
+//! Medians, percentiles, and the printed document.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,8 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Of times in seconds; nearest rank, so that every figure is one that was measured.
+    /// The distribution of times in seconds. It uses the nearest rank, so every figure was
+    /// measured.
     pub(crate) fn of(seconds: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut all: Vec<f64> = seconds
             .into_iter()
@@ -44,25 +45,25 @@ pub(crate) struct Rest {
     pub(crate) cores: f64,
 }
 
-/// What the whole course found.
+/// The results of the whole course.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Document {
     pub(crate) agents: usize,
     pub(crate) gpus: u32,
     pub(crate) members: usize,
     pub(crate) flags: Vec<String>,
-    /// How members died: `signal 9 (SIGKILL)`, which needs no other evidence, or an exit code, with
-    /// which others of the same burst are awaited.
+    /// How members died: `signal 9 (SIGKILL)`, which needs no other evidence, or an exit code, for
+    /// which the coordinator waits for more evidence of the same burst.
     pub(crate) death: String,
-    /// Seconds until all agents were welcomed, all having dialled at once.
+    /// Seconds until all agents were welcomed. They all dialled at once.
     pub(crate) first_connect_s: f64,
     pub(crate) first_connect_cpu_s: f64,
     pub(crate) idle: Option<Rest>,
     pub(crate) first_start_ms: f64,
     pub(crate) training: Option<Rest>,
-    /// Every member tells of a step five times a second.
+    /// The load while every member reports a step five times a second.
     pub(crate) progress: Option<Rest>,
-    /// Milliseconds since a member's exit report was handed to its session, by what was reached.
+    /// Milliseconds since a member's exit report was handed to its session, for each thing reached.
     pub(crate) exit: BTreeMap<&'static str, Spread>,
     pub(crate) exit_cpu_ms: f64,
     pub(crate) turns: BTreeMap<&'static str, Spread>,
@@ -73,9 +74,9 @@ pub(crate) struct Document {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Restart {
-    /// From the start of the new process until it served.
+    /// The time from the start of the new process until it served.
     pub(crate) serving_s: f64,
-    /// From the kill until every agent was welcomed, and until half of them were.
+    /// The time from the kill until every agent was welcomed, and until half of them were.
     pub(crate) all_welcomed_s: f64,
     pub(crate) half_welcomed_s: f64,
     pub(crate) cpu_s: f64,

@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::node::{Do, Node, Seen, What};
 
-/// Sightings that wait for the course: every node of a large fleet at once, so that no node ever
-/// waits.
+/// The number of sightings that may wait for the course. Every node of a large fleet may add one at
+/// once, so no node ever waits.
 const SEEN_MAX: usize = 65_536;
-/// Acts that wait for a node; it is given one at a time.
+/// The number of acts that may wait for a node. It is given one at a time.
 const ACTS_MAX: usize = 4;
 
 pub(crate) struct Fleet {
@@ -50,14 +50,14 @@ impl Fleet {
         Ok(self.acts[node].send(act).await?)
     }
 
-    /// Sends to nodes without waiting for any.
+    /// Sends to these nodes, without waiting for any of them.
     pub(crate) fn act_if_idle(&self, nodes: &[usize], act: Do) {
         for node in nodes {
             let _ = self.acts[*node].try_send(act);
         }
     }
 
-    /// Waits until so many different nodes have seen it: who, and when each of them did.
+    /// Waits until this many different nodes have seen it. Returns the nodes, and when each saw it.
     pub(crate) async fn all(
         &mut self,
         what: What,
@@ -80,7 +80,7 @@ impl Fleet {
         Ok(found)
     }
 
-    /// The times of two things that follow each other on every node, whoever of the nodes is ahead.
+    /// The times of two things that follow each other on every node, whichever node is ahead.
     pub(crate) async fn both(
         &mut self,
         first: What,
@@ -108,7 +108,7 @@ impl Fleet {
         Ok((firsts, seconds))
     }
 
-    /// Forgets what was seen so far: how many of it were welcomes.
+    /// Forgets what was seen so far. Returns how many sightings were welcomes.
     pub(crate) fn drain(&mut self) -> usize {
         let mut welcomes = 0;
         while let Ok(seen) = self.seen.try_recv() {

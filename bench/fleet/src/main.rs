@@ -1,9 +1,9 @@
-//! How the coordinator bears a large fleet: one real coordinator process, and thousands of agents'
-//! real sessions over loopback.
+//! Measures the coordinator under a large fleet: one real coordinator process, and the real
+//! sessions of thousands of agents over loopback.
 //!
 //! `muster-fleetbench --coordinator PROGRAM --agents 10000 --members 1000` prints one JSON
-//! document. All agents live in this process: they share the machine with the coordinator, so its
-//! processor time is measured beside the wall clock. No worker runs anywhere: a simulated node
+//! document. All agents live in this process and share the machine with the coordinator, so its
+//! processor time is measured besides the wall clock. No worker runs anywhere: a simulated node
 //! obeys at once and reports what an agent would.
 //!
 //! | file | owns |
@@ -77,7 +77,7 @@ impl Options {
 
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
-    // A socket per agent; the usual soft limit is 1,024.
+    // Every agent needs a socket, and the usual soft limit is 1,024.
     let mut files = getrlimit(Resource::Nofile);
     files.current = files.maximum;
     setrlimit(Resource::Nofile, files)?;

@@ -1,9 +1,9 @@
-//! One simulated node: a real session, and behind it a node that obeys at once. Every order it
-//! gets, it notes with the time.
+//! One simulated node: a real session, and behind it a node that obeys at once. It notes the time
+//! of every order.
 //!
-//! It is the fastest agent there can be, so that what is measured is the coordinator: a run is
-//! ready the moment it is asked for, and dead the moment it is to stop, and both are told in one
-//! report. The coordinator gets its reports in the worst burst possible.
+//! It is the fastest possible agent, so that the measurement shows the coordinator. A run is ready
+//! as soon as it is requested, and dead as soon as it must stop, and one report tells both. So the
+//! coordinator gets its reports in the worst possible burst.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -28,18 +28,18 @@ pub(crate) struct Seen {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Welcome(u64),
-    /// It has the assignment of this generation.
+    /// The node has the assignment of this generation.
     Assigned(u64),
-    /// It is to train in this generation.
+    /// The node has the order to train in this generation.
     Running(u64),
-    /// The last report asked for has been handed to the session.
+    /// The last requested report was handed to the session.
     Reported,
 }
 
-/// What a node is made to do.
+/// An act that a node is made to do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Do {
-    /// Its worker dies, and torchrun with it.
+    /// Its worker dies, and its torchrun too.
     Die(Exit),
     /// Its worker prints a step.
     Step(u64),
@@ -93,7 +93,7 @@ impl Node {
     }
 
     async fn note(&self, at: Instant, what: What) {
-        // Only at the very end does nobody listen any more.
+        // Only at the very end nothing receives this any more.
         let _ = self
             .seen
             .send(Seen {

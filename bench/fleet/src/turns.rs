@@ -1,5 +1,5 @@
-//! What the coordinator's log says of its decisions: every turn that told somebody something, and
-//! events that must not be there.
+//! What the coordinator's log says about its decisions: every turn that sent something to agents,
+//! and events that must not occur.
 
 use std::{
     fs::File,
@@ -17,7 +17,7 @@ pub(crate) struct Log {
     read_to: u64,
 }
 
-/// One turn that told agents something.
+/// One turn that sent something to agents.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Turn {
     pub(crate) inputs: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Turn {
     pub(crate) think_us: u64,
     pub(crate) commit_us: u64,
     pub(crate) act_us: u64,
-    /// When its last order had been handed to the sessions, on the coordinator's clock (Unix time).
+    /// When its last order was handed to the sessions, on the coordinator's clock (Unix time).
     pub(crate) done_us: u64,
 }
 
@@ -42,7 +42,7 @@ impl Log {
         Self { path, read_to: 0 }
     }
 
-    /// What was said since the last look.
+    /// What the log has said since the last look.
     pub(crate) fn read(&mut self) -> Result<Said> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.read_to))?;

@@ -1,11 +1,11 @@
-//! Small damages to known-good inputs, the same for the same seed.
+//! Small damages to valid inputs. The same seed gives the same damages.
 
 /// Xorshift (Marsaglia 2003).
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// Any seed will do but 0, which is taken for 1.
+    /// Any seed but 0 will do. 0 counts as 1.
     pub fn new(seed: u64) -> Dice {
         Dice(seed.max(1))
     }
@@ -22,11 +22,11 @@ impl Dice {
     }
 }
 
-/// Bytes that mean something to some format: ends of ranges, lengths, quotes, newlines.
+/// Bytes that mean something in some format: ends of ranges, lengths, quotes, newlines.
 const LOADED: [u8; 16] = [
     0, 1, 0x7f, 0x80, 0xff, b'\n', b'"', b'\\', b'{', b'}', b'[', b'-', b'0', b'9', b':', b' ',
 ];
-/// Numbers at the end of some type's range, as text.
+/// Numbers at the ends of the ranges of types, as text.
 const EXTREMES: [&str; 8] = [
     "0",
     "-1",
@@ -37,7 +37,7 @@ const EXTREMES: [&str; 8] = [
     "18446744073709551616",
     "1e400",
 ];
-/// Longest input made: longer ones only repeat what a shorter one says.
+/// The longest input that is made. Longer ones only repeat what a shorter one shows.
 const LONGEST: usize = 16 << 10;
 
 /// One to four damages, sometimes with a piece of another input.

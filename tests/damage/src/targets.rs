@@ -1,4 +1,4 @@
-//! The targets, and inputs to begin with.
+//! The targets, and their first inputs.
 
 mod files;
 mod jobs;
@@ -8,12 +8,12 @@ mod tcpstore;
 /// One decoder.
 pub struct Target {
     pub name: &'static str,
-    /// Panics if the decoder does not keep its word.
+    /// Panics if the decoder breaks its promise.
     pub run: fn(&[u8]),
     /// Well-formed inputs.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Written with a checksum: every second mutation is sealed again, so that it reaches what is
-    /// behind.
+    /// Whether the input carries a checksum. Then every second mutation is sealed again, so that it
+    /// gets past the checksum.
     pub sealed: bool,
 }
 
@@ -31,7 +31,7 @@ const fn target(
     }
 }
 
-/// All of them; `fuzz/fuzz_targets/NAME.rs` is the same for cargo-fuzz.
+/// All targets. `fuzz/fuzz_targets/NAME.rs` is the same one for cargo-fuzz.
 pub const ALL: [Target; 12] = [
     target(
         "agent_message",
@@ -91,7 +91,7 @@ pub fn run(name: &str, input: &[u8]) {
     (target.run)(input);
 }
 
-/// Reads JSON; what was read is written and read the same.
+/// Reads JSON. What was read must survive being written and read again.
 fn json_again<T>(input: &[u8]) -> Option<T>
 where
     T: serde::de::DeserializeOwned + serde::Serialize + PartialEq + std::fmt::Debug,

@@ -1,6 +1,7 @@
-//! All targets over their seeds, the committed corpus, and mutations of both, for a bounded time.
+//! Runs all targets over their seeds, the committed corpus, and mutations of both, for a bounded
+//! time.
 //!
-//! `MUSTER_FUZZ_SECONDS` (of each target) makes it longer; `MUSTER_FUZZ_SEED` another one. A
+//! `MUSTER_FUZZ_SECONDS` (per target) makes the run longer, and `MUSTER_FUZZ_SEED` changes it. A
 //! failure prints the input.
 
 use std::{
@@ -19,12 +20,12 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Of each target: all twelve together are below a quarter of a minute.
+/// The time per target. All twelve together take less than a quarter of a minute.
 fn time() -> Duration {
     number("MUSTER_FUZZ_SECONDS").map_or(Duration::from_millis(900), Duration::from_secs)
 }
 
-/// What is kept of earlier finds and of what reaches far.
+/// Kept inputs: earlier finds, and inputs that reach deep into a decoder.
 fn corpus(target: &Target) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../fuzz/corpus")
@@ -44,7 +45,7 @@ fn try_one(target: &Target, input: &[u8]) {
             input.escape_ascii()
         );
     }
-    // A debug build on a busy machine; what is wrong here is quadratic, and takes minutes.
+    // This is a debug build on a busy machine. An error here is quadratic, and takes minutes.
     assert!(
         began.elapsed() < Duration::from_secs(10),
         "{}: takes {:?} for {} bytes",
@@ -61,7 +62,7 @@ fn every_decoder_keeps_its_word() {
         assert!(!inputs.is_empty());
         inputs.extend(corpus(target));
         inputs.iter().for_each(|input| try_one(target, input));
-        // Every cut of every input, then whatever comes.
+        // It tries every cut of every input first, and then mutations.
         for input in inputs.iter().filter(|input| input.len() < 4_096) {
             (0..input.len()).for_each(|cut| try_one(target, &input[..cut]));
         }
@@ -84,7 +85,7 @@ fn every_decoder_keeps_its_word() {
     }
 }
 
-/// The same content with a checksum that fits, where there is an object to seal.
+/// The same content with the right checksum, if it contains an object to seal.
 fn sealed_again(input: Vec<u8>) -> Vec<u8> {
     const TAIL: usize = ",\"sum\":\"00000000\"}\n".len();
     let Some(body) = input
@@ -97,7 +98,7 @@ fn sealed_again(input: Vec<u8>) -> Vec<u8> {
     muster_sealed::seal(body)
 }
 
-/// `fuzz/` has one program per target, and no other.
+/// `fuzz/` has one program per target, and no others.
 #[test]
 fn cargo_fuzz_has_the_same_targets() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");

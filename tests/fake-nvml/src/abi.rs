@@ -1,5 +1,5 @@
-//! The C functions. Faithful where a client could notice: two-call sizes, return codes, per-link
-//! scope ids, argument versions.
+//! The C functions. They behave like the real ones where a client could notice: two-call sizes,
+//! return codes, per-link scope ids, argument versions.
 #![allow(
     unsafe_code,
     unreachable_pub,
@@ -57,7 +57,7 @@ fn parts(device: nvmlDevice_t) -> (usize, Option<usize>) {
     )
 }
 
-/// Answers about a GPU, or says why not.
+/// Answers about a GPU, or returns why it cannot.
 pub(crate) fn with_gpu(
     device: nvmlDevice_t,
     answer: impl FnOnce(&mut State, usize) -> Code,
@@ -86,7 +86,7 @@ fn instance(gpu: &Gpu, device: nvmlDevice_t) -> Option<&MigInstance> {
     gpu.mig.as_ref()?.instances.get(parts(device).1?)
 }
 
-/// Writes a string and its NUL, or says that there is no room.
+/// Writes a string and its NUL, or returns that there is no room.
 pub(crate) unsafe fn put_text(text: &str, to: *mut c_char, room: c_uint) -> Code {
     if to.is_null() {
         return INVALID;
@@ -102,7 +102,7 @@ pub(crate) unsafe fn put_text(text: &str, to: *mut c_char, room: c_uint) -> Code
     OK
 }
 
-/// Writes a value; none is "not supported".
+/// Writes a value. `None` is "not supported".
 pub(crate) unsafe fn put<T>(value: Option<T>, to: *mut T) -> Code {
     match value {
         _ if to.is_null() => INVALID,
@@ -115,10 +115,10 @@ pub(crate) unsafe fn put<T>(value: Option<T>, to: *mut T) -> Code {
     }
 }
 
-/// What a driver takes for itself, which the older of two calls counts as used.
+/// The memory that a driver keeps for itself. The older of two calls counts it as used.
 const RESERVED: u64 = 551 << 20;
 
-/// Functions with one number or flag as their answer.
+/// Functions that answer with one number or flag.
 macro_rules! numbers {
     ($($name:ident: $type:ty = |$gpu:ident| $value:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -130,7 +130,7 @@ macro_rules! numbers {
 }
 pub(crate) use numbers;
 
-/// Functions with a string as their answer.
+/// Functions that answer with a string.
 macro_rules! texts {
     ($($name:ident = |$gpu:ident, $instance:ident| $value:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn nvmlDeviceGetCount_v2(to: *mut c_uint) -> Code {
     with(|state| unsafe { put(Some(state.hardware.gpus.len() as c_uint), to) })
 }
 
-/// A lost GPU is counted, and its handle refused.
+/// A lost GPU is counted, but its handle is refused.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(
     index: c_uint,
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(
     })
 }
 
-/// NVML's structure for an address, with both spellings.
+/// NVML's structure for an address, which has both spellings.
 pub(crate) fn pci(address: &str, device: u32) -> nvmlPciInfo_t {
     // SAFETY: plain numbers and bytes, for which zero is a value.
     let mut answer: nvmlPciInfo_t = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! What can break while programs look at it, and be mended.
+//! What can break, and be mended, while programs look at it.
 
 use std::{
     fs::{self, OpenOptions},
@@ -74,7 +74,7 @@ fn driver(hardware: &mut Hardware, word: &str, value: &str) -> anyhow::Result<()
     Ok(())
 }
 
-/// Another rack, another part of it, or no way to the memory of the others.
+/// Faults of the NVLink fabric: another rack, another part of it, or no way to the memory of others.
 fn fabric(dir: &Path, hardware: &mut Hardware, word: &str, value: &str) -> anyhow::Result<()> {
     let member = |gpu: &&mut Gpu| {
         gpu.fabric
@@ -210,7 +210,7 @@ fn link(gpu: &mut Gpu, word: &str, value: &str) -> anyhow::Result<()> {
 }
 
 fn kernel(dir: &Path, word: &str, value: &str) -> anyhow::Result<()> {
-    // Status and largest error, as adjtimex answers.
+    // The status and the largest error, as adjtimex returns them.
     let clock = |answer: &str| {
         fs::write(dir.join(machine::SYSROOT).join("adjtimex"), answer)
             .context("set the clock's state")
@@ -223,7 +223,7 @@ fn kernel(dir: &Path, word: &str, value: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Appends one record as `/dev/kmsg` gives it.
+/// Appends one record in the form of `/dev/kmsg`.
 fn kernel_log(dir: &Path, text: &str) -> anyhow::Result<()> {
     let path = dir.join(machine::SYSROOT).join("dev/kmsg");
     let sequence = fs::read_to_string(&path).map_or(0, |text| text.lines().count());

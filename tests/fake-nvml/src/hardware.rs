@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 
 pub const FILE: &str = "hardware.json";
 
-/// All that NVML can be asked about one machine.
+/// Everything that NVML can be asked about one machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hardware {
     pub driver: String,
     pub nvml: String,
-    /// 12080 is 12.8.
+    /// The CUDA version: 12080 is 12.8.
     pub cuda: i32,
     /// Every call sleeps until this is false again.
     pub hang: bool,
-    /// What `nvmlInit` answers, if not success.
+    /// What `nvmlInit` answers instead of success.
     pub init_error: Option<u32>,
-    /// The highest version of the fabric structure that is known; 0: none.
+    /// The highest known version of the fabric structure. 0: none is known.
     pub fabric_version: u32,
     pub gpus: Vec<Gpu>,
-    /// Events, newest last; those after the event set was made are delivered.
+    /// Events, newest last. Those that come after the event set was made are delivered.
     pub events: Vec<Event>,
 }
 
@@ -47,25 +47,25 @@ pub struct Gpu {
     pub numa: Option<u32>,
     pub memory: u64,
     pub memory_used: u64,
-    /// A screen, or X, has memory of it.
+    /// A screen, or X, uses memory of it.
     pub display: bool,
     pub compute_capability: (i32, i32),
     pub compute_mode: u32,
     pub persistence: bool,
-    /// None: a card without ECC.
+    /// `None`: a card without ECC.
     pub ecc: Option<Ecc>,
     pub mig: Option<Mig>,
-    /// Every call for it answers 15.
+    /// Every call for it answers 15 (GPU is lost).
     pub lost: bool,
     /// Every call for it answers this.
     pub error: Option<u32>,
-    /// Field 230; none before R570.
+    /// Field 230. Drivers before R570 do not have it.
     pub recovery: Option<u32>,
     pub remap: Option<Remap>,
     pub retired: Option<(u32, bool)>,
     pub throttle: u64,
     pub temperature: u32,
-    /// Of the memory: now, and at most; none before Ampere.
+    /// The temperature of the memory, now and at most. Cards before Ampere do not have it.
     pub memory_temperature: Option<(u32, u32)>,
     pub power: u32,
     pub power_limit: u32,
@@ -80,7 +80,7 @@ pub struct Gpu {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ecc {
-    /// Of the DRAM.
+    /// Errors of the DRAM.
     pub corrected: u64,
     pub uncorrected: u64,
     pub sram_corrected: u64,
@@ -129,7 +129,7 @@ pub struct Pcie {
 #[serde(default)]
 pub struct Link {
     pub active: bool,
-    /// PCI address of the other end; none: hidden, as in a virtual machine.
+    /// The PCI address of the other end. `None`: it is hidden, as in a virtual machine.
     pub remote: Option<String>,
     pub to_switch: bool,
     pub crc_errors: u64,
@@ -156,7 +156,7 @@ impl Hardware {
         )?)?)
     }
 
-    /// As a whole or not at all: programs read it at any moment.
+    /// Writes the file as a whole or not at all, because programs read it at any moment.
     pub fn write(&self, dir: &Path) -> anyhow::Result<()> {
         let next = dir.join(".hardware.next");
         std::fs::write(&next, serde_json::to_string_pretty(self)?)?;

@@ -1,11 +1,11 @@
-//! Hardware that is not there: a libnvidia-ml.so as far as a program can tell, and the sysfs,
+//! Fake hardware: a libnvidia-ml.so that a program cannot tell from a real one, and the sysfs,
 //! procfs and kernel log of the machine around it.
 //!
-//! A *machine* is a directory: the library, `hardware.json` (what the library answers, read again
-//! whenever it changes) and `sysroot/` (what an agent reads below its `--sysroot`).
-//! `muster-hardware make SCENARIO DIR` makes one, `muster-hardware inject DIR TARGET FAULT` breaks
-//! it while programs look at it. Nothing here is measured from a real GPU: names, addresses and
-//! behaviour are restated from public documentation and from what other projects' test doubles do.
+//! A *machine* is a directory. It holds the library, `hardware.json` (the library's answers, read
+//! again whenever it changes) and `sysroot/` (what an agent reads below its `--sysroot`).
+//! `muster-hardware make SCENARIO DIR` makes one, and `muster-hardware inject DIR TARGET FAULT`
+//! breaks it while programs look at it. Nothing here was measured on a real GPU. Names, addresses
+//! and behaviour come from public documentation and from the test doubles of other projects.
 //!
 //! | file | owns |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! The directory that is a machine.
+//! The directory that stands for a machine.
 
 use std::{
     fs,
@@ -11,14 +11,14 @@ use crate::{fault, hardware::Hardware, shapes};
 
 pub const SYSROOT: &str = "sysroot";
 pub const LIBRARY: &str = "libnvidia-ml.so.1";
-/// As it was made, for what is mended.
+/// The hardware as it was made. A mended part returns to this.
 pub const WELL: &str = "hardware.well.json";
-/// The library as it is built.
+/// The name of the library as cargo builds it.
 pub const BUILT: &str = "libmuster_fake_nvml.so";
 
-/// Makes the machine `scenario` in `dir`: the name of a shape, and faults it has from the start, as
-/// `8xh100,gpu3:lost`. `seed` makes its serial numbers its own. Without `library` the machine has
-/// no driver.
+/// Makes the machine `scenario` in `dir`. A scenario is the name of a shape, with the faults that
+/// it has from the start, such as `8xh100,gpu3:lost`. `seed` makes its serial numbers unique.
+/// Without `library` the machine has no driver.
 pub fn make(dir: &Path, scenario: &str, seed: &str, library: Option<&Path>) -> anyhow::Result<()> {
     let mut parts = scenario.split(',');
     let name = parts.next().unwrap_or_default();
@@ -40,7 +40,7 @@ pub fn make(dir: &Path, scenario: &str, seed: &str, library: Option<&Path>) -> a
     hardware.write(dir)?;
     fs::copy(dir.join(crate::hardware::FILE), dir.join(WELL))?;
     if let Some(library) = library.filter(|_| shape.driver) {
-        // A copy of its own: the loader gives one instance for one file.
+        // Each machine has a copy of the library, because the loader gives one instance per file.
         let mut code = fs::read(library).with_context(|| format!("read {}", library.display()))?;
         shape
             .missing
@@ -57,8 +57,8 @@ pub fn make(dir: &Path, scenario: &str, seed: &str, library: Option<&Path>) -> a
     Ok(())
 }
 
-/// Takes a symbol out of the library, as an old driver lacks it: under another name the loader does
-/// not find it.
+/// Removes a symbol from the library, because an old driver lacks it. The loader does not find it
+/// under its changed name.
 fn forget(code: &mut [u8], symbol: &str) {
     let name: Vec<u8> = [b"\0", symbol.as_bytes(), b"\0"].concat();
     for at in 0..code.len().saturating_sub(name.len()) {

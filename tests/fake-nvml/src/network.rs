@@ -13,8 +13,8 @@ pub(crate) struct Rdma<'a> {
     pub(crate) rate: &'a str,
     pub(crate) link_layer: &'a str,
     pub(crate) lid: u32,
-    /// Address, kind, interface; an empty kind cannot be read, as for entries a container may not
-    /// see.
+    /// Address, kind and interface. An entry with an empty kind cannot be read, like entries that
+    /// are hidden from a container.
     pub(crate) gids: &'a [(String, &'a str, &'a str)],
 }
 
@@ -107,7 +107,8 @@ pub(crate) struct Interface<'a> {
 }
 
 impl Interface<'_> {
-    /// On a PCI device, or virtual. `kind_word`: what `uevent` says, as `DEVTYPE=wireguard`.
+    /// An interface on a PCI device, or a virtual one. `kind_word`: the type in `uevent`, such as
+    /// `DEVTYPE=wireguard`.
     pub(crate) fn put(
         &self,
         tree: &Tree,

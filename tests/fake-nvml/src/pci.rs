@@ -4,21 +4,21 @@ use std::io;
 
 use crate::tree::Tree;
 
-/// A device and the bridges on its way: `pci0000:15/0000:15:01.0/0000:16:00.0`.
+/// A device and the bridges above it: `pci0000:15/0000:15:01.0/0000:16:00.0`.
 pub(crate) struct Device<'a> {
     pub(crate) path: &'a str,
     pub(crate) vendor: &'a str,
     pub(crate) class: &'a str,
     pub(crate) driver: &'a str,
     pub(crate) numa: Option<u32>,
-    /// Lanes and speed, now and at best. The kernel writes `32.0 GT/s PCIe`.
+    /// Speed and lanes, now and at best. The kernel writes `32.0 GT/s PCIe`.
     pub(crate) link: (&'a str, u32),
 }
 
 pub(crate) const NVIDIA: &str = "0x10de";
 pub(crate) const MELLANOX: &str = "0x15b3";
 pub(crate) const AMAZON: &str = "0x1d0f";
-/// 3D controller: a GPU without a display.
+/// A 3D controller is a GPU without a display.
 pub(crate) const GPU: &str = "0x030200";
 pub(crate) const DISPLAY: &str = "0x030000";
 pub(crate) const SWITCH: &str = "0x068000";
@@ -50,7 +50,7 @@ impl Device<'_> {
                 ("max_link_width", &width),
             ],
         )?;
-        // The port above can do as much.
+        // The port above has the same capability.
         if let Some((above, _)) = folder
             .rsplit_once('/')
             .filter(|(above, _)| !above.rsplit('/').next().unwrap_or("").starts_with("pci"))

@@ -1,5 +1,5 @@
-//! Whole machines by name. Addresses, names and numbers are those such machines are known by; the
-//! rest is plausible.
+//! Whole machines by name. Their known addresses, names and numbers are real. The rest is
+//! plausible.
 
 use std::{io, path::Path};
 
@@ -19,9 +19,9 @@ mod small;
 pub struct Shape {
     pub name: &'static str,
     pub about: &'static str,
-    /// It has an NVIDIA driver.
+    /// Whether it has an NVIDIA driver.
     pub driver: bool,
-    /// Symbols its library lacks.
+    /// The symbols that its library lacks.
     pub missing: &'static [&'static str],
     build: fn(&Tree, &str) -> io::Result<Hardware>,
 }
@@ -32,7 +32,7 @@ impl Shape {
     }
 }
 
-/// What a driver of 2021 does not have.
+/// The symbols that a driver of 2021 lacks.
 const OLD: [&str; 8] = [
     "nvmlDeviceGetGpuFabricInfoV",
     "nvmlDeviceGetSramEccErrorStatus",

@@ -1,4 +1,5 @@
-//! The file behind the functions: found beside the library, read again when it has changed.
+//! The file behind the functions. It is found beside the library, and read again when it has
+//! changed.
 
 use std::{
     ffi::{CStr, OsStr},
@@ -10,17 +11,17 @@ use std::{
 
 use crate::hardware::Hardware;
 
-/// How soon a hung call looks whether it still hangs, and a waiting one for news. Each look is one
-/// stat.
+/// How often a hung call checks whether the hang is over, and a waiting call looks for news. Each
+/// look is one stat.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 pub(crate) struct State {
     dir: PathBuf,
-    /// What the file was like when it was last read: a new one is another inode.
+    /// The identity of the file when it was last read. A new file has another inode.
     seen: (u64, i64, u64),
     pub(crate) hardware: Hardware,
-    /// Number of the last event given out.
+    /// The number of the last event that was given out.
     pub(crate) delivered: u64,
 }
 
@@ -46,7 +47,7 @@ impl State {
     }
 }
 
-/// The hardware as of now, to answer a call from. Blocks while the driver hangs.
+/// The hardware as it is now, for one call. Blocks while the driver hangs.
 pub(crate) fn with<T>(answer: impl FnOnce(&mut State) -> T) -> T {
     loop {
         let mut guard = lock();
@@ -63,7 +64,7 @@ pub(crate) fn with<T>(answer: impl FnOnce(&mut State) -> T) -> T {
     }
 }
 
-/// Where this library lies.
+/// The directory of this library.
 fn own_dir() -> Option<PathBuf> {
     let path = crate::abi::own_path()?;
     Path::new(OsStr::from_bytes(CStr::to_bytes(path)))

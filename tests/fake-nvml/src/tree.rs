@@ -1,5 +1,5 @@
-//! Files and links below a sysroot, as sysfs lays them out: a device has one place, everything else
-//! links to it.
+//! Files and links below a sysroot, laid out like sysfs: a device has one place, and everything
+//! else links to it.
 
 use std::{
     fs, io,
@@ -18,7 +18,7 @@ impl Tree {
         }
     }
 
-    /// Writes `text` and the newline that sysfs ends every value with.
+    /// Writes `text` and the newline with which sysfs ends every value.
     pub(crate) fn file(&self, path: &str, text: &str) -> io::Result<()> {
         let path = self.root.join(path);
         fs::create_dir_all(path.parent().expect("paths lie below the root"))?;
@@ -35,8 +35,8 @@ impl Tree {
         fs::create_dir_all(self.root.join(path))
     }
 
-    /// A link at `path` to `target`, both below the root; relative, as in sysfs, so that the root
-    /// can be anywhere.
+    /// Makes a link at `path` to `target`, both below the root. It is relative, as in sysfs, so
+    /// that the root can be anywhere.
     pub(crate) fn link(&self, path: &str, target: &str) -> io::Result<()> {
         let at = self.root.join(path);
         fs::create_dir_all(at.parent().expect("paths lie below the root"))?;

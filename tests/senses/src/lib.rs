@@ -1,5 +1,5 @@
-//! A machine that is not there, and the agent's own probes looking at it. The tests are in
-//! `tests/`; `senses-cost` measures what looking costs.
+//! A fake machine, and the agent's own probes that look at it. The tests are in `tests/`.
+//! `senses-cost` measures the cost of looking.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,9 +15,9 @@ use muster_core::{health::Finding, node_report::NodeReport};
 use muster_fake_nvml::{fault, machine};
 use tempfile::TempDir;
 
-/// Faults are seen this soon in the tests, and not a second later: a test must not wait for the
-/// next look. Quicker, and a dozen machines that are looked at side by side on two cores take
-/// longer than three looks may, which is what a hung driver looks like.
+/// How often the probes look in the tests. A test must not wait long for the next look. If this
+/// were shorter, a dozen machines side by side on two cores would take longer than three looks may,
+/// and that looks like a hung driver.
 pub const QUICK: Pace = Pace {
     glance: Duration::from_millis(250),
     fast: Duration::from_millis(250),
@@ -26,10 +26,10 @@ pub const QUICK: Pace = Pace {
     usage: Duration::from_millis(500),
 };
 
-/// Only a loaded machine needs more than a moment of it.
+/// Only a loaded machine needs more than a moment of this.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A machine, its directory, and an agent's state beside it.
+/// A machine, its directory, and the state directory of an agent beside it.
 #[derive(Debug)]
 pub struct Machine {
     home: TempDir,
@@ -82,13 +82,13 @@ impl Machine {
         config
     }
 
-    /// The probes, looking.
+    /// Starts the probes on this machine.
     pub async fn look(&self, more: &[&str]) -> Eyes {
         Eyes::open(&self.config(QUICK, more)).await
     }
 }
 
-/// An agent's senses, and the last report of them.
+/// An agent's senses, and their last report.
 pub struct Eyes {
     facts: Facts,
     pub report: NodeReport,
@@ -97,7 +97,8 @@ pub struct Eyes {
 impl Eyes {
     pub async fn open(config: &Config) -> Self {
         let mut facts = Facts::gather(config);
-        // The agent goes on without after a while; a test on a loaded machine waits.
+        // After a while the agent goes on without the first look. A test on a loaded machine waits
+        // for it.
         let looked = async { while !facts.first_look().await {} };
         tokio::time::timeout(PATIENCE, looked)
             .await
@@ -106,12 +107,12 @@ impl Eyes {
         Self { facts, report }
     }
 
-    /// What the agent's supervisor tells of its runs.
+    /// Tells the probes which runs the agent's supervisor holds.
     pub fn hold(&self, runs: &[HeldRun]) {
         self.facts.note_runs(runs.to_vec());
     }
 
-    /// Waits until the report is so; panics with the last one if it never is.
+    /// Waits until the report is as wanted. Panics with the last report if it never is.
     pub async fn until(&mut self, what: &str, is_so: impl Fn(&NodeReport) -> bool) -> &NodeReport {
         let seen = tokio::time::timeout(PATIENCE, async {
             while !is_so(&self.report) {
@@ -128,7 +129,7 @@ impl Eyes {
         &self.report
     }
 
-    /// Waits for a finding of this check.
+    /// Waits for a finding of this check, and returns it.
     pub async fn finding(&mut self, check: &str) -> Finding {
         let of_check = |report: &NodeReport| {
             report
@@ -146,7 +147,7 @@ impl Eyes {
         of_check(report).expect("waited for")
     }
 
-    /// Waits until there is none.
+    /// Waits until this check has no finding.
     pub async fn no_finding(&mut self, check: &str) {
         self.until(&format!("{check} is gone"), |report| {
             !report

@@ -1,4 +1,4 @@
-//! A node takes no work before the interface and the peer it was told to wait for are there.
+//! A node takes no work before the interface and the peer that it must wait for are there.
 
 use std::{
     fs::OpenOptions,
@@ -53,7 +53,7 @@ async fn an_interface_must_have_an_address() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_must_answer_once() {
     let machine = Machine::new("laptop");
-    // An address of this test's own, so that nobody else takes the port in between.
+    // The address belongs to this test only, so no other program takes the port in between.
     let pid = std::process::id();
     let host = Ipv4Addr::new(127, 77, (pid >> 8) as u8, pid as u8);
     let held = TcpListener::bind((host, 0)).unwrap();

@@ -1,4 +1,4 @@
-//! Everything that can break, broken while the probes look, and mended where it can be.
+//! Everything that can break is broken while the probes look, and mended where that is possible.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn verdict(finding: &Finding) -> (Severity, Remedy) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_matrix_of_a_server_is_as_written_by_hand() {
-    // Two sockets; GPU 1's root also has the NIC, on another port.
+    // There are two sockets. GPU 1's root also has the NIC, on another port.
     const EXPECTED: [&str; 5] = [
         "X NODE SYS SYS NODE",
         "NODE X SYS SYS PHB",
@@ -85,7 +85,7 @@ async fn an_xid_is_seen_once_though_told_twice_and_withholds_its_gpu_alone() {
             &Subject::Gpu(third.clone())
         )
     );
-    // The log's words come with the second telling, and no second count.
+    // The log's text comes with the second message, and the fault is not counted again.
     let told = eyes
         .until("the log was read too", |report| {
             report
@@ -293,7 +293,7 @@ async fn heat_and_a_clock_below_its_peers_are_warned_of() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_that_was_up_is_missed_when_it_is_down() {
     let machine = Machine::new("hgx-roce");
-    // At once, so that the test need not wait for what is meant to be waited for.
+    // The finding must come at once, so that the test need not wait as long as the rule does.
     let rules = machine.state_dir().join("rules");
     std::fs::write(
         &rules,
@@ -501,7 +501,7 @@ async fn agents_of_one_machine_share_its_gpus() {
 async fn a_machine_of_an_nvlink_domain_without_a_channel_to_it_is_warned_of() {
     let machine = Machine::new("8xh100");
     let rules = machine.state_dir().join("rules");
-    // At once, so that the test need not wait for what is meant to be waited for.
+    // The finding must come at once, so that the test need not wait as long as the rule does.
     std::fs::write(&rules, "imex-channel warn support\n").unwrap();
     let mut hardware = Hardware::read(&machine.dir()).unwrap();
     let mut join = |cluster| {
@@ -531,7 +531,7 @@ async fn a_machine_of_an_nvlink_domain_without_a_channel_to_it_is_warned_of() {
     assert_eq!(eyes.report.host.imex_channels, ["channel0"]);
     std::fs::remove_dir_all(&channels).unwrap();
     eyes.finding("imex-channel").await;
-    // A machine that is a domain by itself needs none.
+    // A machine that is a domain of its own needs no channel.
     join([0; 16]);
     eyes.no_finding("imex-channel").await;
 }
@@ -578,14 +578,14 @@ async fn a_glance_finds_what_no_event_tells_long_before_the_next_look() {
             Subject::Gpu(uuids[2].clone()),
         ),
         ("gpu3", "lost", "gpu-lost", Subject::Gpu(uuids[3].clone())),
-        // Counted, and told by an event.
+        // This fault is counted, and an event reports it.
         (
             "gpu4",
             "ecc=1",
             "ecc-uncorrectable",
             Subject::Gpu(uuids[4].clone()),
         ),
-        // Found by a glance, and looked at until it has lasted.
+        // A glance finds this fault, and looks at it until it has lasted.
         ("mlx5_3", "down", "port-down", Subject::Nic("mlx5_3".into())),
     ] {
         machine.inject(target, fault);

@@ -1,12 +1,12 @@
-//! What the probes say of each machine shape, word for word. After a change that is meant:
-//! `MUSTER_BLESS=1 cargo test -p muster-senses --test golden`, and read the difference before it is
-//! committed.
+//! The exact report of the probes for each machine shape. After an intended change, run
+//! `MUSTER_BLESS=1 cargo test -p muster-senses --test golden`, and read the difference before you
+//! commit it.
 
 use muster_core::node_report::NodeReport;
 use muster_fake_nvml::shapes;
 use muster_senses::{Machine, golden};
 
-/// As text, without what differs from build to build.
+/// The report as text, without what differs between builds.
 fn plain(report: &NodeReport) -> String {
     let mut report = report.clone();
     report.agent_version = "VERSION".into();
@@ -16,11 +16,11 @@ fn plain(report: &NodeReport) -> String {
         .iter_mut()
         .for_each(|finding| finding.since_unix_us = 0);
     let text = serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n";
-    // A NIC's row is one line of the file, not twenty.
+    // The row of a NIC takes one line of the file, not twenty.
     compact(&text)
 }
 
-/// Lists of words and of NVLinks on one line each.
+/// Puts lists of words and of NVLinks on one line each.
 fn compact(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -1,5 +1,5 @@
-//! What the probes see beside what the agent knows of its own runs; and the rows that ask one
-//! counter or the kernel each.
+//! What the probes see together with what the agent knows of its own runs. Also the rules that ask
+//! one counter each, or the kernel.
 
 use muster_agent::probe::HeldRun;
 use muster_core::health::{Finding, Remedy, Severity, Subject};
@@ -33,7 +33,7 @@ fn of_check<'a>(eyes: &'a Eyes, check: &str) -> Vec<&'a Finding> {
         .collect()
 }
 
-/// The machine, looked at by rules that do not wait, so that the test need not either.
+/// Looks at the machine with rules that do not wait, so that the test need not wait either.
 async fn look_by(machine: &Machine, rules: &str) -> Eyes {
     let path = machine.state_dir().join("rules");
     std::fs::write(&path, rules).expect("the directory is ours");
@@ -57,8 +57,7 @@ async fn a_program_s_fault_under_two_jobs_on_one_gpu_puts_the_gpu_under_suspicio
             .iter()
             .any(|f| f.check == "xid:31" && f.subject == on && f.reason.contains(words))
     };
-    // A job whose bug comes back with it, generation after generation, and a second one whose bug
-    // is on two GPUs.
+    // The bug of one job returns with each generation. The bug of a second job is on two GPUs.
     eyes.hold(&[run(&eyes, "a", 1, &[3]), run(&eyes, "b", 1, &[4, 5])]);
     machine.inject("gpu3", "xid=31");
     eyes.until("the first fault", |report| times(report, 3, "XID 31"))
@@ -82,7 +81,7 @@ async fn a_program_s_fault_under_two_jobs_on_one_gpu_puts_the_gpu_under_suspicio
         "{:?}",
         eyes.report.health
     );
-    // Told after the run has ended, as the kernel log may.
+    // The kernel log may report this after the run has ended.
     eyes.hold(&[run(&eyes, "d", 1, &[3])]);
     eyes.hold(&[run(&eyes, "d", 1, &[3]), run(&eyes, "e", 1, &[0])]);
     machine.inject("gpu3", "xid=13");
@@ -121,14 +120,14 @@ async fn memory_that_nobody_accounts_for_withholds_an_idle_gpu() {
         found.reason
     );
     assert_eq!(eyes.report.placeable().len(), 7);
-    // Workers of ours, which a container may not see.
+    // These are Muster's own workers, which may be invisible in a container.
     eyes.hold(&[run(&eyes, "a", 1, &[1, 2])]);
     eyes.no_finding("memory-held").await;
     eyes.hold(&[run(&eyes, "a", 1, &[1])]);
     eyes.finding("memory-held").await;
     machine.inject("gpu2", "memory=15");
     eyes.no_finding("memory-held").await;
-    // A process that is listed is the launch's to refuse; a screen has a right to its memory.
+    // The launch refuses a process that is listed. A screen may have its memory.
     machine.inject("gpu2", "memory=700");
     eyes.finding("memory-held").await;
     machine.inject("gpu2", "process=4711");

@@ -1,4 +1,4 @@
-//! Files and lines of agent and runner: the ledger, a runner's records, its control socket.
+//! Files and lines of agent and runner: the ledger, a runner's records, and its control socket.
 
 use std::collections::BTreeMap;
 
@@ -23,15 +23,15 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::json_again;
 
-/// What `ledger.json` holds, as `agent/src/ledger_file.rs` has it.
+/// The content of `ledger.json`, as in `agent/src/ledger_file.rs`.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct LedgerFile {
     v: u32,
     ledger: Ledger,
 }
 
-/// A sealed file: what is read is written and read the same; what is not whole is an error with a
-/// place in the file.
+/// A sealed file. What is read must survive being written and read again. A damaged file is an
+/// error that names a place in the file.
 fn sealed<T>(input: &[u8]) -> Option<T>
 where
     T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug,
@@ -141,7 +141,7 @@ pub(super) fn hold_seeds() -> Vec<Vec<u8>> {
 /// `runner.json` and `outcome.json`.
 pub(super) fn runner_record(input: &[u8]) {
     if let Some(runner) = sealed::<RunnerIdentity>(input) {
-        // Asks the kernel about whatever pid stands there.
+        // This asks the kernel about the pid in the record, whatever it is.
         let _ = muster_runner::alive(&runner);
         let _ = muster_runner::kept(&runner);
     }
@@ -218,7 +218,7 @@ pub(super) fn runner_seeds() -> Vec<Vec<u8>> {
     .concat()
 }
 
-/// Whole lines are read as written; only a last line without its end is left out.
+/// Complete lines are read as written. Only a last line without its end is left out.
 pub(super) fn exits(input: &[u8]) {
     match journal::read(input) {
         Ok(found) => {

@@ -1,4 +1,4 @@
-//! Jobs: as a user's file, as a request, as the store's record.
+//! Jobs in three forms: a user's file, a request, and the store's record.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use prost::Message;
 
 use super::json_again;
 
-/// A document that is accepted means the same after it was stored and read.
+/// An accepted document means the same after it was stored and read.
 fn checked(document: &JobDocument) {
     match document.check() {
         Ok((name, spec)) => {
@@ -94,7 +94,7 @@ pub(super) fn submit_seeds() -> Vec<Vec<u8>> {
     vec![wire(false), wire(true)]
 }
 
-/// What is refused is refused with lines that the file has.
+/// A refusal names lines that the file has.
 pub(super) fn job_file(input: &[u8]) {
     match jobfile::read("job.yaml", input, Path::new("/here"), None) {
         Ok(document) => checked(&document),

@@ -1,5 +1,5 @@
-//! The agent session, both directions: whatever is accepted goes over the wire and comes back the
-//! same.
+//! The agent session in both directions. An accepted message survives the way over the wire
+//! unchanged.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -33,7 +33,7 @@ use muster_proto::{
 };
 use prost::Message;
 
-/// Ages are relative to this on both ends.
+/// On both ends ages are relative to this moment.
 const NOW: Timestamp = Timestamp(1 << 50);
 
 pub(super) fn agent_message(input: &[u8]) {

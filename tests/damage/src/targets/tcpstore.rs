@@ -1,5 +1,5 @@
-//! The TCPStore's byte stream: it means the same in whatever pieces it comes, stays within its
-//! limits, and every answer is as long as said.
+//! The TCPStore's byte stream. It means the same in whatever pieces it arrives, it stays within its
+//! limits, and every answer is as long as it says.
 
 use muster_tcpstore::{
     ClientId, Key, Limits,
@@ -7,7 +7,7 @@ use muster_tcpstore::{
     table::{Outcome, Table},
 };
 
-/// Small, so that mutations reach them.
+/// These limits are small, so that mutations reach them.
 fn limits() -> Limits {
     Limits {
         clients: 4,
@@ -38,7 +38,7 @@ impl Sink for Counted {
     }
 }
 
-/// Everything that one decoder makes of these pieces.
+/// Everything that one decoder reads from these pieces.
 fn decoded<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Request>, Option<Fault>) {
     let (limits, mut decoder, mut requests) = (limits(), Decoder::default(), Vec::new());
     for piece in pieces {
@@ -54,7 +54,7 @@ fn decoded<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Request>, Option<
     (requests, None)
 }
 
-/// The first byte says in which pieces the rest comes.
+/// The first byte chooses the pieces in which the rest arrives.
 pub(super) fn stream(input: &[u8]) {
     let Some((first, bytes)) = input.split_first() else {
         return;
@@ -87,7 +87,7 @@ pub(super) fn stream(input: &[u8]) {
         if denied {
             table.leave(client);
         }
-        // The request that reaches the limit may be the last that is let in.
+        // The last request that is let in may be the one that reaches the limit.
         assert!(
             table.held() <= limits.total_bytes + limits.request_bytes + 1_024,
             "{} bytes are held",

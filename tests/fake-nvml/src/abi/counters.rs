@@ -1,4 +1,4 @@
-//! Counters, flags and field values: what health is judged by.
+//! Counters, flags and field values: the facts from which health is judged.
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMaxClockInfo(
     })
 }
 
-/// The structure has grown: the caller says which one it brings, by size and number.
+/// The structure has grown over time. The caller says which version it passes, by size and number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
     device: nvmlDevice_t,
@@ -257,7 +257,7 @@ unsafe fn fill(fabric: &Fabric, to: *mut nvmlGpuFabricInfoV_t, number: u32) {
     }
 }
 
-/// Unknown fields are answered one by one with "not supported", the call succeeds.
+/// Each unknown field is answered with "not supported". The call itself succeeds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
     device: nvmlDevice_t,

@@ -1,4 +1,4 @@
-//! The event set: one for the whole library, which delivers every event that comes after it was
+//! The event set. The whole library has one, and it delivers every event that comes after it was
 //! made.
 
 use std::{
@@ -46,7 +46,7 @@ pub extern "C" fn nvmlDeviceRegisterEvents(
     with_gpu(device, |_, _| OK)
 }
 
-/// Blocks as long as it is told: a client that gets a timeout at once spins.
+/// Blocks for the requested time, because a client that gets a timeout at once spins.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlEventSetWait_v2(
     _set: nvmlEventSet_t,

@@ -7,8 +7,8 @@ use nvml_wrapper_sys::bindings::*;
 use super::{Code, INVALID, NOT_SUPPORTED, pci, put, with_gpu};
 use crate::hardware::Link;
 
-/// A link that is there; a card without NVLink does not support any, one with it knows where they
-/// end.
+/// Answers about an existing link. A card without NVLink answers "not supported". A card with NVLink
+/// answers "invalid" for a link that it does not have.
 fn with_link(device: nvmlDevice_t, link: c_uint, answer: impl FnOnce(&Link) -> Code) -> Code {
     with_gpu(device, |state, at| {
         let links = &state.hardware.gpus[at].links;

@@ -1,4 +1,4 @@
-//! `muster-hardware`: makes machines that are not there, and breaks them.
+//! `muster-hardware`: makes fake machines, and breaks them.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Virtual machines: PCIe trees that tell nothing.
+//! Virtual machines, whose PCIe trees show nothing.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! GPUs as they leave the factory, and their place in a machine.
+//! New GPUs, and their places in a machine.
 
 use std::io;
 
@@ -63,10 +63,10 @@ pub(super) fn gpu(seed: &str, at: usize, address: &str) -> Gpu {
     }
 }
 
-/// The same for the same seed, as serial numbers are.
+/// Equal seeds give equal numbers, like serial numbers.
 pub(super) fn uuid(kind: &str, seed: &str, at: usize) -> String {
     let hash = |salt: u64| {
-        // FNV-1a: any spread will do.
+        // FNV-1a. Any function that spreads will do.
         format!("{seed}/{kind}/{at}")
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325 ^ salt, |hash: u64, byte| {
@@ -84,7 +84,7 @@ pub(super) fn uuid(kind: &str, seed: &str, at: usize) -> String {
     )
 }
 
-/// `each` links from every GPU into the switches, evenly.
+/// Gives every GPU `each` links, spread evenly over the switches.
 pub(super) fn switched(hardware: &mut Hardware, each: usize, switches: &[&str]) {
     let link = |at: usize| Link {
         active: true,
@@ -100,7 +100,7 @@ pub(super) fn switched(hardware: &mut Hardware, each: usize, switches: &[&str]) 
         .for_each(|gpu| gpu.links = (0..each).map(link).collect());
 }
 
-/// Registered with the fabric of this machine, as H100 HGX boards are from R535 on.
+/// Registers the GPUs with the fabric of this machine, as H100 HGX boards do from R535 on.
 pub(super) fn registered(hardware: &mut Hardware) {
     let fabric = Fabric {
         state: 3,

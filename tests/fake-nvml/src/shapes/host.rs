@@ -9,12 +9,12 @@ pub(super) struct Host<'a> {
     pub(super) kernel: &'a str,
     pub(super) cpu: &'a str,
     pub(super) sockets: u32,
-    /// Of a socket.
+    /// Per socket.
     pub(super) cores: u32,
-    /// Of a core.
+    /// Per core.
     pub(super) threads: u32,
     pub(super) memory_gib: u64,
-    /// NUMA nodes; 0: the kernel shows none.
+    /// The number of NUMA nodes. 0: the kernel shows none.
     pub(super) numa: u32,
     pub(super) memlock: &'a str,
     pub(super) shm: &'a str,
@@ -99,7 +99,7 @@ impl Host<'_> {
         };
         let cores = self.sockets * self.cores;
         for cpu in 0..cores * self.threads {
-            // On ARM the kernel says neither a model nor places.
+            // On ARM the kernel shows neither a model nor the sockets.
             if self.cpu.is_empty() {
                 let _ = write!(
                     text,
@@ -117,7 +117,7 @@ impl Host<'_> {
         text.trim_end().to_owned()
     }
 
-    /// The first threads of all cores, then the second ones, as Linux numbers them.
+    /// The first threads of all cores, and then the second ones, in Linux's order.
     fn cpulist(&self, node: u32) -> String {
         let cores = self.sockets * self.cores;
         let each = cores / self.numa.max(1);
@@ -136,7 +136,7 @@ impl Host<'_> {
     }
 }
 
-/// What every machine with the driver and all its services has.
+/// The files that every machine has with the driver and all its services.
 pub(super) fn driver_files(tree: &Tree) -> io::Result<()> {
     for name in ["nvidiactl", "nvidia-uvm", "nvidia-caps/nvidia-cap1"] {
         tree.file(&format!("dev/{name}"), "")?;

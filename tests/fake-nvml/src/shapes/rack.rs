@@ -1,4 +1,4 @@
-//! Machines that are parts of a larger one: their NVLink domain goes beyond them.
+//! Machines that are parts of a larger one: their NVLink domain extends beyond them.
 
 use std::io;
 
@@ -13,13 +13,13 @@ use crate::{
     tree::Tree,
 };
 
-/// The way to the memory of the other trays.
+/// The device file that gives access to the memory of the other trays.
 pub(crate) const CHANNEL: &str = "dev/nvidia-caps-imex-channels/channel0";
 const GEN5: &str = "32.0 GT/s PCIe";
-/// Of its GPUs: two below each Grace, each in a PCI domain of its own.
+/// The PCI domains of its GPUs. Two GPUs are below each Grace, each in a domain of its own.
 const GPUS: [&str; 4] = ["0008", "0009", "0018", "0019"];
-/// PCI domain, NUMA node and interface of the compute NICs, and of the BlueField cards, which have
-/// two ports.
+/// PCI domain, NUMA node and interface of the compute NICs. The BlueField cards, which have two
+/// ports, follow.
 const COMPUTE: [(&str, u32, &str); 4] = [
     ("0000", 0, "ibp3s0"),
     ("0002", 0, "ibP2p3s0"),
@@ -27,7 +27,7 @@ const COMPUTE: [(&str, u32, &str); 4] = [
     ("0012", 1, "ibP18p3s0"),
 ];
 const STORAGE: [(&str, u32, &str); 2] = [("0006", 0, "enP6p3s0f"), ("0016", 1, "enP22p3s0f")];
-/// NUMA nodes of the GPUs' memory, which has no processors.
+/// The NUMA nodes of the GPUs' memory. They have no processors.
 const MEMORY: [u32; 4] = [2, 10, 18, 26];
 const MEMORY_MIB: u64 = 189_471;
 
@@ -83,7 +83,7 @@ pub(super) fn nvl72(tree: &Tree, seed: &str) -> io::Result<Hardware> {
         )?;
     }
     let mut hardware = gpus::driver("570.124.06", 12_080, all);
-    // The switches are in trays of their own, and their fabric manager with them.
+    // The switches, and their fabric manager, are in trays of their own.
     switched(&mut hardware, 18, &[]);
     hardware
         .gpus
@@ -142,7 +142,7 @@ fn nics(tree: &Tree) -> io::Result<()> {
         .iter()
         .map(|(domain, numa, name)| (*domain, *numa, (*name).to_owned(), 0, true));
     let mut all: Vec<_> = compute.chain(storage).collect();
-    // As the driver numbers them: by address.
+    // The driver numbers them by address.
     all.sort_by_key(|(domain, .., function, _)| (*domain, *function));
     for (number, (domain, numa, interface, function, infiniband)) in (0..).zip(all) {
         let path = format!("pci{domain}:00/{domain}:00:00.0/{domain}:03:00.{function}");

@@ -16,7 +16,7 @@ use crate::{
 const GEN5: &str = "32.0 GT/s PCIe";
 const GEN4: &str = "16.0 GT/s PCIe";
 
-/// GPU and compute NIC of one PCIe switch: bus of the root, of the NIC, of the GPU.
+/// The GPU and compute NIC of each PCIe switch: the buses of the root, the NIC and the GPU.
 const H100_PAIRS: [(&str, &str, &str); 8] = [
     ("15", "18", "1b"),
     ("3d", "40", "43"),
@@ -35,7 +35,8 @@ fn bus(hex: &str, more: u32) -> String {
     )
 }
 
-/// Below one switch: the NIC at its first port, the GPU behind a second switch at its second.
+/// The paths below one switch: the NIC is at its first port, and the GPU is behind a second switch
+/// at its second port.
 fn paths(root: &str, nic: &str, gpu: &str) -> (String, String) {
     let (port, upstream) = (format!("pci0000:{root}/0000:{root}:01.0"), bus(root, 1));
     let down = bus(root, 2);
@@ -119,8 +120,7 @@ fn board_with_switches(tree: &Tree, seed: &str) -> io::Result<Hardware> {
 pub(super) fn dgx_h100(tree: &Tree, seed: &str) -> io::Result<Hardware> {
     xeon("dgx-h100", "eno3").put(tree)?;
     let hardware = board_with_switches(tree, seed)?;
-    // As the driver numbers them: by address. Storage cards sit on ports of their own, with two
-    // functions.
+    // The driver numbers them by address. Storage cards have ports of their own, and two functions.
     let storage = [
         ("29", "0", 0),
         ("29", "1", 0),
@@ -216,7 +216,8 @@ pub(super) fn dgx_h100(tree: &Tree, seed: &str) -> io::Result<Hardware> {
     Ok(hardware)
 }
 
-/// The table of a RoCE port: link-local and IPv4, each in both versions, and a hole.
+/// The table of a RoCE port: link-local and IPv4 addresses, each in both versions, and an empty
+/// entry.
 fn roce_gids(number: u32, interface: &str) -> Vec<(String, &'static str, &str)> {
     let local = format!("fe80:0000:0000:0000:ba3f:d2ff:fe00:{number:04x}");
     let ipv4 = format!("0000:0000:0000:0000:0000:ffff:0a00:{:04x}", 0x100 + number);
@@ -340,7 +341,7 @@ pub(super) fn hgx_a100(tree: &Tree, seed: &str) -> io::Result<Hardware> {
     host.put(tree)?;
     driver_files(tree)?;
     fabric_manager(tree)?;
-    // Two GPUs and two NICs below each pair of switches.
+    // Two GPUs and two NICs are below each pair of switches.
     const GROUPS: [(&str, u32, [&str; 2], [&str; 2]); 4] = [
         ("00", 3, ["07", "0f"], ["0c", "12"]),
         ("40", 1, ["47", "4e"], ["4b", "54"]),
@@ -409,7 +410,7 @@ pub(super) fn hgx_a100(tree: &Tree, seed: &str) -> io::Result<Hardware> {
         "0000:c9:00.0",
     ];
     switched(&mut hardware, 12, &SIX);
-    // NVML tells the fabric from Hopper on.
+    // NVML reports the fabric from Hopper on.
     hardware.fabric_version = 0;
     management(tree, "enp226s0", 40)?;
     Ok(hardware)

@@ -1,7 +1,7 @@
-"""An etcd for torch's etcd-v2 rendezvous, where one can be had: the server on PATH or from Debian's package, the client from PyPI.
+"""An etcd for torch's etcd-v2 rendezvous, if one can be had: the server on PATH or from Debian's package, the client from PyPI.
 
-Torch ships no client, and its protocol is etcd's old one: servers from 3.4 need --enable-v2, 3.6 has it no more. Nothing is installed
-into the system: what is fetched lies in the cache directory.
+Torch ships no client, and it speaks etcd's old protocol: servers from 3.4 need --enable-v2, and 3.6 has removed it. Nothing is installed
+into the system. Downloads are kept in the cache directory.
 """
 
 import os
@@ -48,7 +48,7 @@ def run(command, problem, **how):
 
 
 class Etcd:
-    """One server for the whole race; each start has a prefix of its own in it."""
+    """One server for the whole race. Each start has a prefix of its own in it."""
 
     def __init__(self, folder):
         program, self.client = server(), client()
@@ -61,7 +61,7 @@ class Etcd:
         urls = [f"http://127.0.0.1:{port}" for port in ports]
         flags = ["--data-dir", str(folder), "--enable-v2", "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0]]
         flags += ["--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1], "--initial-cluster", f"default={urls[1]}"]
-        environment = {**os.environ, "ETCD_UNSUPPORTED_ARCH": "arm64"}  # Debian's build asks for this beyond x86-64
+        environment = {**os.environ, "ETCD_UNSUPPORTED_ARCH": "arm64"}  # Debian's build needs this beyond x86-64
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen([program, *flags], env=environment, start_new_session=True, **quiet)
         until = time.monotonic() + START_TIMEOUT

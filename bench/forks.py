@@ -1,15 +1,15 @@
-"""The lowest floor: an interpreter that has imported torch forks the ranks of one world, and nobody watches over them.
+"""The lowest floor: an interpreter that has imported torch forks the ranks of one world, and nothing supervises them.
 
     python bench/forks.py SCRIPT ARGUMENTS...
 
-Says `ready` once torch is imported; a line `RANKS PORT` on its input starts a world. It ends with its input.
+It prints `ready` when torch is imported. A line `RANKS PORT` on its input starts a world. It ends when its input ends.
 """
 
 import os
 import runpy
 import sys
 
-import torch.distributed  # noqa: F401  (what the ranks find imported)
+import torch.distributed  # noqa: F401  (the ranks find it imported)
 
 print("ready", flush=True)
 for line in sys.stdin:

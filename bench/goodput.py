@@ -1,13 +1,13 @@
-"""What is left of training under a storm of failures: useful steps as a share of an undisturbed run. Part of `make bench`.
+"""How much training is left under a storm of failures: useful steps as a share of an undisturbed run. Part of `make bench`.
 
     python bench/goodput.py --write                            every failure, period and competitor; about an hour
     python bench/goodput.py --quick                             a worker killed every 10 s, one run each
     python bench/goodput.py --failures worker --periods 10 --competitors fork,tuned --window 30
     python bench/goodput.py --from bench/results/goodput.json --write       measure nothing, only write the table
 
-A step takes 50 ms and is useful once: what was not saved is trained again and counts no second time. The window begins when the whole
-world trains; each period ends with a failure of a worker, a node, or rank 0's node. A node that was cut comes back after half a period. A failure
-that is due while nobody trains is left out, and counted: a stack that is down cannot be hurt more.
+A step takes 50 ms and counts once: a step that was not saved is trained again, and does not count again. The window begins when the whole
+world trains. Each period ends with a failure of a worker, a node, or rank 0's node. A node that was cut comes back after half a period. A
+failure that is due while no rank trains is left out and counted, because a stack that is down cannot be hurt more.
 """
 
 import argparse
@@ -31,17 +31,17 @@ RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 BEGIN, END = "<!-- goodput:begin -->", "<!-- goodput:end -->"
 NODES = 3
 START_TIMEOUT = 180
-# Windows in which at least two failures fall, and in which a start of half a minute is not most of what is seen.
+# The window for each period. At least two failures fall into it, and a start of half a minute does not fill most of it.
 WINDOWS = {10: 60, 30: 90, 60: 150}
 UNDISTURBED = 30
 FAILURES = {"worker": "a worker killed", "node": "a node cut", "rank0": "rank 0's node cut"}
 LOOK = 0.05
-# A rank that stepped within so many seconds trains: twenty steps, beyond what a busy machine makes of one.
+# A rank trains if it stepped within this many seconds. That is twenty steps, more than a busy machine delays one.
 FRESH = 1.0
 
 
 class Saving:
-    """A job that saves every so many steps, instead of the race's."""
+    """A job that saves every few steps. It replaces the job of the race."""
 
     save_every = 5
 
@@ -70,7 +70,7 @@ COMPETITORS = {
 
 
 class Steps:
-    """Reads what the ranks write after each step: who trains now, and how far the job has come."""
+    """Reads what the ranks write after each step: which ranks train now, and how far the job has come."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -90,13 +90,13 @@ class Steps:
                 self.furthest = max(self.furthest, entry[1])
 
     def training(self):
-        """pid by rank of those that stepped just now."""
+        """pid by rank, of the ranks that stepped just now."""
         self.look()
         fresh = time.monotonic_ns() - FRESH * 1e9
         return {rank: pid for pid, (at, _, _, rank) in self.last.items() if at > fresh and processes.state(pid) not in "ZX"}
 
     def world(self):
-        """The size of the world that trains; 0 if nobody does, or not all."""
+        """The size of the world that trains. 0 if not all of its ranks train."""
         members = self.training()
         sizes = {self.last[pid][2] for pid in members.values()}
         return len(members) if sizes == {len(members)} else 0
@@ -119,7 +119,7 @@ def main():
 
 
 def measure_all(options):
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # sweep then, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # on SIGTERM, sweep too
     found = {"meta": race.describe_machine() | {"command": command(options), "nodes": NODES, "save_every": Saving.save_every}, "runs": []}
     found["meta"]["competitors"], found["meta"]["absent"] = {}, {}
     folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-goodput-"))
@@ -149,7 +149,7 @@ def measure_all(options):
 
 
 def measure(setting, folder, key, failure, period, options):
-    """One fresh start and one window: how many useful steps were made in it."""
+    """One fresh start and one window. Counts the useful steps in the window."""
     stack = COMPETITORS[key][0](setting, folder)
     steps = Steps(stack.steps)
     try:
@@ -179,7 +179,7 @@ def measure(setting, folder, key, failure, period, options):
 
 
 def storm(stack, steps, failure, period, until, meter):
-    """Breaks something at the end of each period; what was done, and what was left out because nobody trained."""
+    """Breaks something at the end of each period. Returns what was done, and what was left out because no rank trained."""
     began = time.monotonic()
     struck = missed = 0
     due = began + period if failure else until
@@ -187,7 +187,7 @@ def storm(stack, steps, failure, period, until, meter):
     while (now := time.monotonic()) < until:
         meter.look()
         if back and now >= back[0]:
-            # Some wait until the node is there: failures go on meanwhile.
+            # Some of these wait until the node is there. Failures go on meanwhile.
             threading.Thread(target=back[1], daemon=True).start()
             back = None
         if now >= due:
@@ -207,7 +207,7 @@ def storm(stack, steps, failure, period, until, meter):
 
 
 def shares(found, key, failure, period):
-    """Of each round: the rate under failures as a share of the same competitor's undisturbed rate."""
+    """For each round: the rate under failures as a share of the same competitor's undisturbed rate."""
     of = lambda *course: [r for r in found["runs"] if (r["competitor"], r["failure"], r["period"]) == (key, *course)]  # noqa: E731
     calm = {run["round"]: run["rate"] for run in of(None, None)}
     return [run["rate"] / calm[run["round"]] for run in of(failure, period) if run["rate"] is not None and calm.get(run["round"])]
@@ -254,7 +254,7 @@ def spread(values):
 
 
 def written(found):
-    """One run a line, so that a diff shows figures and not brackets."""
+    """One run a line, so that a diff shows figures instead of brackets."""
     runs = ",\n".join(json.dumps(run) for run in found["runs"])
     return f'{{"meta": {json.dumps(found["meta"], indent=1)},\n"runs": [\n{runs}\n]}}\n'
 

@@ -4,8 +4,9 @@
     python bench/gpu.py --write            and write it into docs/measured.md
     python bench/gpu.py --lanes fork --kills 1
 
-One rank trains on one GPU over NCCL (`gpu_step.py`). It is killed several times; measured is the time until the next start has made a step. Also checked: that no
-launcher, which lives through all of it, has a GPU's device file open, and that the GPU's memory is free once the job is over. Ends with exit code 1 if it is not so.
+One rank trains on one GPU over NCCL (`gpu_step.py`). It is killed several times. Measured is the time until the next start has made a
+step. Two things are checked as well: a launcher lives through all of it and must not have a GPU's device file open, and the GPU's memory
+must be free when the job is over. If either check fails, the exit code is 1.
 """
 
 import argparse
@@ -31,7 +32,7 @@ TORCHRUN = "torchrun, best tuning"
 # A first start that reads torch from the disk was seen to take 15 s.
 PATIENCE = 180
 LOOK = 0.005
-# What is imported ahead, beside training, is done after so many seconds; the first kill comes then, as it would with luck on any machine.
+# Imports that are made ahead, beside training, are done after this many seconds. The first kill comes then, as it may on any machine.
 TRAIN = 5
 DEVICE = "/dev/nvidia"
 # A driver keeps this much of an idle GPU for itself.
@@ -39,11 +40,11 @@ IDLE_MIB = 64
 
 
 class Wrong(Exception):
-    """The bench could not be run to its end."""
+    """The bench could not be completed."""
 
 
 class Lane(stacks.Muster):
-    """Ours, in one lane, with one of the node's GPUs."""
+    """Muster, in one lane, with one of the node's GPUs."""
 
     gpus = 1
 
@@ -56,7 +57,7 @@ class Lane(stacks.Muster):
 
 
 class Tuned(stacks.Torchrun):
-    """One torchrun on one node: all it needs is to look at its workers often."""
+    """One torchrun on one node. Its only tuning is that it looks at its workers often."""
 
     def script(self):
         return script(self.steps)
@@ -109,7 +110,7 @@ def has_gpu_open(process):
     try:
         files = [os.readlink(file) for file in (process / "fd").iterdir()]
         return any(DEVICE in text for text in [*files, (process / "maps").read_text()])
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return False
 
 
@@ -120,13 +121,13 @@ class Agent:
         self.pid = next(pid for pid in processes.naming(folder) if processes.program(pid) == "muster-agent")
 
     def used(self):
-        """Nanoseconds of processor time so far: all of it, and what the threads took that ask the driver."""
+        """Nanoseconds of processor time so far: in total, and of the threads that ask the driver."""
         threads = list(pathlib.Path(f"/proc/{self.pid}/task").iterdir())
         taken = [((thread / "comm").read_text(), int((thread / "schedstat").read_text().split()[0])) for thread in threads]
         return sum(time for _, time in taken), sum(time for name, time in taken if name.startswith("nvml"))
 
     def cost(self, seconds):
-        """In % of one core: all, and the driver's part; and resident MiB."""
+        """Processor time in % of one core, in total and for the driver, and resident MiB."""
         before = self.used()
         time.sleep(seconds)
         shares = [(after - earlier) / seconds / 1e7 for after, earlier in zip(self.used(), before)]
@@ -134,7 +135,7 @@ class Agent:
 
 
 def measure(stack, kills):
-    """Seconds after each kill, and what was wrong."""
+    """Seconds after each kill, and everything that was wrong."""
     wrong, opened = [], []
     stack.start(1)
     until("a first step", stack, lambda: read(stack.steps / "step.0.json"))
@@ -150,7 +151,7 @@ def measure(stack, kills):
         if isinstance(stack, Lane):
             opened.append(with_gpu_open(stack.cluster, step["pid"]))
     if isinstance(stack, Lane):
-        # torchrun itself opens the GPU, and ends with its generation; what outlives a kill is a launcher.
+        # torchrun itself opens the GPU, and ends with its generation. A process that outlives a kill is a launcher.
         outlived = functools.reduce(set.intersection, opened) if len(opened) > 1 else set()
         wrong += [f"process {pid} outlives the ranks and has a GPU open" for pid in outlived]
         stack.muster("cancel", stacks.JOB, "--wait")

@@ -1,6 +1,6 @@
-"""What the ranks of bench/gpu.py run: data-parallel training on a GPU, with a checkpoint that the next start loads.
+"""The script of the ranks of bench/gpu.py: data-parallel training on a GPU, with a checkpoint that the next start loads.
 
-Arguments: a folder. Leaves `begun.N.json` as the N-th start of the script begins, and `step.N.json` when its first step is done, with the time.
+Argument: a folder. The N-th start leaves `begun.N.json` there when it begins, and `step.N.json`, with the time, after its first step.
 """
 
 import json
@@ -13,7 +13,7 @@ import torch
 from torch import distributed, nn
 
 FOLDER = pathlib.Path(sys.argv[1])
-# Counted by what lies there, not by a variable: whoever starts this may count otherwise.
+# Starts are counted by these files and not by a variable, because each competitor counts in its own way.
 START = len(list(FOLDER.glob("begun.*.json")))
 WIDTH = 1024
 SAVE_EVERY = 10

@@ -1,9 +1,9 @@
-"""What others need to bring many members together, one round each; prints one JSON object.
+"""How long other systems need to bring many members together, one round each. Prints one JSON object.
 
     python bench/peers.py c10d 128          torch's own dynamic rendezvous, members as threads of 4 processes
     python bench/peers.py torchft 1000      torchft's lighthouse, clients as threads; the wheel is found or fetched by pip, without torch
 
-Time runs from the moment when all members stand ready until the last one has its answer.
+The time runs from the moment when all members are ready until the last one has its answer.
 """
 
 import datetime
@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 
-PROCESSES = 4  # threads of one interpreter wait for each other; torch in more processes is memory and no faster on two cores
+PROCESSES = 4  # threads of one interpreter wait for each other, and torch in more processes needs memory and is no faster on two cores
 ROUND_TIMEOUT = 300
 TORCHFT = "torchft==0.2.0"
 CACHE = pathlib.Path.home() / ".cache" / "muster" / TORCHFT.replace("==", "-")
@@ -76,7 +76,7 @@ def c10d_members(port, threads, members, ready, begin, results):
 
 def torchft(clients):
     rust = torchft_extension()
-    # All are there before the first asks; the other settings are the lighthouse's own.
+    # All clients are there before the first one asks. The other settings are the lighthouse's own.
     server = rust.LighthouseServer(bind="127.0.0.1:0", min_replicas=clients, join_timeout_ms=60_000)
     address = server.address().replace("[::]", "127.0.0.1")
     address = "http://127.0.0.1:" + address.rsplit(":", 1)[1].strip("/")
@@ -103,7 +103,7 @@ def torchft(clients):
 
 
 def torchft_extension():
-    """Only its compiled part: the rest would bring a second torch."""
+    """Only its compiled part. The rest would bring a second torch."""
     if not list(CACHE.glob("torchft/_torchft*.so")):
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--target", str(CACHE), TORCHFT]
         subprocess.run(pip, check=True, stdout=sys.stderr)

@@ -1,6 +1,6 @@
-"""Who does how much in a race that shall end within an hour: a row a competitor, and the reason where it is less than everything.
+"""How much each competitor does in a race that must end within an hour: one row each, with the reason if it is less than everything.
 
-A measurement costs its start and its event; a "never" costs the minute it is watched.
+A measurement costs its start and its event. A "never" costs the minute for which it is watched.
 """
 
 ROUNDS = 5
@@ -12,23 +12,23 @@ QUICK_COMPETITORS = ("fork", "cold", "tuned", "stock", "static", "forks")
 SHARE = {
     "fork": (ROUNDS, ()),
     "tuned": (ROUNDS, ()),
-    # Only its first start differs from that of fork, and each start is measured.
+    # Only its first start differs from that of `fork`, and every start is measured.
     "pool": (ROUNDS, ("worker",)),
-    # The same machinery as fork on every path but the launch.
+    # It uses the same machinery as `fork` on every path except the launch.
     "direct": (3, ("worker", "node", "resize")),
     "parked": (3, ("worker", "node", "join")),
     "cold": (3, ()),
-    # Mostly a minute of never.
+    # Most of its events are a minute of "never".
     "stock": (2, ()),
-    # c10d's rivals differ in how they find out; its re-form is the same.
+    # The rivals of c10d differ in how they notice a failure. The re-form is the same.
     "etcd": (2, ("worker", "node")),
 }
-# Who did not re-form in as many rounds, and never did, is not asked again.
+# A competitor that never re-formed in this many rounds is not asked again.
 NEVERS = 2
 
 
 def takes_part(key, event, number, options, runs):
-    """Whether this competitor is measured in this round, by the plan and by what it has shown."""
+    """Whether this competitor is measured in this round, by the plan and by its earlier results."""
     if key not in SHARE:
         return False
     rounds, events = SHARE[key]

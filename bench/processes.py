@@ -1,4 +1,4 @@
-"""Process trees of this machine, read from /proc: whole nodes are cut and frozen at one moment, and nothing is left behind.
+"""Process trees of this machine, read from /proc. Whole nodes are cut and frozen at one moment, and nothing is left behind.
 
 The same code breaks every competitor, so that an event is the same for all of them. Linux only.
 """
@@ -9,7 +9,7 @@ import re
 import signal
 import time
 
-TICKS = 100  # rounds of looking before we say that a process cannot be frozen or killed; each a few milliseconds
+TICKS = 100  # looks before a process counts as impossible to freeze or kill; each takes a few milliseconds
 
 
 def table():
@@ -28,7 +28,7 @@ def table():
 
 
 def below(roots, processes=None):
-    """The living ones of these and of all their descendants."""
+    """The living processes among these and all their descendants."""
     processes = processes or table()
     found, new = set(), set(roots) & processes.keys()
     while new:
@@ -38,7 +38,7 @@ def below(roots, processes=None):
 
 
 def naming(path):
-    """Processes whose command line or environment names this path or something in it. Not this process."""
+    """Processes whose command line or environment names this path or something in it, except this process."""
     name = naming_pattern(path)
     return {pid for pid in table() if names(pid, name)} - {os.getpid()}
 
@@ -59,13 +59,13 @@ def names(pid, name):
 
 
 def freeze(find):
-    """SIGSTOP to all that `find` finds, until it finds nobody new: (who, when the first one was hit)."""
+    """Stops (SIGSTOP) all that `find` finds, until it finds no new process. Returns the processes, and when the first one was hit."""
     frozen, began = set(), 0
     while new := find() - frozen:
         began = began or time.monotonic_ns()
         for pid in new:
             send(pid, signal.SIGSTOP)
-        # A fork under way completes before the stop takes hold; only then is another look worth something.
+        # A fork that is under way completes before the stop takes hold. Only after that does another look help.
         for _ in range(TICKS):
             if not any(state(pid) not in "TtZX" for pid in new):
                 break
@@ -77,7 +77,7 @@ def freeze(find):
 
 
 def cut(find):
-    """A power cut: all are frozen first, so that none can tell of another's death, and killed together. When it began."""
+    """A power cut. All are frozen first, so that none can report another's death, and then killed together. Returns when it began."""
     frozen, began = freeze(find)
     for pid in frozen:
         send(pid, signal.SIGKILL)
@@ -85,7 +85,7 @@ def cut(find):
 
 
 def sweep(path):
-    """Kills all that names this path, until nobody is left."""
+    """Kills every process that names this path, until none is left."""
     for _ in range(TICKS):
         left = {pid for pid in naming(path) if state(pid) not in "ZX"}
         if not left:
@@ -113,7 +113,7 @@ def state(pid):
 
 
 def resident(pid):
-    """(Rss, Pss) in KiB from smaps_rollup; None if it is gone. Pss shares pages out among all that map them."""
+    """(Rss, Pss) in KiB from smaps_rollup. None if it is gone. Pss divides shared pages among all that map them."""
     try:
         lines = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -123,7 +123,7 @@ def resident(pid):
 
 
 def program(pid):
-    """The file name it was started under, or empty: one binary may have several names."""
+    """The file name under which it was started, or empty. One binary may have several names."""
     try:
         return os.path.basename(pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]).decode(errors="replace")
     except OSError:
@@ -131,19 +131,20 @@ def program(pid):
 
 
 class Meter:
-    """How much of all processors' time others took since the meter was made.
+    """How much of the time of all processors other programs took since the meter was made.
 
-    Ours is what names the folder, this process, and all below them. A process that ends leaves no account of what it used after it was
-    last looked at: such time is divided as that which was seen, for an event ends much of ours within its fraction of a second.
+    Our processes are those that name the folder, this process, and all descendants. A process that ends leaves no account of what it used
+    since it was last looked at. Such time is divided like the time that was seen, because an event ends many of our processes within its
+    fraction of a second.
     """
 
     LOOK = 0.5  # seconds; a look reads some files of every process, a few milliseconds in all
-    # A process just forked shows its parent's command line; after so many looks it is what it is.
+    # A process that was just forked shows its parent's command line. After this many looks it shows its own.
     LOOKS = 3
 
     def __init__(self, folder):
         self.pattern = naming_pattern(folder)
-        # By process, which is a pid and its start time, since pids come again: ticks so far, and ticks at the first look.
+        # The key is a pid with its start time, because pids are used again. The values: ticks so far, and ticks at the first look.
         self.ticks, self.before = {}, {}
         self.ours, self.strangers = set(), {}
         self.looked = 0.0
@@ -172,7 +173,7 @@ class Meter:
             self.ticks[process] = int(fields[11]) + int(fields[12])  # utime and stime
 
     def seen(self):
-        """Ticks that ours were seen to use, and that others were."""
+        """The ticks that our processes were seen to use, and those that others were."""
         used = {process: ticks - self.before.get(process, 0) for process, ticks in self.ticks.items()}
         ours = sum(ticks for process, ticks in used.items() if process in self.ours)
         return ours, sum(used.values()) - ours
@@ -181,14 +182,14 @@ class Meter:
         self.look(now=True)
         total, idle, stolen = (after - before for after, before in zip(processor_times(), self.times))
         ours, theirs = self.seen()
-        # What another machine on the same processors took was never ours.
+        # Time that another machine on the same processors took was never ours.
         unseen = max(0, total - idle - stolen - ours - theirs)
         theirs += unseen * theirs / (ours + theirs) if ours + theirs else unseen
         return min(1.0, (theirs + stolen) / max(1, total))
 
 
 def busy(seconds):
-    """The share of all processors' time in use during that many seconds, by whomever."""
+    """The share of all processors' time in use during this many seconds, by any process."""
     before = processor_times()
     time.sleep(seconds)
     total, idle, _ = (now - then for now, then in zip(processor_times(), before))
@@ -198,4 +199,4 @@ def busy(seconds):
 def processor_times():
     """(all, idle, stolen) time of all processors in clock ticks, from the first line of /proc/stat; stolen is part of all."""
     times = [int(word) for word in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return sum(times), times[3] + times[4], times[7]  # idle: and waiting for a disk
+    return sum(times), times[3] + times[4], times[7]  # idle includes waiting for a disk

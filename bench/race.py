@@ -6,9 +6,10 @@
     python bench/race.py --from bench/results/race.json --write       only write tables and plot again
 
 Every measurement is a fresh start of one competitor, one event, and the time from the event until the last member of the new world
-has completed its first all-reduce; finding out is part of it. The clock is CLOCK_MONOTONIC everywhere (see step.py). What
-does not re-form while it is watched is told as "never", with the time it was watched. Each start is a sample of "first start", too.
-The floors have nothing to find out or to stop: they are timed once a round for each size of world. Who does how much: plan.py.
+has completed its first all-reduce. Noticing the event is part of it. The clock is CLOCK_MONOTONIC everywhere (see step.py). A competitor
+that does not re-form while it is watched is reported as "never", with the time for which it was watched. Each start is also a sample of
+"first start". The floors have nothing to notice or to stop, so they are timed once a round for each size of world. plan.py says how much
+each competitor does.
 """
 
 import argparse
@@ -33,15 +34,15 @@ import stacks
 import watch
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
-# A first start with fewer nodes than wanted waits for 30 s of last call with stock defaults, on top of about 10 s; a cold start on a
-# machine of which others take 70 % was seen to need 36 s.
+# A first start with fewer nodes than wanted waits for 30 s of last call with stock defaults, after about 10 s. On a machine of which
+# others took 70 %, a cold start was seen to need 36 s.
 START_TIMEOUT = 180
-# After the world stands, before it is broken: rendezvous states settle (keep-alives of 5 s are not awaited).
+# The pause between the world's start and the event. Rendezvous states settle (keep-alives of 5 s are not awaited).
 SETTLE = 2.0
-# A world of four that trains takes 5 to 15 % of two processors; more than this is somebody else's work.
+# A world of four that trains takes 5 to 15 % of two processors. Anything above this is another program's work.
 QUIET = 0.3
-# A measurement that lost more than this share of the processors to others is repeated, --again times at most. Of all that were made,
-# the report takes the least disturbed ones (report.Cell).
+# A measurement that lost more than this share of the processors to others is repeated, at most --again times. The report uses the least
+# disturbed ones of all that were made (report.Cell).
 DISTURBED = 0.15
 
 OURS = {key for key, (kind, _) in stacks.COMPETITORS.items() if issubclass(kind, stacks.Muster)}
@@ -83,7 +84,7 @@ def resize(stack, world):
     return stack.resize(len(world.members) - 1, world)
 
 
-# Sizes are relative to --nodes. The victim is the node of the last rank, unless it is rank 0's.
+# Sizes are relative to --nodes. The victim is the node of the last rank, except where it is rank 0's.
 EVENTS = [
     Event("start", "first start", 0, 0, None),
     Event("worker", "one worker killed", 0, 0, kill_worker),
@@ -116,13 +117,13 @@ def main():
 
 
 def run(options):
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # sweep then, too
-    # A first start is part of every other event.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # on SIGTERM, sweep too
+    # Every other event includes a first start.
     chosen = [event for event in EVENTS if event.key in options.events and (event.strike or options.events == ["start"])]
     race = {"meta": describe(options), "runs": [], "memory": []}
     folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-race-"))
     if OURS & set(options.competitors):
-        # A copy, so that all rounds run the same programs, whatever is built meanwhile.
+        # The programs are copied, so that all rounds run the same ones even if they are built again meanwhile.
         shutil.copytree(stacks.PROGRAMS, folder / "bin")
         version = subprocess.run([folder / "bin" / "muster-coordinator", "--version"], capture_output=True, text=True, check=True)
         race["meta"]["muster"] = version.stdout.strip()
@@ -140,7 +141,7 @@ def run(options):
                     floor(race, setting, folder / f"{key}-{size}-{number}", key, number, size, options)
             race["meta"]["rounds"] = number + 1
             race["meta"]["minutes"] = round((time.monotonic() - began) / 60, 1)
-            save(race, options.out)  # whatever ends a long race, what was measured is kept
+            save(race, options.out)  # however a long race ends, its measurements are kept
     finally:
         processes.sweep(folder)
         store.close()
@@ -151,7 +152,7 @@ def run(options):
 
 
 def etcd_for(options, folder, race):
-    """An etcd, if one takes part; who cannot be had is said in the table."""
+    """An etcd, if a competitor needs one. The table says if none can be had."""
     if "etcd" not in options.competitors:
         return None
     try:
@@ -170,7 +171,7 @@ def least_disturbed(race, setting, folder, key, event, number, options):
 
 
 def save(race, folder):
-    """One measurement a line, so that a diff shows figures and not brackets."""
+    """One measurement a line, so that a diff shows figures instead of brackets."""
     parts = [f'"meta": {json.dumps(race["meta"], indent=1)}']
     for name in ("runs", "memory"):
         parts.append(f'"{name}": [\n' + ",\n".join(json.dumps(entry) for entry in race[name]) + "\n]")
@@ -179,7 +180,7 @@ def save(race, folder):
 
 
 def measure(race, setting, folder, key, event, number, options):
-    """One fresh start and one event; appends what was seen. How much others disturbed it."""
+    """One fresh start and one event. Appends what was seen, and returns how much others disturbed it."""
     before, after = setting.nodes + event.before, setting.nodes + event.after
     stack = stacks.COMPETITORS[key][0](setting, folder)
     seen = watch.Watch(stack.steps)
@@ -216,7 +217,7 @@ def measure(race, setting, folder, key, event, number, options):
 
 
 def floor(race, setting, folder, key, number, nodes, options):
-    """A bare start of so many nodes: what is left when there is nothing to find out and nothing to stop."""
+    """A bare start of this many nodes: the time that is left if there is nothing to notice and nothing to stop."""
     stack = stacks.COMPETITORS[key][0](setting, folder)
     seen = watch.Watch(stack.steps)
     try:
@@ -239,7 +240,7 @@ def end(stack, options):
 
 
 def quiet(options):
-    """Waits, but not for ever, for a machine that others leave mostly alone."""
+    """Waits, for a limited time, until other programs leave the machine mostly alone."""
     until = time.monotonic() + options.quiet
     while processes.busy(0.5) > QUIET and time.monotonic() < until:
         pass
@@ -256,9 +257,9 @@ def record(race, key, event, number, since, world, seen, nodes, others):
         "watched": round(watched, 1),
         "phases": world and {name: round(seconds, 3) for name, seconds in world.phases(since).items()},
         "stood_still": world and seen.stood_still(world),
-        # All worlds after the event, also such as fell apart or had another size: (ranks that stepped, size, seconds after it).
+        # All worlds after the event, including those that fell apart or had another size: (ranks that stepped, size, seconds after it).
         "worlds": [(len(w.members), w.size, round((w.first() - since) / 1e9, 3)) for w in seen.worlds(since)],
-        # The share of all processors' time that went to processes of others meanwhile.
+        # The share of all processors' time that other programs took meanwhile.
         "others": round(others, 3),
         "load": round(os.getloadavg()[0], 2),
     }
@@ -269,8 +270,8 @@ def record(race, key, event, number, since, world, seen, nodes, others):
 
 
 def memory(stack, key, number):
-    """Resident memory of our daemons beside a world that trains."""
-    time.sleep(3)  # buffers of the start are given back or kept by then
+    """The resident memory of Muster's daemons beside a world that trains."""
+    time.sleep(3)  # by then the buffers of the start are freed or kept for good
     found = []
     for pid in sorted(processes.naming(stack.cluster)):
         name, size = processes.program(pid), processes.resident(pid)
@@ -294,7 +295,7 @@ def describe(options):
         "watch": options.watch,
         "events": {event.key: [event.title, options.nodes + event.after] for event in EVENTS if event.key in options.events},
         "competitors": {key: stacks.COMPETITORS[key][1] for key in stacks.COMPETITORS if key in options.competitors},
-        # Who was to take part and could not, and why.
+        # The competitors that should take part and could not, with the reason.
         "absent": {},
     }
 
@@ -349,7 +350,7 @@ def arguments():
         options.events = list(plan.QUICK_EVENTS)
     if options.quick and options.competitors == competitors:
         options.competitors = list(plan.QUICK_COMPETITORS)
-    # Said on the command line, it goes for everybody; else each has its own number.
+    # A number on the command line holds for every competitor. Otherwise each has its own.
     options.planned = options.rounds is None
     options.rounds = options.rounds or (plan.QUICK_ROUNDS if options.quick else plan.ROUNDS)
     if OURS & set(options.competitors) and not options.read and not (stacks.PROGRAMS / "muster").exists():

@@ -9,16 +9,16 @@ README = ROOT / "README.md"
 MEASURED = ROOT / "docs" / "measured.md"
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 PLOT_LINE = "\n![The same as bars, with the phases of each](../bench/results/race.svg)\n"
-# Ours, the fastest first: the first one that took part is what the ratios refer to.
+# Muster's lanes, the fastest first. The ratios refer to the first one that took part.
 OURS = ("fork", "pool", "direct", "parked", "cold")
-# The event of a bare start, and who is asked for nothing else.
+# The event of a bare start. The floors have no other event.
 FLOOR = "floor"
 FLOORS = ("static", "forks")
 NEVER = float("inf")
 
 
 class Cell:
-    """The samples of one event and one competitor: of all that were made, as many as rounds, the least disturbed by others.
+    """The samples of one event and one competitor: as many as there are rounds, namely those that others disturbed least.
 
     A "never" counts as longer than anything else.
     """
@@ -35,7 +35,7 @@ class Cell:
         self.nevers = len(self.times) - len(self.formed)
 
     def median(self):
-        """Infinite if most never re-formed; of two middle ones the mean, so half of never is never."""
+        """Infinite if most never re-formed. Of two middle samples it is the mean, so with half a "never" it is "never"."""
         return statistics.median(self.times) if self.times else None
 
     def watched(self):
@@ -49,7 +49,7 @@ class Cell:
         return {name: share / whole for name, share in sums.items()}
 
     def parts(self):
-        """The phases of the runs that re-formed; where Muster could not be asked for its own account, the run is left out."""
+        """The phases of the runs that re-formed. A run is left out if Muster could not be asked for its own account."""
         parts = [run["phases"] for run in self.runs if run["phases"]]
         most = max((len(part) for part in parts), default=0)
         return [part for part in parts if len(part) == most]
@@ -73,7 +73,7 @@ class Cell:
 
 
 def seconds(value):
-    """Two figures of a fraction of a second, tenths of more."""
+    """Two digits of a fraction of a second, tenths of a longer time."""
     return f"{value:.1f}" if round(value, 2) >= 1 else f"{value:.2f}"
 
 
@@ -98,15 +98,15 @@ def table(race):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-# What is planned costs what it stops, and not what it waits for.
+# A planned change costs the time for which training stops, and not the time for which it waits.
 PLANNED = ("join", "resize")
 
 
 def split_start(entry):
-    """Muster's own account of the time before the first worker starts: detect, decide, stop; what is left of it is the launch.
+    """Muster's own account of the time before the first worker starts: detect, decide, stop. The rest of that time is the launch.
 
-    For a planned change it begins when all are ready for it: what was before, and nobody stood still for, is "prepare". For a silence it
-    begins when the node was heard last, which is before the event: what is too much is no part of "detect".
+    A planned change is counted from the moment when all are ready for it. The time before, in which training went on, is "prepare". A silence
+    is counted from the moment when the node was last heard, which is before the event. The part before the event is not part of "detect".
     """
     receipts = [receipt for receipt in entry.get("receipts") or [] if receipt.get("decideMs") is not None]
     if not entry["phases"] or not receipts:
@@ -115,7 +115,7 @@ def split_start(entry):
         entry["phases"]["to start"] = sum(entry["phases"].pop(name, 0) for name in PHASES[: PHASES.index("launch") + 1])
     left, parts = entry["phases"].pop("to start"), {"prepare": 0}
     if entry["event"] in PLANNED and receipts[-1].get("totalMs") is not None:
-        # Its account ends when all have joined.
+        # Muster's account ends when all have joined.
         told = receipts[-1]["totalMs"] / 1000 - entry["phases"]["import"] - entry["phases"]["join"]
         parts["prepare"] = round(min(left, max(0, left - told)), 3)
         left -= parts["prepare"]
@@ -143,7 +143,7 @@ def phase_table(race):
 
 
 def pauses(race):
-    """How long nobody trained for a planned change: from the last step before it to the first after it on every member."""
+    """How long training stopped for a planned change: from the last step before it to the first step after it on every member."""
     said = []
     for event, (title, _) in race["meta"]["events"].items():
         stood = {}
@@ -157,7 +157,7 @@ def pauses(race):
 
 
 def memory_table(race):
-    """Of the cold lane, if it was there: the others have launchers, too, which are torch and not ours."""
+    """The table of the cold lane, if it took part. The other lanes also have launchers, whose memory is torch's and not Muster's."""
     lanes = [key for key in reversed(OURS) if any(entry["competitor"] == key for entry in race["memory"])]
     lines, counted = [], [entry for entry in race["memory"] if entry["competitor"] == lanes[0]]
     for program in sorted({entry["program"] for entry in counted}):
@@ -195,7 +195,7 @@ def block(race):
     return f"{table(race)}\n{words}{absent}{pauses(race)}{memory_table(race)}{PLOT_LINE}"
 
 
-# What the README shows of it: these events, for the lane of `launch: auto` and stock torchrun at its best and as it comes.
+# The part of the table that the README shows: these events, for the lane of `launch: auto`, for stock torchrun, and for its best settings.
 FEW_EVENTS = ("worker", "node", "rank0", "frozen", "resize")
 FEW = ("fork", "tuned", "stock")
 
@@ -225,7 +225,7 @@ def publish(race, name):
 
 
 def rewrite_block(begin, end, text, page=MEASURED):
-    """Puts the text between two lines of the page that mark where it goes."""
+    """Writes the text between the two lines of the page that mark its place."""
     whole = page.read_text()
     if whole.count(begin) != 1 or whole.count(end) != 1:
         raise SystemExit(f"{page.relative_to(ROOT)} must have the lines {begin} and {end} once each")
@@ -250,7 +250,7 @@ SHADES = {
 
 
 def shades(key, count):
-    """So many shades from dark to light."""
+    """This many shades, from dark to light."""
     ends = [[int(colour[at : at + 2], 16) for at in (1, 3, 5)] for colour in SHADES[key]]
     mix = lambda share: "".join(f"{round(dark + (light - dark) * share):02x}" for dark, light in zip(*ends))  # noqa: E731
     return ["#" + mix(number / max(1, count - 1)) for number in range(count)]
@@ -260,7 +260,7 @@ WIDTH, LEFT, RIGHT, BAR, GAP = 960, 210, 140, 15, 16
 
 
 def plot(race):
-    """Bars of the medians, shaded by phase, with whiskers from the quickest to the slowest; a never is a hatched bar to the end."""
+    """Bars of the medians, shaded by phase, with whiskers from the quickest to the slowest. A "never" is a hatched bar to the end."""
     meta = race["meta"]
     cells = {(event, key): Cell(race, event, key) for event in meta["events"] for key in meta["competitors"]}
     longest = max([seconds for cell in cells.values() for seconds in cell.formed] + [meta["watch"] / 4])

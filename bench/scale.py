@@ -1,15 +1,14 @@
-"""How Muster bears scale, beside its peers, in one run; and what its daemons weigh.
+"""How Muster scales, measured beside its peers in one run, and how much its daemons use.
 
     make bench                             the race, then this; writes bench/results/scale.json, scale.md and its table in docs/measured.md
     python bench/scale.py --quick          fewer repetitions; --from bench/results/scale.json --write   only write the pages again
 
 - the coordinator with 1,000 and 10,000 agents: real sessions over loopback from one process (bench/fleet), one real coordinator;
-- one round of torch's c10d rendezvous and one quorum of torchft's lighthouse, for the same question asked of others (peers.py);
-- the TCPStore: a join of 1,024 ranks as torch does it, against ours, as the shipped runner serves it, and against the store inside
-  torch, same clients; once more
-  against torch's as its users start it, when it asks the name server for the name of every client that connects.
+- one round of torch's c10d rendezvous and one quorum of torchft's lighthouse, which answer the same question (peers.py);
+- the TCPStore: 1,024 ranks join as torch does it. The same clients use the store that the shipped runner serves, and the store inside
+  torch. The latter is measured twice: once more as its users start it, when it asks the name server for the name of every client.
 
-Everything is built with the release profile. Processor time is the coordinator's own; wall time shares the machine with all agents.
+Everything is built with the release profile. Processor time is the coordinator's own. Wall time is on a machine shared with all agents.
 """
 
 import argparse
@@ -33,11 +32,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 RESULTS = HERE / "results"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
-# As it is shipped: static. `make bench` has built it.
+# The runner as it is shipped, which is static. `make bench` has built it.
 RUNNER = ROOT / "target" / "muster" / "bin" / "muster-runner"
 BEGIN, END = "<!-- scale:begin -->", "<!-- scale:end -->"
 JOIN_RANKS = 1_024
-# Of the join that waits for the name server; five seconds for every client would be hours.
+# The limit for the join that waits for the name server. Five seconds for every client would be hours.
 JOIN_SECONDS = 300
 
 
@@ -77,12 +76,12 @@ def measure(options):
 
 
 def build():
-    """All of the workspace at once: for single packages cargo selects other features of what they depend on, and builds that again."""
+    """Builds the whole workspace at once. For single packages cargo selects other features of their dependencies, and builds those again."""
     subprocess.run(["cargo", "build", "--release", "--locked", "--workspace", "--bins", "--examples"], cwd=ROOT, check=True)
 
 
 def fleet(folder, agents, code, exits, rest):
-    """`code`: what its dying workers end with; without, they are killed."""
+    """`code`: the exit code of its dying workers. Without it they are killed."""
     say(f"fleet: {agents} agents{f', exit code {code}' if code else ''}")
     varied = code is not None  # only its decisions are of interest
     command = [TARGET / "muster-fleetbench", "--coordinator", TARGET / "muster-coordinator", "--dir", folder]
@@ -91,13 +90,13 @@ def fleet(folder, agents, code, exits, rest):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     print(done.stderr, file=sys.stderr)
     if done.returncode:
-        # On a machine that others load, agents fall silent; what was measured of the rest is kept.
+        # On a machine that other programs load, agents fall silent. The remaining measurements are kept.
         return {"agents": agents, "code": code, "failed": next((line for line in done.stderr.splitlines() if "Error" in line), "?")}
     return {**json.loads(done.stdout), "code": code}
 
 
 def peer(kind, members):
-    """A peer that cannot be measured here says why; it does not end the run."""
+    """A peer that cannot be measured here says why. The run goes on."""
     say(f"peer: {kind}, {members} members")
     done = subprocess.run([sys.executable, HERE / "peers.py", kind, str(members)], capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -106,9 +105,9 @@ def peer(kind, members):
     return {"peer": kind, "members": members, "seconds": None, "why": done.stderr.strip().splitlines()[-1:]}
 
 
-# The store inside torch looks up the name of every client, one at a time, in the one thread that serves all. Bound by torch itself it
-# listens for IPv6, its clients have IPv4-mapped addresses, and those are never found in /etc/hosts: the name server is asked. Given a
-# socket for IPv4, /etc/hosts answers, and what is measured is the store.
+# The store inside torch looks up the name of every client, one at a time, in the one thread that serves all of them. If torch opens the
+# socket, it listens for IPv6 and its clients have IPv4-mapped addresses. Those are never in /etc/hosts, so it asks the name server. If it
+# gets a socket for IPv4, /etc/hosts answers, and the store itself is measured.
 TORCH_STORE = """
 import resource, socket, sys
 from torch.distributed import TCPStore
@@ -126,7 +125,7 @@ sys.stdin.read()
 
 
 def join(whose):
-    """One whole join of 1,024 ranks: milliseconds by step."""
+    """One whole join of 1,024 ranks. Returns the milliseconds of each step."""
     say(f"store: {whose}")
     with shipped_store() if whose == "ours" else torch_store(whose) as address:
         client = [TARGET / "examples" / "join_bench", address, str(JOIN_RANKS)]
@@ -140,7 +139,7 @@ def join(whose):
 
 @contextlib.contextmanager
 def torch_store(whose):
-    """The store inside torch; yields its address."""
+    """The store inside torch. Yields its address."""
     served = [sys.executable, "-c", TORCH_STORE, whose]
     server = subprocess.Popen(served, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -152,7 +151,7 @@ def torch_store(whose):
 
 @contextlib.contextmanager
 def shipped_store():
-    """The store that the shipped runner serves for a worker group; yields its address. Its soft limit on open files is the usual 1,024."""
+    """The store that the shipped runner serves for a worker group. Yields its address. Its soft limit on open files is the usual 1,024."""
     with tempfile.TemporaryDirectory(prefix="muster-store-") as folder:
         hold = {
             "v": 1, "job": "bench", "name": "bench", "namespace": "default", "generation": 1, "node": "bench", "node_rank": 0,
@@ -175,7 +174,7 @@ def shipped_store():
 
 
 def sealed(value):
-    """As the crate muster-sealed writes it: the last field is the CRC-32 of what is before it."""
+    """As the crate muster-sealed writes it: the last field is the CRC-32 of everything before it."""
     body = json.dumps(value).encode()[:-1]
     return body + b',"sum":"%08x"}\n' % zlib.crc32(body)
 

@@ -1,12 +1,13 @@
-"""How soon what breaks on a node is known to whoever watches the coordinator, and what the looking costs.
+"""How soon a fault on a node is visible to a user who watches the coordinator, and what the probes cost.
 
     python bench/senses.py                    about ten minutes; writes bench/results/senses.json and senses.md
     python bench/senses.py --write           and its table in docs/measured.md; --from bench/results/senses.json --write   only write the pages again
     python bench/senses.py --kinds link,nic -n 5
 
-Each kind of fault has a local cluster of its own whose nodes look like GPU machines (`muster local up --hardware`). A fault is injected with
-`muster local inject`; its time is the modification time of the file that holds it. It is seen when `muster get nodes --watch` prints the node with the
-finding. Injections are spread over the second, so that they meet every phase of the looks. Processor time and memory are senses-cost's.
+Each kind of fault has a local cluster of its own whose nodes look like GPU machines (`muster local up --hardware`). `muster local inject`
+injects a fault. The fault's time is the modification time of the file that holds it. It is seen when `muster get nodes --watch` prints the
+node with the finding. Injections are spread over the second, so that they meet every phase of the looks. senses-cost measures processor
+time and memory.
 """
 
 import argparse
@@ -28,16 +29,16 @@ import stacks
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 BEGIN, END = "<!-- senses:begin -->", "<!-- senses:end -->"
-# A rule that lasts, three looks missed and a machine ten times slower are below it.
+# Longer than a rule that waits, three missed looks, and a machine that is ten times slower.
 PATIENCE = 120
-# Multiples of it are spread evenly over the second, whatever their number.
+# Multiples of it are spread evenly over the second, however many there are.
 GOLDEN = 0.618034
 SERVER, GPUS, NICS = "8xh100", 8, [f"mlx5_{number}" for number in (0, 3, 4, 5)]
 HARDWARE, KMSG = "hardware.json", "sysroot/dev/kmsg"
 
 
 class Kind:
-    """One kind of fault: on which of a node's parts, what is injected and what mends it, what is found, and by when it should be."""
+    """One kind of fault: the part it hits, what injects it and what mends it, what is found, and how soon that should be."""
 
     def __init__(self, key, title, check, bound, fault, heal=None, parts=GPUS, scenario=SERVER, limit=1.0, count=None):
         self.key, self.title, self.check, self.bound, self.limit = key, title, check, bound, limit
@@ -99,7 +100,7 @@ class Node:
         self.machine, self.notice = home / "hardware", home / "state" / "termination-notice"
 
     def inject(self, target, fault, file):
-        """When the file that holds the fault was written."""
+        """Returns when the file that holds the fault was written."""
         self.cluster.muster("local", "inject", self.name, target, fault)
         return (self.machine / file).stat().st_mtime
 
@@ -139,12 +140,12 @@ class Cluster:
                     self.news.notify_all()
 
     def findings(self, node, check):
-        """How many findings of this check the watch has shown last, and when."""
+        """The number of findings of this check that the watch showed last, and when it showed them."""
         at, status = self.seen.get(node.name, (0, {}))
         return sum(finding["check"] == check for finding in status.get("findings", [])), at
 
     def until(self, node, check, wanted):
-        """When the watch showed so many of them."""
+        """When the watch showed this many of them."""
         with self.news:
             if not self.news.wait_for(lambda: wanted(self.findings(node, check)[0]), PATIENCE):
                 raise SystemExit(f"{node.name} never showed {check}: {self.seen.get(node.name)}")
@@ -157,7 +158,7 @@ class Cluster:
 
 
 def measure(kind, count):
-    """Seconds from each fault to its finding. A fault that is not mended takes a part of its own."""
+    """Seconds from each fault to its finding. A fault that is not mended needs a part of its own."""
     count = kind.count or count
     nodes = 2 if kind.heal else -(-count // kind.parts)
     delays = []
@@ -166,7 +167,7 @@ def measure(kind, count):
         try:
             for node in cluster.nodes:
                 cluster.until(node, kind.check, lambda found: found == 0)
-            # The agents' first looks are done.
+            # By then the agents' first looks are done.
             time.sleep(3)
             for number in range(count):
                 node, part = cluster.nodes[number % nodes], number // nodes % kind.parts
@@ -183,7 +184,7 @@ def measure(kind, count):
 
 
 def cost(seconds, runs):
-    """What senses-cost says, as numbers."""
+    """The output of senses-cost, as numbers."""
     done = subprocess.run([scale.TARGET / "senses-cost", str(seconds), SERVER, str(runs)], capture_output=True, text=True, check=True)
     processor = re.search(r"CPU +([\d.]+) % of one core \(([\d.]+) to ([\d.]+)", done.stdout)
     memory = re.search(r"memory +(\d+) kB", done.stdout)
@@ -197,7 +198,7 @@ def cost(seconds, runs):
 
 
 def ninth(values):
-    """The value that nine in ten do not exceed."""
+    """The value that nine in ten values do not exceed."""
     return sorted(values)[-(-9 * len(values) // 10) - 1]
 
 

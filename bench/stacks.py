@@ -1,7 +1,7 @@
-"""The competitors: how each is started on a few "nodes" of this machine, which processes are a node, and how a node is added.
+"""The competitors: how each starts on a few "nodes" of this machine, which processes are a node, and how a node is added.
 
 A node is a torchrun with its workers, or a Muster agent with its runners and workers. All competitors run the same script with
-the same interpreter on loopback. What a competitor starts names its folder in command line or environment, so it can be swept.
+the same interpreter on loopback. Everything that a competitor starts names its folder in command line or environment, so it can be swept.
 """
 
 import json
@@ -16,15 +16,15 @@ import processes
 HERE = pathlib.Path(__file__).resolve().parent
 PROGRAMS = HERE.parent / "target" / "muster" / "bin"
 JOB = "race"
-# Each node waits for 3 s of calm and imports torch, all of them beside each other.
+# Each node waits for 3 s of calm and imports torch, and all nodes do so at the same time.
 POOL_PATIENCE = 120
-# The same for everybody: gloo would look the host's name up, and its answer may not be loopback; torchrun sets one thread only where
+# These are the same for all competitors. gloo would look up the host's name, which may not be loopback. torchrun sets one thread only if
 # it starts several workers.
 SETTINGS = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
 class Stack:
-    """One start of one competitor. `start` and `add_node` say when they began, in nanoseconds of the monotonic clock."""
+    """One start of one competitor. `start` and `add_node` return when they began, in nanoseconds of the monotonic clock."""
 
     def __init__(self, setting, folder):
         self.setting = setting
@@ -33,14 +33,14 @@ class Stack:
         self.steps.mkdir(parents=True)
 
     def prepare(self, nodes):
-        """What stands before a job is started: daemons, for those who have them. Not timed."""
+        """Starts what must exist before a job: the daemons of stacks that have them. Not timed."""
 
     def resize(self, nodes, world):
-        """A planned change to fewer nodes, in the way that users of this stack have for it; when it was asked for."""
+        """A planned change to fewer nodes, in the way of this stack's users. Returns when it was requested."""
         raise NotImplementedError
 
     def environment(self):
-        """Nothing that the user set for torchrun or Muster may lead astray."""
+        """The environment without anything that the user set for torchrun or Muster."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("MUSTER_", "PET_", "TORCH"))}
         return clean | SETTINGS
 
@@ -48,30 +48,30 @@ class Stack:
         return [str(HERE / "step.py"), str(self.steps)]
 
     def gave_up(self):
-        """True if nobody is left who could form another world."""
+        """True if no process is left that could form another world."""
         return False
 
     def node_of(self, pid):
-        """A function that finds all processes of the node this process runs on."""
+        """A function that finds all processes of the node on which this process runs."""
         for node in self.nodes():
             if pid in node():
                 return node
         raise LookupError(f"no node has process {pid}")
 
     def cut(self, pid):
-        """Cuts the node of this process; a function that brings it back."""
+        """Cuts the node of this process. Returns a function that brings it back."""
         processes.cut(self.node_of(pid))
         return self.add_node
 
     def evidence(self):
-        """The ends of the logs, to see why something did not work."""
+        """The ends of the logs, which may show why something did not work."""
         ends = [(log, log.read_text(errors="replace")[-1500:]) for log in sorted(self.folder.glob("**/*log"))]
         return "\n".join(f"--- {log.relative_to(self.folder)}\n{end}" for log, end in ends if end)
 
 
 class Torchrun(Stack):
     def resize(self, nodes, world):
-        """There is no request for it: one torchrun is told to end, which is the nearest there is."""
+        """torchrun has no request for it. One torchrun is told to end, which is the closest."""
         last = processes.below(self.node_of(world.members[-1].pid)())
         launcher = next(launcher for launcher in self.launchers if launcher.pid in last)
         began = time.monotonic_ns()
@@ -103,7 +103,7 @@ class Torchrun(Stack):
 
 
 class Static(Torchrun):
-    """The floor for cold launches: one static launch of exactly this world, nothing else."""
+    """The floor for cold launches: one static launch of exactly this world, and nothing else."""
 
     def start(self, nodes):
         began = time.monotonic_ns()
@@ -117,7 +117,7 @@ class Static(Torchrun):
 
 
 class Forks(Torchrun):
-    """The lowest floor: an interpreter with torch imported forks the ranks, and nothing else is there."""
+    """The lowest floor: an interpreter with torch imported forks the ranks, and there is nothing else."""
 
     def prepare(self, nodes):
         log = open(self.folder / "forks.log", "w")
@@ -135,7 +135,7 @@ class Forks(Torchrun):
 
 
 class Elastic(Torchrun):
-    """Stock elastic training, whatever back-end it meets at."""
+    """Stock elastic training, with any rendezvous back-end."""
 
     def start(self, nodes):
         began = time.monotonic_ns()
@@ -146,7 +146,7 @@ class Elastic(Torchrun):
     def add_node(self):
         began = time.monotonic_ns()
         self.launch(
-            # Restarts without end: a competitor must not lose for a small number.
+            # Restarts are unlimited, so that no competitor loses because of a small number.
             *(f"--nnodes={self.setting.smallest}:{self.setting.nodes}", "--max-restarts=1000000"),
             *(*self.meeting(), f"--rdzv-id={self.folder.name}", "--local-addr=127.0.0.1"),
         )
@@ -154,7 +154,7 @@ class Elastic(Torchrun):
 
 
 class C10d(Elastic):
-    """Its rendezvous store is a process of its own, which no event touches: kinder than on a node."""
+    """Its rendezvous store is a process of its own that no event touches. That is kinder than a store on a node."""
 
     rendezvous = ()
     extra = {}
@@ -168,14 +168,14 @@ class C10d(Elastic):
 
 
 class C10dTuned(C10d):
-    """The best settings known: nothing shared between attempts, nobody awaited for long."""
+    """The best known settings: attempts share nothing, and no member is awaited for long."""
 
     rendezvous = ("last_call_timeout=1", "keep_alive_interval=1", "keep_alive_max_attempt=3")
     extra = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 class EtcdV2(Elastic):
-    """The other stock back-end, with the best setting known; one etcd for the whole race, which no event touches."""
+    """The other stock back-end, with the best known setting. The whole race has one etcd, which no event touches."""
 
     def environment(self):
         return super().environment() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHONPATH": str(self.setting.etcd.client)}
@@ -185,7 +185,7 @@ class EtcdV2(Elastic):
 
 
 class Muster(Stack):
-    """Ours, through the real command line; daemons with their defaults."""
+    """Muster, through the real command line. Its daemons have their defaults."""
 
     lane = "cold"
     gpus = 0
@@ -226,10 +226,10 @@ class Muster(Stack):
                 "args": script,
                 "env": [{"name": name, "value": value} for name, value in SETTINGS.items()],
                 "workingDir": str(HERE),
-                # Stock torchrun takes a new node at once; the default cool-down against resize storms is a choice, not a cost.
+                # Stock torchrun takes a new node at once. Muster's cool-down, a default against resize storms, is a choice and not a cost.
                 "scaleUpCooldown": "0s",
                 "launch": self.lane,
-                # As torchrun's: restarts all but without end.
+                # Like torchrun's, restarts are practically unlimited.
                 "restartPolicy": {"maxRestarts": 1000},
             },
         }
@@ -261,7 +261,7 @@ class Muster(Stack):
         return lambda: self.muster("local", "start-node", name)
 
     def receipts(self):
-        """What Muster itself says about each re-form, phase by phase; nothing, if it cannot say."""
+        """Muster's own account of each re-form, phase by phase. Nothing, if it cannot be asked."""
         try:
             return json.loads(self.muster("explain", JOB, "-o", "json", timeout=10)).get("incidents")
         except (RuntimeError, ValueError, subprocess.TimeoutExpired):
@@ -275,18 +275,18 @@ class Muster(Stack):
         return super().evidence() + "\n--- explain\n" + said
 
     def stop(self):
-        # The folder goes with the cluster, so a forced end costs nothing that is still wanted.
+        # The folder goes with the cluster, so a forced end loses nothing that is still needed.
         processes.sweep(self.folder)
 
 
 class MusterParked(Muster):
-    """A launcher that has torch imported waits on every node for the next generation."""
+    """On every node a launcher that has imported torch waits for the next generation."""
 
     lane = "parked"
 
 
 class MusterFork(MusterParked):
-    """The same, and workers are forked from it."""
+    """The same, and workers are forked from the launcher."""
 
     lane = "fork"
 
@@ -308,13 +308,13 @@ class MusterPool(MusterFork):
 
 
 class MusterDirect(MusterParked):
-    """No torchrun at all: ranks are forked with the environment that it would give them."""
+    """There is no torchrun: ranks are forked with the environment that torchrun would give them."""
 
     lane = "direct"
 
 
 class StoreHost:
-    """The rendezvous store of the c10d competitors, one for the whole race; each start has an id of its own in it."""
+    """The rendezvous store of the c10d competitors. The whole race has one, and each start has an id of its own in it."""
 
     def __init__(self, python):
         code = (
@@ -350,5 +350,5 @@ COMPETITORS = {
     "static": (Static, "floor: bare static launch"),
     "forks": (Forks, "floor: bare fork"),
 }
-# They have nothing to find out and nothing to stop: a start of as many nodes as the event leaves is all they are asked for.
+# They have nothing to notice and nothing to stop. Their only event is a start of as many nodes as the event leaves.
 FLOORS = ("static", "forks")

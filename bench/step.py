@@ -1,9 +1,9 @@
 """The job of the race: an endless loop of tiny all-reduces over gloo. A plain torchrun script that resumes nothing.
 
-Every rank appends to a file of its own, named after its pid, in the folder given as the only argument. A line starts with
-CLOCK_MONOTONIC in nanoseconds, one clock for all processes of a machine, and goes on with `started`, `imported` or `joined`,
-or, after a completed all-reduce, with `STEP WORLD RANK TOKEN`. The token is rank 0's pid and travels through the all-reduce
-itself, so ranks that show the same token in a step have made that step together.
+Every rank appends to a file of its own, named after its pid, in the folder that is the only argument. A line starts with
+CLOCK_MONOTONIC in nanoseconds, one clock for all processes of a machine. Then follows `started`, `imported` or `joined`, or,
+after a completed all-reduce, `STEP WORLD RANK TOKEN`. The token is rank 0's pid and travels through the all-reduce itself,
+so ranks that show the same token in a step have made that step together.
 """
 
 import os

@@ -272,7 +272,7 @@ class Meters(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for whose, share in (("ours", 0.0), ("theirs", 0.2 / os.cpu_count())):
                 meter = processes.Meter(f"{folder}/ours")
-                # Started below init, as a process of somebody else is, so that only its name can tell. It stays until it was looked at.
+                # The parent is init, as for another user's process, so that only its name can tell. It stays until it was looked at.
                 work = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo done; read end"
                 start = ["sh", "-c", f"exec 3<&0; setsid sh -c '{work}' <&3 &"]
                 where = {"WHERE": f"{folder}/{whose}"}

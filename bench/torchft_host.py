@@ -1,6 +1,6 @@
-"""torchft as a competitor: the package of its release in an environment of its own, its lighthouse, and one torchrun for each replica group.
+"""torchft as a competitor: its released package in an environment of its own, its lighthouse, and one torchrun per replica group.
 
-The environment lies in the cache directory and takes torch from the interpreter of the bench. Everything is started as torchft's README does it.
+The environment is in the cache directory and uses torch from the bench's interpreter. Everything starts as in torchft's README.
 """
 
 import pathlib
@@ -16,11 +16,11 @@ CACHE = pathlib.Path.home() / ".cache" / "muster" / PACKAGE.replace("==", "-")
 
 
 class Missing(Exception):
-    """Why there is no torchft here."""
+    """Why torchft is missing here."""
 
 
 def environment():
-    """The environment's folder; made if it is not there."""
+    """The environment's folder. It is made if it does not exist."""
     home = CACHE / f"env-{sys.version_info[0]}.{sys.version_info[1]}"
     if not (home / "ready").exists():
         run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--clear", "--without-pip", str(home)])
@@ -41,7 +41,7 @@ def run(command):
 
 
 class TorchFt(stacks.Torchrun):
-    """Replica groups of one process. A group that dies is started again by its torchrun, and by the bench if its node was cut."""
+    """Replica groups of one process. Its torchrun restarts a group that dies. If its node was cut, the bench restarts it."""
 
     def __init__(self, setting, folder):
         super().__init__(setting, folder)
@@ -69,7 +69,7 @@ class TorchFt(stacks.Torchrun):
 
     def start_group(self, group):
         command = [str(self.home / "bin" / "python"), "-m", "torch.distributed.run", f"--master-port={stacks.free_port()}"]
-        # Restarts without end: a competitor must not lose for a small number.
+        # Restarts are unlimited, so that no competitor loses because of a small number.
         command += ["--nnodes=1", "--nproc-per-node=1", "--max-restarts=1000000", *self.script()]
         named = {"REPLICA_GROUP_ID": str(group), "NUM_REPLICA_GROUPS": str(self.setting.nodes)}
         with open(self.folder / f"group-{len(self.launchers)}.log", "w") as log:

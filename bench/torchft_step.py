@@ -1,7 +1,7 @@
-"""The same job for torchft, in the way of its own example for DDP: a replica group heals from a living peer, and nothing is saved.
+"""The same job for torchft, like torchft's own example for DDP: a replica group heals from a living peer, and nothing is saved.
 
-A step counts once the optimizer has committed it. Every replica appends `NANOSECONDS STEP REPLICAS REPLICA` to a file of its own in the
-folder given as the first argument.
+A step counts when the optimizer has committed it. Every replica appends `NANOSECONDS STEP REPLICAS REPLICA` to a file of its own in the
+folder that the first argument names.
 """
 
 import os
@@ -14,7 +14,7 @@ import torch
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
 folder, replica = pathlib.Path(sys.argv[1]), int(os.environ["REPLICA_GROUP_ID"])
-# Time limits, sizes and names are the example's.
+# The time limits, sizes and names are those of the example.
 manager = Manager(
     pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
     min_replica_size=1,

@@ -1,7 +1,7 @@
-"""Reads what the ranks of `step.py` write and tells which worlds have been formed, by the ranks' own clock.
+"""Reads what the ranks of `step.py` write, and finds the worlds that were formed, by the ranks' own clock.
 
-A world is all ranks that saw the same token. It is complete when every one of its ranks has made its first all-reduce, and
-counts once all have made a few more: a world that falls apart at once did not re-form anything.
+A world is all ranks that saw the same token. It is complete when each of its ranks has made its first all-reduce. It counts when all of
+them have made a few more: a world that falls apart at once has not re-formed anything.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import pathlib
 import time
 
 STEPS_TO_COUNT = 5
-# Only how soon we notice; all times come from the ranks' files.
+# This sets only how soon we notice. All times come from the ranks' files.
 LOOK = 0.02
 
 
@@ -88,13 +88,13 @@ class Watch:
         return sorted(worlds, key=World.first)
 
     def stood_still(self, world):
-        """Seconds without a step before this world's first on every member; None if nobody had stepped before it."""
+        """Seconds without a step before this world's first step on every member. None if no rank had stepped before it."""
         new = {member.pid for member in world.members}
         before = [member.last for member in self.members.values() if member.pid not in new and 0 < member.last < world.first()]
         return (world.first() - max(before)) / 1e9 if before else None
 
     def wait(self, size, since, until, gave_up=lambda: False, meanwhile=lambda: None):
-        """The first world of that size that counts; None if there is none by `until` (time.monotonic), or nobody is left to try."""
+        """The first world of that size that counts. None if there is none by `until` (time.monotonic), or if no process is left to try."""
         while True:
             meanwhile()
             over = gave_up()

@@ -1,6 +1,6 @@
-"""Proves that the example scripts run unmodified under plain torchrun, and that they survive being killed and being stopped.
+"""Proves that the example scripts run unchanged under plain torchrun, and that they survive a kill and a stop.
 
-Part of the test suite; by hand: python examples/check.py. Exits non-zero at the first thing that is not so.
+Part of the test suite. By hand: python examples/check.py. Exits non-zero at the first check that fails.
 """
 
 import concurrent.futures
@@ -15,7 +15,7 @@ import threading
 import time
 
 EXAMPLES = pathlib.Path(__file__).resolve().parent
-# A start takes 5 to 10 s on two quiet cores, nearly all of it imports; other tests may be running beside this one.
+# A start takes 5 to 10 s on two quiet cores, nearly all of it imports. Other tests may run beside this one.
 START_TIMEOUT = 120
 
 
@@ -24,7 +24,7 @@ class Failure(Exception):
 
 
 class Torchrun:
-    """One torchrun on this host with a free port of its own choice. Its output is read as it comes."""
+    """One torchrun on this host, on a free port that it chooses. Its output is read as it comes."""
 
     def __init__(self, ranks, script, *arguments):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
@@ -57,7 +57,7 @@ class Torchrun:
                 ended = not self.reader.is_alive()
                 if left <= 0 or ended:
                     raise Failure(f"{self.name}: no line '{pattern}', it {'ended' if ended else 'is silent'}\n{self.tail()}")
-                # The end of the output wakes nobody, so look again now and then.
+                # The end of the output wakes no waiter, so look again now and then.
                 self.changed.wait(min(left, 0.5))
         return found
 
@@ -75,7 +75,7 @@ class Torchrun:
         return code
 
     def kill(self):
-        """A power cut: torchrun and its workers, which live in sessions of their own, with SIGKILL."""
+        """A power cut: SIGKILL to torchrun and its workers, which live in sessions of their own."""
         workers = children(self.process.pid)
         self.process.kill()
         for pid in workers:
@@ -102,7 +102,7 @@ def check(so, what, run):
 
 
 def digits(folder):
-    """Killed in the middle of an epoch with two ranks, goes on with one: loses that epoch only, still learns."""
+    """Killed in the middle of an epoch with two ranks, the job goes on with one. It loses only that epoch, and still learns."""
     arguments = ["digits/train.py", "--checkpoint-dir", folder, "--epochs", 15]
     steps_per_epoch = 23  # 1,437 training images in batches of 64
 
@@ -129,7 +129,7 @@ def digits(folder):
 
 
 def sigterm(folder):
-    """Stopped by SIGTERM to torchrun, goes on at the very next step."""
+    """Stopped by SIGTERM to torchrun, the job goes on at the very next step."""
     arguments = ["sigterm/train.py", "--checkpoint-dir", folder, "--steps"]
 
     first = Torchrun(2, *arguments, 100_000, "--step-delay-ms", 20)
@@ -157,7 +157,7 @@ def sigterm(folder):
 def main():
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="muster-examples-") as folder, concurrent.futures.ThreadPoolExecutor() as pool:
-        # Side by side: most of a start is waiting for files and sockets.
+        # They run side by side, because most of a start is waiting for files and sockets.
         running = {name: pool.submit(run, pathlib.Path(folder, name)) for name, run in (("digits", digits), ("sigterm", sigterm))}
         failed = False
         for name, future in running.items():

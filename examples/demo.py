@@ -1,8 +1,8 @@
 """The story of Muster on one machine, told with the real command line: train, break things, recover, explain.
 
-`make demo` builds what is needed and runs this. Every step is announced in one line and then checked by reading what `muster`
-answers in JSON; the first thing that is not so ends the demo with a non-zero exit code. The figures printed are measured in
-this run. Whatever happens, Ctrl-C included, the local cluster is taken down and nothing is left running.
+`make demo` builds what is needed and runs this. Every step is announced in one line and then checked against the JSON that `muster`
+answers. The first failed check ends the demo with a non-zero exit code. The printed figures are measured in this run. Whatever happens,
+Ctrl-C included, the local cluster is taken down and nothing is left running.
 """
 
 import json
@@ -18,19 +18,19 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MUSTER = ROOT / "target" / "muster" / "bin" / "muster"
 JOB = "digits"
-# One epoch is 23 steps. A step of the real images takes a few milliseconds, which would be over before anything can be broken;
+# One epoch is 23 steps. A step with the real images takes a few milliseconds, so training would be over before anything can be broken.
 # 100 ms stand in for a model's step. 26 epochs are then about a minute of training, twice what the story needs.
 EPOCHS, STEP_DELAY_MS = 26, 100
-# Re-forming imports torch afresh in every process: about 9 s with three nodes on two quiet cores. Patience, not an expectation.
+# A re-form imports torch anew in every process: about 9 s with three nodes on two quiet cores. This limit is generous.
 FORM_TIMEOUT = 60
 
 
 class NotSo(Exception):
-    """Something the demo promises is not so."""
+    """A promise of the demo does not hold."""
 
 
 def main():
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # take the cluster down then, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # on SIGTERM, take the cluster down too
     if not MUSTER.exists():
         sys.exit(f"{MUSTER} is not there: run make build first")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-demo-"))
@@ -130,7 +130,7 @@ def control_plane_dies(cluster, checkpoint):
     say(f"kill -9 the coordinator and the agent of {orphan}; the workers must not notice")
     cluster.muster("local", "kill-coordinator")
     cluster.muster("local", "kill-agent", orphan)
-    # The control plane cannot say so now. The job's own checkpoint can: two new ones, so one whole epoch at least.
+    # The control plane cannot be asked now. The job's own checkpoint can: two new ones mean at least one whole epoch.
     seen = changed_at(checkpoint)
     alone = time.monotonic()
     for _ in range(2):
@@ -181,12 +181,12 @@ class Cluster:
     def __init__(self, folder):
         self.folder = folder / "cluster"
         self.up = False
-        # Nothing that the user set for another cluster may lead us there.
+        # Settings of the user for another cluster must not lead the demo there.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
         self.environment = environment | {"MUSTER_LOCAL_DIR": str(self.folder), "NO_COLOR": "1"}
 
     def muster(self, *arguments, may_fail=False, timeout=60):
-        """What `muster` prints on stdout; None if it may fail and did, or did not answer in time."""
+        """What `muster` prints on stdout. None if it was allowed to fail and did, or did not answer in time."""
         command = [str(MUSTER), *arguments]
         try:
             result = subprocess.run(
@@ -215,7 +215,7 @@ class Cluster:
         return {node["metadata"]["name"] for node in nodes["items"] if node["status"]["state"] == "Ready"}
 
     def training(self, nodes, newer_than, since):
-        """Waits until a generation newer than the given one trains with that many nodes, and says how long that took."""
+        """Waits until a generation newer than the given one trains with that many nodes. Returns how long that took."""
 
         def so():
             status = self.status()
@@ -261,7 +261,7 @@ class Cluster:
         return True
 
     def left_over(self):
-        """Processes that name this run's own folder: daemons, runners, torchruns and workers all do."""
+        """Processes that name this run's own folder, as all daemons, runners, torchruns and workers do."""
         return [
             int(entry.name)
             for entry in pathlib.Path("/proc").iterdir()
@@ -312,7 +312,7 @@ def alive(ranks):
 
 
 def command_line(pid):
-    """Empty for a process that is gone or a zombie."""
+    """The command line. Empty for a process that is gone or a zombie."""
     try:
         return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Sourced by the scripts beside it: named, timed steps. Everything a step prints goes through as it comes.
+# Named, timed steps, sourced by the scripts beside it. A step's output passes through as it comes.
 
 step_times=()
 
-# step NAME COMMAND...   stops the script where the command fails, and says which step that was and how long it had run.
+# step NAME COMMAND...   If the command fails, the script stops and says which step that was and how long it had run.
 step() {
   local name=$1 began=$SECONDS
   shift

@@ -1,12 +1,12 @@
 """Trains a small conv net on scikit-learn's handwritten digits with DistributedDataParallel.
 
-An ordinary torchrun script: it reads only what torchrun sets and knows nothing of Muster. By hand:
+An ordinary torchrun script. It reads only what torchrun sets, and knows nothing of Muster. By hand:
 
     torchrun --standalone --nproc-per-node 2 examples/digits/train.py --checkpoint-dir /tmp/digits
 
-Rank 0 writes a checkpoint after every epoch, and a restart goes on from it, so a restart costs at most the epoch it fell into.
-The world size may differ from start to start: the global batch, the order of the images and the gradient do not depend on it.
-On several machines --checkpoint-dir must be a folder that all of them share, because any of them can be rank 0 next time.
+Rank 0 writes a checkpoint after every epoch, and a restart resumes from it, so a restart costs at most the current epoch.
+The world size may differ between starts: the global batch, the order of the images and the gradient do not depend on it.
+On several machines --checkpoint-dir must be a folder that all of them share, because any of them can have rank 0 next time.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main():
             mine = torch.from_numpy(batch[rank::world]).to(device)
             optimizer.zero_grad()
             # DDP averages gradients over ranks, whose shares of the batch may differ by one image. Sum and scale, so that
-            # the result is the mean over the global batch whatever the world size is.
+            # the result is the mean over the global batch for every world size.
             loss = cross_entropy(model(train_images[mine]), train_labels[mine], reduction="sum") * (world / len(batch))
             loss.backward()
             optimizer.step()
@@ -134,7 +134,7 @@ def make_net():
 
 
 def resume(path, net, optimizer, rank, world):
-    """Rank 0 alone reads the file and sends it round, so that nobody starts from another state than the others."""
+    """Only rank 0 reads the file, and sends it to the others, so that all ranks start from the same state."""
     box = [None]
     if rank == 0 and path.exists():
         box[0] = torch.load(path, map_location="cpu", weights_only=True)
@@ -150,7 +150,7 @@ def resume(path, net, optimizer, rank, world):
 
 
 def save(path, state):
-    """The old checkpoint or the new one is there, whole, whenever the machine stops."""
+    """Whenever the machine stops, either the old checkpoint or the new one is there and complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     with open(partial, "wb") as file:

@@ -1,12 +1,12 @@
-"""Saves a checkpoint when it is told to stop (SIGTERM), and later goes on at exactly the next step.
+"""Saves a checkpoint when it is told to stop (SIGTERM), and later resumes at exactly the next step.
 
-An ordinary torchrun script. By hand, then Ctrl-C or kill torchrun, then the same line again:
+An ordinary torchrun script. By hand: run this line, press Ctrl-C or kill torchrun, and run the line again:
 
     torchrun --standalone --nproc-per-node 2 examples/sigterm/train.py --checkpoint-dir /tmp/sigterm
 
-The signal may reach one rank before the others, or only one of them. The ranks therefore agree in every step, by an all-reduce of
-one number, whether anybody was told to stop; then all finish that step, rank 0 saves, and all leave with 143 (128 + SIGTERM):
-"stopped", which is not "done". The position in the epoch is part of the step number, so no image is seen twice or left out.
+The signal may reach one rank before the others, or only one of them. So in every step the ranks agree, by an all-reduce of one
+number, whether any of them was told to stop. Then all finish that step, rank 0 saves, and all leave with 143 (128 + SIGTERM),
+which means "stopped" and not "done". The position in the epoch is part of the step number, so no image is seen twice or left out.
 On several machines --checkpoint-dir must be a folder that all of them share.
 """
 
@@ -37,7 +37,7 @@ def ask_stop(_signal, _frame):
 
 
 def main():
-    signal.signal(signal.SIGTERM, ask_stop)  # before the slow parts: a stop during start-up must not be lost
+    signal.signal(signal.SIGTERM, ask_stop)  # before the slow parts, so that a stop during start-up is not lost
     options = parse_options()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
@@ -62,7 +62,7 @@ def main():
         batch = batch_of(step, len(images), options.batch_size)
         mine = torch.from_numpy(batch[rank::world]).to(device)
         optimizer.zero_grad()
-        # Scaled so that DDP's average is the mean over the global batch, also where the ranks' shares differ by one image.
+        # Scaled so that DDP's average is the mean over the global batch, even if the ranks' shares differ by one image.
         loss = cross_entropy(model(images[mine]), labels[mine], reduction="sum") * (world / len(batch))
         loss.backward()
         optimizer.step()
@@ -79,7 +79,7 @@ def main():
     if rank == 0:
         save(checkpoint, {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step})
         print(f"{'stopped' if stopped else 'done'}, saved at step={step} world={world}", flush=True)
-    dist.barrier()  # nobody leaves before the checkpoint is on disk
+    dist.barrier()  # no rank leaves before the checkpoint is on disk
     dist.destroy_process_group()
     return STOPPED if stopped and step < options.steps else 0
 
@@ -100,7 +100,7 @@ def parse_options():
 
 
 def batch_of(step, images, batch_size):
-    """The images of a global step: whole epochs in a new order each, cut into batches; a function of the step alone."""
+    """The images of a global step: whole epochs, each in a new order, cut into batches. It depends only on the step."""
     batches = -(-images // batch_size)
     epoch, position = divmod(step, batches)
     order = numpy.random.default_rng([SEED, epoch]).permutation(images)

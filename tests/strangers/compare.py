@@ -1,9 +1,9 @@
 """Public packages in every lane beside plain torchrun: `make strangers`.
 
 Each program of `programs/` runs under plain torchrun, undisturbed and with two kills, and in every lane of Muster, undisturbed and
-through two kills, a cut node and a node that joins. A program trains on one sample over and over, so that its losses do not depend on
-the size of the world. Compared are its losses, the files of its modules, its environment, niceness, flags, data type and restart count, what
-the job was charged, and what `muster logs -f` printed. Ends with a table, and with exit code 1 if anything differed.
+through two kills, a cut node and a node that joins. A program trains on one sample repeatedly, so that its losses do not depend on
+the size of the world. Compared are its losses, the files of its modules, its environment, niceness, flags, data type and restart count,
+the job's charges, and the output of `muster logs -f`. It ends with a table, and with exit code 1 if anything differed.
 
     python tests/strangers/compare.py --programs tables,lightning_ddp --lanes fork
 """
@@ -27,23 +27,23 @@ MUSTER = ROOT / "target" / "muster" / "bin" / "muster"
 PROGRAMS = sorted(path.stem for path in (HERE / "programs").glob("*.py") if path.stem != "left")
 LANES = ("cold", "parked", "fork", "direct")
 PLAIN = "plain torchrun"
-# Where the world is held, and what happens to it there. The first is early: whatever is prepared beside training is not ready yet.
+# The steps at which the world is held, and what happens there. The first is early: preparations beside training are not done yet.
 KILLS = {3: "kill rank 1", 6: "kill rank 0"}
 FAULTS = KILLS | {9: "cut", 12: "join"}
 LAST = 15
 NODES = 3
-# Only a failure waits so long: transformers and TRL were seen to import for 40 s on two busy cores, and a cold start does it in each rank.
+# Only a failure waits this long. transformers and TRL were seen to import for 40 s on two busy cores, and every rank of a cold start does.
 PATIENCE = 300
 LOOK = 0.1
-# Sums of the same numbers in another order, which another size of the world brings.
+# Another size of the world adds the same numbers in another order.
 TOLERANCE = 1e-4
-# What every generation shows as plain torchrun's does.
+# Every generation must show the same values as one of plain torchrun.
 SAME = ("nice", "flags", "dtype", "threads", "affinity", "environment")
 SETTINGS = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
 class Wrong(Exception):
-    """A run that did not come to its end."""
+    """A run that was not completed."""
 
 
 def main():
@@ -62,7 +62,7 @@ def main():
 
 
 def measure(program, options):
-    """One program everywhere: its row of the table, and what differed."""
+    """Runs one program everywhere. Returns its row of the table, and what differed."""
     with tempfile.TemporaryDirectory(prefix="muster-strangers-") as folder:
         folder = pathlib.Path(folder)
         plain = {}
@@ -88,7 +88,7 @@ def report(program, lane, faults, run, wrong):
 
 
 def compare(plain, run):
-    """What a run under Muster left otherwise than plain torchrun."""
+    """Where a run under Muster left something else than plain torchrun."""
     wrong = []
     expected, losses = plain.losses(), run.losses()
     unlike = [step for step in expected if step not in losses or not math.isclose(losses[step], expected[step], rel_tol=TOLERANCE, abs_tol=1e-6)]
@@ -96,7 +96,7 @@ def compare(plain, run):
         step = unlike[0]
         wrong.append(f"{len(unlike)} of {len(expected)} losses differ, first at step {step}: {losses.get(step)} instead of {expected[step]}")
     kind = plain.seen()[0]
-    # Plain torchrun counts failures on a node; what a cut and a growth are to it differs from node to node, so nothing is asked after those.
+    # Plain torchrun counts failures on a node. How it counts a cut or a growth differs from node to node, so counts after those are ignored.
     count, run_ids = 0, set()
     for step, seen in sorted(run.by_step().items()):
         for rank in seen:
@@ -117,7 +117,7 @@ def compare(plain, run):
 
 
 def stable(value, run):
-    """Without what names the run's own folder."""
+    """The value without the names of the run's own folder."""
     return json.dumps(value, sort_keys=True).replace(str(run.left), "FOLDER")
 
 
@@ -140,7 +140,7 @@ class Run:
         part.replace(self.left / "until")
 
     def seen(self):
-        """What all ranks left, in no order."""
+        """What all ranks left, in any order."""
         found = []
         for path in self.left.glob("*.*.json"):
             with contextlib.suppress(OSError):
@@ -154,7 +154,7 @@ class Run:
         return steps
 
     def world(self, step, size=None):
-        """The ranks of the world that is held at that step, once all are there."""
+        """The ranks of the world that is held at that step, when all of them are there."""
         ranks = [rank for rank in self.seen() if rank["step"] == step and alive(rank["pid"]) and size in (None, rank["world"])]
         whole = ranks and sorted(rank["rank"] for rank in ranks) == list(range(ranks[0]["world"]))
         return sorted(ranks, key=lambda rank: rank["rank"]) if whole else None
@@ -167,7 +167,7 @@ class Run:
         return {int(step): float(loss) for step, loss in (line.split() for line in lines)}
 
     def environment(self):
-        """Nothing of this shell's that plain torchrun would pass on and Muster would not."""
+        """The environment without variables that plain torchrun would pass on and Muster would not."""
         foreign = ("MUSTER_", "PET_", "TORCH", "HF_", "PYTHON")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         return clean | SETTINGS
@@ -182,7 +182,7 @@ class Run:
                 self.strike(self.faults[step], ranks)
                 if self.faults[step] == "join":
                     self.until("grown", lambda: self.world(step + 1, len(ranks) + 1))
-                # Not before, or the old world would train on before it is struck.
+                # It must not be earlier, or the old world would train on before it is struck.
                 self.hold(after)
             self.until("over", self.is_over)
             self.check()
@@ -207,7 +207,7 @@ class Torchrun(Run):
 
     def start(self):
         log = open(self.folder / "log", "w")
-        # With the store of the attempt before, the next one often never meets.
+        # With the store of the previous attempt the next one often never meets.
         environment = self.environment() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         flags = ["--standalone", "--nproc-per-node=2", f"--max-restarts={len(self.faults)}"]
         command = [sys.executable, "-m", "torch.distributed.run", *flags, *self.command()]
@@ -235,7 +235,7 @@ class Torchrun(Run):
 
 
 class Job(Run):
-    """The same under Muster, on a local cluster of its own with a rank a node."""
+    """The same under Muster, on a local cluster of its own with one rank per node."""
 
     def __init__(self, program, folder, faults, lane):
         super().__init__(program, folder, faults)

@@ -1,7 +1,7 @@
-"""The smallest training job that can be broken in every way: every step is one all-reduce over gloo, whose result is checked.
+"""The smallest training job that can be broken in every way. Every step is one all-reduce over gloo, and its result is checked.
 
-Unmodified torchrun script. Rank 0 keeps the step in a file, so that a new generation goes on where the last one was.
-Options: --steps N, --delay-ms M, --state FILE, --exit-code C at step --fail-at S on rank --fail-rank R (once: a marker file is left).
+An unchanged torchrun script. Rank 0 keeps the step in a file, so that a new generation goes on where the last one was.
+Options: --steps N, --delay-ms M, --state FILE, --exit-code C at step --fail-at S on rank --fail-rank R (once: it leaves a marker file).
 """
 
 import argparse

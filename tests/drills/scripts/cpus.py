@@ -1,4 +1,4 @@
-"""Notes which CPUs its rank may use, in the folder named, and ends."""
+"""Writes the CPUs that its rank may use into the named folder, and ends."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
-"""Ranks that end, or fail to begin, at different times. First argument: a folder.
+"""Ranks that end, or fail to start, at different times. First argument: a folder.
 
-`early`: rank 1 fails before it joins the others, which wait for it. `late`: rank 1 ends well, and rank 0 does once the file `go` is there.
+`early`: rank 1 fails before it joins, and the others wait for it. `late`: rank 1 succeeds, and rank 0 does when the file `go` is there.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Prints numbered lines: the first generation until it is killed if --endless, every other one as many as asked for. With --bar, draws a
-progress bar instead and leaves it at 50% until a file is there."""
+"""Prints numbered lines. With --endless the first generation prints until it is killed. Every other one prints the requested number. With
+--bar it draws a progress bar instead, and leaves it at 50% until a file is there."""
 
 import argparse
 import os

@@ -1,6 +1,7 @@
-"""Writes down what a process finds around it, per rank in the folder given first; then trains in name until the file `go` is there.
+"""Writes down what a process finds around it, per rank, in the folder that the first argument names. Then it pretends to train until the
+file `go` is there.
 
-What `lanes/start.py` compares with plain torchrun is not repeated beyond what a launcher of another origin may change."""
+It repeats what `lanes/start.py` compares with plain torchrun only where a launcher of another origin may change it."""
 
 import atexit
 import ctypes
@@ -25,7 +26,7 @@ LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 
 def opened():
-    """What each descriptor is, without the number of a pipe or a socket and without the folder of a file."""
+    """What each descriptor is, without the numbers of pipes and sockets, and without the folders of files."""
     found = {}
     for fd in os.listdir("/proc/self/fd"):
         try:

@@ -74,7 +74,7 @@ fn driver(hardware: &mut Hardware, word: &str, value: &str) -> anyhow::Result<()
     Ok(())
 }
 
-/// Faults of the NVLink fabric: another rack, another part of it, or no way to the memory of others.
+/// Faults of the NVLink fabric: another rack, another part of it, or no way to the others.
 fn fabric(dir: &Path, hardware: &mut Hardware, word: &str, value: &str) -> anyhow::Result<()> {
     let member = |gpu: &&mut Gpu| {
         gpu.fabric

@@ -1,4 +1,4 @@
-"""A loop of its own with accelerate; it saves and loads its state."""
+"""A training loop of its own, with accelerate. It saves and loads its state."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
-"""What every program here does beside training: it leaves what it saw and its losses, and waits where its tester wants it to.
+"""The part that all programs here share: it leaves what the program saw and its losses, and waits where the test wants it to.
 
-`FOLDER/until` holds the step up to which the world may train. A rank that has come there leaves
+`FOLDER/until` holds the step up to which the world may train. A rank that has reached it leaves
 `RANK.PID.json`.
 """
 
@@ -39,7 +39,7 @@ def step(number, loss):
 
 
 def leave(number):
-    """What differs between lanes and generations only if something is wrong."""
+    """Leaves values that must be equal in all lanes and generations."""
     files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items()) if name != "__main__"}
     seen = {
         "step": number,

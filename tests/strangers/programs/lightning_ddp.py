@@ -31,7 +31,7 @@ class Model(lightning.LightningModule):
 
 
 class Leave(Checkpoint):
-    """One of the checkpoint callbacks, which come last and in their order: a step is saved before the world is held at it."""
+    """A checkpoint callback. These run last and in their order, so a step is saved before the world is held at it."""
 
     def on_train_batch_end(self, trainer, module, outputs, batch, at):
         left.step(trainer.global_step, outputs["loss"])
@@ -39,7 +39,7 @@ class Leave(Checkpoint):
 
 def main():
     lightning.seed_everything(7)
-    # One sample over and over: the losses are the same, whatever the size of the world.
+    # It trains on one sample repeatedly, so the losses are the same for every size of the world.
     samples = TensorDataset(torch.rand(1, 8).repeat(10_000, 1), torch.ones(10_000, dtype=torch.long))
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     callbacks = [ModelCheckpoint(left.FOLDER / "saved", every_n_train_steps=1, save_last=True, save_top_k=0), Leave()]

@@ -1,4 +1,4 @@
-"""Features by pandas and scikit-learn, a torch model over DDP: what people do with tables."""
+"""Features by pandas and scikit-learn, and a torch model over DDP: a common way to train on tables."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
-"""A script that resumes by what torchrun tells it: rank 0 fails until it has been restarted twice, and notes what it saw each time.
-The other rank does not fail: the note could be cut short by its end.
+"""A script that resumes by torchrun's restart count. Rank 0 fails until it has been restarted twice, and notes what it saw each time.
+The other rank does not fail, because its end could cut the note short.
 
 Arguments: a folder for the notes.
 """

@@ -1,4 +1,4 @@
-"""torchrun itself, as a user starts it, but that its verdict on each rank goes to the file named first."""
+"""torchrun itself, as a user starts it. The only difference: it writes its verdict on each rank to the file named first."""
 
 import json
 import sys

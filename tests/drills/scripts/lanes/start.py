@@ -1,7 +1,8 @@
-"""Writes down, per rank in the folder given first, all that a script can see of how it was started, and every way in which it may end.
+"""Writes down, per rank in the folder named first, all that a script can see of its start, and every way in which it may end.
 
-`RANK.json`: the start. `RANK.WAY.txt`: what a process said that ended in one way, as `WAYS` names them; each is a fork of this one, so that
-one start shows all. At last, once the file `go` is there, rank 1 fails under `@record`, and rank 0 is told to stop because of it.
+`RANK.json`: the start. `RANK.WAY.txt`: the output of a process that ended in one way, with the names of `WAYS`. Each such process is a
+fork of this one, so that one start shows all ways. At last, when the file `go` is there, rank 1 fails under `@record`, and rank 0 is told
+to stop because of it.
 """
 
 import atexit
@@ -150,7 +151,7 @@ WAYS = {
 
 
 def fork(way):
-    """Starts a process that goes on as this one would and then ends in that way."""
+    """Starts a process that goes on like this one, and then ends in that way."""
     pid = os.fork()
     if pid == 0:
         out = os.open(FOLDER / f"{RANK}.{way}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

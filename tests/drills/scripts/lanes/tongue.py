@@ -1,4 +1,4 @@
-"""Writes down, per rank in the folder given first, the locale and encodings that a script finds."""
+"""Writes down, per rank in the folder named first, the locale and encodings that a script finds."""
 
 import json
 import locale

@@ -1,7 +1,7 @@
 """What training scripts do beside training: DDP, DataLoader workers of every kind, processes, pickles, a compiled function, a debugger.
 
-Run as a module with a folder as argument. Every rank leaves `RANK.RESTARTS.txt` there, line by line what it found. If `again` is in the
-folder, the first generation says that it made a step and fails once `go` is there, so that a second one starts from a spare.
+Run it as a module with a folder as argument. Every rank leaves `RANK.RESTARTS.txt` there, one finding a line. If `again` is in the folder,
+the first generation reports a step and fails when `go` is there, so that a second one starts from a spare.
 """
 
 import concurrent.futures
@@ -76,7 +76,7 @@ def compiled():
 
 
 def data_parallel():
-    """Two ranks, five steps: every rank must end with the same weights, whatever started it."""
+    """Two ranks, five steps. Every rank must end with the same weights, in every lane."""
     torch.manual_seed(7)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -92,7 +92,7 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     found = [f"{__name__} {__spec__.name} {__package__!r} {sys.argv[1:] == [str(FOLDER)]}"]
-    # The heavy parts are shared out, so that both of two cores have something to do.
+    # The slow parts are shared between the ranks, so that both of two cores are busy.
     parts = [data_parallel, loaders] if rank == 0 else [data_parallel, processes, compiled]
     for part in parts:
         found += part()

@@ -1,4 +1,4 @@
-"""Notes how many threads torch computes with, and on which CPUs, in the file named."""
+"""Writes the number of torch's threads, and the CPUs on which they run, into the named file."""
 
 import os
 import sys

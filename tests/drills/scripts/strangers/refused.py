@@ -1,6 +1,6 @@
-"""Rank 1 asks a server of its own that is not there, and ends with what the library says: a connection refused, and no peer's.
+"""Rank 1 asks a missing server of its own, and ends with the library's message: a connection was refused, and it was not a peer's.
 
-What it had not yet written by then is written by its objects when they are let go, as in any program.
+Output that it had not yet written then is written when its objects are destroyed, as in any program.
 """
 
 import gzip
@@ -33,7 +33,7 @@ dist.all_reduce(torch.ones(1))
 print("step=1", flush=True)
 if RANK == 1:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # nothing listens there
         urllib.request.urlopen(f"http://127.0.0.1:{taken.getsockname()[1]}/tokens")
 while True:
     time.sleep(0.05)

@@ -1,9 +1,9 @@
-"""A training script of a stranger: it sets variables before its imports, brings a package of its own along, and uses packages that do
+"""A training script of another user: it sets variables before its imports, brings a package of its own, and uses packages that do
 something when they are imported.
 
-Arguments: a folder, and how many generations are to be killed. Every rank leaves `GENERATION.RANK.json` there: under `same` what plain
-torchrun shows too, under `kept` what stays over a restart, under `own` what no two processes have alike. Rank 0 appends each loss to
-`losses.txt`. A generation that is to be killed trains STEPS steps, saves, and waits for its end.
+Arguments: a folder, and how many generations will be killed. Every rank leaves `GENERATION.RANK.json` there: under `same` what plain
+torchrun shows too, under `kept` what survives a restart, under `own` what must differ between any two processes. Rank 0 appends each
+loss to `losses.txt`. A generation that will be killed trains STEPS steps, saves, and waits for its end.
 """
 
 import os
@@ -40,7 +40,7 @@ FOLDER, KILLED, RANK = Path(sys.argv[1]), int(sys.argv[2]), int(os.environ["RANK
 
 
 def generation():
-    """How many there were before this one; rank 0 knows."""
+    """The number of earlier generations, which rank 0 knows."""
     number = torch.tensor([len(list(FOLDER.glob("*.began")))])
     dist.broadcast(number, 0)
     if RANK == 0:
@@ -49,7 +49,7 @@ def generation():
 
 
 def same():
-    """What a script can see of how it was started, and of what its packages saw."""
+    """What a script can see of its start, and of what its packages saw."""
     return {
         "vendored": vendored.WHERE,
         "read from the environment at import": [reads_home.HOME, reads_rank.RANK],
@@ -81,7 +81,7 @@ def own():
 
 
 def files():
-    """Where every module came from; what was loaded by another name or from memory has no file."""
+    """The file of every module. A module that was loaded under another name or from memory has none."""
     found = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items()) if name != "__main__"}
     return {name: file for name, file in found.items() if file}
 
@@ -91,7 +91,7 @@ def square(number, answers):
 
 
 def processes():
-    """A process and a loader's worker of the kind that starts the interpreter anew and imports this script."""
+    """A process and a loader's worker, both of the kind that starts a new interpreter and imports this script."""
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     process = context.Process(target=square, args=(12, answers))

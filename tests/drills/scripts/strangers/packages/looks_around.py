@@ -1,4 +1,4 @@
-"""Remembers what its process was when it was imported: many packages tell an interactive interpreter, or a fork, by that."""
+"""Remembers what its process was when it was imported. Many packages recognise an interactive interpreter, or a fork, by that."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Changes what torch computes with."""
+"""Changes the settings with which torch computes."""
 
 import torch
 

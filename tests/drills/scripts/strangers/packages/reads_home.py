@@ -1,4 +1,4 @@
-"""Reads where its files are once, as huggingface_hub reads HF_HOME."""
+"""Reads the place of its files once, as huggingface_hub reads HF_HOME."""
 
 import os
 

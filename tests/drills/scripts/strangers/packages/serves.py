@@ -1,6 +1,6 @@
-"""Takes its time to be imported, and keeps a thread that answers from then on, as pyarrow and the writers of metrics do.
+"""Its import takes long, and from then on it keeps a thread that answers, like pyarrow and the writers of metrics.
 
-Whoever imports it is noted in the file that STRANGER_IMPORTERS names.
+Every process that imports it is noted in the file that STRANGER_IMPORTERS names.
 """
 
 import os

@@ -11,13 +11,13 @@
 //! | file | owns |
 //! |---|---|
 //! | **Values** | |
-//!  `policy` | all timings and bounds |
+//! | `policy` | all timings and bounds |
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `members`, `member_end` | a sealed membership; how its members ended |
 //! | `job` | a job's durable record, its generations and phases |
 //! | `node_record` | a node's durable record |
-//! | `event` | something that happened, for people |
-//!  `event` | something that happened, told to people |
+//! | `event` | something that happened, told to people |
+//! | `live` | what is known of a job and not stored |
 //! | `input`, `output` | what a turn takes in, and what it decides |
 //! | **Questions** | pure functions of records and reports |
 //! | `registry` | nodes: sessions, silence, Suspect, Lost |

@@ -76,7 +76,7 @@ pub struct Hello {
 pub enum ObjectNews {
     /// All objects that exist.
     Listed(BTreeMap<NodeName, Labels>),
-    /// This one is new, or has changed.
+    /// This object is new, or has changed.
     Applied(NodeName, Labels),
     Deleted(NodeName),
     /// The objects can be followed again, after they could not be read.

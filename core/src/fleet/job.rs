@@ -1,9 +1,9 @@
 //! A job's durable record: all that must survive a coordinator that dies at any moment.
 //!
 //! A job goes `Pending -> Forming -> Running -> Succeeded`. For every generation that breaks or is
-//! replaced by one of another size it goes `Running -> Recovering -> Running`, or `Recovering ->
-//! Pending` if fewer nodes than the minimum are left. A request to cancel leads from any phase to
-//! `Stopping -> Cancelled`, and a spent restart budget leads to `Failed`. Succeeded, Failed and
+//! replaced by one of another size it goes `Running -> Recovering -> Running`. If fewer nodes than
+//! the minimum are left, it goes `Recovering -> Pending`. A request to cancel leads from any phase
+//! to `Stopping -> Cancelled`, and a spent restart budget leads to `Failed`. Succeeded, Failed and
 //! Cancelled are final.
 
 use std::{

@@ -370,7 +370,8 @@ pub(crate) fn end(nodes: &Registry, job: &mut JobRecord, ending: Ending) {
     job.retire_current(Stopping { reason, grace });
 }
 
-/// Nodes on which a failure began within the window that the job itself may have caused.
+/// Nodes on which a failure of this job began within the window. Only failures count that the job
+/// itself may have caused.
 fn failed_on(job: &JobRecord, window: Duration, now: Timestamp) -> BTreeSet<&NodeName> {
     let recent = job
         .incidents

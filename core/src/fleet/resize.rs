@@ -28,7 +28,7 @@ enum Resize {
     /// smaller. The text names the node and the reason.
     Leave(String),
     /// Something on a member's node is unhealthy, and there is as much room elsewhere. The text
-    /// names both.
+    /// names the node and the finding.
     Move(Vec<Member>, String),
     Grow(Vec<Member>),
 }

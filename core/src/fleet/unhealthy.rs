@@ -12,7 +12,7 @@ use crate::{
     run::RunId,
 };
 
-/// The gravest finding about the GPUs of this member and about its node. A member without GPUs
+/// The gravest finding about the GPUs of this member, or about its node. A member without GPUs
 /// stays as long as its processes do.
 fn concerns<'a>(node: &'a Node, member: &Member) -> Option<&'a Finding> {
     let report = &node.report;

@@ -7,7 +7,7 @@ use crate::world::World;
 
 macro_rules! kinds {
     ($($name:ident: $words:literal),* $(,)?) => {
-        /// What can befall a machine or a run.
+        /// What can happen to a machine or a run.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub(crate) enum Kind {
             $(#[doc = $words] $name),*

@@ -1,3 +1,3 @@
-# A worker: says one step, and works until it is stopped.
+# A worker that prints one step, and works until it is stopped.
 echo "step 1 of generation $MUSTER_GENERATION"
 exec sleep 1000000

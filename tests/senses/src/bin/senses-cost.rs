@@ -1,12 +1,11 @@
-//! What looking costs: CPU and memory of a process that does nothing but probe a machine with 8
-//! GPUs, at the agent's own pace. The fake library answers in no time, but for a stat a call: what
-//! a real driver takes for its answers is not in it.
+//! The cost of looking: CPU and memory of a process that only probes a machine with 8 GPUs, at the
+//! agent's own pace. The fake library answers at once, apart from one stat per call. The time that
+//! a real driver takes for its answers is not included.
 //!
-//! Seconds of processor time are worth little on a machine whose speed changes by the hour. Beside
-//! them stands a fixed loop, timed in the same run: a ratio to it carries over to other machines
-//! and other hours.
+//! Seconds of processor time mean little on a machine whose speed changes by the hour. So a fixed
+//! loop is timed in the same run. The ratio to it also holds on other machines and at other hours.
 //!
-//! `cargo run --release --bin senses-cost [SECONDS [SCENARIO [RUNS]]]`
+//! Run it with `cargo run --release --bin senses-cost [SECONDS [SCENARIO [RUNS]]]`.
 
 use std::{
     collections::BTreeMap,
@@ -19,10 +18,10 @@ use std::{
 use muster_agent::probe::Pace;
 use muster_senses::{Eyes, Machine};
 
-/// Kernel ticks a second, as `/proc` counts them on every Linux (`USER_HZ`).
+/// Kernel ticks per second. `/proc` counts them so on every Linux (`USER_HZ`).
 const TICKS: f64 = 100.0;
-/// Of the fixed loop: multiplications of which each waits for the one before, about a tenth of a
-/// second on a core of 3 GHz.
+/// The length of the fixed loop: multiplications that each wait for the previous one. They take
+/// about a tenth of a second on a core of 3 GHz.
 const STEPS: u64 = 40_000_000;
 
 fn main() {
@@ -49,7 +48,7 @@ fn main() {
     for _ in 0..runs {
         loops.push(fixed_loop());
         let begun = nanoseconds();
-        // Not waiting for a state: time is what is measured.
+        // This does not wait for a state, because time itself is measured.
         thread::sleep(Duration::from_secs(seconds));
         let ended = nanoseconds();
         let mut all = 0;
@@ -91,7 +90,7 @@ fn fixed_loop() -> f64 {
     let begun = Instant::now();
     let mut value = black_box(1_u64);
     for step in 0..STEPS {
-        // Through memory, so that no compiler makes it shorter.
+        // The value goes through memory, so that no compiler shortens the loop.
         value = black_box(
             value
                 .wrapping_mul(6_364_136_223_846_793_005)
@@ -101,7 +100,7 @@ fn fixed_loop() -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-/// Lowest, median and highest.
+/// The lowest, the median and the highest value.
 fn spread(values: &mut [f64]) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     (
@@ -111,8 +110,8 @@ fn spread(values: &mut [f64]) -> (f64, f64, f64) {
     )
 }
 
-/// Processor time of each thread, by id and name: `/proc/self/stat` counts in ticks, which is too
-/// coarse for so little.
+/// The processor time of each thread, by id and name. `/proc/self/stat` counts in ticks, which are
+/// too coarse here.
 fn nanoseconds() -> BTreeMap<(String, String), u64> {
     let read = |path: std::path::PathBuf| fs::read_to_string(path).unwrap_or_default();
     let tasks = fs::read_dir("/proc/self/task")
@@ -123,7 +122,7 @@ fn nanoseconds() -> BTreeMap<(String, String), u64> {
             .split(' ')
             .next()
             .and_then(|text| text.parse().ok());
-        // A kernel without scheduler statistics has ticks.
+        // A kernel without scheduler statistics has only ticks.
         let used =
             used.unwrap_or_else(|| (ticks(&read(task.path().join("stat"))) / TICKS * 1e9) as u64);
         (
@@ -137,7 +136,7 @@ fn nanoseconds() -> BTreeMap<(String, String), u64> {
     tasks.map(of).collect()
 }
 
-/// utime and stime, fields 14 and 15 of the whole line.
+/// The sum of utime and stime, which are fields 14 and 15 of the whole line.
 fn ticks(stat: &str) -> f64 {
     let after_name: Vec<&str> = stat
         .rsplit(')')

@@ -602,8 +602,8 @@ impl World {
                         ),
                     );
                 }
-                // Its record is in the way of another run, and tells this agent too that it is
-                // lost.
+                // The record of the earlier start prevents another one, and tells this agent too
+                // that the run is lost.
                 let seen_in = self.rng.ms(1, 200);
                 return self.queue.push(
                     self.now + seen_in,

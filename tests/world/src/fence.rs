@@ -77,8 +77,8 @@ impl World {
         }
     }
 
-    /// When an agent is told to run a fenced job it may stand still, until the others have started.
-    /// True if it does: it reads the order later.
+    /// When an agent is told to run a fenced job it may stand still, for so long that others run the
+    /// job meanwhile. True if it does: it reads the order later.
     pub(crate) fn stands_still_before(&mut self, machine: usize, desired: &Desired) -> bool {
         let fenced = |wanted: &DesiredRun| matches!(&wanted.target, Target::Running(a, _) if a.fence_after.is_some());
         let stands = self.plan.fences

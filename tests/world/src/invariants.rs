@@ -276,8 +276,8 @@ pub(crate) fn only_the_newest_trains(world: &mut World, run: &RunId) {
     if world.truth.rolled_back.is_some() {
         return;
     }
-    // R7 covers this moment for a job with `fenceAfter`, whose generations also name their
-    // checkpoints.
+    // Workers on a machine that wakes may make a step before their runner stops them. A job with
+    // `fenceAfter` accepts that, because its generations say whose checkpoint is whose.
     let fenced = world
         .store
         .jobs

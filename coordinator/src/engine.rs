@@ -23,7 +23,7 @@ use muster_core::{
 };
 use muster_proto::convert::session::Welcome;
 use muster_runtime::clock::Clock;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -32,6 +32,7 @@ use crate::{
     failpoint::failpoint,
     handle::Handle,
     store::{Loaded, Store, StoreError},
+    turn_stats::{self, TurnStats},
 };
 
 mod alike;
@@ -55,10 +56,6 @@ const GATHER_MAX: Duration = Duration::from_millis(20);
 
 /// A job of some ten nodes is decided in less time than this, and never waits.
 const GATHER_MIN: Duration = Duration::from_millis(2);
-
-/// The log target of turns that sent something to agents. Each line, at debug level, says where the
-/// time of the turn went.
-const TURNS: &str = "muster_coordinator::turns";
 
 /// A turn that takes longer than this, without its commit, is logged.
 const SLOW_TURN: Duration = Duration::from_millis(100);
@@ -103,6 +100,9 @@ pub enum StartError {
 pub struct Started {
     pub handle: Handle,
     pub term: Term,
+    /// Every turn from the first that is not idle, until the engine ends. Drop it where nobody
+    /// counts.
+    pub turns: broadcast::Receiver<TurnStats>,
     /// Ends with the engine: after a shutdown, or with the error of a commit that failed.
     pub thread: JoinHandle<Result<(), StoreError>>,
     /// Resolves when the thread is about to end, for whatever reason.
@@ -148,6 +148,7 @@ pub fn start(
         jobs: watch::Sender::default(),
         nodes: watch::Sender::default(),
         events: watch::Sender::default(),
+        turns: broadcast::Sender::new(turn_stats::WAITING_MAX),
         wake_at: Timestamp(clock.now_us()),
         gather_until: Timestamp(0),
     };
@@ -159,6 +160,7 @@ pub fn start(
         engine.nodes.subscribe(),
         engine.events.subscribe(),
     );
+    let turns = engine.turns.subscribe();
     let (ending, ended) = oneshot::channel();
     let thread = thread::Builder::new()
         .name("engine".into())
@@ -171,6 +173,7 @@ pub fn start(
     Ok(Started {
         handle,
         term,
+        turns,
         thread,
         ended,
     })
@@ -197,6 +200,7 @@ struct Engine {
     jobs: watch::Sender<Jobs>,
     nodes: watch::Sender<Nodes>,
     events: watch::Sender<Events>,
+    turns: broadcast::Sender<TurnStats>,
     /// When the fleet wants its next tick.
     wake_at: Timestamp,
     /// The end of the pause after a long turn, in which inputs are gathered.
@@ -309,6 +313,7 @@ impl Engine {
 
     fn turn(&mut self, inputs: Vec<Input>) -> Result<(), StoreError> {
         let (now, count) = (Timestamp(self.clock.now_us()), inputs.len());
+        let listened_to = self.turns.receiver_count() > 0;
         let turn = self.fleet.turn_all(now, inputs);
         let thought = Timestamp(self.clock.now_us());
         let thinking = thought.since(now);
@@ -323,11 +328,9 @@ impl Engine {
             self.leads()?;
         }
         let stored = Timestamp(self.clock.now_us());
-        let told = turn
-            .effects
-            .iter()
-            .filter(|effect| matches!(effect, Effect::Publish { .. }))
-            .count();
+        let stats = listened_to
+            .then(|| TurnStats::of(&turn, count))
+            .filter(|stats| !stats.is_idle());
         self.publish_events(turn.changes);
         // Publish what users see first: a client that gets an answer or a welcome then finds its
         // subject in a list.
@@ -340,11 +343,15 @@ impl Engine {
             self.execute(effect);
         }
         let done = Timestamp(self.clock.now_us());
-        if told > 0 {
-            let us = |from: Timestamp, to: Timestamp| to.0.saturating_sub(from.0);
-            let (think_us, commit_us, act_us) =
-                (us(now, thought), us(thought, stored), us(stored, done));
-            debug!(target: TURNS, inputs = count, told, think_us, commit_us, act_us, done_us = done.0, "turn");
+        if let Some(stats) = stats {
+            // If the last listener has just gone, nobody needs it.
+            let _ = self.turns.send(TurnStats {
+                done_us: done,
+                think: thinking,
+                commit: stored.since(thought),
+                act: done.since(stored),
+                ..stats
+            });
         }
         self.gather_until = if thinking < GATHER_MIN {
             Timestamp(0)

@@ -10,6 +10,7 @@
 //! | `api` | the gRPC services |
 //! | `kubernetes` | Node objects of a cluster, read for their labels |
 //! | `failpoint` | places at which unit tests kill it; nothing in any other build |
+//! | `turn_stats` | the size and the cost of one turn, as a value |
 //! | `serve` | all of it put together, from start to a graceful end |
 #![forbid(unsafe_code)]
 
@@ -23,3 +24,4 @@ pub mod kubernetes;
 pub mod options;
 pub mod serve;
 pub mod store;
+pub mod turn_stats;

@@ -33,6 +33,7 @@ fn run() -> anyhow::Result<()> {
         accept_unknown_peers,
         state_dir,
         ready_file,
+        turn_stats,
         min_term,
         kubernetes_nodes,
         log_format,
@@ -75,6 +76,7 @@ fn run() -> anyhow::Result<()> {
             min_term,
             kubernetes,
             ready_file,
+            turn_stats,
         };
         let open = || RedbStore::open(&state_dir).map(|store| Box::new(store) as Box<dyn Store>);
         let mut coordinator = Coordinator::start(settings, open).await?;

@@ -36,6 +36,10 @@ pub struct Options {
     #[arg(long, env = "MUSTER_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
 
+    /// File to append the statistics of every turn to, one JSON object in a line. For benchmarks.
+    #[arg(long, env = "MUSTER_TURN_STATS", value_name = "FILE", hide = true)]
+    pub turn_stats: Option<PathBuf>,
+
     /// Lowest term to start with. Needed only after an old copy of the state was restored; the
     /// agents' errors then ask for it.
     #[arg(long, env = "MUSTER_MIN_TERM", value_name = "N", default_value = "0", hide_default_value = true, value_parser = parse_term)]

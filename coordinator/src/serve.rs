@@ -28,6 +28,7 @@ use crate::{
     handle::Handle,
     kubernetes::{self, KubernetesError},
     store::{Store, StoreError},
+    turn_stats::Recording,
 };
 
 /// How long streams and connections may take to end. A longer time would not help, because agents
@@ -46,6 +47,12 @@ pub enum ServeError {
     Signals(#[source] io::Error),
     #[error("write ready file {path}")]
     ReadyFile {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("open {path} for the statistics of turns")]
+    TurnStats {
         path: PathBuf,
         #[source]
         source: io::Error,
@@ -69,6 +76,8 @@ pub struct Settings {
     /// The API server whose Node objects have labels for the fleet's nodes, if any.
     pub kubernetes: Option<kube::Config>,
     pub ready_file: Option<PathBuf>,
+    /// File to append the statistics of every turn to.
+    pub turn_stats: Option<PathBuf>,
 }
 
 /// A coordinator that serves requests.
@@ -101,6 +110,7 @@ impl Coordinator {
         let engine::Started {
             handle,
             term,
+            turns,
             thread,
             ended,
         } = engine::start(store, policy, settings.min_term, shutdown.clone())?;
@@ -113,6 +123,11 @@ impl Coordinator {
                 "node objects",
                 nodes.follow(handle.clone(), shutdown.clone()),
             );
+        }
+        if let Some(path) = settings.turn_stats {
+            let recording = Recording::open(&path, turns)
+                .map_err(|source| ServeError::TurnStats { path, source })?;
+            tasks.spawn(Ordinary, "turn statistics", recording.run());
         }
         let scope = Scope::new(shutdown.clone());
         let (routes, health) = api::routes(handle.clone(), scope.clone()).await;

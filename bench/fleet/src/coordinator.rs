@@ -54,14 +54,9 @@ impl Coordinator {
             .append(true)
             .open(self.log())?;
         let child = Command::new(&self.program)
-            .args([
-                "--listen",
-                &self.address,
-                "--log-format",
-                "json",
-                "--log-filter",
-                "info,muster_coordinator::turns=debug",
-            ])
+            .args(["--listen", &self.address])
+            .arg("--turn-stats")
+            .arg(self.turns())
             .arg("--state-dir")
             .arg(self.dir.join("state"))
             .arg("--ready-file")
@@ -95,7 +90,12 @@ impl Coordinator {
         Ok(())
     }
 
-    pub(crate) fn log(&self) -> PathBuf {
+    /// The statistics of its turns.
+    pub(crate) fn turns(&self) -> PathBuf {
+        self.dir.join("turns.jsonl")
+    }
+
+    fn log(&self) -> PathBuf {
         self.dir.join("coordinator.log")
     }
 

@@ -14,7 +14,7 @@ use crate::{
     figures::{Document, Rest, Restart, Spread},
     fleet::Fleet,
     node::{Do, What},
-    turns::{Log, Turn},
+    turns::{Turn, Turns},
 };
 
 /// The limit for anything that should take a second or two. Anything slower is a failure worth
@@ -40,7 +40,7 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
         .chain(options.flags.iter().cloned())
         .collect();
     let mut coordinator = Coordinator::start(&options.coordinator, &options.dir, &flags)?;
-    let mut log = Log::new(coordinator.log());
+    let mut turns = Turns::new(coordinator.turns());
     let mut found = Document {
         agents: options.agents,
         gpus: options.gpus,
@@ -97,7 +97,7 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
     let broken = exits(
         &coordinator,
         &mut fleet,
-        &mut log,
+        &mut turns,
         &members,
         options,
         &mut found,
@@ -117,7 +117,7 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
         let restart = restart(
             &mut coordinator,
             &mut fleet,
-            &mut log,
+            &mut turns,
             number as u64 + 2,
             options.agents,
         )
@@ -210,13 +210,13 @@ fn between(before: Taken, after: Taken) -> Rest {
 async fn exits(
     coordinator: &Coordinator,
     fleet: &mut Fleet,
-    log: &mut Log,
+    turns: &mut Turns,
     members: &[usize],
     options: &Options,
     found: &mut Document,
 ) -> Result<usize> {
     let exits = options.exits;
-    log.read()?;
+    turns.read()?;
     let before = coordinator.taken()?;
     let (mut decided, mut assigned_first, mut assigned_all, mut running_all) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -247,7 +247,7 @@ async fn exits(
         running_all.push(since(died, last(&running)));
         // The last turn of this round writes its log line after its orders are sent.
         tokio::time::sleep(Duration::from_millis(150)).await;
-        let said = log.read()?;
+        let said = turns.read()?;
         broken += said.broken;
         let deciding_turn = said
             .turns
@@ -257,7 +257,7 @@ async fn exits(
         let took = (turn.done_us - wall) as f64 / 1e6;
         decided.push(took);
         delivered.push((assigned_all.last().expect("just pushed") - took).max(0.0));
-        deciding.push(*turn);
+        deciding.push(turn.clone());
         all_turns.extend(said.turns);
     }
     found.exit_cpu_ms = (coordinator.taken()?.cpu_s - before.cpu_s) * 1e3 / exits.max(1) as f64;
@@ -305,11 +305,11 @@ async fn exits(
 async fn restart(
     coordinator: &mut Coordinator,
     fleet: &mut Fleet,
-    log: &mut Log,
+    turns: &mut Turns,
     term: u64,
     agents: usize,
 ) -> Result<Restart> {
-    log.read()?;
+    turns.read()?;
     fleet.drain();
     let killed = Instant::now();
     coordinator.kill()?;
@@ -320,7 +320,7 @@ async fn restart(
     welcomed.sort_by_key(|(_, at)| *at);
     let taken = coordinator.taken()?;
     tokio::time::sleep(AFTERMATH).await;
-    let said = log.read()?;
+    let said = turns.read()?;
     Ok(Restart {
         serving_s,
         all_welcomed_s: since(killed, last(&welcomed)),

@@ -12,7 +12,7 @@
 //! | `node` | one simulated node, and what it has seen when |
 //! | `fleet` | all of them, and waiting for what they see |
 //! | `course` | what is measured, in order |
-//! | `turns` | what the coordinator's log says of its decisions |
+//! | `turns` | what the coordinator counts of its turns |
 //! | `figures` | medians, percentiles, the document |
 #![forbid(unsafe_code)]
 

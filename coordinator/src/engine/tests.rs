@@ -342,3 +342,29 @@ async fn time_passes_when_nothing_comes() {
     shutdown.cancel();
     started.thread.join().unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn every_turn_that_did_something_is_counted() {
+    let shutdown = CancellationToken::new();
+    let mut started = start(
+        Box::new(MemoryStore::default()),
+        Policy::default(),
+        Term(0),
+        shutdown.clone(),
+    )
+    .unwrap();
+    started.handle.request(submit("one")).await.unwrap();
+    let stats = loop {
+        let stats = started.turns.recv().await.unwrap();
+        assert!(!stats.is_idle(), "{stats:?}");
+        if stats.events.contains_key("Submitted") {
+            break stats;
+        }
+    };
+    // The job, the event, the answer and what users see.
+    assert!(stats.inputs >= 1 && stats.changes >= 2 && stats.effects >= 2);
+    assert!(stats.done_us.0 > 0);
+    shutdown.cancel();
+    started.thread.join().unwrap().unwrap();
+    while started.turns.recv().await.is_ok() {}
+}

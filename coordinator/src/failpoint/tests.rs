@@ -135,6 +135,7 @@ fn child_that_serves_until_it_is_killed() {
         min_term: Term(0),
         kubernetes: None,
         ready_file: Some(directory.join("ready.json")),
+        turn_stats: None,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -52,6 +52,7 @@ impl Server {
             min_term: Term(0),
             kubernetes,
             ready_file: None,
+            turn_stats: None,
         };
         let path = state.path().to_owned();
         let open = move || RedbStore::open(&path).map(|store| Box::new(store) as Box<dyn Store>);

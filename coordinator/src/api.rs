@@ -8,6 +8,7 @@
 //! | `agents`, `connections` | the agents' sessions, and log reads through them |
 //! | `usages` | the last usage of each node |
 //! | `feed`, `watch` | streams to clients: bounded, latest state, ended with a reason |
+//! | `actor` | who asks |
 //! | `page`, `status` | pages of a list; reasons as gRPC statuses |
 
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::{
     handle::Handle,
 };
 
+mod actor;
 mod agents;
 mod connections;
 mod environment;

@@ -16,7 +16,7 @@ use std::{
 };
 
 use muster_core::{
-    fleet::{Answer, Change, Effect, Fleet, Hello, Input, Policy, Request, RequestId},
+    fleet::{Actor, Answer, Change, Effect, Fleet, Hello, Input, Policy, Request, RequestId},
     id::{JobName, JobUid, NodeName, SessionId, Term},
     run::Desired,
     time::Timestamp,
@@ -71,6 +71,7 @@ pub(crate) enum Message {
     /// Any other input: from a session, or about Node objects.
     Session(Box<Input>),
     Request {
+        actor: Actor,
         request: Box<Request>,
         answered: oneshot::Sender<Answer>,
     },
@@ -299,12 +300,17 @@ impl Engine {
                 }
                 *input
             }
-            Message::Request { request, answered } => {
+            Message::Request {
+                actor,
+                request,
+                answered,
+            } => {
                 self.last_request += 1;
                 let id = RequestId(self.last_request);
                 self.waiting.insert(id, answered);
                 Input::Request {
                     id,
+                    actor,
                     request: *request,
                 }
             }

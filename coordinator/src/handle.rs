@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use muster_core::{
     fleet::{
-        Answer, Hello, Input, Request,
+        Actor, Answer, Hello, Input, Request,
         view::{JobView, NodeView},
     },
     id::{JobName, NodeName, SessionId},
@@ -63,11 +63,12 @@ impl Handle {
     }
 
     /// Asks for a decision and waits until it is stored.
-    pub async fn request(&self, request: Request) -> Result<Answer, NoAnswer> {
+    pub async fn request(&self, actor: Actor, request: Request) -> Result<Answer, NoAnswer> {
         let (answered, answer) = oneshot::channel();
         let asked = async {
             self.inbox
                 .send(Message::Request {
+                    actor,
                     request: Box::new(request),
                     answered,
                 })

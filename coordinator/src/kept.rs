@@ -152,6 +152,7 @@ mod tests {
             job: job.map(named),
             node: None,
             generation: None,
+            actor: None,
         }
     }
 

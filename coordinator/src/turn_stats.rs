@@ -132,6 +132,7 @@ mod tests {
             job: None,
             node: None,
             generation: None,
+            actor: None,
         }))
     }
 

@@ -11,6 +11,7 @@
 //! | file | owns |
 //! |---|---|
 //! | **Values** | |
+//! | `actor` | who asks |
 //! | `policy` | all timings and bounds |
 //! | `receipt` | what an incident cost, phase by phase |
 //! | `members`, `member_end` | a sealed membership; how its members ended |
@@ -56,6 +57,7 @@
 //! | `finish` | what was touched becomes changes and effects |
 
 pub mod account;
+mod actor;
 mod admission;
 mod agreement;
 mod blame;
@@ -106,6 +108,7 @@ mod turn;
 mod unhealthy;
 pub mod view;
 
+pub use actor::Actor;
 pub use budget::MUSTER;
 pub use event::Event;
 pub use input::{Hello, Input, ObjectNews, Request, RequestId, Stored};

@@ -182,6 +182,12 @@ pub struct Caller {
     is_served: bool,
 }
 
+impl Caller {
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+}
+
 /// Lets a request through if its caller is served.
 fn admit(request: Request<()>) -> Result<Request<()>, Status> {
     refuse_strangers(request.extensions())?;

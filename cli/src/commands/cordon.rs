@@ -45,8 +45,7 @@ fn node_name(name: &str) -> String {
 pub(crate) async fn cordon(cx: &Context, args: Cordon) -> Result<(), Failure> {
     let client = cx.connect().await?;
     let name = node_name(&args.node);
-    // Nobody is authenticated on loopback, so the login name is the best answer to the question who
-    // asked.
+    // For a coordinator that cannot tell who asks. One that can ignores it.
     let by = env::var("USER")
         .or_else(|_| env::var("LOGNAME"))
         .unwrap_or_else(|_| "unknown user".into());

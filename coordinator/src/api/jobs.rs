@@ -1,7 +1,7 @@
 //! `muster.v1.JobService`.
 
 use muster_core::{
-    fleet::{Refusal, Request as FleetRequest, view::JobView},
+    fleet::{Actor, Refusal, Request as FleetRequest, view::JobView},
     id::{JobName, JobUid, label_error},
 };
 use muster_proto::{convert::jobs as wire, limits::MESSAGE_MAX, v1};
@@ -10,7 +10,9 @@ use tonic::{Request, Response, Status};
 use uuid::Uuid;
 
 use super::{
-    Context, environment, explain,
+    Context,
+    actor::actor,
+    environment, explain,
     feed::{Feed, feed},
     logs, page, status, wait,
     watch::{Kind, follow},
@@ -29,6 +31,7 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::SubmitRequest>,
     ) -> Result<Response<v1::SubmitResponse>, Status> {
+        let actor = actor(&request, "");
         let v1::SubmitRequest {
             r#ref,
             spec,
@@ -46,13 +49,16 @@ impl v1::job_service_server::JobService for Jobs {
             .map_err(|errors| status::fields(&errors))?;
         let uid = JobUid::from(Uuid::now_v7().to_string());
         let (view, existed) = self
-            .ask(FleetRequest::Submit {
-                name,
-                spec,
-                uid,
-                request_id,
-                validate_only,
-            })
+            .ask(
+                actor,
+                FleetRequest::Submit {
+                    name,
+                    spec,
+                    uid,
+                    request_id,
+                    validate_only,
+                },
+            )
             .await?;
         Ok(Response::new(v1::SubmitResponse {
             job: Some(shown(&view)),
@@ -155,9 +161,10 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::ScaleRequest>,
     ) -> Result<Response<v1::ScaleResponse>, Status> {
+        let actor = actor(&request, "");
         let v1::ScaleRequest { r#ref, nodes } = request.into_inner();
         let name = job_name(r#ref)?;
-        let (view, _) = self.ask(FleetRequest::Scale { name, nodes }).await?;
+        let (view, _) = self.ask(actor, FleetRequest::Scale { name, nodes }).await?;
         Ok(Response::new(v1::ScaleResponse {
             job: Some(shown(&view)),
         }))
@@ -167,8 +174,9 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::CancelRequest>,
     ) -> Result<Response<v1::CancelResponse>, Status> {
+        let actor = actor(&request, "");
         let name = job_name(request.into_inner().r#ref)?;
-        let (view, _) = self.ask(FleetRequest::Cancel { name }).await?;
+        let (view, _) = self.ask(actor, FleetRequest::Cancel { name }).await?;
         Ok(Response::new(v1::CancelResponse {
             job: Some(shown(&view)),
         }))
@@ -178,11 +186,12 @@ impl v1::job_service_server::JobService for Jobs {
         &self,
         request: Request<v1::DeleteRequest>,
     ) -> Result<Response<v1::DeleteResponse>, Status> {
+        let actor = actor(&request, "");
         let name = job_name(request.into_inner().r#ref)?;
         let answer = self
             .0
             .handle
-            .request(FleetRequest::Delete { name })
+            .request(actor, FleetRequest::Delete { name })
             .await
             .map_err(status::no_answer)?;
         status::done(answer)?;
@@ -236,11 +245,15 @@ impl v1::job_service_server::JobService for Jobs {
 }
 
 impl Jobs {
-    async fn ask(&self, request: FleetRequest) -> Result<(Box<JobView>, bool), Status> {
+    async fn ask(
+        &self,
+        actor: Actor,
+        request: FleetRequest,
+    ) -> Result<(Box<JobView>, bool), Status> {
         status::job(
             self.0
                 .handle
-                .request(request)
+                .request(actor, request)
                 .await
                 .map_err(status::no_answer)?,
         )

@@ -1,7 +1,7 @@
 //! `muster.v1.NodeService`.
 
 use muster_core::{
-    fleet::{Request as FleetRequest, view::NodeView},
+    fleet::{Actor, Request as FleetRequest, view::NodeView},
     id::{NodeName, node_name_error},
 };
 use muster_proto::{convert::jobs as wire, v1};
@@ -9,6 +9,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     Context,
+    actor::actor,
     feed::{Feed, feed},
     page, status,
     watch::{Kind, follow},
@@ -93,10 +94,11 @@ impl v1::node_service_server::NodeService for Nodes {
         &self,
         request: Request<v1::CordonRequest>,
     ) -> Result<Response<v1::CordonResponse>, Status> {
-        let v1::CordonRequest { name, reason, by } = request.into_inner();
+        let actor = actor(&request, &request.get_ref().by);
+        let v1::CordonRequest { name, reason, .. } = request.into_inner();
         let node = node_name("name", &name)?;
         let view = self
-            .ask_node(FleetRequest::Cordon { node, by, reason })
+            .ask_node(actor, FleetRequest::Cordon { node, reason })
             .await?;
         Ok(Response::new(v1::CordonResponse { node: Some(view) }))
     }
@@ -105,8 +107,11 @@ impl v1::node_service_server::NodeService for Nodes {
         &self,
         request: Request<v1::UncordonRequest>,
     ) -> Result<Response<v1::UncordonResponse>, Status> {
+        let actor = actor(&request, "");
         let node = node_name("name", &request.into_inner().name)?;
-        let view = self.ask_node(FleetRequest::Uncordon { node }).await?;
+        let view = self
+            .ask_node(actor, FleetRequest::Uncordon { node })
+            .await?;
         Ok(Response::new(v1::UncordonResponse { node: Some(view) }))
     }
 
@@ -114,11 +119,12 @@ impl v1::node_service_server::NodeService for Nodes {
         &self,
         request: Request<v1::DeleteNodeRequest>,
     ) -> Result<Response<v1::DeleteNodeResponse>, Status> {
+        let actor = actor(&request, "");
         let node = node_name("name", &request.into_inner().name)?;
         let answer = self
             .0
             .handle
-            .request(FleetRequest::DeleteNode { node })
+            .request(actor, FleetRequest::DeleteNode { node })
             .await
             .map_err(status::no_answer)?;
         status::done(answer)?;
@@ -127,11 +133,11 @@ impl v1::node_service_server::NodeService for Nodes {
 }
 
 impl Nodes {
-    async fn ask_node(&self, request: FleetRequest) -> Result<v1::Node, Status> {
+    async fn ask_node(&self, actor: Actor, request: FleetRequest) -> Result<v1::Node, Status> {
         let answer = self
             .0
             .handle
-            .request(request)
+            .request(actor, request)
             .await
             .map_err(status::no_answer)?;
         Ok(wire::node(&*status::node(answer)?))

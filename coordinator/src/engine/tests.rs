@@ -86,6 +86,8 @@ fn guarded() -> (GuardedStore, Guard) {
     )
 }
 
+const ROOT: Actor = Actor::Local { uid: 0 };
+
 fn submit(name: &str) -> Request {
     let document = JobDocument {
         api_version: API_VERSION.into(),
@@ -131,7 +133,7 @@ async fn a_coordinator_that_was_deposed_commits_and_answers_nothing() {
                 guard.leave.send(true).unwrap();
             }
         });
-        let asked = started.handle.request(submit("one"));
+        let asked = started.handle.request(ROOT, submit("one"));
         let (refused, _) = tokio::join!(asked, other_takes_over);
         let ended = tokio::task::spawn_blocking(|| started.thread.join().unwrap());
         let ended = ended.await.unwrap().unwrap_err();
@@ -151,7 +153,7 @@ async fn nobody_hears_of_a_decision_before_it_is_stored() {
         shutdown.clone(),
     )
     .unwrap();
-    let mut answer = Box::pin(started.handle.request(submit("one")));
+    let mut answer = Box::pin(started.handle.request(ROOT, submit("one")));
     assert!(
         tokio::time::timeout(Duration::from_millis(1), &mut answer)
             .await
@@ -214,7 +216,7 @@ async fn a_burst_is_one_decision_and_one_commit_up_to_a_request() {
         shutdown.clone(),
     )
     .unwrap();
-    let mut first = Box::pin(started.handle.request(submit("one")));
+    let mut first = Box::pin(started.handle.request(ROOT, submit("one")));
     assert!(
         tokio::time::timeout(Duration::from_millis(1), &mut first)
             .await
@@ -232,7 +234,7 @@ async fn a_burst_is_one_decision_and_one_commit_up_to_a_request() {
                 .is_err()
         );
     }
-    let mut second = Box::pin(started.handle.request(submit("two")));
+    let mut second = Box::pin(started.handle.request(ROOT, submit("two")));
     assert!(
         tokio::time::timeout(Duration::from_millis(1), &mut second)
             .await
@@ -285,13 +287,13 @@ async fn a_commit_that_fails_ends_the_engine_and_is_answered_to_nobody() {
     )
     .unwrap();
     guard.leave.send(false).unwrap();
-    let answer = started.handle.request(submit("one")).await;
+    let answer = started.handle.request(ROOT, submit("one")).await;
     assert_eq!(answer, Err(crate::handle::NoAnswer::Ended));
     let error = started.thread.join().unwrap().unwrap_err();
     assert_eq!(error.to_string(), "write to store file /state/muster.redb");
     assert_eq!(started.handle.jobs().borrow().after(None).count(), 0);
     assert_eq!(
-        started.handle.request(submit("two")).await,
+        started.handle.request(ROOT, submit("two")).await,
         Err(crate::handle::NoAnswer::Ended)
     );
 }
@@ -353,7 +355,7 @@ async fn every_turn_that_did_something_is_counted() {
         shutdown.clone(),
     )
     .unwrap();
-    started.handle.request(submit("one")).await.unwrap();
+    started.handle.request(ROOT, submit("one")).await.unwrap();
     let stats = loop {
         let stats = started.turns.recv().await.unwrap();
         assert!(!stats.is_idle(), "{stats:?}");

@@ -77,6 +77,7 @@ fn event(sequence: u64) -> Event {
         job: None,
         node: Some("a".into()),
         generation: None,
+        actor: None,
     }
 }
 

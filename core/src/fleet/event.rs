@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    fleet::actor::Actor,
     id::{Generation, JobName, JobUid, NodeName},
     time::Timestamp,
 };
@@ -20,6 +21,9 @@ pub struct Event {
     pub job: Option<(JobUid, JobName)>,
     pub node: Option<NodeName>,
     pub generation: Option<Generation>,
+    /// Whose request caused it. `None`: no request did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor: Option<Actor>,
 }
 
 impl Event {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
-    fleet::{job::JobRecord, node_record::NodeRecord},
+    fleet::{actor::Actor, job::JobRecord, node_record::NodeRecord},
     id::{JobName, JobUid, NodeEpoch, NodeName, SessionId, Term},
     node_report::{NodeReport, labels::Labels},
     protocol::Speaks,
@@ -47,6 +47,7 @@ pub enum Input {
     /// A user's request. It is answered exactly once, with [`Effect::Answer`].
     Request {
         id: RequestId,
+        actor: Actor,
         request: Request,
     },
     /// Time passed. The shell sends one at least every [`Policy::tick`], and also at the moment
@@ -95,7 +96,8 @@ pub struct RequestId(pub u64);
     reason = "requests are few and short-lived"
 )]
 pub enum Request {
-    /// `uid` is a fresh UUID from the shell. It is not used if the job exists already.
+    /// `uid` is a fresh UUID from the shell. It is not used if the job exists already. A
+    /// `request_id` names one submission within the job's namespace.
     Submit {
         name: JobName,
         spec: JobSpec,
@@ -115,7 +117,6 @@ pub enum Request {
     },
     Cordon {
         node: NodeName,
-        by: String,
         reason: String,
     },
     Uncordon {

@@ -3,6 +3,7 @@
 
 use crate::{
     fleet::{
+        actor::Actor,
         budget::MUSTER,
         cordon,
         desired::{TOMBSTONES_MAX, Tombstone},
@@ -25,7 +26,12 @@ use crate::{
 const CORDON_TEXT_MAX: usize = 512;
 
 impl Fleet {
-    pub(crate) fn request(&mut self, request: Request, scratch: &mut Scratch) -> Reply {
+    pub(crate) fn request(
+        &mut self,
+        actor: &Actor,
+        request: Request,
+        scratch: &mut Scratch,
+    ) -> Reply {
         let reply = match request {
             Request::Submit {
                 name,
@@ -37,7 +43,7 @@ impl Fleet {
             Request::Scale { name, nodes } => self.scale(&name, nodes, scratch),
             Request::Cancel { name } => self.cancel(&name, scratch),
             Request::Delete { name } => self.delete(&name, scratch),
-            Request::Cordon { node, by, reason } => self.cordon(&node, by, reason, scratch),
+            Request::Cordon { node, reason } => self.cordon(&node, actor, reason, scratch),
             Request::Uncordon { node } => self.uncordon(&node, scratch),
             Request::DeleteNode { node } => self.delete_node(&node, scratch),
         };
@@ -107,6 +113,7 @@ impl Fleet {
         let by_request = self.jobs.values().find(|job| {
             !request_id.is_empty()
                 && job.request_id == request_id
+                && job.name.namespace == name.namespace
                 && !planted::on(Mistake::RequestIdIgnored)
         });
         let Some(job) =
@@ -272,11 +279,12 @@ impl Fleet {
     fn cordon(
         &mut self,
         name: &NodeName,
-        by: String,
+        actor: &Actor,
         reason: String,
         scratch: &mut Scratch,
     ) -> Result<Reply, Refusal> {
         let now = scratch.now;
+        let by = actor.to_string();
         for (field, text) in [("reason", &reason), ("by", &by)] {
             if text.len() > CORDON_TEXT_MAX {
                 let message = format!(
@@ -292,8 +300,12 @@ impl Fleet {
         if self.nodes.get(name).is_none() {
             return Err(Refusal::NoSuchNode(name.clone()));
         }
-        let by = if by.is_empty() || by == MUSTER {
-            "unknown user".to_owned()
+        // Muster's own cordons are counted by this name: a client must not claim it.
+        let by = if by == MUSTER {
+            Actor::Unknown {
+                claimed: String::new(),
+            }
+            .to_string()
         } else {
             by
         };

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     fleet::{
+        actor::Actor,
         event::Event,
         input::RequestId,
         job::JobRecord,
@@ -37,6 +38,8 @@ pub(crate) struct Scratch {
     /// A node has just become Lost.
     pub lost: bool,
     pub answer: Option<(RequestId, Reply)>,
+    /// Whose request is being applied: the events told meanwhile are caused by it.
+    pub actor: Option<Actor>,
 }
 
 /// The answer to a request. It is completed when the turn is settled.
@@ -62,6 +65,7 @@ impl Scratch {
             wake_at: None,
             lost: false,
             answer: None,
+            actor: None,
         }
     }
 
@@ -88,6 +92,7 @@ impl Scratch {
             job: None,
             node: None,
             generation: None,
+            actor: self.actor.clone(),
         });
         self.events.last_mut().expect("just pushed")
     }

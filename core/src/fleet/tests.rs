@@ -51,6 +51,8 @@ struct Bench {
     term: u64,
     next: u64,
     events: Vec<Event>,
+    /// Who asks.
+    actor: Actor,
 }
 
 fn document(min: i64, replicas: i64, max: i64) -> SpecDocument {
@@ -77,6 +79,7 @@ impl Bench {
             term: 1,
             next: 0,
             events: Vec::new(),
+            actor: Actor::Local { uid: 0 },
         };
         nodes.iter().for_each(|node| bench.connect(node));
         bench
@@ -220,7 +223,8 @@ impl Bench {
     fn request(&mut self, request: Request) -> Answer {
         self.next += 1;
         let id = RequestId(self.next);
-        let effects = self.input(Input::Request { id, request });
+        let actor = self.actor.clone();
+        let effects = self.input(Input::Request { id, actor, request });
         self.obey();
         let answer = effects.into_iter().find_map(|effect| match effect {
             Effect::Answer { id: to, answer } if to == id => Some(answer),

@@ -161,8 +161,10 @@ impl Fleet {
             Input::Objects(news) => self
                 .objects
                 .read(news, &mut self.nodes, &self.jobs, scratch),
-            Input::Request { id, request } => {
-                let reply = self.request(request, scratch);
+            Input::Request { id, actor, request } => {
+                scratch.actor = Some(actor.clone());
+                let reply = self.request(&actor, request, scratch);
+                scratch.actor = None;
                 scratch.answer = Some((id, reply));
             }
             Input::Tick => {}

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use muster_core::{
-    fleet::{Answer, Input, Refusal, Request, RequestId},
+    fleet::{Actor, Answer, Input, Refusal, Request, RequestId},
     id::{JobName, JobUid},
     spec::{
         API_VERSION, EnvVar, JobDocument, JobSpec, KIND, Metadata, RestartPolicyDocument,
@@ -227,7 +227,8 @@ impl World {
         }
         note!(self, "a user asks: {}", short(&request));
         if let Some(seat) = self.some_seat() {
-            self.decide(seat, Input::Request { id, request }, None);
+            let actor = Actor::Local { uid: 1000 };
+            self.decide(seat, Input::Request { id, actor, request }, None);
         }
     }
 
@@ -370,7 +371,6 @@ impl World {
             8 => self.asks(
                 Request::Cordon {
                     node,
-                    by: "alice".into(),
                     reason: "fan".into(),
                 },
                 None,

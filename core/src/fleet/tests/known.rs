@@ -85,7 +85,6 @@ fn who_is_gone_for_long_is_forgotten_unless_something_of_it_may_run() {
     assert_eq!(bench.members("solo"), ["a"]);
     bench.request(Request::Cordon {
         node: "c".into(),
-        by: "ann".into(),
         reason: "fan".into(),
     });
     for node in ["a", "b", "c"] {

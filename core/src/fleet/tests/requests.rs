@@ -16,29 +16,92 @@ fn submitting_twice_makes_one_job() {
     assert_eq!(bench.fleet.jobs.len(), 1);
 }
 
+/// Submits with the request id `r1`.
+fn submit_as_r1(bench: &mut Bench, namespace: &str, name: &str, uid: &str) -> Answer {
+    let metadata = Metadata {
+        name: name.into(),
+        namespace: Some(namespace.into()),
+    };
+    let document = JobDocument {
+        api_version: API_VERSION.into(),
+        kind: KIND.into(),
+        metadata,
+        spec: document(1, 1, 1),
+    };
+    let (name, spec) = document.check().unwrap();
+    bench.request(Request::Submit {
+        name,
+        spec,
+        uid: uid.into(),
+        request_id: "r1".into(),
+        validate_only: false,
+    })
+}
+
+#[test]
+fn one_request_id_in_two_namespaces_is_two_submissions() {
+    let mut bench = Bench::new(&["a", "b"]);
+    for (namespace, uid) in [("red", "u1"), ("blue", "u2")] {
+        let first = submit_as_r1(&mut bench, namespace, "digits", uid);
+        assert!(
+            matches!(&first, Answer::Job { job, existed: false } if job.record.uid == uid.into()),
+            "{first:?}"
+        );
+        let again = submit_as_r1(&mut bench, namespace, "digits", "u3");
+        assert!(
+            matches!(&again, Answer::Job { job, existed: true } if job.record.uid == uid.into()),
+            "{again:?}"
+        );
+    }
+    assert_eq!(bench.fleet.jobs.len(), 2);
+}
+
+#[test]
+fn a_cordon_and_the_events_of_a_request_name_who_asked() {
+    let mut bench = Bench::new(&["a"]);
+    let unknown = |claimed: &str| Actor::Unknown {
+        claimed: claimed.into(),
+    };
+    for (actor, by) in [
+        (Actor::Local { uid: 0 }, "root"),
+        (Actor::Local { uid: 1000 }, "user 1000"),
+        (unknown("ann"), "ann"),
+        (unknown(""), "unknown user"),
+        (unknown(MUSTER), "unknown user"),
+    ] {
+        bench.actor = actor.clone();
+        bench.request(Request::Cordon {
+            node: "a".into(),
+            reason: "fan".into(),
+        });
+        let view = bench.fleet.node_view(&"a".into()).unwrap();
+        assert_eq!(view.record.cordon.unwrap().by, by);
+        let event = bench.events.last().unwrap();
+        assert_eq!(
+            (event.reason.as_str(), &event.actor),
+            ("NodeCordoned", &Some(actor))
+        );
+    }
+    bench.actor = unknown(&"x".repeat(600));
+    let refused = bench.request(Request::Cordon {
+        node: "a".into(),
+        reason: "fan".into(),
+    });
+    assert!(
+        matches!(&refused, Answer::Refused(Refusal::Invalid { field, .. }) if field == "by"),
+        "{refused:?}"
+    );
+    bench.cut("a");
+    bench.pass(10 * SECOND);
+    let lost = bench.events.last().unwrap();
+    assert_eq!((lost.reason.as_str(), &lost.actor), ("NodeLost", &None));
+}
+
 #[test]
 fn one_request_id_is_one_submission_whatever_its_name() {
     let mut bench = Bench::new(&["a"]);
-    let submit = |bench: &mut Bench, name: &str, uid: &str| {
-        let metadata = Metadata {
-            name: name.into(),
-            namespace: None,
-        };
-        let document = JobDocument {
-            api_version: API_VERSION.into(),
-            kind: KIND.into(),
-            metadata,
-            spec: document(1, 1, 1),
-        };
-        let (name, spec) = document.check().unwrap();
-        bench.request(Request::Submit {
-            name,
-            spec,
-            uid: uid.into(),
-            request_id: "r1".into(),
-            validate_only: false,
-        })
-    };
+    let submit =
+        |bench: &mut Bench, name: &str, uid: &str| submit_as_r1(bench, "default", name, uid);
     submit(&mut bench, "digits", "u1");
     let again = submit(&mut bench, "digits", "u2");
     assert!(matches!(again, Answer::Job { existed: true, .. }));
@@ -146,7 +209,6 @@ fn a_cordoned_node_gets_no_new_work_and_loses_none() {
     bench.submit("one", document(1, 1, 1));
     bench.request(Request::Cordon {
         node: "a".into(),
-        by: "alice".into(),
         reason: "fan".into(),
     });
     bench.pass(SECOND);

@@ -273,6 +273,7 @@ fn an_event_says_whom_it_is_about() {
         )),
         node: Some(NodeName::from("node-2")),
         generation: Some(Generation(3)),
+        actor: None,
     };
     let shown = event(&about);
     assert_eq!(

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use muster_cli::jobfile;
 use muster_core::{
-    fleet::{Cordon, Event, NodeRecord, job::JobRecord},
+    fleet::{Actor, Cordon, Event, NodeRecord, job::JobRecord},
     id::JobUid,
     spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
     time::Timestamp,
@@ -138,6 +138,7 @@ pub(super) fn record_seeds() -> Vec<Vec<u8>> {
         job: Some((job.uid.clone(), name)),
         node: Some("node-1".into()),
         generation: None,
+        actor: Some(Actor::Local { uid: 0 }),
     };
     let cordon = Cordon {
         by: "ada".into(),

@@ -1,0 +1,28 @@
+//! Who asks.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Who made a request, as far as the coordinator could find out. It decides nothing yet; events and
+/// cordons name it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Actor {
+    /// A user of the coordinator's machine, as the kernel says.
+    Local { uid: u32 },
+    /// Nobody can tell who it is. The name is what the client says, and proves nothing; it may be
+    /// empty.
+    Unknown { claimed: String },
+}
+
+impl fmt::Display for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Actor::Local { uid: 0 } => f.write_str("root"),
+            Actor::Local { uid } => write!(f, "user {uid}"),
+            Actor::Unknown { claimed } if claimed.is_empty() => f.write_str("unknown user"),
+            Actor::Unknown { claimed } => f.write_str(claimed),
+        }
+    }
+}

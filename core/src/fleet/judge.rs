@@ -159,7 +159,7 @@ impl JobTurn<'_> {
             .clone()
             .expect("only a current generation is judged");
         let steps = generation::steps(self.nodes, self.uid, &generation);
-        let advanced = steps.last > self.job.last_step;
+        let advanced = steps.last > self.job.furthest_step.max(self.job.last_step);
         let in_vain = if advanced { 0 } else { self.job.in_vain };
         let Some(mut verdict) =
             blame::judge(evidence, generation.members.len(), in_vain >= IN_VAIN_MAX)

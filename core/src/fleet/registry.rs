@@ -327,7 +327,7 @@ impl Registry {
         node.session = None;
         node.published = None;
         match excused {
-            true => node.liveness = Liveness::Unknown,
+            true => node.doubt(Liveness::Unknown, now),
             false => node.doubt(Liveness::Suspect, now),
         }
         self.file(&name, now);
@@ -414,14 +414,15 @@ impl Registry {
 
     /// The coordinator stood still so long that agents may have given it up. Nodes must be heard
     /// anew.
-    pub(crate) fn unhear(&mut self) {
+    pub(crate) fn unhear(&mut self, now: Timestamp) {
         self.quiet_until = Timestamp(0);
         for (name, node) in self
             .nodes
             .iter_mut()
             .filter(|(_, node)| node.liveness != Liveness::Lost)
         {
-            (node.liveness, node.due) = (Liveness::Unknown, None);
+            node.doubt(Liveness::Unknown, now);
+            node.due = None;
             self.unknown.insert(name.clone());
         }
         self.due.clear();

@@ -89,7 +89,7 @@ fn compare(
             verdict,
         }))
     };
-    let advanced = incident.last_step_before > before.last_step;
+    let advanced = incident.last_step_before > before.furthest_step.max(before.last_step);
     let in_vain = !advanced && before.in_vain >= IN_VAIN;
     let pays = incident.charged == Charged::Job;
     let first = world.truth.deeds.get(&run).and_then(|deeds| deeds.first());

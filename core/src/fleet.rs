@@ -6,7 +6,7 @@
 //! with it: nobody has heard of a decision that is not stored.
 //!
 //! The table goes from plain values up to the turn. A test checks that no two files need each
-//! other, not even through other files.
+//! other by their imports, not even through other files.
 //!
 //! | file | owns |
 //! |---|---|
@@ -53,7 +53,7 @@
 //! | `namesake`, `rollback`, `objects`, `forget` | second machines, old stores, Node objects, gone nodes |
 //! | `requests` | what users ask for |
 //! | `admission` | which jobs may take room, and in which order |
-//! | `settle` | which jobs have news, and the steps of one job
+//! | `settle` | which jobs have news, and the steps of one job |
 //! | `finish` | what was touched becomes changes and effects |
 
 pub mod account;

@@ -86,16 +86,16 @@ pub(crate) enum Evidence {
     },
 }
 
-/// A silence explains a failure elsewhere that was seen up to this long before it. One network cut
+/// A silence may have caused a failure that was reported up to this long before it. One network cut
 /// causes both, and chance decides which of two connections notices it first.
 const SAME_CUT: Duration = Duration::from_millis(250);
 
-/// A node may have sent a sign of life before a failure, and it may arrive this long after it.
+/// A heartbeat that arrives up to this long after a failure may have been sent before it.
 pub(crate) const UNDER_WAY: Duration = Duration::from_millis(250);
 
-/// Whether this evidence names its culprit, whatever else of the same burst is still to come. A
-/// rank that was killed from outside is no victim of its own world, and all failures that follow
-/// are its victims. A silence may have begun before the kill, so it leaves the question open.
+/// Whether later reports of the same burst cannot change the culprit. That is so if a rank was
+/// killed from outside and everything else is its victim. A silence may have begun before the kill,
+/// so it leaves the question open.
 pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
     let killed = |e: &Evidence| {
         matches!(

@@ -130,9 +130,8 @@ pub(crate) fn victims(
         .collect()
 }
 
-/// Whether a member that was not heard yet may have caused the known failures. Such a member has no
-/// evidence of its own, and was not heard since `fell`. Its next heartbeat says that it is there.
-/// If none comes, it is silent.
+/// Whether some member without evidence of its own has sent nothing since `fell`. It may be the
+/// cause, so its next heartbeat is awaited. If none comes, its silence is evidence.
 pub(crate) fn may_have_a_culprit(
     nodes: &Registry,
     generation: &GenerationRecord,
@@ -179,8 +178,8 @@ fn exits(node: &NodeName, run: &RunReport, expected: u32, found: &mut Vec<Eviden
             .filter(|rank| rank.exit.is_some_and(|exit| !exit.is_success()));
         failed.filter(|rank| !vanished || rank.first_error.is_some())
     };
-    // To the agent's clock all times before a reboot are equal. Of equal times, a killed rank was
-    // not the first.
+    // An agent's clock may give the same time to everything before a reboot. Of equal times, a killed
+    // rank is taken not to be the first.
     let killed = |rank: &RankReport| {
         rank.exit
             .map(|exit| exit.class(rank.first_error.as_deref()))

@@ -263,9 +263,9 @@ impl Fleet {
         }
     }
 
-    /// What a node says of the launchers it was asked for. Everything is kept, because the
-    /// coordinator may withdraw a wish and repeat it without the node noticing, and a node says
-    /// nothing twice.
+    /// What a node says of the launchers it was asked for. Answers to
+    /// withdrawn wishes are kept, too: if a wish is withdrawn and repeated before the node sees it,
+    /// the node does not answer again.
     pub(crate) fn spares(
         &mut self,
         session: SessionId,

@@ -31,7 +31,7 @@ use crate::{
 /// ends them: their own exit barrier would wait 300 s for a node that is gone.
 const EXIT_BARRIER: Duration = Duration::from_secs(5);
 
-/// How soon to look again whether all members have been heard since.
+/// How soon to look again whether all members have been heard since the first failure.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl JobTurn<'_> {

@@ -66,8 +66,8 @@ impl Fleet {
         let uptime = hello
             .uptime
             .filter(|_| !planted::on(Mistake::NamesakeTakenIn))?;
-        // A node's message may have waited this long before the coordinator noted it. A coordinator
-        // that stands still for longer knows about it.
+        // `heard` may be late by this much: a message may have waited. A longer stall is noticed
+        // (`presence`), and then `spoke` stays as it was.
         let waited = self.nodes.heartbeat(&self.policy) * self.policy.suspect_missed;
         let (job, number, heard) = node
             .jobs

@@ -107,8 +107,8 @@ impl Fleet {
                 current.number, job.name
             ))
         };
-        // A job is deleted only when all its members are dead or an operator has deleted their
-        // nodes. A node that an operator deleted is not known any more.
+        // A node may rightly hold workers of an unknown job in one case: an operator deleted the
+        // node, and then the job. The tombstone tells that case.
         let is_deleted = |job: &JobUid| {
             self.tombstones
                 .iter()
@@ -177,9 +177,9 @@ impl Fleet {
 
     /// Raises the job's numbers to what a node has obeyed, so that numbers seen by nodes are not
     /// given out again. It is called if the node is not ahead of the store, or if an operator has
-    /// accepted the store. If a halted node still holds a job up, that job waits: the halted node
-    /// speaks again to the coordinator that accepts the store, and if an operator deletes it, that
-    /// ends the generation.
+    /// accepted the store. A job that a halted node holds up is skipped. It goes on when that
+    /// node connects to a coordinator that accepts the store, or when an operator deletes the node,
+    /// which breaks the generation.
     pub(crate) fn accept_numbers(&mut self, hello: &Hello, scratch: &mut Scratch) {
         let now = scratch.now;
         for (uid, generation) in hello.newest() {

@@ -113,8 +113,8 @@ impl JobTurn<'_> {
         self.live.has_all_it_wants = self.has_all_it_wants();
     }
 
-    /// Whether the job would stay as it is if a node came, became free or became healthy. Only news
-    /// of its own nodes matters then.
+    /// Whether more room would change nothing for this job. News of other nodes does not settle it
+    /// then.
     fn has_all_it_wants(&self) -> bool {
         let job = &*self.job;
         let Some(generation) = job.current.as_ref().filter(|_| job.ending.is_none()) else {
@@ -127,8 +127,8 @@ impl JobTurn<'_> {
         !waits && (full || !generation.started)
     }
 
-    /// While a generation trains without doubt, its training time counts against the nodes that the
-    /// job was moved away from.
+    /// The longer a generation trains undoubted, the more this accuses the nodes on which the job
+    /// failed before.
     fn compare_training(&mut self) {
         let current = self.job.current.as_ref();
         let training = current.filter(|g| g.started && self.live.doubted.is_none());
@@ -137,7 +137,7 @@ impl JobTurn<'_> {
         }
     }
 
-    /// Ends the job when none of its members is left that runs and can be asked.
+    /// Ends the job once every member is proven dead or cannot be reached.
     fn close(&mut self) {
         let job = &*self.job;
         let Some(ending) = job.ending.clone().filter(|_| !job.phase.is_over()) else {

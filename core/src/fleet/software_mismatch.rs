@@ -6,9 +6,8 @@
 //! what its members had, and placement uses that. Each refused generation adds knowledge, until the
 //! nodes of one go together or there are too few. The knowledge is forgotten when a node's agent
 //! starts anew, when a user scales the job, or when the node turns out to match a generation that
-//! starts. A job that waits for nodes also forgets it after a while, because it may as well look
-//! again. A job that trains is not disturbed for that. A job that does not refuse a mixture starts
-//! with a warning.
+//! starts. While a job waits for nodes, what it remembers expires after five minutes. While it
+//! trains, it does not. A job that does not refuse a mixture starts with a warning.
 
 use std::{collections::BTreeMap, time::Duration};
 

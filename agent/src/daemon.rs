@@ -4,6 +4,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
+use muster_core::node_report::NodeReport;
 use muster_runtime::{
     shutdown::Signals,
     tasks::{Essential, Ordinary, Tasks},
@@ -39,7 +40,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let shutdown = CancellationToken::new();
     let mut tasks = Tasks::new(shutdown.clone());
     let config = Arc::new(config);
-    let facts = Facts::gather(&config);
+    let facts = facts(&config);
     let disk = StateDisk::start(&config.state_dir, runs.clone(), facts.clone())
         .context("start a thread for the state directory")?;
     let (supervisor, handle) = Supervisor::new(
@@ -74,6 +75,18 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     info!("ended; runners and workers go on");
     Ok(())
+}
+
+/// Starts to look at the node as the flags say.
+pub fn facts(config: &Config) -> Facts {
+    let fixed = NodeReport {
+        address: config.address.to_string(),
+        agent_version: version().to_owned(),
+        labels: config.labels.clone(),
+        slots: config.slots,
+        ..NodeReport::default()
+    };
+    Facts::gather(fixed, &config.probes, &config.state_dir)
 }
 
 async fn say_ready(file: std::path::PathBuf, node: String, mut handle: Handle) {

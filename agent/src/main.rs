@@ -6,7 +6,6 @@ use clap::Parser;
 use muster_agent::{
     config::{Config, Flags},
     daemon,
-    probe::Facts,
 };
 use muster_rpc::peer;
 use muster_runtime::telemetry;
@@ -58,7 +57,7 @@ fn main() -> ExitCode {
 
 /// Prints what the node would tell the coordinator, for people and for fixtures.
 async fn say_report(config: &Config) -> ExitCode {
-    let mut facts = Facts::gather(config);
+    let mut facts = daemon::facts(config);
     facts.first_look().await;
     let report =
         serde_json::to_string_pretty(&facts.report()).expect("plain values have a JSON form");

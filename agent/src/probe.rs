@@ -6,6 +6,8 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | `settings` | how to look at the node |
+//! | `sense` | what the looking threads say: looks, events, readings |
 //! | `senses` | the thread that hears the others and publishes |
 //! | `glance` | when to glance between two looks |
 //! | `nvml` | GPUs: the only place that calls libnvidia-ml |
@@ -20,20 +22,18 @@
 //! | `roots` | the directory that is read as `/` |
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, atomic::AtomicBool, mpsc},
     time::Duration,
 };
 
 use muster_core::{
-    health::{Reading, Subject, Table, Value},
-    node_report::{Gpu, NodeReport},
+    health::{Reading, Subject, Value},
+    node_report::NodeReport,
     usage::Usage,
 };
-use muster_runtime::{clock::Clock, version::version};
+use muster_runtime::clock::Clock;
 use tokio::sync::watch;
-
-use crate::config::Config;
 
 mod awaited;
 mod glance;
@@ -47,163 +47,26 @@ mod nvml;
 mod pci;
 mod ports;
 mod roots;
+mod sense;
 mod senses;
+mod settings;
 mod topology;
 mod usage;
 
 pub use awaited::Peer;
 pub use held::{HeldRank, HeldRun};
 use roots::Roots;
-use senses::{Sense, Senses};
+use sense::Sense;
+use senses::Senses;
+pub use settings::{Pace, Probes, Share};
 pub(crate) use usage::memory;
 
 /// How long the first look may take. Initialising a driver with eight GPUs in non-persistent mode
 /// takes seconds.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
-/// The time between glances. A change must be known within a second; the other half is for the
-/// look, and for a machine that is busy.
-const GLANCE: Duration = Duration::from_millis(500);
 /// How many looks and events may wait to be judged, which takes microseconds each. A storm of XIDs
 /// fills the queue for a moment, and the dropped events of a storm say nothing new.
 const SENSES_MAX: usize = 256;
-
-/// How to look at the node, checked.
-#[derive(Clone, Debug)]
-pub struct Probes {
-    /// The directory below which sysfs, procfs and devices are looked for.
-    pub sysroot: PathBuf,
-    /// The file of libnvidia-ml. The loader finds it if none is given.
-    pub nvml: Option<PathBuf>,
-    pub gpus: Share,
-    /// How many GPUs there should be, if a person has said so.
-    pub expected_gpus: Option<u32>,
-    pub table: Table,
-    pub pace: Pace,
-    /// Whether to keep what must outlive the agent in its state directory.
-    pub remembers: bool,
-    /// Interfaces and peers without which the node takes no work.
-    pub wait_interfaces: Vec<String>,
-    pub wait_peers: Vec<Peer>,
-    /// This file exists once the machine is about to be taken away.
-    pub notice_file: Option<PathBuf>,
-}
-
-impl Default for Probes {
-    fn default() -> Self {
-        Self {
-            sysroot: "/".into(),
-            nvml: None,
-            gpus: Share::All,
-            expected_gpus: None,
-            table: Table::standard(),
-            pace: Pace::default(),
-            remembers: true,
-            wait_interfaces: Vec::new(),
-            wait_peers: Vec::new(),
-            notice_file: None,
-        }
-    }
-}
-
-/// How often the probes look. Events and the kernel log are heard at once, independently of this.
-#[derive(Clone, Copy, Debug)]
-pub struct Pace {
-    /// Compares handles, the driver's verdict, and the states of links, ports and interfaces with
-    /// the last look.
-    pub glance: Duration,
-    /// Handles, the driver's verdict, remap flags, throttling, links, ports.
-    pub fast: Duration,
-    /// Counters.
-    pub counters: Duration,
-    /// Inventory.
-    pub slow: Duration,
-    /// How much of the machine is in use.
-    pub usage: Duration,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self::every(Duration::from_secs(5))
-    }
-}
-
-impl Pace {
-    /// Derives all periods from the period of the fast looks.
-    pub fn every(fast: Duration) -> Self {
-        Self {
-            glance: GLANCE.min(fast),
-            fast,
-            counters: fast * 3,
-            slow: fast * 12,
-            usage: fast * 2,
-        }
-    }
-
-    /// NVML counts as hung after three missed looks, as in NVSentinel.
-    fn hung(self) -> Duration {
-        self.fast * 3
-    }
-}
-
-/// Which GPUs of the machine belong to this node. Several agents may share a machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Share {
-    All,
-    /// The `number`-th (from 1) of `of` equal parts, in the order of the GPUs' index.
-    Part {
-        number: u32,
-        of: u32,
-    },
-    /// By UUID or index.
-    Listed(Vec<String>),
-}
-
-impl Share {
-    fn of(&self, gpus: &[Gpu]) -> Vec<Gpu> {
-        let all = gpus.len();
-        let part = |number: u32, of: u32| all * number as usize / of.max(1) as usize;
-        match self {
-            Share::All => gpus.to_vec(),
-            Share::Part { number, of } => gpus[part(number - 1, *of)..part(*number, *of)].to_vec(),
-            Share::Listed(wanted) => {
-                let is_wanted = |gpu: &&Gpu| {
-                    wanted
-                        .iter()
-                        .any(|word| *word == gpu.uuid || *word == gpu.index.to_string())
-                };
-                gpus.iter().filter(is_wanted).cloned().collect()
-            }
-        }
-    }
-}
-
-impl std::str::FromStr for Share {
-    type Err = String;
-
-    /// `all`, `none`, `2/3`, or UUIDs and indices separated by commas.
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "all" => return Ok(Share::All),
-            "none" => return Ok(Share::Listed(Vec::new())),
-            _ => {}
-        }
-        if let Some((number, of)) = text.split_once('/') {
-            return match (number.parse(), of.parse()) {
-                (Ok(number), Ok(of)) if (1..=of).contains(&number) => {
-                    Ok(Share::Part { number, of })
-                }
-                _ => Err(format!("{text:?} is no part like 2/3")),
-            };
-        }
-        let words: Vec<String> = text.split(',').map(|word| word.trim().to_owned()).collect();
-        if words.iter().any(String::is_empty) {
-            return Err(format!(
-                "{text:?} is none of all, none, N/M, and a list of UUIDs or indices"
-            ));
-        }
-        Ok(Share::Listed(words))
-    }
-}
 
 /// Everything this node reports about itself.
 #[derive(Clone, Debug)]
@@ -218,24 +81,12 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Reads the fixed facts and starts to watch the others.
-    pub fn gather(config: &Config) -> Self {
-        let fixed = NodeReport {
-            address: config.address.to_string(),
-            agent_version: version().to_owned(),
-            labels: config.labels.clone(),
-            slots: config.slots,
-            ..NodeReport::default()
-        };
+    /// Starts to watch the node. `fixed` is what is known without looking, such as its address and
+    /// its labels.
+    pub fn gather(fixed: NodeReport, probes: &Probes, state_dir: &Path) -> Self {
         let runs = watch::Sender::default();
         let (usage, used) = watch::channel(None);
-        let (reports, senses) = watch(
-            &config.probes,
-            &config.state_dir,
-            fixed.clone(),
-            runs.subscribe(),
-            usage,
-        );
+        let (reports, senses) = watch(probes, state_dir, fixed.clone(), runs.subscribe(), usage);
         Self {
             fixed,
             reports,
@@ -395,39 +246,4 @@ fn watch(
         over,
     });
     (reports, out)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gpus_are_shared_out_without_overlap() {
-        let gpus: Vec<Gpu> = (0..8)
-            .map(|index| Gpu {
-                uuid: format!("GPU-{index}"),
-                index,
-                ..Gpu::default()
-            })
-            .collect();
-        let given = |text: &str| {
-            text.parse::<Share>()
-                .unwrap()
-                .of(&gpus)
-                .into_iter()
-                .map(|gpu| gpu.index)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            [given("1/3"), given("2/3"), given("3/3")].concat(),
-            (0..8).collect::<Vec<_>>()
-        );
-        assert_eq!(given("1/3").len(), 2);
-        assert_eq!(given("all").len(), 8);
-        assert_eq!(given("none"), [0; 0]);
-        assert_eq!(given("3,GPU-5"), [3, 5]);
-        for wrong in ["0/3", "4/3", "x/y", "", "1,,2"] {
-            assert!(wrong.parse::<Share>().is_err(), "{wrong:?}");
-        }
-    }
 }

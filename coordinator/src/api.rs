@@ -4,6 +4,8 @@
 //! | file | owns |
 //! |---|---|
 //! | `jobs`, `nodes`, `events` | what users call |
+//! | `context` | what every service needs |
+//! | `job` | one job in requests and answers |
 //! | `wait`, `explain`, `logs` | the larger calls of the job service |
 //! | `agents`, `connections` | the agents' sessions, and log reads through them |
 //! | `usages` | the last usage of each node |
@@ -24,18 +26,17 @@ use muster_runtime::tasks::Scope;
 use tonic::service::{Routes, RoutesBuilder};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-use crate::{
-    api::{connections::Connections, usages::Usages},
-    handle::Handle,
-};
+use crate::{api::context::Context, handle::Handle};
 
 mod actor;
 mod agents;
 mod connections;
+mod context;
 mod environment;
 mod events;
 mod explain;
 mod feed;
+mod job;
 mod jobs;
 mod logs;
 mod nodes;
@@ -44,16 +45,6 @@ mod status;
 mod usages;
 mod wait;
 mod watch;
-
-/// What every service needs.
-#[derive(Clone, Debug)]
-pub(crate) struct Context {
-    pub handle: Handle,
-    /// Owns the tasks behind the streams.
-    pub scope: Scope,
-    pub connections: Arc<Connections>,
-    pub usages: Arc<Usages>,
-}
 
 /// All services, and the reporter that takes them out of service.
 pub async fn routes(handle: Handle, scope: Scope) -> (Routes, Health) {

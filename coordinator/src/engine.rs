@@ -16,9 +16,8 @@ use std::{
 };
 
 use muster_core::{
-    fleet::{Actor, Answer, Change, Effect, Fleet, Hello, Input, Policy, Request, RequestId},
+    fleet::{Answer, Change, Effect, Fleet, Input, Policy, RequestId},
     id::{JobName, JobUid, NodeName, SessionId, Term},
-    run::Desired,
     time::Timestamp,
 };
 use muster_proto::convert::session::Welcome;
@@ -31,6 +30,7 @@ use crate::{
     board::{Events, Jobs, Nodes},
     failpoint::failpoint,
     handle::Handle,
+    inbox::{Message, Orders},
     store::{Loaded, Store, StoreError},
     turn_stats::{self, TurnStats},
 };
@@ -59,34 +59,6 @@ const GATHER_MIN: Duration = Duration::from_millis(2);
 
 /// A turn that takes longer than this, without its commit, is logged.
 const SLOW_TURN: Duration = Duration::from_millis(100);
-
-/// An entry of the engine's queue.
-#[derive(Debug)]
-pub(crate) enum Message {
-    /// An agent's hello. The session's task gets its orders over `opened`.
-    Connect {
-        hello: Box<Hello>,
-        opened: oneshot::Sender<(SessionId, watch::Receiver<Orders>)>,
-    },
-    /// Any other input: from a session, or about Node objects.
-    Session(Box<Input>),
-    Request {
-        actor: Actor,
-        request: Box<Request>,
-        answered: oneshot::Sender<Answer>,
-    },
-}
-
-/// What the engine has to tell one session's agent. Only the latest matters, so it is a state and
-/// not a queue.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Orders {
-    pub welcome: Option<Welcome>,
-    /// Shared, because it is read more often than it changes.
-    pub desired: Option<Arc<Desired>>,
-    /// Why the session is over.
-    pub refused: Option<String>,
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {

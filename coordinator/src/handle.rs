@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{
     board::{Events, Jobs, Nodes},
-    engine::{Message, Orders},
+    inbox::{Message, Orders},
 };
 
 /// How long a caller waits for a decision. A full queue costs one turn and one commit; a disk that

@@ -4,6 +4,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `engine` | the one thread that owns all state: input, turn, commit, effects |
+//! | `inbox` | what goes into its queue, and what comes back for a session |
 //! | `handle` | the way in which every other task speaks with the engine |
 //! | `board` | what the engine has published: jobs, nodes, events |
 //! | `store` | the durable record |
@@ -19,6 +20,7 @@ pub mod board;
 pub mod engine;
 mod failpoint;
 pub mod handle;
+pub mod inbox;
 pub mod kept;
 pub mod kubernetes;
 pub mod options;

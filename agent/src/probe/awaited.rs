@@ -26,7 +26,7 @@ use std::{
 use muster_core::health::{Reading, Subject, TERMINATION_NOTICE, Value};
 use tracing::warn;
 
-use super::{network, roots::Roots, senses::Sense};
+use super::{network, roots::Roots, sense::Sense};
 
 /// How long a peer may take to answer. A mesh needs a round trip, and one that is being built may
 /// need a resend of TCP's first segment (1 s).

@@ -18,7 +18,7 @@ use std::{
 use muster_core::health::kernel_log;
 use tracing::{debug, info, warn};
 
-use super::senses::Sense;
+use super::sense::Sense;
 
 /// How long one wait for new lines blocks. The thread notices the agent's end within this time.
 const WAIT: Duration = Duration::from_secs(2);

@@ -2,7 +2,6 @@
 //! read and must not delay the look at NVML.
 
 use std::{
-    collections::BTreeMap,
     path::PathBuf,
     sync::{
         Arc,
@@ -13,38 +12,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_core::{
-    health::{Reading, Source, Subject, Value},
-    node_report::network::Network,
-};
+use muster_core::health::{Reading, Source, Subject, Value};
 use tracing::warn;
 
 use super::{
-    Pace, awaited,
+    awaited,
     glance::Glances,
-    host::{self, Machine},
-    kernel_clock, network, pci,
+    host, kernel_clock, network, pci,
     ports::{self, Used},
     roots::Roots,
-    senses::Sense,
+    sense::{MachineLook, Sense},
+    settings::Pace,
 };
 
 /// How often to look after a glance has shown something new, and for how long. Some changes count
 /// only after they have lasted some seconds, and this notices it in time.
 const CLOSELY: Duration = Duration::from_secs(1);
 const CLOSELY_FOR: Duration = Duration::from_secs(10);
-
-/// One look at the machine.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Look {
-    pub(super) machine: Machine,
-    pub(super) network: Network,
-    /// Addresses of the GPUs that the driver holds.
-    pub(super) gpus: Vec<String>,
-    /// Every device of the report that has a place in the PCI tree, by address.
-    pub(super) devices: BTreeMap<String, pci::Device>,
-    pub(super) readings: Vec<(Source, Vec<Reading>)>,
-}
 
 /// What the thread needs to know.
 pub(super) struct Watch {
@@ -62,7 +46,7 @@ pub(super) struct Watch {
 /// What is known from earlier looks.
 #[derive(Default)]
 struct Eyes {
-    look: Look,
+    look: MachineLook,
     used: Used,
     signature: Vec<String>,
     listed: Option<Instant>,
@@ -200,7 +184,7 @@ impl Eyes {
     }
 }
 
-fn node(roots: &Roots, look: &Look) -> Vec<Reading> {
+fn node(roots: &Roots, look: &MachineLook) -> Vec<Reading> {
     let reading = |check, value, words: &str| Reading {
         check,
         subject: Subject::Node,

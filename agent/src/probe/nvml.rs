@@ -24,7 +24,11 @@ use muster_core::{
 use muster_runtime::chain::chain;
 use tracing::{info, warn};
 
-use super::{Pace, glance::Glances, senses::Sense};
+use super::{
+    glance::Glances,
+    sense::{GpuLook, Sense},
+    settings::Pace,
+};
 
 mod code;
 mod events;
@@ -38,26 +42,6 @@ use raw::{Handle, Library, OpenError};
 /// The shortest time between two looks, however often the thread is poked. Corrected memory errors
 /// come in storms, and each is an event.
 const APART: Duration = Duration::from_millis(250);
-
-/// One look at the GPUs.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Look {
-    /// This node has no driver, so there is nothing to watch.
-    pub(super) absent: bool,
-    /// Why the list may be incomplete.
-    pub(super) error: Option<String>,
-    /// NVML cannot be opened, because the kernel module and the library differ in version.
-    pub(super) mismatch: bool,
-    pub(super) unavailable: bool,
-    /// The driver went away and came back.
-    pub(super) reloaded: bool,
-    pub(super) driver: Option<Driver>,
-    /// Every GPU that this process has ever seen, as last read, including lost ones.
-    pub(super) gpus: Vec<Gpu>,
-    /// How many handles could be obtained.
-    pub(super) present: u32,
-    pub(super) readings: Vec<(Source, Vec<Reading>)>,
-}
 
 /// What the thread needs to know.
 pub(super) struct Watch {
@@ -120,13 +104,13 @@ fn look_for_ever(watch: &Watch) {
 }
 
 impl Eyes {
-    fn look(&mut self, watch: &Watch) -> Look {
-        let mut look = Look::default();
+    fn look(&mut self, watch: &Watch) -> GpuLook {
+        let mut look = GpuLook::default();
         let library = match self.open(watch, &mut look) {
             Ok(library) => library,
             Err(OpenError::Absent(_)) if !self.was_open => {
                 info!("no NVIDIA driver on this node");
-                return Look {
+                return GpuLook {
                     absent: true,
                     ..look
                 };
@@ -240,7 +224,7 @@ impl Eyes {
         })
     }
 
-    fn open(&mut self, watch: &Watch, look: &mut Look) -> Result<Arc<Library>, OpenError> {
+    fn open(&mut self, watch: &Watch, look: &mut GpuLook) -> Result<Arc<Library>, OpenError> {
         if let Some(library) = &self.library {
             return Ok(library.clone());
         }

@@ -28,26 +28,13 @@ use muster_runtime::clock::Clock;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{HeldRun, Pace, Share, held::Held, machine, nvml, topology};
+use super::{
+    held::{Held, HeldRun},
+    sense::{GpuLook, MachineLook, Sense},
+    settings::{Pace, Share},
+    topology,
+};
 use crate::atomic_file::write_atomic;
-
-/// A message of another thread.
-pub(super) enum Sense {
-    Gpus(Box<nvml::Look>),
-    Machine(Box<machine::Look>),
-    Xid(Xid),
-    KernelLine(Line),
-    /// Something happened that only a look at the GPUs can show.
-    LookAgain,
-    /// The peers that the node still waits for.
-    Peers(Vec<Reading>),
-    /// The state of the clock.
-    Skew(Reading),
-    /// How the disk of the state directory handles the agent's writes.
-    StateDisk(Vec<Reading>),
-    /// How much of the machine is in use.
-    Usage(Vec<Reading>),
-}
 
 /// The longest time between two checks whether NVML hangs.
 const WATCH: Duration = Duration::from_secs(1);
@@ -82,8 +69,8 @@ pub(super) struct Senses {
 struct Mind {
     judge: Judge,
     saved: Memory,
-    gpus: Option<nvml::Look>,
-    machine: Option<machine::Look>,
+    gpus: Option<GpuLook>,
+    machine: Option<MachineLook>,
     looked: Instant,
     hung: bool,
     held: Held,
@@ -178,7 +165,7 @@ impl Senses {
                     mind.judge
                         .look(*source, &[readings.clone(), gone].concat(), at);
                 }
-                let same = |known: &machine::Look| {
+                let same = |known: &MachineLook| {
                     known.network == look.network && known.devices == look.devices
                 };
                 if !mind.machine.as_ref().is_some_and(same) {
@@ -231,7 +218,7 @@ impl Senses {
         }
     }
 
-    fn gpus(&self, mind: &mut Mind, look: nvml::Look, at: Moment) {
+    fn gpus(&self, mind: &mut Mind, look: GpuLook, at: Moment) {
         mind.looked = Instant::now();
         if look.reloaded {
             info!("the NVIDIA driver was loaded anew");
@@ -358,7 +345,7 @@ impl Senses {
         let (Some(machine), true) = (&mind.machine, mind.gpus.is_some() || mind.hung) else {
             return;
         };
-        let none = nvml::Look::default();
+        let none = GpuLook::default();
         let look = mind.gpus.as_ref().unwrap_or(&none);
         let seen = mind
             .seen
@@ -392,7 +379,7 @@ impl Senses {
         });
     }
 
-    fn see(&self, gpus: &[Gpu], machine: &machine::Look) -> Seen {
+    fn see(&self, gpus: &[Gpu], machine: &MachineLook) -> Seen {
         let own = self.share.of(gpus).into_iter();
         let gpus: Vec<Gpu> = own
             .map(|gpu| topology::seen_from_the_bus(gpu, &machine.devices))
@@ -499,7 +486,7 @@ impl Mind {
 }
 
 /// Readings about RDMA devices that existed and are gone.
-fn missing_nics(ever: &BTreeSet<String>, look: &machine::Look) -> Vec<Reading> {
+fn missing_nics(ever: &BTreeSet<String>, look: &MachineLook) -> Vec<Reading> {
     let gone = ever
         .iter()
         .filter(|name| !look.network.rdma.iter().any(|now| &now.name == *name));

@@ -36,7 +36,7 @@ use sysinfo::{MemoryRefreshKind, Networks, System};
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::{HeldRun, senses::Sense};
+use super::{held::HeldRun, sense::Sense};
 use patient::Patient;
 use processes::Processes;
 

@@ -28,12 +28,12 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use super::{
-    Context,
     connections::{COMMANDS, LogCommand},
+    context::Context,
     feed::{Feed, Out, feed, shutting_down},
     status,
 };
-use crate::engine::Orders;
+use crate::inbox::Orders;
 
 /// An agent has its hello ready when it connects; the rest is two trips over the network.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::{
-    Context,
+    context::Context,
     feed::{Feed, Out, feed},
     nodes::node_name,
     page, status,

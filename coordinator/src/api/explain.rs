@@ -14,7 +14,7 @@ use muster_core::{
 use muster_proto::{convert::jobs as wire, limits::MESSAGE_MAX, v1};
 use prost::Message;
 
-use super::jobs::shown;
+use super::job::shown;
 use crate::board::Events;
 
 /// Bytes of events in an explanation: half a message. The job takes at most a quarter, and 100

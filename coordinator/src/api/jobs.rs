@@ -1,19 +1,19 @@
 //! `muster.v1.JobService`.
 
 use muster_core::{
-    fleet::{Actor, Refusal, Request as FleetRequest, view::JobView},
+    fleet::{Actor, Request as FleetRequest, view::JobView},
     id::{JobName, JobUid, label_error},
 };
-use muster_proto::{convert::jobs as wire, limits::MESSAGE_MAX, v1};
-use prost::Message;
+use muster_proto::{convert::jobs as wire, v1};
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
 
 use super::{
-    Context,
     actor::actor,
+    context::Context,
     environment, explain,
     feed::{Feed, feed},
+    job::{job_name, no_such, shown},
     logs, page, status, wait,
     watch::{Kind, follow},
 };
@@ -258,33 +258,6 @@ impl Jobs {
                 .map_err(status::no_answer)?,
         )
     }
-}
-
-/// A job, cut so that it fits into a message: a very large world loses its ranks, then its members,
-/// never its status.
-pub(crate) fn shown(view: &JobView) -> v1::Job {
-    let mut job = wire::job(view);
-    // Leaves room for the other parts of a page or an explanation.
-    let too_large = |job: &v1::Job| job.encoded_len() > MESSAGE_MAX / 4;
-    if too_large(&job)
-        && let Some(status) = &mut job.status
-    {
-        status.ranks.clear();
-    }
-    if too_large(&job)
-        && let Some(status) = &mut job.status
-    {
-        status.members.clear();
-    }
-    job
-}
-
-pub(crate) fn job_name(reference: Option<v1::JobRef>) -> Result<JobName, Status> {
-    wire::job_name("ref", reference).map_err(status::malformed)
-}
-
-pub(crate) fn no_such(name: &JobName) -> Status {
-    status::refused(&Refusal::NoSuchJob(name.clone()))
 }
 
 fn namespace(text: &str) -> Result<Option<String>, Status> {

@@ -23,9 +23,9 @@ use muster_proto::v1;
 use tonic::Status;
 
 use super::{
-    Context,
+    context::Context,
     feed::Out,
-    jobs::{job_name, no_such},
+    job::{job_name, no_such},
     status,
 };
 

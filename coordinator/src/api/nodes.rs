@@ -8,8 +8,8 @@ use muster_proto::{convert::jobs as wire, v1};
 use tonic::{Request, Response, Status};
 
 use super::{
-    Context,
     actor::actor,
+    context::Context,
     feed::{Feed, feed},
     page, status,
     watch::{Kind, follow},

@@ -10,9 +10,9 @@ use muster_proto::{convert::jobs::job_ref, v1};
 use tonic::Status;
 
 use super::{
-    Context,
+    context::Context,
     feed::shutting_down,
-    jobs::{job_name, no_such, shown},
+    job::{job_name, no_such, shown},
     status,
 };
 

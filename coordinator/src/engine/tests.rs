@@ -11,7 +11,7 @@ use std::{
 };
 
 use muster_core::{
-    fleet::Change,
+    fleet::{Actor, Change, Hello, Request},
     node_report::NodeReport,
     spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
 };

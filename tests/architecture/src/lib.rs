@@ -12,6 +12,8 @@ use std::{
 
 use cargo_metadata::{Metadata, MetadataCommand};
 
+pub mod uses;
+
 /// The workspace and all its dependencies here, as cargo resolves them from `Cargo.lock`.
 ///
 /// It covers only this machine's platform. The lock also names crates of other platforms, and no

@@ -9,6 +9,7 @@ use std::{
 use clap::Parser;
 use muster_agent::{
     config::{Config, Flags},
+    daemon,
     probe::{Facts, HeldRun, Pace},
 };
 use muster_core::{health::Finding, node_report::NodeReport};
@@ -96,7 +97,7 @@ pub struct Eyes {
 
 impl Eyes {
     pub async fn open(config: &Config) -> Self {
-        let mut facts = Facts::gather(config);
+        let mut facts = daemon::facts(config);
         // After a while the agent goes on without the first look. A test on a loaded machine waits
         // for it.
         let looked = async { while !facts.first_look().await {} };

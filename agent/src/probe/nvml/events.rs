@@ -18,7 +18,7 @@ use super::{
     code::Code,
     raw::{EventSet, Handle, Library, XID},
 };
-use crate::probe::senses::Sense;
+use crate::probe::sense::Sense;
 
 /// How long one wait blocks. The thread notices the agent's end within this time.
 const WAIT_MS: u32 = 5_000;

@@ -16,7 +16,7 @@ use muster_core::{
 };
 use sysinfo::{Pid, Process, ProcessRefreshKind, ProcessesToUpdate, System};
 
-use super::HeldRun;
+use crate::probe::held::HeldRun;
 
 /// The prefix of the names of all agents' programs. Several agents may share this machine, and all
 /// count.
@@ -231,7 +231,7 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     use super::*;
-    use crate::probe::HeldRank;
+    use crate::probe::held::HeldRank;
 
     /// A shell that runs a script. It is killed together with the processes that it has started.
     struct Shell(Child);

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::{Logs, Source};
 use crate::{
-    api::{Context, connections::Connection, feed::Out},
+    api::{connections::Connection, context::Context, feed::Out},
     board::Jobs,
 };
 

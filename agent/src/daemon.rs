@@ -16,6 +16,7 @@ use tracing::info;
 use crate::{
     atomic_file,
     config::Config,
+    host::LocalHost,
     ledger_file, lock,
     logs::Logs,
     probe::Facts,
@@ -45,6 +46,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         .context("start a thread for the state directory")?;
     let (supervisor, handle) = Supervisor::new(
         config.clone(),
+        Arc::new(LocalHost::new(config.runner.clone())),
         facts.clone(),
         ledger,
         runs.clone(),

@@ -11,6 +11,7 @@
 //! | `state_disk` | the threads that write what the agent must not forget |
 //! | `supervisor` | the node's brain (`core::node`) and its effects |
 //! | `preflight`, `prepare` | the steps from an accepted run to its runner |
+//! | `hold`, `host` | a run described to its runner; where runners are started, found and swept up after |
 //! | `runner_link`, `translate`, `last_words` | one runner: orders in, status out |
 //! | `sweep` | proof that nothing of a lost runner lives |
 //! | `run_dir` | where runs lie on disk, and how long they are kept |
@@ -21,6 +22,8 @@
 mod atomic_file;
 pub mod config;
 pub mod daemon;
+mod hold;
+mod host;
 mod last_words;
 mod launchers;
 mod ledger_file;

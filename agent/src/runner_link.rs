@@ -13,7 +13,7 @@ use muster_core::{
     time::Timestamp,
 };
 use muster_runner::{
-    Record, RunnerIdentity, Salvage, alive, connect, held, procfs, record,
+    Record, RunnerIdentity, Salvage, procfs, record,
     wire::{Command, RefusalKind, Reply, Request, StartSpec, Status},
 };
 use muster_runtime::{chain::chain, clock::Clock};
@@ -26,6 +26,7 @@ use tokio::{
 use tracing::{debug, error, warn};
 
 use crate::{
+    host::RunnerHost,
     last_words, run_dir,
     run_dir::Runs,
     sweep::{Left, Remains},
@@ -66,6 +67,7 @@ pub(crate) struct Link {
     pub(crate) run: RunId,
     pub(crate) address: IpAddr,
     pub(crate) runs: Runs,
+    pub(crate) host: Arc<dyn RunnerHost>,
     pub(crate) say: mpsc::Sender<(RunId, Word)>,
 }
 
@@ -86,7 +88,7 @@ impl Link {
     pub(crate) async fn attend(self, mut orders: watch::Receiver<Orders>) {
         let dir = self.runs.dir(&self.run);
         loop {
-            match connect(&dir).and_then(open) {
+            match self.host.reach(&dir) {
                 Ok(stream) => {
                     if let Err(e) = self.converse(stream, &mut orders).await {
                         debug!(run = %self.name(), "runner: {e}");
@@ -97,7 +99,7 @@ impl Link {
             if self.say.is_closed() {
                 return;
             }
-            match self.fate(&dir, alive) {
+            match self.fate(&dir) {
                 Fate::Alive => tokio::time::sleep(RETRY).await,
                 Fate::Over(status) => return self.tell(Word::Status(status, Vec::new())).await,
                 Fate::Lost { exits, runner } => {
@@ -213,14 +215,12 @@ impl Link {
         group
     }
 
-    /// What has become of the runner in `dir`. `alive` is asked before anything is read: a runner
+    /// What has become of the runner in `dir`. Its host is asked before anything is read: a runner
     /// writes until its last moment, so its files are complete only once it is gone.
-    fn fate(&self, dir: &Path, alive: impl Fn(&RunnerIdentity) -> bool) -> Fate {
-        match self.runs.runner(&self.run) {
-            Some(runner) if alive(&runner) => return Fate::Alive,
-            // Its identity cannot be read, but a process holds its directory.
-            None if held(dir) => return Fate::Alive,
-            _ => {}
+    fn fate(&self, dir: &Path) -> Fate {
+        let runner = self.runs.runner(&self.run);
+        if self.host.lives(dir, runner.as_ref()) {
+            return Fate::Alive;
         }
         let left = match Record::read(dir) {
             Ok(Record {
@@ -245,7 +245,7 @@ impl Link {
             .is_some_and(|runner| procfs::boot_id().is_ok_and(|now| runner.boot_id == now));
         match (left.runner, &left.outcome) {
             // The runner began after the first check.
-            (Some(runner), None) if alive(&runner) => Fate::Alive,
+            (Some(runner), None) if self.host.lives(dir, Some(&runner)) => Fate::Alive,
             (_, Some(outcome)) => Fate::Over(self.group(outcome, this_boot)),
             (runner, None) => Fate::Lost {
                 exits: translate::seen_exits(&left.exits, this_boot),
@@ -278,7 +278,7 @@ impl Link {
                 was,
                 runner: runner.as_ref(),
             };
-            self.until_nothing_lives(|| remains.kill_all()).await;
+            self.until_nothing_lives(&remains).await;
         }
         let at_us = if other_boot { 0 } else { Clock::Boot.now_us() };
         if let Err(e) = self
@@ -290,10 +290,10 @@ impl Link {
         Timestamp(at_us)
     }
 
-    async fn until_nothing_lives(&self, kill: impl Fn() -> io::Result<Left>) {
+    async fn until_nothing_lives(&self, remains: &Remains<'_>) {
         let (begun, mut told, mut stuck) = (Instant::now(), String::new(), false);
         loop {
-            let left = match kill() {
+            let left = match self.host.sweep(remains).await {
                 Ok(Left::Nothing) => return,
                 Ok(Left::Living(pids)) => {
                     // Said only once: a process that is left after a minute usually stays.
@@ -347,11 +347,6 @@ const START: u64 = 2;
 const STOP: u64 = 3;
 const RELEASE: u64 = 4;
 const RENEW: u64 = 5;
-
-fn open(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
-    stream.set_nonblocking(true)?;
-    UnixStream::from_std(stream)
-}
 
 /// Sends all orders that were not yet sent over this connection.
 async fn send_orders(
@@ -427,11 +422,12 @@ fn take_lines(buffer: &mut Vec<u8>) -> io::Result<Vec<Reply>> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use muster_core::id::{Generation, JobUid};
 
     use super::*;
+    use crate::host::tests::Elsewhere;
 
     fn a_link() -> (Link, mpsc::Receiver<(RunId, Word)>) {
         // Has room for a link that repeats its words.
@@ -446,32 +442,47 @@ mod tests {
                 run,
                 address: "127.0.0.1".parse().unwrap(),
                 runs,
+                host: Arc::new(Elsewhere::default()),
                 say,
             },
             words,
         )
     }
 
+    fn left_until(end: Instant) -> Left {
+        if Instant::now() < end {
+            Left::Living(vec![4711])
+        } else {
+            Left::Nothing
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_a_lost_runner_leaves_and_nothing_kills_is_told_once_and_looked_for_on() {
-        let (link, mut words) = a_link();
-        let (begun, looks) = (Instant::now(), Cell::new(0));
+        let (mut link, mut words) = a_link();
+        let (begun, looks) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
+        let remains = Remains {
+            dir: Path::new("/no/such"),
+            was: None,
+            runner: None,
+        };
+        let counted = looks.clone();
         let lives_for = Duration::from_secs(200);
-        link.until_nothing_lives(|| {
-            looks.set(looks.get() + 1);
-            Ok(if begun.elapsed() < lives_for {
-                Left::Living(vec![4711])
-            } else {
-                Left::Nothing
-            })
-        })
-        .await;
+        link.host = Arc::new(Elsewhere {
+            sweep: Box::new(move || {
+                counted.fetch_add(1, Ordering::Relaxed);
+                Ok(left_until(begun + lives_for))
+            }),
+            ..Elsewhere::default()
+        });
+        link.until_nothing_lives(&remains).await;
         assert!(
             (lives_for..lives_for + SWEEP_MAX * 2).contains(&begun.elapsed()),
             "as soon as it is gone: {:?}",
             begun.elapsed()
         );
-        assert!(looks.get() < 300, "{} looks", looks.get());
+        let looks = looks.load(Ordering::Relaxed);
+        assert!(looks < 300, "{looks} looks");
         drop(link);
         let Some((_, Word::Unkillable(pids))) = words.recv().await else {
             panic!("nothing was told")
@@ -479,17 +490,13 @@ mod tests {
         assert_eq!(pids, [4711]);
         assert!(words.recv().await.is_none(), "told again");
         // A process that dies when it is killed, or within a minute, is not reported.
-        let (link, mut words) = a_link();
-        let begun = Instant::now();
-        let lives_for = Duration::from_secs(50);
-        link.until_nothing_lives(|| {
-            Ok(if begun.elapsed() < lives_for {
-                Left::Living(vec![4711])
-            } else {
-                Left::Nothing
-            })
-        })
-        .await;
+        let (mut link, mut words) = a_link();
+        let until = Instant::now() + Duration::from_secs(50);
+        link.host = Arc::new(Elsewhere {
+            sweep: Box::new(move || Ok(left_until(until))),
+            ..Elsewhere::default()
+        });
+        link.until_nothing_lives(&remains).await;
         drop(link);
         assert!(words.recv().await.is_none());
     }
@@ -520,13 +527,16 @@ mod tests {
 
     #[test]
     fn an_outcome_written_while_it_is_looked_for_is_found() {
-        let (_root, link, outcome) = left_behind();
+        let (_root, mut link, outcome) = left_behind();
         let dir = link.runs.dir(&link.run);
-        let ends = |_: &RunnerIdentity| {
-            record::write_atomic(&dir, record::OUTCOME, &outcome).unwrap();
-            false
-        };
-        assert!(matches!(link.fate(&dir, ends), Fate::Over(_)));
+        link.host = Arc::new(Elsewhere {
+            lives: Box::new(move |dir| {
+                record::write_atomic(dir, record::OUTCOME, &outcome).unwrap();
+                false
+            }),
+            ..Elsewhere::default()
+        });
+        assert!(matches!(link.fate(&dir), Fate::Over(_)));
     }
 
     #[test]
@@ -550,7 +560,7 @@ mod tests {
         let Fate::Lost {
             exits,
             runner: Some(_),
-        } = link.fate(&dir, |_| false)
+        } = link.fate(&dir)
         else {
             panic!("it is lost")
         };
@@ -559,6 +569,6 @@ mod tests {
             [Some(0), Some(1)]
         );
         record::write_atomic(&dir, record::OUTCOME, &outcome).unwrap();
-        assert!(matches!(link.fate(&dir, |_| false), Fate::Over(_)));
+        assert!(matches!(link.fate(&dir), Fate::Over(_)));
     }
 }

@@ -26,6 +26,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     config::Config,
+    host::RunnerHost,
     launchers::{self, Launchers, Made, Pool},
     preflight::Preflight,
     prepare,
@@ -90,6 +91,7 @@ const STOCK_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     config: Arc<Config>,
+    host: Arc<dyn RunnerHost>,
     facts: Facts,
     node: Node,
     runs: Runs,
@@ -135,6 +137,7 @@ struct Prepared {
 impl Supervisor {
     pub(crate) fn new(
         config: Arc<Config>,
+        host: Arc<dyn RunnerHost>,
         facts: Facts,
         ledger: Ledger,
         runs: Runs,
@@ -155,6 +158,7 @@ impl Supervisor {
         let warm_pool = config.warm_pool as usize;
         let supervisor = Self {
             config,
+            host,
             facts,
             node: Node::new(ledger),
             runs,
@@ -260,7 +264,8 @@ impl Supervisor {
             Ok(left) => {
                 for (number, dir) in left {
                     self.launchers.next = self.launchers.next.max(number);
-                    self.scope.spawn("launcher", launchers::clear(dir));
+                    self.scope
+                        .spawn("launcher", launchers::clear(self.host.clone(), dir));
                 }
             }
             Err(e) => warn!("the launchers of an earlier agent cannot be looked at: {e}"),
@@ -337,6 +342,7 @@ impl Supervisor {
             run: run.clone(),
             address: self.config.address,
             runs: self.runs.clone(),
+            host: self.host.clone(),
             say: self.say.clone(),
         };
         self.scope.spawn("runner link", link.attend(heard));
@@ -393,18 +399,15 @@ impl Supervisor {
     fn hold(&mut self, assignment: Assignment, term: Term) {
         let launcher = self.launcher_for(&assignment);
         let site = self.site(&assignment.run);
-        let (runs, runner, preflight) = (
-            self.runs.clone(),
-            self.config.runner.clone(),
-            self.preflight.clone(),
-        );
+        let (runs, host, preflight) =
+            (self.runs.clone(), self.host.clone(), self.preflight.clone());
         let done = self.prepared.0.clone();
         self.scope.spawn_on_thread("prepare", async move {
             let outcome = prepare::prepare(
                 &assignment,
                 term,
                 &runs,
-                &runner,
+                host.as_ref(),
                 &site,
                 &preflight,
                 launcher,

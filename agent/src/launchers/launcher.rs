@@ -6,6 +6,7 @@ use std::{
     fs, io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -18,7 +19,7 @@ use muster_core::{
     run::{Assignment, Endpoint},
 };
 use muster_runner::{
-    connect, record,
+    record,
     wire::{self, AdoptSpec, Command, ParkSpec, Reply, Request},
 };
 use tokio::{
@@ -29,9 +30,10 @@ use tracing::{debug, info, warn};
 
 use super::Outcome;
 use crate::{
+    hold::hold,
+    host::RunnerHost,
     last_words,
     preflight::{Answer, Preflight},
-    prepare,
 };
 
 /// A launcher's runner ends this long after its agent. A restarted agent starts another launcher.
@@ -78,6 +80,8 @@ pub(crate) struct Kept {
 #[derive(Clone, Debug)]
 pub(crate) struct Launcher {
     dir: PathBuf,
+    /// Where its runner lives.
+    host: Arc<dyn RunnerHost>,
     pub(super) number: u32,
     /// What it was started with, so far as a forked generation must have the same.
     pub(super) fit: Box<Fit>,
@@ -98,7 +102,7 @@ pub(super) struct Fit {
 pub(crate) struct Place {
     pub(crate) dir: PathBuf,
     pub(crate) number: u32,
-    pub(crate) runner: PathBuf,
+    pub(crate) host: Arc<dyn RunnerHost>,
     pub(crate) site: Site,
     /// Nobody waits for this launcher, so it takes no time from workers.
     pub(crate) background: bool,
@@ -244,7 +248,7 @@ impl Place {
         let Place {
             dir,
             number,
-            runner,
+            host,
             site,
             background,
         } = self;
@@ -257,7 +261,7 @@ impl Place {
             .mode(0o700)
             .create(dir)
             .map_err(|e| trouble("make", &e))?;
-        let hold = wire::Hold {
+        let description = wire::Hold {
             generation: 0,
             node_rank: 0,
             nnodes: 1,
@@ -266,13 +270,16 @@ impl Place {
             fence_after_ms: None,
             idle_timeout_ms: IDLE_TIMEOUT_MS,
             launcher: true,
-            ..prepare::hold(assignment, site, std::net::Ipv4Addr::LOCALHOST.into())
+            ..hold(assignment, site, std::net::Ipv4Addr::LOCALHOST.into())
         };
-        record::write_atomic(dir, record::HOLD, &hold).map_err(|e| trouble(record::HOLD, &e))?;
-        prepare::start_runner(runner, dir)
+        record::write_atomic(dir, record::HOLD, &description)
+            .map_err(|e| trouble(record::HOLD, &e))?;
+        host.start(dir)
             .await
             .map_err(|e| trouble("start the runner", &e))?;
-        let stream = reach(dir).map_err(|e| trouble("reach the runner", &e))?;
+        let stream = host
+            .reach(dir)
+            .map_err(|e| trouble("reach the runner", &e))?;
         let park = ParkSpec {
             program: fit.program.clone(),
             options: fit.options.clone(),
@@ -283,6 +290,7 @@ impl Place {
         };
         let launcher = Launcher {
             dir: dir.clone(),
+            host: host.clone(),
             number: *number,
             fit: Box::new(fit),
             pooled: false,
@@ -347,8 +355,10 @@ impl Launcher {
     /// Forks a runner for the directory of a generation, which holds its `hold.json`. Returns once
     /// that runner can be talked to.
     pub(crate) async fn fork(&self, dir: &Path) -> Result<(), String> {
-        let mut stream =
-            reach(&self.dir).map_err(|e| format!("its launcher cannot be reached: {e}"))?;
+        let mut stream = self
+            .host
+            .reach(&self.dir)
+            .map_err(|e| format!("its launcher cannot be reached: {e}"))?;
         let forked = ask(
             &mut stream,
             Command::Fork {
@@ -366,7 +376,10 @@ impl Launcher {
         let told = async {
             fs::write(self.dir.join(record::PRELOAD), list)
                 .map_err(|e| format!("{}: {e}", record::PRELOAD))?;
-            let mut stream = reach(&self.dir).map_err(|e| format!("it cannot be reached: {e}"))?;
+            let mut stream = self
+                .host
+                .reach(&self.dir)
+                .map_err(|e| format!("it cannot be reached: {e}"))?;
             ask(&mut stream, Command::Preload, IMPORT_MAX).await
         };
         match told.await {
@@ -383,28 +396,9 @@ impl Launcher {
         self.number
     }
 
-    /// The memory that it and its copies use, as proportional set size (Pss), because ranks share
-    /// its pages. None if it is gone.
+    /// The memory in bytes that it and its copies use. None if it is gone.
     pub(crate) fn memory(&self) -> Option<u64> {
-        let runner = muster_runner::Record::read(&self.dir).ok()?.runner?.pid;
-        let launchers = children(runner)?;
-        let copies = launchers
-            .iter()
-            .filter_map(|pid| children(*pid))
-            .flatten()
-            .collect::<Vec<_>>();
-        let kib = |pid: &i32| {
-            let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-            rollup.lines().find_map(|line| {
-                line.strip_prefix("Pss:")?
-                    .trim()
-                    .strip_suffix(" kB")?
-                    .trim()
-                    .parse::<u64>()
-                    .ok()
-            })
-        };
-        Some(launchers.iter().chain(&copies).filter_map(kib).sum::<u64>() * 1_024)
+        self.host.memory(&self.dir)
     }
 
     /// A refusal with the last error line that the launcher has printed, usually an exception.
@@ -415,16 +409,6 @@ impl Launcher {
             _ => refusal.to_owned(),
         }
     }
-}
-
-fn children(pid: i32) -> Option<Vec<i32>> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    Some(
-        children
-            .split_whitespace()
-            .filter_map(|pid| pid.parse().ok())
-            .collect(),
-    )
 }
 
 /// The list of modules that earlier ranks have imported.
@@ -472,7 +456,7 @@ impl Kept {
 }
 
 /// Ends a launcher that an earlier agent has left.
-pub(crate) async fn clear(dir: PathBuf) {
+pub(crate) async fn clear(host: Arc<dyn RunnerHost>, dir: PathBuf) {
     let fit = Fit {
         program: String::new(),
         options: Vec::new(),
@@ -480,10 +464,11 @@ pub(crate) async fn clear(dir: PathBuf) {
         cwd: String::new(),
         ranks: 0,
     };
-    match reach(&dir) {
+    match host.reach(&dir) {
         Ok(stream) => {
             let launcher = Launcher {
                 dir,
+                host,
                 number: 0,
                 fit: Box::new(fit),
                 pooled: false,
@@ -502,12 +487,6 @@ pub(crate) async fn clear(dir: PathBuf) {
         // Its runner is gone, and the kernel has killed the launcher with it.
         Err(_) => drop(fs::remove_dir_all(&dir)),
     }
-}
-
-fn reach(dir: &Path) -> io::Result<UnixStream> {
-    let stream = connect(dir)?;
-    stream.set_nonblocking(true)?;
-    UnixStream::from_std(stream)
 }
 
 async fn ask(stream: &mut UnixStream, command: Command, patience: Duration) -> Result<(), String> {

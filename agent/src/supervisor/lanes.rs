@@ -283,7 +283,7 @@ impl Supervisor {
         Place {
             dir,
             number,
-            runner: self.config.runner.clone(),
+            host: self.host.clone(),
             site,
             background,
         }

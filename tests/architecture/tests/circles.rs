@@ -6,8 +6,9 @@ use muster_architecture::{expect_none, uses::Room};
 
 /// The rooms that are held, and the fewest units that each has. A room that has moved must not pass
 /// because nothing is found in it.
-const ROOMS: [(&str, usize); 4] = [
+const ROOMS: [(&str, usize); 5] = [
     ("core/src/fleet/", 30),
+    ("agent/src/", 20),
     ("agent/src/probe/", 15),
     ("coordinator/src/", 10),
     ("coordinator/src/api/", 14),

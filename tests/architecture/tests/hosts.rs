@@ -1,0 +1,74 @@
+//! The agent reaches its runners' processes through `host::RunnerHost` alone, so that a runner in
+//! another container is a second implementation and no search through the agent.
+
+use muster_architecture::{Source, expect_none, sources};
+
+/// The implementation for the agent's own machine, and the proof of death that it asks for.
+const HOST: [&str; 2] = ["agent/src/host/", "agent/src/sweep.rs"];
+/// What the runner's crate offers for finding and ending its processes.
+const PROCESSES: [&str; 6] = [
+    "alive",
+    "connect",
+    "connect_to",
+    "held",
+    "kept",
+    "leftovers",
+];
+
+/// The names in each `use muster_runner::...;` of a file.
+fn of_the_runner(source: &Source) -> Vec<String> {
+    let lines: Vec<&str> = source.production().iter().map(|(_, line)| *line).collect();
+    let text = lines.join("\n");
+    let names = |part: &str| {
+        let end = part.find([';', '(']).unwrap_or(part.len());
+        part[..end]
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    text.split("muster_runner::")
+        .skip(1)
+        .flat_map(names)
+        .collect()
+}
+
+#[test]
+fn runners_are_reached_through_their_host() {
+    let mut wrong = Vec::new();
+    let mut in_host = 0;
+    for source in sources() {
+        if !source.path.starts_with("agent/src/") {
+            continue;
+        }
+        let mut found: Vec<String> = of_the_runner(&source)
+            .into_iter()
+            .filter(|name| PROCESSES.contains(&name.as_str()))
+            .collect();
+        // The interpreter of a job is asked what it is; no runner is involved.
+        let asks_python = source.path == "agent/src/preflight/interpreter.rs";
+        // The senses count whatever lives on the node, and the preflight looks at itself.
+        let looks_around = ["agent/src/probe", "agent/src/preflight"]
+            .iter()
+            .any(|room| source.path.starts_with(room));
+        for (at, line) in source.production() {
+            let starts = line.contains("process::Command") && !asks_python;
+            let reads = line.contains("/proc/{") && !looks_around;
+            if starts || reads || line.contains(".kill_all(") {
+                found.push(format!("line {at}: {}", line.trim()));
+            }
+        }
+        if HOST.iter().any(|room| source.path.starts_with(room)) {
+            in_host += found.len();
+        } else {
+            wrong.extend(found.iter().map(|what| format!("{}: {what}", source.path)));
+        }
+    }
+    assert!(
+        in_host >= 6,
+        "the host has moved: {in_host} uses in {HOST:?}"
+    );
+    expect_none(
+        &wrong,
+        "ask the RunnerHost: what it does for this machine stands in agent/src/host/local.rs",
+    );
+}

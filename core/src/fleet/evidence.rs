@@ -48,7 +48,8 @@ pub(crate) fn evidence(
         if node.record.boot_id != member.boot_id {
             found.push(Evidence::NodeRebooted {
                 node: name.clone(),
-                at: node.doubted_at.min(now),
+                // The member was sealed with the boot before. An older doubt is of another matter.
+                at: node.doubted_at.max(generation.opened).min(now),
             });
             continue;
         }

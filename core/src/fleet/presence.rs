@@ -54,7 +54,7 @@ impl Presence {
         }
         if stall >= nodes.heartbeat(policy) * policy.suspect_missed {
             // Agents may have given this coordinator up, so it listens again, as after a start.
-            nodes.unhear(now);
+            nodes.unhear();
             *self = Self {
                 woke_at: Some(now),
                 ..Self::started(now, policy, nodes)

@@ -327,7 +327,7 @@ impl Registry {
         node.session = None;
         node.published = None;
         match excused {
-            true => node.doubt(Liveness::Unknown, now),
+            true => node.liveness = Liveness::Unknown,
             false => node.doubt(Liveness::Suspect, now),
         }
         self.file(&name, now);
@@ -414,15 +414,14 @@ impl Registry {
 
     /// The coordinator stood still so long that agents may have given it up. Nodes must be heard
     /// anew.
-    pub(crate) fn unhear(&mut self, now: Timestamp) {
+    pub(crate) fn unhear(&mut self) {
         self.quiet_until = Timestamp(0);
         for (name, node) in self
             .nodes
             .iter_mut()
             .filter(|(_, node)| node.liveness != Liveness::Lost)
         {
-            node.doubt(Liveness::Unknown, now);
-            node.due = None;
+            (node.liveness, node.due) = (Liveness::Unknown, None);
             self.unknown.insert(name.clone());
         }
         self.due.clear();

@@ -203,7 +203,7 @@ fn the_next_verdict_is_the_earliest_of_all() {
         }
         match what % 16 {
             0 => registry.forget(&name),
-            1 => registry.unhear(now),
+            1 => registry.unhear(),
             2 => registry.discount(Duration::from_millis(700)),
             3 | 4 => drop(registry.bind(SessionId(round), &name, now)),
             5 => {

@@ -51,6 +51,10 @@ impl Presence {
         let stall = now.since(self.last_turn);
         if stall > policy.tick * STALL_TICKS {
             nodes.discount(stall - policy.tick);
+            // It did not listen meanwhile. A node that dialled in vain waits before it dials again.
+            if self.last_turn < self.listen_until {
+                self.listen_until = self.listen_until + (stall - policy.tick);
+            }
         }
         if stall >= nodes.heartbeat(policy) * policy.suspect_missed {
             // Agents may have given this coordinator up, so it listens again, as after a start.

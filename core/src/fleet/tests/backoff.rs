@@ -106,3 +106,23 @@ fn a_failure_of_somebody_else_after_training_starts_the_row_afresh() {
         Duration::ZERO
     );
 }
+
+/// A job that goes back to a checkpoint repeats steps: these bring it no further.
+#[test]
+fn steps_that_are_trained_again_are_no_progress() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.submit("digits", document(2, 2, 2));
+    let charged: Vec<Charged> = [65, 60, 65, 60, 65]
+        .into_iter()
+        .map(|step| {
+            bench.pass(SECOND);
+            bench.step("digits", step);
+            bench.rank_exits("digits", 0, Exit::Code(1), PEER);
+            bench.rank_exits("digits", 1, Exit::Code(1), PEER);
+            bench.pass(SECOND);
+            bench.job("digits").incidents.last().unwrap().charged
+        })
+        .collect();
+    assert_eq!(charged[..3], [Charged::Nobody; 3]);
+    assert_eq!(charged[3..], [Charged::Job; 2]);
+}

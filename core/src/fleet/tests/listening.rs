@@ -56,6 +56,24 @@ fn a_restarted_coordinator_does_not_wait_for_who_was_lost_before() {
     assert_eq!(bench.job("solo").phase, Phase::Running);
 }
 
+/// Found by the world (small seeds 4013976 and 4016742): a node that dials in vain waits up to 5 s
+/// before it dials again.
+#[test]
+fn a_coordinator_that_stands_still_while_it_listens_listens_longer() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.restart_coordinator();
+    bench.connect("a");
+    bench.pass(9 * SECOND);
+    bench.now = bench.now + 2 * SECOND;
+    bench.input(Input::Tick);
+    let liveness = |bench: &Bench| bench.fleet.nodes.nodes[&"b".into()].liveness;
+    assert_eq!(liveness(&bench), Liveness::Unknown);
+    bench.pass(SECOND / 2);
+    assert_eq!(liveness(&bench), Liveness::Unknown);
+    bench.pass(2 * SECOND);
+    assert_eq!(liveness(&bench), Liveness::Lost);
+}
+
 #[test]
 fn a_member_that_was_lost_before_is_listened_for() {
     let mut bench = Bench::new(&["a", "b"]);
@@ -197,4 +215,23 @@ fn a_coordinator_that_stood_still_for_a_minute_listens_before_it_judges() {
         .map(|event| event.reason.as_str())
         .collect();
     assert_eq!(said, ["NodesBack"], "nobody was suspected");
+}
+
+/// A doubt of hours ago must not become the moment of the reboot.
+#[test]
+fn a_reboot_during_a_stall_comes_after_the_generation_was_opened() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.pass(600 * SECOND);
+    bench.submit("digits", document(2, 2, 2));
+    let opened = bench.now;
+    bench.now = bench.now + 60 * SECOND;
+    bench.input(Input::Tick);
+    let agent = bench.agents.get_mut(&"a".into()).unwrap();
+    agent.boot = 1;
+    agent.runs.clear();
+    bench.connect("a");
+    bench.pass(SECOND);
+    let incident = bench.job("digits").incidents.last().unwrap();
+    assert_eq!(incident.cause, Cause::NodeRebooted);
+    assert!(incident.event_at >= opened, "{incident:?}");
 }

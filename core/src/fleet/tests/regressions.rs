@@ -236,45 +236,6 @@ fn a_network_that_parts_members_costs_nobody_while_the_job_gets_on() {
     assert_eq!(parts(&mut bench).charged, Charged::Nobody);
 }
 
-/// A doubt of hours ago must not become the moment of the reboot.
-#[test]
-fn a_reboot_during_a_stall_comes_after_the_generation_was_opened() {
-    let mut bench = Bench::new(&["a", "b"]);
-    bench.pass(600 * SECOND);
-    bench.submit("digits", document(2, 2, 2));
-    let opened = bench.now;
-    bench.now = bench.now + 60 * SECOND;
-    bench.input(Input::Tick);
-    let agent = bench.agents.get_mut(&"a".into()).unwrap();
-    agent.boot = 1;
-    agent.runs.clear();
-    bench.connect("a");
-    bench.pass(SECOND);
-    let incident = last_incident(&bench, "digits");
-    assert_eq!(incident.cause, Cause::NodeRebooted);
-    assert!(incident.event_at >= opened, "{incident:?}");
-}
-
-/// A job that goes back to a checkpoint repeats steps: these bring it no further.
-#[test]
-fn steps_that_are_trained_again_are_no_progress() {
-    let mut bench = Bench::new(&["a", "b"]);
-    bench.submit("digits", document(2, 2, 2));
-    let charged: Vec<Charged> = [65, 60, 65, 60, 65]
-        .into_iter()
-        .map(|step| {
-            bench.pass(SECOND);
-            bench.step("digits", step);
-            bench.rank_exits("digits", 0, Exit::Code(1), PEER);
-            bench.rank_exits("digits", 1, Exit::Code(1), PEER);
-            bench.pass(SECOND);
-            last_incident(&bench, "digits").charged
-        })
-        .collect();
-    assert_eq!(charged[..3], [Charged::Nobody; 3]);
-    assert_eq!(charged[3..], [Charged::Job; 2]);
-}
-
 #[test]
 fn last_words_lost_with_the_runner_accuse_nobody() {
     let mut bench = Bench::new(&["a", "b"]);

@@ -56,7 +56,7 @@ fn a_restarted_coordinator_does_not_wait_for_who_was_lost_before() {
     assert_eq!(bench.job("solo").phase, Phase::Running);
 }
 
-/// Found by the world (small seeds 4013976 and 4016742): a node that dials in vain waits up to 5 s
+/// Found by the world (small seed 4016742): a node that dials in vain waits up to 5 s
 /// before it dials again.
 #[test]
 fn a_coordinator_that_stands_still_while_it_listens_listens_longer() {

@@ -360,6 +360,7 @@ impl Engine {
         if reports.is_empty() {
             Ok(())
         } else {
+            self.leads()?;
             self.store.keep_reports(&reports)
         }
     }

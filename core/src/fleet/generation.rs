@@ -45,13 +45,9 @@ pub(crate) fn reports<'a>(
 
 /// Records which members are now proven dead (R4): their node says so, or has booted anew since.
 /// When a node with a new boot connects, [`crate::fleet::namesake`] has already checked that it is
-/// the same machine. True if any death is new.
-pub(crate) fn note_deaths(
-    nodes: &Registry,
-    job: &JobUid,
-    generation: &mut GenerationRecord,
-) -> bool {
-    let (before, id) = (generation.dead.len(), generation.run(job));
+/// the same machine.
+fn note_deaths(nodes: &Registry, job: &JobUid, generation: &mut GenerationRecord) {
+    let id = generation.run(job);
     for member in &generation.members {
         let Some(node) = nodes.get(&member.node) else {
             continue;
@@ -65,17 +61,14 @@ pub(crate) fn note_deaths(
             generation.dead.insert(member.node.clone());
         }
     }
-    generation.dead.len() > before
 }
 
 /// The same for all generations of a job.
-pub(crate) fn note_all_deaths(nodes: &Registry, job: &mut JobRecord) -> bool {
+pub(crate) fn note_all_deaths(nodes: &Registry, job: &mut JobRecord) {
     let uid = job.uid.clone();
-    let mut any = false;
     for generation in job.unproven_generations_mut() {
-        any |= note_deaths(nodes, &uid, generation);
+        note_deaths(nodes, &uid, generation);
     }
-    any
 }
 
 /// Where the TCPStore of this generation is served, as soon as it is.

@@ -40,6 +40,12 @@ pub(crate) enum Evidence {
         /// At least one rank had been started.
         launched: bool,
     },
+    /// The member is proven dead, and its node has since forgotten how it ended. Whoever failed
+    /// first may have been another.
+    Forgotten {
+        node: NodeName,
+        at: Timestamp,
+    },
     /// The node's agent is silent. `since`: when its connection broke, or else when the agent was
     /// last heard. `heard`: its last sign of life.
     NodeSilent {
@@ -110,8 +116,8 @@ pub(crate) fn is_conclusive(evidence: &[Evidence]) -> bool {
     evidence.iter().any(killed) && evidence.iter().all(|e| killed(e) || e.is_victim())
 }
 
-/// Selects the silences of nodes that were still heard after the first victim fell. Such a silence
-/// began too late to be the cause.
+/// Selects the silences that began too late to be the cause: the node was still heard after the
+/// first victim fell, or it has itself told that its group was killed. No cut kills a runner.
 pub(crate) fn too_late(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
     let victims = evidence
         .iter()
@@ -119,7 +125,17 @@ pub(crate) fn too_late(evidence: &[Evidence]) -> impl Fn(&Evidence) -> bool {
         .map(Evidence::at)
         .filter(|at| *at > Timestamp::default());
     let fell = victims.min();
-    move |e| matches!((e, fell), (Evidence::NodeSilent { heard, .. }, Some(fell)) if *heard > fell + UNDER_WAY)
+    let has_told = move |node: &NodeName| {
+        evidence
+            .iter()
+            .any(|e| matches!(e, Evidence::Vanished { .. }) && e.node() == node)
+    };
+    move |e| match e {
+        Evidence::NodeSilent {
+            node, lost, heard, ..
+        } => fell.is_some_and(|fell| *heard > fell + UNDER_WAY) || (!lost && has_told(node)),
+        _ => false,
+    }
 }
 
 impl Evidence {
@@ -128,6 +144,7 @@ impl Evidence {
             Evidence::RankExit { node, .. }
             | Evidence::LauncherFailed { node, .. }
             | Evidence::Vanished { node, .. }
+            | Evidence::Forgotten { node, .. }
             | Evidence::NodeSilent { node, .. }
             | Evidence::NodeRebooted { node, .. }
             | Evidence::NodeDeleted { node, .. }
@@ -155,9 +172,10 @@ impl Evidence {
         !matches!(self, Evidence::NodeSilent { lost: false, .. })
     }
 
-    /// Whether this says only that another member went away.
+    /// Whether this explains nothing: it says only that another member went away, or not even that.
     pub(crate) fn is_victim(&self) -> bool {
         match self {
+            Evidence::Forgotten { .. } => true,
             Evidence::RankExit { class, .. } => *class == ExitClass::PeerLost,
             Evidence::LauncherFailed { exit, error, .. } => {
                 exit.class(error.as_deref()) == ExitClass::PeerLost
@@ -179,6 +197,7 @@ impl Evidence {
             Evidence::RankExit { at, .. }
             | Evidence::LauncherFailed { at, .. }
             | Evidence::Vanished { at, .. }
+            | Evidence::Forgotten { at, .. }
             | Evidence::NodeRebooted { at, .. }
             | Evidence::NodeDeleted { at, .. }
             | Evidence::Unhealthy { at, .. }
@@ -198,6 +217,7 @@ impl Evidence {
             | Evidence::NodeDeleted { .. }
             | Evidence::Unhealthy { .. }
             | Evidence::Fenced { .. } => 0,
+            Evidence::Forgotten { .. } => 5,
             victim if victim.is_victim() => 5,
             Evidence::RankExit { .. } | Evidence::NodeSilent { .. } | Evidence::Vanished { .. } => {
                 1
@@ -259,13 +279,14 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
         .filter(|e| matches!(e, Evidence::Refused { .. }))
         .count()
         == members;
+    let unless_in_vain = |spared| if in_vain { Charged::Job } else { spared };
     let (cause, charged, message) = match primary {
+        Evidence::Forgotten { node, .. } => (
+            Cause::PeersLost,
+            unless_in_vain(Charged::Nobody),
+            format!("the worker group on {node} is dead, and its node has forgotten how it ended"),
+        ),
         victim if victim.is_victim() => {
-            let charged = if in_vain {
-                Charged::Job
-            } else {
-                Charged::Nobody
-            };
             let error = match victim {
                 Evidence::RankExit {
                     error: Some(error), ..
@@ -278,7 +299,7 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
             let name = victim.name();
             (
                 Cause::PeersLost,
-                charged,
+                unless_in_vain(Charged::Nobody),
                 format!(
                     "members lost each other while every node was heard; first {name}: {error}"
                 ),
@@ -335,10 +356,9 @@ pub(crate) fn judge(evidence: &[Evidence], members: usize, in_vain: bool) -> Opt
             } else {
                 Cause::StartFailed
             };
-            let charged = if in_vain { Charged::Job } else { Charged::Node };
             (
                 cause,
-                charged,
+                unless_in_vain(Charged::Node),
                 format!("the worker group on {node} was killed together with its runner"),
             )
         }
@@ -578,6 +598,38 @@ mod tests {
             judge(&[vanished(false)], 1, false).unwrap().cause,
             Cause::StartFailed,
             "it is not tried there again at once"
+        );
+    }
+
+    #[test]
+    fn who_forgot_how_its_group_ended_is_not_blamed_for_that() {
+        let forgotten = Evidence::Forgotten {
+            node: "b".into(),
+            at: Timestamp(2_000_000),
+        };
+        let verdict = judge(std::slice::from_ref(&forgotten), 2, false).unwrap();
+        assert_eq!(
+            (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
+            (Cause::PeersLost, Charged::Nobody, None)
+        );
+        let told = "the worker group on b is dead, and its node has forgotten how it ended";
+        assert_eq!(verdict.message, told);
+        let verdict = judge(&[forgotten, silent("a", true, 1000)], 2, false).unwrap();
+        assert_eq!(verdict.culprit.as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn a_node_that_told_how_its_group_died_was_not_cut_off_before() {
+        let vanished = Evidence::Vanished {
+            node: "a".into(),
+            at: Timestamp(900_000),
+            launched: true,
+        };
+        let evidence = [vanished, silent("a", false, 1100)];
+        let verdict = judge(&evidence, 1, false).unwrap();
+        assert_eq!(
+            (verdict.cause, verdict.charged, verdict.culprit.as_deref()),
+            (Cause::WorkerKilled, Charged::Node, Some("a"))
         );
     }
 

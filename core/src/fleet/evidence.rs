@@ -65,11 +65,9 @@ pub(crate) fn evidence(
         if let Some(run) = run {
             exits(name, run, generation.proc_per_node, &mut found);
         } else if node.session.is_some() && generation.dead.contains(name) {
-            // The member is proven dead, but the node has since forgotten how it ended.
-            found.push(Evidence::Vanished {
+            found.push(Evidence::Forgotten {
                 node: name.clone(),
                 at: now,
-                launched: generation.started,
             });
         }
         let finished = run.is_some_and(|run| run.ranks_finished(generation.proc_per_node));

@@ -2,7 +2,8 @@
 //! imports.
 //!
 //! A launcher lives as long as its job has a run on this node, and [`LINGER`] longer, because it is
-//! needed between two generations. While a job starts, nothing beside it may take processor time
+//! needed between two generations. When the job's newest run here has ended well, no generation
+//! follows, and its launcher goes at once. While a job starts, nothing beside it may take processor time
 //! from it. So all work for later generations waits until the job trains. A launcher for a job that
 //! is about to come is started at once: until this node is ready, the job trains elsewhere.
 
@@ -12,6 +13,7 @@ use std::{
 };
 
 use crate::{
+    exit::Exit,
     id::JobUid,
     node::lane::Lane,
     run::{RunId, RunPhase, RunReport},
@@ -63,10 +65,11 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
         coming,
         launchers,
     } = held;
+    let newest = newest_runs(runs);
     let mut here: BTreeSet<JobUid> = coming.union(starting).cloned().collect();
     here.extend(
         runs.iter()
-            .filter(|(_, lane)| *lane != Lane::Cold)
+            .filter(|(run, lane)| *lane != Lane::Cold && !ended_well(newest[&run.run.job].0))
             .map(|(run, _)| run.run.job.clone()),
     );
     let warm = coming
@@ -84,18 +87,16 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
         .filter(|(job, _)| !plan.here.contains(*job))
     {
         let due = *last_here + LINGER;
-        if due <= now {
+        if due <= now || newest.get(job).is_some_and(|(run, _)| ended_well(run)) {
             plan.end.push(job.clone());
         } else {
             plan.look_again = Some(plan.look_again.map_or(due, |at| at.min(due)));
         }
     }
     for job in plan.here.iter().filter(|job| !coming.contains(*job)) {
-        let newest = runs
-            .iter()
-            .filter(|(run, _)| run.run.job == *job)
-            .max_by_key(|(run, _)| run.run.generation);
-        let Some((run, lane)) = newest else { continue };
+        let Some((run, lane)) = newest.get(job) else {
+            continue;
+        };
         if *lane == Lane::Cold {
             continue;
         }
@@ -108,6 +109,26 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
         }
     }
     plan
+}
+
+/// The newest run here of each job, and its lane.
+fn newest_runs(runs: &[(RunReport, Lane)]) -> BTreeMap<&JobUid, (&RunReport, Lane)> {
+    let mut newest: BTreeMap<&JobUid, (&RunReport, Lane)> = BTreeMap::new();
+    for (run, lane) in runs {
+        let of_job = newest.entry(&run.run.job).or_insert((run, *lane));
+        if of_job.0.run.generation < run.run.generation {
+            *of_job = (run, *lane);
+        }
+    }
+    newest
+}
+
+/// torchrun ends well on a node only when the ranks of all nodes have, so the job is over.
+fn ended_well(run: &RunReport) -> bool {
+    run.phase == RunPhase::Dead
+        && run.launcher_exit.is_some_and(Exit::is_success)
+        && !run.ranks.is_empty()
+        && run.ranks_finished(run.ranks.len() as u32)
 }
 
 /// Whether any run here is starting or ending, so that nothing beside it may take processor time
@@ -162,7 +183,6 @@ fn training(now: Timestamp, run: &RunReport) -> Training {
 mod tests {
     use super::*;
     use crate::{
-        exit::Exit,
         id::{Generation, Term},
         run::RankReport,
     };
@@ -351,5 +371,24 @@ mod tests {
                 ..Plan::default()
             }
         );
+    }
+
+    #[test]
+    fn it_goes_at_once_when_its_job_has_ended_well_here() {
+        let mut over = run("a", 2, RunPhase::Dead, true);
+        over.0.launcher_exit = Some(Exit::Code(0));
+        over.0.ranks[0].exit = Some(Exit::Code(0));
+        let earlier = run("a", 1, RunPhase::Dead, true);
+        let ends = Plan {
+            end: vec![JobUid::from("a")],
+            ..Plan::default()
+        };
+        let runs = [earlier.clone(), over.clone()];
+        assert_eq!(plan(NOW, &runs, &set(&["a"])), ends);
+        let next = run("a", 3, RunPhase::Preparing, false);
+        let runs = [over.clone(), next];
+        assert_eq!(plan(NOW, &runs, &set(&["a"])), nothing(&["a"]));
+        over.0.ranks[0].exit = Some(Exit::Code(1));
+        assert_eq!(plan(NOW, &[earlier, over], &set(&["a"])), nothing(&["a"]));
     }
 }

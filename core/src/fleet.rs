@@ -1,7 +1,7 @@
 //! The coordinator's brain. [`Fleet::turn`] is its only door: one input in, changes to commit and
 //! effects to execute out.
 //!
-//! The shell commits [`Turn::changes`] in one transaction first and only then executes
+//! The shell commits [`Turn::changes`] first, in their order, and only then executes
 //! [`Turn::effects`] (DESIGN R1). If the commit fails, the process ends and the state in memory
 //! with it: nobody has heard of a decision that is not stored.
 //!
@@ -55,6 +55,7 @@
 //! | `admission` | which jobs may take room, and in which order |
 //! | `settle` | which jobs have news, and the steps of one job |
 //! | `finish` | what was touched becomes changes and effects |
+//! | `write_order`, `commit` | in which order records become durable; the version of each |
 
 pub mod account;
 mod actor;
@@ -64,6 +65,7 @@ mod blame;
 mod brake;
 mod budget;
 mod capacity;
+pub mod commit;
 mod cordon;
 pub mod crash_loop;
 mod describe;
@@ -107,6 +109,7 @@ mod tests;
 mod turn;
 mod unhealthy;
 pub mod view;
+mod write_order;
 
 pub use actor::Actor;
 pub use budget::MUSTER;

@@ -104,6 +104,8 @@ mistakes! {
     NamesakeTakenIn,
     /// A node's epoch is counted from what its disk says.
     EpochFromNode,
+    /// The records of a commit become durable in the wrong order.
+    WritesOutOfOrder,
 }
 
 #[cfg(feature = "planted")]

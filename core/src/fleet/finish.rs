@@ -6,9 +6,10 @@ use crate::{
     fleet::{
         desired,
         job::{JobRecord, Stopping},
-        output::{Answer, Change, Effect, Turn},
+        output::{Answer, Effect, Turn},
         scratch::{Reply, Scratch},
         turn::Fleet,
+        write_order::{self, Altered},
     },
     id::{Generation, JobUid, NodeName},
     planted::{self, Mistake},
@@ -19,14 +20,15 @@ impl Fleet {
     /// Turns everything that was touched into changes and effects.
     pub(crate) fn finish(&mut self, mut scratch: Scratch) -> Turn {
         let mut turn = Turn::default();
-        let mut views = Vec::new();
+        let (mut altered, mut views) = (Vec::new(), Vec::new());
         for (uid, before) in std::mem::take(&mut scratch.jobs) {
             let Some(job) = self.jobs.get(&uid) else {
                 continue;
             };
             if before.as_ref() != Some(job) {
-                turn.changes.push(Change::PutJob(Box::new(job.clone())));
+                let after = Box::new(job.clone());
                 self.reindex(&uid, before.as_ref(), &mut scratch.publish);
+                altered.push(Altered::Job { before, after });
             }
             let job = &self.jobs[&uid];
             if job.phase.is_over() && job.unproven_generations().next().is_none() {
@@ -42,24 +44,25 @@ impl Fleet {
                 .map(Effect::JobChanged),
         );
         for (uid, nodes) in std::mem::take(&mut scratch.deleted) {
-            turn.changes.push(Change::DeleteJob(uid.clone()));
+            altered.push(Altered::JobDeleted(uid.clone()));
             scratch.publish.extend(nodes);
             views.push(Effect::JobChanged(uid));
         }
         for (name, before) in std::mem::take(&mut scratch.nodes) {
             match self.nodes.get(&name) {
-                Some(node) if before.as_ref() != Some(&node.record) => turn
-                    .changes
-                    .push(Change::PutNode(Box::new(node.record.clone()))),
+                Some(node) if before.as_ref() != Some(&node.record) => {
+                    let after = Box::new(node.record.clone());
+                    altered.push(Altered::Node { before, after });
+                }
                 Some(_) => {}
-                None if before.is_some() => turn.changes.push(Change::DeleteNode(name.clone())),
+                None if before.is_some() => altered.push(Altered::NodeDeleted(name.clone())),
                 None => continue,
             }
             views.push(Effect::NodeChanged(name));
         }
-        let events = scratch.numbered_events(&mut self.last_event).into_iter();
-        turn.changes
-            .extend(events.map(|event| Change::Event(Box::new(event))));
+        let events = scratch.numbered_events(&mut self.last_event);
+        altered.extend(events.into_iter().map(Altered::Event));
+        turn.changes = write_order::in_order(altered);
         turn.effects = std::mem::take(&mut scratch.effects);
         for name in std::mem::take(&mut scratch.publish) {
             turn.effects.extend(self.publish(&name));

@@ -429,7 +429,7 @@ pub(crate) mod tests {
         JobRecord::submitted(JobUid::from("uid"), name, spec, String::new(), Timestamp(0))
     }
 
-    fn generation(number: u64) -> GenerationRecord {
+    pub(crate) fn generation(number: u64) -> GenerationRecord {
         GenerationRecord {
             number: Generation(number),
             cause: Cause::FirstStart,

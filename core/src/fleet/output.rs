@@ -18,7 +18,8 @@ use crate::{
 /// What one turn decided.
 #[derive(Clone, Debug, Default)]
 pub struct Turn {
-    /// The shell commits these in one transaction before it executes any effect.
+    /// The shell commits these before it executes any effect. Their order is the order in which
+    /// they must become durable (`write_order`). A record may be there twice.
     pub changes: Vec<Change>,
     pub effects: Vec<Effect>,
     /// When the next [`Input::Tick`] is due at the latest.

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use muster_core::{
-    fleet::{Answer, Change, Effect, Fleet, Input, Policy, Turn},
+    fleet::{Answer, Change, Effect, Fleet, Input, Policy, Turn, commit::Versions},
     id::{NodeName, SessionId, Term},
     time::Timestamp,
 };
@@ -40,6 +40,8 @@ pub(crate) struct Process {
     pub(crate) id: u64,
     pub(crate) term: Term,
     pub(crate) fleet: Fleet,
+    /// The versions of the records on which it decides.
+    versions: Versions,
     pub(crate) sessions: BTreeMap<SessionId, u64>,
     pub(crate) clock: Clock,
     /// The coordinator has lost its term. This is the store as it was then, and all that the
@@ -148,6 +150,7 @@ impl World {
             id,
             term,
             fleet,
+            versions: self.store.versions(term),
             sessions,
             clock,
             deposed: None,
@@ -405,10 +408,14 @@ impl World {
         let wake_at = wake_at.map(|at| process.clock.when(at));
         self.trace
             .mix(changes.len() as u64 * 1_000 + effects.len() as u64);
-        let fatal = !changes
+        let records = changes
             .iter()
-            .all(|change| matches!(change, Change::Event(_)));
-        let armed = if fatal {
+            .filter(|change| !matches!(change, Change::Event(_)))
+            .count();
+        // Few commits have more than one record, so this fault mostly waits for one of them.
+        let waits = self.seats[seat].armed == Some(Fault::CommitTorn)
+            && (changes.len() < 2 || records < 2 && self.rng.percent(80));
+        let armed = if records > 0 && !waits {
             self.seats[seat].armed.take()
         } else {
             None
@@ -435,8 +442,13 @@ impl World {
             .into_iter()
             .map(|machine| self.machines[machine].name.clone())
             .collect();
-        if !self.commit(seat, changes, speakers) {
+        let torn = (armed == Some(Fault::CommitTorn))
+            .then(|| 1 + self.rng.below(records.min(changes.len() - 1)));
+        if !self.commit(seat, changes, torn, speakers) {
             return self.coordinator_dies(seat, None);
+        }
+        if torn.is_some() {
+            return self.coordinator_dies(seat, Some(back_in));
         }
         if fails || armed == Some(Fault::CrashAfterCommit) {
             note!(self, "it had told nobody of {} effects", effects.len());
@@ -460,8 +472,15 @@ impl World {
         }
     }
 
-    /// False if the store refuses, because another coordinator has a newer term.
-    fn commit(&mut self, seat: usize, changes: Vec<Change>, speakers: Vec<NodeName>) -> bool {
+    /// Makes the writes of these changes, or only the first of them if the commit is torn. False if
+    /// the store refuses, because another coordinator has a newer term.
+    fn commit(
+        &mut self,
+        seat: usize,
+        changes: Vec<Change>,
+        torn: Option<usize>,
+        speakers: Vec<NodeName>,
+    ) -> bool {
         if changes.is_empty() {
             return true;
         }
@@ -486,7 +505,12 @@ impl World {
             term,
             speakers,
         };
-        invariants::transaction_is_lawful(self, &judge, &changes);
+        invariants::decision_is_lawful(self, &judge, &changes);
+        let mut changes = changes;
+        if let Some(torn) = torn {
+            note!(self, "the commit is torn: {torn} of {} writes are made", changes.len());
+            changes.truncate(torn);
+        }
         self.operator_reads(&changes);
         let cordons = changes
             .iter()
@@ -496,13 +520,27 @@ impl World {
             || changes
                 .iter()
                 .any(|change| matches!(change, Change::DeleteJob(_)));
-        for change in changes {
-            if let Change::Event(event) = &change {
+        let process = self.seats[seat]
+            .process
+            .as_mut()
+            .expect("it has just decided");
+        let deposed = process.deposed.is_some();
+        for write in process.versions.writes(changes) {
+            let change = &write.change;
+            if let Change::Event(event) = change {
                 note!(self, "   event {}: {}", event.reason, event.message);
             }
-            invariants::change_is_lawful(self, &judge, &change);
-            self.changed_by(&change);
-            if let Change::PutJob(job) = &change
+            invariants::change_is_lawful(self, &judge, change);
+            if !self.store.takes(&write) {
+                note!(self, "conflict: another has written {}", write.key());
+                if !deposed {
+                    let what = format!("{} was written by nobody else", write.key());
+                    self.fail("I6", what);
+                }
+                return false;
+            }
+            self.changed_by(change);
+            if let Change::PutJob(job) = change
                 && self
                     .store
                     .jobs
@@ -511,7 +549,7 @@ impl World {
             {
                 opened.push(job.uid.clone());
             }
-            self.store.apply(change);
+            self.store.apply(write);
         }
         if let Some(before) = cordons {
             invariants::cordons_are_capped(self, before);

@@ -75,6 +75,7 @@ faults! {
     ProcessLeft: "the holder of a worker group is killed, and a process of the group gets away with what it was given",
     NodeReplaced: "a machine makes place for a new one of its name with an empty disk, and comes back later",
     NameTaken: "the agent dies, and a second machine that was up all the time claims its name while its workers go on",
+    CommitTorn: "the coordinator dies between two records of a commit; those before are stored",
 }
 
 impl Fault {
@@ -91,6 +92,10 @@ impl Fault {
         Fault::ProcessLeft,
         Fault::NameTaken,
     ];
+
+    /// Faults that were added when even a draw more would have changed too many histories. Each
+    /// draws from a source of its own.
+    pub(crate) const LAST: [Fault; 1] = [Fault::CommitTorn];
 
     /// Those later faults that this seed has.
     pub(crate) fn later(seed: u64, plan: &Plan, cut: &Cut) -> Vec<Fault> {
@@ -115,6 +120,13 @@ impl Fault {
         {
             later.push(Fault::SecondLeader);
         }
+        for (number, fault) in Self::LAST.into_iter().enumerate() {
+            // These bytes spell "last".
+            let mut last = Rng::new(seed ^ 0x6c61_7374 ^ (number as u64) << 32);
+            if last.percent(fault.share()) && kept(&fault) {
+                later.push(fault);
+            }
+        }
         later
     }
 
@@ -133,7 +145,8 @@ impl Fault {
             | Fault::NicDown
             | Fault::SlowDisk
             | Fault::ProcessLeft
-            | Fault::NameTaken => 30,
+            | Fault::NameTaken
+            | Fault::CommitTorn => 30,
             Fault::NodeReplaced => 10,
             _ => 50,
         }

@@ -83,8 +83,8 @@ pub(crate) struct Judge {
     pub(crate) speakers: Vec<NodeName>,
 }
 
-/// Checks all changes of one transaction before they are made, where they must be judged together.
-pub(crate) fn transaction_is_lawful(world: &mut World, judge: &Judge, changes: &[Change]) {
+/// Checks all changes of one decision before they are made, where they must be judged together.
+pub(crate) fn decision_is_lawful(world: &mut World, judge: &Judge, changes: &[Change]) {
     let broken = rollback::rollback(world, changes)
         .or_else(|| brake::brake(world, judge, changes))
         .or_else(|| blames::marks_are_explained(world, changes));

@@ -111,7 +111,8 @@ impl Plan {
         } as usize;
         let mut faults: Vec<Fault> = Fault::ALL
             .into_iter()
-            .filter(|fault| !Fault::LATER.contains(fault) && rng.percent(fault.share()))
+            .filter(|fault| !Fault::LATER.contains(fault) && !Fault::LAST.contains(fault))
+            .filter(|fault| rng.percent(fault.share()))
             .collect();
         let delay_ms = *rng.pick(&[2, 10, 80, 400]).expect("there are four");
         let launch_ms = *rng.pick(&[50, 500, 3_000]).expect("there are three");

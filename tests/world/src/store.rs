@@ -1,9 +1,15 @@
-//! The coordinator's store. Commits survive every crash, and one transaction is all or nothing.
+//! The coordinator's store, as the weakest one that is allowed: it has no transactions. It makes the
+//! writes of a commit one by one, each only if the record has the version that the coordinator
+//! knows. What was written survives every crash.
 
 use std::collections::BTreeMap;
 
 use muster_core::{
-    fleet::{Change, NodeRecord, Stored, job::JobRecord},
+    fleet::{
+        Change, NodeRecord, Stored,
+        commit::{RecordKey, Version, Versions, Write},
+        job::JobRecord,
+    },
     id::{JobUid, NodeName, Term},
     time::Timestamp,
 };
@@ -12,6 +18,7 @@ use muster_core::{
 pub(crate) struct Store {
     pub(crate) jobs: BTreeMap<JobUid, JobRecord>,
     pub(crate) nodes: BTreeMap<NodeName, NodeRecord>,
+    pub(crate) versions: BTreeMap<RecordKey, Version>,
     pub(crate) last_event: u64,
     /// The latest time that was written. No coordinator's clock starts before it.
     pub(crate) latest: Timestamp,
@@ -22,8 +29,28 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) fn apply(&mut self, change: Change) {
-        match change {
+    /// Whether the record still is as the writer knows it.
+    pub(crate) fn takes(&self, write: &Write) -> bool {
+        self.versions.get(&write.key()) == write.expects.as_ref()
+    }
+
+    /// What a coordinator that starts now writes on.
+    pub(crate) fn versions(&self, term: Term) -> Versions {
+        let known = self.versions.iter();
+        Versions::loaded(term, known.map(|(key, version)| (key.clone(), *version)))
+    }
+
+    pub(crate) fn apply(&mut self, write: Write) {
+        match &write.change {
+            Change::DeleteJob(_) | Change::DeleteNode(_) => {
+                self.versions.remove(&write.key());
+            }
+            Change::PutJob(_) | Change::PutNode(_) => {
+                self.versions.insert(write.key(), write.becomes);
+            }
+            Change::Event(_) => {}
+        }
+        match write.change {
             Change::PutJob(job) => drop(self.jobs.insert(job.uid.clone(), *job)),
             Change::DeleteJob(uid) => drop(self.jobs.remove(&uid)),
             Change::PutNode(node) => drop(self.nodes.insert(node.name.clone(), *node)),

@@ -66,7 +66,8 @@ impl World {
             Fault::CrashBeforeCommit
             | Fault::CrashAfterCommit
             | Fault::CrashAmidEffects
-            | Fault::StoreWriteFails => {
+            | Fault::StoreWriteFails
+            | Fault::CommitTorn => {
                 let Some(seat) = self.some_seat() else {
                     return false;
                 };

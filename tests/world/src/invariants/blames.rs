@@ -255,7 +255,8 @@ pub(super) fn marks_are_explained(world: &World, changes: &[Change]) -> Broken {
             })
         };
         let explained = |mark: &Mark| {
-            let put = changes.iter().find_map(|change| match change {
+            // The last one is the whole: the deaths of a job may be written apart before it.
+            let put = changes.iter().rev().find_map(|change| match change {
                 Change::PutJob(job) if job.uid == mark.job => Some(&**job),
                 _ => None,
             });

@@ -16,7 +16,10 @@ use std::{
 };
 
 use muster_core::{
-    fleet::{Answer, Change, Effect, Fleet, Input, Policy, RequestId},
+    fleet::{
+        Answer, Change, Effect, Fleet, Input, Policy, RequestId,
+        commit::{Versions, Write},
+    },
     id::{JobName, JobUid, NodeName, SessionId, Term},
     time::Timestamp,
 };
@@ -93,6 +96,7 @@ pub fn start(
     let Loaded {
         fleet: mut stored,
         events,
+        versions,
     } = store.load()?;
     let mut alike = Alike::default();
     stored
@@ -109,6 +113,7 @@ pub fn start(
     let mut engine = Engine {
         tick: policy.tick,
         fleet: Fleet::new(policy, term, stored, Timestamp(clock.now_us())),
+        versions: Versions::loaded(term, versions),
         store,
         clock,
         sessions: BTreeMap::new(),
@@ -160,6 +165,8 @@ struct Session {
 struct Engine {
     fleet: Fleet,
     store: Box<dyn Store>,
+    /// The versions of the records on which the fleet decides.
+    versions: Versions,
     clock: Clock,
     tick: Duration,
     sessions: BTreeMap<SessionId, Session>,
@@ -298,18 +305,19 @@ impl Engine {
         if thinking > SLOW_TURN {
             warn!(took = ?thinking, inputs = count, "a slow turn");
         }
+        let stats = listened_to
+            .then(|| TurnStats::of(&turn, count))
+            .filter(|stats| !stats.is_idle());
         self.leads()?;
-        if !turn.changes.is_empty() {
+        let writes = self.versions.writes(turn.changes);
+        if !writes.is_empty() {
             failpoint!("before commit");
-            self.store.commit(&turn.changes)?;
+            self.store.commit(&writes)?;
             failpoint!("after commit");
             self.leads()?;
         }
         let stored = Timestamp(self.clock.now_us());
-        let stats = listened_to
-            .then(|| TurnStats::of(&turn, count))
-            .filter(|stats| !stats.is_idle());
-        self.publish_events(turn.changes);
+        self.publish_events(writes);
         // Publish what users see first: a client that gets an answer or a welcome then finds its
         // subject in a list.
         let (views, rest): (Vec<_>, Vec<_>) = turn
@@ -444,10 +452,10 @@ impl Engine {
         }
     }
 
-    fn publish_events(&self, changes: Vec<Change>) {
+    fn publish_events(&self, writes: Vec<Write>) {
         let (mut new, mut deleted) = (Vec::new(), Vec::new());
-        for change in changes {
-            match change {
+        for write in writes {
+            match write.change {
                 Change::Event(event) => new.push(*event),
                 Change::DeleteJob(uid) => deleted.push(uid),
                 _ => {}

@@ -1,13 +1,21 @@
 //! The durable record: jobs, nodes, events, and the term.
 //!
-//! A store never decides anything. It returns exactly what was committed last, or an error that
-//! names the file. It never starts empty where something was stored. Once [`Store::commit`] has
-//! returned, its changes survive the death of the process and of the machine.
+//! A store never decides anything. It returns exactly what was written last, or an error that says
+//! what is wrong and what to do. It never starts empty where something was stored. Once
+//! [`Store::commit`] has returned, its writes survive the death of the process and of the machine.
+//!
+//! A store needs no transactions: it compares and sets one record at a time. In which order records
+//! are written, and why any first part of a commit can stand alone, is said in one place,
+//! `core/src/fleet/write_order.rs`. A store may do more: the one of redb makes all writes of a
+//! commit or none.
 
-use std::{error::Error, io, path::PathBuf, sync::Arc};
+use std::{error::Error, sync::Arc};
 
 use muster_core::{
-    fleet::{Change, Event, Stored},
+    fleet::{
+        Change, Event, Stored,
+        commit::{RecordKey, Version, Write},
+    },
     id::{JobUid, NodeName, Term},
     node_report::NodeReport,
 };
@@ -26,7 +34,8 @@ pub trait Leadership {
     fn still_holds(&self) -> bool;
 }
 
-/// The durable state of the coordinator. Only one process at a time may change it.
+/// The durable state of the coordinator. Whoever opens it takes the right to decide: one that had it
+/// before is kept out, or meets conflicts from then on.
 pub trait Store: Leadership + Send {
     /// Everything committed so far.
     fn load(&mut self) -> Result<Loaded, StoreError>;
@@ -35,11 +44,14 @@ pub trait Store: Leadership + Send {
     /// returned.
     fn next_term(&mut self, at_least: Term) -> Result<Term, StoreError>;
 
-    /// Stores all changes or none, durably. Their order is that of the decisions. An event comes
-    /// after the records that it tells of.
-    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
+    /// Makes these writes durable, one after the other in their order. Each is made only if the
+    /// record has the version that the write expects; otherwise this ends with
+    /// [`StoreError::Conflict`]. After an error, or if the process dies, any number of them may have
+    /// been made, from the first on.
+    fn commit(&mut self, writes: &[Write]) -> Result<(), StoreError>;
 
-    /// Stores the reports of these nodes, durably. A report is deleted with its node.
+    /// Stores the reports of these nodes, durably. A report is deleted with its node. Nothing is
+    /// decided from a stored report, so it has no version.
     fn keep_reports(&mut self, reports: &[(NodeName, Arc<NodeReport>)]) -> Result<(), StoreError>;
 }
 
@@ -49,11 +61,13 @@ pub struct Loaded {
     pub fleet: Stored,
     /// The events that [`crate::kept`] keeps, oldest first.
     pub events: Vec<Event>,
+    /// The version of each job and each node.
+    pub versions: Vec<(RecordKey, Version)>,
 }
 
-fn deleted(changes: &[Change]) -> impl Iterator<Item = &JobUid> {
-    changes.iter().filter_map(|change| {
-        if let Change::DeleteJob(uid) = change {
+fn deleted(writes: &[Write]) -> impl Iterator<Item = &JobUid> {
+    writes.iter().filter_map(|write| {
+        if let Change::DeleteJob(uid) = &write.change {
             Some(uid)
         } else {
             None
@@ -61,52 +75,57 @@ fn deleted(changes: &[Change]) -> impl Iterator<Item = &JobUid> {
     })
 }
 
+/// Refuses a write on a record of which somebody else has made another. `found`: the record's
+/// version, if the record exists.
+fn compare(write: &Write, found: Option<Version>) -> Result<(), Conflict> {
+    if found == write.expects {
+        return Ok(());
+    }
+    Err(Conflict {
+        record: write.key(),
+        expected: write.expects,
+        found,
+    })
+}
+
+/// A record is not as this coordinator knows it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{record} was written by another: this coordinator knows {}, the store has {}",
+    version(*expected), version(*found)
+)]
+pub struct Conflict {
+    pub record: RecordKey,
+    pub expected: Option<Version>,
+    pub found: Option<Version>,
+}
+
+fn version(version: Option<Version>) -> String {
+    version.map_or("none".to_owned(), |version| format!("version {version}"))
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("state directory {path} cannot be used")]
-    Directory {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error("state directory {path} is in use by another coordinator{}; two must never share one", pid.as_ref().map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
-    InUse { path: PathBuf, pid: Option<String> },
-    #[error(
-        "store file {path} is damaged: {what}. Nothing was changed. Put back a copy of the file; or move it away and start with no \
-         jobs, which leaves running workers alone but forgets them"
-    )]
-    Damaged { path: PathBuf, what: String },
-    #[error(
-        "store file {path} ends with commit {found}, but commit {known} was acknowledged: it is damaged, or an old copy was put back. \
-         Nothing was changed. Put back the newest copy; or, to go on without what is lost, remove {}", witness.display()
-    )]
-    Behind {
-        path: PathBuf,
-        found: u64,
-        known: u64,
-        witness: PathBuf,
-    },
-    #[error(
-        "store file {path} has format {found}, this build reads format {known}: use the build that wrote it"
-    )]
-    Format {
-        path: PathBuf,
-        found: u64,
-        known: u64,
-    },
-    #[error("store file {path}: {what} cannot be read by this build")]
+    /// The place where the records are kept cannot be used as it is. The source says what is wrong
+    /// and what a person can do.
+    #[error(transparent)]
+    Unusable(Box<dyn Error + Send + Sync>),
+    #[error("{store}: {record} cannot be read by this build")]
     Record {
-        path: PathBuf,
-        what: String,
-        #[source]
-        source: serde_json::Error,
-    },
-    #[error("write to store file {path}")]
-    Write {
-        path: PathBuf,
+        store: String,
+        record: String,
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
+    #[error("write to {store}")]
+    Write {
+        store: String,
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// Somebody else decides too. A coordinator that starts again reads what was written.
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
     #[error(
         "another coordinator decides now; this one says nothing more. What it had committed before stands"
     )]

@@ -26,7 +26,7 @@ use crate::{
 struct GuardedStore {
     inner: MemoryStore,
     deposed: Arc<AtomicBool>,
-    commits: std_mpsc::Sender<Vec<Change>>,
+    commits: std_mpsc::Sender<Vec<Write>>,
     leave: std_mpsc::Receiver<bool>,
 }
 
@@ -45,13 +45,13 @@ impl Store for GuardedStore {
         self.inner.next_term(at_least)
     }
 
-    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        self.commits.send(changes.to_vec()).unwrap();
+    fn commit(&mut self, writes: &[Write]) -> Result<(), StoreError> {
+        self.commits.send(writes.to_vec()).unwrap();
         if self.leave.recv().unwrap() {
-            return self.inner.commit(changes);
+            return self.inner.commit(writes);
         }
         Err(StoreError::Write {
-            path: "/state/muster.redb".into(),
+            store: "store file /state/muster.redb".into(),
             source: Box::new(io::Error::from(io::ErrorKind::StorageFull)),
         })
     }
@@ -63,7 +63,7 @@ impl Store for GuardedStore {
 
 struct Guard {
     deposed: Arc<AtomicBool>,
-    commits: std_mpsc::Receiver<Vec<Change>>,
+    commits: std_mpsc::Receiver<Vec<Write>>,
     leave: std_mpsc::Sender<bool>,
 }
 
@@ -163,7 +163,7 @@ async fn nobody_hears_of_a_decision_before_it_is_stored() {
     assert!(
         changes
             .iter()
-            .any(|change| matches!(change, Change::PutJob(job) if job.name.name == "one"))
+            .any(|write| matches!(&write.change, Change::PutJob(job) if job.name.name == "one"))
     );
     // The engine waits in the commit: no answer, no view, no event.
     assert!(
@@ -249,10 +249,10 @@ async fn a_burst_is_one_decision_and_one_commit_up_to_a_request() {
 
     guard.leave.send(true).unwrap();
     let burst = guard.commits.recv().unwrap();
-    let stored = |changes: &[Change], name: &str| {
-        changes
-            .iter()
-            .any(|change| matches!(change, Change::PutNode(node) if node.name.as_str() == name))
+    let stored = |changes: &[Write], name: &str| {
+        changes.iter().any(
+            |write| matches!(&write.change, Change::PutNode(node) if node.name.as_str() == name),
+        )
     };
     assert!(
         (1..=4).all(|n| stored(&burst, &format!("node-{n}"))),
@@ -261,7 +261,7 @@ async fn a_burst_is_one_decision_and_one_commit_up_to_a_request() {
     assert!(
         burst
             .iter()
-            .any(|change| matches!(change, Change::PutJob(job) if job.name.name == "two"))
+            .any(|write| matches!(&write.change, Change::PutJob(job) if job.name.name == "two"))
     );
     assert!(
         !stored(&burst, "node-5"),

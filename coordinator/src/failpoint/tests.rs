@@ -382,14 +382,15 @@ async fn no_acknowledged_job_is_lost_or_doubled_wherever_the_coordinator_is_kill
 async fn a_coordinator_with_ten_thousand_jobs_serves_again_soon_after_a_kill() {
     let mut killed = Killed::new();
     {
-        let mut store = RedbStore::open(&killed.directory.path().join("state")).unwrap();
+        let store = RedbStore::open(&killed.directory.path().join("state")).unwrap();
+        let mut writer = crate::store::tests::Writer::new(store);
         for thousand in 0..10 {
             let jobs: Vec<_> = (0..1_000)
                 .map(|number| {
                     crate::store::tests::put(crate::store::tests::job(thousand * 1_000 + number))
                 })
                 .collect();
-            store.commit(&jobs).unwrap();
+            writer.commit(&jobs).unwrap();
         }
     }
     let mut client = killed.start(None).await.expect("nobody kills it");

@@ -3,12 +3,16 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_core::{
-    fleet::{Change, Event, NodeRecord, Stored, job::JobRecord},
+    fleet::{
+        Change, Event, NodeRecord, Stored,
+        commit::{RecordKey, Version, Write},
+        job::JobRecord,
+    },
     id::{JobUid, NodeName, Term},
     node_report::NodeReport,
 };
 
-use super::{Leadership, Loaded, Store, StoreError, deleted};
+use super::{Leadership, Loaded, Store, StoreError, compare, deleted};
 use crate::kept::Kept;
 
 #[derive(Debug, Default)]
@@ -18,6 +22,7 @@ pub struct MemoryStore {
     nodes: BTreeMap<NodeName, NodeRecord>,
     reports: BTreeMap<NodeName, Arc<NodeReport>>,
     events: BTreeMap<u64, Event>,
+    versions: BTreeMap<RecordKey, Version>,
     kept: Kept,
 }
 
@@ -45,6 +50,7 @@ impl Store for MemoryStore {
         Ok(Loaded {
             fleet,
             events: self.events.values().cloned().collect(),
+            versions: self.versions.clone().into_iter().collect(),
         })
     }
 
@@ -53,9 +59,27 @@ impl Store for MemoryStore {
         Ok(self.term)
     }
 
-    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        for change in changes {
-            match change {
+    fn commit(&mut self, writes: &[Write]) -> Result<(), StoreError> {
+        for write in writes {
+            let key = write.key();
+            let found = match &write.change {
+                Change::Event(event) => self
+                    .events
+                    .contains_key(&event.sequence)
+                    .then(Version::default),
+                _ => self.versions.get(&key).copied(),
+            };
+            compare(write, found)?;
+            match &write.change {
+                Change::PutJob(_) | Change::PutNode(_) => {
+                    self.versions.insert(key, write.becomes);
+                }
+                Change::DeleteJob(_) | Change::DeleteNode(_) => {
+                    self.versions.remove(&key);
+                }
+                Change::Event(_) => {}
+            }
+            match &write.change {
                 Change::PutJob(job) => drop(self.jobs.insert(job.uid.clone(), (**job).clone())),
                 Change::DeleteJob(uid) => drop(self.jobs.remove(uid)),
                 Change::PutNode(node) => {
@@ -72,7 +96,7 @@ impl Store for MemoryStore {
             }
         }
         // The event that tells of a deletion is committed together with it.
-        deleted(changes).for_each(|uid| self.kept.release(uid));
+        deleted(writes).for_each(|uid| self.kept.release(uid));
         for number in self.kept.take_dropped() {
             self.events.remove(&number);
         }

@@ -1,29 +1,30 @@
 //! The embedded store: `STATE/muster.redb`, one crash-safe file of the [`redb`] crate.
 //!
-//! It has one table each for `meta`, `jobs`, `nodes`, `reports` and `events`. Values are JSON, so
-//! that a person can read a copy of the file with any redb tool. A new file is made under another
+//! It has one table each for `meta`, `jobs`, `nodes`, `reports`, `events`, and the `versions` of jobs
+//! and nodes. Records are JSON, so that a person can read a copy of the file with any redb tool. All
+//! writes of a commit are one transaction. A new file is made under another
 //! name and renamed when it is complete. So `muster.redb` is never half-made, and one that cannot
 //! be read is damaged and is refused. `STATE/lock` keeps out a second coordinator as long as the
 //! first one lives.
 
 use std::{
-    collections::BTreeSet,
-    fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Read, Write},
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    io,
     os::unix::fs::{DirBuilderExt, PermissionsExt},
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::Arc,
-    thread,
-    time::{Duration, Instant},
 };
 
 use ::redb::{
-    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition,
-    WriteTransaction,
+    Database, ReadTransaction, ReadableDatabase, ReadableTable, TableError, WriteTransaction,
 };
 use muster_core::{
-    fleet::{Change, Event, NodeRecord, Stored, job::JobRecord},
+    fleet::{
+        Change, Event, NodeRecord, Stored,
+        commit::{RecordKey, Version, Write},
+        job::JobRecord,
+    },
     id::{JobUid, NodeName, Term},
     node_report::NodeReport,
 };
@@ -32,38 +33,20 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{failpoint::failpoint, kept::Kept};
 
 use super::{
-    Leadership, Loaded, Store, StoreError, deleted,
+    Conflict, Leadership, Loaded, Store, StoreError, compare, deleted,
     witness::{self, Witness},
 };
 
-pub const FILE_NAME: &str = "muster.redb";
-const NEW_NAME: &str = "muster.redb.new";
-const LOCK_NAME: &str = "lock";
+mod error;
+mod open;
+mod tables;
 
-const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-const JOBS: TableDefinition<&str, &[u8]> = TableDefinition::new("jobs");
-const NODES: TableDefinition<&str, &[u8]> = TableDefinition::new("nodes");
-/// Apart from `nodes`: the report of a node with eight GPUs has some 13 KiB, and no decision waits
-/// until it is on the disk.
-const REPORTS: TableDefinition<&str, &[u8]> = TableDefinition::new("reports");
-const EVENTS: TableDefinition<u64, &[u8]> = TableDefinition::new("events");
-
-const META_FORMAT: &str = "format";
-const META_TERM: &str = "term";
-const META_LAST_EVENT: &str = "last_event";
-/// The number of commits so far, to compare with the [`Witness`].
-const META_COMMITS: &str = "commits";
-
-/// Must grow when a record's shape changes so that an older build would misread it.
-const FORMAT: u64 = 2;
-
-/// How long to wait for the lock. A coordinator that was killed holds it until the kernel has
-/// removed the process and any child that it had just forked.
-const LEAVING: Duration = Duration::from_secs(1);
-
-/// redb's page cache. All data is in memory anyway and only writes use the cache; the largest
-/// commit is a generation of some 100 KiB.
-const CACHE_BYTES: usize = 4 << 20;
+pub use error::FileError;
+use error::{damaged, reading, unwritten};
+use open::{FILE_NAME, LOCK_NAME, commits, create, lock, open_existing};
+use tables::{
+    EVENTS, JOBS, META, META_COMMITS, META_LAST_EVENT, META_TERM, NODES, REPORTS, VERSIONS,
+};
 
 /// The open store of a state directory.
 #[derive(Debug)]
@@ -79,12 +62,12 @@ pub struct RedbStore {
 impl RedbStore {
     /// Opens the store of a state directory. Makes both if they do not exist.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
-        let unusable = |source| StoreError::Directory {
+        let unusable = |source| FileError::Directory {
             path: directory.to_owned(),
             source,
         };
         if directory.exists() && !directory.is_dir() {
-            return Err(unusable(io::ErrorKind::NotADirectory.into()));
+            return Err(unusable(io::ErrorKind::NotADirectory.into()).into());
         }
         fs::DirBuilder::new()
             .recursive(true)
@@ -106,12 +89,13 @@ impl RedbStore {
                 .map_err(unusable)?;
         }
         if let Some(known) = known.filter(|known| *known > found) {
-            return Err(StoreError::Behind {
+            return Err(FileError::Behind {
                 path,
                 found,
                 known,
                 witness: directory.join(witness::FILE_NAME),
-            });
+            }
+            .into());
         }
         Ok(Self {
             database,
@@ -151,6 +135,12 @@ impl Store for RedbStore {
                     ..Stored::default()
                 },
                 events: Vec::new(),
+                versions: Vec::new(),
+            };
+            let versions = versions(&read, path)?;
+            let version = |key: RecordKey| {
+                let known = versions.get(&key.to_string()).copied();
+                (key, known.unwrap_or_default())
             };
             for entry in read
                 .open_table(JOBS)
@@ -159,6 +149,8 @@ impl Store for RedbStore {
                 .map_err(|e| damaged(path, e))?
             {
                 let (uid, value) = entry.map_err(|e| damaged(path, e))?;
+                let key = RecordKey::Job(uid.value().into());
+                loaded.versions.push(version(key));
                 loaded
                     .fleet
                     .jobs
@@ -173,6 +165,8 @@ impl Store for RedbStore {
                 .map_err(|e| damaged(path, e))?
             {
                 let (name, value) = entry.map_err(|e| damaged(path, e))?;
+                let key = RecordKey::Node(name.value().into());
+                loaded.versions.push(version(key));
                 loaded
                     .fleet
                     .nodes
@@ -217,17 +211,22 @@ impl Store for RedbStore {
             tables.insert(META_TERM, term.0)?;
             Ok(term)
         });
-        term.map_err(|source| StoreError::Write {
-            path: self.path.clone(),
-            source: Box::new(source),
-        })
+        term.map_err(|source| unwritten(&self.path, source))
     }
 
-    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        self.apply(changes).map_err(|source| StoreError::Write {
-            path: self.path.clone(),
-            source: Box::new(source),
-        })
+    fn commit(&mut self, writes: &[Write]) -> Result<(), StoreError> {
+        let mut commit = || {
+            let transaction = self.begin()?;
+            let conflict = self.apply(&transaction, writes)?;
+            if conflict.is_ok() {
+                self.finish(transaction)?;
+            }
+            // A transaction that is not finished has changed nothing.
+            Ok(conflict)
+        };
+        let result = commit();
+        result.map_err(|source| unwritten(&self.path, source))??;
+        Ok(())
     }
 
     fn keep_reports(&mut self, reports: &[(NodeName, Arc<NodeReport>)]) -> Result<(), StoreError> {
@@ -241,10 +240,7 @@ impl Store for RedbStore {
             }
             self.finish(transaction)
         };
-        keep().map_err(|source| StoreError::Write {
-            path: self.path.clone(),
-            source: Box::new(source),
-        })
+        keep().map_err(|source| unwritten(&self.path, source))
     }
 }
 
@@ -258,43 +254,71 @@ impl RedbStore {
         Ok(transaction)
     }
 
-    fn apply(&mut self, changes: &[Change]) -> Result<(), ::redb::Error> {
-        let transaction = self.begin()?;
+    fn apply(
+        &mut self,
+        transaction: &WriteTransaction,
+        writes: &[Write],
+    ) -> Result<Result<(), Conflict>, ::redb::Error> {
         // If the commit fails, the process ends, and `kept` with it.
         let kept = &mut self.kept;
-        {
-            let mut meta = transaction.open_table(META)?;
-            let mut jobs = transaction.open_table(JOBS)?;
-            let mut nodes = transaction.open_table(NODES)?;
-            let mut reports = transaction.open_table(REPORTS)?;
-            let mut events = transaction.open_table(EVENTS)?;
-            for change in changes {
-                match change {
-                    Change::PutJob(job) => {
-                        drop(jobs.insert(job.uid.as_str(), json(job).as_slice())?)
-                    }
-                    Change::DeleteJob(uid) => drop(jobs.remove(uid.as_str())?),
-                    Change::PutNode(node) => {
-                        drop(nodes.insert(node.name.as_str(), json(node).as_slice())?)
-                    }
-                    Change::DeleteNode(name) => {
-                        nodes.remove(name.as_str())?;
-                        reports.remove(name.as_str())?;
-                    }
-                    Change::Event(event) => {
-                        kept.add(event);
-                        events.insert(event.sequence, json(event).as_slice())?;
-                        meta.insert(META_LAST_EVENT, event.sequence)?;
-                    }
+        let mut meta = transaction.open_table(META)?;
+        let mut jobs = transaction.open_table(JOBS)?;
+        let mut nodes = transaction.open_table(NODES)?;
+        let mut reports = transaction.open_table(REPORTS)?;
+        let mut events = transaction.open_table(EVENTS)?;
+        let mut versions = transaction.open_table(VERSIONS)?;
+        for write in writes {
+            let key = write.key().to_string();
+            let exists = match &write.change {
+                Change::PutJob(job) => jobs.get(job.uid.as_str())?.is_some(),
+                Change::DeleteJob(uid) => jobs.get(uid.as_str())?.is_some(),
+                Change::PutNode(node) => nodes.get(node.name.as_str())?.is_some(),
+                Change::DeleteNode(name) => nodes.get(name.as_str())?.is_some(),
+                Change::Event(event) => events.get(event.sequence)?.is_some(),
+            };
+            let known = versions.get(key.as_str())?.map(|value| value.value());
+            let found = exists.then(|| known.map_or(Version::default(), version));
+            if let Err(conflict) = compare(write, found) {
+                return Ok(Err(conflict));
+            }
+            match &write.change {
+                Change::PutJob(job) => {
+                    drop(jobs.insert(job.uid.as_str(), json(&**job).as_slice())?)
+                }
+                Change::DeleteJob(uid) => drop(jobs.remove(uid.as_str())?),
+                Change::PutNode(node) => {
+                    drop(nodes.insert(node.name.as_str(), json(&**node).as_slice())?)
+                }
+                Change::DeleteNode(name) => {
+                    nodes.remove(name.as_str())?;
+                    reports.remove(name.as_str())?;
+                }
+                Change::Event(event) => {
+                    kept.add(event);
+                    events.insert(event.sequence, json(&**event).as_slice())?;
+                    meta.insert(META_LAST_EVENT, event.sequence)?;
                 }
             }
-            // The event that tells of a deletion is committed together with it.
-            deleted(changes).for_each(|uid| kept.release(uid));
-            for number in kept.take_dropped() {
-                events.remove(number)?;
+            let Version {
+                term,
+                write: number,
+            } = write.becomes;
+            match &write.change {
+                Change::PutJob(_) | Change::PutNode(_) => {
+                    drop(versions.insert(key.as_str(), (term.0, number))?)
+                }
+                Change::DeleteJob(_) | Change::DeleteNode(_) => {
+                    drop(versions.remove(key.as_str())?)
+                }
+                Change::Event(_) => {}
             }
         }
-        self.finish(transaction)
+        // The event that tells of a deletion is committed together with it.
+        deleted(writes).for_each(|uid| kept.release(uid));
+        for number in kept.take_dropped() {
+            events.remove(number)?;
+        }
+        Ok(Ok(()))
     }
 
     /// Counts the commit, commits, and notes the count beside the store.
@@ -323,148 +347,26 @@ impl RedbStore {
     }
 }
 
-/// Keeps every other coordinator out of this directory until the returned file is closed.
-fn lock(directory: &Path) -> Result<File, StoreError> {
-    let unusable = |source| StoreError::Directory {
-        path: directory.to_owned(),
-        source,
+/// The version of each record, by its kind and name.
+fn versions(read: &ReadTransaction, path: &Path) -> Result<BTreeMap<String, Version>, StoreError> {
+    let table = match read.open_table(VERSIONS) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
+        table => table.map_err(|e| damaged(path, e))?,
     };
-    let path = directory.join(LOCK_NAME);
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .map_err(unusable)?;
-    let begun = Instant::now();
-    let mut locked = file.try_lock();
-    while matches!(locked, Err(TryLockError::WouldBlock)) && begun.elapsed() < LEAVING {
-        thread::sleep(LEAVING / 50);
-        locked = file.try_lock();
-    }
-    match locked {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut owner = String::new();
-            let pid = file
-                .read_to_string(&mut owner)
-                .ok()
-                .map(|_| owner.trim().to_owned())
-                .filter(|pid| !pid.is_empty());
-            return Err(StoreError::InUse {
-                path: directory.to_owned(),
-                pid,
-            });
-        }
-        Err(TryLockError::Error(source)) => return Err(unusable(source)),
-    }
-    file.set_len(0).map_err(unusable)?;
-    writeln!(file, "{}", std::process::id()).map_err(unusable)?;
-    Ok(file)
-}
-
-/// Makes an empty store file. A crash on the way leaves only `muster.redb.new`, which the next
-/// start replaces.
-fn create(directory: &Path) -> Result<(), StoreError> {
-    let unusable = |source| StoreError::Directory {
-        path: directory.to_owned(),
-        source,
-    };
-    let (new, path) = (directory.join(NEW_NAME), directory.join(FILE_NAME));
-    match fs::remove_file(&new) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unusable(e)),
-        _ => {}
-    }
-    let fill = || -> Result<(), ::redb::Error> {
-        let database = Database::create(&new)?;
-        let transaction = database.begin_write()?;
-        transaction.open_table(META)?.insert(META_FORMAT, FORMAT)?;
-        transaction.open_table(JOBS)?;
-        transaction.open_table(NODES)?;
-        transaction.open_table(REPORTS)?;
-        transaction.open_table(EVENTS)?;
-        transaction.commit()?;
-        Ok(database.close()?)
-    };
-    fill().map_err(|source| StoreError::Write {
-        path: new.clone(),
-        source: Box::new(source),
-    })?;
-    fs::rename(&new, &path).map_err(unusable)?;
-    // Without this sync a power cut may undo the rename, and lose the first term with it.
-    File::open(directory)
-        .and_then(|dir| dir.sync_all())
-        .map_err(unusable)
-}
-
-fn open_existing(path: &Path) -> Result<Database, StoreError> {
-    let database = reading(path, || {
-        // redb trusts a file that was closed cleanly. This check reads the whole file, some 100 MB
-        // at most, and finds damage from outside.
-        let mut builder = Builder::new();
-        builder
-            .set_cache_size(CACHE_BYTES)
-            .set_check_integrity_on_open(true);
-        #[cfg(test)]
-        let opened = crate::failpoint::tests::open(&builder, path);
-        #[cfg(not(test))]
-        let opened = builder.open(path);
-        opened.map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse {
-                path: path.parent().unwrap_or(path).to_owned(),
-                pid: None,
-            },
-            error => damaged(path, error),
+    table
+        .iter()
+        .map_err(|e| damaged(path, e))?
+        .map(|entry| {
+            let (key, value) = entry.map_err(|e| damaged(path, e))?;
+            Ok((key.value().to_owned(), version(value.value())))
         })
-    })?;
-    let format = reading(path, || {
-        let meta = database
-            .begin_read()
-            .map_err(|e| damaged(path, e))?
-            .open_table(META)
-            .map_err(|e| damaged(path, e))?;
-        let format = meta
-            .get(META_FORMAT)
-            .map_err(|e| damaged(path, e))?
-            .map(|value| value.value());
-        format.ok_or_else(|| damaged(path, "it names no format"))
-    })?;
-    if format != FORMAT {
-        return Err(StoreError::Format {
-            path: path.to_owned(),
-            found: format,
-            known: FORMAT,
-        });
-    }
-    Ok(database)
+        .collect()
 }
 
-fn commits(database: &Database, path: &Path) -> Result<u64, StoreError> {
-    reading(path, || {
-        let meta = database
-            .begin_read()
-            .map_err(|e| damaged(path, e))?
-            .open_table(META)
-            .map_err(|e| damaged(path, e))?;
-        Ok(meta
-            .get(META_COMMITS)
-            .map_err(|e| damaged(path, e))?
-            .map_or(0, |value| value.value()))
-    })
-}
-
-/// Runs a read of the file. redb returns errors for damage that it looks for, and panics on some
-/// other damage.
-fn reading<T>(path: &Path, read: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    catch_unwind(AssertUnwindSafe(read))
-        .unwrap_or_else(|_| Err(damaged(path, "its contents contradict each other")))
-}
-
-fn damaged(path: &Path, what: impl ToString) -> StoreError {
-    StoreError::Damaged {
-        path: path.to_owned(),
-        what: what.to_string(),
+fn version((term, write): (u64, u64)) -> Version {
+    Version {
+        term: Term(term),
+        write,
     }
 }
 
@@ -478,8 +380,8 @@ fn parse<T: DeserializeOwned>(
     what: impl FnOnce() -> String,
 ) -> Result<T, StoreError> {
     serde_json::from_slice(bytes).map_err(|source| StoreError::Record {
-        path: path.to_owned(),
-        what: what(),
-        source,
+        store: format!("store file {}", path.display()),
+        record: what(),
+        source: Box::new(source),
     })
 }

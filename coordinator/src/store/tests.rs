@@ -14,14 +14,22 @@ use std::{
 };
 
 use muster_core::{
-    fleet::{Change, Cordon, Event, NodeRecord, job::JobRecord},
+    fleet::{
+        Change, Cordon, Event, NodeRecord,
+        commit::{RecordKey, Version, Versions},
+        job::JobRecord,
+    },
     id::{JobName, JobUid, NodeEpoch, Term},
     node_report::NodeReport,
     spec::{API_VERSION, JobDocument, KIND, Metadata, SpecDocument},
     time::Timestamp,
 };
 
-use super::{Loaded, Store, StoreError, memory::MemoryStore, redb::RedbStore};
+use super::{
+    Loaded, Store, StoreError,
+    memory::MemoryStore,
+    redb::{FileError, RedbStore},
+};
 use crate::kept::FLEET_MAX;
 
 mod damage;
@@ -89,6 +97,35 @@ fn said(sequence: u64) -> Change {
     Change::Event(Box::new(event(sequence)))
 }
 
+/// A store with the versions of its records, as a coordinator has them.
+pub(crate) struct Writer<S> {
+    pub(crate) store: S,
+    versions: Versions,
+}
+
+impl<S: Store> Writer<S> {
+    pub(crate) fn new(mut store: S) -> Self {
+        let known = store.load().unwrap().versions;
+        let term = store.next_term(Term(0)).unwrap();
+        Self {
+            store,
+            versions: Versions::loaded(term, known),
+        }
+    }
+
+    pub(crate) fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        let writes = self.versions.writes(changes.to_vec());
+        self.store.commit(&writes)
+    }
+}
+
+fn file_error(error: &StoreError) -> &FileError {
+    let StoreError::Unusable(error) = error else {
+        panic!("{error:?}")
+    };
+    error.downcast_ref().unwrap()
+}
+
 /// What every store must do. `reopen` ends the store as the death of its process would, and opens
 /// it again.
 fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
@@ -101,8 +138,9 @@ fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
     assert_eq!(store.next_term(Term(0)).unwrap(), Term(2));
     assert_eq!(store.next_term(Term(40)).unwrap(), Term(40));
 
-    store.commit(&[]).unwrap();
-    store
+    let mut writer = Writer::new(store);
+    writer.commit(&[]).unwrap();
+    writer
         .commit(&[
             put(job(1)),
             put(job(2)),
@@ -112,7 +150,7 @@ fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
         .unwrap();
     let mut changed = job(2);
     changed.message = "changed".into();
-    store
+    writer
         .commit(&[
             Change::DeleteJob(job(1).uid),
             put(changed.clone()),
@@ -126,20 +164,29 @@ fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
             ..NodeReport::default()
         })
     };
-    store
+    writer
+        .store
         .keep_reports(&[("a".into(), report(1)), ("b".into(), report(2))])
         .unwrap();
-    store.keep_reports(&[("b".into(), report(3))]).unwrap();
-    store
+    writer
+        .store
+        .keep_reports(&[("b".into(), report(3))])
+        .unwrap();
+    writer
         .commit(&[
             Change::DeleteNode("a".into()),
             Change::DeleteNode("never-there".into()),
         ])
         .unwrap();
 
-    store = reopen(store);
+    store = reopen(writer.store);
     let loaded = store.load().unwrap();
     assert_eq!(loaded.fleet.jobs, [changed]);
+    let keys: Vec<RecordKey> = loaded.versions.into_iter().map(|(key, _)| key).collect();
+    assert_eq!(
+        keys,
+        [RecordKey::Job(job(2).uid), RecordKey::Node("b".into())]
+    );
     assert_eq!(loaded.fleet.nodes, [node("b")]);
     assert_eq!(
         loaded.fleet.reports,
@@ -150,7 +197,7 @@ fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
     assert_eq!(loaded.events, [event(1), event(2)]);
     assert_eq!(
         store.next_term(Term(0)).unwrap(),
-        Term(41),
+        Term(42),
         "terms go on over a restart"
     );
 
@@ -167,11 +214,12 @@ fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
             ..event(sequence)
         }))
     };
-    store.commit(&[of_job(3)]).unwrap();
+    let mut writer = Writer::new(store);
+    writer.commit(&[of_job(3)]).unwrap();
     let most = FLEET_MAX as u64;
     let many: Vec<Change> = (4..=most + 6).map(said).collect();
-    store.commit(&many).unwrap();
-    store = reopen(store);
+    writer.commit(&many).unwrap();
+    store = reopen(writer.store);
     let loaded = store.load().unwrap();
     let numbers: Vec<u64> = loaded.events.iter().map(|event| event.sequence).collect();
     assert_eq!(
@@ -180,10 +228,11 @@ fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
         "the oldest of the fleet's made room, the job's did not"
     );
     assert_eq!(loaded.fleet.last_event, most + 6);
-    store
+    let mut writer = Writer::new(store);
+    writer
         .commit(&[Change::DeleteJob(job(2).uid), of_job(most + 7)])
         .unwrap();
-    store = reopen(store);
+    store = reopen(writer.store);
     let numbers: Vec<u64> = store
         .load()
         .unwrap()
@@ -196,6 +245,59 @@ fn suite<S: Store>(mut store: S, reopen: impl Fn(S) -> S) {
         (most, 8),
         "a deleted job's events are the fleet's, also the one that tells of it"
     );
+
+    another_writer_is_noticed(store);
+}
+
+/// Two coordinators that both believe to decide. The second has loaded what the first wrote.
+fn another_writer_is_noticed(store: impl Store) {
+    let mut first = Writer::new(store);
+    let put_node = || Change::PutNode(Box::new(node("c")));
+    first.commit(&[put(job(7)), put_node()]).unwrap();
+    let mut second = Writer {
+        versions: Versions::loaded(Term(99), first.store.load().unwrap().versions),
+        store: first.store,
+    };
+    let mut other = job(7);
+    other.message = "by the second".into();
+    second.commit(&[put(other.clone())]).unwrap();
+    second
+        .commit(&[Change::DeleteNode("c".into()), put_node()])
+        .unwrap();
+    first.store = second.store;
+
+    let refused = [
+        (put(job(7)), "job uid-000007", "99.1"),
+        (Change::DeleteJob(job(7).uid), "job uid-000007", "99.1"),
+        (put_node(), "node c", "99.3"),
+    ];
+    for (change, record, version) in refused {
+        let mut deposed = Writer {
+            versions: first.versions.clone(),
+            store: first.store,
+        };
+        let error = deposed.commit(&[change]).unwrap_err();
+        assert!(matches!(error, StoreError::Conflict(_)), "{error:?}");
+        let text = error.to_string();
+        assert!(
+            text.starts_with(&format!("{record} was written by another: "))
+                && text.ends_with(&format!("the store has version {version}")),
+            "{text}"
+        );
+        first.store = deposed.store;
+    }
+    // A record that the first does not know, and an event that is told already.
+    let last = first.store.load().unwrap().fleet.last_event;
+    let mut unknown = Writer {
+        versions: Versions::loaded(Term(1), []),
+        store: first.store,
+    };
+    for change in [put(job(7)), said(last)] {
+        let error = unknown.commit(&[change]).unwrap_err();
+        assert!(matches!(error, StoreError::Conflict(_)), "{error:?}");
+    }
+    let loaded = unknown.store.load().unwrap();
+    assert!(loaded.fleet.jobs.contains(&other), "nothing was changed");
 }
 
 #[test]
@@ -234,7 +336,8 @@ fn a_directory_that_is_none_is_named() {
     fs::write(&file, "x").unwrap();
     for path in [file.clone(), file.join("below")] {
         let error = RedbStore::open(&path).unwrap_err();
-        assert!(matches!(error, StoreError::Directory { .. }), "{error}");
+        let directory = matches!(file_error(&error), FileError::Directory { .. });
+        assert!(directory, "{error}");
         assert_eq!(
             error.to_string(),
             format!("state directory {} cannot be used", path.display())
@@ -302,12 +405,40 @@ fn a_record_of_another_shape_is_named() {
     );
 }
 
+/// A file of an older build has no versions, and such a build may change it between two newer ones.
+#[test]
+fn a_file_without_versions_is_written_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer = Writer::new(RedbStore::open(directory.path()).unwrap());
+    writer
+        .commit(&[put(job(1)), Change::PutNode(Box::new(node("a")))])
+        .unwrap();
+    drop(writer);
+    let file = directory.path().join("muster.redb");
+    let database = ::redb::Database::open(&file).unwrap();
+    let write = database.begin_write().unwrap();
+    let versions = ::redb::TableDefinition::<&str, (u64, u64)>::new("versions");
+    assert!(write.delete_table(versions).unwrap());
+    write.commit().unwrap();
+    drop(database);
+
+    let mut writer = Writer::new(RedbStore::open(directory.path()).unwrap());
+    writer
+        .commit(&[put(job(1)), Change::DeleteNode("a".into())])
+        .unwrap();
+    let versions = writer.store.load().unwrap().versions;
+    let version = Version {
+        term: Term(2),
+        write: 1,
+    };
+    assert_eq!(versions, [(RecordKey::Job(job(1).uid), version)]);
+}
+
 /// The bytes of a store file that is not empty.
 fn filled(directory: &Path) -> (Vec<u8>, Loaded) {
-    let mut store = RedbStore::open(directory).unwrap();
-    store.next_term(Term(0)).unwrap();
+    let mut writer = Writer::new(RedbStore::open(directory).unwrap());
     for number in 1..=30 {
-        store
+        writer
             .commit(&[
                 put(job(number)),
                 Change::PutNode(Box::new(node("a"))),
@@ -315,8 +446,8 @@ fn filled(directory: &Path) -> (Vec<u8>, Loaded) {
             ])
             .unwrap();
     }
-    let loaded = store.load().unwrap();
-    drop(store);
+    let loaded = writer.store.load().unwrap();
+    drop(writer);
     (fs::read(directory.join("muster.redb")).unwrap(), loaded)
 }
 
@@ -344,7 +475,7 @@ fn a_damaged_file_is_an_error_that_says_what_to_do() {
         fs::write(&file, bytes).unwrap();
         let error = open_and_load(directory.path()).expect_err(what);
         assert!(
-            matches!(error, StoreError::Damaged { .. }),
+            matches!(file_error(&error), FileError::Damaged { .. }),
             "{what}: {error:?}"
         );
         let text = error.to_string();
@@ -375,10 +506,10 @@ fn child_that_commits_until_it_is_killed() {
     let Some(directory) = std::env::var_os(CHILD_DIRECTORY) else {
         return;
     };
-    let mut store = RedbStore::open(Path::new(&directory)).unwrap();
-    let first = store.load().unwrap().fleet.last_event + 1;
+    let mut writer = Writer::new(RedbStore::open(Path::new(&directory)).unwrap());
+    let first = writer.store.load().unwrap().fleet.last_event + 1;
     for number in first.. {
-        store.commit(&[put(job(number)), said(number)]).unwrap();
+        writer.commit(&[put(job(number)), said(number)]).unwrap();
         // Bypasses the test harness's capture of standard output.
         let mut out = std::io::stderr().lock();
         writeln!(out, "stored {number}").unwrap();

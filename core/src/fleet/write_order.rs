@@ -4,23 +4,27 @@
 //! then: effects follow the last write. So the records that did become durable must make sense
 //! without the others. [`Step`] is the order:
 //!
-//! 1. A node that the store does not know yet, before a generation may name it. Only a known node
-//!    can be deleted, and a member on an unknown one would hold its job up for ever.
-//! 2. A node that is halted now, before what is decided about other nodes and jobs. If a job took
-//!    the number that only this node has seen, nothing would show any more that the store is old.
-//! 3. A job that opens no generation. It may give up nodes (its workers there are proven dead), and
+//! 1. A node that the store does not know yet, or whose boot is another, before a generation may
+//!    name it. Only a known node can be deleted, and a member on an unknown one would hold its job
+//!    up for ever. A member on another boot than the stored one would look like a reboot.
+//!    A node that is halted now, before what is decided about others. If a job took the number that
+//!    only this node has seen, nothing would show any more that the store is old.
+//! 2. A job that opens no generation. It may give up nodes (its workers there are proven dead), and
 //!    another job may take them in the same turn. Two jobs must never hold one GPU.
-//! 4. A job that opens a generation. If it also gives up nodes that another one takes now, it is
-//!    written twice: with the deaths alone in step 3, and whole in this step. Two jobs can change
-//!    places in one turn, so no order of whole records would do.
-//! 5. A node's other news: its session, its marks. A mark follows the job that tells the same
+//! 3. A job that opens a generation.
+//! 4. A node's other news: its session, its marks. A mark follows the job that tells the same
 //!    failure. Without the mark a node is blamed too little; with the mark alone, twice.
-//! 6. A node that is deleted. The jobs must know before that its workers count as dead: nobody can
+//! 5. A node that is deleted. The jobs must know before that its workers count as dead: nobody can
 //!    say so again of a node that the store does not know.
-//! 7. A node that gets no work from now on. The cap counts those that have been freed or deleted in
-//!    the same turn no more.
-//! 8. A job that is deleted. Its name is free, and its workers are proven dead, before.
-//! 9. Events, in the order of their numbers. They tell what stands in the records.
+//! 6. A node that gets no work from now on. Those that were freed or deleted in the same turn count
+//!    no more against the cap on cordons.
+//! 7. A job that is deleted. Its workers are proven dead before.
+//! 8. Events, in the order of their numbers. They tell what stands in the records.
+//!
+//! A record whose news belongs into two steps is written twice. In its first step it is as before
+//! the turn, with the news of that step alone: the deaths of a job that also opens a generation,
+//! the boot of a node that also gets a mark. Two jobs can change places in one turn, so no order of
+//! whole records would do.
 //!
 //! Within a step the order means nothing.
 
@@ -51,8 +55,7 @@ pub(crate) enum Altered {
 /// When a record is written. The order of the variants is the order of the writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
-    NodeBegins,
-    NodeHalts,
+    NodeItself,
     JobGivesUp,
     JobOpens,
     NodeChanges,
@@ -73,6 +76,9 @@ pub(crate) fn in_order(altered: Vec<Altered>) -> Vec<Change> {
         if let Some(deaths) = deaths_apart(&altered, &taken) {
             writes.push((Step::JobGivesUp, Change::PutJob(Box::new(deaths))));
         }
+        if let Some(itself) = itself_apart(&altered) {
+            writes.push((Step::NodeItself, Change::PutNode(Box::new(itself))));
+        }
         writes.push((step(&altered), change(altered)));
     }
     // The sort is stable: events keep the order of their numbers.
@@ -82,15 +88,12 @@ pub(crate) fn in_order(altered: Vec<Altered>) -> Vec<Change> {
 
 fn step(altered: &Altered) -> Step {
     match altered {
-        Altered::Node { before: None, .. } => Step::NodeBegins,
-        Altered::Node {
-            before: Some(before),
-            after,
-        } => {
-            if before.halt.is_none() && after.halt.is_some() {
-                Step::NodeHalts
-            } else if before.cordon.is_none() && after.cordon.is_some() {
+        Altered::Node { before, after } => {
+            let before = before.as_ref();
+            if before.is_none_or(|before| before.cordon.is_none()) && after.cordon.is_some() {
                 Step::NodeCordoned
+            } else if is_itself(before, after) && !is_judged(before, after) {
+                Step::NodeItself
             } else {
                 Step::NodeChanges
             }
@@ -118,6 +121,34 @@ fn opens(before: Option<&JobRecord>, after: &JobRecord) -> bool {
     number(after).is_some() && before.and_then(number) != number(after)
 }
 
+/// Whether there is news of the node itself, which a job may build on in this turn.
+fn is_itself(before: Option<&NodeRecord>, after: &NodeRecord) -> bool {
+    before.is_none_or(|before| {
+        before.boot_id != after.boot_id || before.halt.is_none() && after.halt.is_some()
+    })
+}
+
+/// Whether there is news of what jobs have said about the node, or a cordon.
+fn is_judged(before: Option<&NodeRecord>, after: &NodeRecord) -> bool {
+    match before {
+        Some(before) => before.marks != after.marks || before.cordon != after.cordon,
+        None => !after.marks.is_empty() || after.cordon.is_some(),
+    }
+}
+
+/// The node with the news of itself alone, if it must be written once with it.
+fn itself_apart(altered: &Altered) -> Option<NodeRecord> {
+    let Altered::Node { before, after } = altered else {
+        return None;
+    };
+    let before = before.as_ref();
+    (is_itself(before, after) && is_judged(before, after)).then(|| NodeRecord {
+        marks: before.map_or(Vec::new(), |before| before.marks.clone()),
+        cordon: before.and_then(|before| before.cordon.clone()),
+        ..(**after).clone()
+    })
+}
+
 /// The nodes of all generations that are opened now, with the jobs that open them.
 fn taken(altered: &[Altered]) -> BTreeMap<NodeName, Vec<JobUid>> {
     let mut taken: BTreeMap<NodeName, Vec<JobUid>> = BTreeMap::new();
@@ -137,10 +168,7 @@ fn taken(altered: &[Altered]) -> BTreeMap<NodeName, Vec<JobUid>> {
 
 /// The job as it was, with the deaths that are new, if it must be written once with these alone: it
 /// opens a generation itself, and another job takes a node that it gives up.
-fn deaths_apart(
-    altered: &Altered,
-    taken: &BTreeMap<NodeName, Vec<JobUid>>,
-) -> Option<JobRecord> {
+fn deaths_apart(altered: &Altered, taken: &BTreeMap<NodeName, Vec<JobUid>>) -> Option<JobRecord> {
     let Altered::Job {
         before: Some(before),
         after,

@@ -508,7 +508,11 @@ impl World {
         invariants::decision_is_lawful(self, &judge, &changes);
         let mut changes = changes;
         if let Some(torn) = torn {
-            note!(self, "the commit is torn: {torn} of {} writes are made", changes.len());
+            note!(
+                self,
+                "the commit is torn: {torn} of {} writes are made",
+                changes.len()
+            );
             changes.truncate(torn);
         }
         self.operator_reads(&changes);

@@ -8,8 +8,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{filled, job, open_and_load, put, said};
-use crate::store::{Loaded, Store, StoreError, redb::RedbStore};
+use super::{Writer, file_error, filled, job, open_and_load, put, said};
+use crate::store::{
+    Loaded, Store,
+    redb::{FileError, RedbStore},
+};
 
 /// Random damages for each kind of file. `MUSTER_LONG_DRILL` asks for as many as the project
 /// promises.
@@ -43,11 +46,11 @@ impl Bench {
         .unwrap();
         let (mut whole, mut expected) = filled(directory.path());
         if !closed {
-            let mut store = RedbStore::open(directory.path()).unwrap();
-            store.commit(&[put(job(31)), said(31)]).unwrap();
-            store.commit(&[put(job(32)), said(32)]).unwrap();
+            let mut writer = Writer::new(RedbStore::open(directory.path()).unwrap());
+            writer.commit(&[put(job(31)), said(31)]).unwrap();
+            writer.commit(&[put(job(32)), said(32)]).unwrap();
             whole = fs::read(directory.path().join("muster.redb")).unwrap();
-            expected = store.load().unwrap();
+            expected = writer.store.load().unwrap();
         }
         let witness = fs::read(directory.path().join("last-commit")).unwrap();
         Self {
@@ -85,15 +88,17 @@ impl Bench {
                 }
                 // Another test starts a process. Until that process executes its program, it holds
                 // a copy of our lock.
-                Err(StoreError::InUse { .. }) => std::thread::yield_now(),
+                Err(error) if matches!(file_error(&error), FileError::InUse { .. }) => {
+                    std::thread::yield_now()
+                }
                 Err(error) => break error,
             }
         };
         let text = error.to_string();
-        let helps = match &error {
-            StoreError::Damaged { .. } | StoreError::Behind { .. } => text.contains("Put back"),
-            StoreError::Format { .. } => text.contains("use the build that wrote it"),
-            _ => false,
+        let helps = match file_error(&error) {
+            FileError::Damaged { .. } | FileError::Behind { .. } => text.contains("Put back"),
+            FileError::Format { .. } => text.contains("use the build that wrote it"),
+            FileError::Directory { .. } | FileError::InUse { .. } => false,
         };
         assert!(
             helps && text.contains(self.file().to_str().unwrap()),
@@ -178,13 +183,13 @@ fn an_older_copy_of_the_store_alone_is_refused_and_its_note_is_only_a_second_opi
         bench.directory.path(),
         bench.directory.path().join("last-commit"),
     );
-    let mut store = RedbStore::open(directory).unwrap();
-    store.commit(&[put(job(33)), said(33)]).unwrap();
-    drop(store);
+    let mut writer = Writer::new(RedbStore::open(directory).unwrap());
+    writer.commit(&[put(job(33)), said(33)]).unwrap();
+    drop(writer);
     fs::write(bench.file(), &bench.whole).unwrap();
     let error = open_and_load(directory).unwrap_err().to_string();
     let expected = format!(
-        "store file {} ends with commit 33, but commit 34 was acknowledged: it is damaged, or an old copy was put back. Nothing was \
+        "store file {} ends with commit 34, but commit 36 was acknowledged: it is damaged, or an old copy was put back. Nothing was \
          changed. Put back the newest copy; or, to go on without what is lost, remove {}",
         bench.file().display(),
         note.display()

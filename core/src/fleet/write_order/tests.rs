@@ -133,7 +133,7 @@ fn a_job_that_keeps_its_place_is_written_once() {
 }
 
 #[test]
-fn nodes_come_before_jobs_if_they_begin_or_halt_and_after_them_if_not() {
+fn a_node_comes_before_jobs_with_its_boot_or_halt_and_after_them_with_the_rest() {
     let event = Event {
         sequence: 7,
         at: Timestamp(1),
@@ -146,6 +146,8 @@ fn nodes_come_before_jobs_if_they_begin_or_halt_and_after_them_if_not() {
         actor: None,
     };
     let (mut halted, mut cordoned, mut met) = (node("halted"), node("cordoned"), node("met"));
+    let mut rebooted = node("rebooted");
+    rebooted.boot_id = "another".into();
     halted.halt = Some(Halt {
         at: Timestamp(1),
         why: String::new(),
@@ -162,6 +164,7 @@ fn nodes_come_before_jobs_if_they_begin_or_halt_and_after_them_if_not() {
         changed_node(cordoned),
         Altered::NodeDeleted("gone".into()),
         changed_node(met),
+        changed_node(rebooted),
         changed_job(job("a"), on(job("a"), 1, &["new"])),
         changed_node(halted),
         Altered::Node {
@@ -170,7 +173,31 @@ fn nodes_come_before_jobs_if_they_begin_or_halt_and_after_them_if_not() {
         },
     ];
     let expected = [
-        "new", "halted", "a g1", "met", "-gone", "cordoned", "-old", "event 7",
+        "rebooted", "halted", "new", "a g1", "met", "-gone", "cordoned", "-old", "event 7",
     ];
     assert_eq!(written(altered), expected);
+}
+
+#[test]
+fn a_node_with_a_new_boot_and_a_mark_is_written_twice() {
+    let mut after = node("n");
+    after.boot_id = "another".into();
+    after.cordon = Some(Cordon {
+        by: "muster".into(),
+        reason: String::new(),
+        at: Timestamp(1),
+    });
+    let job = changed_job(job("a"), on(job("a"), 1, &["n"]));
+    let changes = in_order(vec![job, changed_node(after.clone())]);
+    let [
+        Change::PutNode(first),
+        Change::PutJob(_),
+        Change::PutNode(second),
+    ] = &changes[..]
+    else {
+        panic!("{changes:?}")
+    };
+    assert_eq!(**second, after);
+    after.cordon = None;
+    assert_eq!(**first, after, "the boot, and nothing else");
 }

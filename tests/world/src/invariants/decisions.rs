@@ -399,7 +399,7 @@ fn cordon_is_earned(node: &NodeRecord) -> Broken {
 }
 
 /// R9: a GPU or slot on which another job may still have a process is not given away. This is
-/// checked when the whole transaction is made.
+/// checked when all writes of the commit are made.
 pub(crate) fn only_what_is_free(world: &mut World, opened: &[JobUid]) {
     let broken = opened
         .iter()
@@ -462,7 +462,7 @@ fn given_twice(world: &World, job: &JobRecord) -> Option<String> {
 }
 
 /// The cap on cordons: Muster never cordons more than a tenth of the fleet. It is checked when a
-/// transaction with a new cordon is complete.
+/// commit with a new cordon is complete.
 pub(crate) fn cordons_are_capped(world: &mut World, before: usize) {
     let (ours, all) = (cordons(world), world.store.nodes.len());
     if ours > before && ours > (all / 10).max(1) {

@@ -38,6 +38,10 @@ use crate::{
 
 /// A record as it was before a turn and as it is after it.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "they live until the end of their turn"
+)]
 pub(crate) enum Altered {
     Job {
         before: Option<JobRecord>,

@@ -38,6 +38,7 @@ mod ages;
 pub mod blame;
 pub mod campaign;
 mod clock;
+mod commit;
 mod coordinator;
 mod disk;
 mod event;

@@ -39,6 +39,8 @@
 //! | `scratch` | what a turn gathers on its way |
 //! | `job_turn` | one job while it is settled, and what its rules may read |
 //! | `judge` | is its generation done, or broken |
+//! | `broken`, `ending` | what a break costs; how a job ends |
+//! | `marks` | what its failures say about nodes |
 //! | `resize` | does its generation give way to another |
 //! | `open` | its next generation: opened, started |
 //! | `prewarm` | nodes that are to join get a launcher ready first |
@@ -63,6 +65,7 @@ mod admission;
 mod agreement;
 mod blame;
 mod brake;
+mod broken;
 mod budget;
 mod capacity;
 pub mod commit;
@@ -70,6 +73,7 @@ mod cordon;
 pub mod crash_loop;
 mod describe;
 mod desired;
+mod ending;
 mod ends;
 mod event;
 mod evidence;
@@ -85,6 +89,7 @@ pub mod job;
 mod job_turn;
 mod judge;
 mod live;
+mod marks;
 pub mod member_end;
 pub mod members;
 mod namesake;

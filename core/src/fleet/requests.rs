@@ -7,9 +7,9 @@ use crate::{
         budget::MUSTER,
         cordon,
         desired::{TOMBSTONES_MAX, Tombstone},
+        ending,
         input::Request,
         job::{Ending, JobRecord, Phase, Reason},
-        judge,
         node_record::Cordon,
         output::{Answer, Refusal},
         scratch::{Reply, Scratch},
@@ -217,7 +217,7 @@ impl Fleet {
             scratch
                 .note("CancelRequested", format!("{name} is being cancelled"))
                 .of_job(&uid, name);
-            judge::end(&self.nodes, job, ending);
+            ending::end(&self.nodes, job, ending);
         }
         Ok(Reply::Job { uid, existed: true })
     }

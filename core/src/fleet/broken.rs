@@ -1,0 +1,173 @@
+//! A generation is broken: who pays, what people are told, and when the job may start again.
+//!
+//! A break opens an incident, charges the job or the node that `blame` names, and retires the
+//! generation. The next generation is the business of `open`.
+
+use std::time::Duration;
+
+use crate::{
+    fleet::{
+        blame::{self, Evidence, Verdict},
+        budget::{self, IN_VAIN_MAX, Restart},
+        crash_loop,
+        generation::{self, Steps},
+        job::{CrashLoop, Ending, GenerationRecord, Phase, Reason, Stopping},
+        job_turn::JobTurn,
+        receipt::{Charged, Incident},
+    },
+    id::Generation,
+    planted::{self, Mistake},
+    spec::Progress,
+    time::Timestamp,
+};
+
+/// What the job pays for a break.
+struct Charge {
+    restart: Restart,
+    /// A job that seems unable to start, if the job pays.
+    crash_loop: Option<CrashLoop>,
+}
+
+impl Charge {
+    fn hint(&self) -> Option<String> {
+        self.crash_loop.as_ref().and_then(CrashLoop::sentence)
+    }
+}
+
+impl JobTurn<'_> {
+    /// Ends the current generation because of this evidence. `doubted`: when the first of it was
+    /// seen.
+    pub(crate) fn break_generation(&mut self, evidence: &[Evidence], doubted: Timestamp) {
+        let generation = self.job.current.clone();
+        let generation = generation.expect("only a current generation is judged");
+        let steps = generation::steps(self.nodes, self.uid, &generation);
+        let in_vain = self.in_vain(&steps);
+        let members = generation.members.len();
+        let Some(mut verdict) = blame::judge(evidence, members, in_vain >= IN_VAIN_MAX) else {
+            return;
+        };
+        if verdict.event_at == Timestamp::default() {
+            // A refusal has no moment of its own. A launcher's end has one only when its group is
+            // dead.
+            verdict.event_at = doubted;
+        }
+        self.note_break(&verdict, &generation, &steps, doubted);
+        self.job.in_vain = in_vain + u32::from(verdict.doubtful);
+        let charge = self.charge(&verdict);
+        self.retire_broken(&verdict);
+        self.tell_break(&verdict, generation.number);
+        self.tell_crash_loop(&charge, generation.number);
+        self.restart(&verdict, charge);
+        let lasted = generation
+            .started_at
+            .map_or(Duration::ZERO, |at| verdict.event_at.since(at));
+        self.hold_against_node(&verdict, lasted);
+    }
+
+    /// Breaks in a row that nobody surely caused, if this generation has brought no new step.
+    fn in_vain(&self, steps: &Steps) -> u32 {
+        let advanced = steps.last > self.job.furthest_step.max(self.job.last_step);
+        if advanced { 0 } else { self.job.in_vain }
+    }
+
+    fn note_break(
+        &mut self,
+        verdict: &Verdict,
+        generation: &GenerationRecord,
+        steps: &Steps,
+        doubted: Timestamp,
+    ) {
+        let job = &mut *self.job;
+        budget::note_progress(job, steps.last, self.policy, self.now);
+        job.open_incident(Incident {
+            cause: verdict.cause,
+            message: verdict.message.clone(),
+            charged: verdict.charged,
+            culprit: verdict.culprit.clone(),
+            collateral: verdict.collateral.clone(),
+            from: Some(generation.number),
+            from_nodes: generation.members.len() as u32,
+            detected_at: doubted,
+            last_step_before: steps.last,
+            node: verdict.node.clone(),
+            ..Incident::at(verdict.event_at.min(doubted))
+        });
+        job.last_step = steps.last.or(job.last_step);
+    }
+
+    fn charge(&mut self, verdict: &Verdict) -> Charge {
+        let job = &mut *self.job;
+        if verdict.charged != Charged::Job && !planted::on(Mistake::NodeFaultsCharged) {
+            return Charge {
+                restart: Restart::At(self.now),
+                crash_loop: None,
+            };
+        }
+        crash_loop::note(job, verdict.symptom.as_deref(), verdict.event_at);
+        Charge {
+            crash_loop: job.crash_loop.clone(),
+            restart: budget::charge(job, self.policy, self.now),
+        }
+    }
+
+    fn retire_broken(&mut self, verdict: &Verdict) {
+        let job = &mut *self.job;
+        // Survivors of a broken synchronous generation cannot make a step any more. A grace to save
+        // one would only cost time.
+        let grace = if job.spec.progress == Progress::Synchronous {
+            Duration::ZERO
+        } else {
+            job.spec.stop_grace_period
+        };
+        job.retire_current(Stopping {
+            reason: verdict.message.clone(),
+            grace,
+        });
+        job.phase = Phase::Recovering;
+        self.live.clear_doubt();
+        self.live.ranks_done = None;
+    }
+
+    fn tell_break(&mut self, verdict: &Verdict, number: Generation) {
+        let reason = format!("{:?}", verdict.cause);
+        let event = self.warn(&reason, verdict.message.clone());
+        event.in_generation(number);
+        if let Some(node) = &verdict.node {
+            event.on_node(node);
+        }
+    }
+
+    /// Told once, when it has become likely.
+    fn tell_crash_loop(&mut self, charge: &Charge, number: Generation) {
+        let is_new = charge.crash_loop.as_ref().is_some_and(CrashLoop::is_new);
+        if let Some(hint) = charge.hint().filter(|_| is_new) {
+            let name = &self.job.name;
+            let message = format!("{name}: {hint} (muster logs {})", name.name);
+            self.warn("CrashLoop", message).in_generation(number);
+        }
+    }
+
+    /// The job may start again at some time, or has failed for good.
+    fn restart(&mut self, verdict: &Verdict, charge: Charge) {
+        let hint = charge.hint();
+        match charge.restart {
+            Restart::At(at) => self.job.not_before = Some(at).filter(|at| *at > self.now),
+            Restart::Spent(sentence) => {
+                self.job.not_before = None;
+                let nodes = self.failed_on().len();
+                let everywhere = if nodes > 1 {
+                    format!("; its failures began on {nodes} different nodes")
+                } else {
+                    String::new()
+                };
+                let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+                let message = format!("{}; {sentence}{everywhere}{hint}", verdict.message);
+                self.end(Ending {
+                    phase: Phase::Failed,
+                    reason: Reason::RestartBudgetSpent,
+                    message,
+                });
+            }
+        }
+    }
+}

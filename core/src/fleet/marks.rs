@@ -1,0 +1,129 @@
+//! What a job's failures, and its good times, say about nodes. The rules are in `fault_ledger`.
+//! This file finds which nodes a failure or a good time speaks of, and changes their marks.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use crate::{
+    fleet::{
+        blame::Verdict,
+        budget::{AVOID, Avoided},
+        cordon, fault_ledger,
+        job_turn::JobTurn,
+        node_record::{Mark, NodeRecord, Standing},
+        receipt::{Cause, Charged},
+    },
+    id::NodeName,
+};
+
+impl JobTurn<'_> {
+    /// Nodes on which a failure of this job began within the window. Only failures count that the
+    /// job itself may have caused.
+    pub(crate) fn failed_on(&self) -> BTreeSet<&NodeName> {
+        let recent = self
+            .job
+            .incidents
+            .iter()
+            .filter(|incident| self.now.since(incident.detected_at) < self.policy.storm_window);
+        recent
+            .filter(|incident| fault_ledger::may_be_the_jobs(incident.cause))
+            .filter_map(|incident| incident.node.as_ref())
+            .collect()
+    }
+
+    /// Records what a failure says about the node on which it began, and about the nodes on which
+    /// the job failed before.
+    pub(crate) fn hold_against_node(&mut self, verdict: &Verdict, lasted: Duration) {
+        let Some(name) = &verdict.node else {
+            return;
+        };
+        self.avoid(name, verdict);
+        let Some(mut standing) = fault_ledger::at_first(verdict.cause) else {
+            return;
+        };
+        if standing == Standing::Open {
+            let elsewhere = self.others_failed_on(name);
+            if !elsewhere.is_empty() {
+                standing = Standing::Acquitted;
+                self.acquit(elsewhere.iter().chain([name]));
+            }
+        }
+        let mark = Mark {
+            at: self.now,
+            job: self.uid.clone(),
+            name: self.job.name.clone(),
+            cause: verdict.cause,
+            lasted,
+            standing,
+        };
+        let (policy, now) = (self.policy, self.now);
+        self.change_node(name, |record| fault_ledger::add(record, mark, policy, now));
+        self.consider_cordon(name);
+    }
+
+    /// A node that could not start the job is not asked again for a while.
+    fn avoid(&mut self, name: &NodeName, verdict: &Verdict) {
+        if matches!(verdict.cause, Cause::StartFailed | Cause::StartTimeout)
+            && verdict.charged == Charged::Node
+        {
+            self.live.avoided.push(Avoided {
+                node: name.clone(),
+                until: self.now + AVOID,
+                why: verdict.message.clone(),
+            });
+        }
+    }
+
+    fn others_failed_on(&self, name: &NodeName) -> Vec<NodeName> {
+        let others = self.failed_on().into_iter();
+        others.filter(|node| *node != name).cloned().collect()
+    }
+
+    fn acquit<'a>(&mut self, names: impl Iterator<Item = &'a NodeName>) {
+        let uid = self.uid;
+        for name in names {
+            self.change_node(name, |record| fault_ledger::acquit(record, uid));
+        }
+    }
+
+    /// Compares how the job fares without the nodes on which it failed. If it lasts longer
+    /// elsewhere, it accuses them. `lasted`: how long the current generation has trained. `None`:
+    /// the job has succeeded.
+    pub(crate) fn compare(&mut self, lasted: Option<Duration>) {
+        let uid = self.uid;
+        for (name, proof) in self.undecided() {
+            if lasted.is_none_or(|lasted| lasted >= proof) {
+                self.change_node(&name, |record| fault_ledger::accuse(record, uid, lasted));
+                self.consider_cordon(&name);
+            } else {
+                self.wake(self.now + (proof - lasted.unwrap_or_default()));
+            }
+        }
+    }
+
+    /// Nodes on which the job failed and is no more, each with how long the job must last until
+    /// that says something about the node.
+    fn undecided(&self) -> Vec<(NodeName, Duration)> {
+        let Some(generation) = self.job.current.as_ref() else {
+            return Vec::new();
+        };
+        let left = self.failed_on().into_iter();
+        left.filter(|node| !generation.has(node))
+            .filter_map(|name| {
+                let record = &self.nodes.get(name)?.record;
+                Some((name.clone(), fault_ledger::next_proof(record, self.uid)?))
+            })
+            .collect()
+    }
+
+    fn change_node(&mut self, name: &NodeName, change: impl FnOnce(&mut NodeRecord)) {
+        self.out.touch_node(self.nodes, name);
+        if let Some(node) = self.nodes.nodes.get_mut(name) {
+            change(&mut node.record);
+        }
+    }
+
+    fn consider_cordon(&mut self, name: &NodeName) {
+        let (brake, policy) = (self.brake, self.policy);
+        cordon::consider(self.nodes, self.others, name, brake, policy, self.out);
+    }
+}

@@ -51,6 +51,7 @@
 //! | `cordon` | keeps new work away from a node |
 //! | **The turn** | |
 //! | `turn` | the one door |
+//! | `hello` | an agent's session begins |
 //! | `ingest` | what agents say, and what their silence says |
 //! | `namesake`, `rollback`, `objects`, `forget` | second machines, old stores, Node objects, gone nodes |
 //! | `requests` | what users ask for |
@@ -83,6 +84,7 @@ mod fill_receipt;
 mod finish;
 mod forget;
 mod generation;
+mod hello;
 mod ingest;
 mod input;
 pub mod job;

@@ -1,25 +1,20 @@
 //! Takes down what agents say, and what their silence says: facts about nodes. It judges no job.
+//! How a session begins is in `hello`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     fleet::{
         brake,
-        input::Hello,
-        node_record::{Halt, NodeRecord},
-        output::Effect,
         registry::{Liveness, Node},
-        rollback,
         scratch::Scratch,
         turn::Fleet,
         unhealthy,
     },
-    id::{JobUid, NodeEpoch, NodeName, SessionId},
+    id::{JobUid, NodeName, SessionId},
     node_report::NodeReport,
     period,
-    planted::{self, Mistake},
     run::{RunReport, SpareReport, SpareState},
-    time::Timestamp,
 };
 
 impl Fleet {
@@ -41,166 +36,6 @@ impl Fleet {
         if let Some(name) = self.nodes.disconnect(session, now, excused) {
             self.liveness_changed(&name, scratch);
         }
-    }
-
-    pub(crate) fn connected(&mut self, session: SessionId, hello: Hello, scratch: &mut Scratch) {
-        let now = scratch.now;
-        let name = hello.node.clone();
-        let ahead = self.ahead_of_store(&hello);
-        let stranger = || {
-            self.forgotten(&hello)
-                .filter(|_| ahead.is_none() && !self.policy.accept_store)
-        };
-        if let Some(why) = self.unwelcome(&hello, now).or_else(stranger) {
-            return self.refuse_session(session, &name, why, scratch);
-        }
-        if !self.nodes.nodes.contains_key(&name) {
-            if !self.has_room(scratch) {
-                let why = format!(
-                    "this coordinator knows {} nodes, as many as it takes (--nodes-max), and none of them may be forgotten; strike off who is \
-                     gone for good (muster delete node NAME)",
-                    self.nodes.nodes.len()
-                );
-                return self.refuse_session(session, &name, why, scratch);
-            }
-            let record = NodeRecord {
-                name: name.clone(),
-                epoch: NodeEpoch(0),
-                boot_id: hello.boot_id.clone(),
-                first_seen: now,
-                gone: false,
-                gone_since: None,
-                cordon: None,
-                halt: None,
-                marks: Vec::new(),
-            };
-            self.nodes.admit(record, now);
-            scratch.nodes.insert(name.clone(), None);
-            // The node may have been deleted while it still held work.
-            for job in self.active.iter().filter_map(|uid| self.jobs.get(uid)) {
-                self.nodes.index(job);
-            }
-        }
-        if let Some(why) = ahead.as_ref().filter(|_| self.policy.accept_store) {
-            let message = format!(
-                "{name}: {why}; an operator has accepted the store, and what it does not know is stopped"
-            );
-            scratch.warn("StoreAccepted", message).on_node(&name);
-        }
-        if self.policy.accept_store || ahead.is_none() && !self.halted.contains(&name) {
-            self.accept_numbers(&hello, scratch);
-        }
-        scratch.touch_node(&self.nodes, &name);
-        let before = self.nodes.get(&name).expect("inserted above");
-        // The node was there before this coordinator started, and nothing has happened to it.
-        let returns = before.liveness == Liveness::Unknown
-            && !before.told_silent
-            && before.record.boot_id == hello.boot_id
-            && before.record.epoch > NodeEpoch(0);
-        self.nodes.set_gone(&name, false, now);
-        let replaced = self.nodes.bind(session, &name, now);
-        if let Some(old) = replaced {
-            let why = format!("a newer session of {name} took over");
-            scratch.effects.push(Effect::Refuse { session: old, why });
-        }
-        let heartbeat = self.nodes.heartbeat(&self.policy);
-        let protocol = self.policy.speaks.newest.min(hello.speaks.newest);
-        let stale = self
-            .presence
-            .has_just_woken(scratch.now, &self.policy, &self.nodes);
-        let node = self.nodes.nodes.get_mut(&name).expect("inserted above");
-        let same_boot = node.record.boot_id == hello.boot_id;
-        node.spoke = if stale {
-            node.spoke.filter(|_| same_boot)
-        } else {
-            Some(now)
-        };
-        (node.heartbeat, node.protocol) = (heartbeat, protocol);
-        let known = if planted::on(Mistake::EpochFromNode) {
-            hello.epoch_seen
-        } else {
-            node.record.epoch
-        };
-        node.record.epoch = known.max(hello.epoch_seen).next();
-        node.record.boot_id = hello.boot_id;
-        node.told_silent = false;
-        let before = node.report.clone();
-        let report = NodeReport {
-            object_labels: self.objects.of(&name, &before),
-            ..hello.report
-        };
-        if *before != report {
-            node.report = report.into();
-        }
-        node.incarnation = hello.incarnation;
-        node.spares.clear();
-        node.runs = hello
-            .runs
-            .into_iter()
-            .map(|run| (run.run.clone(), run))
-            .collect();
-        let epoch = node.record.epoch;
-        if let Some(why) = ahead.filter(|_| !self.policy.accept_store) {
-            let why = rollback::halt_sentence(&why);
-            node.record.halt = Some(Halt {
-                at: now,
-                why: why.clone(),
-            });
-            self.halted.insert(name.clone());
-            scratch
-                .warn("StoreBehind", format!("{name}: {why}"))
-                .on_node(&name);
-        }
-        scratch.effects.push(Effect::Welcome {
-            session,
-            term: self.term,
-            epoch,
-            heartbeat,
-            protocol,
-        });
-        if returns {
-            self.presence.returned += 1;
-        } else {
-            scratch
-                .note("NodeReady", format!("{name} connected, node epoch {epoch}"))
-                .on_node(&name);
-        }
-        if let Some(node) = self.nodes.get(&name) {
-            unhealthy::tell_health(node, &before.health, scratch);
-        }
-        scratch.publish.insert(name.clone());
-        scratch.node_changed(&self.nodes, &self.jobs, &name);
-    }
-
-    fn refuse_session(
-        &mut self,
-        session: SessionId,
-        name: &NodeName,
-        why: String,
-        scratch: &mut Scratch,
-    ) {
-        let message = format!("session of {name} refused: {why}");
-        scratch.warn("SessionRefused", message).on_node(name);
-        scratch.effects.push(Effect::Refuse { session, why });
-    }
-
-    /// Why this agent may not have a session. `None` if it may.
-    fn unwelcome(&self, hello: &Hello, now: Timestamp) -> Option<String> {
-        if let Err(why) = self.policy.speaks.agree(hello.speaks)
-            && !planted::on(Mistake::VersionUnchecked)
-        {
-            return Some(why.to_string());
-        }
-        if hello.term_seen > self.term && !planted::on(Mistake::NewerTermIgnored) {
-            return Some(format!(
-                "this coordinator's term {} is older than term {}, which the node has obeyed: the coordinator's store is an old copy. \
-                 Restore the newest store, or start the coordinator with --min-term {}",
-                self.term,
-                hello.term_seen,
-                hello.term_seen.next()
-            ));
-        }
-        self.namesake(hello, now)
     }
 
     pub(crate) fn reported(

@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, time::Duration};
 use crate::{
     fleet::{
         input::Hello,
-        job::{GenerationRecord, Stopping},
+        job::{GenerationRecord, JobRecord, Stopping},
         job_turn::JobTurn,
         output::Refusal,
         receipt::{Cause, Incident},
@@ -24,6 +24,7 @@ use crate::{
     id::{Generation, JobName, JobUid, NodeName},
     planted::{self, Mistake},
     run::{Obeyed, RunId, RunReport},
+    time::Timestamp,
 };
 
 const REMEDY: &str = "The store is an old copy: nothing is decided about this node and its jobs, and its workers are left alone. Put back the \
@@ -62,6 +63,32 @@ fn halted_by<'a>(
     };
     let mut halted = halted.iter().filter(|_| !planted::on(Mistake::HaltIgnored));
     halted.find(holds)
+}
+
+/// Whether a member has gone on to another generation. Then the current one was replaced by a
+/// decision that the accepted store does not know, and no node goes back to it. A node that is no
+/// member proves nothing: the current generation may have been opened since.
+fn is_replaced(job: &JobRecord, generation: Generation, node: &NodeName) -> bool {
+    let current = job.current.as_ref();
+    current.is_some_and(|current| generation > current.number && current.has(node))
+}
+
+fn supersede(job: &mut JobRecord, message: String, now: Timestamp) {
+    let Some(current) = job.current.as_ref() else {
+        return;
+    };
+    let (from, from_nodes) = (Some(current.number), current.members.len() as u32);
+    job.open_incident(Incident {
+        cause: Cause::StoreAccepted,
+        message: message.clone(),
+        from,
+        from_nodes,
+        ..Incident::at(now)
+    });
+    job.retire_current(Stopping {
+        reason: message,
+        grace: Duration::ZERO,
+    });
 }
 
 impl JobTurn<'_> {
@@ -181,44 +208,34 @@ impl Fleet {
     /// node connects to a coordinator that accepts the store, or when an operator deletes the node,
     /// which breaks the generation.
     pub(crate) fn accept_numbers(&mut self, hello: &Hello, scratch: &mut Scratch) {
-        let now = scratch.now;
         for (uid, generation) in hello.newest() {
-            let Some(job) = self.jobs.get(uid).filter(|_| self.halted_by(uid).is_none()) else {
-                continue;
-            };
-            let newer = generation > job.last_generation;
-            // A member has gone on to another generation, so this one was replaced by a decision
-            // that the accepted store did not know, and no node goes back to it. A node that is no
-            // member proves nothing: the current generation may have been opened since.
-            let replaced = job
-                .current
-                .as_ref()
-                .is_some_and(|g| generation > g.number && g.has(&hello.node));
-            if !newer && !replaced {
-                continue;
+            if self.halted_by(uid).is_none() {
+                self.accept_number(uid, generation, &hello.node, scratch);
             }
-            let job = self.jobs.get_mut(uid).expect("looked up above");
-            scratch.touch_job(job);
-            job.last_generation = job.last_generation.max(generation);
-            let Some(current) = job.current.as_ref().filter(|_| replaced) else {
-                continue;
-            };
+        }
+    }
+
+    fn accept_number(
+        &mut self,
+        uid: &JobUid,
+        generation: Generation,
+        node: &NodeName,
+        scratch: &mut Scratch,
+    ) {
+        let Some(job) = self.jobs.get_mut(uid) else {
+            return;
+        };
+        let replaced = is_replaced(job, generation, node);
+        if generation <= job.last_generation && !replaced {
+            return;
+        }
+        scratch.touch_job(job);
+        job.last_generation = job.last_generation.max(generation);
+        if replaced {
             let message = format!(
-                "{} has gone on to generation {generation}, of which the accepted store does not know",
-                hello.node
+                "{node} has gone on to generation {generation}, of which the accepted store does not know"
             );
-            let (from, from_nodes) = (Some(current.number), current.members.len() as u32);
-            job.open_incident(Incident {
-                cause: Cause::StoreAccepted,
-                message: message.clone(),
-                from,
-                from_nodes,
-                ..Incident::at(now)
-            });
-            job.retire_current(Stopping {
-                reason: message,
-                grace: Duration::ZERO,
-            });
+            supersede(job, message, scratch.now);
         }
     }
 

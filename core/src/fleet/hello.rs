@@ -1,0 +1,214 @@
+//! The beginning of a session: an agent says hello, and is refused or taken in.
+//!
+//! An agent is refused if it speaks no version that this coordinator knows, has obeyed a newer
+//! term, is a second machine or a second agent of its name, or if there is no room for one more
+//! name. A node that knows more than the store is taken in and halted (`rollback`).
+
+use std::sync::Arc;
+
+use crate::{
+    fleet::{
+        input::Hello,
+        node_record::{Halt, NodeRecord},
+        output::Effect,
+        registry::Liveness,
+        rollback,
+        scratch::Scratch,
+        turn::Fleet,
+        unhealthy,
+    },
+    id::{NodeEpoch, NodeName, SessionId},
+    node_report::NodeReport,
+    planted::{self, Mistake},
+    time::Timestamp,
+};
+
+impl Fleet {
+    pub(crate) fn connected(&mut self, session: SessionId, hello: Hello, scratch: &mut Scratch) {
+        let name = hello.node.clone();
+        let ahead = self.ahead_of_store(&hello);
+        let refused = self
+            .unwelcome(&hello, scratch.now)
+            .or_else(|| self.stranger(&hello, ahead.as_deref()))
+            .or_else(|| self.admit(&hello, scratch));
+        if let Some(why) = refused {
+            let message = format!("session of {name} refused: {why}");
+            scratch.warn("SessionRefused", message).on_node(&name);
+            return scratch.effects.push(Effect::Refuse { session, why });
+        }
+        self.take_numbers(&hello, ahead.as_deref(), scratch);
+        scratch.touch_node(&self.nodes, &name);
+        let returns = self.returns(&hello);
+        self.bind_session(session, &name, scratch);
+        let before = self.take_in(hello, scratch.now);
+        if let Some(why) = ahead.filter(|_| !self.policy.accept_store) {
+            self.halt(&name, &why, scratch);
+        }
+        let epoch = self.welcome(session, &name, scratch);
+        if returns {
+            self.presence.returned += 1;
+        } else {
+            let message = format!("{name} connected, node epoch {epoch}");
+            scratch.note("NodeReady", message).on_node(&name);
+        }
+        if let Some(node) = self.nodes.get(&name) {
+            unhealthy::tell_health(node, &before.health, scratch);
+        }
+        scratch.publish.insert(name.clone());
+        scratch.node_changed(&self.nodes, &self.jobs, &name);
+    }
+
+    /// Why this agent may not have a session. `None` if it may.
+    fn unwelcome(&self, hello: &Hello, now: Timestamp) -> Option<String> {
+        if let Err(why) = self.policy.speaks.agree(hello.speaks)
+            && !planted::on(Mistake::VersionUnchecked)
+        {
+            return Some(why.to_string());
+        }
+        if hello.term_seen > self.term && !planted::on(Mistake::NewerTermIgnored) {
+            return Some(format!(
+                "this coordinator's term {} is older than term {}, which the node has obeyed: the coordinator's store is an old copy. \
+                 Restore the newest store, or start the coordinator with --min-term {}",
+                self.term,
+                hello.term_seen,
+                hello.term_seen.next()
+            ));
+        }
+        self.namesake(hello, now)
+    }
+
+    /// Why this agent is a stranger. If the store is an old copy, the agent may know better.
+    fn stranger(&self, hello: &Hello, ahead: Option<&str>) -> Option<String> {
+        self.forgotten(hello)
+            .filter(|_| ahead.is_none() && !self.policy.accept_store)
+    }
+
+    /// Makes a record for a node that has none. Returns why there is no room for it.
+    fn admit(&mut self, hello: &Hello, scratch: &mut Scratch) -> Option<String> {
+        if self.nodes.nodes.contains_key(&hello.node) {
+            return None;
+        }
+        if !self.has_room(scratch) {
+            return Some(format!(
+                "this coordinator knows {} nodes, as many as it takes (--nodes-max), and none of them may be forgotten; strike off who is \
+                 gone for good (muster delete node NAME)",
+                self.nodes.nodes.len()
+            ));
+        }
+        let record = NodeRecord {
+            name: hello.node.clone(),
+            epoch: NodeEpoch(0),
+            boot_id: hello.boot_id.clone(),
+            first_seen: scratch.now,
+            gone: false,
+            gone_since: None,
+            cordon: None,
+            halt: None,
+            marks: Vec::new(),
+        };
+        self.nodes.admit(record, scratch.now);
+        scratch.nodes.insert(hello.node.clone(), None);
+        // The node may have been deleted while it still held work.
+        for job in self.active.iter().filter_map(|uid| self.jobs.get(uid)) {
+            self.nodes.index(job);
+        }
+        None
+    }
+
+    /// Takes over the generations that the node has obeyed, unless they show that the store is an
+    /// old copy, which no operator has accepted.
+    fn take_numbers(&mut self, hello: &Hello, ahead: Option<&str>, scratch: &mut Scratch) {
+        let (name, accepts) = (&hello.node, self.policy.accept_store);
+        if let Some(why) = ahead.filter(|_| accepts) {
+            let message = format!(
+                "{name}: {why}; an operator has accepted the store, and what it does not know is stopped"
+            );
+            scratch.warn("StoreAccepted", message).on_node(name);
+        }
+        if accepts || ahead.is_none() && !self.halted.contains(name) {
+            self.accept_numbers(hello, scratch);
+        }
+    }
+
+    /// Whether the node was there before this coordinator started, and nothing has happened to it.
+    fn returns(&self, hello: &Hello) -> bool {
+        let node = self.nodes.get(&hello.node).expect("it was admitted");
+        node.liveness == Liveness::Unknown
+            && !node.told_silent
+            && node.record.boot_id == hello.boot_id
+            && node.record.epoch > NodeEpoch(0)
+    }
+
+    /// From now on this session speaks for the node, and an earlier one no longer does.
+    fn bind_session(&mut self, session: SessionId, name: &NodeName, scratch: &mut Scratch) {
+        self.nodes.set_gone(name, false, scratch.now);
+        if let Some(old) = self.nodes.bind(session, name, scratch.now) {
+            let why = format!("a newer session of {name} took over");
+            scratch.effects.push(Effect::Refuse { session: old, why });
+        }
+    }
+
+    /// Takes down what the agent has said of its node. Returns the report before that.
+    fn take_in(&mut self, hello: Hello, now: Timestamp) -> Arc<NodeReport> {
+        let heartbeat = self.nodes.heartbeat(&self.policy);
+        let protocol = self.policy.speaks.newest.min(hello.speaks.newest);
+        let stale = self.presence.has_just_woken(now, &self.policy, &self.nodes);
+        let node = self.nodes.nodes.get_mut(&hello.node);
+        let node = node.expect("it was admitted");
+        let same_boot = node.record.boot_id == hello.boot_id;
+        node.spoke = if stale {
+            node.spoke.filter(|_| same_boot)
+        } else {
+            Some(now)
+        };
+        (node.heartbeat, node.protocol) = (heartbeat, protocol);
+        let known = if planted::on(Mistake::EpochFromNode) {
+            hello.epoch_seen
+        } else {
+            node.record.epoch
+        };
+        node.record.epoch = known.max(hello.epoch_seen).next();
+        node.record.boot_id = hello.boot_id;
+        node.told_silent = false;
+        let before = node.report.clone();
+        let report = NodeReport {
+            object_labels: self.objects.of(&hello.node, &before),
+            ..hello.report
+        };
+        if *before != report {
+            node.report = report.into();
+        }
+        node.incarnation = hello.incarnation;
+        node.spares.clear();
+        let runs = hello.runs.into_iter();
+        node.runs = runs.map(|run| (run.run.clone(), run)).collect();
+        before
+    }
+
+    /// Nothing is decided about a node that knows more than the store.
+    fn halt(&mut self, name: &NodeName, why: &str, scratch: &mut Scratch) {
+        let why = rollback::halt_sentence(why);
+        scratch
+            .warn("StoreBehind", format!("{name}: {why}"))
+            .on_node(name);
+        self.halted.insert(name.clone());
+        let node = self.nodes.nodes.get_mut(name).expect("it was admitted");
+        node.record.halt = Some(Halt {
+            at: scratch.now,
+            why,
+        });
+    }
+
+    fn welcome(&mut self, session: SessionId, name: &NodeName, scratch: &mut Scratch) -> NodeEpoch {
+        let node = self.nodes.get(name).expect("it was admitted");
+        let epoch = node.record.epoch;
+        scratch.effects.push(Effect::Welcome {
+            session,
+            term: self.term,
+            epoch,
+            heartbeat: node.heartbeat,
+            protocol: node.protocol,
+        });
+        epoch
+    }
+}

@@ -117,23 +117,22 @@ impl Facts {
             subject: Subject::Node,
             value: Value::Level(ahead_ms.unsigned_abs()),
             words: format!("milliseconds its clock is {direction} the coordinator's"),
+            runs: Vec::new(),
         };
         // The queue is full in a storm of something worse. The reading comes again when the skew
         // changes.
-        let _ = self
-            .senses
-            .as_ref()
-            .map(|senses| senses.try_send(Sense::Skew(reading)));
+        if let Some(senses) = &self.senses {
+            let _ = senses.try_send(Sense::Skew(reading));
+        }
     }
 
     /// Notes how the disk of the state directory handles the agent's writes.
     pub(crate) fn note_state_disk(&self, readings: Vec<Reading>) {
         // The queue is full in a storm of something worse. The reading comes again while the state
         // lasts.
-        let _ = self
-            .senses
-            .as_ref()
-            .map(|senses| senses.try_send(Sense::StateDisk(readings)));
+        if let Some(senses) = &self.senses {
+            let _ = senses.try_send(Sense::StateDisk(readings));
+        }
     }
 
     /// Notes all runs that this node holds. If several use the same GPU, the one that works there

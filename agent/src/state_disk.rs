@@ -174,6 +174,7 @@ impl StateDisk {
             subject: Subject::Node,
             value,
             words,
+            runs: Vec::new(),
         };
         let slow = "milliseconds that a write of the agent's ledger has taken, during which the node obeys nothing new".to_owned();
         let why = writing.failure.clone().unwrap_or_default();

@@ -15,6 +15,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::run::RunId;
+
 pub mod judge;
 pub mod kernel_log;
 pub mod table;
@@ -49,6 +51,20 @@ pub struct Finding {
     pub reason: String,
     /// By the node's own clock, in microseconds since 1970. Only for display.
     pub since_unix_us: u64,
+    /// The runs that it is about, if it is about runs that the node holds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<RunId>,
+}
+
+impl Finding {
+    /// Whether it is about this run. An agent of the release before this field names
+    /// runs only in the sentence. The sentence is read for one release, and then no more.
+    pub fn is_about(&self, run: &RunId) -> bool {
+        match self.runs.as_slice() {
+            [] => run.is_named_in(&self.reason),
+            runs => runs.contains(run),
+        }
+    }
 }
 
 /// The rule for processes that SIGKILL does not end.

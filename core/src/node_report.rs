@@ -171,6 +171,7 @@ mod tests {
             remedy: Remedy::None,
             reason: "why".into(),
             since_unix_us: 0,
+            runs: Vec::new(),
         }
     }
 

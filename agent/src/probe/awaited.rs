@@ -121,6 +121,7 @@ pub(super) fn interfaces(roots: &Roots, names: &[String]) -> Vec<Reading> {
             subject: Subject::Nic(name.clone()),
             value: Value::Flag(wanting.is_some()),
             words,
+            runs: Vec::new(),
         }
     };
     names.iter().map(reading).collect()
@@ -152,6 +153,7 @@ pub(super) fn notice(file: &Path) -> Reading {
         subject: Subject::Node,
         value: Value::Flag(given),
         words,
+        runs: Vec::new(),
     }
 }
 
@@ -167,6 +169,7 @@ pub(super) fn unanswered<'a>(peers: impl IntoIterator<Item = &'a (Peer, String)>
         subject: Subject::Node,
         value: Value::Flag(!silent.is_empty()),
         words,
+        runs: Vec::new(),
     }]
 }
 

@@ -4,7 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use muster_core::health::{Reading, Subject, Value, WORKER_UNKILLABLE};
+use muster_core::{
+    health::{Reading, Subject, Value, WORKER_UNKILLABLE},
+    id::Generation,
+    run::RunId,
+};
 use tokio::sync::watch;
 
 /// A run that this node holds, from when its runner is up until the coordinator has acknowledged
@@ -139,6 +143,7 @@ impl Held {
             subject: Subject::Node,
             value: Value::Flag(true),
             words: words.join("; "),
+            runs: self.runs.iter().filter_map(told_of).collect(),
         };
         if words.is_empty() {
             Vec::new()
@@ -146,6 +151,14 @@ impl Held {
             vec![reading]
         }
     }
+}
+
+/// The run's id, if processes of it cannot be killed, or its death cannot be proven.
+fn told_of(run: &HeldRun) -> Option<RunId> {
+    (run.unkillable.is_some() || run.unproven.is_some()).then(|| RunId {
+        job: run.uid.as_str().into(),
+        generation: Generation(run.generation),
+    })
 }
 
 fn described(run: &HeldRun, pids: &[i32]) -> String {

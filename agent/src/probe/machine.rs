@@ -190,6 +190,7 @@ fn node(roots: &Roots, look: &MachineLook) -> Vec<Reading> {
         subject: Subject::Node,
         value,
         words: words.to_owned(),
+        runs: Vec::new(),
     };
     let host = &look.machine.host;
     let mut all = Vec::new();

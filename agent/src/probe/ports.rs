@@ -75,6 +75,7 @@ fn reading(
         subject: Subject::Nic(device.name.clone()),
         value,
         words: format!("{} port {}: {words}", device.name, port.number),
+        runs: Vec::new(),
     }
 }
 
@@ -152,6 +153,7 @@ pub(super) fn counters(roots: &Roots, network: &Network) -> Vec<Reading> {
                 subject: Subject::Nic(device.name.clone()),
                 value: Value::Counter(value),
                 words: format!("{}: commands without completion", device.name),
+                runs: Vec::new(),
             });
         }
     }
@@ -169,6 +171,7 @@ pub(super) fn counters(roots: &Roots, network: &Network) -> Vec<Reading> {
                 subject: Subject::Nic(interface.name.clone()),
                 value: Value::Counter(changes / 2),
                 words: format!("{} lost its carrier", interface.name),
+                runs: Vec::new(),
             });
         }
     }

@@ -262,6 +262,7 @@ impl Senses {
             subject: Subject::Node,
             value: Value::Flag(set),
             words,
+            runs: Vec::new(),
         };
         // A lost GPU has its own finding, which says more. While NVML is not open, nothing can be
         // counted.
@@ -337,6 +338,7 @@ impl Senses {
             subject: Subject::Node,
             value: Value::Flag(hung),
             words: self.silence(),
+            runs: Vec::new(),
         }]
     }
 
@@ -495,6 +497,7 @@ fn missing_nics(ever: &BTreeSet<String>, look: &MachineLook) -> Vec<Reading> {
         subject: Subject::Nic(name.clone()),
         value: Value::Flag(true),
         words: format!("{name} was there and is gone"),
+        runs: Vec::new(),
     };
     gone.map(reading).collect()
 }

@@ -89,6 +89,7 @@ async fn a_worker_that_outlives_its_death_is_told_with_its_run() {
         found.reason,
         "processes 4711, 4712 of job-a-g1 cannot be killed: alive a minute after SIGKILL"
     );
+    assert_eq!(found.runs, std::slice::from_ref(&id));
     say(&mut agent, known);
     session
         .until("a node that tells no more of it", |s| {

@@ -175,6 +175,8 @@ impl From<v1::Finding> for Finding {
             reason,
             subject,
             since_unix_us,
+            // The reason names them.
+            runs: _,
         } = finding;
         let (gpu, nic) = match subject {
             Some(Subject::Gpu(uuid)) => (Some(uuid), None),

@@ -101,7 +101,7 @@ impl JobTurn<'_> {
                 .filter_map(|member| self.nodes.get(&member.node).filter(|node| node.is_ready()));
             nodes.find_map(|node| {
                 let of_run = |finding: &&Finding| {
-                    finding.check == WORKER_UNKILLABLE && run.is_named_in(&finding.reason)
+                    finding.check == WORKER_UNKILLABLE && finding.is_about(&run)
                 };
                 let finding = node.report.health.findings.iter().find(of_run)?;
                 Some(format!(

@@ -17,7 +17,7 @@ use super::{
     table::{Holds, Rule, Trigger},
     xid::{Counts, Xid},
 };
-use crate::time::Timestamp;
+use crate::{run::RunId, time::Timestamp};
 
 mod repeated;
 mod share;
@@ -71,6 +71,8 @@ pub struct Reading {
     pub value: Value,
     /// The observation in words for people: `link 3 inactive`. The judge adds numbers.
     pub words: String,
+    /// The runs that it is about, if it is about runs that the node holds.
+    pub runs: Vec<RunId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +91,21 @@ pub enum Value {
 }
 
 type Key = (String, Subject);
+
+/// What a finding says beyond its rule and its subject.
+struct Said {
+    reason: String,
+    runs: Vec<RunId>,
+}
+
+impl From<String> for Said {
+    fn from(reason: String) -> Self {
+        Self {
+            reason,
+            runs: Vec::new(),
+        }
+    }
+}
 
 /// What must outlive the agent within one boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -212,12 +229,15 @@ impl Judge {
             if at.now.since(since) < rule.sustained {
                 continue;
             }
-            let reason = format!("{}{numbers}", reading.words);
+            let said = Said {
+                reason: format!("{}{numbers}", reading.words),
+                runs: reading.runs.clone(),
+            };
             self.find(
                 source,
                 &rule,
                 key,
-                reason,
+                said,
                 at,
                 before.get(&(
                     reading.check.to_owned(),
@@ -243,7 +263,7 @@ impl Judge {
         source: Source,
         rule: &Rule,
         key: Key,
-        reason: String,
+        said: Said,
         at: Moment,
         before: Option<&Finding>,
     ) {
@@ -255,8 +275,9 @@ impl Judge {
             subject: key.1.clone(),
             severity: rule.severity,
             remedy: rule.remedy,
-            reason,
+            reason: said.reason,
             since_unix_us: since,
+            runs: said.runs,
         };
         match rule.holds {
             Holds::Live => {
@@ -413,7 +434,14 @@ impl Judge {
                 .remove(&(format!("xid:{}", xid.code), self.about(&rule, gpu)));
         }
         let reason = format!("XID {} on {}{times}{detail}", xid.code, xid.pci);
-        self.find(Source::Gpus, &rule, (check, gpu.clone()), reason, at, None);
+        self.find(
+            Source::Gpus,
+            &rule,
+            (check, gpu.clone()),
+            reason.into(),
+            at,
+            None,
+        );
         if news && rule.severity >= Severity::FailNow {
             self.burst(gpu, at);
         }
@@ -439,7 +467,7 @@ impl Judge {
             Source::Node,
             &rule,
             (check.to_owned(), subject.clone()),
-            text.to_owned(),
+            text.to_owned().into(),
             at,
             None,
         );

@@ -12,6 +12,7 @@ pub fn readings(usage: &Usage, training: bool) -> Vec<Reading> {
             subject: Subject::Node,
             value: Value::Share { part, of },
             words,
+            runs: Vec::new(),
         })
     };
     if let Some(memory) = usage.memory {

@@ -10,8 +10,10 @@ use muster_core::{
     },
 };
 
-use super::session::bounds::{
-    NAME_MAX, SENTENCE_MAX, count, malformed, required_text, text, texts,
+use super::session::{
+    RUNS_MAX,
+    bounds::{NAME_MAX, SENTENCE_MAX, count, malformed, required_text, text, texts},
+    run_id_from_wire,
 };
 use crate::{convert::Malformed, v1};
 
@@ -251,11 +253,22 @@ fn finding_to_wire(finding: &Finding) -> v1::Finding {
         remedy: finding.remedy.to_string(),
         reason: finding.reason.clone(),
         since_unix_us: finding.since_unix_us,
+        runs: finding
+            .runs
+            .iter()
+            // A finding with more is still true of these.
+            .take(RUNS_MAX)
+            .map(|run| v1::FindingRun {
+                job_uid: run.job.to_string(),
+                generation: run.generation.0,
+            })
+            .collect(),
     }
 }
 
 fn finding_from_wire(i: usize, wire: v1::Finding) -> Result<Finding, Malformed> {
     let field = |name: &str| format!("report.hardware.findings[{i}].{name}");
+    count(&field("runs"), wire.runs.len(), RUNS_MAX)?;
     Ok(Finding {
         check: required_text(&field("check"), wire.check, NAME_MAX)?,
         subject: match wire.subject {
@@ -282,5 +295,58 @@ fn finding_from_wire(i: usize, wire: v1::Finding) -> Result<Finding, Malformed> 
             })?,
         reason: text(&field("reason"), wire.reason, SENTENCE_MAX)?,
         since_unix_us: wire.since_unix_us,
+        runs: wire
+            .runs
+            .into_iter()
+            .enumerate()
+            .map(|(i, run)| {
+                run_id_from_wire(&field(&format!("runs[{i}]")), run.job_uid, run.generation)
+            })
+            .collect::<Result<_, _>>()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_core::{
+        health::{Remedy, Severity},
+        id::Generation,
+        run::RunId,
+    };
+
+    use super::*;
+
+    fn about(runs: usize) -> Finding {
+        let run = |number| RunId {
+            job: "job-a".into(),
+            generation: Generation(number as u64),
+        };
+        Finding {
+            check: "worker-unkillable".into(),
+            subject: Subject::Node,
+            severity: Severity::Drain,
+            remedy: Remedy::NodeReboot,
+            reason: "it lives".into(),
+            since_unix_us: 7,
+            runs: (1..=runs).map(run).collect(),
+        }
+    }
+
+    #[test]
+    fn a_finding_keeps_the_runs_that_it_is_about() {
+        for runs in [0, 2, RUNS_MAX] {
+            let finding = about(runs);
+            assert_eq!(finding_from_wire(0, finding_to_wire(&finding)), Ok(finding));
+        }
+        let many = finding_from_wire(0, finding_to_wire(&about(RUNS_MAX + 1)));
+        assert_eq!(many, Ok(about(RUNS_MAX)), "no message is refused for it");
+
+        let mut wire = finding_to_wire(&about(1));
+        wire.runs[0].job_uid = "../job".into();
+        let refused = finding_from_wire(3, wire).unwrap_err().to_string();
+        assert!(
+            refused.contains("report.hardware.findings[3].runs[0].job_uid"),
+            "{refused}"
+        );
+    }
 }

@@ -18,6 +18,8 @@ fn run(eyes: &Eyes, job: &str, generation: u32, gpus: &[usize]) -> HeldRun {
         .collect();
     HeldRun {
         name: format!("{job}-g{generation}"),
+        uid: job.to_owned(),
+        generation: generation.into(),
         job: format!("default/{job}"),
         gpus,
         ..HeldRun::default()
@@ -160,6 +162,8 @@ async fn what_cannot_be_killed_is_told_with_its_run_and_keeps_work_away() {
         found.reason,
         "process 4711 of a-g3 cannot be killed: alive a minute after SIGKILL"
     );
+    let named: Vec<String> = found.runs.iter().map(ToString::to_string).collect();
+    assert_eq!(named, ["a-g3"]);
     assert!(eyes.report.health.withholds_node().is_some());
     eyes.hold(&[nobody]);
     let unnamed = "what is left of a-g3 cannot be killed: alive a minute after SIGKILL";

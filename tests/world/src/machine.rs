@@ -162,6 +162,7 @@ impl Machine {
             remedy: Remedy::None,
             reason: "as it says".to_owned(),
             since_unix_us: 0,
+            runs: Vec::new(),
         };
         let findings = [
             self.noticed

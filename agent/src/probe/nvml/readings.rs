@@ -58,6 +58,7 @@ pub(super) fn refused(index: u32, gpu: Option<&Gpu>, code: Code) -> Option<Readi
         subject,
         value: Value::Flag(true),
         words: format!("{name}: {code}"),
+        runs: Vec::new(),
     })
 }
 
@@ -81,6 +82,7 @@ impl<'a> Readings<'a> {
             subject: subject(self.gpu),
             value,
             words: format!("{}: {words}", name(self.gpu)),
+            runs: Vec::new(),
         });
     }
 
@@ -394,6 +396,7 @@ pub(super) fn clocks(all: &BTreeMap<u32, Known>) -> Vec<Reading> {
             subject: subject(&known.gpu),
             value: Value::Flag(low),
             words,
+            runs: Vec::new(),
         }
     };
     present().map(reading).collect()
@@ -428,6 +431,7 @@ pub(super) fn links(all: &mut BTreeMap<u32, Known>) -> Vec<Reading> {
                 subject: subject(&known.gpu),
                 value: Value::Flag(true),
                 words,
+                runs: Vec::new(),
             }
         })
     };

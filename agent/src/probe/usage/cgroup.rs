@@ -42,6 +42,7 @@ pub(super) fn kills() -> Option<Reading> {
         subject: Subject::Node,
         value: Value::Counter(killed(&events)?),
         words: "processes killed because a cgroup had reached its memory limit".into(),
+        runs: Vec::new(),
     })
 }
 

@@ -23,6 +23,7 @@ fn finding(subject: Subject) -> Finding {
         remedy: Remedy::GpuReset,
         reason: "XID 48".into(),
         since_unix_us: 0,
+        runs: Vec::new(),
     }
 }
 
@@ -315,6 +316,31 @@ fn a_job_that_waits_for_what_nothing_kills_says_so() {
             "{other} is not what it waits for"
         );
     }
+    // An agent that names runs is taken at its word, whatever its sentence looks like.
+    let uid = bench.job("digits").uid.clone();
+    let id = |generation| RunId {
+        job: uid.clone(),
+        generation: Generation(generation),
+    };
+    let typed = |reason: &str, runs: Vec<RunId>| Finding {
+        runs,
+        ..stuck(reason)
+    };
+    tells(&mut bench, "b", vec![typed(&run, vec![id(9)])]);
+    bench.pass(SECOND);
+    assert_eq!(
+        bench.job("digits").reason,
+        Reason::Preparing,
+        "another generation is meant"
+    );
+    tells(&mut bench, "b", vec![typed("one", vec![id(9), id(1)])]);
+    bench.pass(SECOND);
+    assert_eq!(bench.job("digits").reason, Reason::Stopping);
+    tells(&mut bench, "b", Vec::new());
+    bench.pass(SECOND);
+    assert_eq!(bench.job("digits").reason, Reason::Preparing);
+
+    // An older agent names them only in the sentence.
     tells(&mut bench, "b", vec![stuck(&run)]);
     bench.pass(SECOND);
     let told = format!(

@@ -49,7 +49,7 @@ impl Judge {
                 Source::Gpus,
                 &rule,
                 ("xid-repeated".into(), gpu.clone()),
-                reason,
+                reason.into(),
                 at,
                 None,
             );
@@ -91,7 +91,7 @@ impl Judge {
                 let reason = format!(
                     "XIDs that programs cause, under {jobs} jobs that had them on no other GPU here"
                 );
-                self.find(Source::Gpus, &rule, key, reason, at, None);
+                self.find(Source::Gpus, &rule, key, reason.into(), at, None);
             }
         }
     }

@@ -24,6 +24,7 @@ fn reading(check: &'static str, value: Value) -> Reading {
         subject: gpu(),
         value,
         words: check.to_uppercase(),
+        runs: Vec::new(),
     }
 }
 

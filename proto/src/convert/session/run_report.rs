@@ -259,7 +259,7 @@ pub(super) fn endpoint_from_wire(field: &str, wire: v1::Endpoint) -> Result<Endp
 
 /// Allows only letters, digits and `-` in a uid, because the run's name becomes a directory on the
 /// node.
-pub(super) fn run_id_from_wire(
+pub(in crate::convert) fn run_id_from_wire(
     field: &str,
     job_uid: String,
     generation: u64,
